@@ -1,0 +1,71 @@
+// The contract between launchers and ranks: which environment variables say who a rank is.
+//
+// The only place of dtrain that reads the environment. ResolveJobEnv is a pure function of a map,
+// so every launcher's variables are tested without that launcher. Rules in order (the first that
+// fires wins): torchrun or dtrain launch, Open MPI, MPICH Hydra, a Slurm step, PMI, alone.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace dtrain {
+
+using Environment = std::map<std::string, std::string>;
+
+// Names that `dtrain launch` sets for its ranks besides torchrun's RANK, WORLD_SIZE, LOCAL_RANK,
+// LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS.
+namespace env {
+inline constexpr char kRunId[] = "DTRAIN_RUN_ID";          // Names shm segments and records.
+inline constexpr char kRunDir[] = "DTRAIN_RUN_DIR";        // Default of --run-dir.
+inline constexpr char kAttempt[] = "DTRAIN_ATTEMPT";       // Restarts so far, from 0.
+inline constexpr char kStore[] = "DTRAIN_STORE";           // host:port of the coordinator's store.
+inline constexpr char kTokenFd[] = "DTRAIN_TOKEN_FD";      // Inherited descriptor: 32 bytes.
+inline constexpr char kTokenFile[] = "DTRAIN_TOKEN_FILE";  // 0600 file: 32 bytes or 64 hex digits.
+inline constexpr char kAgentSocket[] = "DTRAIN_AGENT_SOCKET";  // Unix socket of the node's agent.
+inline constexpr char kHost[] =
+    "DTRAIN_HOST_ADDRESS";                           // Address that other nodes reach this one by.
+inline constexpr char kNodeId[] = "DTRAIN_NODE_ID";  // Same for ranks that may share memory.
+inline constexpr char kLogLevel[] = "DTRAIN_LOG_LEVEL";  // debug, info, warning, error.
+}  // namespace env
+
+enum class LaunchSource { kAlone, kDtrain, kTorchrun, kOpenMpi, kMpich, kSlurm, kPmi };
+const char* LaunchSourceName(LaunchSource source);
+
+struct JobEnv {
+  LaunchSource source = LaunchSource::kAlone;
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;  // 0: unknown (PMI only); the store tells by node_id.
+  int node_rank = 0;         // -1: unknown.
+  std::string run_id;        // The same on all ranks of a run; "" when nothing gives one.
+  std::string run_dir;       // Default of --run-dir; "" when the launcher names none.
+  int attempt = 0;
+  std::string
+      store_host;  // Where the store listens, or (foreign launchers) where rank 0 may listen.
+  int store_port = 0;
+  bool store_is_served = false;    // True: a dtrain coordinator listens there already.
+  bool torch_agent_store = false;  // torchrun's TCPStore listens on store_host:store_port.
+  int token_fd = -1;
+  std::string token_file;
+  std::string agent_socket;
+  std::string host_address;      // "" : take the one that reaches the store.
+  std::string node_id;           // "" : take the host name and boot id.
+  std::string torch_error_file;  // TORCHELASTIC_ERROR_FILE.
+};
+
+// The environment of this process.
+Environment ReadEnvironment();
+
+// Who this process is. Errors name the variable, its value and what is allowed, and refuse a batch
+// script that would wait for ever (a Slurm job with several tasks, outside a step).
+absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment);
+
+// Expands a Slurm host list, e.g. "gpu-[007-009,011],a,b[1-2]c[3-4]": zero padding is kept, several
+// brackets give the product, left to right. At most 65,536 names.
+absl::StatusOr<std::vector<std::string>> ExpandHostList(const std::string& text);
+
+}  // namespace dtrain

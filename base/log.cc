@@ -1,0 +1,50 @@
+#include "base/log.h"
+
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <ctime>
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+namespace dtrain {
+namespace {
+std::atomic<int> threshold{static_cast<int>(LogLevel::kInfo)};
+std::atomic<int> log_rank{-1};
+}  // namespace
+
+void SetLogLevel(LogLevel level) { threshold = static_cast<int>(level); }
+void SetLogRank(int rank) { log_rank = rank; }
+bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= threshold.load(); }
+
+void LogLine(LogLevel level, absl::string_view text) {
+  timeval now{};
+  gettimeofday(&now, nullptr);
+  tm local{};
+  localtime_r(&now.tv_sec, &local);
+  std::string line =
+      absl::StrFormat("[%c %02d:%02d:%02d.%03d", "DIWE"[static_cast<int>(level)], local.tm_hour,
+                      local.tm_min, local.tm_sec, static_cast<int>(now.tv_usec / 1000));
+  if (const int rank = log_rank.load(); rank >= 0) {
+    absl::StrAppendFormat(&line, " rank %d", rank);
+  }
+  line += "] ";
+  for (const char c : text) {
+    const bool control =
+        (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n') || c == 0x7f;
+    line += control ? '?' : c;
+  }
+  line += '\n';
+  size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t n = write(STDERR_FILENO, line.data() + written, line.size() - written);
+    if (n <= 0) {
+      return;  // Nowhere left to say it.
+    }
+    written += static_cast<size_t>(n);
+  }
+}
+
+}  // namespace dtrain

@@ -1,0 +1,43 @@
+// DT_LOG(Info) << "text": one line to stderr, written with one system call.
+//
+// Format: "[I 12:03:44.123 rank 1] text". Thread-safe. The level threshold comes from
+// SetLogLevel (DTRAIN_LOG_LEVEL through job_env); Debug is off by default.
+#pragma once
+
+#include <sstream>
+
+#include "absl/strings/string_view.h"
+
+namespace dtrain {
+
+enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+// Lines below `level` are dropped.
+void SetLogLevel(LogLevel level);
+// Shown in each line from then on; -1 (the default) shows none.
+void SetLogRank(int rank);
+bool LogEnabled(LogLevel level);
+// Writes one line now. Control characters other than tab become '?', so that a peer's or a file's
+// text cannot drive the reader's terminal.
+void LogLine(LogLevel level, absl::string_view text);
+
+namespace internal {
+class LogMessage {
+ public:
+  explicit LogMessage(LogLevel level) : level_(level) {}
+  LogMessage(const LogMessage&) = delete;
+  LogMessage& operator=(const LogMessage&) = delete;
+  ~LogMessage() { LogLine(level_, stream_.str()); }
+  std::ostream& stream() { return stream_; }
+
+ private:
+  LogLevel level_;
+  std::ostringstream stream_;
+};
+}  // namespace internal
+}  // namespace dtrain
+
+#define DT_LOG(level)                                        \
+  if (!::dtrain::LogEnabled(::dtrain::LogLevel::k##level)) { \
+  } else                                                     \
+    ::dtrain::internal::LogMessage(::dtrain::LogLevel::k##level).stream()

@@ -1,0 +1,15 @@
+# CUDA is on when nvcc is found; DTRAIN_HAVE_CUDA says so to the rooms.
+set(DTRAIN_HAVE_CUDA OFF)
+if(DTRAIN_CUDA)
+  find_program(DTRAIN_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(DTRAIN_NVCC)
+    set(CMAKE_CUDA_COMPILER ${DTRAIN_NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES ${DTRAIN_CUDA_ARCHITECTURES})
+    # CMake 3.25 does not know that nvcc 13 takes C++20, so the flag is passed by hand.
+    set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20" CACHE STRING "" FORCE)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(DTRAIN_HAVE_CUDA ON)
+  endif()
+endif()
+message(STATUS "CUDA: ${DTRAIN_HAVE_CUDA}")

@@ -1,0 +1,29 @@
+// A span of typed memory that a collective works on. Plain values; they own nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace dtrain::comm {
+
+enum class DeviceKind : uint8_t { kHost, kCuda };
+
+struct Device {
+  DeviceKind kind = DeviceKind::kHost;
+  int index = 0;
+};
+
+struct Buffer {
+  void* data = nullptr;
+  size_t bytes = 0;  // A multiple of DTypeBytes(dtype).
+  DType dtype = DType::kFloat32;
+  Device device;
+
+  size_t count() const { return bytes / DTypeBytes(dtype); }
+};
+
+enum class ReduceOp : uint8_t { kSum, kAverage, kMax, kMin };
+
+}  // namespace dtrain::comm

@@ -1,0 +1,109 @@
+// A group of ranks that run collectives together, in the same order on every rank.
+//
+// Calls start a collective and return at once with a Work; a group runs its collectives one after
+// the other in the order of the calls. The buffers must stay valid and untouched until Work::Wait
+// returns. Thread-safe, but as all ranks must call in the same order, callers order their own
+// calls. Every collective has a deadline (GroupOptions::timeout): when it passes, the group is
+// broken, each Work gives DeadlineExceeded naming the ranks that did not arrive, and further calls
+// give Aborted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/deadline.h"
+#include "comm/buffer.h"
+#include "comm/symmetric_buffer.h"
+#include "comm/work.h"
+
+namespace dtrain::comm {
+
+struct CollectiveOptions {
+  // Shown in reports: the bucket's or the caller's name.
+  std::string name;
+  // Element type on the wire; equal to the buffer's when kSameAsBuffer. Sums are in fp32 always.
+  bool wire_bf16 = false;
+  // When not null, a reduction writes the sum of squares of its (averaged) result here, in fp64 and
+  // finite only if every element is: the norm and finite check at no extra pass. Every rank gets
+  // the same value, added up in rank order.
+  double* sum_of_squares = nullptr;
+};
+
+// What a registered buffer is for one group epoch. Dropping it forgets the peers' mappings.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual uint64_t epoch() const = 0;
+  // "shm", "tcp", "shm+tcp", "nccl", "alone": for records.
+  virtual std::string transport() const = 0;
+  // Collectives started so far.
+  virtual uint64_t sequence() const = 0;
+
+  // Collective and blocking: maps `buffer` of every peer that shares memory with this rank.
+  // Reductions inside a registered buffer copy nothing. All ranks call it in the same order with
+  // equal sizes.
+  virtual absl::StatusOr<std::unique_ptr<Registration>> Register(
+      std::shared_ptr<SymmetricBuffer> buffer) = 0;
+
+  // In place: every rank ends with the reduction over ranks of `buffer`. [count] of fp32, bf16,
+  // fp16, int32 or int64 (kAverage: floating types only).
+  virtual absl::StatusOr<Work> AllReduce(Buffer buffer, ReduceOp op,
+                                         const CollectiveOptions& options = {}) = 0;
+  // `input` is [size x count]; rank r ends with the reduction of part r in `output` [count], which
+  // may be that part of `input` itself.
+  virtual absl::StatusOr<Work> ReduceScatter(Buffer input, Buffer output, ReduceOp op,
+                                             const CollectiveOptions& options = {}) = 0;
+  // `output` is [size x count]; part r is rank r's `input` [count], which may be that part itself.
+  virtual absl::StatusOr<Work> AllGather(Buffer input, Buffer output,
+                                         const CollectiveOptions& options = {}) = 0;
+  virtual absl::StatusOr<Work> Broadcast(Buffer buffer, int root,
+                                         const CollectiveOptions& options = {}) = 0;
+  // `input` and `output` are [size x count]; part r of input goes to rank r.
+  virtual absl::StatusOr<Work> AllToAll(Buffer input, Buffer output,
+                                        const CollectiveOptions& options = {}) = 0;
+  virtual absl::StatusOr<Work> Send(Buffer buffer, int peer,
+                                    const CollectiveOptions& options = {}) = 0;
+  virtual absl::StatusOr<Work> Receive(Buffer buffer, int peer,
+                                       const CollectiveOptions& options = {}) = 0;
+  virtual absl::Status Barrier(Deadline deadline) = 0;
+
+  // Ends every collective under way, here and (as soon as they notice) on the peers, with Aborted
+  // and `reason`. Never blocks; may be called from any thread; later calls return Aborted.
+  virtual void Abort(const std::string& reason) = 0;
+};
+
+struct GroupOptions {
+  int rank = 0;
+  int size = 1;
+  uint64_t epoch = 0;
+  std::string name = "world";  // Prefix of this group's keys in the store.
+  std::string node_id;         // Ranks with equal node_id share memory.
+  std::string host_address;    // Where TCP connections of peers reach this rank; "": from store.
+  std::string job_key;         // 32 bytes: pair keys of data connections derive from it.
+  absl::Duration timeout = absl::Minutes(10);         // Of each collective.
+  absl::Duration connect_timeout = absl::Minutes(2);  // Of Create.
+  bool deterministic = false;       // Sum in rank order whatever the transport and chunk.
+  bool allow_shared_memory = true;  // Off: TCP even on one host (tests, and `comm.transport: tcp`).
+};
+
+class Store;  // comm/net/store.h
+
+// Collective and blocking: meets the other ranks through `store` and connects. A group of size 1
+// needs no store (null). DeadlineExceeded names the ranks that did not come.
+absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const GroupOptions& options);
+
+}  // namespace dtrain::comm
