@@ -1,0 +1,84 @@
+// Finding and reading checkpoints.
+//
+// FindLatest follows the lineage of run attempts and takes the newest checkpoint whose every hash
+// verifies; each one it rejects is logged with file and reason. Every block read is checked again
+// against its CRC. A Checkpoint is used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "checkpoint/epoch.h"
+#include "checkpoint/exchange.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
+
+namespace dtrain::checkpoint {
+
+enum class Verify {
+  kSizes,   // Every file is there with its size; blocks are checked as they are read.
+  kHashes,  // Every byte of every file.
+};
+
+class Checkpoint {
+ public:
+  // NotFound: no such commit. InvalidArgument: damaged; the message names the file and what is
+  // wrong.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(Storage& storage, StepId id,
+                                                          Verify verify);
+  ~Checkpoint();
+
+  const Manifest& manifest() const { return manifest_; }
+  std::string DisplayName() const;
+
+  // Names, dtypes and shapes of the tensors in model/, of all shards.
+  std::vector<TensorEntry> ModelTensors() const;
+  // Reads a tensor of model/ into `into`. InvalidArgument when dtype or size differ from
+  // `expected`; NotFound names the tensor.
+  absl::Status ReadModelTensor(const TensorSpec& expected, absl::Span<std::byte> into);
+
+  // FailedPrecondition unless the checkpoint was written by `world_size` ranks with this ZeRO stage
+  // and layout: state/ is read back as it was written.
+  absl::Status CheckSameLayout(int world_size, int zero_stage, absl::string_view layout_hash) const;
+  std::vector<TensorEntry> StateTensors(int rank) const;
+  // Reads a tensor of state/rank-R. REQUIRES: 0 <= rank < manifest().world_size.
+  absl::Status ReadStateTensor(int rank, const TensorSpec& expected, absl::Span<std::byte> into);
+  // A file of model/ beside the weights ("config.json").
+  absl::StatusOr<std::string> ReadModelFile(const std::string& name);
+
+ private:
+  class CheckedFile;
+  Checkpoint(Storage& storage, Manifest manifest);
+  absl::Status Read(const ManifestTensor& tensor, const TensorSpec& expected,
+                    absl::Span<std::byte> into);
+  absl::StatusOr<CheckedFile*> OpenChecked(size_t file);
+
+  Storage& storage_;
+  const Manifest manifest_;
+  absl::flat_hash_map<std::string, size_t> tensors_;  // "path\nname" -> index.
+  std::vector<std::unique_ptr<CheckedFile>> open_;
+};
+
+// The checkpoint to resume from, fully verified; NotFound when the lineage holds none.
+absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage);
+
+// The commits that have a manifest (readable or not), newest epoch and step first.
+absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage);
+
+// The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),
+// begins the epoch that resumes from it, and tells the others.
+struct Attempt {
+  EpochRecord epoch;                       // For WriterOptions.
+  std::unique_ptr<Checkpoint> checkpoint;  // Null: start from scratch.
+};
+absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange, const std::string& job,
+                                     bool fresh, Deadline deadline);
+
+}  // namespace dtrain::checkpoint

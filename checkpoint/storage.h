@@ -1,0 +1,98 @@
+// The Storage seam: where checkpoints live, as a tree of named objects below one root.
+//
+// POSIX directories today (posix_storage.h); object stores and peer memory fit the same calls: an
+// object is written once from start to end, becomes durable as a whole, and is read by ranges.
+// Paths are relative to the root, with '/' between components and none of "", "." or "..".
+// Implementations are thread-safe; one WritableFile is used by one thread at a time. Errors name
+// the whole path. Every call may block for the time the storage takes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtrain::checkpoint {
+
+// Who may read a file: checkpoint state is its owner's alone, models are for everyone.
+enum class Access { kOwner, kEveryone };  // Modes 0600 and 0644 where there are modes.
+
+// A new file that nobody relies on yet. Dropping it without Finish leaves an unsynced file.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  // Appends all of `data`.
+  virtual absl::Status Append(absl::Span<const std::byte> data) = 0;
+  // Makes the content durable and closes the file. Its name is durable after
+  // Storage::SyncDirectory of its folder. REQUIRES: called once, last.
+  virtual absl::Status Finish() = 0;
+};
+
+// An open file for reading. Thread-safe.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  virtual uint64_t bytes() const = 0;
+  // Fills all of `into` from `offset`; OutOfRange when the file ends before.
+  virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const = 0;
+  // Tells the storage that the next reads should come from the medium, not from a cache.
+  virtual void DropCache() const {}
+};
+
+class Storage {
+ public:
+  struct Entry {
+    std::string name;
+    bool is_directory = false;
+    uint64_t bytes = 0;
+  };
+
+  virtual ~Storage() = default;
+
+  // Creates `path` exclusively (AlreadyExists otherwise) with room for `bytes_expected`, so that a
+  // full disk is known before the first byte is written. ResourceExhausted: no room.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path,
+                                                                   uint64_t bytes_expected,
+                                                                   Access access) = 0;
+  // Opens a regular file; symbolic links are refused anywhere below the root.
+  virtual absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) = 0;
+
+  // Makes `content` appear at `path` whole, durable and only if nothing is there (AlreadyExists
+  // otherwise): the commit. After any other error the caller reads `path` to learn what happened.
+  virtual absl::Status Publish(const std::string& path, absl::string_view content) = 0;
+  // As Publish, but takes the place of what is there. For hints only.
+  virtual absl::Status Replace(const std::string& path, absl::string_view content) = 0;
+
+  // Creates the folder and its missing parents, durably; OK when it exists.
+  virtual absl::Status MakeDirectory(const std::string& path) = 0;
+  // Makes creations and removals in the folder durable. "" is the root.
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+  // The folder's entries, sorted by name; links and special files are left out. NotFound: no
+  // folder.
+  virtual absl::StatusOr<std::vector<Entry>> List(const std::string& path) = 0;
+  virtual absl::Status RemoveFile(const std::string& path) = 0;
+  // Removes an empty folder.
+  virtual absl::Status RemoveDirectory(const std::string& path) = 0;
+
+  // `path` as a person would write it, for messages: "/data/run1/checkpoints/latest".
+  virtual std::string DisplayName(const std::string& path) const = 0;
+};
+
+// Storage::Publish and Replace write their content under this prefix first; names that start with
+// it are left behind only by a crash and mean nothing.
+inline constexpr char kTemporaryPrefix[] = ".tmp-";
+
+// The whole of a small file; ResourceExhausted when it is longer than `bytes_max`.
+absl::StatusOr<std::string> ReadSmallFile(Storage& storage, const std::string& path,
+                                          uint64_t bytes_max);
+
+// Removes `path` and everything below it; OK when it is not there. Goes on after an error and
+// returns the first.
+absl::Status RemoveTree(Storage& storage, const std::string& path);
+
+}  // namespace dtrain::checkpoint
