@@ -1,0 +1,146 @@
+// Data connections between ranks: authenticated once, then plain chunks with a CRC32C each.
+//
+// Both ends prove the pair key (HMAC challenge, the server first); what follows is in clear, so an
+// attacker who can rewrite packets on the path can alter data (documented limit; TLS carries the
+// control channel). A message is sent by one Send and received by one Receive of the same size;
+// different sizes on the two ends are an error that names both.
+//
+// One thread may send while another receives; two senders or two receivers at once are a bug.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/bounded_queue.h"
+#include "base/deadline.h"
+#include "base/unique_fd.h"
+#include "comm/net/gate.h"
+#include "comm/net/job_key.h"
+#include "comm/net/socket.h"
+
+namespace dtrain::comm {
+
+// Who is at the ends of a data connection.
+struct DataPeers {
+  uint64_t epoch = 0;
+  int self = 0;
+  int peer = 0;
+  int channel = 0;  // Tells several connections of one pair apart.
+};
+
+struct DataSocketOptions {
+  bool crc = true;  // Must be the same on both ends: the handshake checks it.
+  // A chunk is summed while it is in the cache; both ends use the smaller of their values.
+  uint32_t chunk_bytes = 256U << 10;
+  absl::Duration user_timeout = absl::Seconds(30);
+};
+
+class DataSocket {
+ public:
+  // Connects to rank `peers.peer`'s DataListener and proves the pair key both ways. Tries again
+  // while nothing listens or the listener is full, until `deadline`. PermissionDenied: the other
+  // end has no such key (another job, epoch or rank).
+  static absl::StatusOr<std::unique_ptr<DataSocket>> Connect(const Endpoint& where,
+                                                             const JobKey& key,
+                                                             const DataPeers& peers,
+                                                             const DataSocketOptions& options,
+                                                             Deadline deadline);
+  // Moves one whole message. Unavailable: the peer is gone. DataLoss: a chunk was altered; the
+  // message names the chunk. After an error the socket is of no further use.
+  absl::Status Send(absl::Span<const std::byte> message, Deadline deadline);
+  absl::Status Receive(absl::Span<std::byte> message, Deadline deadline);
+
+  // The non-blocking form, for loops over several sockets: does what can be done now; true when
+  // the message is complete. Until then call again with the same span, e.g. when poll(2) reports
+  // fd() ready. Send and Receive may finish a message that was begun so.
+  absl::StatusOr<bool> TrySend(absl::Span<const std::byte> message);
+  absl::StatusOr<bool> TryReceive(absl::Span<std::byte> message);
+  // How far the current message came: bytes given to the kernel; bytes that are here and verified
+  // (a reduction may use them already). 0 between messages.
+  size_t sent_bytes() const { return sent_; }
+  size_t received_bytes() const { return received_; }
+
+  // Makes both ends fail with Unavailable; safe from any thread. Never blocks.
+  void Shutdown();
+
+  int fd() const { return fd_.get(); }
+  const DataPeers& peers() const { return peers_; }
+  // "rank 0 (10.0.0.1:5000) and rank 1 (10.0.0.2:6000)".
+  const std::string& name() const { return name_; }
+  uint32_t chunk_bytes() const { return options_.chunk_bytes; }
+
+ private:
+  friend class DataHandshake;
+  struct ChunkHeader {
+    uint32_t bytes = 0;
+    uint32_t sequence = 0;
+    uint32_t crc = 0;         // Of the payload; 0 when off.
+    uint32_t header_crc = 0;  // Of the three words before.
+  };
+  DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options);
+  absl::Status CheckChunkHeader(size_t expected_bytes);
+  absl::Status CheckChunk(absl::Span<const std::byte> chunk);
+  absl::Status Broken(const char* action, int error_number) const;
+
+  UniqueFd fd_;
+  const DataPeers peers_;
+  const DataSocketOptions options_;
+  const std::string name_;
+
+  ChunkHeader send_header_;
+  uint32_t send_sequence_ = 0;
+  size_t send_header_done_ = sizeof(ChunkHeader);  // Bytes of the header that are out.
+  size_t send_chunk_ = 0;                          // Bytes of the current chunk; 0: none.
+  size_t sent_ = 0;
+
+  ChunkHeader receive_header_;
+  uint32_t receive_sequence_ = 0;
+  size_t receive_header_done_ = 0;
+  bool receive_header_checked_ = false;
+  size_t receive_chunk_done_ = 0;  // Bytes of the current chunk that are here.
+  size_t received_ = 0;
+};
+
+class DataListener {
+ public:
+  struct Options {
+    ListenOptions listen;
+    GateOptions gate;
+    DataSocketOptions socket;
+    uint64_t epoch = 0;
+    int self = 0;
+    int world_size = 1;  // Other ranks are refused.
+    size_t ready_max = 4096;
+  };
+  static absl::StatusOr<std::unique_ptr<DataListener>> Create(const Endpoint& where,
+                                                              const JobKey& key,
+                                                              const Options& options);
+  ~DataListener();
+
+  // The next authenticated connection; its peers() say which rank and channel.
+  absl::StatusOr<std::unique_ptr<DataSocket>> Accept(Deadline deadline);
+  // The connection of one rank and channel; others that come meanwhile are kept for later calls.
+  absl::StatusOr<std::unique_ptr<DataSocket>> AcceptFrom(int rank, int channel, Deadline deadline);
+
+  const Endpoint& endpoint() const { return gate_->endpoint(); }
+  int port() const { return endpoint().port; }
+  uint64_t rejected() const { return gate_->rejected(); }
+
+ private:
+  explicit DataListener(size_t ready_max) : ready_(ready_max) {}
+  BoundedQueue<std::unique_ptr<DataSocket>> ready_;
+  std::mutex kept_mutex_;
+  std::vector<std::unique_ptr<DataSocket>> kept_;
+  std::unique_ptr<Gate> gate_;  // Last: its thread uses ready_.
+};
+
+}  // namespace dtrain::comm
