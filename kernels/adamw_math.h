@@ -1,0 +1,28 @@
+// The element math of AdamW, for F = a SIMD vector, or float in CUDA.
+#pragma once
+
+#include "kernels/adamw.h"
+#include "kernels/host_device.h"
+
+namespace dtrain::kernels {
+
+template <class F>
+struct AdamWState {
+  F p, m, v;
+};
+
+// `set` makes an F of a float. REQUIRES: Fma(F, F, F) and Sqrt(F) are declared before this header
+// or found by F's namespace.
+template <class F, class Set>
+DT_HOST_DEVICE inline AdamWState<F> AdamWElement(AdamWState<F> s, F gradient,
+                                                 const AdamWStepScalars& scalars, Set set) {
+  const F g = gradient * set(scalars.grad_scale);
+  s.m = Fma(set(scalars.one_minus_beta1), g - s.m, s.m);
+  s.v = Fma(set(scalars.beta2), s.v, set(scalars.one_minus_beta2) * g * g);
+  const F denominator = Fma(Sqrt(s.v), set(scalars.inverse_sqrt_correction), set(scalars.eps));
+  const F update = set(scalars.step_size) * (s.m / denominator);
+  s.p = s.p - Fma(set(scalars.decay), s.p, update);
+  return s;
+}
+
+}  // namespace dtrain::kernels

@@ -1,0 +1,70 @@
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/flat.h"
+#include "kernels/simd_table.h"
+#include "kernels/write_mode.h"
+
+namespace dtrain::kernels {
+namespace {
+
+FlatDType IndexOf(DType dtype) {
+  DT_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16)
+      << " flat operations take fp32, bf16 and fp16, not " << DTypeName(dtype);
+  if (dtype == DType::kFloat32) {
+    return kFlatF32;
+  }
+  return dtype == DType::kBFloat16 ? kFlatBf16 : kFlatF16;
+}
+
+template <class Flat>
+auto At(Flat flat, int64_t element) {
+  using Byte = std::conditional_t<std::is_same_v<Flat, ConstFlat>, const char, char>;
+  return static_cast<Byte*>(flat.data) + element * static_cast<int64_t>(DTypeBytes(flat.dtype));
+}
+
+int64_t Bytes(int64_t n, DType dtype) { return n * static_cast<int64_t>(DTypeBytes(dtype)); }
+
+void Convert(int64_t n, ConstFlat src, MutableFlat dst, float scale, ConvertLoop loop, Write write,
+             ParallelFor parallel_for) {
+  parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+    loop(end - begin, At(src, begin), At(dst, begin), scale, write);
+  });
+}
+
+}  // namespace
+
+void CopyCpu(int64_t n, ConstFlat src, MutableFlat dst, ParallelFor parallel_for) {
+  if (src.dtype != dst.dtype) {
+    ScaleCpu(n, src, dst, 1.0F, parallel_for);
+    return;
+  }
+  if (src.data == dst.data) {
+    return;
+  }
+  // memcpy keeps every bit and writes past the caches by itself when the block is large.
+  parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(At(dst, begin), At(src, begin), static_cast<size_t>(Bytes(end - begin, src.dtype)));
+  });
+}
+
+void ScaleCpu(int64_t n, ConstFlat src, MutableFlat dst, float scale, ParallelFor parallel_for) {
+  const ConvertLoop loop = ActiveTable().scale[IndexOf(src.dtype)][IndexOf(dst.dtype)];
+  Convert(n, src, dst, scale, loop, WriteFor(Bytes(n, dst.dtype), src.data == dst.data),
+          parallel_for);
+}
+
+void AccumulateCpu(int64_t n, ConstFlat src, MutableFlat dst, ParallelFor parallel_for) {
+  const ConvertLoop loop = ActiveTable().accumulate[IndexOf(src.dtype)][IndexOf(dst.dtype)];
+  Convert(n, src, dst, 1.0F, loop, Write::kCached, parallel_for);
+}
+
+void FillCpu(int64_t n, float value, MutableFlat dst, ParallelFor parallel_for) {
+  const auto loop = ActiveTable().fill[IndexOf(dst.dtype)];
+  const Write write = WriteFor(Bytes(n, dst.dtype), false);
+  parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+    loop(end - begin, value, At(dst, begin), write);
+  });
+}
+
+}  // namespace dtrain::kernels

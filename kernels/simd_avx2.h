@@ -1,0 +1,136 @@
+// F32x16 and F64x16 on AVX2 + FMA + F16C; simd_scalar.h documents the interface.
+//
+// Only for files compiled with those flags. Calls no inline function of a shared header, whose
+// AVX2 copy the linker could otherwise give to the whole program.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/float16.h"
+
+namespace dtrain::kernels::avx2 {
+namespace {
+
+struct F32x16 {
+  __m256 lo, hi;
+};
+
+inline F32x16 Set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+
+inline __m256 WidenBf16(__m128i half) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+inline F32x16 Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline F32x16 Load(const BFloat16* p) {
+  const auto* const halves = reinterpret_cast<const __m128i*>(p);
+  return {WidenBf16(_mm_loadu_si128(halves)), WidenBf16(_mm_loadu_si128(halves + 1))};
+}
+inline F32x16 Load(const Float16* p) {
+  const auto* const halves = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+
+// Each lane as bf16 in its low 16 bits: nearest even, NaN made quiet.
+inline __m256i RoundBf16(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i high = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+  const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+  const __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+  return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
+}
+inline __m256i PackBf16(F32x16 x) {
+  // The pack works within 128-bit halves; the permutation puts its quarters in order.
+  const __m256i packed = _mm256_packus_epi32(RoundBf16(x.lo), RoundBf16(x.hi));
+  return _mm256_permute4x64_epi64(packed, 0xd8);
+}
+inline __m256i PackF16(F32x16 x) {
+  return _mm256_set_m128i(_mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT),
+                          _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));
+}
+inline void Store(float* p, F32x16 x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+inline void Store(BFloat16* p, F32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackBf16(x));
+}
+inline void Store(Float16* p, F32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
+}
+inline void Stream(float* p, F32x16 x) {
+  _mm256_stream_ps(p, x.lo);
+  _mm256_stream_ps(p + 8, x.hi);
+}
+inline void Stream(BFloat16* p, F32x16 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackBf16(x));
+}
+inline void Stream(Float16* p, F32x16 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
+}
+inline void StreamFence() { _mm_sfence(); }
+
+inline F32x16 operator+(F32x16 a, F32x16 b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline F32x16 operator-(F32x16 a, F32x16 b) {
+  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline F32x16 operator*(F32x16 a, F32x16 b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline F32x16 operator/(F32x16 a, F32x16 b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline F32x16 Sqrt(F32x16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+inline F32x16 Round(F32x16 a) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, kNearest), _mm256_round_ps(a.hi, kNearest)};
+}
+inline F32x16 Max(F32x16 a, F32x16 b) {
+  return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+inline F32x16 Min(F32x16 a, F32x16 b) {
+  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+inline F32x16 NegativeAbs(F32x16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  return {_mm256_or_ps(a.lo, sign), _mm256_or_ps(a.hi, sign)};
+}
+inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
+  return {_mm256_blendv_ps(a.lo, b.lo, x.lo), _mm256_blendv_ps(a.hi, b.hi, x.hi)};
+}
+inline __m256 Pow2Half(__m256 n) {
+  const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+}
+inline F32x16 Pow2(F32x16 n) { return {Pow2Half(n.lo), Pow2Half(n.hi)}; }
+
+struct F64x16 {
+  __m256d v[4] = {};
+};
+inline void AddSquare(__m256d& sum, __m128 x) {
+  const __m256d wide = _mm256_cvtps_pd(x);
+  sum = _mm256_fmadd_pd(wide, wide, sum);  // The product is exact: as multiply and add.
+}
+inline void AddSquares(F64x16& sum, F32x16 x) {
+  AddSquare(sum.v[0], _mm256_castps256_ps128(x.lo));
+  AddSquare(sum.v[1], _mm256_extractf128_ps(x.lo, 1));
+  AddSquare(sum.v[2], _mm256_castps256_ps128(x.hi));
+  AddSquare(sum.v[3], _mm256_extractf128_ps(x.hi, 1));
+}
+inline void StoreLanes(double* p, const F64x16& sum) {
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_pd(p + 4 * i, sum.v[i]);
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::kernels::avx2

@@ -1,0 +1,89 @@
+// F32x16 and F64x16 on AVX-512 F + BW + DQ + VL; simd_scalar.h documents the interface.
+//
+// Only for files compiled with those flags; as simd_avx2.h, it calls no shared inline function.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/float16.h"
+
+namespace dtrain::kernels::avx512 {
+namespace {
+
+struct F32x16 {
+  __m512 v;
+};
+
+inline F32x16 Set(float x) { return {_mm512_set1_ps(x)}; }
+inline F32x16 Load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline F32x16 Load(const BFloat16* p) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
+}
+inline F32x16 Load(const Float16* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+
+// Nearest even, NaN made quiet (vcvtneps2bf16 would flush subnormal values to zero).
+inline __m256i PackBf16(F32x16 x) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i high = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
+}
+inline __m256i PackF16(F32x16 x) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT); }
+inline void Store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
+inline void Store(BFloat16* p, F32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackBf16(x));
+}
+inline void Store(Float16* p, F32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
+}
+inline void Stream(float* p, F32x16 x) { _mm512_stream_ps(p, x.v); }
+inline void Stream(BFloat16* p, F32x16 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackBf16(x));
+}
+inline void Stream(Float16* p, F32x16 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
+}
+inline void StreamFence() { _mm_sfence(); }
+
+inline F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32x16 operator-(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F32x16 Sqrt(F32x16 a) { return {_mm512_sqrt_ps(a.v)}; }
+inline F32x16 Round(F32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT)}; }
+inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32x16 NegativeAbs(F32x16 a) { return {_mm512_or_ps(a.v, _mm512_set1_ps(-0.0F))}; }
+inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
+  return {_mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(x.v)), a.v, b.v)};
+}
+inline F32x16 Pow2(F32x16 n) {
+  const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
+}
+
+struct F64x16 {
+  __m512d v[2] = {};
+};
+inline void AddSquares(F64x16& sum, F32x16 x) {
+  const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x.v));
+  const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1));
+  sum.v[0] = _mm512_fmadd_pd(low, low, sum.v[0]);  // Exact product: as multiply and add.
+  sum.v[1] = _mm512_fmadd_pd(high, high, sum.v[1]);
+}
+inline void StoreLanes(double* p, const F64x16& sum) {
+  _mm512_storeu_pd(p, sum.v[0]);
+  _mm512_storeu_pd(p + 8, sum.v[1]);
+}
+
+}  // namespace
+}  // namespace dtrain::kernels::avx512

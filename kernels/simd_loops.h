@@ -1,0 +1,349 @@
+// The loops of SimdTable, written once on F32x16. Each variant_*.cc includes its simd_*.h with
+// DT_SIMD naming its namespace, then this file.
+//
+// A loop takes sixteen elements at a time; the last few go through a zero-filled copy and the same
+// code, so an element's bits never depend on where a range begins or ends.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/adamw_math.h"
+#include "kernels/grad_norm.h"
+#include "kernels/simd_table.h"
+#include "kernels/swiglu_math.h"
+
+namespace dtrain::kernels::DT_SIMD {
+namespace {
+
+constexpr auto kSet = [](float x) { return Set(x); };
+
+// How a loop body reads and writes its sixteen elements.
+struct Whole {
+  template <class T>
+  F32x16 Read(const T* p) const {
+    return Load(p);
+  }
+  template <class T>
+  void Write(T* p, F32x16 x) const {
+    Store(p, x);
+  }
+  template <class T>
+  void WriteOut(T* p, F32x16 x) const {
+    Store(p, x);
+  }
+};
+struct WholeStream : Whole {
+  template <class T>
+  void WriteOut(T* p, F32x16 x) const {
+    Stream(p, x);
+  }
+};
+struct Part {
+  int64_t count;  // Fewer than 16.
+
+  template <class T>
+  F32x16 Read(const T* p) const {
+    T copy[16] = {};
+    __builtin_memcpy(copy, p, static_cast<uint64_t>(count) * sizeof(T));
+    return Load(copy);
+  }
+  template <class T>
+  void Write(T* p, F32x16 x) const {
+    T copy[16];
+    Store(copy, x);
+    __builtin_memcpy(p, copy, static_cast<uint64_t>(count) * sizeof(T));
+  }
+  template <class T>
+  void WriteOut(T* p, F32x16 x) const {
+    Write(p, x);
+  }
+};
+
+// Runs body(io, i) over [0, n) by sixteens.
+template <class Body>
+void EachSixteen(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    body(Whole{}, i);
+  }
+  if (i < n) {
+    body(Part{n - i}, i);
+  }
+}
+
+// The same, where io.WriteOut goes past the caches if `write` says so. `out` is the buffer that
+// decides alignment: streaming stores need whole aligned sixteens.
+template <class T, class Body>
+void EachSixteen(int64_t n, const T* out, Write write, Body body) {
+  constexpr uint64_t kBytes = 16 * sizeof(T);
+  const uint64_t misaligned = reinterpret_cast<uint64_t>(out) % kBytes;
+  if (write == Write::kCached || misaligned % sizeof(T) != 0) {
+    EachSixteen(n, body);
+    return;
+  }
+  int64_t i = misaligned == 0 ? 0 : static_cast<int64_t>((kBytes - misaligned) / sizeof(T));
+  i = i < n ? i : n;
+  if (i > 0) {
+    body(Part{i}, int64_t{0});
+  }
+  for (; i + 16 <= n; i += 16) {
+    body(WholeStream{}, i);
+  }
+  StreamFence();
+  if (i < n) {
+    body(Part{n - i}, i);
+  }
+}
+
+// ---- AdamW ----
+
+template <bool kCopyOut, class G>
+void AdamWLoop(int64_t n, float* p, const G* g, float* m, float* v, BFloat16* out,
+               const AdamWStepScalars& scalars, Write write_out) {
+  const AdamWStepScalars local = scalars;  // So that no store could change it.
+  EachSixteen(n, out, write_out, [&](auto io, int64_t i) {
+    const AdamWState<F32x16> state{io.Read(p + i), io.Read(m + i), io.Read(v + i)};
+    const AdamWState<F32x16> next = AdamWElement(state, io.Read(g + i), local, kSet);
+    io.Write(p + i, next.p);
+    io.Write(m + i, next.m);
+    io.Write(v + i, next.v);
+    if constexpr (kCopyOut) {
+      io.WriteOut(out + i, next.p);
+    }
+  });
+}
+
+template <class G>
+void AdamW(int64_t n, float* p, const G* g, float* m, float* v, BFloat16* out,
+           const AdamWStepScalars& scalars, Write write_out) {
+  if (out != nullptr) {
+    AdamWLoop<true>(n, p, g, m, v, out, scalars, write_out);
+  } else {
+    AdamWLoop<false>(n, p, g, m, v, out, scalars, Write::kCached);
+  }
+}
+
+// ---- Gradient norm ----
+
+template <class T>
+double BlockSquareSum(const T* x, int64_t n) {
+  F64x16 even;  // Two sets of lanes hide the latency of the addition.
+  F64x16 odd;
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    AddSquares(even, Load(x + i));
+    AddSquares(odd, Load(x + i + 16));
+  }
+  if (i + 16 <= n) {
+    AddSquares(even, Load(x + i));
+    i += 16;
+    if (i < n) {
+      AddSquares(odd, Part{n - i}.Read(x + i));
+    }
+  } else if (i < n) {
+    AddSquares(even, Part{n - i}.Read(x + i));
+  }
+  double lanes[32];
+  StoreLanes(lanes, even);
+  StoreLanes(lanes + 16, odd);
+  for (int width = 16; width > 0; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) {
+      lanes[lane] += lanes[lane + width];
+    }
+  }
+  return lanes[0];
+}
+
+// ---- Flat copies ----
+
+template <class From, class To>
+void ScaleLoop(int64_t n, const void* src, void* dst, float scale, Write write) {
+  const auto* const from = static_cast<const From*>(src);
+  auto* const to = static_cast<To*>(dst);
+  const F32x16 factor = Set(scale);
+  EachSixteen(n, to, write,
+              [&](auto io, int64_t i) { io.WriteOut(to + i, io.Read(from + i) * factor); });
+}
+
+template <class From, class To>
+void AccumulateLoop(int64_t n, const void* src, void* dst, float /*scale*/, Write /*write*/) {
+  const auto* const from = static_cast<const From*>(src);
+  auto* const to = static_cast<To*>(dst);
+  EachSixteen(n,
+              [&](auto io, int64_t i) { io.Write(to + i, io.Read(to + i) + io.Read(from + i)); });
+}
+
+template <class To>
+void FillLoop(int64_t n, float value, void* dst, Write write) {
+  auto* const to = static_cast<To*>(dst);
+  const F32x16 filler = Set(value);
+  EachSixteen(n, to, write, [&](auto io, int64_t i) { io.WriteOut(to + i, filler); });
+}
+
+// ---- RMSNorm ----
+
+// Four sets of sixteen fp32 lanes; lane by place in the row, so the sum depends on the row alone.
+struct RowSum {
+  F32x16 part[4] = {Set(0.0F), Set(0.0F), Set(0.0F), Set(0.0F)};
+
+  float Total() const {
+    float lanes[16];
+    Store(lanes, (part[0] + part[1]) + (part[2] + part[3]));
+    for (int width = 8; width > 0; width /= 2) {
+      for (int lane = 0; lane < width; ++lane) {
+        lanes[lane] += lanes[lane + width];
+      }
+    }
+    return lanes[0];
+  }
+};
+
+// Adds up value(io, i) * value2(io, i) over a row, where body gives the pair.
+template <class Body>
+float SumProducts(int64_t n, Body body) {
+  RowSum sum;
+  int64_t i = 0;
+  const auto add = [&](auto io, int lane_set, int64_t at) {
+    const auto [a, b] = body(io, at);
+    sum.part[lane_set] = Fma(a, b, sum.part[lane_set]);
+  };
+  for (; i + 64 <= n; i += 64) {
+    add(Whole{}, 0, i);
+    add(Whole{}, 1, i + 16);
+    add(Whole{}, 2, i + 32);
+    add(Whole{}, 3, i + 48);
+  }
+  for (int lane_set = 0; i < n; ++lane_set, i += 16) {
+    if (i + 16 <= n) {
+      add(Whole{}, lane_set, i);
+    } else {
+      add(Part{n - i}, lane_set, i);
+    }
+  }
+  return sum.Total();
+}
+
+struct Pair {
+  F32x16 a, b;
+};
+
+template <class T>
+void RmsNormForward(const RmsNormForwardArgs<T>& args, int64_t begin, int64_t end, Write write) {
+  const int64_t n = args.hidden;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* h = args.x + row * n;
+    float squares;
+    if (args.residual != nullptr) {
+      const T* const residual = args.residual + row * n;
+      T* const sum = args.sum + row * n;
+      squares = SumProducts(n, [&](auto io, int64_t i) {
+        io.Write(sum + i, io.Read(h + i) + io.Read(residual + i));
+        const F32x16 rounded = io.Read(sum + i);  // The backward sees h as it was stored.
+        return Pair{rounded, rounded};
+      });
+      h = sum;
+    } else {
+      squares = SumProducts(n, [&](auto io, int64_t i) {
+        const F32x16 x = io.Read(h + i);
+        return Pair{x, x};
+      });
+    }
+    const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps);
+    args.rstd[row] = rstd;
+    T* const y = args.y + row * n;
+    const F32x16 factor = Set(rstd);
+    EachSixteen(n, y, write, [&](auto io, int64_t i) {
+      io.WriteOut(y + i, io.Read(h + i) * factor * io.Read(args.weight + i));
+    });
+  }
+}
+
+// With u = dy * weight and r = rstd:  dh = r u - h r^3 mean(u h) + dsum;  dweight += dy h r.
+template <class T>
+void RmsNormBackward(const RmsNormBackwardArgs<T>& args, int64_t begin, int64_t end, float* partial,
+                     Write write) {
+  const int64_t n = args.hidden;
+  __builtin_memset(partial, 0, static_cast<uint64_t>(n) * sizeof(float));
+  for (int64_t row = begin; row < end; ++row) {
+    const T* const h = args.h + row * n;
+    const T* const dy = args.dy + row * n;
+    T* const dh = args.dh + row * n;
+    const float rstd = args.rstd[row];
+    const float dot = SumProducts(n, [&](auto io, int64_t i) {
+      return Pair{io.Read(dy + i) * io.Read(args.weight + i), io.Read(h + i)};
+    });
+    const F32x16 along_u = Set(rstd);
+    const F32x16 along_h = Set(-(dot / static_cast<float>(n) * rstd * rstd * rstd));
+    const auto body = [&](auto io, int64_t i, auto add_dsum) {
+      const F32x16 d = io.Read(dy + i);
+      const F32x16 x = io.Read(h + i);
+      F32x16 gradient = Fma(x, along_h, d * io.Read(args.weight + i) * along_u);
+      if constexpr (decltype(add_dsum)::value) {
+        gradient = gradient + io.Read(args.dsum + row * n + i);
+      }
+      io.Write(partial + i, Fma(d, x * along_u, io.Read(partial + i)));
+      io.WriteOut(dh + i, gradient);
+    };
+    if (args.dsum != nullptr) {
+      EachSixteen(n, dh, write, [&](auto io, int64_t i) { body(io, i, std::true_type{}); });
+    } else {
+      EachSixteen(n, dh, write, [&](auto io, int64_t i) { body(io, i, std::false_type{}); });
+    }
+  }
+}
+
+// ---- SwiGLU ----
+
+template <class T>
+void SwiGluForward(const SwiGluForwardArgs<T>& args, Write write) {
+  EachSixteen(args.count, args.out, write, [&](auto io, int64_t i) {
+    io.WriteOut(args.out + i, SwiGluElement(io.Read(args.gate + i), io.Read(args.up + i), kSet));
+  });
+}
+
+template <class T>
+void SwiGluBackward(const SwiGluBackwardArgs<T>& args, Write write) {
+  // Streaming needs both results aligned alike; otherwise only cached stores are safe.
+  const bool alike =
+      (reinterpret_cast<uint64_t>(args.dgate) - reinterpret_cast<uint64_t>(args.dup)) %
+          (16 * sizeof(T)) ==
+      0;
+  EachSixteen(args.count, args.dgate, alike ? write : Write::kCached, [&](auto io, int64_t i) {
+    const SwiGluGradient<F32x16> gradient = SwiGluElementBackward(
+        io.Read(args.gate + i), io.Read(args.up + i), io.Read(args.dout + i), kSet);
+    io.WriteOut(args.dgate + i, gradient.gate);
+    io.WriteOut(args.dup + i, gradient.up);
+  });
+}
+
+constexpr SimdTable MakeTable(SimdLevel level) {
+  using B = BFloat16;
+  using H = Float16;
+  return SimdTable{
+      .level = level,
+      .adamw_f32 = AdamW<float>,
+      .adamw_bf16 = AdamW<B>,
+      .square_sum_f32 = BlockSquareSum<float>,
+      .square_sum_bf16 = BlockSquareSum<B>,
+      .scale = {{ScaleLoop<float, float>, ScaleLoop<float, B>, ScaleLoop<float, H>},
+                {ScaleLoop<B, float>, ScaleLoop<B, B>, ScaleLoop<B, H>},
+                {ScaleLoop<H, float>, ScaleLoop<H, B>, ScaleLoop<H, H>}},
+      .accumulate = {{AccumulateLoop<float, float>, AccumulateLoop<float, B>,
+                      AccumulateLoop<float, H>},
+                     {AccumulateLoop<B, float>, AccumulateLoop<B, B>, AccumulateLoop<B, H>},
+                     {AccumulateLoop<H, float>, AccumulateLoop<H, B>, AccumulateLoop<H, H>}},
+      .fill = {FillLoop<float>, FillLoop<B>, FillLoop<H>},
+      .rmsnorm_forward_f32 = RmsNormForward<float>,
+      .rmsnorm_forward_bf16 = RmsNormForward<B>,
+      .rmsnorm_backward_f32 = RmsNormBackward<float>,
+      .rmsnorm_backward_bf16 = RmsNormBackward<B>,
+      .swiglu_forward_f32 = SwiGluForward<float>,
+      .swiglu_forward_bf16 = SwiGluForward<B>,
+      .swiglu_backward_f32 = SwiGluBackward<float>,
+      .swiglu_backward_bf16 = SwiGluBackward<B>,
+  };
+}
+
+}  // namespace
+}  // namespace dtrain::kernels::DT_SIMD

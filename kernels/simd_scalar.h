@@ -1,0 +1,125 @@
+// F32x16 and F64x16 without SIMD: the oracle of the other variants, and the path of a CPU without
+// AVX2.
+//
+// The three simd_*.h files give the same interface, and every operation rounds as IEEE 754 says, so
+// code written on it gives the same bits in all of them. A fused multiply-add is always written
+// (the files that include this are compiled with -ffp-contract=off).
+#pragma once
+
+#include <cstdint>
+
+#include "base/float16.h"
+
+namespace dtrain::kernels::scalar {
+namespace {
+
+struct F32x16 {
+  float v[16];
+};
+
+template <class Function>
+inline F32x16 EachLane(Function function) {
+  F32x16 out;
+  for (int i = 0; i < 16; ++i) {
+    out.v[i] = function(i);
+  }
+  return out;
+}
+
+inline F32x16 Set(float x) {
+  return EachLane([&](int) { return x; });
+}
+inline F32x16 Load(const float* p) {
+  return EachLane([&](int i) { return p[i]; });
+}
+inline F32x16 Load(const BFloat16* p) {
+  return EachLane([&](int i) { return ToFloat(p[i]); });
+}
+inline F32x16 Load(const Float16* p) {
+  return EachLane([&](int i) { return ToFloat(p[i]); });
+}
+inline void Store(float* p, F32x16 x) {
+  for (int i = 0; i < 16; ++i) {
+    p[i] = x.v[i];
+  }
+}
+inline void Store(BFloat16* p, F32x16 x) {
+  for (int i = 0; i < 16; ++i) {
+    p[i] = ToBFloat16(x.v[i]);
+  }
+}
+inline void Store(Float16* p, F32x16 x) {
+  for (int i = 0; i < 16; ++i) {
+    p[i] = ToFloat16(x.v[i]);
+  }
+}
+// Stores past the caches. REQUIRES: p is aligned to its 16 elements.
+template <class T>
+inline void Stream(T* p, F32x16 x) {
+  Store(p, x);
+}
+inline void StreamFence() {}
+
+inline F32x16 operator+(F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline F32x16 operator-(F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline F32x16 operator*(F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline F32x16 operator/(F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
+  return EachLane([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+}
+inline F32x16 Sqrt(F32x16 a) {
+  return EachLane([&](int i) { return __builtin_sqrtf(a.v[i]); });
+}
+// The nearest integer, ties to even.
+inline F32x16 Round(F32x16 a) {
+  return EachLane([&](int i) { return __builtin_rintf(a.v[i]); });
+}
+// b where either is NaN, as maxps and minps do.
+inline F32x16 Max(F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F32x16 Min(F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+// -|a|.
+inline F32x16 NegativeAbs(F32x16 a) {
+  return EachLane([&](int i) { return -__builtin_fabsf(a.v[i]); });
+}
+// a where the sign bit of x is clear, else b.
+inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
+  return EachLane([&](int i) { return __builtin_signbit(x.v[i]) != 0 ? b.v[i] : a.v[i]; });
+}
+// 2^n. REQUIRES: n is integral and in [-126, 127]; NaN gives any value.
+inline F32x16 Pow2(F32x16 n) {
+  return EachLane([&](int i) {
+    const int32_t exponent = n.v[i] == n.v[i] ? static_cast<int32_t>(n.v[i]) : 0;
+    return std::bit_cast<float>((exponent + 127) << 23);
+  });
+}
+
+// Sixteen fp64 lanes that add up squares; lane i takes element i. The product of two fp32 values
+// is exact in fp64.
+struct F64x16 {
+  double v[16] = {};
+};
+inline void AddSquares(F64x16& sum, F32x16 x) {
+  for (int i = 0; i < 16; ++i) {
+    sum.v[i] += static_cast<double>(x.v[i]) * static_cast<double>(x.v[i]);
+  }
+}
+inline void StoreLanes(double* p, const F64x16& sum) {
+  for (int i = 0; i < 16; ++i) {
+    p[i] = sum.v[i];
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::kernels::scalar

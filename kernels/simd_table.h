@@ -1,0 +1,64 @@
+// What each SIMD variant implements: loops over ranges in one thread, which OP_cpu.cc calls from a
+// ParallelFor. Private to this room.
+#pragma once
+
+#include <cstdint>
+
+#include "base/cpu_features.h"
+#include "base/float16.h"
+#include "kernels/adamw.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/swiglu.h"
+
+namespace dtrain::kernels {
+
+// Whether results go past the caches: worth it when they are too large to be read from them.
+enum class Write : bool { kCached, kStream };
+
+// Indices of the flat operations' dtypes.
+enum FlatDType : int { kFlatF32 = 0, kFlatBf16 = 1, kFlatF16 = 2, kFlatDTypes = 3 };
+
+using ConvertLoop = void (*)(int64_t n, const void* src, void* dst, float scale, Write write);
+
+struct SimdTable {
+  SimdLevel level;
+
+  void (*adamw_f32)(int64_t n, float* p, const float* g, float* m, float* v, BFloat16* out,
+                    const AdamWStepScalars& scalars, Write write_out);
+  void (*adamw_bf16)(int64_t n, float* p, const BFloat16* g, float* m, float* v, BFloat16* out,
+                     const AdamWStepScalars& scalars, Write write_out);
+
+  // The sum of squares of at most one norm block.
+  double (*square_sum_f32)(const float* x, int64_t n);
+  double (*square_sum_bf16)(const BFloat16* x, int64_t n);
+
+  // Indexed [source][destination].
+  ConvertLoop scale[kFlatDTypes][kFlatDTypes];
+  ConvertLoop accumulate[kFlatDTypes][kFlatDTypes];
+  void (*fill[kFlatDTypes])(int64_t n, float value, void* dst, Write write);
+
+  // Rows [begin, end).
+  void (*rmsnorm_forward_f32)(const RmsNormForwardArgs<float>& args, int64_t begin, int64_t end,
+                              Write write);
+  void (*rmsnorm_forward_bf16)(const RmsNormForwardArgs<BFloat16>& args, int64_t begin, int64_t end,
+                               Write write);
+  // Rows [begin, end), whose weight gradient is written to partial [hidden].
+  void (*rmsnorm_backward_f32)(const RmsNormBackwardArgs<float>& args, int64_t begin, int64_t end,
+                               float* partial, Write write);
+  void (*rmsnorm_backward_bf16)(const RmsNormBackwardArgs<BFloat16>& args, int64_t begin,
+                                int64_t end, float* partial, Write write);
+
+  void (*swiglu_forward_f32)(const SwiGluForwardArgs<float>& args, Write write);
+  void (*swiglu_forward_bf16)(const SwiGluForwardArgs<BFloat16>& args, Write write);
+  void (*swiglu_backward_f32)(const SwiGluBackwardArgs<float>& args, Write write);
+  void (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>& args, Write write);
+};
+
+const SimdTable& ScalarTable();
+const SimdTable& Avx2Table();
+const SimdTable& Avx512Table();
+
+// The table that the next call uses.
+const SimdTable& ActiveTable();
+
+}  // namespace dtrain::kernels
