@@ -1,0 +1,152 @@
+// Config: a run's configuration, read from one JSON file (comments allowed) with DeepSpeed's names,
+// overridden by --set, checked and with every value filled in.
+//
+// All keys, types, defaults and ranges stand in one table (runtime/plan/config_keys.cc);
+// docs/CONFIG.md is made from it. A Config is immutable after Parse or Load, cheap to copy and
+// thread-safe. Free of LibTorch.
+//
+// Errors are InvalidArgument (unknown key, with the nearest known one; wrong type; out of range;
+// batch numbers that do not fit) and Unimplemented (a known DeepSpeed key whose value would change
+// numbers or whether the job fits, and which dtrain does not support). What is only observed or
+// tuned by a key that dtrain does not use is a line in warnings().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/json.h"
+
+namespace dtrain {
+
+// Adam with (decoupled = AdamW) or without decoupled weight decay.
+struct OptimizerConfig {
+  double lr = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+  bool decoupled = true;
+  // Parameters whose name matches one of these (`*` stands for any text) are not decayed. Empty, as
+  // in torch and DeepSpeed: all are decayed.
+  std::vector<std::string> no_weight_decay;
+
+  // The decay of one parameter.
+  double WeightDecayFor(absl::string_view parameter_name) const;
+};
+
+// Learning-rate schedule; plan::LrAt (runtime/plan/lr_schedule.h) evaluates it.
+struct SchedulerConfig {
+  enum class Kind { kConstant, kWarmup, kWarmupDecay, kWarmupCosine, kRangeTest };
+  Kind kind = Kind::kConstant;
+  double base_lr = 0;  // The optimizer's lr.
+  double warmup_min_lr = 0;
+  double warmup_max_lr = 0;
+  double warmup_min_ratio = 0;
+  double cos_min_ratio = 0;
+  int64_t warmup_num_steps = 0;
+  bool warmup_log = true;  // warmup_type "log"; false: "linear".
+  int64_t total_num_steps = 0;
+  double range_min_lr = 0;
+  double range_step_rate = 0;
+  int64_t range_step_size = 0;
+  bool range_staircase = false;
+};
+
+// Where a value comes from.
+enum class ConfigOrigin { kDefault, kFile, kSet, kDerived };
+// "default", "file", "--set", "derived".
+absl::string_view ConfigOriginName(ConfigOrigin origin);
+
+class Config {
+ public:
+  // Reads `path`, applies the overrides ("a.b.c=value"; the value is JSON, else a string) in order,
+  // and checks all for a job of `world_size` ranks. Errors name file, key and what to do.
+  static absl::StatusOr<Config> Load(const std::string& path,
+                                     const std::vector<std::string>& overrides, int world_size);
+  // The same on text; `file_name` is for messages.
+  static absl::StatusOr<Config> Parse(absl::string_view text, absl::string_view file_name,
+                                      const std::vector<std::string>& overrides, int world_size);
+
+  // --- The run.
+  int64_t train_steps() const;
+  int64_t eval_interval() const;  // 0: never.
+  int64_t eval_batches() const;   // Global batches in one evaluation.
+  // Whether to evaluate after `step` steps: at each multiple of eval_interval and at the last step.
+  bool evaluate_at(int64_t step) const;
+  uint64_t seed() const;
+  bool deterministic() const;
+
+  // --- Batch: global_batch = micro_batch * gradient_accumulation_steps * world_size.
+  int64_t global_batch() const;
+  int64_t micro_batch() const;
+  int64_t gradient_accumulation_steps() const;
+  int world_size() const;
+
+  // --- Optimizer.
+  const OptimizerConfig& optimizer() const;
+  const SchedulerConfig& scheduler() const;
+  double gradient_clipping() const;  // Largest global norm; 0: no clipping.
+
+  // --- Gradient reduction.
+  int64_t reduce_bucket_elements() const;
+  bool overlap_comm() const;
+  int zero_stage() const;
+
+  // --- Data. Paths and glob patterns as written, relative to the working directory.
+  const std::vector<std::string>& data_train() const;
+  const std::vector<std::string>& data_validation() const;  // May be empty.
+  int64_t sequence_length() const;
+  const std::string& data_format() const;  // A name that plan::TokenFormatFromName knows.
+
+  // --- Checkpoint.
+  int64_t checkpoint_interval() const;        // Steps; 0: only at the end.
+  int64_t checkpoint_keep() const;            // Newest checkpoints kept; 0: all.
+  const std::string& checkpoint_dir() const;  // Empty: RUN_DIR/checkpoints.
+
+  // --- Comm.
+  double comm_timeout_seconds() const;
+  const std::string& comm_transport() const;   // "auto", "shm", "tcp".
+  const std::string& comm_wire_dtype() const;  // "fp32" or "bf16".
+
+  // --- Metrics.
+  int64_t metrics_interval() const;  // Steps between two printed lines.
+  bool metrics_tensorboard() const;
+
+  // --- The user's part: the object under `name`, "model" or "sample"; {} when it is absent.
+  // REQUIRES: one of these names.
+  const Json& user(absl::string_view name) const;
+
+  // --- What is in force.
+  // All values, nested as in a configuration file, plus "origins" (flat: key -> where from). Read
+  // back as a configuration for the same world size it gives the same values.
+  Json values_in_force() const;
+  // The value of one key ("zero_optimization.stage"), and where it came from; none when unknown.
+  const Json* Find(absl::string_view key) const;
+  std::optional<ConfigOrigin> OriginOf(absl::string_view key) const;
+  // For people: a line for each value that is not a default, and the batch numbers.
+  std::string Summary() const;
+  // One sentence each: keys without effect, older spellings, defaults that differ.
+  const std::vector<std::string>& warnings() const;
+
+  // --- Resume. Equal for two runs exactly when every key that makes the model and its training
+  // what they are is equal: batch, optimizer, schedule, seed, data, model; not length, intervals,
+  // metrics, comm, checkpointing, or how the batch is split over ranks.
+  uint64_t identity_hash() const;
+  // The first such key that differs from a saved values_in_force(), as "KEY was X, now Y"; none:
+  // this run may continue that one.
+  std::optional<std::string> IdentityDifference(const Json& saved_values_in_force) const;
+
+ private:
+  struct Values;
+  explicit Config(std::shared_ptr<const Values> values) : values_(std::move(values)) {}
+  friend class ConfigBuilder;
+  std::shared_ptr<const Values> values_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,102 @@
+#include "runtime/plan/bucket_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/plan/stable_hash.h"
+
+namespace dtrain::plan {
+namespace {
+
+// Position of each entry in the readiness order; entries left out follow in layout order.
+absl::StatusOr<std::vector<int>> Positions(size_t entries, absl::Span<const int> readiness) {
+  std::vector<int> position(entries, -1);
+  int next = 0;
+  for (const int entry : readiness) {
+    if (entry < 0 || static_cast<size_t>(entry) >= entries) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "readiness order names entry %d; the layout has %d entries", entry, entries));
+    }
+    if (position[static_cast<size_t>(entry)] >= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("readiness order names entry %d twice", entry));
+    }
+    position[static_cast<size_t>(entry)] = next++;
+  }
+  for (int& p : position) {
+    p = p >= 0 ? p : next++;
+  }
+  return position;
+}
+
+}  // namespace
+
+absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
+                                              const BucketOptions& options,
+                                              absl::Span<const int> readiness) {
+  if (options.bucket_elements < 1 || options.first_bucket_elements < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("bucket sizes %d and %d (first) must be at least 1 element",
+                        options.bucket_elements, options.first_bucket_elements));
+  }
+  const std::vector<LayoutEntry>& entries = layout.entries();
+  const size_t count = entries.size();
+  DT_ASSIGN_OR_RETURN(const std::vector<int> position, Positions(count, readiness));
+  const int64_t small = std::min(options.first_bucket_elements, options.bucket_elements);
+  const auto end_of = [&](size_t entry) {
+    return entry + 1 < count ? entries[entry + 1].offset : layout.total_elements();
+  };
+
+  BucketPlan plan;
+  std::vector<int> full_at;  // Position at which the last entry of a bucket is ready.
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t elements = end_of(i) - entries[i].offset;
+    const bool first_ready = position[i] == 0;
+    bool cut = i == 0 || first_ready;
+    if (!cut) {
+      const Bucket& open = plan.buckets_.back();
+      const bool open_is_first = position[static_cast<size_t>(open.first_entry)] == 0;
+      const int64_t limit = open_is_first ? small : options.bucket_elements;
+      const bool jump = position[i] != position[i - 1] + 1;
+      cut = open.elements() + elements > limit ||
+            (jump && (open.elements() >= small || elements >= small));
+    }
+    if (cut) {
+      plan.buckets_.push_back({static_cast<int>(i), static_cast<int>(i), entries[i].offset, 0});
+      full_at.push_back(0);
+    }
+    plan.buckets_.back().last_entry = static_cast<int>(i) + 1;
+    plan.buckets_.back().end = end_of(i);
+    full_at.back() = std::max(full_at.back(), position[i]);
+    plan.bucket_of_.push_back(static_cast<int>(plan.buckets_.size()) - 1);
+  }
+  plan.launch_order_.resize(plan.buckets_.size());
+  std::iota(plan.launch_order_.begin(), plan.launch_order_.end(), 0);
+  std::sort(plan.launch_order_.begin(), plan.launch_order_.end(), [&](int a, int b) {
+    return full_at[static_cast<size_t>(a)] < full_at[static_cast<size_t>(b)];
+  });
+  return plan;
+}
+
+uint64_t BucketPlan::hash() const {
+  StableHash hash;
+  for (const int index : launch_order_) {
+    const Bucket& bucket = buckets_[static_cast<size_t>(index)];
+    hash.Add(static_cast<uint64_t>(bucket.begin)).Add(static_cast<uint64_t>(bucket.end));
+  }
+  return hash.value();
+}
+
+std::string BucketPlan::ToText() const {
+  std::string text;
+  for (const int index : launch_order_) {
+    const Bucket& bucket = buckets_[static_cast<size_t>(index)];
+    absl::StrAppendFormat(&text, "bucket %d: elements [%d, %d), %d tensors\n", index, bucket.begin,
+                          bucket.end, bucket.last_entry - bucket.first_entry);
+  }
+  return text;
+}
+
+}  // namespace dtrain::plan

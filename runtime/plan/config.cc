@@ -1,0 +1,150 @@
+#include "dtrain/config.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "runtime/plan/config_builder.h"
+#include "runtime/plan/config_keys.h"
+#include "runtime/plan/config_values.h"
+
+namespace dtrain {
+namespace {
+
+constexpr size_t kConfigBytesMax = size_t{16} << 20;
+
+// `*` in `pattern` stands for any text, also none.
+bool Matches(absl::string_view pattern, absl::string_view name) {
+  size_t p = 0;
+  size_t n = 0;
+  size_t star = absl::string_view::npos;
+  size_t retry = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      retry = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != absl::string_view::npos) {
+      p = star + 1;
+      n = ++retry;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') {
+    ++p;
+  }
+  return p == pattern.size();
+}
+
+}  // namespace
+
+double OptimizerConfig::WeightDecayFor(absl::string_view parameter_name) const {
+  for (const std::string& pattern : no_weight_decay) {
+    if (Matches(pattern, parameter_name)) {
+      return 0;
+    }
+  }
+  return weight_decay;
+}
+
+absl::string_view ConfigOriginName(ConfigOrigin origin) {
+  switch (origin) {
+    case ConfigOrigin::kDefault:
+      return "default";
+    case ConfigOrigin::kFile:
+      return "file";
+    case ConfigOrigin::kSet:
+      return "--set";
+    case ConfigOrigin::kDerived:
+      return "derived";
+  }
+  return "";
+}
+
+const Json& Config::Values::at(absl::string_view key) const {
+  const auto found = by_key.find(key);
+  DT_CHECK(found != by_key.end()) << "no configuration key " << key;
+  return found->second;
+}
+
+absl::StatusOr<Config> Config::Parse(absl::string_view text, absl::string_view file_name,
+                                     const std::vector<std::string>& overrides, int world_size) {
+  ConfigBuilder builder(text, file_name, world_size);
+  DT_RETURN_IF_ERROR(builder.ReadFileText());
+  for (const std::string& assignment : overrides) {
+    DT_RETURN_IF_ERROR(builder.Override(assignment));
+  }
+  return builder.Finish();
+}
+
+absl::StatusOr<Config> Config::Load(const std::string& path,
+                                    const std::vector<std::string>& overrides, int world_size) {
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kConfigBytesMax));
+  return Parse(text, path, overrides, world_size);
+}
+
+int64_t Config::train_steps() const { return values_->train_steps; }
+int64_t Config::eval_interval() const { return values_->integer("eval_interval"); }
+int64_t Config::eval_batches() const { return values_->integer("eval_batches"); }
+bool Config::evaluate_at(int64_t step) const {
+  const int64_t interval = eval_interval();
+  return interval > 0 && step > 0 && (step % interval == 0 || step == train_steps());
+}
+uint64_t Config::seed() const { return static_cast<uint64_t>(values_->integer("seed")); }
+bool Config::deterministic() const { return values_->boolean("deterministic"); }
+
+int64_t Config::global_batch() const { return values_->global_batch; }
+int64_t Config::micro_batch() const { return values_->micro_batch; }
+int64_t Config::gradient_accumulation_steps() const { return values_->accumulation; }
+int Config::world_size() const { return values_->world_size; }
+
+const OptimizerConfig& Config::optimizer() const { return values_->optimizer; }
+const SchedulerConfig& Config::scheduler() const { return values_->scheduler; }
+double Config::gradient_clipping() const { return values_->number("gradient_clipping"); }
+
+int64_t Config::reduce_bucket_elements() const {
+  return values_->integer("zero_optimization.reduce_bucket_size");
+}
+bool Config::overlap_comm() const { return values_->boolean("zero_optimization.overlap_comm"); }
+int Config::zero_stage() const {
+  return static_cast<int>(values_->integer("zero_optimization.stage"));
+}
+
+const std::vector<std::string>& Config::data_train() const { return values_->data_train; }
+const std::vector<std::string>& Config::data_validation() const { return values_->data_validation; }
+int64_t Config::sequence_length() const { return values_->integer("data.sequence_length"); }
+const std::string& Config::data_format() const { return values_->data_format; }
+
+int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
+int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
+const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
+
+double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
+const std::string& Config::comm_transport() const { return values_->transport; }
+const std::string& Config::comm_wire_dtype() const { return values_->wire_dtype; }
+
+int64_t Config::metrics_interval() const { return values_->integer("metrics.interval"); }
+bool Config::metrics_tensorboard() const { return values_->boolean("metrics.tensorboard"); }
+
+const Json& Config::user(absl::string_view name) const {
+  DT_CHECK(name == "model" || name == "sample") << "config.user(\"" << name << "\")";
+  return values_->at(name);
+}
+
+const Json* Config::Find(absl::string_view key) const {
+  const auto found = values_->by_key.find(key);
+  return found == values_->by_key.end() ? nullptr : &found->second;
+}
+
+std::optional<ConfigOrigin> Config::OriginOf(absl::string_view key) const {
+  const auto found = values_->origins.find(key);
+  return found == values_->origins.end() ? std::nullopt : std::optional(found->second);
+}
+
+const std::vector<std::string>& Config::warnings() const { return values_->warnings; }
+
+}  // namespace dtrain

@@ -1,0 +1,195 @@
+#include "runtime/plan/config_builder.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace dtrain {
+
+using plan::ConfigKey;
+using plan::KeyUse;
+
+ConfigBuilder::ConfigBuilder(absl::string_view text, absl::string_view file_name, int world_size)
+    : text_(text) {
+  values_->file_name = std::string(file_name);
+  values_->world_size = world_size;
+}
+
+std::string ConfigBuilder::Where(const std::string& path) const {
+  const std::string quoted = absl::StrCat("\"", path.substr(path.rfind('.') + 1), "\"");
+  const size_t first = text_.find(quoted);
+  if (first == std::string::npos || text_.find(quoted, first + 1) != std::string::npos) {
+    return values_->file_name;
+  }
+  const auto line = std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(first), '\n');
+  return absl::StrFormat("%s:%d", values_->file_name, line + 1);
+}
+
+std::string ConfigBuilder::WhereGiven(absl::string_view path) const {
+  const auto origin = values_->origins.find(path);
+  if (origin != values_->origins.end() && origin->second == ConfigOrigin::kSet) {
+    return "--set";
+  }
+  return Where(std::string(path));
+}
+
+absl::Status ConfigBuilder::ReadFileText() {
+  DT_ASSIGN_OR_RETURN(const Json root, ParseJson(text_, values_->file_name));
+  if (!root.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(values_->file_name, ": a configuration is one JSON object, { ... }"));
+  }
+  return Walk(root, "", ConfigOrigin::kFile, "");
+}
+
+absl::Status ConfigBuilder::Override(const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  const std::string where = absl::StrCat("--set ", assignment);
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": want KEY=VALUE"));
+  }
+  const std::string path = assignment.substr(0, equals);
+  const std::string text = assignment.substr(equals + 1);
+  const absl::StatusOr<Json> parsed = ParseJson(text, where);
+  const Json value = parsed.ok() ? *parsed : Json(text);  // `data.train=a.bin` needs no quotes.
+  if (plan::IsInsideFreeKey(path)) {
+    return OverrideFree(path, value, where);
+  }
+  return Take(path, value, ConfigOrigin::kSet, where);
+}
+
+absl::Status ConfigBuilder::OverrideFree(const std::string& path, Json value,
+                                         const std::string& where) {
+  const std::vector<std::string> parts = absl::StrSplit(path, '.');
+  Json& root = values_->by_key[parts[0]];
+  Json* node = &(root.is_object() ? root : root = Json::object());
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (parts[i].empty() || !(node->is_object() || node->is_null())) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: %s is not an object", where,
+          absl::StrJoin(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(i), ".")));
+    }
+    node = &(*node)[parts[i]];
+  }
+  *node = std::move(value);
+  values_->origins[parts[0]] = ConfigOrigin::kSet;
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::Walk(const Json& json, const std::string& prefix, ConfigOrigin origin,
+                                 const std::string& where) {
+  for (const auto& [name, value] : json.items()) {
+    const std::string path = prefix.empty() ? name : absl::StrCat(prefix, ".", name);
+    DT_RETURN_IF_ERROR(Take(path, value, origin, where));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::Take(const std::string& path, const Json& value, ConfigOrigin origin,
+                                 const std::string& where) {
+  const std::string at = where.empty() ? Where(path) : where;
+  if (const char* today = plan::TodaysName(path)) {
+    values_->warnings.push_back(
+        absl::StrFormat("%s: %s is an older spelling of %s", at, path, today));
+    return Take(today, value, origin, where);
+  }
+  if (const ConfigKey* key = plan::FindConfigKey(path)) {
+    return TakeKnown(*key, value, origin, at);
+  }
+  if (path == "bfloat16" && value.is_object()) {
+    return Walk(value, path, origin, where);
+  }
+  if (!plan::IsConfigSection(path)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: unknown key \"%s\"; nearest known key: \"%s\" (dtrain config docs lists all)", at,
+        absl::CHexEscape(path), plan::NearestConfigKey(path)));
+  }
+  if (path == "zero_optimization" && value.is_boolean()) {  // DeepSpeed: true means stage 1.
+    return Take("zero_optimization.stage", Json(value.get<bool>() ? 1 : 0), origin, where);
+  }
+  if (value.is_null()) {
+    return absl::OkStatus();
+  }
+  if (!value.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: \"%s\" is %s; want an object", at, path, DumpJson(value)));
+  }
+  return Walk(value, path, origin, where);
+}
+
+absl::Status ConfigBuilder::TakeKnown(const ConfigKey& key, const Json& value, ConfigOrigin origin,
+                                      const std::string& where) {
+  if (value.is_null()) {  // As if it were not there.
+    values_->by_key.erase(key.path);
+    values_->origins.erase(key.path);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Json> checked = plan::CheckValue(key, value);
+  if (!checked.ok()) {
+    return Annotate(checked.status(), where);
+  }
+  values_->by_key[key.path] = *std::move(checked);
+  values_->origins[key.path] = origin;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Config> ConfigBuilder::Finish() {
+  if (values_->world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("world size is %d; it must be at least 1", values_->world_size));
+  }
+  DT_RETURN_IF_ERROR(FillReduction());
+  DT_RETURN_IF_ERROR(CheckSupport());
+  DT_RETURN_IF_ERROR(FillRun());
+  DT_RETURN_IF_ERROR(FillBatch());
+  DT_RETURN_IF_ERROR(FillScheduler());
+  DT_RETURN_IF_ERROR(FillComm());
+  FillDefaults();
+  FillTyped();
+  return Config(std::move(values_));
+}
+
+absl::Status ConfigBuilder::CheckSupport() {
+  for (const auto& [path, value] : values_->by_key) {
+    const ConfigKey* key = plan::FindConfigKey(path);
+    if (key->use == KeyUse::kUsed || IsAuto(path)) {
+      continue;
+    }
+    const Json supported = Json::parse(key->use == KeyUse::kRefused ? key->accepted : "[]");
+    const bool harmless = value == Json::parse(key->default_value) ||
+                          std::find(supported.begin(), supported.end(), value) != supported.end();
+    if (harmless) {
+      continue;
+    }
+    if (key->use == KeyUse::kRefused) {
+      return absl::UnimplementedError(absl::StrFormat(
+          "%s: %s = %s is not supported. %s", WhereGiven(path), path, DumpJson(value), key->doc));
+    }
+    values_->warnings.push_back(absl::StrFormat("%s: %s = %s has no effect here. %s",
+                                                WhereGiven(path), path, DumpJson(value), key->doc));
+  }
+  return absl::OkStatus();
+}
+
+bool ConfigBuilder::Given(absl::string_view key) const {
+  return values_->by_key.find(key) != values_->by_key.end() && !IsAuto(key);
+}
+
+bool ConfigBuilder::IsAuto(absl::string_view key) const {
+  const auto found = values_->by_key.find(key);
+  return found != values_->by_key.end() && found->second == "auto" &&
+         (plan::FindConfigKey(key)->flags & plan::kAuto) != 0;
+}
+
+void ConfigBuilder::Derive(const std::string& key, Json value) {
+  values_->by_key[key] = std::move(value);
+  values_->origins[key] = ConfigOrigin::kDerived;
+}
+
+}  // namespace dtrain

@@ -1,0 +1,53 @@
+// From text and overrides to a Config: read, override, check, fill. Used once; not thread-safe.
+// Private to the room.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/config_keys.h"
+#include "runtime/plan/config_values.h"
+
+namespace dtrain {
+
+class ConfigBuilder {
+ public:
+  ConfigBuilder(absl::string_view text, absl::string_view file_name, int world_size);
+
+  // The calls of Config::Parse, in this order.
+  absl::Status ReadFileText();
+  absl::Status Override(const std::string& assignment);
+  absl::StatusOr<Config> Finish();
+
+ private:
+  absl::Status Walk(const Json& json, const std::string& prefix, ConfigOrigin origin,
+                    const std::string& where);
+  absl::Status Take(const std::string& path, const Json& value, ConfigOrigin origin,
+                    const std::string& where);
+  absl::Status TakeKnown(const plan::ConfigKey& key, const Json& value, ConfigOrigin origin,
+                         const std::string& where);
+  absl::Status OverrideFree(const std::string& path, Json value, const std::string& where);
+  // "FILE:LINE", the line only when the key's last part stands once in the text.
+  std::string Where(const std::string& path) const;
+  std::string WhereGiven(absl::string_view path) const;
+
+  absl::Status CheckSupport();
+  absl::Status FillRun();
+  absl::Status FillBatch();
+  absl::Status FillScheduler();
+  absl::Status FillReduction();
+  absl::Status FillComm();
+  void FillDefaults();
+  void FillTyped();
+  bool Given(absl::string_view key) const;   // Set, and not "auto".
+  bool IsAuto(absl::string_view key) const;  // Set to "auto".
+  const Json& Value(absl::string_view key) const { return values_->at(key); }
+  bool IsDefault(const std::string& path) const;
+  void Derive(const std::string& key, Json value);
+
+  std::string text_;
+  std::shared_ptr<Config::Values> values_ = std::make_shared<Config::Values>();
+};
+
+}  // namespace dtrain

@@ -1,0 +1,171 @@
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "runtime/plan/config_keys.h"
+
+namespace dtrain::plan {
+namespace {
+
+// "[0, 1)": an interval of the table, parsed. The table is ours, so a bad one is a bug.
+struct Interval {
+  double low = 0;
+  double high = 0;
+  bool low_open = false;
+  bool high_open = false;
+};
+
+double Bound(absl::string_view text) {
+  if (text == "inf") {
+    return std::numeric_limits<double>::infinity();
+  }
+  double value = 0;
+  DT_CHECK(absl::SimpleAtod(text, &value)) << "range bound " << text;
+  return value;
+}
+
+Interval ParseInterval(absl::string_view text) {
+  DT_CHECK(text.size() >= 5) << "range " << text;
+  const std::vector<absl::string_view> bounds =
+      absl::StrSplit(text.substr(1, text.size() - 2), absl::MaxSplits(", ", 1));
+  DT_CHECK_EQ(bounds.size(), 2u);
+  return {Bound(bounds[0]), Bound(bounds[1]), text.front() == '(', text.back() == ')'};
+}
+
+bool InRange(const char* range, double value) {
+  if (*range == '\0') {
+    return true;
+  }
+  const Interval interval = ParseInterval(range);
+  return (interval.low_open ? value > interval.low : value >= interval.low) &&
+         (interval.high_open ? value < interval.high : value <= interval.high);
+}
+
+absl::Status Refuse(const ConfigKey& key, const Json& value) {
+  std::string want = std::string(KeyTypeName(key.type));
+  if (*key.range != '\0') {
+    want += absl::StrFormat(" %s %s", key.type == KeyType::kString ? "of" : "in", key.range);
+  }
+  if ((key.flags & kAuto) != 0) {
+    want += ", or \"auto\"";
+  }
+  std::string got = DumpJson(value);
+  if (got.size() > 80) {
+    got = got.substr(0, 77) + "...";
+  }
+  return absl::InvalidArgumentError(absl::StrFormat("%s is %s; want %s", key.path, got, want));
+}
+
+std::optional<double> InRangeNumber(const ConfigKey& key, const Json& value) {
+  if (!value.is_number() || !InRange(key.range, value.get<double>())) {
+    return std::nullopt;
+  }
+  return value.get<double>();
+}
+
+// The spelling of the table, whatever the case.
+std::optional<std::string> Spelling(const char* range, const std::string& text) {
+  if (*range == '\0') {
+    return text;
+  }
+  for (const absl::string_view choice : absl::StrSplit(range, '|')) {
+    if (absl::EqualsIgnoreCase(choice, text)) {
+      return std::string(choice);
+    }
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Json> CheckList(const ConfigKey& key, const Json& value) {
+  const Json list = value.is_string() ? Json::array({value}) : value;
+  if (!list.is_array()) {
+    return Refuse(key, value);
+  }
+  for (const Json& item : list) {
+    const bool fits = key.type == KeyType::kStringList
+                          ? item.is_string() && !item.get_ref<const std::string&>().empty()
+                          : JsonInteger(item).ok();
+    if (!fits) {
+      return Refuse(key, value);
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+absl::string_view KeyTypeName(KeyType type) {
+  switch (type) {
+    case KeyType::kBool:
+      return "true or false";
+    case KeyType::kInteger:
+      return "an integer";
+    case KeyType::kNumber:
+      return "a number";
+    case KeyType::kString:
+      return "a string";
+    case KeyType::kStringList:
+      return "a list of strings";
+    case KeyType::kNumberPair:
+      return "two numbers";
+    case KeyType::kIntegerList:
+      return "a list of integers";
+    case KeyType::kFree:
+      return "an object";
+  }
+  return "";
+}
+
+absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {
+  if (value.is_string() && value == "auto" && (key.flags & kAuto) != 0) {
+    return value;
+  }
+  switch (key.type) {
+    case KeyType::kBool:
+      if (value.is_boolean()) {
+        return value;
+      }
+      break;
+    case KeyType::kInteger:
+      if (const absl::StatusOr<int64_t> integer = JsonInteger(value);
+          integer.ok() && InRange(key.range, static_cast<double>(*integer))) {
+        return Json(*integer);
+      }
+      break;
+    case KeyType::kNumber:
+      if (const std::optional<double> number = InRangeNumber(key, value)) {
+        return Json(*number);
+      }
+      break;
+    case KeyType::kString:
+      if (value.is_string()) {
+        if (const auto text = Spelling(key.range, value.get<std::string>())) {
+          return Json(*text);
+        }
+      }
+      break;
+    case KeyType::kNumberPair:
+      if (value.is_array() && value.size() == 2 && InRangeNumber(key, value[0]) &&
+          InRangeNumber(key, value[1])) {
+        return Json::array({value[0].get<double>(), value[1].get<double>()});
+      }
+      break;
+    case KeyType::kStringList:
+    case KeyType::kIntegerList:
+      return CheckList(key, value);
+    case KeyType::kFree:
+      if (value.is_object()) {
+        return value;
+      }
+      break;
+  }
+  return Refuse(key, value);
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,243 @@
+// ConfigBuilder's second half: the rules that fill "auto" and what is absent.
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "runtime/plan/batch_algebra.h"
+#include "runtime/plan/config_builder.h"
+
+namespace dtrain {
+namespace {
+
+constexpr int64_t kTrainStepsDefault = 1000;
+
+std::optional<int64_t> IfGiven(bool given, const Json* value) {
+  return given ? std::optional<int64_t>(value->get<int64_t>()) : std::nullopt;
+}
+
+// The parameters that a scheduler takes, as in the reference.
+std::vector<absl::string_view> SchedulerParams(absl::string_view type) {
+  if (type == "WarmupLR") {
+    return {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"};
+  }
+  if (type == "WarmupDecayLR") {
+    return {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "total_num_steps"};
+  }
+  if (type == "WarmupCosineLR") {
+    return {"warmup_min_ratio", "warmup_num_steps", "warmup_type", "cos_min_ratio",
+            "total_num_steps"};
+  }
+  return {"lr_range_test_min_lr", "lr_range_test_step_rate", "lr_range_test_step_size",
+          "lr_range_test_staircase"};
+}
+
+SchedulerConfig::Kind KindOf(absl::string_view type) {
+  return type == "WarmupLR"         ? SchedulerConfig::Kind::kWarmup
+         : type == "WarmupDecayLR"  ? SchedulerConfig::Kind::kWarmupDecay
+         : type == "WarmupCosineLR" ? SchedulerConfig::Kind::kWarmupCosine
+                                    : SchedulerConfig::Kind::kRangeTest;
+}
+
+}  // namespace
+
+// A value that is the default anyway does no harm where it does not belong; the config.json of a
+// run directory holds all of them.
+bool ConfigBuilder::IsDefault(const std::string& path) const {
+  return Value(path) == Json::parse(plan::FindConfigKey(path)->default_value);
+}
+
+absl::Status ConfigBuilder::FillRun() {
+  if (Given("train_steps")) {
+    return absl::OkStatus();
+  }
+  const bool total = Given("scheduler.params.total_num_steps");
+  Derive("train_steps",
+         total ? Value("scheduler.params.total_num_steps") : Json(kTrainStepsDefault));
+  if (!total) {
+    values_->origins["train_steps"] = ConfigOrigin::kDefault;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::FillBatch() {
+  const auto given = [&](const char* key) {
+    return IfGiven(Given(key), Given(key) ? &Value(key) : nullptr);
+  };
+  const plan::BatchRequest request{given("train_batch_size"),
+                                   given("train_micro_batch_size_per_gpu"),
+                                   given("gradient_accumulation_steps")};
+  absl::StatusOr<plan::BatchSizes> sizes = plan::SolveBatch(request, values_->world_size);
+  if (!sizes.ok()) {
+    return Annotate(sizes.status(), values_->file_name);
+  }
+  const std::pair<const char*, int64_t> filled[] = {
+      {"train_batch_size", sizes->train_batch},
+      {"train_micro_batch_size_per_gpu", sizes->micro_batch},
+      {"gradient_accumulation_steps", sizes->accumulation}};
+  for (const auto& [key, value] : filled) {
+    if (!Given(key)) {
+      Derive(key, value);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::FillScheduler() {
+  const std::string section = "scheduler.params.";
+  if (!Given("scheduler.type")) {
+    for (const auto& [path, value] : values_->by_key) {
+      if (path.rfind(section, 0) == 0 && !IsDefault(path)) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s: %s is set without scheduler.type", WhereGiven(path), path));
+      }
+    }
+    return absl::OkStatus();
+  }
+  const std::string type = Value("scheduler.type").get<std::string>();
+  const std::vector<absl::string_view> params = SchedulerParams(type);
+  for (const auto& [path, value] : values_->by_key) {
+    const bool foreign =
+        path.rfind(section, 0) == 0 && !IsDefault(path) &&
+        path != "scheduler.params.last_batch_iteration" &&
+        std::find(params.begin(), params.end(), path.substr(section.size())) == params.end();
+    if (foreign) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %s does not belong to %s, which takes %s", WhereGiven(path), path,
+                          type, absl::StrJoin(params, ", ")));
+    }
+  }
+  const int64_t steps = Value("train_steps").get<int64_t>();
+  if (IsAuto(section + "warmup_num_steps")) {
+    Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
+  }
+  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR";
+  if (decays && !Given(section + "total_num_steps")) {
+    Derive(section + "total_num_steps", steps);
+  }
+  if (IsAuto(section + "warmup_max_lr") ||
+      (type == "WarmupLR" && !Given(section + "warmup_max_lr"))) {
+    const bool lr = Given("optimizer.params.lr");
+    Derive(section + "warmup_max_lr", lr ? Value("optimizer.params.lr") : Json(1e-3));
+  } else if (type == "WarmupDecayLR" && !Given(section + "warmup_max_lr")) {
+    values_->by_key[section + "warmup_max_lr"] = 1e-3;
+    values_->origins[section + "warmup_max_lr"] = ConfigOrigin::kDefault;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::FillReduction() {
+  const auto stage = values_->by_key.find("zero_optimization.stage");
+  const bool stage3 = stage != values_->by_key.end() && stage->second == 3;
+  const struct {
+    const char* key;
+    double square;  // Times hidden squared.
+    double linear;  // Times hidden.
+    bool stage3_only;
+  } rules[] = {{"zero_optimization.reduce_bucket_size", 1, 0, false},
+               {"zero_optimization.stage3_prefetch_bucket_size", 0.9, 0, true},
+               {"zero_optimization.stage3_param_persistence_threshold", 0, 10, true}};
+  for (const auto& rule : rules) {
+    if (!IsAuto(rule.key)) {
+      continue;
+    }
+    if (rule.stage3_only && !stage3) {
+      Derive(rule.key, Json::parse(plan::FindConfigKey(rule.key)->default_value));
+      continue;
+    }
+    const auto model = values_->by_key.find("model");
+    const bool has = model != values_->by_key.end() && model->second.contains("hidden_size");
+    const absl::StatusOr<int64_t> hidden =
+        has ? JsonInteger(model->second["hidden_size"]) : absl::StatusOr<int64_t>(0);
+    if (!hidden.ok() || *hidden < 1 || *hidden > (int64_t{1} << 24)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %s is \"auto\", which is made from model.hidden_size, an integer "
+                          "from 1 to 2^24; set one of the two",
+                          WhereGiven(rule.key), rule.key));
+    }
+    const auto h = static_cast<double>(*hidden);
+    Derive(rule.key, static_cast<int64_t>(rule.square * h * h + rule.linear * h));
+  }
+  if (!Given("zero_optimization.overlap_comm")) {
+    values_->by_key["zero_optimization.overlap_comm"] = true;
+    values_->origins["zero_optimization.overlap_comm"] = ConfigOrigin::kDefault;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::FillComm() {
+  const bool own = Given("comm.wire_dtype");
+  const bool theirs = Given("communication_data_type");
+  std::string from_theirs = theirs ? Value("communication_data_type").get<std::string>() : "fp32";
+  from_theirs = from_theirs == "bfp16" ? "bf16" : from_theirs;
+  if (own && theirs && Value("comm.wire_dtype") != from_theirs) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: comm.wire_dtype %s and communication_data_type %s are two names of "
+                        "one thing; keep one",
+                        values_->file_name, DumpJson(Value("comm.wire_dtype")),
+                        DumpJson(Value("communication_data_type"))));
+  }
+  if (!own) {
+    values_->by_key["comm.wire_dtype"] = from_theirs;
+    values_->origins["comm.wire_dtype"] = theirs ? ConfigOrigin::kDerived : ConfigOrigin::kDefault;
+  }
+  return absl::OkStatus();
+}
+
+void ConfigBuilder::FillDefaults() {
+  for (const plan::ConfigKey& key : plan::ConfigKeys()) {
+    const bool is_auto = IsAuto(key.path);
+    if (is_auto || values_->by_key.find(key.path) == values_->by_key.end()) {
+      values_->by_key[key.path] = Json::parse(key.default_value);
+      values_->origins[key.path] = is_auto ? ConfigOrigin::kDerived : ConfigOrigin::kDefault;
+    }
+  }
+}
+
+void ConfigBuilder::FillTyped() {
+  Config::Values& v = *values_;
+  v.train_steps = v.integer("train_steps");
+  v.global_batch = v.integer("train_batch_size");
+  v.micro_batch = v.integer("train_micro_batch_size_per_gpu");
+  v.accumulation = v.integer("gradient_accumulation_steps");
+
+  v.optimizer.lr = v.number("optimizer.params.lr");
+  v.optimizer.beta1 = v.at("optimizer.params.betas")[0].get<double>();
+  v.optimizer.beta2 = v.at("optimizer.params.betas")[1].get<double>();
+  v.optimizer.eps = v.number("optimizer.params.eps");
+  v.optimizer.weight_decay = v.number("optimizer.params.weight_decay");
+  v.optimizer.decoupled =
+      v.at("optimizer.type") == "AdamW" || v.boolean("optimizer.params.adam_w_mode");
+  v.optimizer.no_weight_decay = v.at("optimizer.no_weight_decay").get<std::vector<std::string>>();
+
+  SchedulerConfig& s = v.scheduler;
+  s.base_lr = v.optimizer.lr;
+  const auto param = [&](const char* name) -> const Json& {
+    return v.at(absl::StrCat("scheduler.params.", name));
+  };
+  if (const Json& type = v.at("scheduler.type"); !type.is_null()) {
+    s.kind = KindOf(type.get<std::string>());
+    s.warmup_min_lr = param("warmup_min_lr").get<double>();
+    s.warmup_max_lr = param("warmup_max_lr").is_null() ? 0 : param("warmup_max_lr").get<double>();
+    s.warmup_num_steps = param("warmup_num_steps").get<int64_t>();
+    s.warmup_log = param("warmup_type") == "log";
+    s.total_num_steps =
+        param("total_num_steps").is_null() ? 0 : param("total_num_steps").get<int64_t>();
+    s.warmup_min_ratio = param("warmup_min_ratio").get<double>();
+    s.cos_min_ratio = param("cos_min_ratio").get<double>();
+    s.range_min_lr = param("lr_range_test_min_lr").get<double>();
+    s.range_step_rate = param("lr_range_test_step_rate").get<double>();
+    s.range_step_size = param("lr_range_test_step_size").get<int64_t>();
+    s.range_staircase = param("lr_range_test_staircase").get<bool>();
+  }
+
+  v.data_train = v.at("data.train").get<std::vector<std::string>>();
+  v.data_validation = v.at("data.validation").get<std::vector<std::string>>();
+  v.data_format = v.at("data.format").get<std::string>();
+  v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();
+  v.transport = v.at("comm.transport").get<std::string>();
+  v.wire_dtype = v.at("comm.wire_dtype").get<std::string>();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,72 @@
+// The one table of configuration keys. Defaults, unknown-key, type and range errors, docs/CONFIG.md
+// and the JSON schema are all made from it. Thread-safe; never changes.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/json.h"
+
+namespace dtrain::plan {
+
+enum class KeyType {
+  kBool,
+  kInteger,
+  kNumber,
+  kString,
+  kStringList,  // A string stands for a list of one.
+  kNumberPair,
+  kIntegerList,
+  kFree,  // Any object; its content is the user's.
+};
+
+// What dtrain does with a key.
+enum class KeyUse {
+  kUsed,
+  // Only observed or tuned in DeepSpeed; without effect here: one warning when it is not the
+  // default.
+  kIgnored,
+  // Changes numbers or whether the job fits: any value but those in `accepted` is refused.
+  kRefused,
+};
+
+struct ConfigKey {
+  const char* path;           // "zero_optimization.stage".
+  KeyType type;               //
+  const char* default_value;  // JSON; "null": absent unless a rule fills it.
+  // Numbers: an interval, "[0, 1)" or "(0, inf)". Strings: "a|b|c". "": anything.
+  const char* range;
+  KeyUse use;
+  const char* accepted;  // kRefused: a JSON list of the values that are supported.
+  unsigned flags;        // kAuto, kIdentity.
+  const char* doc;       // What it does; for kRefused also what to do instead.
+};
+
+inline constexpr unsigned kAuto = 1;      // "auto" is filled by the rule in `doc`.
+inline constexpr unsigned kIdentity = 2;  // Must not change when a run is resumed.
+
+absl::Span<const ConfigKey> ConfigKeys();
+// Null when there is none.
+const ConfigKey* FindConfigKey(absl::string_view path);
+// Whether keys stand below `path` ("zero_optimization").
+bool IsConfigSection(absl::string_view path);
+// Whether `path` is below a key whose content is the user's ("model.layers").
+bool IsInsideFreeKey(absl::string_view path);
+
+// The key or section closest to `path` by edit distance; a misplaced key ("stage" at the top) finds
+// its home.
+std::string NearestConfigKey(absl::string_view path);
+
+// An older spelling and today's name; null when `path` is none.
+const char* TodaysName(absl::string_view path);
+
+// `value` as the table wants it (5e8 becomes an integer, a string a list of one), or an error that
+// starts with the key and names the value, the type and the range. "auto" passes where allowed.
+absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value);
+
+// "integer", "number"...
+absl::string_view KeyTypeName(KeyType type);
+
+}  // namespace dtrain::plan

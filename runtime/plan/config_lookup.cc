@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "runtime/plan/config_keys.h"
+
+namespace dtrain::plan {
+namespace {
+
+struct Index {
+  std::map<absl::string_view, const ConfigKey*> keys;
+  std::set<std::string, std::less<>> sections;
+};
+
+const Index& TheIndex() {
+  static const Index* const index = [] {
+    auto* built = new Index;  // Lives as long as the process.
+    for (const ConfigKey& key : ConfigKeys()) {
+      const absl::string_view path = key.path;
+      built->keys[path] = &key;
+      for (size_t dot = path.find('.'); dot != absl::string_view::npos;
+           dot = path.find('.', dot + 1)) {
+        built->sections.emplace(path.substr(0, dot));
+      }
+    }
+    return built;
+  }();
+  return *index;
+}
+
+// Levenshtein distance with swaps of neighbours counted once.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      const size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+absl::string_view Leaf(absl::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == absl::string_view::npos ? path : path.substr(dot + 1);
+}
+
+}  // namespace
+
+const ConfigKey* FindConfigKey(absl::string_view path) {
+  const auto found = TheIndex().keys.find(path);
+  return found == TheIndex().keys.end() ? nullptr : found->second;
+}
+
+bool IsConfigSection(absl::string_view path) {
+  return TheIndex().sections.find(std::string(path)) != TheIndex().sections.end();
+}
+
+bool IsInsideFreeKey(absl::string_view path) {
+  const size_t dot = path.find('.');
+  const ConfigKey* key = FindConfigKey(path.substr(0, dot));
+  return dot != absl::string_view::npos && key != nullptr && key->type == KeyType::kFree;
+}
+
+std::string NearestConfigKey(absl::string_view path) {
+  path = path.substr(0, 200);  // The distance is quadratic; a key of the table is far shorter.
+  std::string nearest;
+  size_t nearest_cost = ~size_t{0};
+  const auto consider = [&](absl::string_view candidate) {
+    // The last part alone finds a key that stands in the wrong section; being in the right one
+    // breaks ties.
+    const size_t whole = 2 * EditDistance(path, candidate);
+    const size_t leaf = 2 * EditDistance(Leaf(path), Leaf(candidate)) + 1;
+    const size_t cost = std::min(whole, leaf);
+    if (cost < nearest_cost) {
+      nearest_cost = cost;
+      nearest = std::string(candidate);
+    }
+  };
+  for (const ConfigKey& key : ConfigKeys()) {
+    consider(key.path);
+  }
+  for (const std::string& section : TheIndex().sections) {
+    consider(section);
+  }
+  return nearest;
+}
+
+const char* TodaysName(absl::string_view path) {
+  static constexpr struct {
+    const char* older;
+    const char* today;
+  } kNames[] = {
+      {"bfloat16.enabled", "bf16.enabled"},
+      {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+       "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+      {"zero_optimization.gather_16bit_weights_on_model_save",
+       "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+      {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters"},
+      {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"},
+      {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
+      {"zero_optimization.param_persistence_threshold",
+       "zero_optimization.stage3_param_persistence_threshold"},
+      {"scheduler.params.total_steps", "scheduler.params.total_num_steps"},
+  };
+  for (const auto& name : kNames) {
+    if (path == name.older) {
+      return name.today;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace dtrain::plan

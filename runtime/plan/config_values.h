@@ -1,0 +1,41 @@
+// What a Config holds; shared by its parts (builder, accessors, identity). Private to the room.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dtrain/config.h"
+
+namespace dtrain {
+
+struct Config::Values {
+  std::string file_name;
+  // Every key of the table; null where it is absent.
+  std::map<std::string, Json, std::less<>> by_key;
+  std::map<std::string, ConfigOrigin, std::less<>> origins;
+  std::vector<std::string> warnings;
+
+  // The same, typed.
+  int world_size = 1;
+  int64_t train_steps = 0;
+  int64_t global_batch = 0;
+  int64_t micro_batch = 0;
+  int64_t accumulation = 0;
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+  std::vector<std::string> data_train;
+  std::vector<std::string> data_validation;
+  std::string data_format;
+  std::string checkpoint_dir;
+  std::string transport;
+  std::string wire_dtype;
+
+  const Json& at(absl::string_view key) const;  // REQUIRES: a key of the table.
+  int64_t integer(absl::string_view key) const { return at(key).get<int64_t>(); }
+  double number(absl::string_view key) const { return at(key).get<double>(); }
+  bool boolean(absl::string_view key) const { return at(key).get<bool>(); }
+};
+
+}  // namespace dtrain

@@ -1,0 +1,76 @@
+#include "runtime/plan/lr_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/check.h"
+
+namespace dtrain::plan {
+namespace {
+
+// DeepSpeed never warms up in fewer than two steps: ln(1) would divide by zero.
+int64_t WarmupSteps(const SchedulerConfig& schedule) {
+  return std::max<int64_t>(2, schedule.warmup_num_steps);
+}
+
+// ln(n + 1) / ln(N), or n / N. REQUIRES: n < N.
+double WarmupGamma(const SchedulerConfig& schedule, int64_t n) {
+  const auto steps = static_cast<double>(WarmupSteps(schedule));
+  const auto done = static_cast<double>(n);
+  return schedule.warmup_log ? std::log(done + 1) / std::log(steps) : done / steps;
+}
+
+double Between(const SchedulerConfig& schedule, double gamma) {
+  return schedule.warmup_min_lr + gamma * (schedule.warmup_max_lr - schedule.warmup_min_lr);
+}
+
+double DecayGamma(const SchedulerConfig& schedule, int64_t n) {
+  const int64_t warmup = WarmupSteps(schedule);
+  const auto left = static_cast<double>(schedule.total_num_steps - n);
+  const auto span = static_cast<double>(std::max<int64_t>(1, schedule.total_num_steps - warmup));
+  return std::max(0.0, left / span);
+}
+
+double CosineRatio(const SchedulerConfig& schedule, int64_t n) {
+  const int64_t warmup = WarmupSteps(schedule);
+  if (n < warmup) {
+    return schedule.warmup_min_ratio + WarmupGamma(schedule, n) * (1 - schedule.warmup_min_ratio);
+  }
+  const auto span = static_cast<double>(std::max<int64_t>(1, schedule.total_num_steps - warmup));
+  const double progress = std::min(1.0, static_cast<double>(n - warmup + 1) / span);
+  const double cosine = (1 + std::cos(std::numbers::pi * progress)) / 2;
+  return schedule.cos_min_ratio + (1 - schedule.cos_min_ratio) * cosine;
+}
+
+double RangeTestLr(const SchedulerConfig& schedule, int64_t n) {
+  double interval = static_cast<double>(n + 1) / static_cast<double>(schedule.range_step_size);
+  interval = schedule.range_staircase ? std::floor(interval) : interval;
+  return schedule.range_min_lr * (1 + schedule.range_step_rate * interval);
+}
+
+}  // namespace
+
+double LrAt(const SchedulerConfig& schedule, int64_t step) {
+  DT_CHECK_GE(step, 0);
+  const int64_t n = step - 1;  // Negative: the value set before the schedule starts.
+  switch (schedule.kind) {
+    case SchedulerConfig::Kind::kConstant:
+      return schedule.base_lr;
+    case SchedulerConfig::Kind::kWarmup:
+      return n < 0                       ? schedule.warmup_min_lr
+             : n < WarmupSteps(schedule) ? Between(schedule, WarmupGamma(schedule, n))
+                                         : schedule.warmup_max_lr;
+    case SchedulerConfig::Kind::kWarmupDecay:
+      return n < 0 ? schedule.warmup_min_lr
+                   : Between(schedule, n < WarmupSteps(schedule) ? WarmupGamma(schedule, n)
+                                                                 : DecayGamma(schedule, n));
+    case SchedulerConfig::Kind::kWarmupCosine:
+      return n < 0 ? 0.0 : schedule.base_lr * CosineRatio(schedule, n);
+    case SchedulerConfig::Kind::kRangeTest:
+      return n < 0 ? schedule.range_min_lr : RangeTestLr(schedule, n);
+  }
+  return schedule.base_lr;
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,17 @@
+// The learning rate of each optimizer step. Pure; thread-safe.
+//
+// Formulas are DeepSpeed's (deepspeed/runtime/lr_schedules.py, docs/CONFIG.md repeats them). The
+// scheduler steps after the optimizer: optimizer step 0 uses the value set before the schedule
+// starts, optimizer step s >= 1 uses the schedule at n = s - 1.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/config.h"
+
+namespace dtrain::plan {
+
+// The learning rate that optimizer step `step` (from 0) uses. REQUIRES: step >= 0.
+double LrAt(const SchedulerConfig& schedule, int64_t step);
+
+}  // namespace dtrain::plan

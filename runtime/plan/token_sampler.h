@@ -1,0 +1,106 @@
+// TokenSampler: which window of the corpus is sample number n. A pure function; thread-safe.
+//
+// Windows. Files stand in the given order; window i of a file takes the sequence_length + 1 tokens
+// at i * sequence_length (the last token of one window is the first of the next, as in llm.c), and
+// what does not fill a window at a file's end is not used. So a file of n tokens holds
+// (n - 1) / sequence_length windows.
+//
+// Order. The run draws an endless row of samples. Epoch e is a permutation of all windows that
+// depends on (seed, e) alone; a global batch may span two epochs, so nothing is dropped. Global
+// step s takes the samples [s * global_batch, (s + 1) * global_batch) of the row, whatever the
+// world size. Within a step, micro-step g of rank r takes the positions
+// [(g * world + r) * micro_batch, + micro_batch): every split of the same global batch into ranks,
+// micro-batches and accumulation reads the same set, and reads it in the same order of positions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/json.h"
+
+namespace dtrain::plan {
+
+// Samples [begin, end) of the row that the run jumps over (a rollback past bad data adds one).
+struct SkipRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool operator==(const SkipRange&) const = default;
+};
+
+// Where a run stands in its data; part of the checkpoint. `step` is the next global step.
+struct DataCursor {
+  int64_t step = 0;
+  uint64_t seed = 0;
+  int64_t epoch = 0;    // Of the next sample; informative, derived from the rest.
+  int64_t windows = 0;  // Of the corpus: a resume on other data is found by it.
+  int64_t global_batch = 0;
+  int64_t sequence_length = 0;
+  std::vector<SkipRange> skip;
+
+  Json ToJson() const;
+  static absl::StatusOr<DataCursor> FromJson(const Json& json);
+  bool operator==(const DataCursor&) const = default;
+};
+
+// Where a sample's sequence_length + 1 tokens start.
+struct SampleLocation {
+  int file = 0;
+  int64_t offset = 0;  // In tokens.
+  int64_t epoch = 0;
+  bool operator==(const SampleLocation&) const = default;
+};
+
+struct SamplerOptions {
+  int64_t sequence_length = 0;
+  int64_t global_batch = 0;
+  uint64_t seed = 0;
+  bool shuffle = true;  // False: windows in file order (validation).
+};
+
+// This rank's part of a step.
+struct RankSlice {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t micro_batch = 1;
+};
+
+class TokenSampler {
+ public:
+  // `tokens_per_file`: tokens in each file. InvalidArgument: a size below 1, or no window at all
+  // (the corpus is shorter than sequence_length + 1 tokens).
+  static absl::StatusOr<TokenSampler> Create(absl::Span<const int64_t> tokens_per_file,
+                                             const SamplerOptions& options,
+                                             std::vector<SkipRange> skip = {});
+
+  // The sample at `position` of global step `step`. REQUIRES: step >= 0, 0 <= position <
+  // global_batch.
+  SampleLocation At(int64_t step, int64_t position) const;
+  // The samples of micro-step `micro_step` of one rank, in order.
+  // REQUIRES: the slice divides global_batch and micro_step is below the accumulation.
+  std::vector<SampleLocation> MicroBatch(int64_t step, int64_t micro_step,
+                                         const RankSlice& slice) const;
+
+  // Windows in the corpus = samples in an epoch.
+  int64_t windows() const { return windows_; }
+  // Whole global batches in one epoch; what a validation pass in file order can read at most.
+  int64_t batches_per_epoch() const { return windows_ / options_.global_batch; }
+  const SamplerOptions& options() const { return options_; }
+  // The cursor of a run that will take `step` next.
+  DataCursor CursorAt(int64_t step) const;
+  // FailedPrecondition, naming the field and both values, when `cursor` belongs to other data,
+  // seed, batch or sequence length: the run would not continue where it stopped.
+  absl::Status CheckCursor(const DataCursor& cursor) const;
+
+ private:
+  TokenSampler() = default;
+  int64_t RowNumber(int64_t step, int64_t position) const;
+
+  SamplerOptions options_;
+  std::vector<int64_t> windows_before_;  // windows in earlier files; one more entry than files.
+  int64_t windows_ = 0;
+  std::vector<SkipRange> skip_;  // Sorted, disjoint, not empty.
+};
+
+}  // namespace dtrain::plan

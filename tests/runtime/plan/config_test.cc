@@ -1,0 +1,302 @@
+#include "dtrain/config.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Config Parsed(absl::string_view text, const std::vector<std::string>& overrides = {},
+              int world_size = 2) {
+  const absl::StatusOr<Config> config = Config::Parse(text, "run.json", overrides, world_size);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : *Config::Parse(R"({"train_batch_size": 2})", "x", {}, 2);
+}
+
+absl::Status Failure(absl::string_view text, const std::vector<std::string>& overrides = {},
+                     int world_size = 2) {
+  return Config::Parse(text, "run.json", overrides, world_size).status();
+}
+
+TEST(ConfigTest, FillsDeepSpeedsDefaults) {
+  const Config config = Parsed(R"({"train_batch_size": 8})");
+  EXPECT_EQ(config.gradient_clipping(), 1.0);
+  EXPECT_EQ(config.optimizer().lr, 1e-3);
+  EXPECT_EQ(config.optimizer().beta1, 0.9);
+  EXPECT_EQ(config.optimizer().beta2, 0.999);
+  EXPECT_EQ(config.optimizer().eps, 1e-8);
+  EXPECT_EQ(config.optimizer().weight_decay, 0);
+  EXPECT_TRUE(config.optimizer().decoupled);
+  EXPECT_EQ(config.scheduler().kind, SchedulerConfig::Kind::kConstant);
+  EXPECT_EQ(config.zero_stage(), 0);
+  EXPECT_TRUE(config.overlap_comm());
+  EXPECT_EQ(config.reduce_bucket_elements(), 6553600);
+  EXPECT_EQ(config.train_steps(), 1000);
+  EXPECT_EQ(config.sequence_length(), 1024);
+  EXPECT_EQ(config.comm_wire_dtype(), "fp32");
+  EXPECT_EQ(config.comm_transport(), "auto");
+  EXPECT_THAT(config.warnings(), IsEmpty());
+}
+
+TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
+  const Config config = Parsed(R"({
+    // A run.
+    "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2,  /* so 4 micro-batches */
+    "train_steps": 300, "eval_interval": 100, "eval_batches": 4, "seed": 7, "deterministic": true,
+    "gradient_clipping": 0.5,
+    "optimizer": {"type": "adamw", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-6,
+                                              "weight_decay": 0.1}, "no_weight_decay": "*norm*"},
+    "zero_optimization": {"reduce_bucket_size": 5e8, "overlap_comm": false},
+    "data": {"train": "a.bin", "validation": ["b.bin", "c.bin"], "sequence_length": 256,
+             "format": "llmc"},
+    "checkpoint": {"interval": 50, "keep": 2, "dir": "/c"},
+    "comm": {"timeout_s": 30, "transport": "tcp", "wire_dtype": "bf16"},
+    "metrics": {"interval": 5, "tensorboard": false},
+    "model": {"layers": 4}, "sample": {"tokens": 9}
+  })");
+  EXPECT_EQ(config.gradient_accumulation_steps(), 4);
+  EXPECT_EQ(config.train_steps(), 300);
+  EXPECT_EQ(config.eval_batches(), 4);
+  EXPECT_EQ(config.seed(), 7u);
+  EXPECT_TRUE(config.deterministic());
+  EXPECT_EQ(config.gradient_clipping(), 0.5);
+  EXPECT_EQ(config.optimizer().beta2, 0.95);
+  EXPECT_EQ(config.reduce_bucket_elements(), 500000000);
+  EXPECT_FALSE(config.overlap_comm());
+  EXPECT_THAT(config.data_train(), ::testing::ElementsAre("a.bin"));
+  EXPECT_THAT(config.data_validation(), SizeIs(2));
+  EXPECT_EQ(config.data_format(), "llmc");
+  EXPECT_EQ(config.checkpoint_interval(), 50);
+  EXPECT_EQ(config.checkpoint_keep(), 2);
+  EXPECT_EQ(config.checkpoint_dir(), "/c");
+  EXPECT_EQ(config.comm_timeout_seconds(), 30);
+  EXPECT_EQ(config.comm_transport(), "tcp");
+  EXPECT_EQ(config.comm_wire_dtype(), "bf16");
+  EXPECT_EQ(config.metrics_interval(), 5);
+  EXPECT_FALSE(config.metrics_tensorboard());
+  EXPECT_EQ(config.user("model")["layers"], 4);
+  EXPECT_EQ(config.user("sample")["tokens"], 9);
+  EXPECT_THAT(config.warnings(), IsEmpty());
+}
+
+TEST(ConfigTest, EvaluatesAtMultiplesAndAtTheEnd) {
+  const Config config =
+      Parsed(R"({"train_batch_size": 8, "train_steps": 25, "eval_interval": 10})");
+  std::vector<int64_t> at;
+  for (int64_t step = 0; step <= 25; ++step) {
+    if (config.evaluate_at(step)) {
+      at.push_back(step);
+    }
+  }
+  EXPECT_THAT(at, ::testing::ElementsAre(10, 20, 25));
+  EXPECT_FALSE(Parsed(R"({"train_batch_size": 8, "train_steps": 25})").evaluate_at(25));
+}
+
+TEST(ConfigTest, WeightDecayIsExemptByNamePattern) {
+  const Config config = Parsed(
+      R"({"train_batch_size": 8, "optimizer": {"params": {"weight_decay": 0.1},
+          "no_weight_decay": ["*.bias", "*norm*"]}})");
+  EXPECT_EQ(config.optimizer().WeightDecayFor("h.0.fc.bias"), 0);
+  EXPECT_EQ(config.optimizer().WeightDecayFor("h.0.norm1.weight"), 0);
+  EXPECT_EQ(config.optimizer().WeightDecayFor("h.0.fc.weight"), 0.1);
+  EXPECT_EQ(config.optimizer().WeightDecayFor("bias"), 0.1);
+}
+
+TEST(ConfigTest, UnknownKeyNamesTheNearestAndTheLine) {
+  const absl::Status typo = Failure("{\n\"train_batch_size\": 8,\n\"gradient_cliping\": 1}");
+  EXPECT_EQ(typo.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(typo.message()),
+            "run.json:3: unknown key \"gradient_cliping\"; nearest known key: "
+            "\"gradient_clipping\" (dtrain config docs lists all)");
+  EXPECT_THAT(std::string(Failure(R"({"stage": 1})").message()),
+              HasSubstr("nearest known key: \"zero_optimization.stage\""));
+  EXPECT_THAT(std::string(Failure(R"({"zero_optimisation": {}})").message()),
+              HasSubstr("nearest known key: \"zero_optimization\""));
+  EXPECT_THAT(std::string(Failure(R"({"optimizer": {"params": {"learning_rate": 1}}})").message()),
+              HasSubstr("unknown key \"optimizer.params.learning_rate\""));
+  EXPECT_THAT(std::string(Failure("{}", {"optimizer.params.l=1"}).message()),
+              HasSubstr("--set optimizer.params.l=1: unknown key \"optimizer.params.l\"; nearest "
+                        "known key: \"optimizer.params.lr\""));
+}
+
+TEST(ConfigTest, WrongTypesAndRangesNameKeyValueAndRange) {
+  EXPECT_EQ(std::string(Failure(R"({"train_steps": 1.5})").message()),
+            "run.json:1: train_steps is 1.5; want an integer in [1, inf)");
+  EXPECT_EQ(std::string(Failure(R"({"optimizer": {"params": {"betas": [0.9, 1.0]}}})").message()),
+            "run.json:1: optimizer.params.betas is [0.9,1.0]; want two numbers in [0, 1), or "
+            "\"auto\"");
+  EXPECT_THAT(std::string(Failure(R"({"seed": "auto"})").message()),
+              HasSubstr("seed is \"auto\"; want an integer in [0, inf)"));
+  EXPECT_THAT(std::string(Failure(R"({"data": {"format": "parquet"}})").message()),
+              HasSubstr("data.format is \"parquet\"; want a string of auto|llmc|nanogpt-u16"));
+  EXPECT_THAT(std::string(Failure(R"({"data": 4})").message()), HasSubstr("want an object"));
+  EXPECT_THAT(std::string(Failure("[1]").message()), HasSubstr("one JSON object"));
+  EXPECT_THAT(std::string(Failure("{\n\"a\": }").message()), HasSubstr("run.json:2:6"));
+  EXPECT_THAT(std::string(Failure(R"({"seed": 1, "seed": 2})").message()), HasSubstr("twice"));
+}
+
+TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
+  for (const char* text :
+       {R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})",
+        R"({"train_batch_size": 8, "zero_optimization": true})",
+        R"({"train_batch_size": 8, "bf16": {"enabled": true}})",
+        R"({"train_batch_size": 8, "fp16": {"enabled": true}})",
+        R"({"train_batch_size": 8, "bfloat16": {"enabled": true}})",
+        R"({"train_batch_size": 8, "optimizer": {"type": "Lamb"}})",
+        R"({"train_batch_size": 8, "optimizer": {"params": {"max_grad_norm": 1}}})",
+        R"({"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
+        R"({"train_batch_size": 8, "activation_checkpointing": {"number_checkpoints": 4}})",
+        R"({"train_batch_size": 8, "checkpoint": {"journal": "sync"}})"}) {
+    EXPECT_EQ(Failure(text).code(), absl::StatusCode::kUnimplemented) << text;
+  }
+  EXPECT_EQ(std::string(
+                Failure(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})").message()),
+            "run.json:1: zero_optimization.stage = 2 is not supported. Stages 1 to 3 are not built "
+            "yet: set 0.");
+  // The harmless value of the same keys passes.
+  EXPECT_TRUE(Failure(R"({"train_batch_size": 8, "bf16": {"enabled": false},
+                          "zero_optimization": {"stage": 0, "offload_param": {"device": "none"}}})")
+                  .ok());
+}
+
+TEST(ConfigTest, WarnsOnceAboutKeysThatOnlyObserveOrTune) {
+  const Config config = Parsed(R"({"train_batch_size": 8, "wall_clock_breakdown": true,
+    "steps_per_print": 10, "bfloat16": {"enabled": false}})");
+  EXPECT_THAT(config.warnings(), SizeIs(2));
+  EXPECT_THAT(config.warnings(), Contains(HasSubstr("wall_clock_breakdown = true has no effect")));
+  EXPECT_THAT(config.warnings(),
+              Contains(HasSubstr("bfloat16.enabled is an older spelling of bf16.enabled")));
+}
+
+TEST(ConfigTest, SetOverridesInOrderAndParsesJson) {
+  const Config config =
+      Parsed(R"({"train_batch_size": 8, "model": {"layers": 4, "deep": {"a": 1}}})",
+             {"train_steps=5", "train_steps=6", "data.train=x.bin", "model.layers=12",
+              "model.deep.b=[1,2]", "model.name=small", "optimizer.params={\"lr\": 0.5}"});
+  EXPECT_EQ(config.train_steps(), 6);
+  EXPECT_THAT(config.data_train(), ::testing::ElementsAre("x.bin"));
+  EXPECT_EQ(config.user("model"),
+            Json::parse(R"({"layers":12,"deep":{"a":1,"b":[1,2]},"name":"small"})"));
+  EXPECT_EQ(config.optimizer().lr, 0.5);
+  EXPECT_EQ(config.OriginOf("train_steps"), ConfigOrigin::kSet);
+  EXPECT_EQ(config.OriginOf("train_batch_size"), ConfigOrigin::kFile);
+  EXPECT_EQ(config.OriginOf("gradient_accumulation_steps"), ConfigOrigin::kDerived);
+  EXPECT_EQ(config.OriginOf("gradient_clipping"), ConfigOrigin::kDefault);
+  EXPECT_THAT(std::string(Failure("{}", {"train_steps"}).message()), HasSubstr("want KEY=VALUE"));
+  EXPECT_THAT(std::string(Failure(R"({"model": {"a": 1}})", {"model.a.b=1"}).message()),
+              HasSubstr("model.a is not an object"));
+}
+
+TEST(ConfigTest, FillsAutoByTheStatedRules) {
+  const Config config = Parsed(R"({
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_steps": 500,
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
+                                              "weight_decay": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto",
+      "warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}},
+    "zero_optimization": {"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"},
+    "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+    "model": {"hidden_size": 256}})");
+  EXPECT_EQ(config.global_batch(), 8);
+  EXPECT_EQ(config.gradient_accumulation_steps(), 1);
+  EXPECT_EQ(config.gradient_clipping(), 1.0);
+  EXPECT_EQ(config.optimizer().lr, 1e-3);
+  EXPECT_EQ(config.scheduler().warmup_min_lr, 0);
+  EXPECT_EQ(config.scheduler().warmup_max_lr, 1e-3);
+  EXPECT_EQ(config.scheduler().warmup_num_steps, 10);
+  EXPECT_EQ(config.scheduler().total_num_steps, 500);
+  EXPECT_EQ(config.reduce_bucket_elements(), 65536);
+  EXPECT_EQ(*config.Find("zero_optimization.stage3_prefetch_bucket_size"), 50000000);
+  EXPECT_EQ(*config.Find("bf16.enabled"), false);
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
+    "zero_optimization": {"reduce_bucket_size": "auto"}})")
+                              .message()),
+              HasSubstr("model.hidden_size"));
+}
+
+TEST(ConfigTest, SchedulerTakesOnlyItsOwnParameters) {
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupLR",
+      "params": {"total_num_steps": 5}}})")
+                              .message()),
+              HasSubstr("scheduler.params.total_num_steps does not belong to WarmupLR, which "
+                        "takes warmup_min_lr"));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "scheduler": {
+      "params": {"warmup_num_steps": 5}}})")
+                              .message()),
+              HasSubstr("without scheduler.type"));
+  const Config config = Parsed(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR",
+      "params": {"total_num_steps": 77}}})");
+  EXPECT_EQ(config.train_steps(), 77);
+}
+
+TEST(ConfigTest, OneThingHasOneWireType) {
+  EXPECT_EQ(
+      Parsed(R"({"train_batch_size": 8, "communication_data_type": "bfp16"})").comm_wire_dtype(),
+      "bf16");
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "communication_data_type": "bf16",
+      "comm": {"wire_dtype": "fp32"}})")
+                              .message()),
+              HasSubstr("two names of one thing"));
+}
+
+TEST(ConfigTest, ValuesInForceReadBackAsTheSameConfiguration) {
+  const Config config = Parsed(R"({"train_batch_size": 8, "model": {"a": 1},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}})");
+  const Json saved = config.values_in_force();
+  const Config again = Parsed(DumpJson(saved, 2));
+  Json a = saved;
+  Json b = again.values_in_force();
+  EXPECT_EQ(a["origins"]["train_batch_size"], "file");
+  EXPECT_EQ(a["origins"]["gradient_clipping"], "default");
+  a.erase("origins");
+  b.erase("origins");
+  EXPECT_EQ(a, b);
+  EXPECT_THAT(config.Summary(), HasSubstr("global batch 8 = micro-batch 4 x accumulation 1 x 2"));
+}
+
+TEST(ConfigTest, IdentityIgnoresLengthIntervalsAndTheSplitOverRanks) {
+  const char* text = R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR"},
+                         "model": {"layers": 4, "heads": 2}})";
+  const Config base = Parsed(text, {}, 2);
+  for (const char* set :
+       {"train_steps=7", "eval_interval=3", "metrics.interval=2", "comm.timeout_s=9",
+        "checkpoint.interval=5", "train_micro_batch_size_per_gpu=1"}) {
+    const Config other = Parsed(text, {set}, 4);
+    EXPECT_EQ(base.identity_hash(), other.identity_hash()) << set;
+    EXPECT_EQ(other.IdentityDifference(base.values_in_force()), std::nullopt) << set;
+  }
+  // The order of the keys of the user's part says nothing.
+  EXPECT_EQ(base.identity_hash(),
+            Parsed(R"({"model": {"heads": 2, "layers": 4}, "train_batch_size": 8,
+                       "scheduler": {"type": "WarmupCosineLR"}})")
+                .identity_hash());
+}
+
+TEST(ConfigTest, IdentityNamesTheFirstDifferingKey) {
+  const char* text = R"({"train_micro_batch_size_per_gpu": 4, "model": {"layers": 4}})";
+  const Config base = Parsed(text, {}, 2);
+  const struct {
+    const char* set;
+    const char* says;
+  } cases[] = {{"optimizer.params.lr=0.5", "optimizer.params.lr was 0.001, now 0.5"},
+               {"model.layers=6", "model.layers was 4, now 6"},
+               {"model.heads=6", "model.heads was absent, now 6"},
+               {"seed=5", "seed was 1234, now 5"},
+               {"data.sequence_length=8", "data.sequence_length was 1024, now 8"}};
+  for (const auto& c : cases) {
+    const Config other = Parsed(text, {c.set}, 2);
+    EXPECT_NE(base.identity_hash(), other.identity_hash()) << c.set;
+    EXPECT_EQ(other.IdentityDifference(base.values_in_force()), c.says);
+  }
+  EXPECT_EQ(Parsed(text, {}, 3).IdentityDifference(base.values_in_force()),
+            "train_batch_size was 8, now 12");
+}
+
+}  // namespace
+}  // namespace dtrain
