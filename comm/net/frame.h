@@ -42,6 +42,7 @@ class FrameReader {
       : payload_bytes_max_(payload_bytes_max) {}
   // From now on only frames of `epoch` are taken; before, any.
   void RequireEpoch(uint64_t epoch) { epoch_ = epoch; }
+  void SetPayloadMax(uint32_t bytes) { payload_bytes_max_ = bytes; }
   // Where the next bytes go; never empty, valid until Commit.
   absl::Span<uint8_t> Space();
   // Takes the first `bytes` of Space(). Gives a frame when it is whole.
@@ -52,7 +53,7 @@ class FrameReader {
  private:
   absl::Status CheckHeader();
 
-  const uint32_t payload_bytes_max_;
+  uint32_t payload_bytes_max_;
   std::optional<uint64_t> epoch_;
   uint64_t next_sequence_ = 0;
   std::array<uint8_t, kFrameHeaderBytes> header_bytes_{};

@@ -66,7 +66,6 @@ class Gate {
   struct Pending {
     std::unique_ptr<Handshake> handshake;
     std::string address;
-    bool loopback = false;
     int64_t since_nanos = 0;
     IoWant want = IoWant::kRead;
   };

@@ -56,6 +56,8 @@ class SecureStream final : public Handshake {
   // Writes what the socket takes; true when nothing is left.
   absl::StatusOr<bool> Flush();
   size_t queued_bytes() const { return queued_bytes_; }
+  // What this stream keeps in memory for its peer.
+  size_t buffered_bytes() const { return queued_bytes_ + reader_.buffered_bytes(); }
   uint64_t frames_queued() const { return send_sequence_; }
   uint64_t frames_flushed() const { return frames_flushed_; }
   // Ends both directions at once, for every holder of the descriptor.
@@ -65,15 +67,15 @@ class SecureStream final : public Handshake {
   const std::string& name() const { return name_; }
 
  private:
-  enum class State { kTls, kSendHello, kReceiveHello, kSendAnswer, kOpen, kRefused };
+  enum class State { kTls, kSend, kReceiveHello, kOpen };
   struct Output {
     std::string bytes;
     std::shared_ptr<const std::string> body;
-    bool last = true;  // The frame ends with this piece.
   };
   SecureStream(UniqueFd fd, TlsSession tls, TlsRole role, const Hello& self,
                uint32_t payload_bytes_max);
-  absl::Status TakeHello(const Frame& frame);
+  absl::Status TakeHello(const Frame& frame);   // As a server.
+  absl::Status TakeAnswer(const Frame& frame);  // As a client.
   absl::Status Named(const absl::Status& status) const;
 
   UniqueFd fd_;
@@ -85,8 +87,9 @@ class SecureStream final : public Handshake {
   absl::Status refusal_;
   std::string name_;
   FrameReader reader_;
+  const uint32_t payload_bytes_max_;
   std::deque<Output> output_;
-  size_t output_offset_ = 0;  // Into the first piece.
+  size_t output_offset_ = 0;  // Into the first entry.
   size_t queued_bytes_ = 0;
   uint64_t send_sequence_ = 0;
   uint64_t frames_flushed_ = 0;

@@ -26,6 +26,7 @@
 namespace dtrain::comm {
 
 struct StoreRequest;
+struct StoreReply;
 
 struct StoreServerOptions {
   ListenOptions listen;
@@ -68,12 +69,13 @@ class StoreServer {
   void Serve(uint64_t id);
   absl::Status ServeRequests(Client& client);
   absl::Status Answer(Client& client, const StoreRequest& request);
-  void Park(Client& client, const StoreRequest& request, std::vector<std::string> missing);
+  void Reply(Client& client, const StoreReply& reply, KeyValues::Value value);
+  absl::Status Park(Client& client, const StoreRequest& request, std::vector<std::string> missing);
   void KeyAppeared(const std::string& key);
   void ForgetWait(uint64_t wait);
   void Drop(uint64_t id, const absl::Status& why);
   void UpdateInterest(Client& client);
-  void UpdateBytes();
+  void FlushAnswers();
 
   const StoreServerOptions options_;
   UniqueFd epoll_;
@@ -93,6 +95,8 @@ class StoreServer {
   absl::flat_hash_map<uint64_t, Waiting> waits_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<uint64_t>> waits_of_key_;
   absl::flat_hash_set<uint64_t> flush_;  // Clients with answers to send.
+  absl::flat_hash_set<uint64_t> again_;  // Clients with requests that epoll does not see.
+  size_t client_bytes_ = 0;
 
   std::thread thread_;
   std::unique_ptr<Gate> gate_;  // Last: its thread uses arrivals_.
