@@ -52,14 +52,15 @@ std::string FormatProgress(const Json& record, const ProgressStyle& style) {
       !step->is_number_integer()) {
     return "";
   }
+  if (std::isnan(Metric(record, "train/loss"))) {
+    return "";  // Another rank's timings, or a single value of the program's own.
+  }
   std::vector<std::string> parts;
   const int64_t now = step->get<int64_t>();
   parts.push_back(style.total_steps > 0 ? absl::StrCat("step ", WithThousands(now), "/",
                                                        WithThousands(style.total_steps))
                                         : absl::StrCat("step ", WithThousands(now)));
-  if (const double loss = Metric(record, "train/loss"); !std::isnan(loss)) {
-    parts.push_back(absl::StrFormat("loss %.4f", loss));
-  }
+  parts.push_back(absl::StrFormat("loss %.4f", Metric(record, "train/loss")));
   if (const double rate = Metric(record, "perf/tokens_per_s"); !std::isnan(rate)) {
     parts.push_back(absl::StrCat(WithThousands(std::llround(rate)), " tok/s"));
   }

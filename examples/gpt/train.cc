@@ -1,0 +1,78 @@
+// Trains the example's GPT on token files: `dtrain-gpt CONFIG.json`.
+#include <dtrain/dtrain.h>
+
+#include "absl/strings/str_format.h"
+#include "gpt/gpt.h"
+#include "gpt/sample.h"
+
+namespace {
+
+// Files may say how many ids they use; the model must hold them all.
+absl::Status CheckVocabulary(const GptOptions& options, const dtrain::TokenLoader& loader) {
+  if (loader.vocabulary() > options.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the token files use %d ids, but model.vocab_size is %d; set it to %d or more",
+        loader.vocabulary(), options.vocab_size, loader.vocabulary()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model) {
+  const dtrain::Json& user = job.config().user("sample");
+  const SampleOptions options{.prompt = user.value("prompt", std::string("#include <")),
+                              .bytes = user.value("bytes", int64_t{300})};
+  if (options.bytes <= 0) {
+    return absl::OkStatus();
+  }
+  std::string text;
+  DT_RETURN_IF_ERROR(engine.WithParameters([&] {
+    if (job.rank() == 0) {
+      text = Printable(Sample(model, options));
+    }
+  }));
+  job.metrics().Print(absl::StrFormat("\nsampled text:\n%s\n", text));
+  return absl::OkStatus();
+}
+
+absl::Status Train(dtrain::Job& job) {
+  const dtrain::Config& config = job.config();
+  DT_ASSIGN_OR_RETURN(const GptOptions options, GptOptions::FromJson(config.user("model")));
+  Gpt model(options);
+  DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
+  DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation));
+  DT_RETURN_IF_ERROR(CheckVocabulary(options, *train));
+  DT_ASSIGN_OR_RETURN(
+      auto engine,
+      dtrain::Engine::Create(job, *model,
+                             {.flops_per_sample = model->FlopsPerToken(config.sequence_length()),
+                              .model_config = options.ToHuggingFace()}));
+  DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
+  checkpoints->Track("engine", *engine);
+  checkpoints->Track("data", *train);
+  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+  const auto loss = [&](const dtrain::Batch& batch) {
+    return model->Loss(batch.tokens, batch.targets);
+  };
+  while (engine->step() < config.train_steps()) {
+    DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
+    job.metrics().Log(report);
+    if (config.evaluate_at(engine->step())) {
+      DT_ASSIGN_OR_RETURN(const double valid_loss, engine->Evaluate(*valid, loss));
+      job.metrics().Log("eval/loss", valid_loss);
+    }
+    DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+  }
+  DT_RETURN_IF_ERROR(checkpoints->Finish());
+  DT_RETURN_IF_ERROR(ShowSample(job, *engine, *model));
+  job.metrics().Print(absl::StrFormat(
+      "run directory: %s\ntry next:\n"
+      "  --set train_steps=%d      train on from here (the same command resumes)\n"
+      "  --fresh                  start again from step 0 (this run is moved aside)\n"
+      "  dtrain-checkpoint list %s/checkpoints",
+      job.run_dir(), 2 * config.train_steps(), job.run_dir()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }

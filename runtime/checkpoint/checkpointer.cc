@@ -1,0 +1,194 @@
+#include "dtrain/checkpointer.h"
+
+#include <csignal>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/progress_line.h"
+#include "base/status.h"
+#include "checkpoint/posix_storage.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/checkpoint/group_exchange.h"
+
+namespace dtrain {
+namespace {
+
+const char* SignalName(int signal) {
+  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
+}
+
+}  // namespace
+
+struct Checkpointer::State {
+  Job& job;
+  GroupExchange exchange;
+  std::unique_ptr<checkpoint::Storage> storage;
+  std::unique_ptr<checkpoint::Writer> writer;
+  Engine* engine = nullptr;
+  std::map<std::string, Tracked*> tracked;
+  std::string engine_name;
+  int64_t saved_step = -1;
+
+  explicit State(Job& j) : job(j), exchange(j.group()) {}
+
+  RankPlace place() const { return {job.rank(), job.world_size()}; }
+  Deadline deadline() const {
+    return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
+  }
+  absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
+  absl::Status Restore(checkpoint::Checkpoint& from);
+  checkpoint::SaveReport Save(int64_t step);
+  void Record(const checkpoint::SaveReport& report);
+};
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
+  auto state = std::make_unique<State>(job);
+  const std::string& configured = job.config().checkpoint_dir();
+  DT_ASSIGN_OR_RETURN(state->storage,
+                      checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints"
+                                                                      : configured));
+  return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(state)));
+}
+
+Checkpointer::Checkpointer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpointer::~Checkpointer() = default;
+
+void Checkpointer::Track(const std::string& name, Engine& engine) {
+  DT_CHECK(state_->engine == nullptr) << "two engines in one checkpointer are not supported";
+  state_->engine = &engine;
+  state_->engine_name = name;
+}
+
+void Checkpointer::Track(const std::string& name, Tracked& state) {
+  DT_CHECK(state_->tracked.emplace(name, &state).second) << "tracked twice: " << name;
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
+  DT_ASSIGN_OR_RETURN(auto attempt, checkpoint::BeginAttempt(*storage, exchange, job.run_id(), fresh,
+                                                             deadline()));
+  checkpoint::WriterOptions options;
+  options.epoch = attempt.epoch;
+  options.keep = static_cast<int>(job.config().checkpoint_keep());
+  options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
+  writer = std::make_unique<checkpoint::Writer>(*storage, options);
+  return std::move(attempt.checkpoint);
+}
+
+absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
+  std::string note;
+  if (engine != nullptr) {
+    DT_RETURN_IF_ERROR(RestoreSnapshot(engine->state(), from, place(), note));
+  }
+  const checkpoint::Manifest& manifest = from.manifest();
+  // With another number of ranks every rank takes rank 0's: positions count global steps.
+  const size_t rank = manifest.world_size == job.world_size() ? static_cast<size_t>(job.rank()) : 0;
+  const Json& mine = manifest.rank_state.at(rank);
+  for (const auto& [name, object] : tracked) {
+    const auto all = mine.find("tracked");
+    if (all == mine.end() || !all->contains(name)) {
+      DT_LOG(Warning) << from.DisplayName() << " holds no state of \"" << name
+                      << "\": it starts as new";
+      continue;
+    }
+    DT_RETURN_IF_ERROR(Annotate(object->RestoreState((*all)[name]), name));
+  }
+  saved_step = manifest.id.step;
+  job.metrics().LogEvent("ckpt", {{"restored", manifest.id.step}, {"path", from.DisplayName()}});
+  job.metrics().Print(absl::StrFormat("resumed from step %s (%s)%s",
+                                      WithThousands(manifest.id.step), from.DisplayName(), note));
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::RestoreLatest() {
+  DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(/*fresh=*/false));
+  return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
+}
+
+checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
+  job.Beat("save", step);
+  EngineSnapshot snapshot;
+  if (engine != nullptr) {
+    snapshot = TakeSnapshot(engine->state(), place());
+  }
+  Json states = Json::object();
+  for (const auto& [name, object] : tracked) {
+    states[name] = object->SaveState();
+  }
+  snapshot.source.rank["tracked"] = states;
+  snapshot.source.job.user = states;
+  checkpoint::SaveReport report = writer->Save(step, snapshot.source, exchange);
+  Record(report);
+  return report;
+}
+
+void Checkpointer::State::Record(const checkpoint::SaveReport& report) {
+  Json details = {{"m", {{"ckpt/bytes", report.bytes}, {"ckpt/seconds", report.seconds}}},
+                  {"durable", report.durable()}};
+  if (report.durable()) {
+    saved_step = report.id.step;
+    details["path"] = absl::StrFormat("%s", storage->DisplayName(report.id.DirectoryName()));
+  } else {
+    details["error"] = std::string(report.status.message());
+    if (job.rank() == 0) {
+      DT_LOG(Warning) << "checkpoint of step " << report.id.step
+                      << " was not saved: " << report.status.message()
+                      << "; training goes on, the last good checkpoint stays";
+    }
+  }
+  job.metrics().LogEvent("ckpt", details);
+}
+
+absl::Status Checkpointer::MaybeSave(int64_t step) {
+  State& state = *state_;
+  const int64_t interval = state.job.config().checkpoint_interval();
+  const bool stopping = state.job.stop_agreed();
+  const bool due = interval > 0 && step % interval == 0;
+  if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
+    return absl::OkStatus();
+  }
+  if (state.writer == nullptr) {
+    DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
+  }
+  bool durable = state.saved_step == step;
+  if (!durable) {
+    const checkpoint::SaveReport report = state.Save(step);
+    durable = report.durable();
+    if (report.outcome == checkpoint::SaveOutcome::kFenced) {
+      return report.status;
+    }
+  }
+  if (!stopping) {
+    return absl::OkStatus();
+  }
+  state.job.metrics().Flush();
+  const char* const why = SignalName(state.job.stop_signal());
+  return durable ? absl::CancelledError(absl::StrFormat(
+                       "stopped by %s after step %d, which is saved in %s; the same command resumes",
+                       why, step, state.storage->DisplayName("")))
+                 : absl::UnavailableError(absl::StrFormat(
+                       "stopped by %s after step %d, but that step could not be saved", why, step));
+}
+
+absl::Status Checkpointer::Finish() {
+  State& state = *state_;
+  const int64_t step = state.engine == nullptr ? 0 : state.engine->step();
+  if (state.engine != nullptr && step != state.saved_step && step > 0) {
+    if (state.writer == nullptr) {
+      DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
+    }
+    const checkpoint::SaveReport report = state.Save(step);
+    if (!report.durable()) {
+      return Annotate(report.status, absl::StrFormat("the last step, %d, is not saved", step));
+    }
+  }
+  state.job.metrics().Flush();
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

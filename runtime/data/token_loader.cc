@@ -1,0 +1,176 @@
+#include "dtrain/token_loader.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "ATen/Functions.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/worker.h"
+#include "runtime/plan/token_corpus.h"
+#include "runtime/plan/token_sampler.h"
+
+namespace dtrain {
+namespace {
+
+constexpr size_t kReadAhead = 4;  // Micro-batches.
+
+// Where the loader stands: micro-batch `micro` of global step `step`.
+struct Position {
+  int64_t step = 0;
+  int64_t micro = 0;
+};
+
+plan::RankSlice SliceOf(const Job& job) {
+  return {job.rank(), job.world_size(), job.config().micro_batch()};
+}
+
+// What the model can look up: model.vocab_size, when the configuration has one.
+int64_t ModelVocabulary(const Config& config) {
+  const Json& model = config.user("model");
+  const auto size = model.find("vocab_size");
+  return size != model.end() && size->is_number_integer() ? size->get<int64_t>() : 0;
+}
+
+}  // namespace
+
+struct TokenLoader::State {
+  plan::TokenCorpus corpus;
+  plan::TokenSampler sampler;
+  plan::RankSlice slice;
+  int64_t accumulation;
+  int64_t sequence_length;
+  int64_t vocabulary_limit;
+
+  std::mutex mutex;
+  std::condition_variable room;
+  std::condition_variable filled;
+  std::deque<absl::StatusOr<Batch>> ready;  // Guarded, as all below.
+  Position next_read;
+  Position next_given;
+  uint64_t generation = 0;  // Changes when the position jumps: what was read before is dropped.
+  bool stop = false;
+  std::thread reader;
+
+  State(plan::TokenCorpus c, plan::TokenSampler s) : corpus(std::move(c)), sampler(std::move(s)) {}
+
+  Position After(Position at) const {
+    return at.micro + 1 < accumulation ? Position{at.step, at.micro + 1}
+                                       : Position{at.step + 1, 0};
+  }
+
+  absl::StatusOr<Batch> Read(Position at) const {
+    const int64_t width = sequence_length + 1;
+    at::Tensor rows = at::empty({slice.micro_batch, width}, at::TensorOptions(at::kLong));
+    int64_t* out = rows.mutable_data_ptr<int64_t>();
+    for (const plan::SampleLocation& sample : sampler.MicroBatch(at.step, at.micro, slice)) {
+      DT_RETURN_IF_ERROR(corpus.Read(sample, sequence_length, vocabulary_limit, out));
+      out += width;
+    }
+    return Batch{rows.narrow(1, 0, sequence_length).contiguous(),
+                 rows.narrow(1, 1, sequence_length).contiguous()};
+  }
+
+  void ReadAhead() {
+    PrepareThread("dt-loader", /*low_priority=*/true);
+    std::unique_lock lock(mutex);
+    while (true) {
+      room.wait(lock, [this] { return stop || ready.size() < kReadAhead; });
+      if (stop) {
+        return;
+      }
+      const Position at = next_read;
+      const uint64_t of_generation = generation;
+      next_read = After(at);
+      lock.unlock();
+      absl::StatusOr<Batch> batch = Read(at);
+      lock.lock();
+      if (of_generation == generation) {
+        ready.push_back(std::move(batch));
+        filled.notify_one();
+      }
+    }
+  }
+
+  void JumpTo(Position at) {
+    std::lock_guard lock(mutex);
+    ++generation;
+    ready.clear();
+    next_read = at;
+    next_given = at;
+    room.notify_one();
+  }
+};
+
+absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split split) {
+  const Config& config = job.config();
+  const bool training = split == Split::kTrain;
+  const auto& patterns = training ? config.data_train() : config.data_validation();
+  const char* const key = training ? "data.train" : "data.validation";
+  if (patterns.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        key, " names no token file; make some by `dtrain data prepare --out DIR FOLDER...` and set ",
+        key, "=DIR/", training ? "train" : "validation", ".bin"));
+  }
+  DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
+  auto opened = plan::TokenCorpus::Open(patterns, format);
+  DT_RETURN_IF_ERROR(Annotate(opened.status(), key));
+  const plan::SamplerOptions options{.sequence_length = config.sequence_length(),
+                                     .global_batch = config.global_batch(),
+                                     .seed = config.seed(),
+                                     .shuffle = training};
+  auto sampler = plan::TokenSampler::Create(opened->tokens_per_file(), options);
+  DT_RETURN_IF_ERROR(Annotate(sampler.status(), key));
+  auto state = std::make_unique<State>(*std::move(opened), *std::move(sampler));
+  state->slice = SliceOf(job);
+  state->accumulation = config.gradient_accumulation_steps();
+  state->sequence_length = config.sequence_length();
+  state->vocabulary_limit = ModelVocabulary(config);
+  state->reader = std::thread([s = state.get()] { s->ReadAhead(); });
+  return std::unique_ptr<TokenLoader>(new TokenLoader(std::move(state)));
+}
+
+TokenLoader::TokenLoader(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+TokenLoader::~TokenLoader() {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+    state_->room.notify_all();
+  }
+  state_->reader.join();
+}
+
+absl::StatusOr<Batch> TokenLoader::Next() {
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  state.filled.wait(lock, [&] { return !state.ready.empty(); });
+  absl::StatusOr<Batch> batch = std::move(state.ready.front());
+  state.ready.pop_front();
+  state.next_given = state.After(state.next_given);
+  state.room.notify_one();
+  return batch;
+}
+
+void TokenLoader::Restart() { state_->JumpTo({}); }
+
+int64_t TokenLoader::vocabulary() const { return state_->corpus.vocabulary(); }
+
+Json TokenLoader::SaveState() const {
+  std::lock_guard lock(state_->mutex);
+  Json cursor = state_->sampler.CursorAt(state_->next_given.step).ToJson();
+  cursor["micro"] = state_->next_given.micro;
+  return cursor;
+}
+
+absl::Status TokenLoader::RestoreState(const Json& state) {
+  DT_ASSIGN_OR_RETURN(const auto cursor, plan::DataCursor::FromJson(state));
+  DT_RETURN_IF_ERROR(state_->sampler.CheckCursor(cursor));
+  state_->JumpTo({cursor.step, state.value("micro", int64_t{0})});
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,45 @@
+#include "runtime/engine/agreement.h"
+
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain {
+
+absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
+  StepVerdict verdict;
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    const StepVote& vote = votes[rank];
+    if (vote.step != votes[0].step || vote.epoch != votes[0].epoch) {
+      return absl::InternalError(absl::StrFormat(
+          "ranks disagree before the update: rank %d is at step %d epoch %d, rank 0 at step %d epoch "
+          "%d",
+          rank, vote.step, vote.epoch, votes[0].step, votes[0].epoch));
+    }
+    verdict.loss_sum += vote.loss_sum;
+    verdict.count += vote.count;
+    verdict.finite = verdict.finite && std::isfinite(vote.sum_of_squares);
+    if (verdict.stop_signal == 0) {
+      verdict.stop_signal = vote.stop_signal;
+    }
+    if (vote.failed != 0 && !verdict.failed) {
+      verdict.failed = true;
+      verdict.failed_rank = static_cast<int>(rank);
+    }
+  }
+  return verdict;
+}
+
+absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote) {
+  std::vector<StepVote> votes(static_cast<size_t>(group.size()));
+  StepVote mine = vote;
+  const comm::Buffer input{&mine, sizeof(mine), DType::kUInt8, {}};
+  const comm::Buffer output{votes.data(), votes.size() * sizeof(StepVote), DType::kUInt8, {}};
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllGather(input, output, {.name = "step agreement"}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  return Decide(votes);
+}
+
+}  // namespace dtrain

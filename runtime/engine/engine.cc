@@ -1,0 +1,341 @@
+#include "dtrain/engine.h"
+
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "runtime/engine/adamw_update.h"
+#include "runtime/engine/agreement.h"
+#include "runtime/engine/engine_state.h"
+#include "runtime/engine/gemm_probe.h"
+#include "runtime/engine/gradient_reducer.h"
+#include "runtime/engine/model_sync.h"
+#include "runtime/engine/stopwatch.h"
+#include "runtime/engine/torch_pool.h"
+#include "runtime/engine/transaction.h"
+#include "runtime/plan/lr_schedule.h"
+#include "torch/nn/module.h"
+
+namespace dtrain {
+namespace {
+
+constexpr int64_t kGemmProbeStep = 2;         // After the caches are warm, before people look.
+constexpr int kNonFiniteStepsMax = 20;        // In a row; then the run is stopped as diverged.
+constexpr int64_t kMinBucketElements = 1 << 18;
+constexpr int64_t kBucketsWanted = 6;  // So that most of the reduction hides behind backward.
+
+// reduce_bucket_size is the largest bucket; a model smaller than it is cut all the same.
+int64_t BucketElements(const Config& config, int64_t total) {
+  const int64_t wanted = std::max(kMinBucketElements, total / kBucketsWanted);
+  return config.overlap_comm() ? std::min(config.reduce_bucket_elements(), wanted)
+                               : config.reduce_bucket_elements();
+}
+
+absl::Status FromException(const char* where, const std::exception& error) {
+  const std::string text = error.what();  // LibTorch appends a backtrace after the first line.
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %s", where, text.substr(0, text.find('\n'))));
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Job& job;
+  torch::nn::Module& module;
+  EngineState state;
+  std::unique_ptr<GradientReducer> reducer;
+  std::vector<DecayRange> decay_ranges;
+  StepReport report;  // Of the step under way.
+  double loss_sum = 0;
+  int64_t count = 0;
+  int64_t micro_batches = 0;
+  int64_t step_start_nanos = 0;
+  double gemm_rate = 0;
+  int non_finite_in_a_row = 0;
+  absl::Status broken;  // After an error inside Update there is no way on.
+
+  Impl(Job& j, torch::nn::Module& m) : job(j), module(m) {}
+
+  void Begin() {
+    if (micro_batches == 0 && step_start_nanos == 0) {
+      step_start_nanos = Clock::Real().MonotonicNanos();
+      report = StepReport{};
+    }
+  }
+  void Abandon() {
+    reducer->Release();
+    loss_sum = 0;
+    count = 0;
+    micro_batches = 0;
+    step_start_nanos = 0;
+  }
+  absl::Status Backward(const Loss& loss, bool last);
+  absl::StatusOr<StepVerdict> Vote(double sum_of_squares, bool failed);
+  void Apply(const StepVerdict& verdict, double sum_of_squares);
+  StepReport Finish(const StepVerdict& verdict);
+  void FailTogether();
+};
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
+                                                       EngineOptions options) {
+  auto impl = std::make_unique<Impl>(job, model);
+  EngineState& state = impl->state;
+  state.options = std::move(options);
+  DT_ASSIGN_OR_RETURN(state.flat, FlatParameters::Create(model));
+  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
+  DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
+  const int64_t elements = state.flat->layout().total_elements();
+  state.exp_avg = at::zeros({elements}, at::TensorOptions(at::kFloat));
+  state.exp_avg_sq = at::zeros({elements}, at::TensorOptions(at::kFloat));
+  if (state.options.flops_per_sample == 0) {
+    state.options.flops_per_sample =
+        6.0 * static_cast<double>(state.flat->layout().parameter_elements());
+  }
+  impl->decay_ranges = DecayRanges(state.flat->layout(), job.config().optimizer());
+  DT_ASSIGN_OR_RETURN(impl->reducer,
+                      GradientReducer::Create(job.group(), *state.flat,
+                                              BucketElements(job.config(), elements)));
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+int64_t Engine::step() const { return impl_->state.step; }
+EngineState& Engine::state() { return impl_->state; }
+
+absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
+  const at::NoGradGuard no_grad;
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return FromException("in WithParameters", error);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Backward(const Loss& loss, bool last) {
+  DT_RETURN_IF_ERROR(broken);
+  Begin();
+  if (!loss.sum.defined() || loss.sum.numel() != 1 || !loss.sum.requires_grad()) {
+    return absl::InvalidArgumentError(
+        "the loss must be one number that depends on a trainable parameter");
+  }
+  if (loss.count < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the loss counts %d samples; allowed: 0 or more", loss.count));
+  }
+  reducer->BeginMicroBatch(last);
+  const ScopedSeconds time(report.backward_s);
+  try {
+    loss.sum.backward();
+    loss_sum += loss.sum.item<double>();
+  } catch (const std::exception& error) {
+    return FromException("in backward", error);
+  }
+  count += loss.count;
+  ++micro_batches;
+  return last ? reducer->FinishBackward() : reducer->status();
+}
+
+absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
+  return impl_->Backward(loss, options.last_micro_batch);
+}
+
+absl::StatusOr<StepVerdict> Engine::Impl::Vote(double sum_of_squares, bool failed) {
+  StepVote vote;
+  vote.loss_sum = loss_sum;
+  vote.count = count;
+  vote.step = state.step;
+  vote.epoch = job.group().epoch();
+  vote.sum_of_squares = sum_of_squares;
+  vote.stop_signal = job.stop_signal();
+  vote.failed = failed ? 1 : 0;
+  return Agree(job.group(), vote);
+}
+
+void Engine::Impl::Apply(const StepVerdict& verdict, double sum_of_squares) {
+  const Config& config = job.config();
+  const double inverse_count =
+      verdict.count > 0 ? 1.0 / static_cast<double>(verdict.count) : 0.0;
+  report.grad_norm = std::sqrt(sum_of_squares) * inverse_count;
+  report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
+  if (!verdict.finite) {
+    report.skipped = true;
+    ++state.skipped;
+    return;
+  }
+  double scale = inverse_count;
+  if (const double limit = config.gradient_clipping(); limit > 0 && report.grad_norm > limit) {
+    scale *= limit / (report.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_'s formula.
+  }
+  AdamWUpdate(state, decay_ranges, config.optimizer(), report.learning_rate, scale,
+              state.updates + 1, TorchParallelFor);
+  ++state.updates;
+}
+
+StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
+  ++state.step;
+  report.step = state.step;
+  report.tokens = verdict.count;
+  report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
+  report.model_flops = state.options.flops_per_sample * static_cast<double>(count);
+  report.gemm_flops_per_s = gemm_rate;
+  report.seconds =
+      static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
+  const StepReport finished = report;
+  Abandon();  // Buckets and sums are free for the next step.
+  return finished;
+}
+
+absl::StatusOr<StepReport> Engine::Update() {
+  Impl& impl = *impl_;
+  DT_RETURN_IF_ERROR(impl.broken);
+  if (impl.micro_batches == 0) {
+    return absl::FailedPreconditionError("Update without a Backward before it");
+  }
+  const auto work = [&]() -> absl::StatusOr<StepReport> {
+    double sum_of_squares = 0;
+    std::optional<StepVerdict> verdict;
+    {
+      const ScopedSeconds time(impl.report.exposed_comm_s);
+      DT_ASSIGN_OR_RETURN(sum_of_squares, impl.reducer->Wait());
+      DT_ASSIGN_OR_RETURN(verdict, impl.Vote(sum_of_squares, false));
+    }
+    if (verdict->failed) {
+      impl.Abandon();
+      return absl::AbortedError(absl::StrFormat("rank %d failed in step %d; see its message",
+                                                verdict->failed_rank, impl.state.step + 1));
+    }
+    {
+      const ScopedSeconds time(impl.report.update_s);
+      impl.Apply(*verdict, sum_of_squares);
+    }
+    if (verdict->stop_signal != 0) {
+      impl.job.AgreeToStop(verdict->stop_signal);
+    }
+    const StepReport finished = impl.Finish(*verdict);
+    if (!impl.reducer->order_adopted()) {
+      DT_RETURN_IF_ERROR(impl.reducer->AdoptReadinessOrder());
+    }
+    if (impl.state.step == kGemmProbeStep) {
+      impl.gemm_rate = MeasureGemmRate();
+    }
+    return finished;
+  };
+  auto result = work();
+  if (!result.ok() && !absl::IsAborted(result.status())) {
+    impl.broken = result.status();
+  }
+  if (result.ok() && result->skipped) {
+    DT_LOG(Warning) << "step " << result->step
+                    << " skipped: the gradient is not finite (loss " << result->loss << ")";
+    if (++impl.non_finite_in_a_row >= kNonFiniteStepsMax) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%d steps in a row had a gradient that is not finite, up to step %d: lower the learning "
+          "rate (optimizer.params.lr) or look at the data",
+          kNonFiniteStepsMax, result->step));
+    }
+  } else if (result.ok()) {
+    impl.non_finite_in_a_row = 0;
+  }
+  return result;
+}
+
+// This rank's step failed before its reductions: the others wait in theirs. Ending the group is the
+// only honest way until a step can be recovered on all ranks together.
+void Engine::Impl::FailTogether() {
+  if (job.world_size() > 1) {
+    job.group().Abort(absl::StrFormat("step %d failed on rank %d", state.step + 1, job.rank()));
+    broken = absl::AbortedError("an earlier step failed");
+  }
+}
+
+absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::Status()> load,
+                                           absl::FunctionRef<Loss()> forward, Tracked* data) {
+  Impl& impl = *impl_;
+  DT_RETURN_IF_ERROR(impl.broken);
+  impl.Begin();
+  StepTransaction transaction(impl.state.flat->module_buffers(), data);
+  const int64_t accumulation = impl.job.config().gradient_accumulation_steps();
+  const auto micro_steps = [&]() -> absl::Status {
+    for (int64_t micro = 0; micro < accumulation; ++micro) {
+      {
+        impl.job.Beat("data", impl.state.step);
+        const ScopedSeconds time(impl.report.data_s);
+        DT_RETURN_IF_ERROR(load());
+      }
+      std::optional<Loss> loss;
+      try {
+        impl.job.Beat("forward", impl.state.step);
+        const ScopedSeconds time(impl.report.forward_s);
+        loss = forward();
+      } catch (const std::exception& error) {
+        return FromException("in the loss function", error);
+      }
+      impl.job.Beat("backward", impl.state.step);
+      DT_RETURN_IF_ERROR(impl.Backward(*loss, micro + 1 == accumulation));
+    }
+    return absl::OkStatus();
+  };
+  absl::Status status = micro_steps();
+  if (status.ok()) {
+    impl.job.Beat("update", impl.state.step);
+    auto report = Update();
+    if (report.ok()) {
+      return report;
+    }
+    status = report.status();
+  } else {
+    impl.FailTogether();
+  }
+  impl.Abandon();
+  DT_RETURN_IF_ERROR(transaction.Rollback());
+  return status;
+}
+
+absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next) {
+  Impl& impl = *impl_;
+  DT_RETURN_IF_ERROR(impl.broken);
+  impl.job.Beat("eval", impl.state.step);
+  const at::NoGradGuard no_grad;
+  const bool was_training = impl.module.is_training();
+  impl.module.eval();
+  StepVote vote;
+  vote.step = impl.state.step;
+  vote.epoch = impl.job.group().epoch();
+  absl::Status failure;
+  try {
+    const int64_t batches = impl.job.config().eval_batches() *
+                            impl.job.config().gradient_accumulation_steps();
+    for (int64_t i = 0; i < batches && failure.ok(); ++i) {
+      const auto loss = next();
+      failure = loss.status();
+      if (loss.ok()) {
+        vote.loss_sum += loss->sum.item<double>();
+        vote.count += loss->count;
+      }
+    }
+  } catch (const std::exception& error) {
+    failure = FromException("in the loss function of an evaluation", error);
+  }
+  impl.module.train(was_training);
+  vote.failed = failure.ok() ? 0 : 1;
+  DT_ASSIGN_OR_RETURN(const StepVerdict verdict, Agree(impl.job.group(), vote));
+  DT_RETURN_IF_ERROR(failure);
+  if (verdict.failed) {
+    return absl::AbortedError(absl::StrFormat("rank %d failed in the evaluation after step %d",
+                                              verdict.failed_rank, impl.state.step));
+  }
+  return verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
+}
+
+}  // namespace dtrain

@@ -1,0 +1,60 @@
+// The parameters of a module, moved into flat buffers.
+//
+// Trainable parameters and their gradients become views of two flat fp32 buffers in the layout's order
+// (reverse registration); gradients live in a SymmetricBuffer, so that reductions copy nothing.
+// Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "comm/symmetric_buffer.h"
+#include "runtime/plan/layout.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace dtrain {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+class FlatParameters {
+ public:
+  // Unimplemented names a trainable parameter that is not a dense fp32 CPU tensor.
+  static absl::StatusOr<std::unique_ptr<FlatParameters>> Create(torch::nn::Module& module);
+
+  const plan::ParamLayout& layout() const { return layout_; }
+  // Trainable parameters, in the layout's order; shared ones once.
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  // The gradient of parameters()[i] as a view of gradients().
+  const std::vector<at::Tensor>& gradient_views() const { return gradient_views_; }
+  // Frozen parameters and module buffers: not in the flat buffers, but part of the model.
+  const std::vector<NamedTensor>& frozen() const { return frozen_; }
+  const std::vector<NamedTensor>& module_buffers() const { return module_buffers_; }
+
+  at::Tensor& values() { return values_; }        // [layout().total_elements()] fp32.
+  at::Tensor& gradients() { return gradients_; }  // The same shape.
+  const std::shared_ptr<comm::SymmetricBuffer>& gradient_memory() const { return gradient_memory_; }
+
+ private:
+  explicit FlatParameters(plan::ParamLayout layout) : layout_(std::move(layout)) {}
+  absl::Status MoveIn(const std::vector<NamedTensor>& trainable);
+
+  plan::ParamLayout layout_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> gradient_views_;
+  std::vector<NamedTensor> frozen_;
+  std::vector<NamedTensor> module_buffers_;
+  std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
+  at::Tensor values_;
+  at::Tensor gradients_;
+};
+
+}  // namespace dtrain

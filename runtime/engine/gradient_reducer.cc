@@ -1,0 +1,200 @@
+#include "runtime/engine/gradient_reducer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace dtrain {
+
+// Runs after autograd has accumulated into a parameter's .grad.
+class GradientReducer::Hook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  Hook(GradientReducer* reducer, size_t index) : reducer_(reducer), index_(index) {}
+  void operator()(const torch::autograd::Variable& /*parameter*/) override {
+    reducer_->OnGradient(index_);
+  }
+
+ private:
+  GradientReducer* reducer_;
+  size_t index_;
+};
+
+GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, int64_t bucket_elements)
+    : group_(group), flat_(flat), bucket_elements_(bucket_elements) {}
+
+GradientReducer::~GradientReducer() {
+  for (const at::Tensor& parameter : flat_.parameters()) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::Group& group,
+                                                                         FlatParameters& flat,
+                                                                         int64_t bucket_elements) {
+  auto reducer =
+      std::unique_ptr<GradientReducer>(new GradientReducer(group, flat, bucket_elements));
+  const size_t count = flat.parameters().size();
+  reducer->filled_.assign(count, 0);
+  reducer->ready_.assign(count, 0);
+  reducer->readiness_order_.reserve(count);
+  DT_ASSIGN_OR_RETURN(const auto plan,
+                      plan::BucketPlan::Create(flat.layout(), {.bucket_elements = bucket_elements}));
+  reducer->UsePlan(plan);
+  DT_ASSIGN_OR_RETURN(reducer->registration_, group.Register(flat.gradient_memory()));
+  for (size_t i = 0; i < count; ++i) {
+    torch::autograd::impl::set_post_acc_grad_hooks(flat.parameters()[i],
+                                                   std::make_unique<Hook>(reducer.get(), i));
+  }
+  return reducer;
+}
+
+void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
+  buckets_.clear();
+  bucket_of_.assign(flat_.parameters().size(), 0);
+  for (const int index : plan.launch_order()) {
+    BucketState state;
+    state.bucket = plan.buckets()[static_cast<size_t>(index)];
+    for (int entry = state.bucket.first_entry; entry < state.bucket.last_entry; ++entry) {
+      bucket_of_[static_cast<size_t>(entry)] = static_cast<uint32_t>(buckets_.size());
+    }
+    buckets_.push_back(std::move(state));
+  }
+}
+
+void GradientReducer::BeginMicroBatch(bool last) {
+  last_ = last;
+  if (!last) {
+    return;
+  }
+  next_launch_ = 0;
+  std::fill(ready_.begin(), ready_.end(), uint8_t{0});
+  for (BucketState& state : buckets_) {
+    state.pending = state.bucket.last_entry - state.bucket.first_entry;
+    state.launched = false;
+  }
+  if (!order_adopted_) {
+    readiness_order_.clear();
+  }
+}
+
+void GradientReducer::OnGradient(size_t index) {
+  if (filled_[index] == 0) {
+    at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
+    const at::Tensor& view = flat_.gradient_views()[index];
+    if (gradient.layout() != at::kStrided) {
+      status_ = absl::UnimplementedError(absl::StrFormat(
+          "the gradient of %s is sparse; allowed: dense (for an embedding, sparse=false)",
+          flat_.layout().entries()[index].name));
+      return;
+    }
+    if (gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
+      std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), view.nbytes());
+    } else {
+      view.copy_(gradient);
+    }
+    gradient = view;
+    filled_[index] = 1;
+  }
+  if (!last_ || ready_[index] != 0) {
+    return;
+  }
+  ready_[index] = 1;
+  if (!order_adopted_) {
+    readiness_order_.push_back(static_cast<int>(index));
+  }
+  if (--buckets_[bucket_of_[index]].pending == 0) {
+    LaunchReady();
+  }
+}
+
+void GradientReducer::LaunchReady() {
+  while (next_launch_ < buckets_.size() && buckets_[next_launch_].pending == 0) {
+    Launch(buckets_[next_launch_++]);
+  }
+}
+
+void GradientReducer::Launch(BucketState& state) {
+  if (!status_.ok()) {
+    return;  // FinishBackward reports it; launching on would only hide it.
+  }
+  const plan::Bucket& bucket = state.bucket;
+  float* const begin = flat_.gradients().mutable_data_ptr<float>() + bucket.begin;
+  const comm::Buffer buffer{
+      begin, static_cast<size_t>(bucket.elements()) * sizeof(float), DType::kFloat32, {}};
+  comm::CollectiveOptions options;
+  options.name = flat_.layout().entries()[static_cast<size_t>(bucket.first_entry)].name;
+  options.sum_of_squares = &state.sum_of_squares;
+  auto work = group_.AllReduce(buffer, comm::ReduceOp::kSum, options);
+  if (!work.ok()) {
+    status_ = work.status();
+    return;
+  }
+  state.work = *std::move(work);
+  state.launched = true;
+}
+
+absl::Status GradientReducer::FinishBackward() {
+  DT_CHECK(last_) << "FinishBackward without a last micro-batch";
+  for (size_t i = 0; i < filled_.size(); ++i) {
+    if (filled_[i] == 0) {  // Unused in this step: the others may have used it.
+      const at::Tensor& view = flat_.gradient_views()[i];
+      std::memset(view.mutable_data_ptr(), 0, view.nbytes());
+    }
+  }
+  for (BucketState& state : buckets_) {
+    state.pending = 0;
+  }
+  LaunchReady();
+  return status_;
+}
+
+absl::StatusOr<double> GradientReducer::Wait() {
+  double sum_of_squares = 0;
+  absl::Status first_error = status_;
+  for (const BucketState& state : buckets_) {  // All of them: buffers stay in use until done.
+    const absl::Status status = state.launched ? state.work.Wait() : absl::OkStatus();
+    first_error.Update(status);
+    sum_of_squares += state.sum_of_squares;
+  }
+  DT_RETURN_IF_ERROR(first_error);
+  return sum_of_squares;
+}
+
+void GradientReducer::Release() {
+  for (const at::Tensor& parameter : flat_.parameters()) {
+    parameter.mutable_grad().reset();
+  }
+  std::fill(filled_.begin(), filled_.end(), uint8_t{0});
+  last_ = false;
+  status_ = absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int>> GradientReducer::RankZeroOrder() {
+  // Unused parameters are missing from the order; -1 marks the end, so that the size is fixed.
+  std::vector<int> order = readiness_order_;
+  order.resize(flat_.parameters().size(), -1);
+  const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group_.Broadcast(buffer, 0, {.name = "readiness order"}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  order.erase(std::find(order.begin(), order.end(), -1), order.end());
+  return order;
+}
+
+absl::Status GradientReducer::AdoptReadinessOrder() {
+  DT_ASSIGN_OR_RETURN(const std::vector<int> order, RankZeroOrder());
+  DT_ASSIGN_OR_RETURN(const auto plan,
+                      plan::BucketPlan::Create(flat_.layout(),
+                                               {.bucket_elements = bucket_elements_}, order));
+  UsePlan(plan);
+  order_adopted_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,80 @@
+// Gradient buckets: filled by backward, reduced by the comm thread meanwhile.
+//
+// A bucket is a contiguous range of the flat gradient buffer. A hook on each parameter copies its first
+// fresh gradient of a step into the bucket (12 bytes of traffic a parameter, against 20 for adding into
+// a zeroed view) and sets .grad to the view; later micro-batches accumulate in place. During the last
+// micro-batch a full bucket is launched as soon as those before it are, so that every rank launches in
+// the same order. Driven by one thread: hooks of CPU tensors run in the thread that calls backward.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "comm/group.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/bucket_plan.h"
+
+namespace dtrain {
+
+class GradientReducer {
+ public:
+  // Installs the hooks. REQUIRES: `group` and `flat` outlive this object.
+  static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(comm::Group& group,
+                                                                 FlatParameters& flat,
+                                                                 int64_t bucket_elements);
+  ~GradientReducer();
+
+  // Before each backward; `last` starts the reductions.
+  void BeginMicroBatch(bool last);
+  // After the last backward: zeroes what no gradient reached and launches the rest.
+  absl::Status FinishBackward();
+  // Waits for every bucket and gives the sum of squares of the reduced (summed, not averaged)
+  // gradient. Afterwards the buckets are empty again and .grad of every parameter is undefined once
+  // Release is called.
+  absl::StatusOr<double> Wait();
+  // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.
+  void Release();
+
+  // Collective; after the first step: takes rank 0's order of readiness for bucket boundaries.
+  absl::Status AdoptReadinessOrder();
+  bool order_adopted() const { return order_adopted_; }
+  // First error inside a hook (a sparse gradient, a collective that could not start).
+  const absl::Status& status() const { return status_; }
+  size_t bucket_count() const { return buckets_.size(); }
+
+ private:
+  class Hook;
+  struct BucketState {
+    plan::Bucket bucket;
+    int pending = 0;
+    double sum_of_squares = 0;
+    comm::Work work;
+    bool launched = false;
+  };
+
+  GradientReducer(comm::Group& group, FlatParameters& flat, int64_t bucket_elements);
+  void UsePlan(const plan::BucketPlan& plan);
+  void OnGradient(size_t index);
+  void LaunchReady();
+  void Launch(BucketState& state);
+  absl::StatusOr<std::vector<int>> RankZeroOrder();
+
+  comm::Group& group_;
+  FlatParameters& flat_;
+  const int64_t bucket_elements_;
+  std::unique_ptr<comm::Registration> registration_;
+  std::vector<BucketState> buckets_;     // In launch order.
+  std::vector<uint32_t> bucket_of_;      // By parameter.
+  std::vector<uint8_t> filled_;          // By parameter: the view holds this step's gradient.
+  std::vector<uint8_t> ready_;           // By parameter, last micro-batch.
+  std::vector<int> readiness_order_;
+  size_t next_launch_ = 0;
+  bool last_ = false;
+  bool order_adopted_ = false;
+  absl::Status status_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,101 @@
+#include "runtime/engine/model_sync.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
+#include "base/prng.h"
+#include "base/status.h"
+
+namespace dtrain {
+namespace {
+
+// The layout of trainable parameters, then a line each for frozen ones and buffers.
+std::string Describe(const FlatParameters& flat) {
+  std::string text = flat.layout().ToText();
+  for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
+    for (const NamedTensor& item : *list) {
+      absl::StrAppend(&text, item.name, " ", c10::toString(item.tensor.scalar_type()), " ",
+                      c10::str(item.tensor.sizes()), "\n");
+    }
+  }
+  return text;
+}
+
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = MixBits(text.size());
+  for (const char c : text) {
+    hash = MixBits(hash ^ static_cast<uint8_t>(c));
+  }
+  return hash;
+}
+
+absl::Status BroadcastBytes(comm::Group& group, void* data, size_t bytes, const std::string& name) {
+  const comm::Buffer buffer{data, bytes, DType::kUInt8, {}};
+  DT_ASSIGN_OR_RETURN(const comm::Work work, group.Broadcast(buffer, 0, {.name = name}));
+  return work.Wait();
+}
+
+absl::Status BroadcastTensor(comm::Group& group, const NamedTensor& item) {
+  const at::NoGradGuard no_grad;
+  at::Tensor contiguous = item.tensor.contiguous();
+  DT_RETURN_IF_ERROR(
+      BroadcastBytes(group, contiguous.mutable_data_ptr(), contiguous.nbytes(), item.name));
+  if (!contiguous.is_alias_of(item.tensor)) {
+    item.tensor.copy_(contiguous);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
+  const std::string mine = Describe(flat);
+  struct Facts {
+    uint64_t hash;
+    uint64_t bytes;
+  };
+  Facts facts{HashOf(mine), mine.size()};
+  std::vector<Facts> all(static_cast<size_t>(group.size()));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllGather({&facts, sizeof(facts), DType::kUInt8, {}},
+                                      {all.data(), all.size() * sizeof(Facts), DType::kUInt8, {}},
+                                      {.name = "model layout"}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  const auto differing = std::find_if(all.begin(), all.end(),
+                                      [&](const Facts& f) { return f.hash != all.front().hash; });
+  if (differing == all.end()) {
+    return absl::OkStatus();
+  }
+  // Every rank takes part, so that each can name what differs.
+  const auto other = static_cast<int>(differing - all.begin());
+  std::string first(all.front().bytes, '\0');
+  std::string second(differing->bytes, '\0');
+  first = group.rank() == 0 ? mine : first;
+  second = group.rank() == other ? mine : second;
+  DT_RETURN_IF_ERROR(BroadcastBytes(group, first.data(), first.size(), "rank 0's layout"));
+  const comm::Buffer buffer{second.data(), second.size(), DType::kUInt8, {}};
+  DT_ASSIGN_OR_RETURN(const comm::Work second_work,
+                      group.Broadcast(buffer, other, {.name = "differing layout"}));
+  DT_RETURN_IF_ERROR(second_work.Wait());
+  const auto difference =
+      plan::ParamLayout::FirstDifference(first, "rank 0", second, absl::StrCat("rank ", other));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model differs between ranks: ",
+                   difference.value_or("frozen parameters or buffers differ"),
+                   "; build the same module on every rank"));
+}
+
+absl::Status BroadcastModel(comm::Group& group, FlatParameters& flat) {
+  DT_RETURN_IF_ERROR(BroadcastTensor(group, {"parameters", flat.values()}));
+  for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
+    for (const NamedTensor& item : *list) {
+      DT_RETURN_IF_ERROR(BroadcastTensor(group, item));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,25 @@
+// Compiled with -fopenmp: at::parallel_for is silently serial without it.
+#include "runtime/engine/torch_pool.h"
+
+#include <algorithm>
+
+#include "ATen/Parallel.h"
+
+namespace dtrain {
+
+void TorchParallelFor(int64_t count, int64_t grain,
+                      absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
+  if (at::get_num_threads() == 1 || count <= grain) {
+    if (count > 0) {
+      body(0, count);
+    }
+    return;
+  }
+  // at::parallel_for cuts anywhere; kernels want multiples of `grain`, so it runs over grains.
+  const int64_t grains = (count + grain - 1) / grain;
+  at::parallel_for(0, grains, 1, [&](int64_t begin, int64_t end) {
+    body(begin * grain, std::min(count, end * grain));
+  });
+}
+
+}  // namespace dtrain

@@ -1,0 +1,42 @@
+#include "runtime/engine/transaction.h"
+
+#include <mutex>
+
+#include "ATen/CPUGeneratorImpl.h"
+#include "ATen/core/grad_mode.h"
+
+namespace dtrain {
+
+at::Tensor CpuRngState() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void SetCpuRngState(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+StepTransaction::StepTransaction(const std::vector<NamedTensor>& module_buffers, Tracked* data)
+    : module_buffers_(module_buffers), data_(data), rng_state_(CpuRngState()) {
+  const at::NoGradGuard no_grad;
+  if (data_ != nullptr) {
+    data_state_ = data_->SaveState();
+  }
+  for (const NamedTensor& buffer : module_buffers_) {
+    buffer_copies_.push_back(buffer.tensor.clone());
+  }
+}
+
+absl::Status StepTransaction::Rollback() {
+  const at::NoGradGuard no_grad;
+  SetCpuRngState(rng_state_);
+  for (size_t i = 0; i < module_buffers_.size(); ++i) {
+    module_buffers_[i].tensor.copy_(buffer_copies_[i]);
+  }
+  return data_ == nullptr ? absl::OkStatus() : data_->RestoreState(data_state_);
+}
+
+}  // namespace dtrain

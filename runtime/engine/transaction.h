@@ -1,0 +1,34 @@
+// What a step's forward may change, saved at its start and put back when the step fails.
+#pragma once
+
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "base/json.h"
+#include "dtrain/tracked.h"
+#include "runtime/engine/flat_parameters.h"
+
+namespace dtrain {
+
+// RNG of the CPU generator, module buffers (running statistics), the data position. Small: copied.
+class StepTransaction {
+ public:
+  // Saves. `data` may be null. REQUIRES: both outlive this object.
+  StepTransaction(const std::vector<NamedTensor>& module_buffers, Tracked* data);
+  // Puts everything back; without it the step's changes stay.
+  absl::Status Rollback();
+
+ private:
+  const std::vector<NamedTensor>& module_buffers_;
+  Tracked* data_;
+  Json data_state_;
+  at::Tensor rng_state_;
+  std::vector<at::Tensor> buffer_copies_;
+};
+
+// State of the default CPU generator: [5056] uint8.
+at::Tensor CpuRngState();
+void SetCpuRngState(const at::Tensor& state);
+
+}  // namespace dtrain

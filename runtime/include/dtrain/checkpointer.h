@@ -1,0 +1,42 @@
+// Saves and restores a run: RUN_DIR/checkpoints, format in docs/CHECKPOINT_FORMAT.md.
+//
+// Every call is collective. A save that fails (a full disk) is reported and training goes on; the
+// last good checkpoint stays.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dtrain/engine.h"
+#include "dtrain/job.h"
+#include "dtrain/tracked.h"
+
+namespace dtrain {
+
+class Checkpointer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(Job& job);
+  ~Checkpointer();
+
+  // What a checkpoint holds. REQUIRES: names are unique; the objects outlive this one.
+  void Track(const std::string& name, Engine& engine);
+  void Track(const std::string& name, Tracked& state);
+
+  // Loads the newest checkpoint that verifies, older ones where it does not (each rejected one is
+  // named). OK and step 0 when there is none.
+  absl::Status RestoreLatest();
+  // Saves when checkpoint.interval says so, or when all ranks agreed to stop: then it saves and
+  // returns Cancelled, which ends the program with 130 or 143.
+  absl::Status MaybeSave(int64_t step);
+  // Saves the last step if it is not saved yet, and waits until everything is durable.
+  absl::Status Finish();
+
+ private:
+  struct State;
+  explicit Checkpointer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,13 @@
+// Everything that a training program uses.
+#pragma once
+
+#include "base/status.h"          // IWYU pragma: export
+#include "dtrain/checkpointer.h"  // IWYU pragma: export
+#include "dtrain/config.h"        // IWYU pragma: export
+#include "dtrain/engine.h"        // IWYU pragma: export
+#include "dtrain/job.h"           // IWYU pragma: export
+#include "dtrain/loss.h"          // IWYU pragma: export
+#include "dtrain/main.h"          // IWYU pragma: export
+#include "dtrain/metrics.h"       // IWYU pragma: export
+#include "dtrain/token_loader.h"  // IWYU pragma: export
+#include "dtrain/tracked.h"       // IWYU pragma: export

@@ -1,0 +1,115 @@
+// The engine: forward, backward with overlapped gradient reduction, update.
+//
+// Not thread-safe: one thread drives an engine. Every public call is collective: all ranks make the
+// same calls in the same order. Parameters and gradients of the module live in flat buffers that
+// the engine owns; the module's tensors become views of them and must not be replaced afterwards.
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "dtrain/job.h"
+#include "dtrain/loss.h"
+#include "dtrain/metrics.h"
+#include "dtrain/tracked.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace dtrain {
+
+class EngineState;  // What Checkpointer saves of an engine: runtime/engine/engine_state.h.
+
+struct EngineOptions {
+  // Strict model FLOPs a sample of the loss's count costs, forward and backward (for GEMM fraction
+  // and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter count.
+  double flops_per_sample = 0;
+  // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
+  std::function<std::string(const std::string&)> public_name;
+  // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
+  Json model_config;
+};
+
+struct BackwardOptions {
+  bool last_micro_batch = true;  // Reduce the gradients during this backward.
+};
+
+class Engine {
+ public:
+  // Moves the parameters of `model` into flat buffers and takes weights and buffers from rank 0.
+  // InvalidArgument names the first tensor that differs between ranks; Unimplemented names a
+  // parameter of a type that is not supported (trainable: fp32). `model` must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Job& job, torch::nn::Module& model,
+                                                        EngineOptions options = {});
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Steps finished.
+  int64_t step() const;
+
+  // One optimizer step over gradient_accumulation_steps micro-batches: `source.Next()` gives a
+  // StatusOr<Batch>, `loss(batch)` a Loss or a scalar tensor. A transaction: when it fails,
+  // weights, RNG, module buffers and (when `source` is Tracked) the data position are as before the
+  // call.
+  template <typename Source, typename LossFunction>
+  absl::StatusOr<StepReport> Step(Source& source, LossFunction&& loss) {
+    using Batch = typename decltype(source.Next())::value_type;
+    std::optional<Batch> batch;
+    const auto load = [&]() -> absl::Status {
+      auto next = source.Next();
+      if (next.ok()) {
+        batch = *std::move(next);
+      }
+      return next.status();
+    };
+    const auto forward = [&]() -> Loss { return loss(*batch); };
+    Tracked* data = nullptr;
+    if constexpr (std::derived_from<Source, Tracked>) {
+      data = &source;
+    }
+    return RunStep(load, forward, data);
+  }
+
+  // The mean loss over `evaluation batches` micro-batches of `source` on every rank, without
+  // gradients; the module is in eval mode meanwhile. `source` is restarted first when it can be.
+  template <typename Source, typename LossFunction>
+  absl::StatusOr<double> Evaluate(Source& source, LossFunction&& loss) {
+    if constexpr (requires { source.Restart(); }) {
+      source.Restart();
+    }
+    return RunEvaluation([&]() -> absl::StatusOr<Loss> {
+      auto batch = source.Next();
+      if (!batch.ok()) {
+        return batch.status();
+      }
+      return Loss(loss(*batch));
+    });
+  }
+
+  // The halves of Step for loops of your own: backward of one micro-batch, then one Update.
+  absl::Status Backward(const Loss& loss, BackwardOptions options = {});
+  absl::StatusOr<StepReport> Update();
+
+  // Runs `function` with whole parameters (any stage), without gradients: sampling, export.
+  absl::Status WithParameters(absl::FunctionRef<void()> function);
+
+  EngineState& state();
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  absl::StatusOr<StepReport> RunStep(absl::FunctionRef<absl::Status()> load,
+                                     absl::FunctionRef<Loss()> forward, Tracked* data);
+  absl::StatusOr<double> RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dtrain

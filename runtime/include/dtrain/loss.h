@@ -1,0 +1,23 @@
+// What a loss closure returns.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "ATen/core/Tensor.h"
+
+namespace dtrain {
+
+// A loss as a sum over `count` samples (usually target tokens). The engine divides by the global
+// count over ranks and micro-batches, so that padding weighs nothing and N ranks equal 1 rank.
+struct Loss {
+  // A scalar mean loss: every micro-batch weighs the same.
+  Loss(at::Tensor mean)  // NOLINT(google-explicit-constructor): closures return a Tensor.
+      : sum(std::move(mean)), count(1) {}
+  Loss(at::Tensor loss_sum, int64_t sample_count) : sum(std::move(loss_sum)), count(sample_count) {}
+
+  at::Tensor sum;  // Scalar [], floating point, part of the autograd graph.
+  int64_t count;
+};
+
+}  // namespace dtrain

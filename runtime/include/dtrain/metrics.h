@@ -1,0 +1,72 @@
+// The stream of facts of a run: JSON lines in RUN_DIR/metrics/rank-R.jsonl, and the progress line.
+//
+// Thread-safe. Log never blocks: lines go through a bounded queue to a writer thread; when the disk
+// is slower than the steps, lines are dropped and counted ("metrics/dropped"). Rank 0 writes
+// everything, the others only timings and events.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/json.h"
+
+namespace dtrain {
+
+// What one Engine::Step did. Times in seconds of this rank.
+struct StepReport {
+  int64_t step = 0;          // Steps finished, this one included.
+  double loss = 0;           // Mean over the global batch.
+  double grad_norm = 0;      // Global L2 norm before clipping.
+  double learning_rate = 0;  // Used by this step.
+  int64_t tokens = 0;        // Samples counted by the loss closures, all ranks.
+  bool skipped = false;      // The gradient was not finite; nothing was updated.
+  double seconds = 0;        // Whole step.
+  double data_s = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double exposed_comm_s = 0;  // Waiting for reductions that backward did not hide.
+  double update_s = 0;
+  double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
+  double model_flops = 0;       // Strict model FLOPs of this rank's share of the step; 0: unknown.
+};
+
+struct MetricsOptions {
+  std::string directory;  // RUN_DIR/metrics.
+  std::string run_id;
+  std::string node;
+  int attempt = 0;
+  int rank = 0;
+  int64_t samples_per_step = 0;
+  int64_t total_steps = 0;
+  int64_t interval = 1;         // Every n-th step is logged.
+  bool print_progress = false;  // No agent does it for us.
+};
+
+class Metrics {
+ public:
+  static absl::StatusOr<std::unique_ptr<Metrics>> Open(const MetricsOptions& options);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // One step: names as in docs/CONFIG.md (train/loss, perf/tokens_per_s, time/...).
+  void Log(const StepReport& report);
+  // One value at the current step, e.g. "eval/loss". Rank 0 only.
+  void Log(absl::string_view name, double value);
+  // Something that happened: kind "event" or "ckpt", with details. All ranks.
+  void LogEvent(absl::string_view kind, const Json& details);
+  // Writes out what is queued, within a bounded time.
+  void Flush();
+  // A line for people that is no record: through stdout, not mixed into the progress line.
+  void Print(absl::string_view text);
+
+ private:
+  struct State;
+  explicit Metrics(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,47 @@
+// Micro-batches of token sequences, read ahead by a thread of its own.
+//
+// Next is for one thread. The order of samples depends on the seed and the global batch only, so
+// every world size reads the same samples in the same global step; the position is exact state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "dtrain/job.h"
+#include "dtrain/tracked.h"
+
+namespace dtrain {
+
+enum class Split { kTrain, kValidation };
+
+struct Batch {
+  at::Tensor tokens;   // [micro_batch, sequence_length] int64.
+  at::Tensor targets;  // The same shape: the next token of each.
+};
+
+class TokenLoader final : public Tracked {
+ public:
+  // Opens the token files that data.train or data.validation name. Errors name file and offset: a
+  // missing, empty, truncated or too short file, an id at or above data.vocabulary.
+  static absl::StatusOr<std::unique_ptr<TokenLoader>> Open(Job& job, Split split);
+  ~TokenLoader() override;
+
+  // The next micro-batch of this rank.
+  absl::StatusOr<Batch> Next();
+  // Back to the first sample: evaluation sees the same batches each time.
+  void Restart();
+  // Largest token id + 1 that the files say they hold; 0: they do not say.
+  int64_t vocabulary() const;
+
+  Json SaveState() const override;
+  absl::Status RestoreState(const Json& state) override;
+
+ private:
+  struct State;
+  explicit TokenLoader(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,90 @@
+#include "runtime/job/arguments.h"
+
+#include <functional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain {
+namespace {
+
+constexpr char kAllowed[] = "CONFIG.json, --set KEY=VALUE, --run-dir DIR, --fresh, --help";
+
+// Walks over argv; gives the value of "--name=value" or "--name value".
+class Words {
+ public:
+  explicit Words(const std::vector<std::string>& words) : words_(words) {}
+  bool More() const { return at_ < words_.size(); }
+  const std::string& Next() { return words_[at_++]; }
+  absl::StatusOr<std::string> Value(const std::string& word, const std::string& name) {
+    if (absl::StartsWith(word, name + "=")) {
+      return word.substr(name.size() + 1);
+    }
+    if (!More()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " needs a value after it"));
+    }
+    return Next();
+  }
+
+ private:
+  const std::vector<std::string>& words_;
+  size_t at_ = 1;
+};
+
+bool Is(const std::string& word, const std::string& name) {
+  return word == name || absl::StartsWith(word, name + "=");
+}
+
+}  // namespace
+
+absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::string>& argv) {
+  ProgramArguments arguments;
+  JobOptions& options = arguments.options;
+  options.program = argv.empty() ? "program" : argv.front();
+  Words words(argv);
+  while (words.More()) {
+    const std::string word = words.Next();
+    if (word == "--help" || word == "-h") {
+      arguments.help = true;
+    } else if (word == "--fresh") {
+      options.fresh = true;
+    } else if (Is(word, "--set")) {
+      DT_ASSIGN_OR_RETURN(options.overrides.emplace_back(), words.Value(word, "--set"));
+    } else if (Is(word, "--run-dir")) {
+      DT_ASSIGN_OR_RETURN(options.run_dir, words.Value(word, "--run-dir"));
+    } else if (Is(word, "--deepspeed_config")) {
+      DT_ASSIGN_OR_RETURN(options.config_file, words.Value(word, "--deepspeed_config"));
+    } else if (Is(word, "--local_rank") || word == "--deepspeed") {
+      // Flags that DeepSpeed's launcher adds; the environment says the same.
+      if (word == "--local_rank") {
+        DT_RETURN_IF_ERROR(words.Value(word, "--local_rank").status());
+      }
+    } else if (absl::StartsWith(word, "-")) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("unknown argument %s; allowed: %s", word, kAllowed));
+    } else if (!options.config_file.empty()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "two configuration files, %s and %s; give one and change values by --set KEY=VALUE",
+          options.config_file, word));
+    } else {
+      options.config_file = word;
+    }
+  }
+  return arguments;
+}
+
+std::string ProgramHelp(const std::string& program) {
+  return absl::StrCat(
+      "usage: ", program, " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n\n",
+      "  CONFIG.json        configuration with DeepSpeed's names, comments allowed\n",
+      "                     (--deepspeed_config FILE is the same)\n",
+      "  --set KEY=VALUE    override one key, e.g. --set optimizer.params.lr=1e-3\n",
+      "  --run-dir DIR      where records and checkpoints go; an existing run resumes\n",
+      "  --fresh            move an existing run aside and start at step 0\n\n",
+      "examples:\n", "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
+      " config.json --set train_steps=100 --run-dir runs/try\n");
+}
+
+}  // namespace dtrain

@@ -1,0 +1,23 @@
+// The command line of a training program. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtrain/job.h"
+
+namespace dtrain {
+
+struct ProgramArguments {
+  JobOptions options;
+  bool help = false;
+};
+
+// Parses argv[1..]; argv[0] is the program. An unknown flag is InvalidArgument naming what is allowed.
+absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::string>& argv);
+
+// What --help prints.
+std::string ProgramHelp(const std::string& program);
+
+}  // namespace dtrain

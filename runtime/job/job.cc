@@ -1,0 +1,250 @@
+#include "dtrain/job.h"
+
+#include <sys/utsname.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "ATen/Context.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/version.h"
+#include "runtime/job/error_file.h"
+#include "runtime/job/job_state.h"
+#include "runtime/job/run_directory.h"
+#include "runtime/job/stop_signal.h"
+#include "torch/version.h"
+
+namespace dtrain {
+namespace {
+
+std::string HostName() {
+  utsname names{};
+  return uname(&names) == 0 ? names.nodename : "localhost";
+}
+
+// Ranks with equal text share memory: host name and the kernel's boot id (containers on one kernel
+// that share /dev/shm differ in host name and so use TCP, which is always right).
+std::string NodeId(const JobEnv& env) {
+  if (!env.node_id.empty()) {
+    return env.node_id;
+  }
+  const auto boot = ReadFile("/proc/sys/kernel/random/boot_id", 256);
+  return absl::StrCat(HostName(), "/", boot.ok() ? boot->substr(0, 36) : "");
+}
+
+std::string DefaultRunDir(const JobOptions& options, const JobEnv& env) {
+  if (!options.run_dir.empty()) {
+    return options.run_dir;
+  }
+  if (!env.run_dir.empty()) {
+    return env.run_dir;
+  }
+  return absl::StrCat("runs/", options.program.substr(options.program.rfind('/') + 1));
+}
+
+absl::StatusOr<Config> LoadConfig(const JobOptions& options, int world_size) {
+  if (options.config_file.empty()) {
+    return Config::Parse("{}", "(no file)", options.overrides, world_size);
+  }
+  return Config::Load(options.config_file, options.overrides, world_size);
+}
+
+// Rank 0 prepares; the others learn its result, so that all end with the same message.
+absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& options,
+                                 Deadline deadline) {
+  Json answer;
+  if (state.env.rank == 0) {
+    auto directory = PrepareRunDirectory(options, *state.config);
+    answer = directory.ok()
+                 ? Json{{"code", 0}, {"run_id", directory->run_id}}
+                 : Json{{"code", static_cast<int>(directory.status().code())},
+                        {"message", std::string(directory.status().message())}};
+    if (state.rendezvous != nullptr) {
+      DT_RETURN_IF_ERROR(
+          state.rendezvous->store->Set("run_directory", DumpJson(answer), deadline));
+    }
+  } else {
+    DT_ASSIGN_OR_RETURN(const std::string text,
+                        state.rendezvous->store->Get("run_directory", deadline));
+    DT_ASSIGN_OR_RETURN(answer, ParseJson(text, "rank 0's answer"));
+  }
+  if (const int code = answer["code"].get<int>(); code != 0) {
+    return absl::Status(static_cast<absl::StatusCode>(code),
+                        answer["message"].get<std::string>());
+  }
+  state.run_id = answer["run_id"].get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state) {
+  comm::GroupOptions options;
+  options.rank = state.env.rank;
+  options.size = state.env.world_size;
+  options.epoch = static_cast<uint64_t>(state.env.attempt);
+  options.node_id = NodeId(state.env);
+  options.host_address = state.env.host_address;
+  options.timeout = absl::Seconds(state.config->comm_timeout_seconds());
+  options.connect_timeout = options.timeout;
+  options.deterministic = state.config->deterministic();
+  options.allow_shared_memory = state.config->comm_transport() != "tcp";
+  if (state.rendezvous != nullptr) {
+    options.job_key = state.rendezvous->key_bytes;
+  }
+  return comm::CreateHostGroup(
+      state.rendezvous == nullptr ? nullptr : state.rendezvous->store.get(), options);
+}
+
+Json Versions() {
+  return {{"dtrain", kVersion}, {"commit", kCommit}, {"libtorch", TORCH_VERSION}};
+}
+
+void Greet(const Job::State& state) {
+  if (state.env.rank != 0) {
+    return;
+  }
+  for (const std::string& warning : state.config->warnings()) {
+    DT_LOG(Warning) << warning;
+  }
+  absl::PrintF("dtrain %s  run %s in %s  %d rank%s (%s, %s)\n%s", kVersion, state.run_id,
+               state.run_dir, state.env.world_size, state.env.world_size == 1 ? "" : "s",
+               LaunchSourceName(state.env.source), state.group->transport(),
+               state.config->Summary());
+  std::fflush(stdout);
+}
+
+absl::Status OpenMetrics(Job::State& state) {
+  MetricsOptions options;
+  options.directory = absl::StrCat(state.run_dir, "/metrics");
+  options.run_id = state.run_id;
+  options.node = HostName();
+  options.attempt = state.env.attempt;
+  options.rank = state.env.rank;
+  options.samples_per_step = state.config->global_batch();
+  options.total_steps = state.config->train_steps();
+  options.interval = state.config->metrics_interval();
+  options.print_progress = !state.agent.connected();
+  DT_ASSIGN_OR_RETURN(state.metrics, Metrics::Open(options));
+  if (state.env.rank == 0) {
+    state.metrics->LogEvent("config", {{"train_steps", state.config->train_steps()},
+                                       {"world_size", state.env.world_size},
+                                       {"versions", Versions()}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
+  auto state = std::make_unique<State>();
+  DT_ASSIGN_OR_RETURN(state->env, ResolveJobEnv(ReadEnvironment()));
+  const JobEnv& env = state->env;
+  SetLogRank(env.world_size > 1 ? env.rank : -1);
+  state->run_dir = DefaultRunDir(options, env);
+  if (!env.agent_socket.empty()) {
+    auto agent = AgentChannel::Connect(env.agent_socket);
+    if (agent.ok()) {
+      state->agent = *std::move(agent);
+    } else {
+      DT_LOG(Warning) << agent.status().message() << "; going on without an agent";
+    }
+  }
+  auto job = std::unique_ptr<Job>(new Job(std::move(state)));
+  State& s = *job->state_;
+  AgentMessage hello{.kind = AgentMessage::Kind::kHello, .rank = env.rank, .pid = getpid()};
+  hello.text = s.run_dir;
+  s.agent.Send(hello);
+  const auto prepare = [&]() -> absl::Status {
+    DT_ASSIGN_OR_RETURN(s.config, LoadConfig(options, s.env.world_size));
+    const Deadline deadline =
+        Deadline::After(absl::Seconds(s.config->comm_timeout_seconds()));
+    if (s.env.world_size > 1) {
+      DT_ASSIGN_OR_RETURN(s.rendezvous, Meet(s.env, s.run_dir, deadline));
+    }
+    RunDirectoryOptions directory{.path = s.run_dir,
+                                  .run_id = s.env.run_id,
+                                  .fresh = options.fresh && s.env.attempt == 0,
+                                  .attempt = s.env.attempt,
+                                  .world_size = s.env.world_size,
+                                  .versions = Versions()};
+    DT_RETURN_IF_ERROR(AgreeOnRunDirectory(s, directory, deadline));
+    DT_ASSIGN_OR_RETURN(s.group, CreateWorld(s));
+    DT_RETURN_IF_ERROR(OpenMetrics(s));
+    at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
+    at::manual_seed(s.config->seed());
+    Greet(s);
+    return absl::OkStatus();
+  };
+  if (const absl::Status status = prepare(); !status.ok()) {
+    s.agent.Send({.kind = AgentMessage::Kind::kError,
+                  .rank = s.env.rank,
+                  .pid = getpid(),
+                  .exit_code = ExitCodeFor(status),
+                  .text = std::string(status.message())});
+    return status;
+  }
+  return job;
+}
+
+Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Job::~Job() = default;
+
+int Job::rank() const { return state_->env.rank; }
+int Job::world_size() const { return state_->env.world_size; }
+int Job::local_rank() const { return state_->env.local_rank; }
+int Job::attempt() const { return state_->env.attempt; }
+const Config& Job::config() const { return *state_->config; }
+Metrics& Job::metrics() { return *state_->metrics; }
+const std::string& Job::run_dir() const { return state_->run_dir; }
+const std::string& Job::run_id() const { return state_->run_id; }
+comm::Group& Job::group() { return *state_->group; }
+
+void Job::Beat(const char* phase, int64_t step) {
+  if (!state_->agent.connected()) {
+    return;
+  }
+  state_->agent.Send({.kind = AgentMessage::Kind::kBeat,
+                      .rank = state_->env.rank,
+                      .pid = getpid(),
+                      .step = step,
+                      .collective = state_->group == nullptr ? 0 : state_->group->sequence(),
+                      .phase = phase});
+}
+
+int Job::stop_signal() const {
+  const int agreed = state_->stop_signal.load();
+  return agreed != 0 ? agreed : ReceivedStopSignal();
+}
+void Job::AgreeToStop(int signal) { state_->stop_signal = signal; }
+bool Job::stop_agreed() const { return state_->stop_signal.load() != 0; }
+
+void ReportEnd(Job::State* state, const absl::Status& status, int exit_code) {
+  const bool stopped = absl::IsCancelled(status);
+  if (!status.ok()) {
+    LogLine(stopped ? LogLevel::kInfo : LogLevel::kError, status.message());
+  }
+  const Environment environment = ReadEnvironment();
+  const auto torch_file = environment.find("TORCHELASTIC_ERROR_FILE");
+  // A rank that only noticed another's failure is a victim: it must not claim the root cause.
+  const bool first_hand = !status.ok() && !stopped && !absl::IsAborted(status) &&
+                          !absl::IsUnavailable(status);
+  if (first_hand && torch_file != environment.end()) {
+    WriteFileAtomic(torch_file->second, TorchErrorJson(status, absl::Now())).IgnoreError();
+  }
+  if (state == nullptr) {
+    return;
+  }
+  AgentMessage message{.kind = first_hand ? AgentMessage::Kind::kError : AgentMessage::Kind::kDone,
+                       .rank = state->env.rank,
+                       .pid = getpid(),
+                       .exit_code = exit_code,
+                       .text = std::string(status.message())};
+  state->agent.Send(message);
+}
+
+}  // namespace dtrain

@@ -1,0 +1,33 @@
+// What a Job holds; private to runtime/job.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/agent_channel.h"
+#include "base/job_env.h"
+#include "comm/group.h"
+#include "comm/net/store.h"
+#include "dtrain/job.h"
+#include "runtime/job/rendezvous.h"
+
+namespace dtrain {
+
+struct Job::State {
+  JobEnv env;
+  std::optional<Config> config;  // Set before anything else uses it.
+  std::string run_dir;
+  std::string run_id;
+  AgentChannel agent;
+  std::unique_ptr<Rendezvous> rendezvous;  // Null when alone.
+  std::unique_ptr<comm::Group> group;
+  std::unique_ptr<Metrics> metrics;
+  std::atomic<int> stop_signal{0};  // Agreed by all ranks.
+};
+
+// Says how the program ended: to stderr, to the agent, to torchrun's error file.
+void ReportEnd(Job::State* state, const absl::Status& status, int exit_code);
+
+}  // namespace dtrain

@@ -1,0 +1,60 @@
+#include "dtrain/main.h"
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/job/arguments.h"
+#include "runtime/job/job_state.h"
+#include "runtime/job/stop_signal.h"
+
+namespace dtrain {
+namespace {
+
+// The exit code of a job that ended with `status`, given what it had been asked to do.
+int JobExitCode(const Job* job, const absl::Status& status) {
+  const int signal = job != nullptr && job->stop_signal() != 0 ? job->stop_signal()
+                                                               : ReceivedStopSignal();
+  if (absl::IsCancelled(status) && signal != 0) {  // Stopped as asked, with a committed save.
+    return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
+  }
+  if (signal == SIGTERM && !status.ok() && ExitCodeFor(status) == kExitTemporary) {
+    return kExitTemporary;
+  }
+  return ExitCodeFor(status);
+}
+
+absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
+  try {
+    return train(job);
+  } catch (const std::exception& error) {  // From the user's module, LibTorch or std.
+    const std::string text = error.what();  // LibTorch appends a backtrace after the first lines.
+    return absl::InvalidArgumentError(
+        absl::StrCat("exception in the training program: ", text.substr(0, text.find('\n'))));
+  }
+}
+
+}  // namespace
+
+int Main(int argc, char** argv, absl::Status (*train)(Job&)) {
+  auto arguments = ParseProgramArguments(std::vector<std::string>(argv, argv + argc));
+  if (!arguments.ok()) {
+    absl::FPrintF(stderr, "%s: %s\n", argv[0], arguments.status().message());
+    return ExitCodeFor(arguments.status());
+  }
+  if (arguments->help) {
+    absl::PrintF("%s", ProgramHelp(argv[0]));
+    return kExitOk;
+  }
+  InstallStopSignals();
+  auto job = Job::Create(arguments->options);
+  const absl::Status status = job.ok() ? RunTraining(**job, train) : job.status();
+  const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);
+  ReportEnd(job.ok() ? &(*job)->state() : nullptr, status, code);
+  return code;
+}
+
+}  // namespace dtrain

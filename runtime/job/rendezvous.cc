@@ -1,0 +1,198 @@
+#include "runtime/job/rendezvous.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/prng.h"
+#include "base/status.h"
+#include "comm/net/socket.h"
+#include "comm/net/store_client.h"
+#include "runtime/job/torch_store.h"
+
+namespace dtrain {
+namespace {
+
+constexpr absl::Duration kTokenPoll = absl::Milliseconds(20);
+
+std::string KeyBytes(const comm::JobKey& key) {
+  const auto bytes = key.secret_bytes();
+  return std::string(bytes.begin(), bytes.end());
+}
+
+uint64_t EpochOf(const JobEnv& env) { return static_cast<uint64_t>(env.attempt); }
+
+absl::StatusOr<std::shared_ptr<comm::Store>> ConnectTo(const comm::Endpoint& where,
+                                                       const comm::JobKey& key, const JobEnv& env,
+                                                       Deadline deadline) {
+  const comm::Hello hello{.epoch = EpochOf(env),
+                          .role = comm::Hello::Role::kRank,
+                          .id = env.rank,
+                          .name = absl::StrCat("rank ", env.rank)};
+  DT_ASSIGN_OR_RETURN(auto client, comm::StoreClient::Connect(where, key, hello, deadline));
+  return std::shared_ptr<comm::Store>(std::move(client));
+}
+
+// The file in the run directory that carries the key between the ranks of a launcher without agent.
+class SharedTokenFile {
+ public:
+  SharedTokenFile(const std::string& run_dir, const std::string& unique)
+      : path_(absl::StrCat(run_dir, "/.token-", unique)) {}
+
+  absl::StatusOr<comm::JobKey> Create(const std::string& run_dir) const {
+    DT_RETURN_IF_ERROR(MakeDirectories(run_dir));
+    unlink(path_.c_str());  // Of an attempt that died; its key is worth nothing.
+    DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Generate());
+    DT_RETURN_IF_ERROR(key.WriteFile(path_));
+    return key;
+  }
+  absl::StatusOr<comm::JobKey> Await(Deadline deadline) const {
+    while (true) {
+      auto key = comm::JobKey::FromFile(path_);
+      if (key.ok() || absl::IsPermissionDenied(key.status())) {
+        return key;
+      }
+      if (deadline.Expired()) {
+        return absl::FailedPreconditionError(absl::StrFormat(
+            "no job token: rank 0 left none in %s, and DTRAIN_TOKEN_FILE is not set; give a run "
+            "directory that all nodes share, or set DTRAIN_TOKEN_FILE to a 0600 file of 32 bytes",
+            path_));
+      }
+      Clock::Real().Sleep(kTokenPoll);
+    }
+  }
+  void Remove() const { unlink(path_.c_str()); }
+
+ private:
+  std::string path_;
+};
+
+// Rank 0, once it serves: blocks until the others have joined.
+absl::Status AwaitAll(comm::Store& store, int world_size, Deadline deadline) {
+  DT_RETURN_IF_ERROR(store.Set(comm::RankKey("joined", 0), "1", deadline));
+  return comm::WaitForRanks(store, "joined", world_size, deadline);
+}
+
+// Rank 0's part: serve, publish nothing yet.
+absl::StatusOr<std::unique_ptr<comm::StoreServer>> Serve(const JobEnv& env, int port,
+                                                         const comm::JobKey& key) {
+  const bool one_node = env.local_world_size == env.world_size;
+  std::string address = env.host_address;
+  if (address.empty()) {
+    address = one_node ? "127.0.0.1" : env.store_host;
+  }
+  return comm::StoreServer::Create(address, port, key, EpochOf(env));
+}
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& env,
+                                                                  const std::string& run_dir,
+                                                                  Deadline deadline) {
+  DT_ASSIGN_OR_RETURN(
+      const auto torch_store,
+      TorchStore::Connect(env.store_host, env.store_port,
+                          absl::StrFormat("dtrain/%s/%d", env.run_id, env.attempt), deadline));
+  const bool has_key = env.token_fd >= 0 || !env.token_file.empty();
+  auto meeting = std::make_unique<Rendezvous>();
+  if (env.rank == 0) {
+    // Clock and pid tell two runs on one shared directory apart; this name is no secret.
+    const std::string unique = absl::StrFormat(
+        "%016x", MixBits(static_cast<uint64_t>(absl::ToUnixNanos(Clock::Real().WallTime())) ^
+                         static_cast<uint64_t>(getpid())));
+    const SharedTokenFile file(run_dir, unique);
+    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
+                        has_key ? comm::JobKey::Load(env.token_fd, env.token_file)
+                                : file.Create(run_dir));
+    meeting->key_bytes = KeyBytes(key);
+    DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, 0, key));
+    DT_ASSIGN_OR_RETURN(meeting->store,
+                        ConnectTo(meeting->server->endpoint(), key, env, deadline));
+    DT_RETURN_IF_ERROR(torch_store->Set(
+        "store", absl::StrCat(unique, " ", meeting->server->endpoint().ToString())));
+    const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
+    if (!has_key) {
+      file.Remove();
+    }
+    DT_RETURN_IF_ERROR(joined);
+    return meeting;
+  }
+  DT_ASSIGN_OR_RETURN(const std::string published, torch_store->Get("store"));
+  const size_t space = published.find(' ');
+  if (space == std::string::npos) {
+    return absl::InternalError("rank 0 published a malformed address: " + published);
+  }
+  DT_ASSIGN_OR_RETURN(const comm::Endpoint where,
+                      comm::ParseEndpoint(published.substr(space + 1)));
+  const SharedTokenFile file(run_dir, published.substr(0, space));
+  DT_ASSIGN_OR_RETURN(const comm::JobKey key, has_key
+                                                  ? comm::JobKey::Load(env.token_fd, env.token_file)
+                                                  : file.Await(deadline));
+  meeting->key_bytes = KeyBytes(key);
+  DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(where, key, env, deadline));
+  DT_RETURN_IF_ERROR(
+      meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
+  return meeting;
+}
+
+// mpirun, srun: rank 0 serves at the address that everyone derives from the environment.
+absl::StatusOr<std::unique_ptr<Rendezvous>> MeetAtKnownAddress(const JobEnv& env,
+                                                               const std::string& run_dir,
+                                                               Deadline deadline) {
+  const bool has_key = env.token_fd >= 0 || !env.token_file.empty();
+  const SharedTokenFile file(run_dir, absl::StrCat(env.run_id, "-", env.attempt));
+  auto meeting = std::make_unique<Rendezvous>();
+  if (env.rank == 0) {
+    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
+                        has_key ? comm::JobKey::Load(env.token_fd, env.token_file)
+                                : file.Create(run_dir));
+    meeting->key_bytes = KeyBytes(key);
+    DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, env.store_port, key));
+    DT_ASSIGN_OR_RETURN(meeting->store,
+                        ConnectTo(meeting->server->endpoint(), key, env, deadline));
+    const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
+    if (!has_key) {
+      file.Remove();
+    }
+    DT_RETURN_IF_ERROR(joined);
+    return meeting;
+  }
+  const comm::Endpoint where{env.store_host, env.store_port};
+  while (true) {  // A stale file of a dead attempt has another key: read it again until it fits.
+    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
+                        has_key ? comm::JobKey::Load(env.token_fd, env.token_file)
+                                : file.Await(deadline));
+    auto store = ConnectTo(where, key, env, deadline);
+    if (!store.ok() && absl::IsPermissionDenied(store.status()) && !has_key &&
+        !deadline.Expired()) {
+      Clock::Real().Sleep(kTokenPoll);
+      continue;
+    }
+    DT_RETURN_IF_ERROR(store.status());
+    meeting->key_bytes = KeyBytes(key);
+    meeting->store = *std::move(store);
+    DT_RETURN_IF_ERROR(meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
+    return meeting;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> Meet(const JobEnv& env, const std::string& run_dir,
+                                                 Deadline deadline) {
+  if (env.store_is_served) {
+    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
+                        comm::JobKey::Load(env.token_fd, env.token_file));
+    auto meeting = std::make_unique<Rendezvous>();
+    meeting->key_bytes = KeyBytes(key);
+    DT_ASSIGN_OR_RETURN(meeting->store,
+                        ConnectTo({env.store_host, env.store_port}, key, env, deadline));
+    return meeting;
+  }
+  return env.torch_agent_store ? MeetThroughTorchStore(env, run_dir, deadline)
+                               : MeetAtKnownAddress(env, run_dir, deadline);
+}
+
+}  // namespace dtrain

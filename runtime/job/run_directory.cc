@@ -1,0 +1,100 @@
+#include "runtime/job/run_directory.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/prng.h"
+#include "base/status.h"
+
+namespace dtrain {
+namespace {
+
+absl::Status MoveAside(const std::string& path) {
+  for (int n = 1; n < 10000; ++n) {
+    const std::string target = absl::StrCat(path, ".old-", n);
+    if (FileExists(target)) {
+      continue;
+    }
+    if (rename(path.c_str(), target.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("cannot move ", path, " aside to ", target));
+    }
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("10,000 old runs stand beside ", path, "; remove some"));
+}
+
+std::string RandomRunId() {
+  const auto seed = static_cast<uint64_t>(absl::GetCurrentTimeNanos()) ^
+                    (static_cast<uint64_t>(getpid()) << 32);
+  return absl::StrFormat("%012x", MixBits(seed) >> 16);
+}
+
+// The run that `path` holds: its config.json, or nothing.
+absl::StatusOr<std::optional<Json>> ReadExisting(const std::string& path) {
+  const std::string file = absl::StrCat(path, "/config.json");
+  if (!FileExists(file)) {
+    return std::optional<Json>();
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, 64U << 20));
+  DT_ASSIGN_OR_RETURN(Json json, ParseJson(text, file));
+  return std::optional<Json>(std::move(json));
+}
+
+std::string ExistingRunId(const std::string& path) {
+  const auto text = ReadFile(absl::StrCat(path, "/run.json"), 1U << 20);
+  if (!text.ok()) {
+    return "";
+  }
+  const auto json = ParseJson(*text, "run.json");
+  return json.ok() && json->is_object() && json->contains("id") && (*json)["id"].is_string()
+             ? (*json)["id"].get<std::string>()
+             : "";
+}
+
+}  // namespace
+
+absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
+                                                 const Config& config) {
+  const std::string& path = options.path;
+  if (options.fresh && FileExists(absl::StrCat(path, "/config.json"))) {
+    DT_RETURN_IF_ERROR(MoveAside(path));
+  }
+  DT_RETURN_IF_ERROR(Annotate(MakeDirectories(path), "run directory"));
+  if (access(path.c_str(), W_OK) != 0) {
+    return absl::PermissionDeniedError(absl::StrFormat(
+        "run directory %s is not writable; choose another by --run-dir DIR", path));
+  }
+  DT_ASSIGN_OR_RETURN(const std::optional<Json> existing, ReadExisting(path));
+  RunDirectory directory{.path = path, .run_id = options.run_id, .resumed = existing.has_value()};
+  if (existing.has_value()) {
+    if (const auto difference = config.IdentityDifference(*existing)) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "run directory %s holds a run of another configuration: %s; choose another by --run-dir "
+          "DIR, or --fresh moves the old run aside",
+          path, *difference));
+    }
+    directory.run_id = ExistingRunId(path);
+  }
+  if (directory.run_id.empty()) {
+    directory.run_id = options.run_id.empty() ? RandomRunId() : options.run_id;
+  }
+  const Json run = {{"id", directory.run_id},
+                    {"attempt", options.attempt},
+                    {"world_size", options.world_size},
+                    {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
+                    {"versions", options.versions}};
+  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/config.json"),
+                                     DumpJson(config.values_in_force(), 2) + "\n"));
+  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/run.json"), DumpJson(run, 2) + "\n"));
+  return directory;
+}
+
+}  // namespace dtrain

@@ -1,0 +1,33 @@
+// The run directory: one folder a run, made or resumed by rank 0.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/json.h"
+#include "dtrain/config.h"
+
+namespace dtrain {
+
+struct RunDirectoryOptions {
+  std::string path;
+  std::string run_id;  // "" : the one of the run that is there, else a new random one.
+  bool fresh = false;  // Move an existing run to PATH.old-N first.
+  int attempt = 0;
+  int world_size = 1;
+  Json versions;  // Shown in run.json.
+};
+
+struct RunDirectory {
+  std::string path;
+  std::string run_id;
+  bool resumed = false;
+};
+
+// Only rank 0 calls it. Writes config.json and run.json. FailedPrecondition when the directory holds a
+// run of another configuration (names the first key that differs); PermissionDenied when it is not
+// writable. Nothing of an existing run is removed.
+absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
+                                                 const Config& config);
+
+}  // namespace dtrain

@@ -1,0 +1,185 @@
+#include "dtrain/metrics.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/progress_line.h"
+#include "base/worker.h"
+#include "runtime/metrics/step_record.h"
+
+namespace dtrain {
+namespace {
+
+constexpr size_t kQueuedLinesMax = 4096;
+constexpr absl::Duration kPlainLineInterval = absl::Seconds(2);
+constexpr double kSmoothing = 0.9;  // Of the step time behind the ETA.
+
+int TerminalColumns() {
+  winsize size{};
+  if (isatty(STDOUT_FILENO) == 0) {
+    return 0;
+  }
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+struct Metrics::State {
+  MetricsOptions options;
+  UniqueFd file;
+  std::atomic<uint64_t> dropped{0};
+  std::mutex mutex;  // Guards what follows.
+  double mean_step_s = 0;
+  int64_t step = 0;
+  absl::Time printed = absl::InfinitePast();
+  bool line_is_open = false;  // A progress line without its newline is on the terminal.
+  std::unique_ptr<Worker> writer;  // Last: its closures use the members above.
+
+  Json Record(absl::string_view kind) const {
+    return {{"v", 1},
+            {"ts", absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())},
+            {"run", options.run_id},
+            {"attempt", options.attempt},
+            {"rank", options.rank},
+            {"node", options.node},
+            {"kind", std::string(kind)},
+            {"step", step},
+            {"samples", step * options.samples_per_step}};
+  }
+
+  void Append(const Json& record) {
+    const bool queued = writer->Submit(
+        [this, line = DumpJson(record) + "\n"] {
+          if (!WriteFully(file.get(), line.data(), line.size()).ok()) {
+            ++dropped;
+          }
+        },
+        Deadline::After(absl::ZeroDuration()));
+    dropped += queued ? 0 : 1;
+  }
+
+  void ShowProgress(const Json& record) {
+    const int columns = TerminalColumns();
+    const absl::Time now = absl::Now();
+    const bool last = step == options.total_steps;
+    if (columns == 0 && !last && now - printed < kPlainLineInterval) {
+      return;
+    }
+    printed = now;
+    const std::string line = FormatProgress(record, {options.total_steps, columns});
+    if (columns > 0) {
+      absl::PrintF("\r\x1b[K%s", line);
+      line_is_open = true;
+    } else {
+      absl::PrintF("%s\n", line);
+    }
+    std::fflush(stdout);
+  }
+
+  void ShowLine(absl::string_view text) {
+    absl::PrintF("%s%s\n", line_is_open ? "\r\x1b[K" : "", text);
+    line_is_open = false;
+    std::fflush(stdout);
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Metrics>> Metrics::Open(const MetricsOptions& options) {
+  auto state = std::make_unique<State>();
+  state->options = options;
+  DT_RETURN_IF_ERROR(MakeDirectories(options.directory));
+  const std::string path = absl::StrCat(options.directory, "/rank-", options.rank, ".jsonl");
+  DT_ASSIGN_OR_RETURN(state->file, OpenFile(path, O_WRONLY | O_CREAT | O_APPEND));
+  state->writer = std::make_unique<Worker>(WorkerOptions{
+      .name = "dt-metrics", .queue_capacity = kQueuedLinesMax, .low_priority = true});
+  return std::unique_ptr<Metrics>(new Metrics(std::move(state)));
+}
+
+Metrics::Metrics(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Metrics::~Metrics() {
+  if (state_->line_is_open) {
+    absl::PrintF("\n");
+  }
+  if (const uint64_t dropped = state_->dropped.load(); dropped > 0) {
+    DT_LOG(Warning) << dropped << " metrics lines were dropped: the disk was slower than the steps";
+  }
+}
+
+void Metrics::Log(const StepReport& report) {
+  std::lock_guard lock(state_->mutex);
+  state_->step = report.step;
+  state_->mean_step_s = state_->mean_step_s == 0
+                            ? report.seconds
+                            : kSmoothing * state_->mean_step_s + (1 - kSmoothing) * report.seconds;
+  const bool last = report.step == state_->options.total_steps;
+  if (report.step % state_->options.interval != 0 && !last && !report.skipped) {
+    return;
+  }
+  Json record = state_->Record("step");
+  record["m"] = StepMetrics(report, {state_->mean_step_s, state_->options.total_steps},
+                            state_->options.rank == 0);
+  state_->Append(record);
+  if (state_->options.print_progress && state_->options.rank == 0) {
+    state_->ShowProgress(record);
+  }
+}
+
+void Metrics::Log(absl::string_view name, double value) {
+  std::lock_guard lock(state_->mutex);
+  if (state_->options.rank != 0) {
+    return;
+  }
+  const bool evaluation = absl::string_view(name).substr(0, 5) == "eval/";
+  Json record = state_->Record(evaluation ? "eval" : "step");
+  record["m"] = Json{{std::string(name), value}};
+  state_->Append(record);
+  if (state_->options.print_progress && evaluation) {
+    state_->ShowLine(
+        absl::StrFormat("step %s  %s %.4f", WithThousands(state_->step), name, value));
+  }
+}
+
+void Metrics::LogEvent(absl::string_view kind, const Json& details) {
+  std::lock_guard lock(state_->mutex);
+  Json record = state_->Record(kind);
+  record.update(details);
+  state_->Append(record);
+}
+
+void Metrics::Print(absl::string_view text) {
+  std::lock_guard lock(state_->mutex);
+  if (state_->options.rank == 0) {
+    state_->ShowLine(text);
+  }
+}
+
+void Metrics::Flush() {
+  std::mutex mutex;
+  std::condition_variable done;
+  bool finished = false;
+  const Deadline deadline = Deadline::After(absl::Seconds(5));
+  if (!state_->writer->Submit(
+          [&] {
+            std::lock_guard lock(mutex);
+            finished = true;
+            done.notify_one();
+          },
+          deadline)) {
+    return;
+  }
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return finished; });
+}
+
+}  // namespace dtrain

@@ -1,0 +1,27 @@
+// What the autograd bindings of kernels share.
+#pragma once
+
+#include <type_traits>
+
+#include "ATen/core/Tensor.h"
+#include "base/float16.h"
+
+namespace dtrain::ops {
+
+// Whether the CPU kernels take `tensor` as it is.
+inline bool Fusable(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16);
+}
+
+// LibTorch's and dtrain's bf16 have the same 16 bits.
+template <class T>
+const T* Data(const at::Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <class T>
+T* MutableData(at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+}  // namespace dtrain::ops

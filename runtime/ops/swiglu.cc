@@ -1,0 +1,60 @@
+#include "ATen/Functions.h"
+#include "dtrain/ops.h"
+#include "kernels/swiglu.h"
+#include "runtime/engine/torch_pool.h"
+#include "runtime/ops/fused.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace dtrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <class T>
+at::Tensor Forward(const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor out = at::empty_like(gate);
+  kernels::SwiGluForwardCpu(
+      kernels::SwiGluForwardArgs<T>{gate.numel(), Data<T>(gate), Data<T>(up), MutableData<T>(out)},
+      TorchParallelFor);
+  return out;
+}
+
+template <class T>
+variable_list Backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& dout) {
+  at::Tensor dgate = at::empty_like(gate);
+  at::Tensor dup = at::empty_like(up);
+  kernels::SwiGluBackwardCpu(
+      kernels::SwiGluBackwardArgs<T>{gate.numel(), Data<T>(gate), Data<T>(up), Data<T>(dout),
+                                     MutableData<T>(dgate), MutableData<T>(dup)},
+      TorchParallelFor);
+  return {dgate, dup};
+}
+
+class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
+                            const at::Tensor& up) {
+    context->save_for_backward({gate, up});
+    return gate.scalar_type() == at::kFloat ? Forward<float>(gate, up)
+                                            : Forward<BFloat16>(gate, up);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor dout = gradients[0].contiguous();
+    return saved[0].scalar_type() == at::kFloat ? Backward<float>(saved[0], saved[1], dout)
+                                                : Backward<BFloat16>(saved[0], saved[1], dout);
+  }
+};
+
+}  // namespace
+
+at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) {
+  if (Fusable(gate) && Fusable(up) && gate.scalar_type() == up.scalar_type() &&
+      gate.sizes() == up.sizes()) {
+    return SwiGluFunction::apply(gate, up);
+  }
+  return at::silu(gate) * up;
+}
+
+}  // namespace dtrain::ops
