@@ -10,12 +10,15 @@
 namespace dtrain::plan {
 namespace {
 
+// Above any real run, and low enough that sums of a few cannot overflow.
+constexpr int64_t kFieldMax = int64_t{1} << 48;
+
 absl::StatusOr<std::vector<SkipRange>> Merged(std::vector<SkipRange> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const SkipRange& a, const SkipRange& b) { return a.begin < b.begin; });
   std::vector<SkipRange> merged;
   for (const SkipRange& range : ranges) {
-    if (range.begin < 0 || range.end < range.begin) {
+    if (range.begin < 0 || range.end < range.begin || range.end > kFieldMax) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "data skip range [%d, %d) is not an interval of samples", range.begin, range.end));
     }
@@ -37,9 +40,9 @@ absl::StatusOr<int64_t> IntegerField(const Json& json, const char* name) {
     return absl::InvalidArgumentError(absl::StrFormat("data cursor has no \"%s\"", name));
   }
   const absl::StatusOr<int64_t> value = JsonInteger(*field);
-  if (!value.ok() || *value < 0) {
+  if (!value.ok() || *value < 0 || *value > kFieldMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "data cursor: \"%s\" is %s, want an integer of at least 0", name, DumpJson(*field)));
+        "data cursor: \"%s\" is %s, want an integer from 0 to 2^48", name, DumpJson(*field)));
   }
   return *value;
 }
@@ -199,6 +202,11 @@ absl::Status TokenSampler::CheckCursor(const DataCursor& cursor) const {
       return differs(field.what, absl::StrFormat("%d", field.saved),
                      absl::StrFormat("%d", field.now));
     }
+  }
+  if (cursor.step > kFieldMax / options_.global_batch) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the saved data position stands at step %d, beyond any run of global batch %d", cursor.step,
+        options_.global_batch));
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,198 @@
+#include "runtime/plan/token_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace dtrain::plan {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+int32_t Word(absl::string_view head, int index) {
+  int32_t word = 0;
+  std::memcpy(&word, head.data() + 4 * index, sizeof(word));
+  return word;
+}
+
+absl::Status Bad(absl::string_view path, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrFormat("token file %s: %s", path, what));
+}
+
+absl::StatusOr<TokenHeader> ParseRaw(int64_t file_bytes, absl::string_view path) {
+  if (file_bytes % 2 != 0) {
+    return Bad(path, absl::StrFormat("%d bytes are no whole number of u16 tokens; it is cut at "
+                                     "byte %d or not of the format nanogpt-u16",
+                                     file_bytes, file_bytes - 1));
+  }
+  return TokenHeader{file_bytes / 2, 2, 0, 0};
+}
+
+int64_t LoadToken(const char* data, int bytes_per_token, int64_t index) {
+  if (bytes_per_token == 2) {
+    uint16_t token = 0;
+    std::memcpy(&token, data + 2 * index, sizeof(token));
+    return token;
+  }
+  uint32_t token = 0;
+  std::memcpy(&token, data + 4 * index, sizeof(token));
+  return token;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenFormat> TokenFormatFromName(absl::string_view name) {
+  if (name == "auto") {
+    return TokenFormat::kAuto;
+  }
+  if (name == "llmc") {
+    return TokenFormat::kLlmc;
+  }
+  if (name == "nanogpt-u16") {
+    return TokenFormat::kNanoGptU16;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("token format \"%s\" is unknown; allowed: auto, llmc, nanogpt-u16", name));
+}
+
+absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t file_bytes,
+                                             absl::string_view path, TokenFormat format) {
+  if (file_bytes == 0) {
+    return Bad(path, "it is empty");
+  }
+  if (format == TokenFormat::kNanoGptU16) {
+    return ParseRaw(file_bytes, path);
+  }
+  if (file_bytes < kTokenHeaderBytes || head.size() < static_cast<size_t>(kTokenHeaderBytes)) {
+    return Bad(path, absl::StrFormat("it ends at byte %d, inside the 1024-byte header (raw u16 "
+                                     "tokens need data.format nanogpt-u16)",
+                                     file_bytes));
+  }
+  TokenHeader header;
+  header.data_offset = kTokenHeaderBytes;
+  const int32_t magic = Word(head, 0);
+  int32_t version_wanted = 0;
+  if (magic == kTokenMagicU16) {
+    header.bytes_per_token = 2;
+    version_wanted = kTokenVersionU16;
+  } else if (magic == kTokenMagicU32) {
+    header.bytes_per_token = 4;
+    version_wanted = kTokenVersionU32;
+  } else {
+    return Bad(path, absl::StrFormat("the magic at byte 0 is %d, want %d (u16) or %d (u32); raw "
+                                     "u16 tokens need data.format nanogpt-u16",
+                                     magic, kTokenMagicU16, kTokenMagicU32));
+  }
+  if (Word(head, 1) != version_wanted) {
+    return Bad(path, absl::StrFormat("the version at byte 4 is %d, want %d", Word(head, 1),
+                                     version_wanted));
+  }
+  header.tokens = Word(head, 2);
+  if (header.tokens < 0) {
+    return Bad(path, absl::StrFormat("the token count at byte 8 is %d", header.tokens));
+  }
+  const int64_t want = kTokenHeaderBytes + header.tokens * header.bytes_per_token;
+  if (file_bytes != want) {
+    return Bad(path, absl::StrFormat("it %s at byte %d; its header promises %d tokens, %d bytes",
+                                     file_bytes < want ? "is truncated" : "goes on and ends",
+                                     file_bytes, header.tokens, want));
+  }
+  // llm.c leaves the word 0. Anything that cannot be a vocabulary is somebody else's use of it.
+  const int64_t vocabulary = Word(head, 3);
+  const int64_t ids = header.bytes_per_token == 2 ? 65536 : kTokensMax;
+  header.vocabulary = vocabulary > 0 && vocabulary <= ids ? vocabulary : 0;
+  return header;
+}
+
+std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary) {
+  DT_CHECK(tokens >= 0 && tokens <= kTokensMax) << tokens << " tokens";
+  DT_CHECK(vocabulary >= 0 && vocabulary <= 65536) << "vocabulary " << vocabulary;
+  std::string header(static_cast<size_t>(kTokenHeaderBytes), '\0');
+  const int32_t words[] = {kTokenMagicU16, kTokenVersionU16, static_cast<int32_t>(tokens),
+                           static_cast<int32_t>(vocabulary)};
+  std::memcpy(header.data(), words, sizeof(words));
+  return header;
+}
+
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, TokenFormat format) {
+  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY);
+  if (!fd.ok()) {
+    return Annotate(fd.status(), "token file");
+  }
+  struct stat info {};
+  if (fstat(fd->get(), &info) != 0) {
+    return ErrnoStatus(errno, absl::StrFormat("token file %s", path));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return Bad(path, "it is not a regular file");
+  }
+  TokenFile file;
+  file.path_ = path;
+  const auto bytes = static_cast<int64_t>(info.st_size);
+  if (bytes > 0) {
+    void* map = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, fd->get(), 0);
+    if (map == MAP_FAILED) {
+      return ErrnoStatus(errno, absl::StrFormat("cannot map token file %s", path));
+    }
+    file.map_ = map;
+    file.map_bytes_ = static_cast<size_t>(bytes);
+  }
+  const size_t head = std::min(file.map_bytes_, static_cast<size_t>(kTokenHeaderBytes));
+  DT_ASSIGN_OR_RETURN(file.header_, ParseTokenHeader({static_cast<const char*>(file.map_), head},
+                                                     bytes, path, format));
+  return file;
+}
+
+TokenFile::TokenFile(TokenFile&& other) noexcept { *this = std::move(other); }
+
+TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(header_, other.header_);
+  std::swap(map_, other.map_);
+  std::swap(map_bytes_, other.map_bytes_);
+  return *this;
+}
+
+TokenFile::~TokenFile() {
+  if (map_ != nullptr) {
+    munmap(map_, map_bytes_);
+  }
+}
+
+void TokenFile::Copy(int64_t begin, int64_t count, int64_t* out) const {
+  DT_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count)
+      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path_;
+  const char* data = static_cast<const char*>(map_) + header_.data_offset;
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = LoadToken(data, header_.bytes_per_token, begin + i);
+  }
+}
+
+absl::Status TokenFile::CheckIds(int64_t begin, int64_t count, int64_t vocabulary) const {
+  DT_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count)
+      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path_;
+  const char* data = static_cast<const char*>(map_) + header_.data_offset;
+  for (int64_t i = begin; i < begin + count; ++i) {
+    const int64_t id = LoadToken(data, header_.bytes_per_token, i);
+    if (id >= vocabulary) {
+      return Bad(path_, absl::StrFormat("token %d (byte %d) is %d, not below the vocabulary of %d; "
+                                        "is it of another tokenizer?",
+                                        i, header_.data_offset + i * header_.bytes_per_token, id,
+                                        vocabulary));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,76 @@
+// Token files: read-only, memory-mapped. docs/DATA_FORMAT.md describes the formats.
+//
+// Errors name the file and the byte offset at which it stops being one. A file that is truncated
+// while it is mapped ends the process with SIGBUS (as with any mmap): replace token files by
+// renaming, never in place. Thread-safe after Open.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtrain::plan {
+
+enum class TokenFormat {
+  kAuto,        // llm.c u16 or u32, by the header's magic.
+  kLlmc,        // The same, spelled out.
+  kNanoGptU16,  // Raw u16 without a header; cannot be recognised.
+};
+// "auto", "llmc", "nanogpt-u16" (data.format); InvalidArgument for another name.
+absl::StatusOr<TokenFormat> TokenFormatFromName(absl::string_view name);
+
+// The llm.c header: 256 int32. Word 3 is reserved there; dtrain's files keep the vocabulary in it.
+inline constexpr int64_t kTokenHeaderBytes = 1024;
+inline constexpr int32_t kTokenMagicU16 = 20240520;
+inline constexpr int32_t kTokenVersionU16 = 1;
+inline constexpr int32_t kTokenMagicU32 = 20240801;
+inline constexpr int32_t kTokenVersionU32 = 7;
+inline constexpr int64_t kTokensMax = (int64_t{1} << 31) - 1;  // The header's count is an int32.
+
+// What a header says, checked against the file's size.
+struct TokenHeader {
+  int64_t tokens = 0;
+  int bytes_per_token = 0;  // 2 or 4.
+  int64_t data_offset = 0;  // In bytes.
+  int64_t vocabulary = 0;   // 0: the file does not say.
+};
+
+// Reads the header of a file of `file_bytes` bytes that starts with `head` (at least
+// min(file_bytes, 1024) bytes of it). Pure; any input is safe. InvalidArgument names `path`.
+absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t file_bytes,
+                                             absl::string_view path, TokenFormat format);
+// The 1024 bytes of a u16 header. REQUIRES: 0 <= tokens <= kTokensMax, 0 <= vocabulary <= 65536.
+std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary);
+
+class TokenFile {
+ public:
+  // NotFound (no such file), InvalidArgument (empty, truncated, not of `format`).
+  static absl::StatusOr<TokenFile> Open(const std::string& path,
+                                        TokenFormat format = TokenFormat::kAuto);
+  TokenFile(TokenFile&& other) noexcept;
+  TokenFile& operator=(TokenFile&& other) noexcept;
+  ~TokenFile();
+
+  const std::string& path() const { return path_; }
+  int64_t tokens() const { return header_.tokens; }
+  const TokenHeader& header() const { return header_; }
+
+  // The tokens [begin, begin + count) as int64, the index type of LibTorch.
+  // REQUIRES: 0 <= begin, 0 <= count, begin + count <= tokens().
+  void Copy(int64_t begin, int64_t count, int64_t* out) const;
+  // InvalidArgument naming file, token offset and id when one of the tokens [begin, begin + count)
+  // is not below `vocabulary`. Reads every page of the range.
+  absl::Status CheckIds(int64_t begin, int64_t count, int64_t vocabulary) const;
+  absl::Status CheckIds(int64_t vocabulary) const { return CheckIds(0, tokens(), vocabulary); }
+
+ private:
+  TokenFile() = default;
+  std::string path_;
+  TokenHeader header_;
+  void* map_ = nullptr;
+  size_t map_bytes_ = 0;
+};
+
+}  // namespace dtrain::plan

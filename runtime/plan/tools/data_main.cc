@@ -1,0 +1,131 @@
+// dtrain-data: makes and shows token files. `dtrain data ...` runs it.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/plan/prepare_corpus.h"
+#include "runtime/plan/token_file.h"
+#include "runtime/plan/tools/tool_main.h"
+
+namespace dtrain::plan {
+namespace {
+
+constexpr const char* kDefaultFolder = "/usr/include";
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+struct PrepareArguments {
+  PrepareOptions options;
+  double max_megabytes = 64;
+};
+
+absl::Status Prepare(PrepareArguments arguments) {
+  PrepareOptions& options = arguments.options;
+  if (options.folders.empty()) {
+    options.folders = {kDefaultFolder};
+    if (options.extensions.empty()) {
+      options.extensions = {".h", ".hpp", ".hh", ".hxx", ""};
+    }
+  }
+  for (std::string& extension : options.extensions) {
+    extension = extension == "none"                        ? ""
+                : extension.empty() || extension[0] == '.' ? extension
+                                                           : "." + extension;
+  }
+  if (!(arguments.max_megabytes > 0 && arguments.max_megabytes < 2048)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--max-mb is %g; it must be above 0 and below 2048", arguments.max_megabytes));
+  }
+  options.bytes_max = static_cast<int64_t>(arguments.max_megabytes * 1048576.0);
+  DT_ASSIGN_OR_RETURN(const PrepareReport report, PrepareCorpus(options));
+  Print(PrepareTable(report));
+  return absl::OkStatus();
+}
+
+// Bytes as a reader can see them.
+std::string Visible(const std::vector<int64_t>& tokens) {
+  std::string text;
+  for (const int64_t token : tokens) {
+    const auto byte = static_cast<char>(token);
+    text += byte == '\n'               ? "\\n"
+            : byte == '\0'             ? "\\0"
+            : byte >= 32 && byte < 127 ? std::string(1, byte)
+                                       : ".";
+  }
+  return text;
+}
+
+absl::Status Show(const std::string& path, const std::string& format_name, int64_t head) {
+  DT_ASSIGN_OR_RETURN(const TokenFormat format, TokenFormatFromName(format_name));
+  DT_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(path, format));
+  const TokenHeader& header = file.header();
+  const int64_t count = std::min(head, file.tokens());
+  std::vector<int64_t> tokens(static_cast<size_t>(count));
+  file.Copy(0, count, tokens.data());
+  std::string ids;
+  for (const int64_t token : tokens) {
+    absl::StrAppendFormat(&ids, "%s%d", ids.empty() ? "" : " ", token);
+  }
+  Print(absl::StrFormat(
+      "file        %s\nformat      %s, u%d\ntokens      %d\nvocabulary  %s\nhead        %s\n", path,
+      header.data_offset == 0 ? "nanogpt (no header)" : "llm.c", 8 * header.bytes_per_token,
+      header.tokens,
+      header.vocabulary == 0 ? "not stated" : absl::StrFormat("%d", header.vocabulary), ids));
+  if (header.vocabulary == 256) {
+    Print(absl::StrFormat("as text     %s\n", Visible(tokens)));
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Makes and shows token files.\n\nExamples:\n"
+      "  dtrain data prepare --out data              C and C++ headers of /usr/include\n"
+      "  dtrain data prepare --out data ~/books      every text file below a folder\n"
+      "  dtrain data show data/train.bin\n",
+      "dtrain data");
+  app.require_subcommand(1);
+
+  PrepareArguments prepare;
+  CLI::App* prepare_app = app.add_subcommand(
+      "prepare", "Write byte-level train.bin and val.bin from text files (vocabulary 256)");
+  prepare_app->add_option("folders", prepare.options.folders,
+                          "Folders with text; none: the C and C++ headers of /usr/include");
+  prepare_app->add_option("--out", prepare.options.out, "Folder for the token files")->required();
+  prepare_app
+      ->add_option("--ext", prepare.options.extensions,
+                   "Extensions wanted, as in --ext h,txt,none (none: names without one)")
+      ->delimiter(',');
+  prepare_app->add_option("--max-mb", prepare.max_megabytes, "Most text to take, in MiB")
+      ->capture_default_str();
+  prepare_app
+      ->add_option("--max-file-bytes", prepare.options.file_bytes_max, "Leave out longer files")
+      ->capture_default_str();
+  prepare_app
+      ->add_option("--validation-percent", prepare.options.validation_percent,
+                   "Share of the files for validation")
+      ->capture_default_str();
+
+  std::string path;
+  std::string format = "auto";
+  int64_t head = 32;
+  CLI::App* show_app = app.add_subcommand("show", "Print a token file's format, size and head");
+  show_app->add_option("file", path, "Token file")->required();
+  show_app->add_option("--format", format, "auto, llmc or nanogpt-u16")->capture_default_str();
+  show_app->add_option("--head", head, "Tokens to print")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 100000));
+
+  if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {
+    return code;
+  }
+  return Finish("dtrain data", prepare_app->parsed() ? Prepare(prepare) : Show(path, format, head));
+}
+
+}  // namespace
+}  // namespace dtrain::plan
+
+int main(int argc, char** argv) { return dtrain::plan::Main(argc, argv); }
