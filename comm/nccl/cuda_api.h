@@ -1,0 +1,61 @@
+// The CudaApi seam: the few CUDA runtime calls that the NCCL group and the runtime's staging need.
+//
+// The real twin lives in the CUDA plugin; the fake runs each stream as an in-order queue on a
+// thread. Handles are CUDA's own (cudaStream_t, cudaEvent_t) under opaque names. Thread-safe, as
+// CUDA is; the current device is a property of the calling thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace dtrain::comm {
+
+struct CudaStream;  // Opaque: what cudaStream_t points to. Null is the default stream.
+struct CudaEvent;   // Opaque: what cudaEvent_t points to.
+
+// Values of cudaError_t; any other value is an error that ErrorString explains.
+enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kNotReady = 600 };
+
+class CudaApi {
+ public:
+  virtual ~CudaApi() = default;
+
+  // "CUDA runtime 13.0, driver 13.0 (/path/libcudart.so.13)": for reports.
+  virtual std::string Description() = 0;
+  // "cudaErrorNoDevice: no CUDA-capable device is detected".
+  virtual std::string ErrorString(CudaResult result) = 0;
+
+  virtual CudaResult DeviceCount(int* count) = 0;
+  // Of the calling thread.
+  virtual CudaResult SetDevice(int device) = 0;
+  // Free and total bytes of the current device.
+  virtual CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
+
+  // Does not synchronise with the default stream. `high_priority`: its blocks are scheduled first.
+  virtual CudaResult StreamCreate(CudaStream** stream, bool high_priority) = 0;
+  virtual CudaResult StreamDestroy(CudaStream* stream) = 0;
+  // Blocks the host until `stream` is empty.
+  virtual CudaResult StreamSynchronize(CudaStream* stream) = 0;
+  // Later work on `stream` waits for what `event` has recorded; does not block the host.
+  virtual CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) = 0;
+
+  // `timing`: ElapsedMs may be asked; without it recording is cheaper.
+  virtual CudaResult EventCreate(CudaEvent** event, bool timing) = 0;
+  virtual CudaResult EventDestroy(CudaEvent* event) = 0;
+  virtual CudaResult EventRecord(CudaEvent* event, CudaStream* stream) = 0;
+  // kNotReady until the work recorded is done.
+  virtual CudaResult EventQuery(CudaEvent* event) = 0;
+  virtual CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) = 0;
+
+  // The direction follows from the pointers (unified addressing).
+  virtual CudaResult CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) = 0;
+  virtual CudaResult FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) = 0;
+  virtual CudaResult MallocDevice(void** data, size_t bytes) = 0;
+  virtual CudaResult FreeDevice(void* data) = 0;
+  // Page-locked host memory that every device can reach.
+  virtual CudaResult MallocPinned(void** data, size_t bytes) = 0;
+  virtual CudaResult FreePinned(void* data) = 0;
+};
+
+}  // namespace dtrain::comm

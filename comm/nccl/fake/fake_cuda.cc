@@ -1,0 +1,245 @@
+#include "comm/nccl/fake/fake_cuda.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/nccl/fake/fake_stream.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr auto kInvalidHandle = static_cast<CudaResult>(400);  // cudaErrorInvalidResourceHandle.
+constexpr auto kNoMemory = static_cast<CudaResult>(2);         // cudaErrorMemoryAllocation.
+constexpr auto kInvalidDevice = static_cast<CudaResult>(101);
+
+}  // namespace
+
+FakeCuda::FakeCuda(int devices) : devices_(devices) {
+  streams_.emplace(nullptr, std::make_shared<FakeStream>());
+}
+
+FakeCuda::~FakeCuda() {
+  stopping_ = true;
+  streams_.clear();  // Joins: operations see stopping_ and end.
+  retired_.clear();
+  for (auto& [data, bytes] : device_blocks_) {
+    std::free(data);
+  }
+  for (auto& [data, bytes] : pinned_blocks_) {
+    std::free(data);
+  }
+}
+
+std::string FakeCuda::Description() { return "fake CUDA"; }
+
+std::string FakeCuda::ErrorString(CudaResult result) {
+  switch (result) {
+    case CudaResult::kSuccess:
+      return "cudaSuccess: no error";
+    case CudaResult::kInvalidValue:
+      return "cudaErrorInvalidValue: invalid argument";
+    case CudaResult::kNotReady:
+      return "cudaErrorNotReady: device not ready";
+    default:
+      return absl::StrCat("fake CUDA error ", static_cast<int>(result));
+  }
+}
+
+CudaResult FakeCuda::DeviceCount(int* count) {
+  *count = devices_;
+  return CudaResult::kSuccess;
+}
+CudaResult FakeCuda::SetDevice(int device) {
+  return device >= 0 && device < devices_ ? CudaResult::kSuccess : kInvalidDevice;
+}
+CudaResult FakeCuda::MemoryInfo(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = *total_bytes = size_t{1} << 30;
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::StreamCreate(CudaStream** stream, bool /*high_priority*/) {
+  auto made = std::make_shared<FakeStream>();
+  std::lock_guard lock(mutex_);
+  *stream = reinterpret_cast<CudaStream*>(made.get());
+  streams_.emplace(*stream, std::move(made));
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::StreamDestroy(CudaStream* stream) {
+  std::lock_guard lock(mutex_);
+  const auto found = streams_.find(stream);
+  if (stream == nullptr || found == streams_.end()) {
+    violations_.push_back("cudaStreamDestroy of a stream that does not exist");
+    return kInvalidHandle;
+  }
+  retired_.push_back(std::move(found->second));  // As in CUDA, queued work still runs.
+  streams_.erase(found);
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::StreamSynchronize(CudaStream* stream) {
+  const auto found = Find(stream);
+  if (found == nullptr) {
+    return Violation("cudaStreamSynchronize of a stream that does not exist");
+  }
+  found->Synchronize();
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
+  auto found = Find(event);
+  if (found == nullptr) {
+    return Violation("cudaStreamWaitEvent on an event that does not exist");
+  }
+  std::unique_lock lock(found->mutex);
+  const uint64_t target = found->recorded;
+  lock.unlock();
+  return Enqueue(stream, [this, found, target] {
+    std::unique_lock wait(found->mutex);
+    while (found->done < target && !stopping_) {
+      found->changed.wait_for(wait, std::chrono::milliseconds(2));
+    }
+  });
+}
+
+CudaResult FakeCuda::EventCreate(CudaEvent** event, bool /*timing*/) {
+  auto made = std::make_shared<FakeEvent>();
+  std::lock_guard lock(mutex_);
+  *event = reinterpret_cast<CudaEvent*>(made.get());
+  events_.emplace(*event, std::move(made));
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::EventDestroy(CudaEvent* event) {
+  std::lock_guard lock(mutex_);
+  if (events_.erase(event) == 0) {
+    violations_.push_back("cudaEventDestroy of an event that does not exist");
+    return kInvalidHandle;
+  }
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
+  auto found = Find(event);
+  if (found == nullptr) {
+    return Violation("cudaEventRecord of an event that does not exist");
+  }
+  std::unique_lock lock(found->mutex);
+  const uint64_t target = ++found->recorded;
+  lock.unlock();
+  return Enqueue(stream, [found, target] {
+    std::lock_guard done(found->mutex);
+    found->done = target;
+    found->done_at = std::chrono::steady_clock::now();
+    found->changed.notify_all();
+  });
+}
+
+CudaResult FakeCuda::EventQuery(CudaEvent* event) {
+  const auto found = Find(event);
+  if (found == nullptr) {
+    return Violation("cudaEventQuery of an event that does not exist");
+  }
+  std::lock_guard lock(found->mutex);
+  return found->done == found->recorded ? CudaResult::kSuccess : CudaResult::kNotReady;
+}
+
+CudaResult FakeCuda::ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) {
+  const auto first = Find(start);
+  const auto last = Find(end);
+  if (first == nullptr || last == nullptr) {
+    return Violation("cudaEventElapsedTime of an event that does not exist");
+  }
+  std::scoped_lock lock(first->mutex, last->mutex);
+  *milliseconds = std::chrono::duration<float, std::milli>(last->done_at - first->done_at).count();
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) {
+  return Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+}
+CudaResult FakeCuda::FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) {
+  return Enqueue(stream, [=] { std::memset(data, value, bytes); });
+}
+
+CudaResult FakeCuda::Malloc(std::map<char*, size_t>& blocks, void** data, size_t bytes) {
+  *data = std::malloc(bytes);
+  if (*data == nullptr) {
+    return kNoMemory;
+  }
+  std::lock_guard lock(mutex_);
+  blocks.emplace(static_cast<char*>(*data), bytes);
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::Free(std::map<char*, size_t>& blocks, void* data, const char* what) {
+  std::lock_guard lock(mutex_);
+  if (blocks.erase(static_cast<char*>(data)) == 0) {
+    violations_.push_back(absl::StrCat(what, " of memory that it did not give"));
+    return CudaResult::kInvalidValue;
+  }
+  std::free(data);
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::MallocDevice(void** data, size_t bytes) {
+  return Malloc(device_blocks_, data, bytes);
+}
+CudaResult FakeCuda::FreeDevice(void* data) { return Free(device_blocks_, data, "cudaFree"); }
+CudaResult FakeCuda::MallocPinned(void** data, size_t bytes) {
+  return Malloc(pinned_blocks_, data, bytes);
+}
+CudaResult FakeCuda::FreePinned(void* data) { return Free(pinned_blocks_, data, "cudaFreeHost"); }
+
+CudaResult FakeCuda::Enqueue(CudaStream* stream, std::function<void()> operation) {
+  const auto found = Find(stream);
+  if (found == nullptr) {
+    return Violation("work queued on a stream that does not exist");
+  }
+  found->Push(std::move(operation));
+  return CudaResult::kSuccess;
+}
+
+bool FakeCuda::IsDeviceMemory(const void* data, size_t bytes) const {
+  std::lock_guard lock(mutex_);
+  const char* const first = static_cast<const char*>(data);
+  auto after = device_blocks_.upper_bound(const_cast<char*>(first));
+  if (after == device_blocks_.begin()) {
+    return false;
+  }
+  --after;
+  return first + bytes <= after->first + after->second;
+}
+
+std::vector<std::string> FakeCuda::violations() const {
+  std::lock_guard lock(mutex_);
+  return violations_;
+}
+
+int FakeCuda::live_handles() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(streams_.size() - 1 + events_.size() + device_blocks_.size() +
+                          pinned_blocks_.size());
+}
+
+std::shared_ptr<FakeStream> FakeCuda::Find(CudaStream* stream) {
+  std::lock_guard lock(mutex_);
+  const auto found = streams_.find(stream);
+  return found == streams_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<FakeEvent> FakeCuda::Find(CudaEvent* event) {
+  std::lock_guard lock(mutex_);
+  const auto found = events_.find(event);
+  return found == events_.end() ? nullptr : found->second;
+}
+
+CudaResult FakeCuda::Violation(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  violations_.push_back(text);
+  return kInvalidHandle;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,114 @@
+// The wire of the NCCL fake: shared memory that forked processes inherit, and the byte movement of
+// one communicator over it.
+//
+// A collective whose ranks disagree (kind, count, type, operation, root) never ends, as with NCCL,
+// until the caller's `stopped` says so.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/nccl/nccl_api.h"
+
+namespace dtrain::comm {
+
+inline constexpr int kFakeRanksMax = 4;
+inline constexpr int kFakeCommsMax = 8;
+inline constexpr size_t kFakeChunkBytes = 16 << 10;
+
+enum class FakeKind : int { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kReceive };
+
+// What all ranks must agree on.
+struct FakeDescriptor {
+  FakeKind kind = FakeKind::kAllReduce;
+  NcclDType dtype = NcclDType::kFloat32;
+  int op = 0;    // Pre-multiplied sums are one value: their scalars may differ.
+  int root = 0;  // 0 when there is none.
+  uint64_t count = 0;
+  bool operator==(const FakeDescriptor&) const = default;
+};
+
+struct FakeOperation {
+  FakeDescriptor descriptor;
+  const char* send = nullptr;
+  char* receive = nullptr;
+  int peer = 0;         // Of kSend and kReceive.
+  double factor = 1.0;  // Of a pre-multiplied sum.
+};
+
+struct FakeMailbox {
+  std::atomic<int> full;
+  uint64_t count;  // Of the whole message.
+  NcclDType dtype;
+  char data[kFakeChunkBytes];
+};
+
+struct FakeSharedComm {
+  std::atomic<int> ranks;
+  std::atomic<int> joined;
+  std::atomic<int> finalized;
+  std::atomic<uint64_t> arrived[kFakeRanksMax];
+  FakeDescriptor described[kFakeRanksMax];
+  char parts[kFakeRanksMax][kFakeChunkBytes];
+  FakeMailbox mail[kFakeRanksMax][kFakeRanksMax];  // [from][to]
+  // One split at most: colours and keys by rank, then the new communicator by its first rank.
+  std::atomic<int> split_posted;
+  int split_color[kFakeRanksMax];
+  int split_key[kFakeRanksMax];
+  std::atomic<int> split_comm[kFakeRanksMax];  // Index + 1; 0: not yet.
+};
+
+struct FakeShared {
+  std::atomic<int> comms_used;
+  FakeSharedComm comms[kFakeCommsMax];
+};
+
+// Owns the mapping. Make it before fork.
+class FakeFabric {
+ public:
+  FakeFabric();
+  FakeFabric(const FakeFabric&) = delete;
+  FakeFabric& operator=(const FakeFabric&) = delete;
+  ~FakeFabric();
+  FakeShared& shared() { return *shared_; }
+
+ private:
+  FakeShared* shared_;
+};
+
+// One rank's end of a communicator. Used by one stream thread at a time.
+class FakeExchange {
+ public:
+  FakeExchange(FakeSharedComm* comm, int rank, int ranks, std::function<bool()> stopped)
+      : comm_(comm), rank_(rank), ranks_(ranks), stopped_(std::move(stopped)) {}
+
+  // Runs to the end, or until stopped. REQUIRES: a collective kind.
+  void Collective(const FakeOperation& operation);
+  // Sends and receives that make progress together (one NCCL group); of several with the same peer
+  // the first goes first.
+  void PointToPoint(const std::vector<FakeOperation>& operations);
+  // Never ends by itself.
+  void Hang();
+
+ private:
+  bool Barrier();
+  bool Agree(const FakeDescriptor& descriptor);
+  void AllReduce(const FakeOperation& operation);
+  void ReduceScatter(const FakeOperation& operation);
+  void AllGather(const FakeOperation& operation);
+  void Broadcast(const FakeOperation& operation);
+  void PostPart(const FakeOperation& operation, const char* from, size_t count);
+  void ReducePosted(const FakeOperation& operation, char* to, size_t count);
+
+  FakeSharedComm* const comm_;
+  const int rank_;
+  const int ranks_;
+  const std::function<bool()> stopped_;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace dtrain::comm

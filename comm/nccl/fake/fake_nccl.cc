@@ -1,0 +1,309 @@
+#include "comm/nccl/fake/fake_nccl.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/nccl/fake/fake_math.h"
+#include "comm/nccl/fake/fake_nccl_comm.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+// Joins the communicator at `index` of the fabric.
+void Join(FakeNcclComm& comm, FakeShared& shared, int index) {
+  comm.shared = &shared.comms[index];
+  comm.shared->ranks = comm.ranks;
+  ++comm.shared->joined;
+}
+
+// Whether every rank of the parent has called CommSplit and this rank knows its new communicator.
+bool AdvanceSplit(FakeNcclComm& comm, FakeShared& fabric) {
+  FakeNcclComm& parent = *comm.split_from;
+  FakeSharedComm& shared = *parent.shared;
+  if (shared.split_posted < parent.ranks) {
+    return false;
+  }
+  int first = -1;
+  for (int rank = 0; rank < parent.ranks; ++rank) {
+    if (shared.split_color[rank] != comm.split_color) {
+      continue;
+    }
+    first = first < 0 ? rank : first;
+    ++comm.ranks;
+    const auto order = std::make_pair(shared.split_key[rank], rank);
+    comm.rank += order < std::make_pair(shared.split_key[parent.rank], parent.rank) ? 1 : 0;
+  }
+  if (first == parent.rank) {
+    shared.split_comm[first] = ++fabric.comms_used;
+  }
+  const int made = shared.split_comm[first];
+  if (made == 0) {
+    comm.ranks = comm.rank = 0;
+    return false;
+  }
+  Join(comm, fabric, made - 1);
+  comm.split_from = nullptr;
+  return true;
+}
+
+}  // namespace
+
+FakeNccl::FakeNccl(FakeFabric* fabric, FakeCuda* cuda, FakeNcclFaults faults)
+    : fabric_(fabric), cuda_(cuda), faults_(faults) {}
+
+FakeNccl::~FakeNccl() {
+  stopping_ = true;
+  std::lock_guard lock(mutex_);
+  for (auto& [handle, comm] : comms_) {
+    comm->aborted = true;
+  }
+}
+
+std::string FakeNccl::Description() { return "fake NCCL 2.28.9"; }
+
+std::string FakeNccl::ErrorString(NcclResult result) {
+  switch (result) {
+    case NcclResult::kSuccess:
+      return "no error";
+    case NcclResult::kUnhandledCudaError:
+      return "unhandled cuda error";
+    case NcclResult::kSystemError:
+      return "unhandled system error";
+    case NcclResult::kInternalError:
+      return "internal error";
+    case NcclResult::kInvalidArgument:
+      return "invalid argument";
+    case NcclResult::kInvalidUsage:
+      return "invalid usage";
+    case NcclResult::kRemoteError:
+      return "remote process exited or there was a network error";
+    case NcclResult::kInProgress:
+      return "NCCL operation in progress";
+  }
+  return "?";
+}
+
+std::string FakeNccl::LastError(NcclComm* comm) {
+  const auto found = Find(comm, "LastError");
+  return found != nullptr && found->error.load() != NcclResult::kSuccess ? "injected fault" : "";
+}
+
+NcclResult FakeNccl::GetVersion(int* version) {
+  *version = 22809;
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::GetUniqueId(NcclUniqueId* id) {
+  const int index = fabric_->shared().comms_used++;
+  if (index >= kFakeCommsMax) {
+    return Violation("more communicators than the fake has");
+  }
+  id->fill(0);
+  (*id)[0] = 'F';
+  (*id)[1] = static_cast<char>(index);
+  return NcclResult::kSuccess;
+}
+
+NcclComm* FakeNccl::Add(std::shared_ptr<FakeNcclComm> comm) {
+  comm->polls_left = faults_.polls_in_progress;
+  auto* const handle = reinterpret_cast<NcclComm*>(comm.get());
+  std::lock_guard lock(mutex_);
+  comms_.emplace(handle, std::move(comm));
+  return handle;
+}
+
+NcclResult FakeNccl::CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id,
+                                        int rank, const char* /*name*/) {
+  if (id[0] != 'F' || ranks < 1 || ranks > kFakeRanksMax || rank < 0 || rank >= ranks) {
+    return NcclResult::kInvalidArgument;
+  }
+  auto made = std::make_shared<FakeNcclComm>();
+  made->rank = rank;
+  made->ranks = ranks;
+  Join(*made, fabric_->shared(), id[1]);
+  *comm = Add(std::move(made));
+  return NcclResult::kInProgress;
+}
+
+NcclResult FakeNccl::CommGetAsyncError(NcclComm* handle, NcclResult* error) {
+  const Use use(this, handle, "CommGetAsyncError");
+  FakeNcclComm* const comm = use.comm().get();
+  if (comm == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  if (comm->error.load() != NcclResult::kSuccess) {
+    *error = comm->error;
+    return NcclResult::kSuccess;
+  }
+  *error = NcclResult::kInProgress;
+  if (faults_.init_hangs ||
+      (comm->split_from != nullptr && !AdvanceSplit(*comm, fabric_->shared()))) {
+    return NcclResult::kSuccess;
+  }
+  const int arrived = comm->finalizing ? comm->shared->finalized : comm->shared->joined;
+  if (arrived < comm->ranks || comm->polls_left-- > 0) {
+    return NcclResult::kSuccess;
+  }
+  comm->polls_left = 0;
+  if (!comm->ready) {
+    comm->exchange = std::make_unique<FakeExchange>(
+        comm->shared, comm->rank, comm->ranks,
+        [this, comm] { return comm->aborted || stopping_ || cuda_->stopping(); });
+    comm->ready = true;
+  }
+  *error = NcclResult::kSuccess;
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::CommFinalize(NcclComm* handle) {
+  const Use use(this, handle, "CommFinalize");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  use.comm()->finalizing = true;
+  ++use.comm()->shared->finalized;
+  use.comm()->polls_left = faults_.polls_in_progress;
+  return NcclResult::kInProgress;
+}
+
+NcclResult FakeNccl::CommDestroy(NcclComm* handle) {
+  const Use use(this, handle, "CommDestroy");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  if (!use.comm()->finalizing) {
+    Violation("CommDestroy before CommFinalize");
+  }
+  if (!use.comm()->registrations.empty()) {
+    Violation("CommDestroy with registered buffers");
+  }
+  if (!use.comm()->factors.empty()) {
+    Violation("CommDestroy with reduction operators");
+  }
+  std::lock_guard lock(mutex_);
+  comms_.erase(handle);
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::CommAbort(NcclComm* handle) {
+  const Use use(this, handle, "CommAbort");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  if (!use.comm()->registrations.empty()) {
+    Violation("CommAbort with registered buffers");
+  }
+  use.comm()->aborted = true;
+  ++aborts_;
+  std::lock_guard lock(mutex_);
+  comms_.erase(handle);
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::CommSplit(NcclComm* handle, int color, int key, NcclComm** split) {
+  const Use use(this, handle, "CommSplit");
+  if (use.comm() == nullptr || use.comm()->shared->split_posted == use.comm()->ranks) {
+    return Violation("CommSplit: the fake splits a communicator once");
+  }
+  FakeSharedComm& shared = *use.comm()->shared;
+  shared.split_color[use.comm()->rank] = color;
+  shared.split_key[use.comm()->rank] = key;
+  ++shared.split_posted;
+  auto made = std::make_shared<FakeNcclComm>();
+  made->split_from = use.comm();
+  made->split_color = color;
+  *split = Add(std::move(made));
+  return NcclResult::kInProgress;
+}
+
+NcclResult FakeNccl::CommShape(NcclComm* handle, int* rank, int* ranks) {
+  const Use use(this, handle, "CommShape");
+  if (use.comm() == nullptr || !use.comm()->ready) {
+    return NcclResult::kInvalidUsage;
+  }
+  *rank = use.comm()->rank;
+  *ranks = use.comm()->ranks;
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::CommRegister(NcclComm* handle, void* data, size_t bytes, void** result) {
+  const Use use(this, handle, "CommRegister");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  if (!cuda_->IsDeviceMemory(data, bytes)) {
+    return Violation("CommRegister of memory that is not the device's");
+  }
+  use.comm()->registrations.insert(data);
+  *result = data;
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::CommDeregister(NcclComm* handle, void* registration) {
+  const Use use(this, handle, "CommDeregister");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  if (use.comm()->registrations.erase(registration) == 0) {
+    return Violation("CommDeregister of what was not registered");
+  }
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::RedOpCreatePreMulSum(NcclReduceOp* op, const void* scalar, NcclDType dtype,
+                                          NcclComm* handle) {
+  const Use use(this, handle, "RedOpCreatePreMulSum");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  const int made = use.comm()->next_op++;
+  use.comm()->factors[made] = ReadScalar(dtype, scalar);
+  *op = static_cast<NcclReduceOp>(made);
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::RedOpDestroy(NcclReduceOp op, NcclComm* handle) {
+  const Use use(this, handle, "RedOpDestroy");
+  if (use.comm() == nullptr) {
+    return NcclResult::kInvalidUsage;
+  }
+  if (use.comm()->factors.erase(static_cast<int>(op)) == 0) {
+    return Violation("RedOpDestroy of an unknown operator");
+  }
+  return NcclResult::kSuccess;
+}
+
+std::vector<std::string> FakeNccl::violations() const {
+  std::lock_guard lock(mutex_);
+  return violations_;
+}
+std::vector<std::string> FakeNccl::calls() const {
+  std::lock_guard lock(mutex_);
+  return calls_;
+}
+int FakeNccl::live_comms() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(comms_.size());
+}
+
+std::shared_ptr<FakeNcclComm> FakeNccl::Find(NcclComm* comm, const char* call) {
+  std::lock_guard lock(mutex_);
+  if (std::string(call) != "CommGetAsyncError") {  // Polls would drown the rest.
+    calls_.emplace_back(call);
+  }
+  const auto found = comms_.find(comm);
+  if (found == comms_.end()) {
+    violations_.push_back(absl::StrCat(call, " on a communicator that does not exist"));
+    return nullptr;
+  }
+  return found->second;
+}
+
+NcclResult FakeNccl::Violation(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  violations_.push_back(text);
+  return NcclResult::kInvalidUsage;
+}
+
+}  // namespace dtrain::comm

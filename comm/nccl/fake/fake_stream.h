@@ -1,0 +1,44 @@
+// The pieces of FakeCuda: a stream (thread with an in-order queue) and an event.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace dtrain::comm {
+
+class FakeStream {
+ public:
+  FakeStream() : thread_([this] { Run(); }) {}
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+  // Runs what is queued, then joins. REQUIRES: operations that hang have been told to end.
+  ~FakeStream();
+
+  void Push(std::function<void()> operation);
+  // Blocks until everything queued so far has run.
+  void Synchronize();
+
+ private:
+  void Run();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> operations_;
+  bool running_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+struct FakeEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0;
+  uint64_t done = 0;
+  std::chrono::steady_clock::time_point done_at;
+};
+
+}  // namespace dtrain::comm

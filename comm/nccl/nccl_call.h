@@ -1,0 +1,24 @@
+// One collective of an NcclGroup on its way to the stream. Internal to the NCCL group.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/deadline.h"
+#include "comm/buffer.h"
+#include "comm/nccl/nccl_group.h"
+
+namespace dtrain::comm {
+
+struct NcclGroup::Call {
+  std::string what;
+  std::function<absl::Status(Deadline)> queue;  // Puts the work on the stream.
+  int peer = -1;
+  // The reduction's result, when its sum of squares is asked for.
+  Buffer result;
+  bool result_is_part = false;  // Of a reduce-scatter: the ranks' sums are added up.
+  double* sum_of_squares = nullptr;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,242 @@
+// The collectives of NcclGroup: what each checks and puts on the stream.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "comm/nccl/nccl_call.h"
+#include "comm/nccl/nccl_group.h"
+#include "comm/nccl/nccl_status.h"
+
+namespace dtrain::comm {
+namespace {
+
+std::string Describe(absl::string_view kind, const Buffer& buffer, absl::string_view detail,
+                     const CollectiveOptions& options) {
+  std::string text = absl::StrCat(kind, " of ", buffer.count(), " ", DTypeName(buffer.dtype));
+  if (!detail.empty()) {
+    absl::StrAppend(&text, " (", detail, ")");
+  }
+  if (!options.name.empty()) {
+    absl::StrAppend(&text, " \"", options.name, "\"");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status NcclGroup::CheckBuffer(absl::string_view what, const Buffer& buffer) const {
+  if (buffer.device.kind != DeviceKind::kCuda || buffer.device.index != options_.device) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s: the buffer is on %s %d; allowed: CUDA device %d", label_, what,
+        buffer.device.kind == DeviceKind::kCuda ? "CUDA device" : "host memory, index",
+        buffer.device.index, options_.device));
+  }
+  if (buffer.bytes % DTypeBytes(buffer.dtype) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s: %d bytes are not a multiple of %s's %d", label_, what,
+                        buffer.bytes, DTypeName(buffer.dtype), DTypeBytes(buffer.dtype)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::CheckReduction(absl::string_view what, const Buffer& buffer, ReduceOp op,
+                                       const CollectiveOptions& options) const {
+  DT_RETURN_IF_ERROR(CheckBuffer(what, buffer));
+  if (op == ReduceOp::kAverage && !IsFloating(buffer.dtype)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s: average of %s; allowed: floating types", label_, what, DTypeName(buffer.dtype)));
+  }
+  if (options.wire_bf16 && buffer.dtype != DType::kBFloat16) {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s: %s: wire_bf16 of a %s buffer; NCCL sends the buffer's own type: give "
+                        "a bf16 buffer, or leave wire_bf16 off",
+                        label_, what, DTypeName(buffer.dtype)));
+  }
+  if (options.sum_of_squares != nullptr &&
+      (!IsFloating(buffer.dtype) || buffer.dtype == DType::kFloat64)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s: sum of squares of %s; allowed: fp32, bf16, fp16", label_, what,
+                        DTypeName(buffer.dtype)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::CheckParts(absl::string_view what, const Buffer& part,
+                                   const Buffer& whole) const {
+  DT_RETURN_IF_ERROR(CheckBuffer(what, part));
+  DT_RETURN_IF_ERROR(CheckBuffer(what, whole));
+  if (part.dtype != whole.dtype || part.bytes * static_cast<size_t>(size()) != whole.bytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s: a part of %d bytes %s and a whole of %d bytes %s; the whole must be %d parts of "
+        "the same type",
+        label_, what, part.bytes, DTypeName(part.dtype), whole.bytes, DTypeName(whole.dtype),
+        size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::CheckPeer(absl::string_view what, int peer) const {
+  if (peer < 0 || peer >= size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s: rank %d; allowed: 0 to %d", label_, what, peer, size() - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
+                                          const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("all_reduce", buffer, ReduceOpName(op), options);
+  DT_RETURN_IF_ERROR(CheckReduction(call.what, buffer, op, options));
+  call.result = buffer;
+  call.sum_of_squares = options.sum_of_squares;
+  call.queue = [=, this](Deadline deadline) -> absl::Status {
+    if (InOrder(buffer, op)) {
+      return OrderedAllReduce(buffer, op, deadline);
+    }
+    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
+    DT_ASSIGN_OR_RETURN(const NcclReduceOp reduction,
+                        communicator_->ReduceOperator(op, buffer.dtype, deadline));
+    return communicator_->Call(
+        "ncclAllReduce",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.AllReduce(buffer.data, buffer.data, buffer.count(), dtype, reduction, comm,
+                                stream_);
+        },
+        deadline);
+  };
+  return Start(call);
+}
+
+absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, ReduceOp op,
+                                              const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("reduce_scatter", input, ReduceOpName(op), options);
+  DT_RETURN_IF_ERROR(CheckReduction(call.what, input, op, options));
+  DT_RETURN_IF_ERROR(CheckParts(call.what, output, input));
+  call.result = output;
+  call.result_is_part = true;
+  call.sum_of_squares = options.sum_of_squares;
+  call.queue = [=, this](Deadline deadline) -> absl::Status {
+    if (InOrder(input, op)) {
+      return OrderedReduceScatter(input, output, op, deadline);
+    }
+    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(input.dtype));
+    DT_ASSIGN_OR_RETURN(const NcclReduceOp reduction,
+                        communicator_->ReduceOperator(op, input.dtype, deadline));
+    return communicator_->Call(
+        "ncclReduceScatter",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.ReduceScatter(input.data, output.data, output.count(), dtype, reduction, comm,
+                                    stream_);
+        },
+        deadline);
+  };
+  return Start(call);
+}
+
+absl::StatusOr<Work> NcclGroup::AllGather(Buffer input, Buffer output,
+                                          const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("all_gather", output, "", options);
+  DT_RETURN_IF_ERROR(CheckParts(call.what, input, output));
+  call.queue = [=, this](Deadline deadline) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(input.dtype));
+    return communicator_->Call(
+        "ncclAllGather",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.AllGather(input.data, output.data, input.count(), dtype, comm, stream_);
+        },
+        deadline);
+  };
+  return Start(call);
+}
+
+absl::StatusOr<Work> NcclGroup::Broadcast(Buffer buffer, int root,
+                                          const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("broadcast", buffer, absl::StrCat("from ", root), options);
+  DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
+  DT_RETURN_IF_ERROR(CheckPeer(call.what, root));
+  call.queue = [=, this](Deadline deadline) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
+    return communicator_->Call(
+        "ncclBroadcast",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.Broadcast(buffer.data, buffer.data, buffer.count(), dtype, root, comm,
+                                stream_);
+        },
+        deadline);
+  };
+  return Start(call);
+}
+
+absl::StatusOr<Work> NcclGroup::AllToAll(Buffer input, Buffer output,
+                                         const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("all_to_all", input, "", options);
+  DT_RETURN_IF_ERROR(CheckBuffer(call.what, input));
+  DT_RETURN_IF_ERROR(CheckBuffer(call.what, output));
+  if (input.bytes != output.bytes || input.dtype != output.dtype ||
+      input.count() % static_cast<size_t>(size()) != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s: input %d bytes, output %d bytes; allowed: equal, the same type, and a multiple of "
+        "%d ranks",
+        label_, call.what, input.bytes, output.bytes, size()));
+  }
+  call.queue = [=, this](Deadline deadline) {
+    return ExchangeParts(static_cast<char*>(input.data), static_cast<char*>(output.data),
+                         input.count() / static_cast<size_t>(size()), input.dtype, deadline);
+  };
+  return Start(call);
+}
+
+absl::StatusOr<Work> NcclGroup::Send(Buffer buffer, int peer, const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("send", buffer, absl::StrCat("to ", peer), options);
+  call.peer = peer;
+  DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
+  DT_RETURN_IF_ERROR(CheckPeer(call.what, peer));
+  call.queue = [=, this](Deadline deadline) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
+    return communicator_->Call(
+        "ncclSend",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.Send(buffer.data, buffer.count(), dtype, peer, comm, stream_);
+        },
+        deadline);
+  };
+  return Start(call);
+}
+
+absl::StatusOr<Work> NcclGroup::Receive(Buffer buffer, int peer, const CollectiveOptions& options) {
+  Call call;
+  call.what = Describe("receive", buffer, absl::StrCat("from ", peer), options);
+  call.peer = peer;
+  DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
+  DT_RETURN_IF_ERROR(CheckPeer(call.what, peer));
+  call.queue = [=, this](Deadline deadline) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
+    return communicator_->Call(
+        "ncclRecv",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.Recv(buffer.data, buffer.count(), dtype, peer, comm, stream_);
+        },
+        deadline);
+  };
+  return Start(call);
+}
+
+absl::Status NcclGroup::Barrier(Deadline deadline) {
+  // One number on the device; its value does not matter.
+  Buffer one;
+  one.data = scratch_->kernel_scratch();
+  one.bytes = sizeof(int32_t);
+  one.dtype = DType::kInt32;
+  one.device = {DeviceKind::kCuda, options_.device};
+  CollectiveOptions options;
+  options.name = "barrier";
+  DT_ASSIGN_OR_RETURN(const Work work, AllReduce(one, ReduceOp::kMax, options));
+  return work.Wait(deadline);
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,271 @@
+#include "comm/nccl/nccl_group.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/nccl/nccl_call.h"
+#include "comm/nccl/nccl_status.h"
+#include "comm/net/store.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr absl::Duration kDestructorBound = absl::Seconds(2);
+
+std::string StorePrefix(const GroupOptions& options) {
+  return absl::StrCat("nccl/", options.name, "/", options.epoch);
+}
+
+std::string Label(const GroupOptions& options) {
+  return absl::StrFormat("NCCL group %s (epoch %d, rank %d of %d)", options.name, options.epoch,
+                         options.rank, options.size);
+}
+
+// Rank 0 makes the unique id, the others read it; every rank says that it came.
+absl::StatusOr<NcclUniqueId> MeetForId(NcclApi& nccl, Store* store, const GroupOptions& options,
+                                       Deadline deadline) {
+  NcclUniqueId id = {};
+  if (options.rank == 0) {
+    DT_RETURN_IF_ERROR(NcclStatus(nccl, nccl.GetUniqueId(&id), nullptr, "ncclGetUniqueId"));
+  }
+  if (store == nullptr) {
+    return id;
+  }
+  const std::string prefix = StorePrefix(options);
+  const std::string key = absl::StrCat(prefix, "/id");
+  if (options.rank == 0) {
+    DT_RETURN_IF_ERROR(store->Set(key, absl::string_view(id.data(), id.size()), deadline));
+  }
+  DT_RETURN_IF_ERROR(
+      store->Set(RankKey(absl::StrCat(prefix, "/came"), options.rank), "", deadline));
+  DT_ASSIGN_OR_RETURN(const std::string bytes, store->Get(key, deadline));
+  if (bytes.size() != id.size()) {
+    return absl::InternalError(
+        absl::StrCat("the store's ", key, " holds ", bytes.size(), " bytes; expected ", id.size()));
+  }
+  std::memcpy(id.data(), bytes.data(), id.size());
+  return id;
+}
+
+// `status` of an initialisation, with the ranks that did not come when that is why.
+absl::Status ExplainInit(const absl::Status& status, Store* store, const GroupOptions& options) {
+  if (status.code() != absl::StatusCode::kDeadlineExceeded || store == nullptr) {
+    return status;
+  }
+  const auto missing = MissingRanks(*store, absl::StrCat(StorePrefix(options), "/came"),
+                                    options.size, Deadline::After(kStoreBound));
+  std::string known = "who came is unknown";
+  if (missing.ok()) {
+    known = missing->empty() ? "every rank came: NCCL's own bootstrap is stuck (check "
+                               "NCCL_SOCKET_IFNAME and firewalls)"
+                             : absl::StrCat("did not come: rank ", absl::StrJoin(*missing, ", "));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      status.message(), " (after ", absl::FormatDuration(options.connect_timeout), "); ", known));
+}
+
+// Deregisters when dropped; the communicator may be gone by then.
+class NcclRegistration final : public Registration {
+ public:
+  NcclRegistration(std::shared_ptr<NcclCommunicator> communicator, void* handle)
+      : communicator_(std::move(communicator)), handle_(handle) {}
+  ~NcclRegistration() override { communicator_->Deregister(handle_); }
+
+ private:
+  const std::shared_ptr<NcclCommunicator> communicator_;
+  void* const handle_;
+};
+
+}  // namespace
+
+NcclGroup::NcclGroup(const NcclSeams& seams, Store* store, NcclGroupOptions options)
+    : seams_(seams), store_(store), options_(std::move(options)), label_(Label(options_.group)) {}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclSeams& seams, Store* store,
+                                                             const NcclGroupOptions& options) {
+  const GroupOptions& group = options.group;
+  if (group.size < 1 || group.rank < 0 || group.rank >= group.size) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("NCCL group: rank %d of %d", group.rank, group.size));
+  }
+  if (store == nullptr && group.size > 1) {
+    return absl::InvalidArgumentError("NCCL group of more than one rank needs a store");
+  }
+  const Deadline deadline = Deadline::After(group.connect_timeout);
+  DT_RETURN_IF_ERROR(CudaStatus(*seams.cuda, seams.cuda->SetDevice(options.device),
+                                absl::StrCat("cudaSetDevice(", options.device, ")")));
+  std::unique_ptr<NcclGroup> made(new NcclGroup(seams, store, options));
+  const auto id = MeetForId(*seams.nccl, store, group, deadline);
+  if (!id.ok()) {
+    return ExplainInit(Annotate(id.status(), made->label_), store, group);
+  }
+  auto communicator =
+      NcclCommunicator::Create(seams.nccl, *id, group.rank, group.size, group.name, deadline);
+  if (!communicator.ok()) {
+    return ExplainInit(Annotate(communicator.status(), made->label_), store, group);
+  }
+  DT_RETURN_IF_ERROR(made->Begin(*std::move(communicator)));
+  return made;
+}
+
+absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator) {
+  communicator_ = std::move(communicator);
+  CudaApi& cuda = *seams_.cuda;
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.StreamCreate(&stream_, true), "cudaStreamCreate"));
+  DT_RETURN_IF_ERROR(
+      CudaStatus(cuda, cuda.EventCreate(&ordering_event_, false), "cudaEventCreate"));
+  DT_ASSIGN_OR_RETURN(scratch_,
+                      NcclScratch::Create(&cuda, options_.pending_max, options_.group.size,
+                                          seams_.kernels.scratch_bytes));
+  NcclWatchdogOptions watchdog;
+  watchdog.cuda = &cuda;
+  watchdog.communicator = communicator_.get();
+  watchdog.device = options_.device;
+  watchdog.group = label_;
+  watchdog_ = std::make_unique<NcclWatchdog>(
+      watchdog, NcclArrivals(store_, StorePrefix(options_.group), rank(), size()));
+  return absl::OkStatus();
+}
+
+NcclGroup::~NcclGroup() {
+  const absl::Status closed = Close(Deadline::After(kDestructorBound));
+  if (!closed.ok()) {
+    DT_LOG(Warning) << label_ << ": closed by abort: " << closed.message();
+  }
+  watchdog_.reset();
+  if (communicator_ != nullptr) {
+    communicator_->Abort();  // Nothing to do after a good Close.
+  }
+  scratch_.reset();
+  if (ordering_event_ != nullptr) {
+    (void)seams_.cuda->EventDestroy(ordering_event_);
+  }
+  if (stream_ != nullptr) {
+    (void)seams_.cuda->StreamDestroy(stream_);
+  }
+}
+
+absl::Status NcclGroup::Close(Deadline deadline) {
+  if (watchdog_ == nullptr) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(watchdog_->Drain(0, deadline));
+  return communicator_->Close(deadline);
+}
+
+absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::Register(
+    std::shared_ptr<SymmetricBuffer> /*buffer*/) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(label_,
+                   ": a SymmetricBuffer is host memory; register device memory with "
+                   "RegisterDevice, or use a host group"));
+}
+
+absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::RegisterDevice(void* data, size_t bytes) {
+  DT_ASSIGN_OR_RETURN(
+      void* const handle,
+      communicator_->Register(data, bytes, Deadline::After(options_.group.timeout)));
+  return std::make_unique<NcclRegistration>(communicator_, handle);
+}
+
+absl::Status NcclGroup::FollowComputeStream() {
+  CudaApi& cuda = *seams_.cuda;
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventRecord(ordering_event_, options_.compute_stream),
+                                "cudaEventRecord on the compute stream"));
+  return CudaStatus(cuda, cuda.StreamWaitEvent(stream_, ordering_event_), "cudaStreamWaitEvent");
+}
+
+absl::Status NcclGroup::JoinStream(CudaStream* stream) {
+  std::lock_guard lock(start_mutex_);
+  CudaApi& cuda = *seams_.cuda;
+  DT_RETURN_IF_ERROR(
+      CudaStatus(cuda, cuda.EventRecord(ordering_event_, stream_), "cudaEventRecord"));
+  return CudaStatus(cuda, cuda.StreamWaitEvent(stream, ordering_event_), "cudaStreamWaitEvent");
+}
+
+absl::StatusOr<Work> NcclGroup::Start(const Call& call) {
+  std::lock_guard lock(start_mutex_);
+  DT_RETURN_IF_ERROR(watchdog_->health());
+  const Deadline deadline = Deadline::After(options_.group.timeout);
+  DT_RETURN_IF_ERROR(watchdog_->Drain(options_.pending_max - 1, deadline));
+  NcclPending pending;
+  pending.work = std::make_shared<NcclWork>();
+  pending.what = call.what;
+  pending.peer = call.peer;
+  pending.timeout = options_.group.timeout;
+  pending.deadline = deadline;
+  DT_RETURN_IF_ERROR(watchdog_->TakeEvents(&pending.start, &pending.end));
+  const absl::Status queued = Queue(call, deadline, &pending);
+  if (!queued.ok()) {
+    // Half a collective may be on the stream: the ranks no longer agree on the order.
+    watchdog_->ReturnEvents(pending.start, pending.end);
+    const absl::Status health = watchdog_->health();
+    watchdog_->Abort(absl::StrCat(call.what, ": ", queued.message()));
+    return health.ok() ? Annotate(queued, absl::StrCat(label_, ": ", call.what)) : health;
+  }
+  pending.sequence = call.peer < 0 ? collectives_++ : 0;
+  ++sequence_;
+  Work work(pending.work);
+  watchdog_->Watch(std::move(pending));
+  return work;
+}
+
+absl::Status NcclGroup::Queue(const Call& call, Deadline deadline, NcclPending* pending) {
+  CudaApi& cuda = *seams_.cuda;
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
+  DT_RETURN_IF_ERROR(FollowComputeStream());
+  DT_RETURN_IF_ERROR(
+      CudaStatus(cuda, cuda.EventRecord(pending->start, stream_), "cudaEventRecord"));
+  DT_RETURN_IF_ERROR(call.queue(deadline));
+  if (call.sum_of_squares != nullptr) {
+    DT_RETURN_IF_ERROR(QueueSum(call, deadline, pending));
+  }
+  return CudaStatus(cuda, cuda.EventRecord(pending->end, stream_), "cudaEventRecord");
+}
+
+absl::Status NcclGroup::QueueSum(const Call& call, Deadline deadline, NcclPending* pending) {
+  CudaApi& cuda = *seams_.cuda;
+  const NcclKernels& kernels = seams_.kernels;
+  double* const sum = scratch_->device_sum(sequence_);
+  DT_RETURN_IF_ERROR(
+      CudaStatus(cuda,
+                 kernels.sum_of_squares(call.result.data, call.result.count(), call.result.dtype,
+                                        sum, scratch_->kernel_scratch(), stream_),
+                 "sum of squares"));
+  if (call.result_is_part) {
+    double* const all = scratch_->device_rank_sums(sequence_);
+    DT_RETURN_IF_ERROR(communicator_->Call(
+        "ncclAllGather of the ranks' sums",
+        [&](NcclApi& nccl, NcclComm* comm) {
+          return nccl.AllGather(sum, all, 1, NcclDType::kFloat64, comm, stream_);
+        },
+        deadline));
+    DT_RETURN_IF_ERROR(
+        CudaStatus(cuda, kernels.sum_in_order(all, size(), sum, stream_), "sum over ranks"));
+  }
+  double* const landed = scratch_->pinned_sum(sequence_);
+  pending->sum_from = landed;
+  pending->sum_to = call.sum_of_squares;
+  return CudaStatus(cuda, cuda.CopyAsync(landed, sum, sizeof(double), stream_), "copy of the sum");
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Split(int color, int key,
+                                                            const std::string& name) {
+  const Deadline deadline = Deadline::After(options_.group.connect_timeout);
+  DT_RETURN_IF_ERROR(watchdog_->health());
+  DT_ASSIGN_OR_RETURN(auto communicator, communicator_->Split(color, key, deadline));
+  NcclGroupOptions options = options_;
+  options.group.rank = communicator->rank();
+  options.group.size = communicator->ranks();
+  options.group.name = absl::StrCat(options_.group.name, "/", name, ".", color);
+  std::unique_ptr<NcclGroup> made(new NcclGroup(seams_, store_, options));
+  DT_RETURN_IF_ERROR(made->Begin(std::move(communicator)));
+  return made;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,128 @@
+// The Group of CUDA buffers over NCCL, one device a rank.
+//
+// Collectives run in order on the group's own stream. Each first waits (on the device) for what is
+// queued on the caller's compute stream at the call; JoinStream makes the compute stream wait for
+// the results. Calls queue work and return; none blocks on the device. The watchdog thread finishes
+// Works and breaks the group on an error, a passed deadline or Abort, with a report that names the
+// ranks that did not come. After an error Work, the device may still touch the buffers until the
+// group is destroyed. Thread-safe; all ranks call in the same order.
+//
+// wire_bf16 on fp32 buffers is refused (Unimplemented). sum_of_squares is host memory that must
+// live until the Work is done.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "comm/group.h"
+#include "comm/nccl/cuda_api.h"
+#include "comm/nccl/nccl_api.h"
+#include "comm/nccl/nccl_communicator.h"
+#include "comm/nccl/nccl_kernels.h"
+#include "comm/nccl/nccl_scratch.h"
+#include "comm/nccl/nccl_watchdog.h"
+
+namespace dtrain::comm {
+
+// What the plugin (or the fake) gives. REQUIRES: outlives every group.
+struct NcclSeams {
+  NcclApi* nccl = nullptr;
+  CudaApi* cuda = nullptr;
+  NcclKernels kernels;
+};
+
+struct NcclGroupOptions {
+  GroupOptions group;
+  int device = 0;
+  // The stream whose queued work each collective follows; null: the default stream.
+  CudaStream* compute_stream = nullptr;
+  size_t pending_max = 1024;  // Collectives not finished; a further call waits.
+};
+
+class NcclGroup final : public Group {
+ public:
+  // Collective and blocking: the unique id travels through `store` (null when size is 1).
+  // DeadlineExceeded names the ranks that did not come.
+  static absl::StatusOr<std::unique_ptr<NcclGroup>> Create(const NcclSeams& seams, Store* store,
+                                                           const NcclGroupOptions& options);
+  // Waits at most 2 s for the peers to close as well, then aborts.
+  ~NcclGroup() override;
+
+  int rank() const override { return options_.group.rank; }
+  int size() const override { return options_.group.size; }
+  uint64_t epoch() const override { return options_.group.epoch; }
+  std::string transport() const override { return "nccl"; }
+  uint64_t sequence() const override { return sequence_; }
+
+  // Host memory is refused (InvalidArgument): see RegisterDevice.
+  absl::StatusOr<std::unique_ptr<Registration>> Register(
+      std::shared_ptr<SymmetricBuffer> buffer) override;
+  // User-buffer registration of device memory. Drop it before the memory is freed; the group drops
+  // it before its communicator in any case.
+  absl::StatusOr<std::unique_ptr<Registration>> RegisterDevice(void* data, size_t bytes);
+
+  absl::StatusOr<Work> AllReduce(Buffer buffer, ReduceOp op,
+                                 const CollectiveOptions& options = {}) override;
+  absl::StatusOr<Work> ReduceScatter(Buffer input, Buffer output, ReduceOp op,
+                                     const CollectiveOptions& options = {}) override;
+  absl::StatusOr<Work> AllGather(Buffer input, Buffer output,
+                                 const CollectiveOptions& options = {}) override;
+  absl::StatusOr<Work> Broadcast(Buffer buffer, int root,
+                                 const CollectiveOptions& options = {}) override;
+  absl::StatusOr<Work> AllToAll(Buffer input, Buffer output,
+                                const CollectiveOptions& options = {}) override;
+  absl::StatusOr<Work> Send(Buffer buffer, int peer,
+                            const CollectiveOptions& options = {}) override;
+  absl::StatusOr<Work> Receive(Buffer buffer, int peer,
+                               const CollectiveOptions& options = {}) override;
+  absl::Status Barrier(Deadline deadline) override;
+  void Abort(const std::string& reason) override { watchdog_->Abort(reason); }
+
+  // Later work on `stream` waits, on the device, for every collective started so far.
+  absl::Status JoinStream(CudaStream* stream);
+  // The group of the ranks with the same `color`, in the order of `key`. Collective and blocking.
+  absl::StatusOr<std::unique_ptr<NcclGroup>> Split(int color, int key, const std::string& name);
+  // Waits for the collectives, then closes together with the other ranks.
+  absl::Status Close(Deadline deadline);
+
+ private:
+  struct Call;  // One collective: its text, buffers and options.
+  NcclGroup(const NcclSeams& seams, Store* store, NcclGroupOptions options);
+  absl::Status Begin(std::shared_ptr<NcclCommunicator> communicator);
+  absl::Status CheckBuffer(absl::string_view what, const Buffer& buffer) const;
+  absl::Status CheckReduction(absl::string_view what, const Buffer& buffer, ReduceOp op,
+                              const CollectiveOptions& options) const;
+  // `whole` must be size() parts like `part`.
+  absl::Status CheckParts(absl::string_view what, const Buffer& part, const Buffer& whole) const;
+  absl::Status CheckPeer(absl::string_view what, int peer) const;
+  absl::StatusOr<Work> Start(const Call& call);
+  absl::Status Queue(const Call& call, Deadline deadline, NcclPending* pending);
+  absl::Status QueueSum(const Call& call, Deadline deadline, NcclPending* pending);
+  // The rank-ordered forms (deterministic): exchange parts, add them in rank order, share.
+  bool InOrder(const Buffer& buffer, ReduceOp op) const;
+  absl::Status OrderedReduceScatter(const Buffer& input, const Buffer& output, ReduceOp op,
+                                    Deadline deadline);
+  absl::Status OrderedAllReduce(const Buffer& buffer, ReduceOp op, Deadline deadline);
+  // Part r of `from` [size x count] goes to rank r; `to` [size x count] gets one of each.
+  absl::Status ExchangeParts(const char* from, char* to, size_t count, DType dtype,
+                             Deadline deadline);
+  float Scale(ReduceOp op) const;
+  absl::Status FollowComputeStream();
+
+  const NcclSeams seams_;
+  Store* const store_;
+  const NcclGroupOptions options_;
+  const std::string label_;
+  CudaStream* stream_ = nullptr;
+  CudaEvent* ordering_event_ = nullptr;  // Between streams.
+  std::shared_ptr<NcclCommunicator> communicator_;
+  std::unique_ptr<NcclScratch> scratch_;
+  std::unique_ptr<NcclWatchdog> watchdog_;
+  std::mutex start_mutex_;  // One collective is queued at a time.
+  std::atomic<uint64_t> sequence_{0};
+  uint64_t collectives_ = 0;  // Without sends and receives: the same on every rank.
+};
+
+}  // namespace dtrain::comm

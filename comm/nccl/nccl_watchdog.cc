@@ -1,0 +1,236 @@
+#include "comm/nccl/nccl_watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/worker.h"
+#include "comm/nccl/nccl_status.h"
+
+namespace dtrain::comm {
+
+NcclWatchdog::NcclWatchdog(NcclWatchdogOptions options, NcclArrivals arrivals)
+    : options_(std::move(options)), arrivals_(std::move(arrivals)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+NcclWatchdog::~NcclWatchdog() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  for (NcclPending& pending : pending_) {
+    free_events_.emplace_back(pending.start, pending.end);
+    pending.work->Finish(absl::AbortedError(absl::StrCat(options_.group, ": destroyed")), 0);
+  }
+  for (const auto& [start, end] : free_events_) {
+    (void)options_.cuda->EventDestroy(start);
+    (void)options_.cuda->EventDestroy(end);
+  }
+}
+
+absl::Status NcclWatchdog::TakeEvents(CudaEvent** start, CudaEvent** end) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_events_.empty() && health_.ok()) {
+      std::tie(*start, *end) = free_events_.front();
+      free_events_.pop_front();
+      return absl::OkStatus();
+    }
+  }
+  CudaApi& cuda = *options_.cuda;
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventCreate(start, true), "cudaEventCreate"));
+  const absl::Status second = CudaStatus(cuda, cuda.EventCreate(end, true), "cudaEventCreate");
+  if (!second.ok()) {
+    (void)cuda.EventDestroy(*start);
+  }
+  return second;
+}
+
+void NcclWatchdog::ReturnEvents(CudaEvent* start, CudaEvent* end) {
+  std::lock_guard lock(mutex_);
+  free_events_.emplace_back(start, end);
+}
+
+void NcclWatchdog::Watch(NcclPending pending) {
+  std::unique_lock lock(mutex_);
+  if (!health_.ok()) {
+    free_events_.emplace_back(pending.start, pending.end);  // Not used again; freed at the end.
+    const absl::Status health = health_;
+    lock.unlock();
+    pending.work->Finish(health, 0);
+    return;
+  }
+  pending_.push_back(std::move(pending));
+  changed_.notify_all();
+}
+
+absl::Status NcclWatchdog::health() const {
+  std::lock_guard lock(mutex_);
+  if (health_.ok() && abort_asked_) {
+    return absl::AbortedError(absl::StrCat(options_.group, ": aborted: ", abort_reason_));
+  }
+  return health_;
+}
+
+void NcclWatchdog::Abort(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  if (!abort_asked_) {
+    abort_asked_ = true;
+    abort_reason_ = reason;
+    changed_.notify_all();
+  }
+}
+
+size_t NcclWatchdog::pending() const {
+  std::lock_guard lock(mutex_);
+  return pending_.size();
+}
+
+absl::Status NcclWatchdog::Drain(size_t most, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (pending_.size() > most) {
+    if (deadline.Expired()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(options_.group, ": ", pending_.size(), " collectives are not finished"));
+    }
+    changed_.wait_for(
+        lock, absl::ToChronoNanoseconds(std::min(deadline.Remaining(), absl::Milliseconds(100))));
+  }
+  return health_;
+}
+
+void NcclWatchdog::Run() {
+  PrepareThread("dt-nccl", false);
+  (void)options_.cuda->SetDevice(options_.device);
+  next_error_look_ = Deadline::After(options_.error_interval);
+  next_peer_look_ = Deadline::After(options_.peer_interval);
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (abort_asked_ && health_.ok()) {
+      const std::string text = absl::StrCat(options_.group, ": aborted: ", abort_reason_);
+      lock.unlock();
+      Break(absl::AbortedError(text));
+      lock.lock();
+    } else if (pending_.empty()) {
+      changed_.wait(lock);
+    } else {
+      lock.unlock();
+      const bool finished = FinishHead();
+      const absl::Status verdict = finished ? absl::OkStatus() : Examine();
+      if (!verdict.ok()) {
+        Break(verdict);
+      }
+      lock.lock();
+      if (!finished && !stop_ && !abort_asked_) {
+        changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.poll_interval));
+      }
+    }
+  }
+}
+
+bool NcclWatchdog::FinishHead() {
+  NcclPending head;
+  {
+    std::lock_guard lock(mutex_);
+    head = pending_.front();  // Only this thread removes.
+  }
+  const CudaResult result = options_.cuda->EventQuery(head.end);
+  if (result != CudaResult::kSuccess) {
+    device_error_ = result == CudaResult::kNotReady
+                        ? absl::OkStatus()
+                        : CudaStatus(*options_.cuda, result, "the device reports an error");
+    return false;
+  }
+  float milliseconds = 0;
+  (void)options_.cuda->ElapsedMs(&milliseconds, head.start, head.end);
+  if (head.sum_to != nullptr) {
+    *head.sum_to = *head.sum_from;
+  }
+  std::lock_guard lock(mutex_);
+  pending_.pop_front();
+  free_events_.emplace_back(head.start, head.end);
+  // At least 1 ns: 0 means "not done".
+  head.work->Finish(absl::OkStatus(), 1 + static_cast<int64_t>(milliseconds * 1e6F));
+  changed_.notify_all();
+  return true;
+}
+
+absl::Status NcclWatchdog::Examine() {
+  NcclPending head;
+  {
+    std::lock_guard lock(mutex_);
+    head = pending_.front();
+  }
+  const auto broken = [&](absl::string_view reason) {
+    return absl::AbortedError(absl::StrCat(options_.group, ": ", head.what, ": ", reason));
+  };
+  if (!device_error_.ok()) {
+    return broken(device_error_.message());
+  }
+  if (head.deadline.Expired()) {
+    return Late(head);
+  }
+  if (next_error_look_.Expired()) {
+    next_error_look_ = Deadline::After(options_.error_interval);
+    const absl::Status error = options_.communicator->AsyncError();
+    if (!error.ok()) {
+      return broken(error.message());
+    }
+  }
+  if (head.peer < 0 && announced_ != head.sequence + 1 &&
+      head.deadline.Remaining() < head.timeout / 2) {
+    announced_ = head.sequence + 1;
+    arrivals_.Announce(head.sequence, head.what);
+  }
+  if (next_peer_look_.Expired()) {
+    next_peer_look_ = Deadline::After(options_.peer_interval);
+    if (const auto reason = arrivals_.PeerAbort()) {
+      return broken(absl::StrCat("a peer gave up: ", *reason));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclWatchdog::Late(const NcclPending& head) {
+  std::string known;
+  if (head.peer >= 0) {
+    known = absl::StrCat("rank ", head.peer, " did not take part");
+  } else {
+    known = arrivals_.Explain(head.sequence, head.what);
+  }
+  return absl::DeadlineExceededError(absl::StrFormat("%s: %s not finished after %s; %s",
+                                                     options_.group, head.what,
+                                                     absl::FormatDuration(head.timeout), known));
+}
+
+void NcclWatchdog::Break(const absl::Status& status) {
+  DT_LOG(Error) << status.message();
+  std::deque<NcclPending> ended;
+  {
+    std::lock_guard lock(mutex_);
+    health_ = absl::AbortedError(status.message());
+    ended.swap(pending_);
+  }
+  options_.communicator->Abort();
+  for (NcclPending& pending : ended) {
+    {
+      std::lock_guard lock(mutex_);
+      free_events_.emplace_back(pending.start, pending.end);
+    }
+    pending.work->Finish(status, 0);
+  }
+  arrivals_.AnnounceAbort(std::string(status.message()));
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+}  // namespace dtrain::comm

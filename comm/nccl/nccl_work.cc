@@ -1,0 +1,30 @@
+#include "comm/nccl/nccl_work.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace dtrain::comm {
+
+absl::Status NcclWork::Wait(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (!done_) {
+    if (deadline.Expired()) {
+      return absl::DeadlineExceededError("the collective goes on; it may be waited for again");
+    }
+    // Bounded, so that a deadline on a clock of a test is noticed.
+    const absl::Duration left = std::min(deadline.Remaining(), absl::Milliseconds(100));
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(left));
+  }
+  return status_;
+}
+
+void NcclWork::Finish(absl::Status status, int64_t duration_nanos) {
+  std::lock_guard lock(mutex_);
+  status_ = std::move(status);
+  duration_nanos_ = duration_nanos;
+  done_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace dtrain::comm

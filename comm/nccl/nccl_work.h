@@ -1,0 +1,32 @@
+// The state behind a Work of the NCCL group: finished once by the watchdog thread.
+//
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "comm/work_state.h"
+
+namespace dtrain::comm {
+
+class NcclWork final : public WorkState {
+ public:
+  absl::Status Wait(Deadline deadline) override;
+  bool Done() const override { return done_; }
+  int64_t DurationNanos() const override { return duration_nanos_; }
+
+  // Wakes the waiters. REQUIRES: called once.
+  void Finish(absl::Status status, int64_t duration_nanos);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status status_;
+  std::atomic<bool> done_{false};
+  std::atomic<int64_t> duration_nanos_{0};
+};
+
+}  // namespace dtrain::comm
