@@ -5,9 +5,10 @@ if(DTRAIN_CUDA)
   if(DTRAIN_NVCC)
     set(CMAKE_CUDA_COMPILER ${DTRAIN_NVCC})
     set(CMAKE_CUDA_ARCHITECTURES ${DTRAIN_CUDA_ARCHITECTURES})
-    # CMake 3.25 does not know that nvcc 13 takes C++20, so the flag is passed by hand.
-    set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20" CACHE STRING "" FORCE)
     enable_language(CUDA)
+    # CMake 3.25 does not know that nvcc 13 takes C++20 (a CUDA target's standard is CXX's).
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     find_package(CUDAToolkit REQUIRED)
     set(DTRAIN_HAVE_CUDA ON)
   endif()
