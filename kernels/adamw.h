@@ -58,7 +58,15 @@ void AdamWCpuBf16Grad(int64_t n, float* p, const BFloat16* g, float* m, float* v
                       BFloat16* p_bf16_or_null, const AdamWOptions& options,
                       ParallelFor parallel_for);
 
-// The same on device pointers. Queues one kernel on `stream`, does not synchronise; Internal when
+// Puts the clip factor into `count` groups' device scalars without the host: for the summed square
+// of the scaled gradient at *square_sum, with `unscale` = 1 / loss scale,
+//   grad_scale = unscale * ClipFactor(unscale * sqrt(*square_sum), norm_max)
+//   skip = *square_sum is not finite.
+// Queues one kernel on `stream`, does not synchronise; Internal when the launch fails.
+absl::Status AdamWSetClipCuda(const double* square_sum, double unscale, double norm_max, int count,
+                              AdamWStepScalars* device_scalars, CudaStream stream);
+
+// AdamWCpu on device pointers. Queues one kernel on `stream`, does not synchronise; Internal when
 // the launch fails. device_scalars is read when the kernel runs.
 absl::Status AdamWCuda(int64_t n, float* p, const float* g, float* m, float* v,
                        BFloat16* p_bf16_or_null, const AdamWStepScalars* device_scalars,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/adamw.h"
+#include "kernels/float_math.h"
 #include "kernels/host_device.h"
 
 namespace dtrain::kernels {
@@ -11,8 +12,7 @@ struct AdamWState {
   F p, m, v;
 };
 
-// `set` makes an F of a float. REQUIRES: Fma(F, F, F) and Sqrt(F) are declared before this header
-// or found by F's namespace.
+// `set` makes an F of a float; F's namespace has its operations, float's are in float_math.h.
 template <class F, class Set>
 DT_HOST_DEVICE inline AdamWState<F> AdamWElement(AdamWState<F> s, F gradient,
                                                  const AdamWStepScalars& scalars, Set set) {

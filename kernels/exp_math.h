@@ -1,6 +1,7 @@
 // exp for F = a SIMD vector, or float in CUDA: at most 2 ulp off over all of fp32.
 #pragma once
 
+#include "kernels/float_math.h"
 #include "kernels/host_device.h"
 
 namespace dtrain::kernels {
@@ -10,7 +11,7 @@ namespace dtrain::kernels {
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), where q is a minimax polynomial (own
 // fit, 5e-11 relative); then two multiplications by powers of two, as 2^n alone may leave fp32.
-// `set` makes an F of a float. REQUIRES: Fma, Round, Max, Min, Pow2 are declared for F.
+// `set` makes an F of a float; F's namespace has its operations, float's are in float_math.h.
 template <class F, class Set>
 DT_HOST_DEVICE inline F Exp(F x, Set set) {
   // e^89 overflows and e^-104 rounds to zero; Max and Min give their second argument for a NaN.

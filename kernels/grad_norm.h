@@ -14,6 +14,7 @@
 #include "base/float16.h"
 #include "base/parallel_for.h"
 #include "kernels/cuda_stream.h"
+#include "kernels/host_device.h"
 
 namespace dtrain::kernels {
 
@@ -47,6 +48,13 @@ SquareSum SquareSumCpu(const float* x, int64_t offset, int64_t n, double* scratc
                        ParallelFor parallel_for);
 SquareSum SquareSumCpu(const BFloat16* x, int64_t offset, int64_t n, double* scratch,
                        ParallelFor parallel_for);
+
+// What a gradient of norm `norm` is multiplied by so that its norm is at most `norm_max`, as
+// torch.nn.utils.clip_grad_norm_ computes it. norm_max <= 0: no clipping.
+DT_HOST_DEVICE inline double ClipFactor(double norm, double norm_max) {
+  const double factor = norm_max / (norm + 1e-6);
+  return norm_max > 0 && factor < 1 ? factor : 1;
+}
 
 // The same on device pointers. Queue kernels on `stream`, do not synchronise; Internal when a
 // launch fails. Within a block the order differs from the CPU's, so sums agree to 1e-12 relative;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/exp_math.h"
+#include "kernels/float_math.h"
 #include "kernels/host_device.h"
 
 namespace dtrain::kernels {
@@ -13,7 +14,7 @@ struct Sigmoids {
 };
 
 // Both from z = e^-|x| <= 1, so that nothing overflows and silu keeps its relative accuracy for
-// very negative x. REQUIRES: as Exp; NegativeAbs and SelectPositive are declared for F.
+// very negative x.
 template <class F, class Set>
 DT_HOST_DEVICE inline Sigmoids<F> Sigmoid(F x, Set set) {
   const F one = set(1.0F);

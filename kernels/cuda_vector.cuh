@@ -1,0 +1,118 @@
+// Eight elements a thread through 16-byte loads and stores, and the element-wise kernel on them.
+// Private to this room's .cu files.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "base/float16.h"
+#include "kernels/cuda_launch.h"
+
+namespace dtrain::kernels {
+
+constexpr int kWidth = 8;
+
+__device__ inline float Widen(float x) { return x; }
+__device__ inline float Widen(BFloat16 x) {
+  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+}
+__device__ inline float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
+template <class T>
+__device__ T Narrow(float x);
+template <>
+__device__ inline float Narrow<float>(float x) {
+  return x;
+}
+// As ToBFloat16 of base/float16.h.
+template <>
+__device__ inline BFloat16 Narrow<BFloat16>(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  return {static_cast<uint16_t>(isnan(x) ? (bits >> 16) | 0x40U : rounded)};
+}
+template <>
+__device__ inline Float16 Narrow<Float16>(float x) {
+  return {__half_as_ushort(__float2half_rn(x))};
+}
+
+// The lanes of one thread: kWidth of them, or one where alignment or the end forbids.
+template <int kLanes>
+struct Lanes {
+  float v[kLanes];
+};
+
+template <int kLanes, class T>
+__device__ inline Lanes<kLanes> LoadLanes(const T* p) {
+  Lanes<kLanes> out;
+  if constexpr (kLanes == 1) {
+    out.v[0] = Widen(*p);
+  } else {
+    constexpr int kPieces = kLanes * sizeof(T) / 16;
+    uint4 raw[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      raw[i] = reinterpret_cast<const uint4*>(p)[i];
+    }
+    T elements[kLanes];
+    memcpy(elements, raw, sizeof(raw));
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) {
+      out.v[i] = Widen(elements[i]);
+    }
+  }
+  return out;
+}
+
+template <int kLanes, class T>
+__device__ inline void StoreLanes(T* p, const Lanes<kLanes>& x) {
+  if constexpr (kLanes == 1) {
+    *p = Narrow<T>(x.v[0]);
+  } else {
+    constexpr int kPieces = kLanes * sizeof(T) / 16;
+    T elements[kLanes];
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) {
+      elements[i] = Narrow<T>(x.v[i]);
+    }
+    uint4 raw[kPieces];
+    memcpy(raw, elements, sizeof(raw));
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      reinterpret_cast<uint4*>(p)[i] = raw[i];
+    }
+  }
+}
+
+// body.Run<kLanes>(i) handles elements [i, i + kLanes).
+template <bool kAligned, class Body>
+__global__ void __launch_bounds__(256) ElementwiseKernel(int64_t n, Body body) {
+  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t first = thread * kWidth;
+  if (kAligned && first + kWidth <= n) {
+    body.template Run<kWidth>(first);
+    return;
+  }
+  for (int64_t i = first; i < first + kWidth && i < n; ++i) {
+    body.template Run<1>(i);
+  }
+}
+
+template <class Body>
+absl::Status LaunchElementwise(const char* name, int64_t n, bool aligned, const Body& body,
+                               CudaStream stream) {
+  RequireStream(stream);
+  if (n == 0) {
+    return absl::OkStatus();
+  }
+  constexpr int kThreads = 256;
+  const auto blocks = static_cast<unsigned>((n + kThreads * kWidth - 1) / (kThreads * kWidth));
+  if (aligned) {
+    ElementwiseKernel<true><<<blocks, kThreads, 0, stream>>>(n, body);
+  } else {
+    ElementwiseKernel<false><<<blocks, kThreads, 0, stream>>>(n, body);
+  }
+  return LaunchStatus(name);
+}
+
+}  // namespace dtrain::kernels
