@@ -23,12 +23,10 @@ class FileSystem {
 
   // O_CREAT | O_EXCL | O_NOFOLLOW beneath the root.
   virtual absl::StatusOr<int> Create(const std::string& path, int mode) = 0;
-  // Reserves `bytes` for the file; OK where the file system cannot reserve.
+  // Reserves `bytes` for the file without changing its size; OK where nothing can be reserved.
   virtual absl::Status Allocate(int handle, uint64_t bytes) = 0;
   // Appends up to data.size() bytes and returns how many: short writes are the caller's business.
   virtual absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) = 0;
-  // Cuts a file that was allocated larger than it was written to its written size.
-  virtual absl::Status TruncateToWritten(int handle) = 0;
   virtual absl::Status Sync(int handle) = 0;
   virtual absl::Status Close(int handle) = 0;
 
@@ -50,8 +48,11 @@ class FileSystem {
   virtual std::string DisplayName(const std::string& path) const = 0;
 };
 
-// The file system below `directory`, which is created when it is missing. Descriptors are opened
-// with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS), so neither ".." nor a link leads out.
+// InvalidArgument unless `path` is made of plain components: none empty, "." or "..", no NUL byte.
+absl::Status CheckRelativePath(const std::string& path);
+
+// The file system below `directory`, which is created when it is missing. Each component of a path
+// is opened by itself with O_NOFOLLOW, so neither ".." nor a link leads out.
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenRealFileSystem(const std::string& directory);
 
 }  // namespace dtrain::checkpoint

@@ -73,6 +73,9 @@ std::string EncodeManifest(const Manifest& manifest);
 // Errors (InvalidArgument) say which field is wrong; `display_name` begins each message.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text, absl::string_view display_name);
 
+// "state/rank-0-of-2.safetensors".
+std::string StatePath(int rank, int world_size);
+
 // A file name that a manifest may hold: [A-Za-z0-9_][A-Za-z0-9_.-]{0,127}.
 bool IsPlainName(absl::string_view name);
 

@@ -19,13 +19,9 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
+#include "checkpoint/verify.h"
 
 namespace dtrain::checkpoint {
-
-enum class Verify {
-  kSizes,   // Every file is there with its size; blocks are checked as they are read.
-  kHashes,  // Every byte of every file.
-};
 
 class Checkpoint {
  public:
@@ -33,7 +29,6 @@ class Checkpoint {
   // wrong.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(Storage& storage, StepId id,
                                                           Verify verify);
-  ~Checkpoint();
 
   const Manifest& manifest() const { return manifest_; }
   std::string DisplayName() const;
@@ -54,23 +49,18 @@ class Checkpoint {
   absl::StatusOr<std::string> ReadModelFile(const std::string& name);
 
  private:
-  class CheckedFile;
   Checkpoint(Storage& storage, Manifest manifest);
-  absl::Status Read(const ManifestTensor& tensor, const TensorSpec& expected,
-                    absl::Span<std::byte> into);
-  absl::StatusOr<CheckedFile*> OpenChecked(size_t file);
+  absl::Status Read(const std::string& key, const TensorSpec& expected, absl::Span<std::byte> into);
+  absl::StatusOr<const SafetensorsReader*> OpenTensors(size_t file);
 
   Storage& storage_;
   const Manifest manifest_;
-  absl::flat_hash_map<std::string, size_t> tensors_;  // "path\nname" -> index.
-  std::vector<std::unique_ptr<CheckedFile>> open_;
+  absl::flat_hash_map<std::string, size_t> tensors_;  // By "model" or the state file, then name.
+  std::vector<std::unique_ptr<SafetensorsReader>> open_;
 };
 
 // The checkpoint to resume from, fully verified; NotFound when the lineage holds none.
 absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage);
-
-// The commits that have a manifest (readable or not), newest epoch and step first.
-absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage);
 
 // The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),
 // begins the epoch that resumes from it, and tells the others.

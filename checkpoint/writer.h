@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ class Writer {
   Storage& storage_;
   const WriterOptions options_;
   std::optional<StepId> last_;
+  std::set<StepId> verified_;  // Read back whole, or known to be good from the start.
 };
 
 }  // namespace dtrain::checkpoint

@@ -1,0 +1,30 @@
+#include "checkpoint/state_source.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+std::vector<TensorSpec> Specs(const std::vector<NamedTensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& tensor : tensors) {
+    specs.push_back(tensor.spec);
+  }
+  return specs;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TensorSpec>> SpanSource::ModelTensors() { return Specs(model); }
+absl::StatusOr<absl::Span<const std::byte>> SpanSource::ModelBytes(size_t index) {
+  return model[index].bytes;
+}
+absl::StatusOr<std::vector<TensorSpec>> SpanSource::StateTensors() { return Specs(state); }
+absl::StatusOr<absl::Span<const std::byte>> SpanSource::StateBytes(size_t index) {
+  return state[index].bytes;
+}
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SpanSource::ModelFiles() {
+  return model_files;
+}
+absl::StatusOr<JobState> SpanSource::Job() { return job; }
+absl::StatusOr<Json> SpanSource::Rank() { return rank; }
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,10 @@
+// Whether bytes are UTF-8 (RFC 3629: no overlong forms, no surrogates). Pure.
+#pragma once
+
+#include "absl/strings/string_view.h"
+
+namespace dtrain::checkpoint {
+
+bool IsUtf8(absl::string_view text);
+
+}  // namespace dtrain::checkpoint

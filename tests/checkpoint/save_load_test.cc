@@ -1,0 +1,209 @@
+// Save and load on a real folder: what comes back is what went in, on one rank and on several.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "checkpoint/posix_storage.h"
+#include "tests/checkpoint/testing.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class SaveLoadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto storage = OpenPosixStorage(folder_.path() + "/checkpoints");
+    DT_CHECK_OK(storage.status());
+    storage_ = *std::move(storage);
+  }
+  EpochRecord Begin(int world_size = 1) {
+    AloneExchange alone;
+    auto latest = FindLatest(*storage_);
+    std::optional<StepId> from;
+    if (latest.ok()) {
+      from = (*latest)->manifest().id;
+    }
+    auto epoch = BeginEpoch(*storage_, "job", world_size, from);
+    DT_CHECK_OK(epoch.status());
+    return *epoch;
+  }
+  std::string Names(const std::string& folder) {
+    const auto entries = storage_->List(folder);
+    DT_CHECK_OK(entries.status());
+    std::string names;
+    for (const auto& entry : *entries) {
+      absl::StrAppend(&names, names.empty() ? "" : " ", entry.name);
+    }
+    return names;
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<Storage> storage_;
+};
+
+TEST_F(SaveLoadTest, OneRankReadsBackEveryBit) {
+  const auto reports = SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 1200);
+  ASSERT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
+  EXPECT_EQ(Names(""), "epochs latest step-000000001200.e1");
+  EXPECT_EQ(Names("step-000000001200.e1"), "MANIFEST.json model state");
+  EXPECT_EQ(Names("step-000000001200.e1/model"), "config.json model.safetensors");
+  EXPECT_EQ(ReadAll(*storage_, "latest"), "step-000000001200.e1\n");
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  EXPECT_EQ((*latest)->manifest().id, (StepId{1, 1200}));
+  const FakeState expected(1200, 0, 1);
+  EXPECT_TRUE(expected.Compare(**latest).ok()) << expected.Compare(**latest);
+}
+
+TEST_F(SaveLoadTest, SeveralRanksWriteOneModelWithAnIndex) {
+  for (const int world_size : {2, 3}) {
+    const int64_t step = 10 * world_size;
+    const auto reports = SaveOnRanks(*storage_, OptionsFor(Begin(world_size)), world_size, step);
+    for (const SaveReport& report : reports) {
+      ASSERT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+      EXPECT_EQ(report.bytes, reports[0].bytes);
+    }
+    auto latest = FindLatest(*storage_);
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    for (int rank = 0; rank < world_size; ++rank) {
+      const FakeState expected(step, rank, world_size);
+      EXPECT_TRUE(expected.Compare(**latest).ok()) << expected.Compare(**latest);
+    }
+    EXPECT_EQ((*latest)->ModelTensors().size(), 4U * static_cast<size_t>(world_size));
+    const auto index = ParseJson(ReadAll(*storage_, (*latest)->manifest().id.DirectoryName() +
+                                                        "/model/model.safetensors.index.json"),
+                                 "index");
+    ASSERT_TRUE(index.ok());
+    EXPECT_EQ((*index)["weight_map"]["layers.1.bias"],
+              absl::StrCat("model-00002-of-0000", world_size, ".safetensors"));
+    EXPECT_EQ((*index)["metadata"]["total_size"], world_size * (16 * 32 * 2 + 32 * 4 + 4));
+    EXPECT_EQ((*index)["metadata"]["total_parameters"], world_size * (16 * 32 + 32 + 1));
+  }
+}
+
+TEST_F(SaveLoadTest, AModelAboveTheShardLimitIsSplit) {
+  WriterOptions options = OptionsFor(Begin());
+  options.shard_bytes_max = 1100;
+  const auto reports = SaveOnRanks(*storage_, options, 1, 5);
+  ASSERT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
+  EXPECT_EQ(Names("step-000000000005.e1/model"),
+            "config.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors "
+            "model.safetensors.index.json");
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok());
+  const FakeState expected(5, 0, 1);
+  EXPECT_TRUE(expected.Compare(**latest).ok()) << expected.Compare(**latest);
+}
+
+TEST_F(SaveLoadTest, TensorsLargerThanABlockReadBackEveryBit) {
+  constexpr size_t kScale = 5000;  // 5 and 10 MB: several blocks of 4 MiB, none aligned.
+  const auto reports = SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 7, kScale);
+  ASSERT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  const FakeState expected(7, 0, 1, kScale);
+  EXPECT_TRUE(expected.Compare(**latest).ok()) << expected.Compare(**latest);
+  EXPECT_GT((*latest)->manifest().FindFile(StatePath(0, 1))->checksum.crc32c.size(), 4U);
+}
+
+TEST_F(SaveLoadTest, TheSameStepIsSavedOnce) {
+  const EpochRecord epoch = Begin();
+  SaveOnRanks(*storage_, OptionsFor(epoch), 1, 3);
+  const auto again = SaveOnRanks(*storage_, OptionsFor(epoch), 1, 3);
+  EXPECT_EQ(again[0].outcome, SaveOutcome::kAlreadyCommitted) << again[0].status;
+}
+
+TEST_F(SaveLoadTest, StateIsItsOwnersAloneAndTheModelEveryones) {
+  SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 3);
+  const std::string base = folder_.path() + "/checkpoints/step-000000000003.e1/";
+  struct stat info {};
+  ASSERT_EQ(stat((base + "state/rank-0-of-1.safetensors").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U);
+  ASSERT_EQ(stat((base + "model/model.safetensors").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0077U, 0044U);
+}
+
+TEST_F(SaveLoadTest, AnotherWorldSizeReadsTheModelButNotTheState) {
+  SaveOnRanks(*storage_, OptionsFor(Begin(2)), 2, 3);
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok());
+  const absl::Status status = (*latest)->CheckSameLayout(4, 1, "0123456789abcdef");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("was saved by 2 ranks and cannot be resumed by 4"));
+  EXPECT_THAT(std::string((*latest)->CheckSameLayout(2, 0, "0123456789abcdef").message()),
+              HasSubstr("ZeRO stage 1"));
+  EXPECT_THAT(std::string((*latest)->CheckSameLayout(2, 1, "other").message()),
+              HasSubstr("parameter layout"));
+  std::vector<std::byte> bias(128);
+  EXPECT_TRUE((*latest)
+                  ->ReadModelTensor({"layers.1.bias", DType::kFloat32, {32}}, absl::MakeSpan(bias))
+                  .ok());
+}
+
+TEST_F(SaveLoadTest, AWrongTensorIsRefusedByName) {
+  SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 3);
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok());
+  std::vector<std::byte> bytes(128);
+  const auto read = [&](const TensorSpec& spec) {
+    return (*latest)->ReadModelTensor(spec, absl::MakeSpan(bytes));
+  };
+  EXPECT_EQ(read({"nothing", DType::kFloat32, {32}}).code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(read({"layers.0.bias", DType::kFloat32, {4, 8}}).message()),
+              HasSubstr("tensor layers.0.bias is F32 [32]; the program has F32 [4, 8]"));
+  EXPECT_EQ(read({"layers.0.bias", DType::kInt32, {32}}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
+  SaveOnRanks(*storage_, OptionsFor(Begin(2)), 2, 8);
+  std::vector<int64_t> epochs(2);
+  std::vector<absl::Status> statuses(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    auto attempt = BeginAttempt(*storage_, exchange, "job", /*fresh=*/false,
+                                Deadline::After(absl::Minutes(1)));
+    if (!attempt.ok() || attempt->checkpoint == nullptr) {
+      statuses[static_cast<size_t>(rank)] = attempt.status();
+      return;
+    }
+    epochs[static_cast<size_t>(rank)] = attempt->epoch.epoch;
+    statuses[static_cast<size_t>(rank)] = FakeState(8, rank, 2).Compare(*attempt->checkpoint);
+  });
+  EXPECT_TRUE(statuses[0].ok()) << statuses[0];
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+  EXPECT_THAT(epochs, ElementsAre(2, 2));
+}
+
+TEST_F(SaveLoadTest, AFreshStartDoesNotResumeAndKeepsTheOldRun) {
+  SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
+  AloneExchange alone;
+  auto attempt =
+      BeginAttempt(*storage_, alone, "job", /*fresh=*/true, Deadline::After(absl::Minutes(1)));
+  ASSERT_TRUE(attempt.ok()) << attempt.status();
+  EXPECT_EQ(attempt->checkpoint, nullptr);
+  EXPECT_TRUE(absl::IsNotFound(FindLatest(*storage_).status()));
+  for (const int64_t step : {1, 2, 3, 4, 5}) {
+    SaveOnRanks(*storage_, OptionsFor(attempt->epoch), 1, step);
+  }
+  const auto ids = ListCheckpoints(*storage_);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_THAT(*ids, ElementsAre(StepId{2, 5}, StepId{2, 4}, StepId{2, 3}, StepId{1, 8}));
+}
+
+TEST_F(SaveLoadTest, TheDurableEventNamesTheCheckpoint) {
+  WriterOptions options = OptionsFor(Begin());
+  std::vector<std::string> events;
+  options.on_durable = [&](const DurableEvent& event) { events.push_back(event.path); };
+  options.verify_after_write = true;
+  SaveOnRanks(*storage_, options, 1, 8);
+  EXPECT_THAT(events, ElementsAre(folder_.path() + "/checkpoints/step-000000000008.e1"));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint
