@@ -8,19 +8,19 @@
 // One thread may send while another receives; two senders or two receivers at once are a bug.
 #pragma once
 
-#include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/bounded_queue.h"
 #include "base/deadline.h"
 #include "base/unique_fd.h"
 #include "comm/net/gate.h"
@@ -40,7 +40,7 @@ struct DataPeers {
 struct DataSocketOptions {
   bool crc = true;  // Must be the same on both ends: the handshake checks it.
   // A chunk is summed while it is in the cache; both ends use the smaller of their values.
-  uint32_t chunk_bytes = 256U << 10;
+  uint32_t chunk_bytes = 256U << 10;  // In [4 KiB, 4 MiB].
   absl::Duration user_timeout = absl::Seconds(30);
 };
 
@@ -87,9 +87,10 @@ class DataSocket {
     uint32_t header_crc = 0;  // Of the three words before.
   };
   DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options);
-  absl::Status CheckChunkHeader(size_t expected_bytes);
-  absl::Status CheckChunk(absl::Span<const std::byte> chunk);
-  absl::Status Broken(const char* action, int error_number) const;
+  void BeginChunk(absl::Span<const std::byte> message);
+  absl::Status CheckHeader(size_t expected_bytes) const;
+  absl::Status CheckPayload(absl::Span<const std::byte> chunk) const;
+  absl::Status Broken(absl::string_view what, int error_number) const;
 
   UniqueFd fd_;
   const DataPeers peers_;
@@ -98,14 +99,13 @@ class DataSocket {
 
   ChunkHeader send_header_;
   uint32_t send_sequence_ = 0;
-  size_t send_header_done_ = sizeof(ChunkHeader);  // Bytes of the header that are out.
-  size_t send_chunk_ = 0;                          // Bytes of the current chunk; 0: none.
+  size_t send_header_done_ = 0;  // Bytes of the header that are out.
+  size_t send_chunk_end_ = 0;    // Where in the message the current chunk ends.
   size_t sent_ = 0;
 
   ChunkHeader receive_header_;
   uint32_t receive_sequence_ = 0;
   size_t receive_header_done_ = 0;
-  bool receive_header_checked_ = false;
   size_t receive_chunk_done_ = 0;  // Bytes of the current chunk that are here.
   size_t received_ = 0;
 };
@@ -118,8 +118,8 @@ class DataListener {
     DataSocketOptions socket;
     uint64_t epoch = 0;
     int self = 0;
-    int world_size = 1;  // Other ranks are refused.
-    size_t ready_max = 4096;
+    int world_size = 1;       // Other ranks are refused.
+    size_t ready_max = 4096;  // Connections that wait for Accept; more are refused.
   };
   static absl::StatusOr<std::unique_ptr<DataListener>> Create(const Endpoint& where,
                                                               const JobKey& key,
@@ -136,11 +136,17 @@ class DataListener {
   uint64_t rejected() const { return gate_->rejected(); }
 
  private:
-  explicit DataListener(size_t ready_max) : ready_(ready_max) {}
-  BoundedQueue<std::unique_ptr<DataSocket>> ready_;
-  std::mutex kept_mutex_;
-  std::vector<std::unique_ptr<DataSocket>> kept_;
-  std::unique_ptr<Gate> gate_;  // Last: its thread uses ready_.
+  explicit DataListener(const Options& options) : options_(options) {}
+  // The first ready connection that `fits`; `whom` is for the error.
+  absl::StatusOr<std::unique_ptr<DataSocket>> Take(
+      const std::function<bool(const DataPeers&)>& fits, const std::string& whom,
+      Deadline deadline);
+
+  const Options options_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<std::unique_ptr<DataSocket>> ready_;  // Guarded by mutex_.
+  std::unique_ptr<Gate> gate_;                     // Last: its thread uses the rest.
 };
 
 }  // namespace dtrain::comm

@@ -111,7 +111,7 @@ void Gate::AcceptAll() {
     }
     const std::string address = PeerEndpoint(accepted->get()).host;
     const int64_t now = Now();
-    if (!MakeRoom(address, IsLoopback(address), now)) {
+    if (!MakeRoom(address, options_.loopback_exempt && IsLoopback(address), now)) {
       Reject(address, "too many unfinished handshakes");
       continue;
     }
@@ -126,10 +126,10 @@ void Gate::AcceptAll() {
   }
 }
 
-bool Gate::MakeRoom(const std::string& address, bool loopback, int64_t now) {
+bool Gate::MakeRoom(const std::string& address, bool exempt, int64_t now) {
   int from_address = 0;
   auto oldest_of_address = pending_.end();
-  for (auto it = pending_.begin(); it != pending_.end() && !loopback; ++it) {
+  for (auto it = pending_.begin(); it != pending_.end() && !exempt; ++it) {
     if (it->address == address) {
       oldest_of_address = from_address++ == 0 ? it : oldest_of_address;
     }

@@ -36,6 +36,7 @@ struct GateOptions {
   std::string name = "listener";  // For log lines.
   int pending_max = 64;
   int per_address_max = 4;
+  bool loopback_exempt = true;  // From per_address_max: the ranks of a node start together.
   absl::Duration handshake_timeout = absl::Seconds(5);
   absl::Duration grace = absl::Milliseconds(250);
   absl::Duration log_interval = absl::Minutes(1);
@@ -72,7 +73,7 @@ class Gate {
   Gate(UniqueFd listener, UniqueFd wake, const GateOptions& options, Factory factory, Admit admit);
   void Run();
   void AcceptAll();
-  bool MakeRoom(const std::string& address, bool loopback, int64_t now);
+  bool MakeRoom(const std::string& address, bool exempt, int64_t now);
   void AdvanceOne(std::list<Pending>::iterator pending);
   void Reject(const std::string& address, const std::string& reason);
   void LogRejects(int64_t now);

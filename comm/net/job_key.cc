@@ -70,8 +70,10 @@ bool ParseToken(absl::Span<const uint8_t> text, SecretKey& token) {
     token = SecretKey(text);
     return true;
   }
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) {
-    text.remove_suffix(1);
+  for (const uint8_t end : {'\n', '\r'}) {
+    if (!text.empty() && text.back() == end) {
+      text.remove_suffix(1);
+    }
   }
   if (text.size() != 2 * SecretKey::kBytes) {
     return false;

@@ -1,0 +1,207 @@
+#include "comm/net/data_socket.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+#include "comm/net/data_handshake.h"
+#include "comm/net/retry.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr size_t kHeaderBytes = 16;
+
+std::string DescribeEnds(int fd, const DataPeers& peers) {
+  return absl::StrFormat("rank %d (%s) and rank %d (%s)", peers.self, LocalEndpoint(fd).ToString(),
+                         peers.peer, PeerEndpoint(fd).ToString());
+}
+
+absl::StatusOr<std::unique_ptr<DataSocket>> TryConnect(const Endpoint& where, const JobKey& key,
+                                                       const DataPeers& peers,
+                                                       const DataSocketOptions& options,
+                                                       Deadline deadline) {
+  DT_ASSIGN_OR_RETURN(UniqueFd fd,
+                      Connect(where, deadline, {.user_timeout = options.user_timeout}));
+  DT_ASSIGN_OR_RETURN(const auto handshake,
+                      DataHandshake::Create(std::move(fd), TlsRole::kClient, key, peers,
+                                            /*world_size=*/0, options));
+  DT_RETURN_IF_ERROR(DriveHandshake(*handshake, Earlier(deadline, HandshakeTry())));
+  return handshake->Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataSocket>> DataSocket::Connect(const Endpoint& where,
+                                                                const JobKey& key,
+                                                                const DataPeers& peers,
+                                                                const DataSocketOptions& options,
+                                                                Deadline deadline) {
+  auto socket = RetryHandshake(where, deadline,
+                               [&] { return TryConnect(where, key, peers, options, deadline); });
+  if (!socket.ok()) {
+    return Annotate(socket.status(), absl::StrFormat("rank %d to rank %d", peers.self, peers.peer));
+  }
+  return socket;
+}
+
+DataSocket::DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options)
+    : fd_(std::move(fd)), peers_(peers), options_(options), name_(DescribeEnds(fd_.get(), peers)) {
+  static_assert(sizeof(ChunkHeader) == kHeaderBytes);
+}
+
+absl::Status DataSocket::Send(absl::Span<const std::byte> message, Deadline deadline) {
+  while (true) {
+    DT_ASSIGN_OR_RETURN(const bool done, TrySend(message));
+    if (done) {
+      return absl::OkStatus();
+    }
+    if (const absl::Status waited = WaitWritable(fd_.get(), deadline); !waited.ok()) {
+      return absl::Status(waited.code(),
+                          absl::StrFormat("rank %d took %d of %d bytes in time (%s)", peers_.peer,
+                                          sent_, message.size(), name_));
+    }
+  }
+}
+
+absl::Status DataSocket::Receive(absl::Span<std::byte> message, Deadline deadline) {
+  while (true) {
+    DT_ASSIGN_OR_RETURN(const bool done, TryReceive(message));
+    if (done) {
+      return absl::OkStatus();
+    }
+    if (const absl::Status waited = WaitReadable(fd_.get(), deadline); !waited.ok()) {
+      return absl::Status(waited.code(),
+                          absl::StrFormat("rank %d sent %d of %d bytes in time (%s)", peers_.peer,
+                                          received_ + receive_chunk_done_, message.size(), name_));
+    }
+  }
+}
+
+void DataSocket::BeginChunk(absl::Span<const std::byte> message) {
+  const auto chunk = message.subspan(sent_, options_.chunk_bytes);
+  send_header_.bytes = static_cast<uint32_t>(chunk.size());
+  send_header_.sequence = send_sequence_++;
+  send_header_.crc = options_.crc ? Crc32c(chunk.data(), chunk.size()) : 0;
+  send_header_.header_crc = Crc32c(&send_header_, kHeaderBytes - sizeof(uint32_t));
+  send_header_done_ = 0;
+  send_chunk_end_ = sent_ + chunk.size();
+}
+
+absl::StatusOr<bool> DataSocket::TrySend(absl::Span<const std::byte> message) {
+  while (sent_ < message.size()) {
+    if (sent_ == send_chunk_end_) {
+      BeginChunk(message);
+    }
+    DT_CHECK_LE(send_chunk_end_, message.size()) << " TrySend was called with another message";
+    std::array<iovec, 2> pieces = {
+        iovec{reinterpret_cast<char*>(&send_header_) + send_header_done_,
+              kHeaderBytes - send_header_done_},
+        iovec{const_cast<std::byte*>(message.data()) + sent_, send_chunk_end_ - sent_}};
+    msghdr request{};
+    request.msg_iov = pieces.data();
+    request.msg_iovlen = pieces.size();
+    const ssize_t put = ::sendmsg(fd_.get(), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (put < 0 && errno == EAGAIN) {
+      return false;
+    }
+    if (put < 0 && errno != EINTR) {
+      return Broken("send to", errno);
+    }
+    const size_t moved = put < 0 ? 0 : static_cast<size_t>(put);
+    const size_t of_header = std::min(moved, kHeaderBytes - send_header_done_);
+    send_header_done_ += of_header;
+    sent_ += moved - of_header;
+  }
+  sent_ = 0;
+  send_chunk_end_ = 0;
+  return true;
+}
+
+absl::StatusOr<bool> DataSocket::TryReceive(absl::Span<std::byte> message) {
+  while (received_ < message.size()) {
+    // Both ends cut a message alike, so the payload can be read with its header in one call.
+    const auto chunk = message.subspan(received_, options_.chunk_bytes);
+    std::array<iovec, 2> pieces = {
+        iovec{reinterpret_cast<char*>(&receive_header_) + receive_header_done_,
+              kHeaderBytes - receive_header_done_},
+        iovec{chunk.data() + receive_chunk_done_, chunk.size() - receive_chunk_done_}};
+    msghdr request{};
+    request.msg_iov = pieces.data();
+    request.msg_iovlen = pieces.size();
+    const ssize_t got = ::recvmsg(fd_.get(), &request, MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) {
+      return false;
+    }
+    if (got == 0 || (got < 0 && errno != EINTR)) {
+      return Broken("receive from", got == 0 ? 0 : errno);
+    }
+    const size_t moved = got < 0 ? 0 : static_cast<size_t>(got);
+    const size_t of_header = std::min(moved, kHeaderBytes - receive_header_done_);
+    receive_header_done_ += of_header;
+    receive_chunk_done_ += moved - of_header;
+    if (of_header > 0 && receive_header_done_ == kHeaderBytes) {
+      DT_RETURN_IF_ERROR(CheckHeader(chunk.size()));
+    }
+    if (receive_header_done_ == kHeaderBytes && receive_chunk_done_ == chunk.size()) {
+      DT_RETURN_IF_ERROR(CheckPayload(chunk));
+      received_ += chunk.size();
+      receive_chunk_done_ = 0;
+      receive_header_done_ = 0;
+      ++receive_sequence_;
+    }
+  }
+  received_ = 0;
+  return true;
+}
+
+absl::Status DataSocket::CheckHeader(size_t expected_bytes) const {
+  const uint32_t crc = Crc32c(&receive_header_, kHeaderBytes - sizeof(uint32_t));
+  if (crc != receive_header_.header_crc || receive_header_.sequence != receive_sequence_) {
+    return absl::DataLossError(absl::StrFormat(
+        "the header of chunk %d from rank %d was altered on the way between %s; check the NICs, "
+        "cables and memory of both hosts",
+        receive_sequence_, peers_.peer, name_));
+  }
+  if (receive_header_.bytes != expected_bytes) {
+    return absl::InternalError(absl::StrFormat(
+        "rank %d sends a chunk of %d bytes where rank %d expects %d (%s): the ranks are in "
+        "different calls, or in one call with different sizes",
+        peers_.peer, receive_header_.bytes, peers_.self, expected_bytes, name_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataSocket::CheckPayload(absl::Span<const std::byte> chunk) const {
+  if (!options_.crc) {
+    return absl::OkStatus();
+  }
+  const uint32_t crc = Crc32c(chunk.data(), chunk.size());
+  if (crc != receive_header_.crc) {
+    return absl::DataLossError(absl::StrFormat(
+        "chunk %d (%d bytes) from rank %d was altered on the way between %s: CRC32C %08x, sent "
+        "%08x; check the NICs, cables and memory of both hosts",
+        receive_sequence_, chunk.size(), peers_.peer, name_, crc, receive_header_.crc));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataSocket::Broken(absl::string_view what, int error_number) const {
+  return absl::UnavailableError(absl::StrFormat(
+      "cannot %s rank %d (%s): %s", what, peers_.peer, name_,
+      error_number == 0 ? "it closed the connection" : std::strerror(error_number)));
+}
+
+void DataSocket::Shutdown() { ::shutdown(fd_.get(), SHUT_RDWR); }
+
+}  // namespace dtrain::comm
