@@ -19,7 +19,7 @@ struct Buffer {
   void* data = nullptr;
   size_t bytes = 0;  // A multiple of DTypeBytes(dtype).
   DType dtype = DType::kFloat32;
-  Device device;
+  Device device = {};
 
   size_t count() const { return bytes / DTypeBytes(dtype); }
 };

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
+#include "comm/shared_mapping.h"
 
 namespace dtrain::comm {
 
@@ -25,17 +26,17 @@ class SymmetricBuffer {
                                                                  absl::string_view name);
   SymmetricBuffer(const SymmetricBuffer&) = delete;
   SymmetricBuffer& operator=(const SymmetricBuffer&) = delete;
-  ~SymmetricBuffer();
+  ~SymmetricBuffer() = default;
 
-  void* data() const { return data_; }
+  void* data() const { return mapping_.data(); }
   size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
   const std::string& name() const { return name_; }
 
  private:
-  SymmetricBuffer(UniqueFd fd, void* data, size_t bytes, std::string name);
+  SymmetricBuffer(UniqueFd fd, SharedMapping mapping, size_t bytes, std::string name);
   UniqueFd fd_;
-  void* data_;
+  SharedMapping mapping_;
   size_t bytes_;
   std::string name_;
 };

@@ -1,0 +1,59 @@
+// One call of a group, as it is queued, published to peers, compared and reported.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "comm/buffer.h"
+
+namespace dtrain::comm {
+
+enum class CallKind : uint8_t {
+  kNone,
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kSend,
+  kReceive,
+  kBarrier,
+  kRegister,
+};
+// "all_reduce", "reduce_scatter", ...
+absl::string_view CallKindName(CallKind kind);
+absl::string_view ReduceOpName(ReduceOp op);
+
+// What peers see of a call: in shared memory, or as the first bytes of its messages. Plain bytes.
+struct CallHeader {
+  uint64_t sequence = 0;      // Of collectives: equal on all ranks. Of sends: within the pair.
+  uint64_t bytes = 0;         // The largest buffer of the call.
+  uint64_t offset = 0;        // Where the source lies in its registered buffer.
+  uint32_t registration = 0;  // 0: the source is not registered.
+  int32_t root = -1;
+  CallKind kind = CallKind::kNone;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  bool wire_bf16 = false;
+  bool sum_of_squares = false;
+  char name[91] = {};
+};
+static_assert(sizeof(CallHeader) == 128, "two cache lines");
+
+// Cuts `name` to what a header holds.
+void SetName(CallHeader& header, absl::string_view name);
+
+// `all_reduce "bucket 3" sum fp32 1024 bytes`.
+std::string Describe(const CallHeader& header);
+
+// OK when `mine` and `theirs` are the same call. InvalidArgument for another size, type, operation
+// or root, FailedPrecondition for another order; the text has both sides and is the same on both.
+absl::Status CompareCalls(int my_rank, const CallHeader& mine, int their_rank,
+                          const CallHeader& theirs);
+// The same between a send and the receive that it met.
+absl::Status CompareSendReceive(int sender, const CallHeader& send, int receiver,
+                                const CallHeader& receive);
+
+}  // namespace dtrain::comm

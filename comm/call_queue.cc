@@ -1,0 +1,195 @@
+#include "comm/call_queue.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/worker.h"
+
+namespace dtrain::comm {
+namespace {
+
+bool IsMessage(const Call& call) {
+  return call.header.kind == CallKind::kSend || call.header.kind == CallKind::kReceive;
+}
+
+absl::Status AfterBreak(const absl::Status& reason) {
+  return absl::AbortedError(
+      absl::StrCat("the group was broken before this call: ", reason.message()));
+}
+
+}  // namespace
+
+struct CallQueue::Item {
+  Call call;
+  uint64_t ticket = 0;
+  // Guarded by the queue's mutex, but for `done`, which Done() may read at any time.
+  absl::Status result;
+  int64_t duration_nanos = 0;
+  std::atomic<bool> done{false};
+};
+
+// Keeps the queue alive, so that a Work may outlive its group.
+class CallQueue::State final : public WorkState {
+ public:
+  State(std::shared_ptr<CallQueue> queue, std::shared_ptr<Item> item)
+      : queue_(std::move(queue)), item_(std::move(item)) {}
+  absl::Status Wait(Deadline deadline) override { return queue_->WaitFor(*item_, deadline); }
+  bool Done() const override { return item_->done.load(std::memory_order_acquire); }
+  int64_t DurationNanos() const override {
+    const std::lock_guard lock(queue_->mutex_);
+    return item_->duration_nanos;
+  }
+
+ private:
+  const std::shared_ptr<CallQueue> queue_;
+  const std::shared_ptr<Item> item_;
+};
+
+CallQueue::~CallQueue() { Stop(absl::AbortedError("the group was destroyed")); }
+
+Work CallQueue::Push(Call call, bool caller_waits) {
+  auto item = std::make_shared<Item>();
+  item->ticket = recorder_.Queued(call.header, call.peer);
+  item->call = std::move(call);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) {
+      item->result = AfterBreak(broken_);
+      recorder_.Ended(item->ticket, item->result);
+      item->done.store(true, std::memory_order_release);
+    } else {
+      queue_.push_back(item);
+      if (!caller_waits) {
+        WakeThread();
+      }
+    }
+  }
+  return Work(std::make_shared<State>(shared_from_this(), std::move(item)));
+}
+
+void CallQueue::WakeThread() {
+  thread_wanted_ = true;
+  if (!thread_.joinable() && !stop_) {
+    thread_ = std::thread([this] { RunThread(); });
+  }
+  if (!running_) {
+    thread_wakes_.notify_one();
+  }
+}
+
+void CallQueue::RunThread() {
+  PrepareThread(thread_name_, /*low_priority=*/false);
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (!running_ && thread_wanted_ && !queue_.empty()) {
+      RunFront(lock);
+    } else {
+      thread_wakes_.wait(lock);
+    }
+  }
+}
+
+void CallQueue::RunFront(std::unique_lock<std::mutex>& lock) {
+  // Sends and receives that follow each other run together, so that two ranks that both send first
+  // do not wait for each other.
+  std::vector<std::shared_ptr<Item>> batch;
+  do {
+    batch.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  } while (!queue_.empty() && IsMessage(batch.back()->call) && IsMessage(queue_.front()->call));
+  running_ = true;
+  lock.unlock();
+
+  std::vector<Call> calls;
+  calls.reserve(batch.size());
+  for (const auto& item : batch) {
+    recorder_.Started(item->ticket);
+    calls.push_back(std::move(item->call));
+  }
+  const int64_t start = Clock::Real().MonotonicNanos();
+  const absl::Status result = runner_(calls);
+  const int64_t nanos = Clock::Real().MonotonicNanos() - start;
+  calls.clear();  // Drops registrations before the waiters go on.
+
+  lock.lock();
+  for (const auto& item : batch) {
+    recorder_.Ended(item->ticket, result);
+    item->result = result;
+    item->duration_nanos = nanos;
+    item->done.store(true, std::memory_order_release);
+  }
+  running_ = false;
+  if (queue_.empty()) {
+    thread_wanted_ = false;
+  } else if (thread_wanted_) {
+    thread_wakes_.notify_one();
+  }
+  waiters_wake_.notify_all();
+}
+
+absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
+  if (item.done.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(mutex_);
+    return item.result;
+  }
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  std::unique_lock lock(mutex_);
+  if (!deadline.infinite() && !item.done.load(std::memory_order_relaxed)) {
+    WakeThread();  // This thread may have to leave in the middle of a call.
+  }
+  while (!item.done.load(std::memory_order_relaxed) && !deadline.Expired()) {
+    if (deadline.infinite() && !running_ && !queue_.empty()) {
+      RunFront(lock);
+    } else if (deadline.infinite()) {
+      waiters_wake_.wait(lock);
+    } else {
+      waiters_wake_.wait_for(
+          lock, std::chrono::nanoseconds(absl::ToInt64Nanoseconds(deadline.Remaining())));
+    }
+  }
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  if (!item.done.load(std::memory_order_relaxed)) {
+    return absl::DeadlineExceededError(
+        "the collective is still under way: it goes on and may be waited for again");
+  }
+  return item.result;
+}
+
+void CallQueue::Break(const absl::Status& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!broken_.ok()) {
+    return;
+  }
+  broken_ = reason;
+  is_broken_.store(true, std::memory_order_release);
+  for (const auto& item : queue_) {
+    item->result = reason;
+    recorder_.Ended(item->ticket, reason);
+    item->done.store(true, std::memory_order_release);
+  }
+  queue_.clear();
+  waiters_wake_.notify_all();
+}
+
+absl::Status CallQueue::broken() const {
+  const std::lock_guard lock(mutex_);
+  return broken_;
+}
+
+void CallQueue::Stop(const absl::Status& reason) {
+  Break(reason);
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    thread_wakes_.notify_all();
+    thread.swap(thread_);
+  }
+  if (thread.joinable()) {
+    thread.join();
+  }
+}
+
+}  // namespace dtrain::comm

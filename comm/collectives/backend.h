@@ -1,0 +1,53 @@
+// How a group runs one collective: over shared memory, over messages, or both. Internal to comm.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/call.h"
+#include "comm/group.h"
+#include "comm/transport/wait_context.h"
+
+namespace dtrain::comm {
+
+// A call with everything that is needed to run it.
+struct Call {
+  CallHeader header = {};
+  Buffer input = {};  // Equal to output for operations in place.
+  Buffer output = {};
+  int peer = -1;  // Of a send or receive.
+  double* sum_of_squares = nullptr;
+  // Keeps the peers' mappings while the call runs; null when the source is not registered.
+  std::shared_ptr<Registration> registration = {};
+  // Of a register call: what to register, and where the result goes.
+  std::shared_ptr<SymmetricBuffer> buffer = {};
+  std::unique_ptr<Registration>* registered = nullptr;
+  // Of this call, when earlier than the group's timeout.
+  Deadline deadline = Deadline::Infinite();
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string transport() const = 0;
+  // Runs a collective to its end, on one thread at a time, in the order of sequence numbers. An
+  // error breaks the group.
+  virtual absl::Status Run(const Call& call, const WaitContext& context) = 0;
+  // Runs a send or a receive.
+  virtual absl::Status RunPointToPoint(absl::Span<const Call> calls,
+                                       const WaitContext& context) = 0;
+  // Runs the collective `call` that registers `buffer`.
+  virtual absl::StatusOr<std::unique_ptr<Registration>> Register(
+      const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) = 0;
+  // Whether `data` lies in the buffer of `registration`, and where.
+  virtual bool Locate(const Registration& registration, const Buffer& buffer,
+                      CallHeader& header) const = 0;
+  // Tells the peers that this rank gives up. Any thread; never blocks.
+  virtual void Break(const absl::Status& reason) = 0;
+  // What a peer said to Break, or OK.
+  virtual absl::Status BrokenStatus() const = 0;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,29 @@
+// The loops of reduce.cc, one table for each SIMD level. Internal to comm/collectives.
+#pragma once
+
+#include <cstddef>
+
+#include "comm/buffer.h"
+
+namespace dtrain::comm {
+
+struct LoopArguments {
+  const void* const* inputs;
+  size_t input_count;
+  void* const* outputs;
+  size_t output_count;
+  size_t count;
+  double* sum_of_squares;  // Null: not wanted.
+};
+
+using ReduceLoop = void (*)(const LoopArguments&);
+
+// How 16-lane elements are stored.
+enum class LaneFormat { kFloat32, kBFloat16, kFloat16, kFloat32AsBFloat16 };
+
+// Null when the build lacks the level.
+ReduceLoop FindLoopScalar(LaneFormat format, ReduceOp op);
+ReduceLoop FindLoopAvx2(LaneFormat format, ReduceOp op);
+ReduceLoop FindLoopAvx512(LaneFormat format, ReduceOp op);
+
+}  // namespace dtrain::comm

@@ -1,0 +1,416 @@
+#include "comm/collectives/shm_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "comm/collectives/partition.h"
+#include "comm/collectives/reduce.h"
+
+namespace dtrain::comm {
+namespace {
+
+// Up to here every rank reduces everything itself after one sync; beyond, slices after two.
+constexpr size_t kSmallBytes = size_t{64} << 10;
+
+class ShmRegistration final : public Registration {
+ public:
+  ShmRegistration(uint32_t id, std::shared_ptr<SymmetricBuffer> buffer,
+                  std::vector<SharedMapping> peers)
+      : id_(id), buffer_(std::move(buffer)), peers_(std::move(peers)) {}
+  uint32_t id() const { return id_; }
+  const SymmetricBuffer& buffer() const { return *buffer_; }
+  char* base(int index) const {
+    char* const mapped = peers_[static_cast<size_t>(index)].data();
+    return mapped != nullptr ? mapped : static_cast<char*>(buffer_->data());
+  }
+
+ private:
+  const uint32_t id_;
+  const std::shared_ptr<SymmetricBuffer> buffer_;
+  const std::vector<SharedMapping> peers_;  // Empty for this rank itself.
+};
+
+std::vector<StreamPeer> PeersOf(const UnixMesh& mesh) {
+  std::vector<StreamPeer> peers;
+  for (int i = 0; i < mesh.size(); ++i) {
+    peers.push_back({mesh.fd(i), mesh.PeerName(i)});
+  }
+  return peers;
+}
+
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes != 0 && to != from) {
+    std::memmove(to, from, bytes);
+  }
+}
+
+char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmCollectives>> ShmCollectives::Create(UnixMesh mesh,
+                                                                       const std::string& name,
+                                                                       const WaitContext& context) {
+  auto owned = std::make_unique<UnixMesh>(std::move(mesh));
+  DT_ASSIGN_OR_RETURN(auto segment, ShmSegment::Create(*owned, name, context));
+  return std::unique_ptr<ShmCollectives>(new ShmCollectives(std::move(owned), std::move(segment)));
+}
+
+ShmCollectives::ShmCollectives(std::unique_ptr<UnixMesh> mesh, std::unique_ptr<ShmSegment> segment)
+    : mesh_(std::move(mesh)),
+      segment_(std::move(segment)),
+      self_(mesh_->self()),
+      size_(mesh_->size()),
+      stream_(self_, PeersOf(*mesh_),
+              [this](int peer) {
+                absl::Status broken = segment_->BrokenStatus();
+                return broken.ok() ? mesh_->CheckAlive(peer) : broken;
+              }),
+      messages_(stream_) {}
+
+absl::Status ShmCollectives::Run(const Call& call, const WaitContext& context) {
+  segment_->Publish(call.header);
+  switch (call.header.kind) {
+    case CallKind::kAllReduce:
+      return AllReduce(call, context);
+    case CallKind::kReduceScatter:
+      return ReduceScatter(call, context);
+    case CallKind::kAllGather:
+      return AllGather(call, context);
+    case CallKind::kBroadcast:
+      return Broadcast(call, context);
+    case CallKind::kAllToAll:
+      return AllToAll(call, context);
+    default:
+      DT_RETURN_IF_ERROR(segment_->Sync(context));
+      return CheckHeaders(call);
+  }
+}
+
+absl::Status ShmCollectives::CheckHeaders(const Call& call) const {
+  for (int index = 0; index < size_; ++index) {
+    if (index != self_) {
+      DT_RETURN_IF_ERROR(
+          CompareCalls(self_, call.header, index, segment_->header(index, call.header.sequence)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<char*> ShmCollectives::Sources(const Call& call) const {
+  const auto* registration = static_cast<const ShmRegistration*>(call.registration.get());
+  std::vector<char*> sources;
+  for (int index = 0; index < size_; ++index) {
+    const CallHeader& header = segment_->header(index, call.header.sequence);
+    if (registration == nullptr || header.registration != registration->id() ||
+        header.offset > registration->buffer().bytes()) {
+      return {};
+    }
+    sources.push_back(registration->base(index) + header.offset);
+  }
+  return sources;
+}
+
+void ShmCollectives::SumPartials(const Call& call) {
+  *call.sum_of_squares = 0;
+  for (int index = 0; index < size_; ++index) {
+    *call.sum_of_squares += segment_->partial(index, call.header.sequence);
+  }
+}
+
+absl::Status ShmCollectives::AllReduce(const Call& call, const WaitContext& context) {
+  if (call.header.bytes <= kSmallBytes) {
+    return AllReduceByAll(call, /*first_synced=*/false, context);
+  }
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  if (const std::vector<char*> sources = Sources(call); !sources.empty()) {
+    return AllReduceInPlace(call, sources, context);
+  }
+  return size_ == 2 ? AllReduceByAll(call, /*first_synced=*/true, context)
+                    : AllReduceBySlices(call, context);
+}
+
+absl::Status ShmCollectives::AllReduceInPlace(const Call& call, const std::vector<char*>& sources,
+                                              const WaitContext& context) {
+  const size_t element = DTypeBytes(call.header.dtype);
+  const Slice slice = SliceOf(call.output.count(), size_, self_);
+  std::vector<void*> parts;
+  for (char* source : sources) {
+    parts.push_back(source + slice.start * element);
+  }
+  double& partial = segment_->partial(self_, call.header.sequence);
+  partial = 0;
+  Reduce({.inputs = parts,
+          .outputs = parts,
+          .count = slice.count,
+          .dtype = call.header.dtype,
+          .op = call.header.op,
+          .round_to_bf16 = call.header.wire_bf16 && element == 4,
+          .sum_of_squares = call.sum_of_squares != nullptr ? &partial : nullptr});
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  if (call.sum_of_squares != nullptr) {
+    SumPartials(call);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::AllReduceByAll(const Call& call, bool first_synced,
+                                            const WaitContext& context) {
+  const size_t element = DTypeBytes(call.header.dtype);
+  const size_t chunk = kStageBytes / element;
+  const size_t chunks = std::max<size_t>(1, ChunkCount(call.output.count(), chunk));
+  double squares = 0;
+  std::vector<const void*> inputs(static_cast<size_t>(size_));
+  for (size_t c = 0; c < chunks; ++c) {
+    const Slice slice = ChunkOf(call.output.count(), chunk, c);
+    char* const mine = Bytes(call.output) + slice.start * element;
+    const uint64_t turn = turn_++;
+    Copy(segment_->stage(self_, turn), mine, slice.count * element);
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    if (c == 0 && !first_synced) {
+      DT_RETURN_IF_ERROR(CheckHeaders(call));
+    }
+    for (int index = 0; index < size_; ++index) {
+      inputs[static_cast<size_t>(index)] = index == self_ ? mine : segment_->stage(index, turn);
+    }
+    void* const output = mine;
+    Reduce({.inputs = inputs,
+            .outputs = absl::MakeConstSpan(&output, 1),
+            .count = slice.count,
+            .dtype = call.header.dtype,
+            .op = call.header.op,
+            .round_to_bf16 = call.header.wire_bf16 && element == 4,
+            .sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr});
+  }
+  if (call.sum_of_squares != nullptr) {
+    *call.sum_of_squares = squares;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::AllReduceBySlices(const Call& call, const WaitContext& context) {
+  const size_t element = DTypeBytes(call.header.dtype);
+  const size_t chunk = kStageBytes / element;
+  double& partial = segment_->partial(self_, call.header.sequence);
+  partial = 0;
+  std::vector<const void*> inputs(static_cast<size_t>(size_));
+  for (size_t c = 0; c < ChunkCount(call.output.count(), chunk); ++c) {
+    const Slice slice = ChunkOf(call.output.count(), chunk, c);
+    char* const mine = Bytes(call.output) + slice.start * element;
+    const uint64_t turn = turn_++;
+    Copy(segment_->stage(self_, turn), mine, slice.count * element);
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    // Slice s of all stages is read by rank s alone, so its result may replace it there.
+    const Slice own = SliceOf(slice.count, size_, self_);
+    for (int index = 0; index < size_; ++index) {
+      inputs[static_cast<size_t>(index)] = segment_->stage(index, turn) + own.start * element;
+    }
+    void* const outputs[2] = {segment_->stage(self_, turn) + own.start * element,
+                              mine + own.start * element};
+    Reduce({.inputs = inputs,
+            .outputs = outputs,
+            .count = own.count,
+            .dtype = call.header.dtype,
+            .op = call.header.op,
+            .round_to_bf16 = call.header.wire_bf16 && element == 4,
+            .sum_of_squares = call.sum_of_squares != nullptr ? &partial : nullptr});
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    for (int index = 0; index < size_; ++index) {
+      const Slice theirs = SliceOf(slice.count, size_, index);
+      if (index != self_) {
+        Copy(mine + theirs.start * element, segment_->stage(index, turn) + theirs.start * element,
+             theirs.count * element);
+      }
+    }
+  }
+  if (call.sum_of_squares != nullptr) {
+    SumPartials(call);  // The last sync made them visible.
+  }
+  return absl::OkStatus();
+}
+
+void ShmCollectives::StageParts(const Call& call, size_t part_bytes, size_t start, size_t bytes,
+                                size_t room) {
+  char* const stage = segment_->stage(self_, turn_);
+  for (int part = 0; part < size_; ++part) {
+    const auto p = static_cast<size_t>(part);
+    Copy(stage + p * room, Bytes(call.input) + p * part_bytes + start, bytes);
+  }
+}
+
+absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  const std::vector<char*> sources = Sources(call);
+  const size_t element = DTypeBytes(call.header.dtype);
+  const size_t part_bytes = call.output.bytes;
+  const auto own = static_cast<size_t>(self_);
+  double& partial = segment_->partial(self_, call.header.sequence);
+  partial = 0;
+  ReduceArguments arguments{.inputs = {},
+                            .outputs = {},
+                            .dtype = call.header.dtype,
+                            .op = call.header.op,
+                            .round_to_bf16 = call.header.wire_bf16 && element == 4,
+                            .sum_of_squares = call.sum_of_squares != nullptr ? &partial : nullptr};
+  std::vector<const void*> inputs(static_cast<size_t>(size_));
+  // Part r of everybody's input is read by rank r alone, so an output inside the input is safe.
+  const auto reduce = [&](char* output, size_t count, auto input_of) {
+    for (int index = 0; index < size_; ++index) {
+      inputs[static_cast<size_t>(index)] = input_of(index);
+    }
+    void* const destination = output;
+    arguments.inputs = inputs;
+    arguments.outputs = absl::MakeConstSpan(&destination, 1);
+    arguments.count = count;
+    Reduce(arguments);
+  };
+  if (!sources.empty()) {
+    reduce(Bytes(call.output), call.output.count(),
+           [&](int index) { return sources[static_cast<size_t>(index)] + own * part_bytes; });
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+  } else {
+    const size_t room = kStageBytes / static_cast<size_t>(size_) / 64 * 64;
+    for (size_t start = 0; start < part_bytes; start += room) {
+      const size_t bytes = std::min(room, part_bytes - start);
+      StageParts(call, part_bytes, start, bytes, room);
+      const uint64_t turn = turn_++;
+      DT_RETURN_IF_ERROR(segment_->Sync(context));
+      reduce(Bytes(call.output) + start, bytes / element,
+             [&](int index) { return segment_->stage(index, turn) + own * room; });
+    }
+    if (call.sum_of_squares != nullptr) {
+      DT_RETURN_IF_ERROR(segment_->Sync(context));
+    }
+  }
+  if (call.sum_of_squares != nullptr) {
+    SumPartials(call);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  const std::vector<char*> sources = Sources(call);
+  const size_t part = call.input.bytes;
+  const auto place = [&](int index) {
+    return Bytes(call.output) + static_cast<size_t>(index) * part;
+  };
+  Copy(place(self_), call.input.data, part);
+  if (!sources.empty()) {
+    for (int step = 1; step < size_; ++step) {  // Each starts elsewhere, to spread the reads.
+      const int index = (self_ + step) % size_;
+      Copy(place(index), sources[static_cast<size_t>(index)], part);
+    }
+    return segment_->Sync(context);
+  }
+  for (size_t start = 0; start < part; start += kStageBytes) {
+    const size_t bytes = std::min(kStageBytes, part - start);
+    const uint64_t turn = turn_++;
+    Copy(segment_->stage(self_, turn), Bytes(call.input) + start, bytes);
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    for (int index = 0; index < size_; ++index) {
+      if (index != self_) {
+        Copy(place(index) + start, segment_->stage(index, turn), bytes);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::Broadcast(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  const int root = call.header.root;
+  const std::vector<char*> sources = Sources(call);
+  if (!sources.empty()) {
+    if (self_ != root) {
+      Copy(call.output.data, sources[static_cast<size_t>(root)], call.output.bytes);
+    }
+    return segment_->Sync(context);
+  }
+  for (size_t start = 0; start < call.output.bytes; start += kStageBytes) {
+    const size_t bytes = std::min(kStageBytes, call.output.bytes - start);
+    const uint64_t turn = turn_++;
+    char* const stage = segment_->stage(root, turn);
+    if (self_ == root) {
+      Copy(stage, Bytes(call.output) + start, bytes);
+    }
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    if (self_ != root) {
+      Copy(Bytes(call.output) + start, stage, bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::AllToAll(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  const std::vector<char*> sources = Sources(call);
+  const size_t part = call.input.bytes / static_cast<size_t>(size_);
+  const auto own = static_cast<size_t>(self_);
+  const auto place = [&](int index) {
+    return Bytes(call.output) + static_cast<size_t>(index) * part;
+  };
+  if (!sources.empty()) {
+    for (int step = 0; step < size_; ++step) {
+      const int index = (self_ + step) % size_;
+      Copy(place(index), sources[static_cast<size_t>(index)] + own * part, part);
+    }
+    return segment_->Sync(context);
+  }
+  const size_t room = kStageBytes / static_cast<size_t>(size_) / 64 * 64;
+  for (size_t start = 0; start < part; start += room) {
+    const size_t bytes = std::min(room, part - start);
+    StageParts(call, part, start, bytes, room);
+    const uint64_t turn = turn_++;
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    for (int index = 0; index < size_; ++index) {
+      Copy(place(index) + start, segment_->stage(index, turn) + own * room, bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Registration>> ShmCollectives::Register(
+    const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(Run(call, context));  // All register the same size and name.
+  for (int index = 0; index < size_; ++index) {
+    if (index != self_) {
+      DT_RETURN_IF_ERROR(mesh_->SendFd(index, buffer->fd(), context));
+    }
+  }
+  std::vector<SharedMapping> peers(static_cast<size_t>(size_));
+  const size_t mapped = std::max<size_t>(buffer->bytes(), 1);
+  for (int index = 0; index < size_; ++index) {
+    if (index != self_) {
+      DT_ASSIGN_OR_RETURN(const UniqueFd fd, mesh_->ReceiveFd(index, context));
+      DT_RETURN_IF_ERROR(CheckSegment(fd.get(), mapped, mesh_->PeerName(index)));
+      DT_ASSIGN_OR_RETURN(peers[static_cast<size_t>(index)],
+                          SharedMapping::Map(fd.get(), mapped, buffer->name()));
+    }
+  }
+  return std::unique_ptr<Registration>(
+      new ShmRegistration(++registrations_, std::move(buffer), std::move(peers)));
+}
+
+bool ShmCollectives::Locate(const Registration& registration, const Buffer& buffer,
+                            CallHeader& header) const {
+  const auto& mine = static_cast<const ShmRegistration&>(registration);
+  const auto* const base = static_cast<const char*>(mine.buffer().data());
+  const auto* const data = static_cast<const char*>(buffer.data);
+  if (data < base || data + buffer.bytes > base + mine.buffer().bytes()) {
+    return false;
+  }
+  header.registration = mine.id();
+  header.offset = static_cast<uint64_t>(data - base);
+  return true;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,120 @@
+// How the ranks of a group find each other: each publishes where it can be reached, reads the
+// others' lines, and decides from all of them, as every rank does alike, which transport to use.
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "comm/collectives/shm_collectives.h"
+#include "comm/group.h"
+#include "comm/host_group.h"
+#include "comm/net/store.h"
+#include "comm/transport/unix_mesh.h"
+
+namespace dtrain::comm {
+namespace {
+
+// A rank's line in the store.
+struct RankCard {
+  std::string node_id;
+  std::string unix_name;
+  std::string unix_nonce;
+  bool allow_shared_memory = true;
+};
+
+std::string Encode(const RankCard& card) {
+  return DumpJson(Json{{"node", card.node_id},
+                       {"unix", card.unix_name},
+                       {"nonce", card.unix_nonce},
+                       {"shm", card.allow_shared_memory}});
+}
+
+absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
+  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, absl::StrFormat("card of rank %d", rank)));
+  const auto string_of = [&json](const char* key) {
+    const auto it = json.find(key);
+    return it != json.end() && it->is_string() ? it->get<std::string>() : std::string();
+  };
+  if (!json.is_object() || !json.contains("shm") || !json["shm"].is_boolean()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("rank %d published a card of another format: run one version of dtrain on "
+                        "all nodes",
+                        rank));
+  }
+  return RankCard{string_of("node"), string_of("unix"), string_of("nonce"),
+                  json["shm"].get<bool>()};
+}
+
+absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOptions& options,
+                                                    const RankCard& mine, Deadline deadline) {
+  const std::string prefix = absl::StrCat("group/", options.name, "/", options.epoch);
+  DT_RETURN_IF_ERROR(store.Set(RankKey(prefix, options.rank), Encode(mine), deadline));
+  DT_RETURN_IF_ERROR(Annotate(WaitForRanks(store, prefix, options.size, deadline),
+                              absl::StrFormat("creating group \"%s\"", options.name)));
+  std::vector<RankCard> cards;
+  for (int rank = 0; rank < options.size; ++rank) {
+    DT_ASSIGN_OR_RETURN(const std::string text, store.Get(RankKey(prefix, rank), deadline));
+    DT_ASSIGN_OR_RETURN(RankCard card, Decode(text, rank));
+    cards.push_back(std::move(card));
+  }
+  return cards;
+}
+
+// Whether all ranks share memory: known from the cards alone, so all ranks agree.
+bool AllOnOneNode(const std::vector<RankCard>& cards) {
+  for (const RankCard& card : cards) {
+    if (!card.allow_shared_memory || card.node_id != cards[0].node_id) {
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::Status CheckOptions(Store* store, const GroupOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rank %d of %d in group \"%s\": ranks are 0 to size - 1", options.rank,
+                        options.size, options.name));
+  }
+  if (store == nullptr && options.size > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "group \"%s\" of %d ranks was given no store to meet in", options.name, options.size));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const GroupOptions& options) {
+  DT_RETURN_IF_ERROR(CheckOptions(store, options));
+  if (options.size == 1) {
+    return std::make_unique<HostGroup>(options, nullptr);
+  }
+  const Deadline deadline = Deadline::After(options.connect_timeout);
+  DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
+  const RankCard mine{options.node_id, listener.name, listener.nonce, options.allow_shared_memory};
+  DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
+                      ExchangeCards(*store, options, mine, deadline));
+  if (!AllOnOneNode(cards)) {
+    return absl::UnimplementedError("groups over several nodes");
+  }
+  std::vector<UnixMesh::Member> members;
+  for (int rank = 0; rank < options.size; ++rank) {
+    const RankCard& card = cards[static_cast<size_t>(rank)];
+    members.push_back({rank, card.unix_name, card.unix_nonce});
+  }
+  DT_ASSIGN_OR_RETURN(UnixMesh mesh, UnixMesh::Connect(std::move(listener), std::move(members),
+                                                       options.rank, deadline));
+  const auto never = [] { return absl::OkStatus(); };
+  const auto spin = [] { return false; };
+  const WaitContext context{deadline, never, spin};
+  DT_ASSIGN_OR_RETURN(auto backend, ShmCollectives::Create(std::move(mesh), options.name, context));
+  return std::make_unique<HostGroup>(options, std::move(backend));
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,72 @@
+// The Group on host memory: queues calls, runs them on a Backend, watches deadlines. Internal to
+// comm; made by CreateHostGroup.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/call_queue.h"
+#include "comm/collectives/backend.h"
+#include "comm/group.h"
+
+namespace dtrain::comm {
+
+class HostGroup final : public Group {
+ public:
+  // `backend` is null for a group of one rank.
+  HostGroup(const GroupOptions& options, std::unique_ptr<Backend> backend);
+  ~HostGroup() override;
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  uint64_t epoch() const override { return options_.epoch; }
+  std::string transport() const override;
+  uint64_t sequence() const override;
+  absl::StatusOr<std::unique_ptr<Registration>> Register(
+      std::shared_ptr<SymmetricBuffer> buffer) override;
+  absl::StatusOr<Work> AllReduce(Buffer buffer, ReduceOp op,
+                                 const CollectiveOptions& options) override;
+  absl::StatusOr<Work> ReduceScatter(Buffer input, Buffer output, ReduceOp op,
+                                     const CollectiveOptions& options) override;
+  absl::StatusOr<Work> AllGather(Buffer input, Buffer output,
+                                 const CollectiveOptions& options) override;
+  absl::StatusOr<Work> Broadcast(Buffer buffer, int root,
+                                 const CollectiveOptions& options) override;
+  absl::StatusOr<Work> AllToAll(Buffer input, Buffer output,
+                                const CollectiveOptions& options) override;
+  absl::StatusOr<Work> Send(Buffer buffer, int peer, const CollectiveOptions& options) override;
+  absl::StatusOr<Work> Receive(Buffer buffer, int peer, const CollectiveOptions& options) override;
+  absl::Status Barrier(Deadline deadline) override;
+  void Abort(const std::string& reason) override;
+  std::string FlightRecord() const override;
+
+ private:
+  // The buffers of this epoch that peers can reach; shared with the registrations handed out.
+  struct Registry {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<Registration>> live;
+  };
+  class Handle;
+
+  absl::Status CheckBuffer(const Buffer& buffer, absl::string_view what) const;
+  absl::Status CheckPeer(int peer, absl::string_view what) const;
+  // Fills what every call has, gives it its sequence number and queues it.
+  absl::StatusOr<Work> Start(Call call, const CollectiveOptions& options);
+  absl::Status RunAlone(const Call& call) const;
+  void FindRegistration(Call& call) const;
+  absl::Status Run(absl::Span<const Call> calls);
+  absl::Status RunWithin(absl::Span<const Call> calls, Deadline deadline);
+  absl::Status Explain(const absl::Status& status, const Call& call) const;
+  void BreakWith(const absl::Status& reason);
+
+  const GroupOptions options_;
+  const std::unique_ptr<Backend> backend_;
+  const std::shared_ptr<Registry> registry_ = std::make_shared<Registry>();
+  mutable std::mutex order_mutex_;  // Sequence numbers are given and queued in one step.
+  uint64_t sequence_ = 0;
+  std::shared_ptr<CallQueue> queue_;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,52 @@
+// A mapping of an anonymous shared segment, in huge pages where the kernel grants them.
+//
+// Move-only; the destructor unmaps. The segment itself lives as long as a descriptor or a mapping
+// of it in any process, so nothing stays behind after a kill.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/unique_fd.h"
+
+namespace dtrain::comm {
+
+class SharedMapping {
+ public:
+  SharedMapping() = default;
+  SharedMapping(SharedMapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  SharedMapping& operator=(SharedMapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~SharedMapping();
+
+  // Maps all `bytes` of `fd` for reading and writing. `what` appears in errors.
+  static absl::StatusOr<SharedMapping> Map(int fd, size_t bytes, absl::string_view what);
+
+  char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  SharedMapping(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  char* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// A zeroed memfd of `bytes` whose size nobody can change any more (sealed), so that a mapped peer
+// cannot be made to fault by truncation. No memory is reserved yet.
+absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view name);
+
+// Whether `fd`, which `peer` passed, is such a segment of exactly `bytes`.
+absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer);
+
+// Backs every page of `mapping` with memory now. ResourceExhausted names needed and available bytes
+// when there is not enough: an error here instead of a SIGBUS at first touch.
+absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_view name);
+
+}  // namespace dtrain::comm

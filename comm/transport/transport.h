@@ -1,0 +1,47 @@
+// The Transport seam: moves bytes between the ranks of a group.
+//
+// Real twins: StreamTransport (TCP or Unix sockets). Fault-injecting twin: FaultyTransport. One
+// thread at a time calls Move; Shutdown may be called from any thread.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "comm/transport/wait_context.h"
+
+namespace dtrain::comm {
+
+struct Transfer {
+  enum class Direction : unsigned char { kSend, kReceive };
+  Direction direction = Direction::kSend;
+  int peer = 0;
+  void* data = nullptr;  // Read only when sending.
+  size_t bytes = 0;
+};
+
+inline Transfer SendTo(int peer, const void* data, size_t bytes) {
+  return {Transfer::Direction::kSend, peer, const_cast<void*>(data), bytes};
+}
+inline Transfer ReceiveFrom(int peer, void* data, size_t bytes) {
+  return {Transfer::Direction::kReceive, peer, data, bytes};
+}
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Does all transfers, at the same time where it can; those between one pair in one direction in
+  // the order given. DeadlineExceeded names the peers that it still waits for, Unavailable the peer
+  // that is gone (with what is known of it), else what `context.interrupted` said. After an error
+  // nothing may be moved any more.
+  virtual absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) = 0;
+  // Tells the peers why and closes all connections. Never blocks; idempotent.
+  virtual void Shutdown(const absl::Status& reason) = 0;
+  // "rank 1 (node a, pid 12)".
+  virtual std::string PeerName(int peer) const = 0;
+};
+
+}  // namespace dtrain::comm
