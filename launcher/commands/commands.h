@@ -1,0 +1,25 @@
+// The subcommands of `dtrain`. Each takes the arguments after its name and returns the exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/job_env.h"
+
+namespace dtrain::launcher {
+
+// Dispatches: an own subcommand, else the program dtrain-NAME beside this one (as git does), else
+// an error that names the nearest.
+int RunDtrain(const std::vector<std::string>& arguments, const Environment& environment);
+
+// `dtrain env`: who the resolver says this process is, and from which variables.
+int EnvCommand(const std::vector<std::string>& arguments, const Environment& environment);
+// `dtrain exit-codes`: the table.
+int ExitCodesCommand(const std::vector<std::string>& arguments);
+// `dtrain logs`: shows or follows the logs of a run directory.
+int LogsCommand(const std::vector<std::string>& arguments);
+
+// True, after printing `help`, when the arguments ask for it.
+bool AskedForHelp(const std::vector<std::string>& arguments, const char* help);
+
+}  // namespace dtrain::launcher

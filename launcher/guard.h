@@ -1,0 +1,40 @@
+// A small watching process: when the launcher dies without a word (kill -9, a crash), it kills the
+// ranks' process groups and removes the agent's folder, so that nothing is left behind.
+//
+// The kernel's parent-death signal already ends each rank; the guard reaches what ranks started
+// themselves (a script's children). Owns its process; not thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace dtrain::launcher {
+
+class Guard {
+ public:
+  // Forks the watching process. REQUIRES: the caller has one thread. `folder` is removed when the
+  // launcher dies.
+  static absl::StatusOr<Guard> Start(const std::string& folder);
+  Guard(Guard&&) = default;
+  Guard& operator=(Guard&&) = default;
+  // Tells the guard that all is well and waits for its end (it does nothing else).
+  ~Guard();
+
+  // Groups to kill; forget one only when it has no process left.
+  void Watch(pid_t group);
+  void Forget(pid_t group);
+  pid_t pid() const { return pid_; }
+
+ private:
+  Guard(UniqueFd pipe, pid_t pid) : pipe_(std::move(pipe)), pid_(pid) {}
+  void Send(pid_t message);
+
+  UniqueFd pipe_;  // Its end of file tells the guard that the launcher has gone.
+  pid_t pid_ = -1;
+};
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,300 @@
+#include "launcher/launch.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/prng.h"
+#include "base/status.h"
+#include "base/version.h"
+#include "launcher/file_tail.h"
+#include "launcher/machine.h"
+#include "launcher/program.h"
+#include "launcher/rendezvous.h"
+#include "launcher/restart.h"
+#include "launcher/supervisor.h"
+#include "launcher/temp_dir.h"
+#include "launcher/token.h"
+
+namespace dtrain::launcher {
+namespace {
+
+std::string Lookup(const Environment& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+std::string RandomRunId() {
+  std::array<uint8_t, 6> bytes{};
+  if (!comm::RandomBytes(absl::MakeSpan(bytes)).ok()) {
+    return absl::StrCat("pid-", getpid());
+  }
+  std::string id;
+  for (const uint8_t byte : bytes) {
+    absl::StrAppendFormat(&id, "%02x", byte);
+  }
+  return id;
+}
+
+// Everything that lives as long as the launch, in the order in which it must come to life: what
+// forks or blocks signals before what starts threads.
+class Launch {
+ public:
+  Launch(const LaunchOptions& options, const Environment& environment)
+      : options_(options), environment_(environment) {}
+
+  absl::Status Prepare();
+  int Run();
+
+ private:
+  absl::Status PrepareRunDirectory();
+  absl::StatusOr<AttemptResult> RunAttempt(int attempt);
+  void ShowOutputs(const Attempt& attempt);
+  void Announce(const Attempt& attempt) const;
+  std::optional<int> AfterFailure(const AttemptResult& result, int attempt);
+
+  const LaunchOptions& options_;
+  const Environment& environment_;
+  std::string program_;
+  std::string run_dir_;  // As the user wrote it, for messages.
+  std::string log_dir_;
+  std::string metrics_path_;
+  std::string run_id_;
+  int local_ranks_ = 0;
+  std::optional<SignalSource> signals_;
+  std::optional<TempDir> folder_;
+  std::optional<Guard> guard_;
+  std::optional<AgentSocket> socket_;
+  std::optional<comm::JobKey> key_;
+  UniqueFd token_;
+  std::unique_ptr<Reporter> reporter_;
+  int bug_restarts_ = 0;
+  int without_progress_ = 0;
+};
+
+absl::Status Launch::PrepareRunDirectory() {
+  run_dir_ = RunDirOf(options_);
+  log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
+  metrics_path_ = absl::StrCat(run_dir_, "/metrics/rank-0.jsonl");
+  DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
+  DT_RETURN_IF_ERROR(MakeDirectories(log_dir_));
+  if (access(run_dir_.c_str(), W_OK | X_OK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("run directory ", run_dir_, " is not writable"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launch::Prepare() {
+  DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
+  DT_ASSIGN_OR_RETURN(local_ranks_, RanksOnNode(options_.ranks_per_node,
+                                                static_cast<int>(UsableCpus().size()), GpuCount()));
+  if (options_.token_file.empty()) {
+    DT_ASSIGN_OR_RETURN(key_, comm::JobKey::Generate());
+  } else {
+    DT_ASSIGN_OR_RETURN(key_, comm::JobKey::FromFile(options_.token_file));
+  }
+  DT_RETURN_IF_ERROR(PrepareRunDirectory());
+  run_id_ = options_.rendezvous_id.empty() ? RandomRunId() : options_.rendezvous_id;
+  DT_ASSIGN_OR_RETURN(signals_, SignalSource::Create(options_.signals));
+  DT_ASSIGN_OR_RETURN(folder_, TempDir::Create(Lookup(environment_, "TMPDIR")));
+  DT_ASSIGN_OR_RETURN(guard_, Guard::Start(folder_->path()));
+  DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
+  DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
+  ReporterOptions reporting;
+  reporting.console.terminal = isatty(STDOUT_FILENO) != 0;
+  reporting.events_path = options_.node_rank == 0 ? absl::StrCat(run_dir_, "/events.jsonl")
+                                                  : absl::StrCat(run_dir_, "/events-node-",
+                                                                 options_.node_rank, ".jsonl");
+  reporting.identity = {run_id_, options_.node_rank};
+  if (options_.tensorboard && options_.node_rank == 0) {
+    reporting.tensorboard_dir = absl::StrCat(run_dir_, "/report/tensorboard");
+  }
+  DT_ASSIGN_OR_RETURN(reporter_, Reporter::Start(reporting));
+  reporter_->FollowMetrics(metrics_path_, FileEnd(metrics_path_));
+  return absl::OkStatus();
+}
+
+void Launch::ShowOutputs(const Attempt& attempt) {
+  std::vector<ShownFile> files;
+  for (const RankSlot& slot : attempt.slots) {
+    const std::vector<int>& filter = options_.local_filter;
+    if (!filter.empty() &&
+        std::find(filter.begin(), filter.end(), slot.local_rank) == filter.end()) {
+      continue;
+    }
+    const int streams = options_.tee.For(slot.local_rank);
+    const std::string prefix = streams == 0 ? "" : absl::StrFormat("[rank %d] ", slot.rank);
+    for (const auto& [bit, suffix] : {std::pair(1, "out"), std::pair(2, "err")}) {
+      if ((streams & bit) != 0 || (bit == 1 && slot.rank == 0)) {
+        const std::string path = LogPath(attempt.log_dir, slot.rank, suffix);
+        files.push_back({path, FileEnd(path), prefix, bit == 2});
+      }
+    }
+  }
+  reporter_->Show(files);
+}
+
+void Launch::Announce(const Attempt& attempt) const {
+  if (!options_.quiet) {
+    const std::string node =
+        options_.nodes > 1 ? absl::StrFormat(", node %d of %d", options_.node_rank, options_.nodes)
+                           : "";
+    reporter_->Say(absl::StrFormat(
+        "%d rank%s of %s%s%s; run directory %s", attempt.shape.world_size(),
+        attempt.shape.world_size() == 1 ? "" : "s", options_.program, node,
+        attempt.shape.attempt > 0 ? absl::StrCat(", attempt ", attempt.shape.attempt) : "",
+        run_dir_));
+  }
+  reporter_->Event("start", {{"attempt", attempt.shape.attempt},
+                             {"world_size", attempt.shape.world_size()},
+                             {"host", attempt.host},
+                             {"version", kVersion},
+                             {"program", attempt.program}});
+}
+
+absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
+  const auto cancelled = [this] {
+    for (const int signal : signals_->Take()) {
+      if (signal != SIGCHLD) {
+        return signal;
+      }
+    }
+    return 0;
+  };
+  DT_ASSIGN_OR_RETURN(
+      Rendezvous meeting,
+      Rendezvous::Join({options_, *key_, local_ranks_, number, run_id_}, cancelled));
+  Attempt attempt;
+  attempt.program = program_;
+  attempt.name = options_.program;
+  attempt.arguments = options_.arguments;
+  attempt.environment = environment_;
+  attempt.shape = meeting.shape();
+  attempt.shape.restarts_max = options_.restarts_max;
+  attempt.shape.run_dir = std::filesystem::absolute(run_dir_).lexically_normal();
+  attempt.shape.agent_socket = socket_->path();
+  attempt.shape.role = options_.role;
+  attempt.shape.token_fd = kTokenFdInRank;
+  attempt.slots = PlanRanks(attempt.shape, options_.bind_cores ? UsableCpus() : std::vector<int>());
+  attempt.log_dir = absl::StrFormat("%s/attempt-%d", log_dir_, number);
+  attempt.host = HostName();
+  attempt.token_fd = token_.get();
+  DT_RETURN_IF_ERROR(MakeDirectories(attempt.log_dir));
+  Announce(attempt);
+  ShowOutputs(attempt);
+  SupervisorLimits limits;
+  limits.stop_grace = options_.stop_grace;
+  limits.exit_barrier = options_.exit_barrier;
+  Supervisor supervisor({*signals_, *guard_, *socket_, *reporter_, meeting.peers()}, limits,
+                        attempt);
+  return supervisor.Run();
+}
+
+// The exit code, or nothing when the job is to be started again.
+std::optional<int> Launch::AfterFailure(const AttemptResult& result, int attempt) {
+  const int code = ExitCodeOf(result);
+  if (code == kExitOk || result.stop.signal != 0) {
+    return code;
+  }
+  RestartInput input;
+  const RankEnd* const cause = RootCause(result.ends, result.stop);
+  if (cause != nullptr) {
+    input.cause = *cause;
+  } else {
+    input.cause.exit_code = code;
+  }
+  input.restarts_max = options_.restarts_max;
+  input.restarts_used = attempt;
+  input.bug_restarts_used = bug_restarts_;
+  input.without_progress = without_progress_;
+  const RestartPlan plan = RestartDecision(input);
+  bug_restarts_ += code == kExitBug ? 1 : 0;
+  if (!plan.restart) {
+    if (options_.restarts_max > 0) {
+      reporter_->Say(absl::StrCat("no restart: ", plan.reason));
+    }
+    return plan.exit_code;
+  }
+  reporter_->Say(absl::StrCat(plan.reason, " in ", absl::FormatDuration(plan.wait)));
+  reporter_->Event("restart", {{"attempt", attempt + 1}, {"reason", plan.reason}});
+  for (const Deadline wait = Deadline::After(plan.wait); !wait.Expired();) {
+    for (const int signal : signals_->Take()) {
+      if (signal != SIGCHLD) {
+        return signal == SIGINT ? kExitInterrupted : kExitTerminated;
+      }
+    }
+    Clock::Real().Sleep(absl::Milliseconds(20));
+  }
+  return std::nullopt;
+}
+
+int Launch::Run() {
+  const int64_t started = Clock::Real().MonotonicNanos();
+  std::optional<int> code;
+  int64_t checkpoint = reporter_->checkpoint_step();
+  for (int attempt = 0; !code.has_value(); ++attempt) {
+    absl::StatusOr<AttemptResult> result = RunAttempt(attempt);
+    if (!result.ok()) {
+      reporter_->Say(std::string(result.status().message()));
+      code = ExitCodeFor(result.status());
+      break;
+    }
+    if (RootCause(result->ends, result->stop) == nullptr && !result->trouble.ok()) {
+      reporter_->Say(std::string(result->trouble.message()));
+    }
+    const int64_t reached = reporter_->checkpoint_step();
+    without_progress_ = reached > checkpoint ? 0 : without_progress_ + 1;
+    checkpoint = reached;
+    code = AfterFailure(*result, attempt);
+  }
+  const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - started) * 1e-9;
+  reporter_->Event("finish", {{"exit_code", *code}, {"seconds", seconds}});
+  if (*code != kExitOk || !options_.quiet) {
+    const absl::string_view meaning = ExitCodeMeaning(*code);
+    reporter_->Say(absl::StrFormat("exit code %d%s after %.1f s; run directory %s", *code,
+                                   meaning.empty() ? "" : absl::StrCat(" (", meaning, ")"), seconds,
+                                   run_dir_));
+  }
+  reporter_->Finish(absl::Seconds(1));
+  return *code;
+}
+
+}  // namespace
+
+std::string RunDirOf(const LaunchOptions& options) {
+  if (!options.run_dir.empty()) {
+    return options.run_dir;
+  }
+  const std::string given = RunDirInArguments(options.arguments);
+  return given.empty() ? absl::StrCat("runs/", BaseName(options.program)) : given;
+}
+
+int LaunchCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  const auto fail = [](const absl::Status& status) {
+    std::fprintf(stderr, "dtrain launch: %s\n", std::string(status.message()).c_str());
+    return ExitCodeFor(status);
+  };
+  const absl::StatusOr<ParsedLaunch> parsed = ParseLaunch(arguments, environment);
+  if (!parsed.ok()) {
+    return fail(parsed.status());
+  }
+  if (!parsed->help.empty()) {
+    std::fputs(parsed->help.c_str(), stdout);
+    return kExitOk;
+  }
+  Launch launch(parsed->options, environment);
+  if (const absl::Status status = launch.Prepare(); !status.ok()) {
+    return fail(status);
+  }
+  return launch.Run();
+}
+
+}  // namespace dtrain::launcher

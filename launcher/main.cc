@@ -1,0 +1,13 @@
+// The `dtrain` program: finds the subcommand and hands over.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/job_env.h"
+#include "base/status.h"
+#include "launcher/commands/commands.h"
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return dtrain::launcher::RunDtrain(arguments, dtrain::ReadEnvironment());
+}

@@ -1,0 +1,378 @@
+#include "launcher/options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "launcher/nearest.h"
+#include "launcher/signals.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr char kDescription[] =
+    "Starts a program as N ranks that train together, watches them, and ends with the root "
+    "cause's exit code.";
+constexpr char kFooter[] = R"(Examples:
+  dtrain launch --nproc-per-node 2 -- ./gpt config.json
+  dtrain launch --nproc-per-node auto ./gpt config.json --set train_steps=100
+  dtrain launch --nproc-per-node 2 --tee 3 --max-restarts 3 ./gpt config.json --run-dir runs/a
+Two nodes (the same 0600 token file on both, made by: head -c 32 /dev/urandom > token):
+  dtrain launch --nnodes 2 --node-rank 0 --rdzv-endpoint n0:29500 --token-file token ./gpt c.json
+  dtrain launch --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 --token-file token ./gpt c.json
+
+Each flag takes its default from PET_NAME (e.g. PET_NNODES), as with torchrun. All that follows
+the program's name goes to it untouched. Ctrl-C and SIGTERM let the ranks save and stop; a second
+one stops at once. Exit codes: dtrain exit-codes.)";
+
+// What the flags hold before they are checked.
+struct Raw {
+  std::string nnodes = "1";
+  std::string node_rank = "0";
+  std::string max_restarts = "0";
+  std::string rdzv_backend;
+  std::string rdzv_conf;
+  std::string master_addr;
+  std::string master_port = "29500";
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+  std::string tee = "0";
+  std::string redirects = "0";
+  std::string local_filter;
+  std::string stop_grace = "300";
+  std::string exit_barrier = "300";
+  std::string monitor_interval;
+  std::string numa_binding;
+  bool standalone = false;
+  bool no_python = false;
+  bool no_bind = false;
+  bool bind = false;
+  bool no_tensorboard = false;
+};
+
+// DeepSpeed's names for the same things.
+std::string Alias(const std::string& name) {
+  if (name == "num-gpus") {
+    return "nproc-per-node";
+  }
+  if (name == "num-nodes") {
+    return "nnodes";
+  }
+  return name == "bind-cores-to-rank" ? "bind-cores" : name;
+}
+
+// Known elsewhere, not in this version; the message says what to use.
+std::string WhyRefused(const std::string& name) {
+  constexpr char kOneEach[] =
+      "nodes are not started from here yet: run one `dtrain launch --nnodes N --node-rank R "
+      "--rdzv-endpoint HOST:PORT --token-file F` on each";
+  if (name == "hostfile" || name == "H" || name == "include" || name == "exclude" ||
+      name == "launcher" || name == "launcher-args" || name == "ssh-port" || name == "no-ssh") {
+    return kOneEach;
+  }
+  return name == "module" || name == "m" ? "ranks are programs; name a Python module as: python -m"
+                                         : "";
+}
+
+void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
+  app.add_option("--nproc-per-node", options.ranks_per_node,
+                 "Ranks on this node: a number, auto (GPUs, else cores), cpu or gpu");
+  app.add_option("--nnodes", raw.nnodes, "Number of nodes (N, or N:N)");
+  app.add_option("--node-rank", raw.node_rank, "This node's number, from 0");
+  app.add_option("--rdzv-endpoint", options.rendezvous,
+                 "HOST:PORT where node 0 coordinates; needed for several nodes");
+  app.add_option("--token-file", options.token_file,
+                 "File (mode 0600, 32 bytes or 64 hex digits) with the job token of all nodes");
+  app.add_option("--rdzv-id", options.rendezvous_id, "Name of the run; random without it");
+  app.add_option("--rdzv-conf", raw.rdzv_conf,
+                 "join_timeout=SECONDS (300); other keys are ignored");
+  app.add_option("--local-addr", options.local_address,
+                 "Address by which other nodes reach this one (found by itself otherwise)");
+  app.add_option("--run-dir", options.run_dir,
+                 "Run directory; else the program's --run-dir, else runs/PROGRAM");
+  app.add_option("--log-dir", options.log_dir, "Logs of the ranks; else RUN_DIR/logs");
+  app.add_option("-t,--tee", raw.tee,
+                 "Also show outputs: 1 out, 2 err, 3 both, or by local rank (0:1,1:3)");
+  app.add_option("-r,--redirects", raw.redirects,
+                 "Accepted for torchrun's sake: all outputs always go to the log files");
+  app.add_option("--local-ranks-filter", raw.local_filter, "Show only these local ranks (0,2)");
+  app.add_option("--max-restarts", raw.max_restarts,
+                 "Restart the job this often after temporary failures and kills");
+  app.add_option("--signals-to-handle", raw.signals, "Signals that mean: save, then stop");
+  app.add_option("--stop-grace", raw.stop_grace, "Seconds that ranks get to save and stop");
+  app.add_option("--exit-barrier", raw.exit_barrier,
+                 "Seconds that other ranks may run after the first ended with 0");
+  app.add_option("--role", options.role, "ROLE_NAME of the ranks");
+  app.add_flag("--no-bind", raw.no_bind, "Do not bind ranks to cores");
+  app.add_flag("--no-tensorboard", raw.no_tensorboard, "Write no TensorBoard files");
+  app.add_flag("-q,--quiet", options.quiet, "Say only what went wrong");
+  const auto hidden = [&app](const char* name, auto& value) {
+    app.add_option(name, value, "")->group("");
+  };
+  hidden("--rdzv-backend", raw.rdzv_backend);
+  hidden("--master-addr", raw.master_addr);
+  hidden("--master-port", raw.master_port);
+  hidden("--monitor-interval", raw.monitor_interval);
+  hidden("--numa-binding", raw.numa_binding);
+  app.add_flag("--standalone", raw.standalone, "")->group("");
+  app.add_flag("--no-python", raw.no_python, "")->group("");
+  app.add_flag("--bind-cores", raw.bind, "")->group("");
+  for (CLI::Option* option : app.get_options()) {
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// The launcher's own arguments, spelt as CLI11 knows them, and where the program begins.
+struct Split {
+  std::vector<std::string> own;
+  size_t program_at = 0;
+};
+
+absl::StatusOr<Split> SplitArguments(const CLI::App& app,
+                                     const std::vector<std::string>& arguments) {
+  Split split;
+  size_t i = 0;
+  for (; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      ++i;
+      break;
+    }
+    if (argument.size() < 2 || argument[0] != '-') {
+      break;
+    }
+    const size_t equals = argument.find('=');
+    const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
+    std::string name = argument.substr(dashes, equals - dashes);
+    if (dashes == 2) {
+      name = Alias(absl::StrReplaceAll(name, {{"_", "-"}}));
+    }
+    if (const std::string why = WhyRefused(name); !why.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s is not supported: %s", argument.substr(0, equals), why));
+    }
+    const std::string spelt = absl::StrCat(dashes == 2 ? "--" : "-", name);
+    const CLI::Option* const option = app.get_option_no_throw(spelt);
+    if (option == nullptr) {
+      const std::string nearest = Nearest(name, FlagNames(app));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("unknown flag %s%s", argument.substr(0, equals),
+                          nearest.empty() ? "; dtrain launch --help lists all"
+                                          : absl::StrFormat("; did you mean --%s?", nearest)));
+    }
+    const bool takes_value = option->get_items_expected_max() > 0;
+    if (equals != std::string::npos) {
+      split.own.push_back(absl::StrCat(spelt, argument.substr(equals)));
+    } else if (!takes_value) {
+      split.own.push_back(spelt);
+    } else if (i + 1 < arguments.size()) {
+      split.own.push_back(absl::StrCat(spelt, dashes == 2 ? "=" : "", arguments[++i]));
+    } else {
+      return absl::InvalidArgumentError(absl::StrFormat("%s needs a value", argument));
+    }
+  }
+  split.program_at = i;
+  return split;
+}
+
+// PET_<FLAG>=value of the environment as flags; they come first, so the command line wins.
+std::vector<std::string> EnvironmentFlags(const CLI::App& app, const Environment& environment) {
+  std::vector<std::string> flags;
+  for (const std::string& name : FlagNames(app)) {
+    const std::string variable =
+        absl::StrCat("PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+    const auto found = environment.find(variable);
+    if (found == environment.end() || name == "help") {
+      continue;
+    }
+    const bool takes_value =
+        app.get_option_no_throw(absl::StrCat("--", name))->get_items_expected_max() > 0;
+    if (takes_value) {
+      flags.push_back(absl::StrCat("--", name, "=", found->second));
+    } else if (found->second == "1") {
+      flags.push_back(absl::StrCat("--", name));
+    }
+  }
+  return flags;
+}
+
+absl::StatusOr<int> Integer(const char* flag, const std::string& text, int low, int high) {
+  int value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < low || value > high) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is \"%s\"; allowed: a number from %d to %d", flag, text, low, high));
+  }
+  return value;
+}
+
+absl::StatusOr<absl::Duration> Seconds(const char* flag, const std::string& text) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is \"%s\"; allowed: seconds, 0 or more", flag, text));
+  }
+  return absl::Seconds(seconds);
+}
+
+absl::StatusOr<int> Nodes(const std::string& text) {
+  const std::vector<std::string> ends = absl::StrSplit(text, ':');
+  if (ends.size() > 2) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--nnodes is \"%s\"; allowed: N or N:N", text));
+  }
+  DT_ASSIGN_OR_RETURN(const int low, Integer("--nnodes", ends.front(), 1, 65536));
+  DT_ASSIGN_OR_RETURN(const int high, Integer("--nnodes", ends.back(), 1, 65536));
+  if (low != high) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--nnodes %s asks for a job that grows and shrinks, which is not supported yet; use one "
+        "number",
+        text));
+  }
+  return low;
+}
+
+absl::Status Check(const Raw& raw, LaunchOptions& options) {
+  DT_ASSIGN_OR_RETURN(options.nodes, Nodes(raw.nnodes));
+  DT_ASSIGN_OR_RETURN(options.node_rank,
+                      Integer("--node-rank", raw.node_rank, 0, options.nodes - 1));
+  DT_ASSIGN_OR_RETURN(options.restarts_max,
+                      Integer("--max-restarts", raw.max_restarts, 0, 1000000));
+  DT_ASSIGN_OR_RETURN(options.signals, ParseSignals(raw.signals));
+  DT_ASSIGN_OR_RETURN(options.tee, ParseStreams("--tee", raw.tee));
+  DT_RETURN_IF_ERROR(ParseStreams("--redirects", raw.redirects).status());
+  DT_ASSIGN_OR_RETURN(options.stop_grace, Seconds("--stop-grace", raw.stop_grace));
+  DT_ASSIGN_OR_RETURN(options.exit_barrier, Seconds("--exit-barrier", raw.exit_barrier));
+  DT_RETURN_IF_ERROR(RanksOnNode(options.ranks_per_node, 1, 1).status());
+  for (const absl::string_view part : absl::StrSplit(raw.local_filter, ',', absl::SkipEmpty())) {
+    DT_ASSIGN_OR_RETURN(const int local,
+                        Integer("--local-ranks-filter", std::string(part), 0, 65535));
+    options.local_filter.push_back(local);
+  }
+  for (const absl::string_view part : absl::StrSplit(raw.rdzv_conf, ',', absl::SkipEmpty())) {
+    const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (pair[0] == "join_timeout" && pair.size() == 2) {
+      DT_ASSIGN_OR_RETURN(options.join_timeout, Seconds("--rdzv-conf join_timeout", pair[1]));
+    }
+  }
+  if (options.rendezvous.empty() && !raw.master_addr.empty()) {
+    options.rendezvous = absl::StrCat(raw.master_addr, ":", raw.master_port);
+  }
+  options.bind_cores = !raw.no_bind;
+  options.tensorboard = !raw.no_tensorboard;
+  if (raw.standalone && options.nodes > 1) {
+    return absl::InvalidArgumentError("--standalone means one node; leave out --nnodes");
+  }
+  if (options.nodes > 1 && options.rendezvous.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--nnodes %d needs --rdzv-endpoint HOST:PORT: node 0's address and a free port there",
+        options.nodes));
+  }
+  if (options.nodes > 1 && options.token_file.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--nnodes %d needs --token-file FILE, the same on all nodes; make one by: (umask 077; head "
+        "-c 32 /dev/urandom > token)",
+        options.nodes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int StreamChoice::For(int local_rank) const {
+  const auto at = static_cast<size_t>(local_rank);
+  return at < by_local.size() && by_local[at] >= 0 ? by_local[at] : all;
+}
+
+absl::StatusOr<StreamChoice> ParseStreams(const std::string& flag, const std::string& text) {
+  StreamChoice choice;
+  const auto bad = [&] {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is \"%s\"; allowed: 0 to 3, or LOCAL_RANK:0-3 separated by commas", flag, text));
+  };
+  if (absl::SimpleAtoi(text, &choice.all)) {
+    return choice.all >= 0 && choice.all <= 3 ? absl::StatusOr<StreamChoice>(choice) : bad();
+  }
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<std::string> pair = absl::StrSplit(part, ':');
+    int local = 0;
+    int streams = 0;
+    if (pair.size() != 2 || !absl::SimpleAtoi(pair[0], &local) || local < 0 || local > 65535 ||
+        !absl::SimpleAtoi(pair[1], &streams) || streams < 0 || streams > 3) {
+      return bad();
+    }
+    choice.by_local.resize(std::max(choice.by_local.size(), static_cast<size_t>(local) + 1), -1);
+    choice.by_local[static_cast<size_t>(local)] = streams;
+  }
+  return choice;
+}
+
+absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus) {
+  if (text == "auto") {
+    return gpus > 0 ? gpus : std::max(1, cpus);
+  }
+  if (text == "cpu") {
+    return std::max(1, cpus);
+  }
+  if (text == "gpu") {
+    return gpus > 0 ? absl::StatusOr<int>(gpus)
+                    : absl::InvalidArgumentError(
+                          "--nproc-per-node gpu: no GPU found on this node; use cpu or a number");
+  }
+  int ranks = 0;
+  if (!absl::SimpleAtoi(text, &ranks) || ranks < 1 || ranks > 65536) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--nproc-per-node is \"%s\"; allowed: auto, cpu, gpu or a number from 1", text));
+  }
+  return ranks;
+}
+
+absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& arguments,
+                                         const Environment& environment) {
+  ParsedLaunch parsed;
+  Raw raw;
+  CLI::App app(kDescription, "dtrain launch");
+  app.footer(kFooter);
+  AddFlags(app, parsed.options, raw);
+  DT_ASSIGN_OR_RETURN(const Split split, SplitArguments(app, arguments));
+  std::vector<std::string> own = EnvironmentFlags(app, environment);
+  own.insert(own.end(), split.own.begin(), split.own.end());
+  std::reverse(own.begin(), own.end());  // CLI11 takes its vector from the back.
+  try {
+    app.parse(own);
+  } catch (const CLI::CallForHelp&) {
+    parsed.help = absl::StrReplaceAll(
+        app.help(),
+        {{"dtrain launch [OPTIONS]", "dtrain launch [flags] [--] program [arguments]"}});
+    return parsed;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  DT_RETURN_IF_ERROR(Check(raw, parsed.options));
+  if (split.program_at >= arguments.size()) {
+    return absl::InvalidArgumentError(
+        "no program given; example: dtrain launch --nproc-per-node 2 -- ./gpt config.json");
+  }
+  parsed.options.program = arguments[split.program_at];
+  parsed.options.arguments.assign(arguments.begin() + static_cast<ptrdiff_t>(split.program_at) + 1,
+                                  arguments.end());
+  return parsed;
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,63 @@
+// The command line of `dtrain launch`: torchrun's flags (with - or _), their PET_* defaults, and a
+// few of DeepSpeed's spellings. Pure: arguments and environment in, options or a message out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/job_env.h"
+
+namespace dtrain::launcher {
+
+// Which of a rank's outputs a flag like --tee names.
+struct StreamChoice {
+  int all = 0;                // 0 none, 1 out, 2 err, 3 both.
+  std::vector<int> by_local;  // Overrides by local rank; -1: not given.
+  int For(int local_rank) const;
+};
+
+struct LaunchOptions {
+  std::string program;
+  std::vector<std::string> arguments;  // Of the program, untouched.
+  int nodes = 1;
+  int node_rank = 0;
+  std::string ranks_per_node = "1";  // auto, cpu, gpu or a number.
+  std::string rendezvous;            // host:port of node 0's coordinator; "" on one node.
+  std::string rendezvous_id;
+  absl::Duration join_timeout = absl::Minutes(5);
+  std::string token_file;
+  std::string local_address;
+  std::string run_dir;
+  std::string log_dir;
+  int restarts_max = 0;
+  std::string role = "default";
+  std::vector<int> signals;
+  StreamChoice tee;               // Shown besides rank 0's stdout.
+  std::vector<int> local_filter;  // Only these local ranks are shown; empty: all that --tee names.
+  bool bind_cores = true;
+  bool tensorboard = true;
+  bool quiet = false;
+  absl::Duration stop_grace = absl::Minutes(5);
+  absl::Duration exit_barrier = absl::Minutes(5);
+  std::vector<std::string> notes;  // Flags that were accepted and have no effect here.
+};
+
+struct ParsedLaunch {
+  LaunchOptions options;
+  std::string help;  // Not "": print it and end with 0.
+};
+
+// `arguments` are those after "launch". Errors (InvalidArgument) name the flag, the value and what
+// is allowed, or the known flag nearest to an unknown one.
+absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& arguments,
+                                         const Environment& environment);
+
+// Number of ranks from --nproc-per-node on a machine with `cpus` and `gpus`.
+absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus);
+
+// "3" or "0:1,1:2" as torchrun's --tee and --redirects take it.
+absl::StatusOr<StreamChoice> ParseStreams(const std::string& flag, const std::string& text);
+
+}  // namespace dtrain::launcher

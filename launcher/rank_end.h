@@ -1,0 +1,70 @@
+// How ranks end, which end is the root cause, and the job's exit code. Pure functions.
+//
+// The rule in one sentence: the first rank that failed by itself is the cause; a rank that ended
+// with 75 (a peer or the network was lost) is suspected to be a victim and gives way to any rank
+// with a harder end; a rank that the agent stopped is never the cause.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtrain::launcher {
+
+struct RankEnd {
+  int rank = 0;
+  int node = 0;
+  std::string host;
+  int pid = 0;
+  int exit_code = 0;     // Meaningful when signal == 0.
+  int signal = 0;        // The signal that killed it, or 0.
+  bool stopped = false;  // It ended after the agent had told it to stop.
+  int64_t order = 0;     // Order in which this node's agent saw ends, from 0.
+  int64_t step = -1;     // Last step that it reported; -1: none.
+  std::string phase;     // Where in the step, as last reported.
+  std::string words;     // Its own first-hand error, over the agent channel.
+  std::string log;       // Path of its stderr log.
+};
+
+// exit_code, or 128 + signal.
+int CodeOf(const RankEnd& end);
+// It ended by itself with anything but 0.
+bool FailedByItself(const RankEnd& end);
+// True for an end that a lost peer explains (75): wait briefly for a harder one.
+bool MayBeVictim(const RankEnd& end);
+
+// How the user or the scheduler asked the job to stop.
+struct StopRequest {
+  int signal = 0;            // First signal received; 0: nobody asked.
+  bool forced = false;       // A second signal, or the grace period passed: ranks were killed.
+  bool interrupted = false;  // One of the signals was SIGINT.
+};
+
+// The end that explains the job's failure, or nullptr when no rank failed by itself. After a stop
+// request the ends that it explains (0, 130, 143) are no failures.
+const RankEnd* RootCause(const std::vector<RankEnd>& ends, const StopRequest& stop = {});
+// A rank that ended with 0 before `cause`, which then lost a peer: it left early. Or nullptr.
+const RankEnd* EarlyLeaver(const std::vector<RankEnd>& ends, const RankEnd& cause);
+
+// The job's exit code (docs/FAILURES.md) from all ranks' ends.
+int JobExitCode(const std::vector<RankEnd>& ends, const StopRequest& stop);
+
+// "killed by signal 9 (SIGKILL)" or "ended with exit code 64 (wrong usage, configuration or data)".
+std::string DescribeEnd(const RankEnd& end);
+// One line: "rank 1 killed by signal 9 (SIGKILL), pid 4242 on host n1, after step 120 (backward)".
+std::string DescribeFailure(const RankEnd& end);
+
+// "SIGKILL"; "signal 77" for a number without a name.
+std::string SignalName(int signal);
+
+// The meaning column of the exit code table; "" for a program's own code.
+absl::string_view ExitCodeMeaning(int code);
+
+// For the store: one agent tells the others what failed.
+std::string EncodeEnd(const RankEnd& end);
+absl::StatusOr<RankEnd> DecodeEnd(absl::string_view text);
+
+}  // namespace dtrain::launcher

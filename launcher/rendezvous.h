@@ -1,0 +1,54 @@
+// How the agents of one attempt meet: node 0 serves the coordinator's store, every agent joins it,
+// and all learn the ranks of each node.
+//
+// One store a attempt, whose epoch is the attempt's number, so nothing of an earlier attempt can
+// be read. Not thread-safe; the connection watch has its own thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "comm/net/job_key.h"
+#include "comm/net/store_server.h"
+#include "launcher/options.h"
+#include "launcher/peers.h"
+#include "launcher/rank_plan.h"
+
+namespace dtrain::launcher {
+
+struct JoinRequest {
+  const LaunchOptions& options;
+  const comm::JobKey& key;
+  int local_ranks = 1;
+  int attempt = 0;
+  std::string run_id;  // Node 0's counts.
+};
+
+class Rendezvous {
+ public:
+  // Blocks until all nodes are here, options.join_timeout at most. `cancelled` is asked about every
+  // 100 ms and returns the stop signal that arrived, or 0. Errors: DeadlineExceeded names the
+  // missing nodes; FailedPrecondition: nodes disagree; Cancelled or Aborted: a stop signal.
+  static absl::StatusOr<Rendezvous> Join(const JoinRequest& request,
+                                         const std::function<int()>& cancelled);
+  Rendezvous(Rendezvous&&) = default;
+  ~Rendezvous();
+
+  // ranks_of_node, node_rank, attempt, run_id, store, addresses and node_id are filled in.
+  const JobShape& shape() const { return shape_; }
+  // Null on one node.
+  Peers* peers() const { return peers_.get(); }
+
+ private:
+  Rendezvous() = default;
+  absl::Status JoinOneNode(const JoinRequest& request);
+  absl::Status JoinNodes(const JoinRequest& request, const std::function<int()>& cancelled);
+
+  JobShape shape_;
+  std::unique_ptr<comm::StoreServer> server_;  // Node 0's.
+  std::unique_ptr<Peers> peers_;               // Before the server goes.
+};
+
+}  // namespace dtrain::launcher

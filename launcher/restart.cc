@@ -1,0 +1,65 @@
+#include "launcher/restart.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain::launcher {
+namespace {
+
+// A binary for another CPU or an arithmetic trap fails the same way again.
+bool IsFinalSignal(int signal) {
+  return signal == SIGILL || signal == SIGFPE || signal == SIGSYS || signal == SIGINT;
+}
+
+// "" when a restart may help, else why not.
+std::string WhyNot(const RestartInput& input) {
+  const RankEnd& cause = input.cause;
+  if (cause.signal != 0) {
+    return IsFinalSignal(cause.signal) ? absl::StrCat(SignalName(cause.signal), " is final") : "";
+  }
+  switch (cause.exit_code) {
+    case kExitTemporary:
+      return "";
+    case kExitBug:
+      return input.bug_restarts_used == 0 ? "" : "exit code 70 is restarted once";
+    default:
+      return absl::StrFormat("exit code %d is not restarted", cause.exit_code);
+  }
+}
+
+}  // namespace
+
+RestartPlan RestartDecision(const RestartInput& input) {
+  RestartPlan plan;
+  plan.exit_code = CodeOf(input.cause);
+  if (input.restarts_max == 0) {
+    plan.reason = "no restarts were asked for (--max-restarts)";
+    return plan;
+  }
+  if (plan.reason = WhyNot(input); !plan.reason.empty()) {
+    return plan;
+  }
+  if (input.without_progress >= kAttemptsWithoutProgressMax) {
+    plan.exit_code = kExitStop;
+    plan.reason = absl::StrFormat("%d attempts in a row without a new committed checkpoint",
+                                  input.without_progress);
+    return plan;
+  }
+  if (input.restarts_used >= input.restarts_max) {
+    plan.reason = absl::StrFormat("all %d restarts are used", input.restarts_max);
+    return plan;
+  }
+  plan.restart = true;
+  // 1, 2, 4 ... 60 s between attempts that got nowhere; none after progress.
+  const int repeats = std::min(input.without_progress, 7);
+  plan.wait = repeats == 0 ? absl::ZeroDuration()
+                           : std::min(absl::Seconds(1 << (repeats - 1)), absl::Seconds(60));
+  plan.reason = absl::StrFormat("restart %d of %d", input.restarts_used + 1, input.restarts_max);
+  return plan;
+}
+
+}  // namespace dtrain::launcher

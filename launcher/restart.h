@@ -1,0 +1,31 @@
+// Whether a failed job is started again on the same nodes. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "launcher/rank_end.h"
+
+namespace dtrain::launcher {
+
+struct RestartInput {
+  RankEnd cause;              // Root cause of the attempt that ended.
+  int restarts_max = 0;       // --max-restarts.
+  int restarts_used = 0;      // Restarts so far.
+  int bug_restarts_used = 0;  // Of these, after exit code 70.
+  int without_progress = 0;  // Consecutive failed attempts, this one too, without a new checkpoint.
+};
+
+struct RestartPlan {
+  bool restart = false;
+  int exit_code = 0;    // When not restarting.
+  absl::Duration wait;  // Before the next attempt.
+  std::string reason;   // One sentence for the log.
+};
+
+// 3 consecutive attempts without a new committed checkpoint end with 93.
+inline constexpr int kAttemptsWithoutProgressMax = 3;
+
+RestartPlan RestartDecision(const RestartInput& input);
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,33 @@
+// Starts one rank as a process: own process group, bound to its cores, output to its log files.
+//
+// The rank dies with the thread that calls Spawn (parent-death signal), so call it from the main
+// thread. Nothing of the launcher leaks into it: descriptors, signal mask and handlers are reset.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace dtrain::launcher {
+
+struct SpawnRequest {
+  std::string program;                   // A path to execute.
+  std::vector<std::string> arguments;    // argv[1...].
+  std::string name;                      // argv[0].
+  std::vector<std::string> environment;  // "KEY=value".
+  std::vector<int> cpus;                 // Empty: not bound.
+  std::string out_path;                  // Appended to; created when missing.
+  std::string err_path;
+  int token_fd = -1;  // Given to the rank as descriptor kTokenFdInRank, with its own offset.
+};
+
+inline constexpr int kTokenFdInRank = 3;
+
+// The pid, which is also the process group, once the program has been executed. Errors name the
+// program and what failed.
+absl::StatusOr<pid_t> Spawn(const SpawnRequest& request);
+
+}  // namespace dtrain::launcher
