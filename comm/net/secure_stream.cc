@@ -21,6 +21,20 @@ constexpr uint32_t kHelloPayloadBytesMax = 1024;
 // Bodies below this are copied behind their head, so that a frame is one TLS record.
 constexpr size_t kSharedBodyBytesMin = 4096;
 
+const char* RoleName(Hello::Role role) {
+  switch (role) {
+    case Hello::Role::kRank:
+      return "rank";
+    case Hello::Role::kAgent:
+      return "agent";
+    case Hello::Role::kTool:
+      return "tool";
+    case Hello::Role::kServer:
+      return "server";
+  }
+  return "?";
+}
+
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
@@ -139,7 +153,7 @@ absl::Status SecureStream::TakeHello(const Frame& frame) {
   }
   refusal_ = absl::AbortedError(absl::StrFormat(
       "the job is at epoch %d, but %s %d (%s) is of epoch %d: it must stop", self_.epoch,
-      "node or rank", peer_hello_.id, peer_hello_.name, peer_hello_.epoch));
+      RoleName(peer_hello_.role), peer_hello_.id, peer_hello_.name, peer_hello_.epoch));
   Queue(kFrameStop, std::string(refusal_.message()));
   return absl::OkStatus();
 }

@@ -25,8 +25,8 @@ struct Hello {
   enum class Role : uint8_t { kRank = 0, kAgent = 1, kTool = 2, kServer = 3 };
   uint64_t epoch = 0;
   Role role = Role::kRank;
-  int32_t id = -1;   // Rank or node number; -1: none.
-  std::string name;  // Shown in messages; at most 255 bytes.
+  int32_t id = -1;     // Rank or node number; -1: none.
+  std::string name{};  // Shown in messages; at most 255 bytes.
 };
 std::string EncodeHello(const Hello& hello);
 absl::StatusOr<Hello> DecodeHello(absl::string_view payload, uint64_t epoch);

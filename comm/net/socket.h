@@ -22,7 +22,7 @@ namespace dtrain::comm {
 enum class IoWant { kNothing, kRead, kWrite };
 
 struct Endpoint {
-  std::string host;  // A literal address or a name; "" in results means unknown.
+  std::string host{};  // A literal address or a name; "" in results means unknown.
   int port = 0;
   // "10.0.0.1:29500", "[::1]:29500".
   std::string ToString() const;

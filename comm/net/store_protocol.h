@@ -31,9 +31,9 @@ enum class StoreOp : uint8_t {
 struct StoreRequest {
   uint64_t id = 0;
   StoreOp op = StoreOp::kSet;
-  std::vector<std::string> keys;  // One, except in kWait and kCheck; none in kCancel.
-  std::string value;              // kSet, kCompareExchange.
-  std::optional<std::string> expected;
+  std::vector<std::string> keys{};  // One, except in kWait and kCheck; none in kCancel.
+  std::string value{};              // kSet, kCompareExchange.
+  std::optional<std::string> expected{};
   int64_t delta = 0;
 };
 std::string EncodeStoreRequest(const StoreRequest& request);

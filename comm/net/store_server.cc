@@ -366,7 +366,8 @@ void StoreServer::Drop(uint64_t id, const absl::Status& why) {
   const auto found = clients_.find(id);
   Client& client = *found->second;
   if (!absl::IsUnavailable(why)) {  // Not a plain end of the connection.
-    DT_LOG(Warning) << "store: closed a client: " << why.message();
+    DT_LOG(Warning) << "store: closed the connection " << client.stream->name() << " of "
+                    << client.stream->peer_hello().name << ": " << why.message();
   }
   std::vector<uint64_t> waits;
   for (const auto& [request, wait] : client.waits) {
