@@ -57,12 +57,13 @@ absl::StatusOr<EpochMap> ReadEpochs(Storage& storage) {
   EpochMap epochs;
   for (const int64_t number : numbers) {
     absl::StatusOr<EpochRecord> record = ReadEpoch(storage, number);
-    if (!record.ok()) {
+    if (absl::IsInvalidArgument(record.status())) {  // Damaged for good.
       DT_LOG(Error) << record.status().message()
                     << "; where this attempt resumed is lost, so the epoch before it is searched";
       epochs[number] = std::nullopt;
       continue;
     }
+    DT_RETURN_IF_ERROR(record.status());
     epochs[number] = *std::move(record);
   }
   return epochs;

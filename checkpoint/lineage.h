@@ -23,7 +23,7 @@ struct LineageSegment {
   bool operator==(const LineageSegment&) const = default;
 };
 
-// Epochs by number; no value where the record is unreadable: then the next older epoch follows, its
+// Epochs by number; no value where the record is damaged: then the next older epoch follows, its
 // steps unbounded, because the record of where it resumed is lost.
 using EpochMap = std::map<int64_t, std::optional<EpochRecord>>;
 
@@ -34,7 +34,8 @@ std::vector<LineageSegment> Lineage(const EpochMap& epochs);
 std::vector<StepId> OnLineage(const std::vector<LineageSegment>& lineage,
                               std::vector<StepId> commits);
 
-// Reads all epoch records; logs the unreadable ones.
+// Reads all epoch records; damaged ones are logged and have no value. Other errors, which may pass,
+// are returned.
 absl::StatusOr<EpochMap> ReadEpochs(Storage& storage);
 
 }  // namespace dtrain::checkpoint

@@ -96,7 +96,12 @@ absl::Status Collect(Storage& storage, int64_t own_epoch, int keep,
                      std::optional<StepId> resumed_from, std::set<StepId>& verified) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   RetentionInput input;
-  input.lineage = Lineage(epochs);
+  // Where a damaged record's epoch resumed is not known, so neither is what can go.
+  const bool known = std::all_of(epochs.begin(), epochs.end(),
+                                 [](const auto& epoch) { return epoch.second.has_value(); });
+  if (known) {
+    input.lineage = Lineage(epochs);
+  }
   DT_ASSIGN_OR_RETURN(input.commits, ListCheckpoints(storage));
   input.keep = keep;
   input.resumed_from = resumed_from;

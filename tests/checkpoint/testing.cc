@@ -9,8 +9,12 @@
 
 namespace dtrain::checkpoint {
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "dtrain-ckpt-XXXXXX").string();
+TemporaryFolder::TemporaryFolder(Where where) {
+  // Memory survives SIGKILL as the page cache does, and fsync costs nothing there.
+  const bool memory = where == Where::kMemory && std::filesystem::is_directory("/dev/shm");
+  const std::filesystem::path parent =
+      memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+  std::string pattern = (parent / "dtrain-ckpt-XXXXXX").string();
   DT_CHECK(mkdtemp(pattern.data()) != nullptr) << pattern;
   path_ = pattern;
 }

@@ -22,7 +22,8 @@ namespace dtrain::checkpoint {
 // An empty folder that is removed at the end.
 class TemporaryFolder {
  public:
-  TemporaryFolder();
+  enum class Where { kDisk, kMemory };
+  explicit TemporaryFolder(Where where = Where::kDisk);
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder();

@@ -1,0 +1,185 @@
+// A save is cut at every one of its system calls; what is loaded afterwards is the old checkpoint
+// or the new one, bit for bit, and the next attempt works.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "checkpoint/faulty_file_system.h"
+#include "checkpoint/memory_file_system.h"
+#include "checkpoint/posix_storage.h"
+#include "tests/checkpoint/testing.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+constexpr int64_t kOldStep = 1;
+constexpr int64_t kNewStep = 2;
+
+EpochRecord Begin(Storage& storage, int world_size, std::optional<StepId> from) {
+  auto epoch = BeginEpoch(storage, "job", world_size, from);
+  DT_CHECK_OK(epoch.status());
+  return *epoch;
+}
+
+// The step that loads, after checking that every rank's bits are right; -1 when nothing loads.
+int64_t LoadedStep(Storage& storage, int world_size) {
+  auto latest = FindLatest(storage);
+  if (!latest.ok()) {
+    return -1;
+  }
+  const int64_t step = (*latest)->manifest().id.step;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const absl::Status same = FakeState(step, rank, world_size).Compare(**latest);
+    EXPECT_TRUE(same.ok()) << "step " << step << " rank " << rank << ": " << same;
+  }
+  return step;
+}
+
+// Starts again after a crash: one more save, after which only whole checkpoints are left.
+void ExpectNextAttemptWorks(FileSystem& files, int world_size) {
+  const auto storage = MakePosixStorage(files);
+  auto latest = FindLatest(*storage);
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  const EpochRecord epoch = Begin(*storage, world_size, (*latest)->manifest().id);
+  for (const SaveReport& report : SaveOnRanks(*storage, OptionsFor(epoch), world_size, 3)) {
+    ASSERT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+  }
+  EXPECT_EQ(LoadedStep(*storage, world_size), 3);
+  const auto commits = ListCheckpoints(*storage);
+  const auto entries = storage->List("");
+  ASSERT_TRUE(commits.ok() && entries.ok());
+  size_t folders = 0;
+  for (const Storage::Entry& entry : *entries) {
+    folders += StepId::FromDirectoryName(entry.name) ? 1 : 0;
+    EXPECT_NE(entry.name.substr(0, 5), kTemporaryPrefix);
+  }
+  EXPECT_EQ(folders, commits->size()) << "a crashed save left its folder behind";
+}
+
+struct CrashCase {
+  int world_size = 1;
+  FaultKind kind = FaultKind::kStop;
+  bool power_cut = false;  // Otherwise only the process dies: what was written stays.
+};
+
+// Calls of one undisturbed save.
+int64_t CountCalls(int world_size) {
+  MemoryFileSystem memory;
+  FaultyFileSystem counted(memory, FaultPlan{});
+  const auto storage = MakePosixStorage(counted);
+  const WriterOptions options = OptionsFor(Begin(*storage, world_size, std::nullopt));
+  SaveOnRanks(*storage, options, world_size, kOldStep);
+  const int64_t before = counted.calls();
+  SaveOnRanks(*storage, options, world_size, kNewStep);
+  return counted.calls() - before;
+}
+
+void CrashAtEveryCall(const CrashCase& test) {
+  SetLogLevel(LogLevel::kError);
+  const int64_t calls = CountCalls(test.world_size);
+  EXPECT_GT(calls, 30);
+  int loaded_old = 0;
+  int loaded_new = 0;
+  for (int64_t at = 0; at < calls; ++at) {
+    for (uint64_t seed = 0; seed < (test.power_cut ? 6U : 1U); ++seed) {
+      SCOPED_TRACE(absl::StrCat("call ", at, " of ", calls, ", seed ", seed));
+      MemoryFileSystem memory;
+      const auto calm = MakePosixStorage(memory);
+      const WriterOptions options = OptionsFor(Begin(*calm, test.world_size, std::nullopt));
+      SaveOnRanks(*calm, options, test.world_size, kOldStep);
+      FaultyFileSystem faulty(memory, {at, test.kind});
+      const auto stopping = MakePosixStorage(faulty);
+      const auto reports = SaveOnRanks(*stopping, options, test.world_size, kNewStep);
+      if (test.power_cut) {
+        memory.Crash(MixBits(static_cast<uint64_t>(at) * 1000 + seed));
+      }
+      const int64_t step = LoadedStep(*calm, test.world_size);
+      ASSERT_TRUE(step == kOldStep || step == kNewStep) << step;
+      if (reports[0].outcome == SaveOutcome::kCommitted) {
+        ASSERT_EQ(step, kNewStep) << "a save that was reported durable is gone";
+      }
+      (step == kOldStep ? loaded_old : loaded_new)++;
+      ExpectNextAttemptWorks(memory, test.world_size);
+      if (::testing::Test::HasFailure()) {
+        return;
+      }
+    }
+  }
+  EXPECT_GT(loaded_old, 0);
+  EXPECT_GT(loaded_new, 0);
+}
+
+TEST(CrashTest, AProcessThatDiesAtAnyCallLeavesTheOldOrTheNew) { CrashAtEveryCall({}); }
+
+TEST(CrashTest, APowerCutAtAnyCallLeavesTheOldOrTheNew) {
+  CrashAtEveryCall({.kind = FaultKind::kStop, .power_cut = true});
+}
+
+TEST(CrashTest, APowerCutInTheMiddleOfAWriteLeavesTheOldOrTheNew) {
+  CrashAtEveryCall({.kind = FaultKind::kTornStop, .power_cut = true});
+}
+
+TEST(CrashTest, APowerCutOfTwoRanksLeavesTheOldOrTheNew) {
+  CrashAtEveryCall({.world_size = 2, .kind = FaultKind::kTornStop, .power_cut = true});
+}
+
+// The model of the power cut must bite: without fsync, data is lost.
+TEST(CrashTest, ThePowerCutDropsWhatWasNotSynced) {
+  MemoryFileSystem memory;
+  int lost = 0;
+  for (uint64_t seed = 0; seed < 32; ++seed) {
+    const std::string name = absl::StrCat("file", seed);
+    const auto handle = memory.Create(name, 0644);
+    ASSERT_TRUE(handle.ok());
+    const std::vector<std::byte> data(100, std::byte{1});
+    ASSERT_TRUE(memory.Write(*handle, data).ok());
+    memory.Crash(seed);
+    uint64_t bytes = 0;
+    const auto opened = memory.OpenForReading(name, &bytes);
+    lost += !opened.ok() || bytes < 100 ? 1 : 0;
+  }
+  EXPECT_GT(lost, 16);
+}
+
+// The same with a real process, a real folder and SIGKILL.
+TEST(CrashTest, SigkillAtAnyCallLeavesTheOldOrTheNew) {
+  SetLogLevel(LogLevel::kError);
+  const int64_t calls = CountCalls(1);
+  int killed = 0;
+  for (int64_t at = 0; at <= calls; ++at) {
+    SCOPED_TRACE(absl::StrCat("call ", at, " of ", calls));
+    const TemporaryFolder folder(TemporaryFolder::Where::kMemory);
+    auto files = OpenRealFileSystem(folder.path());
+    ASSERT_TRUE(files.ok()) << files.status();
+    const auto calm = MakePosixStorage(**files);
+    const WriterOptions options = OptionsFor(Begin(*calm, 1, std::nullopt));
+    SaveOnRanks(*calm, options, 1, kOldStep);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {  // No threads here: the parent's do not survive the fork.
+      FaultyFileSystem faulty(**files, {at, FaultKind::kSigkill});
+      const auto storage = MakePosixStorage(faulty);
+      FakeState state(kNewStep, 0, 1);
+      AloneExchange alone;
+      Writer writer(*storage, options);
+      _exit(writer.Save(kNewStep, state.source(), alone).durable() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    killed += WIFSIGNALED(status) ? 1 : 0;
+    const int64_t step = LoadedStep(*calm, 1);
+    EXPECT_TRUE(step == kOldStep || step == kNewStep) << step;
+    if (!WIFSIGNALED(status)) {
+      EXPECT_EQ(step, kNewStep);
+    }
+    ExpectNextAttemptWorks(**files, 1);
+  }
+  EXPECT_GT(killed, 10);
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,232 @@
+// A disk that fails or fills during a save: the save is given up by name, the last good checkpoint
+// stays, nothing is left behind, and the next save works.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "checkpoint/faulty_file_system.h"
+#include "checkpoint/memory_file_system.h"
+#include "checkpoint/posix_storage.h"
+#include "tests/checkpoint/testing.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+EpochRecord Begin(Storage& storage, int world_size) {
+  auto epoch = BeginEpoch(storage, "job", world_size, std::nullopt);
+  DT_CHECK_OK(epoch.status());
+  return *epoch;
+}
+
+void ExpectLoads(Storage& storage, int64_t step, int world_size) {
+  auto latest = FindLatest(storage);
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  EXPECT_EQ((*latest)->manifest().id.step, step);
+  for (int rank = 0; rank < world_size; ++rank) {
+    const absl::Status same = FakeState(step, rank, world_size).Compare(**latest);
+    EXPECT_TRUE(same.ok()) << same;
+  }
+}
+
+void FailAtEveryCall(FaultKind kind, int world_size) {
+  SetLogLevel(LogLevel::kError);
+  int abandoned = 0;
+  int64_t calls = 1;
+  for (int64_t at = -1; at < calls; ++at) {  // -1: an undisturbed save, which counts the calls.
+    SCOPED_TRACE(absl::StrCat("call ", at));
+    MemoryFileSystem memory;
+    const auto calm = MakePosixStorage(memory);
+    const WriterOptions options = OptionsFor(Begin(*calm, world_size));
+    SaveOnRanks(*calm, options, world_size, 1);
+    FaultyFileSystem faulty(memory, {at < 0 ? FaultPlan{}.at : at, kind});
+    const auto failing = MakePosixStorage(faulty);
+    const auto reports = SaveOnRanks(*failing, options, world_size, 2);
+    calls = std::max(calls, faulty.calls());
+    for (const SaveReport& report : reports) {
+      ASSERT_EQ(report.outcome, reports[0].outcome);
+      ASSERT_NE(report.outcome, SaveOutcome::kFenced);
+      if (report.outcome == SaveOutcome::kAbandoned) {
+        ASSERT_FALSE(report.status.ok());
+        ASSERT_THAT(std::string(report.status.message()), HasSubstr("memory:/"));
+      }
+    }
+    ExpectLoads(*calm, reports[0].durable() ? 2 : 1, world_size);
+    if (reports[0].outcome == SaveOutcome::kAbandoned) {
+      ++abandoned;
+      // Training goes on, and so do saves: here the same step, on a disk that works again.
+      for (const SaveReport& report : SaveOnRanks(*calm, options, world_size, 2)) {
+        ASSERT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+      }
+      ExpectLoads(*calm, 2, world_size);
+    }
+    if (::testing::Test::HasFailure()) {
+      return;
+    }
+  }
+  EXPECT_GT(abandoned, 15);
+}
+
+TEST(FaultTest, NoSpaceAtAnyCallKeepsTheLastGoodCheckpoint) {
+  FailAtEveryCall(FaultKind::kNoSpace, 1);
+}
+TEST(FaultTest, AnIoErrorAtAnyCallKeepsTheLastGoodCheckpoint) {
+  FailAtEveryCall(FaultKind::kIoError, 1);
+}
+TEST(FaultTest, AShortWriteThenAFullDiskKeepsTheLastGoodCheckpoint) {
+  FailAtEveryCall(FaultKind::kShortWrite, 1);
+}
+TEST(FaultTest, AnErrorOnOneOfTwoRanksGivesUpTheSaveOnBoth) {
+  FailAtEveryCall(FaultKind::kIoError, 2);
+}
+
+TEST(FaultTest, TheMessageNamesTheRankTheFileAndTheError) {
+  MemoryFileSystem memory;
+  const auto calm = MakePosixStorage(memory);
+  WriterOptions options = OptionsFor(Begin(*calm, 2));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FaultyFileSystem faulty(memory, {rank == 1 ? 4 : 1'000'000, FaultKind::kNoSpace});
+    const auto storage = MakePosixStorage(faulty);
+    FakeState state(5, rank, 2);
+    Writer writer(*storage, options);
+    reports[static_cast<size_t>(rank)] = writer.Save(5, state.source(), exchange);
+  });
+  for (const SaveReport& report : reports) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+    EXPECT_EQ(report.status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(report.status.message()),
+                HasSubstr("save of step 5: rank 1: memory:/"));
+    EXPECT_THAT(std::string(report.status.message()), HasSubstr("No space left on device"));
+  }
+  const auto entries = calm->List("");
+  ASSERT_TRUE(entries.ok());
+  EXPECT_EQ(entries->size(), 1U) << "only epochs/ may be left";
+}
+
+TEST(FaultTest, ARankThatNeverSavesEndsTheSaveInTime) {
+  MemoryFileSystem memory;
+  const auto storage = MakePosixStorage(memory);
+  WriterOptions options = OptionsFor(Begin(*storage, 2));
+  options.exchange_timeout = absl::Milliseconds(50);
+  SaveReport report;
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    if (rank == 0) {
+      FakeState state(5, 0, 2);
+      Writer writer(*storage, options);
+      report = writer.Save(5, state.source(), exchange);
+    }
+  });
+  EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+  EXPECT_THAT(std::string(report.status.message()), HasSubstr("rank 1 did not report"));
+}
+
+TEST(FaultTest, RanksThatSaveDifferentStepsAreToldSo) {
+  MemoryFileSystem memory;
+  const auto storage = MakePosixStorage(memory);
+  const WriterOptions options = OptionsFor(Begin(*storage, 2));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FakeState state(5, rank, 2);
+    Writer writer(*storage, options);
+    reports[static_cast<size_t>(rank)] = writer.Save(5 + rank, state.source(), exchange);
+  });
+  for (const SaveReport& report : reports) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+    EXPECT_THAT(std::string(report.status.message()), HasSubstr("rank 1 saves step 6"));
+  }
+}
+
+TEST(FaultTest, TwoRanksThatGiveTheSameTensorAreToldSo) {
+  MemoryFileSystem memory;
+  const auto storage = MakePosixStorage(memory);
+  const WriterOptions options = OptionsFor(Begin(*storage, 2));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FakeState state(5, /*rank=*/0, 2);
+    Writer writer(*storage, options);
+    reports[static_cast<size_t>(rank)] = writer.Save(5, state.source(), exchange);
+  });
+  EXPECT_EQ(reports[1].outcome, SaveOutcome::kAbandoned);
+  EXPECT_THAT(std::string(reports[1].status.message()),
+              HasSubstr("layers.0.empty is listed twice"));
+}
+
+// A small file system of its own, really full. Needs the right to mount, as CI's root has.
+class TinyDisk {
+ public:
+  explicit TinyDisk(size_t bytes) {
+    mounted_ = mount("tmpfs", folder_.path().c_str(), "tmpfs", MS_NOSUID | MS_NODEV,
+                     absl::StrCat("size=", bytes).c_str()) == 0;
+  }
+  TinyDisk(const TinyDisk&) = delete;
+  TinyDisk& operator=(const TinyDisk&) = delete;
+  ~TinyDisk() {
+    if (mounted_) {
+      umount2(folder_.path().c_str(), MNT_DETACH);
+    }
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
+  SetLogLevel(LogLevel::kError);
+  constexpr size_t kScale = 16;  // About 90 kB a checkpoint.
+  constexpr size_t kPage = 4096;
+  int full = 0;
+  for (size_t pages = 0; pages < 36; pages += 2) {
+    SCOPED_TRACE(absl::StrCat(pages, " pages left"));
+    const TinyDisk disk(128 * kPage);
+    if (!disk.mounted()) {
+      GTEST_SKIP() << "mounting a tmpfs is not permitted here: run as root to test a full disk";
+    }
+    auto storage = OpenPosixStorage(disk.path() + "/checkpoints");
+    ASSERT_TRUE(storage.ok()) << storage.status();
+    const WriterOptions options = OptionsFor(Begin(**storage, 1));
+    ASSERT_EQ(SaveOnRanks(**storage, options, 1, 1, kScale)[0].outcome, SaveOutcome::kCommitted);
+    // Ballast takes all that is left but `pages`.
+    auto again = OpenRealFileSystem(disk.path());
+    ASSERT_TRUE(again.ok());
+    const auto handle = (*again)->Create("probe", 0600);
+    ASSERT_TRUE(handle.ok());
+    size_t room = 0;
+    while ((*again)->Allocate(*handle, (room + 1) * kPage).ok()) {
+      ++room;
+    }
+    ASSERT_TRUE((*again)->Close(*handle).ok());
+    ASSERT_TRUE((*again)->Unlink("probe").ok());
+    const auto fill = (*again)->Create("ballast", 0600);
+    ASSERT_TRUE(fill.ok());
+    ASSERT_TRUE((*again)->Allocate(*fill, room > pages ? (room - pages) * kPage : 0).ok());
+    const SaveReport report = SaveOnRanks(**storage, options, 1, 2, kScale)[0];
+    if (report.outcome == SaveOutcome::kAbandoned) {
+      ++full;
+      EXPECT_EQ(report.status.code(), absl::StatusCode::kResourceExhausted) << report.status;
+      EXPECT_THAT(std::string(report.status.message()), HasSubstr(disk.path()));
+      EXPECT_THAT(std::string(report.status.message()), HasSubstr("step-000000000002.e1"));
+    }
+    ASSERT_TRUE((*again)->Close(*fill).ok());
+    auto latest = FindLatest(**storage);
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    const int64_t step = report.durable() ? 2 : 1;
+    EXPECT_EQ((*latest)->manifest().id.step, step);
+    const absl::Status same = FakeState(step, 0, 1, kScale).Compare(**latest);
+    EXPECT_TRUE(same.ok()) << same;
+    ASSERT_TRUE((*again)->Unlink("ballast").ok());
+    EXPECT_EQ(SaveOnRanks(**storage, options, 1, 3, kScale)[0].outcome, SaveOutcome::kCommitted);
+  }
+  EXPECT_GT(full, 5);
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint
