@@ -10,10 +10,12 @@
 #include "absl/strings/str_format.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "comm/collectives/message_collectives.h"
 #include "comm/collectives/shm_collectives.h"
 #include "comm/group.h"
 #include "comm/host_group.h"
 #include "comm/net/store.h"
+#include "comm/transport/tcp_mesh.h"
 #include "comm/transport/unix_mesh.h"
 
 namespace dtrain::comm {
@@ -24,6 +26,7 @@ struct RankCard {
   std::string node_id;
   std::string unix_name;
   std::string unix_nonce;
+  int64_t pid = 0;
   bool allow_shared_memory = true;
 };
 
@@ -31,6 +34,7 @@ std::string Encode(const RankCard& card) {
   return DumpJson(Json{{"node", card.node_id},
                        {"unix", card.unix_name},
                        {"nonce", card.unix_nonce},
+                       {"pid", card.pid},
                        {"shm", card.allow_shared_memory}});
 }
 
@@ -40,19 +44,24 @@ absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
     const auto it = json.find(key);
     return it != json.end() && it->is_string() ? it->get<std::string>() : std::string();
   };
-  if (!json.is_object() || !json.contains("shm") || !json["shm"].is_boolean()) {
+  if (!json.is_object() || !json.contains("shm") || !json["shm"].is_boolean() ||
+      !json.contains("pid") || !json["pid"].is_number_integer()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("rank %d published a card of another format: run one version of dtrain on "
                         "all nodes",
                         rank));
   }
   return RankCard{string_of("node"), string_of("unix"), string_of("nonce"),
-                  json["shm"].get<bool>()};
+                  json["pid"].get<int64_t>(), json["shm"].get<bool>()};
+}
+
+std::string Prefix(const GroupOptions& options) {
+  return absl::StrCat("group/", options.name, "/", options.epoch);
 }
 
 absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOptions& options,
                                                     const RankCard& mine, Deadline deadline) {
-  const std::string prefix = absl::StrCat("group/", options.name, "/", options.epoch);
+  const std::string prefix = Prefix(options);
   DT_RETURN_IF_ERROR(store.Set(RankKey(prefix, options.rank), Encode(mine), deadline));
   DT_RETURN_IF_ERROR(Annotate(WaitForRanks(store, prefix, options.size, deadline),
                               absl::StrFormat("creating group \"%s\"", options.name)));
@@ -88,21 +97,10 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const GroupOptions& options) {
-  DT_RETURN_IF_ERROR(CheckOptions(store, options));
-  if (options.size == 1) {
-    return std::make_unique<HostGroup>(options, nullptr);
-  }
-  const Deadline deadline = Deadline::After(options.connect_timeout);
-  DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
-  const RankCard mine{options.node_id, listener.name, listener.nonce, options.allow_shared_memory};
-  DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
-                      ExchangeCards(*store, options, mine, deadline));
-  if (!AllOnOneNode(cards)) {
-    return absl::UnimplementedError("groups over several nodes");
-  }
+absl::StatusOr<std::unique_ptr<Backend>> ConnectShm(UnixListener listener,
+                                                    const GroupOptions& options,
+                                                    const std::vector<RankCard>& cards,
+                                                    Deadline deadline) {
   std::vector<UnixMesh::Member> members;
   for (int rank = 0; rank < options.size; ++rank) {
     const RankCard& card = cards[static_cast<size_t>(rank)];
@@ -113,8 +111,42 @@ absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const Group
   const auto never = [] { return absl::OkStatus(); };
   const auto spin = [] { return false; };
   const WaitContext context{deadline, never, spin};
-  DT_ASSIGN_OR_RETURN(auto backend, ShmCollectives::Create(std::move(mesh), options.name, context));
-  return std::make_unique<HostGroup>(options, std::move(backend));
+  return ShmCollectives::Create(std::move(mesh), options.name, context);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> ConnectTcp(Store& store, const GroupOptions& options,
+                                                    const std::vector<RankCard>& cards,
+                                                    Deadline deadline) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < options.size; ++rank) {
+    const RankCard& card = cards[static_cast<size_t>(rank)];
+    names.push_back(absl::StrFormat("rank %d (node %s, pid %d)", rank, card.node_id, card.pid));
+  }
+  DT_ASSIGN_OR_RETURN(auto transport,
+                      ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
+  return std::make_unique<MessageCollectives>(std::move(transport), "tcp");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const GroupOptions& options) {
+  DT_RETURN_IF_ERROR(CheckOptions(store, options));
+  if (options.size == 1) {
+    return std::make_unique<HostGroup>(options, nullptr);
+  }
+  const Deadline deadline = Deadline::After(options.connect_timeout);
+  DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
+  const RankCard mine{options.node_id, listener.name, listener.nonce, getpid(),
+                      options.allow_shared_memory};
+  DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
+                      ExchangeCards(*store, options, mine, deadline));
+  auto backend = AllOnOneNode(cards) ? ConnectShm(std::move(listener), options, cards, deadline)
+                                     : ConnectTcp(*store, options, cards, deadline);
+  if (!backend.ok()) {
+    return Annotate(backend.status(),
+                    absl::StrFormat("rank %d creating group \"%s\"", options.rank, options.name));
+  }
+  return std::make_unique<HostGroup>(options, *std::move(backend));
 }
 
 }  // namespace dtrain::comm

@@ -36,7 +36,8 @@ class ShmRegistration final : public Registration {
 std::vector<StreamPeer> PeersOf(const UnixMesh& mesh) {
   std::vector<StreamPeer> peers;
   for (int i = 0; i < mesh.size(); ++i) {
-    peers.push_back({mesh.fd(i), mesh.PeerName(i)});
+    auto channel = i == mesh.self() ? nullptr : std::make_unique<PlainChannel>(mesh.fd(i));
+    peers.push_back({std::move(channel), nullptr, mesh.PeerName(i)});
   }
   return peers;
 }

@@ -1,9 +1,8 @@
 #include "comm/transport/stream_transport.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +11,10 @@
 #include "base/status.h"
 
 namespace dtrain::comm {
+namespace {
+// How long the reason of a peer that closed its data connection may take to arrive.
+constexpr int kVerdictGraceMs = 200;
+}  // namespace
 
 StreamTransport::StreamTransport(int rank, std::vector<StreamPeer> peers,
                                  std::function<absl::Status(int peer)> explain)
@@ -19,39 +22,73 @@ StreamTransport::StreamTransport(int rank, std::vector<StreamPeer> peers,
       peers_(std::move(peers)),
       explain_(std::move(explain)),
       sends_(peers_.size()),
-      receives_(peers_.size()) {}
-
-absl::Status StreamTransport::Gone(int peer, const std::string& what) const {
-  if (absl::Status known = explain_(peer); !known.ok()) {
-    return known;
+      receives_(peers_.size()),
+      verdicts_(peers_.size()),
+      control_open_(peers_.size()) {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    control_open_[i] = peers_[i].control != nullptr;
   }
-  return absl::UnavailableError(absl::StrCat(PeerName(peer), " is gone: ", what));
+}
+
+absl::Status StreamTransport::ReadVerdict(int peer) {
+  const auto i = static_cast<size_t>(peer);
+  if (!control_open_[i]) {
+    return absl::OkStatus();
+  }
+  Verdict& verdict = verdicts_[i];
+  const auto whole = peers_[i].control->TryReceive(
+      absl::MakeSpan(reinterpret_cast<std::byte*>(&verdict), sizeof(verdict)));
+  if (!whole.ok()) {
+    control_open_[i] = false;  // It ended without a word; the data connection will tell.
+    return absl::OkStatus();
+  }
+  if (!*whole) {
+    return absl::OkStatus();
+  }
+  const absl::string_view text(verdict.text, strnlen(verdict.text, sizeof(verdict.text)));
+  return absl::Status(static_cast<absl::StatusCode>(verdict.code),
+                      absl::StrCat("reported by ", PeerName(peer), ": ", text));
+}
+
+absl::Status StreamTransport::ReadVerdicts() {
+  for (int peer = 0; peer < size(); ++peer) {
+    DT_RETURN_IF_ERROR(ReadVerdict(peer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamTransport::Gone(int peer, const absl::Status& what) {
+  if (what.code() != absl::StatusCode::kUnavailable) {
+    return Annotate(what, PeerName(peer));  // Altered or mismatched bytes.
+  }
+  const auto i = static_cast<size_t>(peer);
+  DT_RETURN_IF_ERROR(ReadVerdict(peer));
+  if (control_open_[i]) {
+    pollfd item{peers_[i].control->fd(), POLLIN, 0};
+    poll(&item, 1, kVerdictGraceMs);
+    DT_RETURN_IF_ERROR(ReadVerdict(peer));
+  }
+  DT_RETURN_IF_ERROR(explain_(peer));
+  return absl::UnavailableError(absl::StrCat(PeerName(peer), " is gone: ", what.message()));
 }
 
 absl::StatusOr<bool> StreamTransport::Progress(int peer, Lane& lane, bool sending) {
-  const int fd = peers_[static_cast<size_t>(peer)].fd;
   bool any = false;
   while (!lane.idle()) {
     const Transfer& transfer = *lane.queue[lane.next];
-    if (lane.moved == transfer.bytes) {
-      ++lane.next;
-      lane.moved = 0;
-      continue;
+    auto* const data = static_cast<std::byte*>(transfer.data);
+    Channel& channel = *peers_[static_cast<size_t>(peer)].data;
+    const absl::StatusOr<bool> whole =
+        sending ? channel.TrySend(absl::MakeConstSpan(data, transfer.bytes))
+                : channel.TryReceive(absl::MakeSpan(data, transfer.bytes));
+    if (!whole.ok()) {
+      return Gone(peer, whole.status());
     }
-    char* const at = static_cast<char*>(transfer.data) + lane.moved;
-    const size_t left = transfer.bytes - lane.moved;
-    const ssize_t n = sending ? send(fd, at, left, MSG_NOSIGNAL | MSG_DONTWAIT)
-                              : recv(fd, at, left, MSG_DONTWAIT);
-    if (n > 0) {
-      lane.moved += static_cast<size_t>(n);
-      any = true;
-    } else if (n == 0 && !sending) {
-      return Gone(peer, "it closed the connection");
-    } else if (n < 0 && errno != EAGAIN && errno != EINTR) {
-      return Gone(peer, strerror(errno));
-    } else if (n < 0 && errno == EAGAIN) {
+    if (!*whole) {
       break;
     }
+    any = true;
+    ++lane.next;
   }
   return any;
 }
@@ -64,26 +101,24 @@ absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers,
   }
   for (const Transfer& transfer : transfers) {
     DT_CHECK(transfer.peer != rank_);
-    auto& lanes = transfer.direction == Transfer::Direction::kSend ? sends_ : receives_;
-    lanes.at(static_cast<size_t>(transfer.peer)).queue.push_back(&transfer);
+    if (transfer.bytes != 0) {
+      auto& lanes = transfer.direction == Transfer::Direction::kSend ? sends_ : receives_;
+      lanes.at(static_cast<size_t>(transfer.peer)).queue.push_back(&transfer);
+    }
   }
   while (true) {
-    bool any = false;
     bool done = true;
     for (int peer = 0; peer < size(); ++peer) {
       const auto i = static_cast<size_t>(peer);
-      DT_ASSIGN_OR_RETURN(const bool sent, Progress(peer, sends_[i], true));
-      DT_ASSIGN_OR_RETURN(const bool received, Progress(peer, receives_[i], false));
-      any = any || sent || received;
+      DT_RETURN_IF_ERROR(Progress(peer, sends_[i], true).status());
+      DT_RETURN_IF_ERROR(Progress(peer, receives_[i], false).status());
       done = done && sends_[i].idle() && receives_[i].idle();
     }
     if (done) {
       return absl::OkStatus();
     }
     DT_RETURN_IF_ERROR(context.interrupted());
-    if (!any) {
-      DT_RETURN_IF_ERROR(WaitForAny(context));
-    }
+    DT_RETURN_IF_ERROR(WaitForAny(context));
   }
 }
 
@@ -92,13 +127,15 @@ absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     const int events = (sends_[i].idle() ? 0 : POLLOUT) | (receives_[i].idle() ? 0 : POLLIN);
     if (events != 0) {
-      items.push_back({peers_[i].fd, static_cast<short>(events | POLLRDHUP), 0});
+      items.push_back({peers_[i].data->fd(), static_cast<short>(events), 0});
+    }
+    if (control_open_[i]) {
+      items.push_back({peers_[i].control->fd(), POLLIN, 0});
     }
   }
   const int timeout = Earlier(context.deadline, Deadline::After(kWaitSlice)).PollTimeoutMs();
-  if (poll(items.data(), items.size(), timeout) > 0) {
-    return absl::OkStatus();
-  }
+  poll(items.data(), items.size(), timeout);
+  DT_RETURN_IF_ERROR(ReadVerdicts());
   return context.deadline.Expired() ? TimedOut() : absl::OkStatus();
 }
 
@@ -114,10 +151,24 @@ absl::Status StreamTransport::TimedOut() const {
   return absl::DeadlineExceededError(text);
 }
 
-void StreamTransport::Shutdown(const absl::Status& /*reason*/) {
+void StreamTransport::Shutdown(const absl::Status& reason) {
+  const std::lock_guard lock(shutdown_mutex_);
+  if (std::exchange(shut_down_, true)) {
+    return;
+  }
+  Verdict verdict;
+  verdict.code = static_cast<int32_t>(reason.code());
+  const absl::string_view text = reason.message();
+  std::memcpy(verdict.text, text.data(), std::min(text.size(), sizeof(verdict.text) - 1));
   for (const StreamPeer& peer : peers_) {
-    if (peer.fd >= 0) {
-      shutdown(peer.fd, SHUT_RDWR);
+    if (peer.control != nullptr && !reason.ok()) {
+      // It fits into an empty socket buffer, or the peer is gone and needs it no more.
+      const auto sent = peer.control->TrySend(
+          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&verdict), sizeof(verdict)));
+      static_cast<void>(sent);
+    }
+    if (peer.data != nullptr) {
+      peer.data->Shutdown();
     }
   }
 }

@@ -1,30 +1,31 @@
-// A Transport over connected stream sockets, one to each peer: TCP between hosts, Unix sockets
-// inside one.
+// A Transport over connected streams, one to each peer: TCP between hosts, Unix sockets inside one.
 //
 // One thread sleeps in poll for all peers and moves what can be moved in both directions, so two
-// ranks that send to each other cannot block each other.
+// ranks that send to each other cannot block each other. A second, silent connection to each peer
+// carries the one thing that must overtake data: the reason why a rank gave up.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/unique_fd.h"
+#include "comm/transport/channel.h"
 #include "comm/transport/transport.h"
 
 namespace dtrain::comm {
 
 struct StreamPeer {
-  int fd = -1;       // Non-blocking; -1 for this rank itself.
-  std::string name;  // "rank 1 (node a, pid 12)".
+  std::unique_ptr<Channel> data;     // Null for this rank itself.
+  std::unique_ptr<Channel> control;  // Null: reasons travel in another way (see `explain`).
+  std::string name;                  // "rank 1 (node a, pid 12)".
 };
 
 class StreamTransport final : public Transport {
  public:
-  // The caller keeps the descriptors open as long as this lives. `explain` may give a better status
-  // for a peer whose connection ended (that it died, or why it gave up); OK: nothing is known.
+  // `explain` may give a better status for a peer whose connection ended; OK: nothing is known.
   StreamTransport(int rank, std::vector<StreamPeer> peers,
                   std::function<absl::Status(int peer)> explain);
 
@@ -37,15 +38,23 @@ class StreamTransport final : public Transport {
   }
 
  private:
+  // The bytes of a reason on a control channel.
+  struct Verdict {
+    int32_t code = 0;
+    char text[1020] = {};
+  };
   // What is left to move over one connection in one direction.
   struct Lane {
     std::vector<const Transfer*> queue;
     size_t next = 0;
-    size_t moved = 0;  // Bytes of queue[next].
     bool idle() const { return next == queue.size(); }
   };
+  // Moves what can be moved now; whether the lane was emptied further.
   absl::StatusOr<bool> Progress(int peer, Lane& lane, bool sending);
-  absl::Status Gone(int peer, const std::string& what) const;
+  // What the peer said on its control channel, or OK.
+  absl::Status ReadVerdict(int peer);
+  absl::Status ReadVerdicts();
+  absl::Status Gone(int peer, const absl::Status& what);
   absl::Status WaitForAny(const WaitContext& context);
   absl::Status TimedOut() const;
 
@@ -54,6 +63,10 @@ class StreamTransport final : public Transport {
   const std::function<absl::Status(int)> explain_;
   std::vector<Lane> sends_;
   std::vector<Lane> receives_;
+  std::vector<Verdict> verdicts_;  // Being received.
+  std::vector<bool> control_open_;
+  std::mutex shutdown_mutex_;
+  bool shut_down_ = false;
 };
 
 }  // namespace dtrain::comm
