@@ -19,7 +19,7 @@ namespace {
 constexpr pid_t kAllIsWell = 0;
 
 // The guard's whole life. Messages: a positive number watches a group, a negative one forgets it.
-[[noreturn]] void Watch(int pipe, const std::string& folder) {
+[[noreturn]] void WatchLauncher(int pipe, const std::string& folder) {
   setsid();  // Out of reach of the terminal's Ctrl-C and of kills of the launcher's group.
   prctl(PR_SET_NAME, "dtrain-guard");
   for (int signal = 1; signal < NSIG; ++signal) {
@@ -72,7 +72,7 @@ absl::StatusOr<Guard> Guard::Start(const std::string& folder) {
   }
   if (pid == 0) {
     write_end.reset();
-    Watch(read_end.get(), folder);
+    WatchLauncher(read_end.get(), folder);
   }
   return Guard(std::move(write_end), pid);
 }
