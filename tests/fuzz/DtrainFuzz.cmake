@@ -1,0 +1,21 @@
+# dtrain_fuzz(NAME SOURCES ... [DEPS ...]): a fuzz target as a test. It runs its seeds and a fixed
+# number of mutations with the standalone driver. With clang and -DDTRAIN_LIBFUZZER=ON it becomes a
+# real fuzzer (run it by hand: build/fuzz/NAME -max_total_time=600) and no test.
+include_guard(GLOBAL)
+option(DTRAIN_LIBFUZZER "Build fuzz targets for libFuzzer (clang only)" OFF)
+
+function(dtrain_fuzz name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  if(DTRAIN_LIBFUZZER)
+    add_executable(${name} ${ARG_SOURCES})
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    add_executable(${name} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_driver.cc)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS fuzz)
+  endif()
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE dtrain_warnings ${ARG_DEPS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+endfunction()
