@@ -1,7 +1,7 @@
 // How the agents of one attempt meet: node 0 serves the coordinator's store, every agent joins it,
 // and all learn the ranks of each node.
 //
-// One store a attempt, whose epoch is the attempt's number, so nothing of an earlier attempt can
+// One store an attempt, whose epoch is the attempt's number, so nothing of an earlier attempt can
 // be read. Not thread-safe; the connection watch has its own thread.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/net/job_key.h"
+#include "comm/net/socket.h"
 #include "comm/net/store_server.h"
 #include "launcher/options.h"
 #include "launcher/peers.h"
@@ -44,6 +45,7 @@ class Rendezvous {
  private:
   Rendezvous() = default;
   absl::Status JoinOneNode(const JoinRequest& request);
+  absl::Status Serve(const JoinRequest& request, const comm::Endpoint& endpoint);
   absl::Status JoinNodes(const JoinRequest& request, const std::function<int()>& cancelled);
 
   JobShape shape_;

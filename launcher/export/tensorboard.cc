@@ -3,13 +3,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "launcher/export/protobuf_wire.h"
@@ -111,6 +116,21 @@ std::vector<Scalar> ScalarsOf(const Json& record) {
   return scalars;
 }
 
+// A file name's seconds must be above those of earlier files, so that readers, which go by name,
+// take this one last even when both were made within a second.
+int64_t NextFileSeconds(const std::string& directory, double wall_time) {
+  auto seconds = static_cast<int64_t>(wall_time);
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::vector<std::string> parts = absl::StrSplit(entry.path().filename().string(), '.');
+    int64_t other = 0;
+    if (parts.size() > 3 && parts[2] == "tfevents" && absl::SimpleAtoi(parts[3], &other)) {
+      seconds = std::max(seconds, other + 1);
+    }
+  }
+  return seconds;
+}
+
 absl::StatusOr<TensorBoardWriter> TensorBoardWriter::Create(const std::string& directory,
                                                             double wall_time) {
   static std::atomic<int> counter{0};
@@ -119,9 +139,9 @@ absl::StatusOr<TensorBoardWriter> TensorBoardWriter::Create(const std::string& d
   if (gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') {
     host = {"host"};
   }
-  const std::string path =
-      absl::StrFormat("%s/events.out.tfevents.%010d.%s.%d.%d", directory,
-                      static_cast<int64_t>(wall_time), host.data(), getpid(), counter.fetch_add(1));
+  const std::string path = absl::StrFormat("%s/events.out.tfevents.%010d.%s.%d.%d", directory,
+                                           NextFileSeconds(directory, wall_time), host.data(),
+                                           getpid(), counter.fetch_add(1));
   DT_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND));
   TensorBoardWriter writer(std::move(fd), path);
   DT_RETURN_IF_ERROR(writer.Write(FileVersionEvent(wall_time)));

@@ -1,0 +1,155 @@
+#include "launcher/topology/bind_ranks.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain::launcher {
+namespace {
+
+// Positions in topology.gpus, NUMA node by node, on each by PCI address.
+std::vector<size_t> GpuOrder(const Topology& topology) {
+  std::vector<size_t> order(topology.gpus.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const Gpu& left = topology.gpus[a];
+    const Gpu& right = topology.gpus[b];
+    return std::tie(left.numa, left.pci) < std::tie(right.numa, right.pci);
+  });
+  return order;
+}
+
+// The NUMA node that each rank should run on: its GPU's, else an even spread; -1: any.
+std::vector<int> WantedNuma(const Topology& topology, const RankPlan& plan) {
+  std::vector<int> wanted;
+  std::set<int> numas;
+  for (const Core& core : topology.cores) {
+    numas.insert(core.numa);
+  }
+  const size_t ranks = plan.ranks.size();
+  const bool spread = ranks % numas.size() == 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    if (plan.ranks[rank].gpu >= 0) {
+      const int numa = topology.gpus[static_cast<size_t>(plan.ranks[rank].gpu)].numa;
+      wanted.push_back(numas.count(numa) != 0 ? numa : -1);
+    } else {
+      wanted.push_back(spread ? *std::next(numas.begin(), static_cast<long>(rank * numas.size() /
+                                                                            ranks))
+                              : -1);
+    }
+  }
+  return wanted;
+}
+
+// Whether every node has at least one core for each rank that wants it.
+bool Fits(const Topology& topology, const std::vector<int>& wanted) {
+  std::map<int, int> cores;
+  for (const Core& core : topology.cores) {
+    ++cores[core.numa];
+  }
+  for (const int numa : wanted) {
+    if (numa < 0 || --cores[numa] < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Gives `ranks` equal neighbouring blocks of `cores`.
+void ShareCores(const std::vector<const Core*>& cores, const std::vector<RankBinding*>& ranks,
+                bool* shared) {
+  const size_t each = std::max<size_t>(1, cores.size() / ranks.size());
+  *shared = *shared || ranks.size() > cores.size();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const size_t first = (i * each) % cores.size();
+    for (size_t c = first; c < first + each && c < cores.size(); ++c) {
+      ranks[i]->cpus.insert(ranks[i]->cpus.end(), cores[c]->cpus.begin(), cores[c]->cpus.end());
+    }
+    ranks[i]->numa = cores[first]->numa;
+  }
+}
+
+void BindCores(const Topology& topology, RankPlan* plan) {
+  const std::vector<int> wanted = WantedNuma(topology, *plan);
+  // One node, or nodes too small for their ranks: all cores in one row.
+  const bool by_numa = Fits(topology, wanted);
+  std::map<int, std::vector<const Core*>> cores;
+  std::map<int, std::vector<RankBinding*>> ranks;
+  for (const Core& core : topology.cores) {
+    cores[by_numa ? core.numa : 0].push_back(&core);
+  }
+  for (size_t rank = 0; rank < plan->ranks.size(); ++rank) {
+    ranks[by_numa ? wanted[rank] : 0].push_back(&plan->ranks[rank]);
+  }
+  for (const auto& [numa, members] : ranks) {
+    ShareCores(cores[numa], members, &plan->cores_shared);
+  }
+}
+
+void BindNic(const Topology& topology, RankBinding* rank, std::map<std::string, int>* uses) {
+  const Nic* best = nullptr;
+  std::tuple<PciDistance, int> best_key;
+  for (const Nic& nic : topology.nics) {
+    if (!nic.active()) {
+      continue;
+    }
+    const Gpu* const gpu =
+        rank->gpu < 0 ? nullptr : &topology.gpus[static_cast<size_t>(rank->gpu)];
+    const PciDistance distance =
+        gpu == nullptr ? DistanceBetween({}, rank->numa, {}, nic.numa)
+                       : DistanceBetween(gpu->pci_path, gpu->numa, nic.pci_path, nic.numa);
+    const std::tuple<PciDistance, int> key{distance, (*uses)[nic.name]};
+    if (best == nullptr || key < best_key) {
+      best = &nic;
+      best_key = key;
+    }
+  }
+  if (best != nullptr) {
+    rank->nic = best->name;
+    ++(*uses)[best->name];
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
+  if (ranks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks on this node: ", ranks, "; allowed: 1 or more"));
+  }
+  if (topology.cores.empty()) {
+    return absl::InvalidArgumentError("the topology has no core");
+  }
+  RankPlan plan;
+  const std::vector<size_t> order = GpuOrder(topology);
+  plan.gpus_shared = !order.empty() && static_cast<size_t>(ranks) > order.size();
+  plan.ranks.resize(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankBinding& binding = plan.ranks[static_cast<size_t>(rank)];
+    binding.local_rank = rank;
+    if (!order.empty()) {
+      // More ranks than GPUs: neighbours share one.
+      const size_t place = static_cast<size_t>(ranks) <= order.size()
+                               ? static_cast<size_t>(rank)
+                               : static_cast<size_t>(rank) * order.size() /
+                                     static_cast<size_t>(ranks);
+      binding.gpu = static_cast<int>(order[place]);
+    }
+  }
+  BindCores(topology, &plan);
+  std::map<std::string, int> uses;
+  for (RankBinding& rank : plan.ranks) {
+    BindNic(topology, &rank, &uses);
+  }
+  // Until here `gpu` was a position; the caller knows NVML's index.
+  for (RankBinding& rank : plan.ranks) {
+    rank.gpu = rank.gpu < 0 ? -1 : topology.gpus[static_cast<size_t>(rank.gpu)].index;
+  }
+  return plan;
+}
+
+}  // namespace dtrain::launcher

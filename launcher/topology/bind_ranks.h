@@ -1,0 +1,33 @@
+// Which cores, NUMA node, GPU and NIC each rank of a node gets. A pure function.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/topology/topology.h"
+
+namespace dtrain::launcher {
+
+struct RankBinding {
+  int local_rank = 0;
+  std::vector<int> cpus;  // Logical CPUs; disjoint between ranks unless cores_shared.
+  int numa = -1;          // Of the first core.
+  int gpu = -1;           // Index in NVML's order; -1: none.
+  std::string nic;        // RDMA device; "": none is active.
+};
+
+struct RankPlan {
+  std::vector<RankBinding> ranks;
+  bool cores_shared = false;  // More ranks than cores.
+  bool gpus_shared = false;   // More ranks than GPUs.
+};
+
+// Ranks take the GPUs in NUMA and PCI order, so that neighbours in rank are neighbours on the bus,
+// each with an equal share of the cores of its GPU's NUMA node and the nearest active NIC (NICs at
+// the same distance in turn). Without GPUs the cores are cut into equal neighbouring blocks, whole
+// NUMA nodes first where the number of ranks allows it; a remainder of cores stays free for the
+// system. InvalidArgument when ranks < 1.
+absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks);
+
+}  // namespace dtrain::launcher

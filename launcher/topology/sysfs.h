@@ -1,0 +1,21 @@
+// Small reads below a sysfs root. Internal to launcher/topology.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dtrain::launcher {
+
+// The text without its final newline; nullopt when it cannot be read: also EINVAL, which the kernel
+// gives for GID entries that belong to another network namespace.
+std::optional<std::string> ReadSysfs(const std::string& path);
+// The integer in it, or `fallback`.
+int ReadSysfsInt(const std::string& path, int fallback);
+// The names in a folder, numbers in numeric order; empty when there is none.
+std::vector<std::string> ListSysfs(const std::string& path);
+// The PCI address and the bridges above it, from the root down, of the device that the link `path`
+// leads to: {"pci0000:00", "0000:00:01.0", "0000:1b:00.0"}. Empty when it is no PCI device.
+std::vector<std::string> PciPath(const std::string& path);
+
+}  // namespace dtrain::launcher
