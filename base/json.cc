@@ -78,6 +78,11 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view file_na
     const size_t byte = error.byte > 0 ? error.byte - 1 : 0;
     return absl::InvalidArgumentError(
         absl::StrFormat("%s:%s: %s", file_name, Position(text, byte), what));
+  } catch (const Json::out_of_range& error) {  // A number beyond double, such as 1e999.
+    const std::string what = error.what();
+    const size_t bracket = what.find("] ");
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s", file_name, bracket == std::string::npos ? what : what.substr(bracket + 2)));
   }
 }
 
