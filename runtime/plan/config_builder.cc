@@ -184,7 +184,7 @@ bool ConfigBuilder::Given(absl::string_view key) const {
 bool ConfigBuilder::IsAuto(absl::string_view key) const {
   const auto found = values_->by_key.find(key);
   return found != values_->by_key.end() && found->second == "auto" &&
-         (plan::FindConfigKey(key)->flags & plan::kAuto) != 0;
+         (plan::FindConfigKey(key)->flags & plan::kAutoAllowed) != 0;
 }
 
 void ConfigBuilder::Derive(const std::string& key, Json value) {

@@ -52,7 +52,7 @@ absl::Status Refuse(const ConfigKey& key, const Json& value) {
   if (*key.range != '\0') {
     want += absl::StrFormat(" %s %s", key.type == KeyType::kString ? "of" : "in", key.range);
   }
-  if ((key.flags & kAuto) != 0) {
+  if ((key.flags & kAutoAllowed) != 0) {
     want += ", or \"auto\"";
   }
   std::string got = DumpJson(value);
@@ -123,7 +123,7 @@ absl::string_view KeyTypeName(KeyType type) {
 }
 
 absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {
-  if (value.is_string() && value == "auto" && (key.flags & kAuto) != 0) {
+  if (value.is_string() && value == "auto" && (key.flags & kAutoAllowed) != 0) {
     return value;
   }
   switch (key.type) {

@@ -158,7 +158,7 @@ Json TypeSchema(const ConfigKey& key) {
 
 Json KeySchema(const ConfigKey& key) {
   Json choices = Json::array({TypeSchema(key), Json{{"type", "null"}}});
-  if ((key.flags & kAuto) != 0) {
+  if ((key.flags & kAutoAllowed) != 0) {
     choices.push_back(Json{{"const", "auto"}});
   }
   return Json{{"description", key.doc},

@@ -40,12 +40,12 @@ struct ConfigKey {
   const char* range;
   KeyUse use;
   const char* accepted;  // kRefused: a JSON list of the values that are supported.
-  unsigned flags;        // kAuto, kIdentity.
+  unsigned flags;        // kAutoAllowed, kIdentity.
   const char* doc;       // What it does; for kRefused also what to do instead.
 };
 
-inline constexpr unsigned kAuto = 1;      // "auto" is filled by the rule in `doc`.
-inline constexpr unsigned kIdentity = 2;  // Must not change when a run is resumed.
+inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in `doc`.
+inline constexpr unsigned kIdentity = 2;     // Must not change when a run is resumed.
 
 absl::Span<const ConfigKey> ConfigKeys();
 // Null when there is none.

@@ -1,0 +1,169 @@
+#include "runtime/plan/prepare_corpus.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/plan/token_file.h"
+#include "tests/runtime/plan/temp_folder.h"
+
+namespace dtrain::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PrepareCorpusTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const std::string& content) {
+    const std::string path = in() + "/" + name;
+    ASSERT_TRUE(MakeDirectories(path.substr(0, path.rfind('/'))).ok());
+    std::ofstream(path, std::ios::binary) << content;  // Hundreds of them: no fsync.
+  }
+  void WriteMany(int count) {
+    for (int i = 0; i < count; ++i) {
+      Write(absl::StrCat("d", i % 7, "/file", i, ".h"), absl::StrCat("// text number ", i, "\n"));
+    }
+  }
+  std::string in() const { return folder_.path() + "/in"; }
+  std::string out() const { return folder_.path() + "/out"; }
+  PrepareOptions Options() const {
+    PrepareOptions options;
+    options.folders = {in()};
+    options.out = out();
+    return options;
+  }
+  std::string Text(const std::string& name) const {
+    const TokenFile file = *TokenFile::Open(out() + "/" + name);
+    EXPECT_EQ(file.header().vocabulary, 256);
+    EXPECT_TRUE(file.CheckIds(256).ok());
+    std::vector<int64_t> tokens(static_cast<size_t>(file.tokens()));
+    file.Copy(0, file.tokens(), tokens.data());
+    return {tokens.begin(), tokens.end()};
+  }
+  TempFolder folder_;
+};
+
+TEST_F(PrepareCorpusTest, EveryFileIsInOneSplitAndEndsWithAZero) {
+  WriteMany(300);
+  const absl::StatusOr<PrepareReport> report = PrepareCorpus(Options());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->train.files + report->validation.files, 300);
+  EXPECT_GE(report->validation.files, 9);  // 7% = 21 expected.
+  EXPECT_LE(report->validation.files, 40);
+  const std::string train = Text("train.bin");
+  const std::string validation = Text("val.bin");
+  for (int i = 0; i < 300; ++i) {
+    const std::string text = absl::StrCat("// text number ", i, "\n") + '\0';
+    const bool in_train = train.find(text) != std::string::npos;
+    const bool in_validation = validation.find(text) != std::string::npos;
+    EXPECT_NE(in_train, in_validation) << i;
+  }
+  EXPECT_EQ(report->train.tokens, static_cast<int64_t>(train.size()));
+  EXPECT_THAT(PrepareTable(*report), HasSubstr("validation"));
+  EXPECT_THAT(*ReadFile(out() + "/corpus.json"), HasSubstr("\"vocabulary\": 256"));
+}
+
+TEST_F(PrepareCorpusTest, SameFolderGivesTheSameBytesWhereverItLies) {
+  WriteMany(50);
+  ASSERT_TRUE(PrepareCorpus(Options()).ok());
+  const std::string first = *ReadFile(out() + "/train.bin");
+  ASSERT_EQ(rename(in().c_str(), (folder_.path() + "/moved").c_str()), 0);
+  PrepareOptions options = Options();
+  options.folders = {folder_.path() + "/moved"};
+  options.out = folder_.path() + "/out2/deeper";
+  ASSERT_TRUE(PrepareCorpus(options).ok());
+  EXPECT_EQ(first, *ReadFile(options.out + "/train.bin"));
+}
+
+TEST_F(PrepareCorpusTest, LeavesOutWhatIsNotWantedText) {
+  Write("a.h", "int a;\n");
+  Write("b.h", "int b;\n");
+  Write("copy/a.h", "int a;\n");
+  Write("sub/vector", "#include\n");
+  Write("c.txt", "other\n");
+  Write("binary.h", std::string("a\0b", 3));
+  Write("latin1.h", "caf\xe9\n");
+  Write("empty.h", "");
+  Write("long.h", std::string(3000, 'x'));
+  ASSERT_EQ(symlink((in() + "/c.txt").c_str(), (in() + "/link.h").c_str()), 0);
+  PrepareOptions options = Options();
+  options.extensions = {".h", ""};
+  options.file_bytes_max = 2000;
+  const absl::StatusOr<PrepareReport> report = PrepareCorpus(options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->files_found, 8);
+  EXPECT_EQ(report->skipped_not_text, 3);
+  EXPECT_EQ(report->skipped_long, 1);
+  EXPECT_EQ(report->skipped_equal, 1);
+  EXPECT_EQ(report->train.files + report->validation.files, 3);
+  EXPECT_EQ((Text("train.bin") + Text("val.bin")).size(), 7u + 7u + 9u + 3u);
+}
+
+TEST_F(PrepareCorpusTest, StopsAtTheSizeLimit) {
+  WriteMany(100);
+  PrepareOptions options = Options();
+  options.bytes_max = 500;
+  const absl::StatusOr<PrepareReport> report = PrepareCorpus(options);
+  ASSERT_TRUE(report.ok());
+  EXPECT_LE(report->train.tokens + report->validation.tokens, 500);
+  EXPECT_GT(report->train.tokens + report->validation.tokens, 400);
+  EXPECT_GT(report->skipped_beyond_limit, 50);
+}
+
+TEST_F(PrepareCorpusTest, FewFilesStillFillBothSplits) {
+  Write("only.h", "0123456789abcdefghijklmnopqrst\n");
+  ASSERT_TRUE(PrepareCorpus(Options()).ok());
+  EXPECT_EQ(Text("train.bin"), std::string("0123456789abcdefghijklmnopq") + '\0');
+  EXPECT_EQ(Text("val.bin"), std::string("rst\n") + '\0');
+  Write("second.h", "more\n");
+  const absl::StatusOr<PrepareReport> report = PrepareCorpus(Options());
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->train.files, 1);
+  EXPECT_EQ(report->validation.files, 1);
+}
+
+TEST_F(PrepareCorpusTest, FailureNamesTheCauseAndLeavesOldFilesAlone) {
+  WriteMany(20);
+  ASSERT_TRUE(PrepareCorpus(Options()).ok());
+  const std::string before = *ReadFile(out() + "/train.bin");
+  PrepareOptions options = Options();
+  options.folders = {folder_.path() + "/nothing"};
+  EXPECT_EQ(PrepareCorpus(options).status().code(), absl::StatusCode::kNotFound);
+  options = Options();
+  options.extensions = {".rs"};
+  EXPECT_THAT(std::string(PrepareCorpus(options).status().message()),
+              HasSubstr("no text was found: 0 files of a wanted extension"));
+  options = Options();
+  options.validation_percent = 51;
+  EXPECT_THAT(std::string(PrepareCorpus(options).status().message()), HasSubstr("51%"));
+  options = Options();
+  options.bytes_max = 0;
+  EXPECT_FALSE(PrepareCorpus(options).ok());
+  options = Options();
+  options.out = in() + "/d0/file0.h";
+  EXPECT_THAT(std::string(PrepareCorpus(options).status().message()), HasSubstr("not a directory"));
+  EXPECT_EQ(before, *ReadFile(out() + "/train.bin"));
+}
+
+TEST(Utf8TextTest, AcceptsExactlyWellFormedUtf8WithoutZero) {
+  for (const char* good : {"", "plain", "caf\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
+                           "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf", "\xee\x80\x80"}) {
+    EXPECT_TRUE(IsUtf8Text(good)) << good;
+  }
+  for (const std::string& bad :
+       {std::string("a\0b", 3), std::string("\x80"), std::string("\xc0\x80"),
+        std::string("\xc1\xbf"), std::string("\xc3"), std::string("\xe0\x80\x80"),
+        std::string("\xed\xa0\x80"), std::string("\xf0\x80\x80\x80"),
+        std::string("\xf4\x90\x80\x80"), std::string("\xf5\x80\x80\x80"), std::string("\xe2\x82"),
+        std::string("\xe2\x28\xa1"), std::string("\xff")}) {
+    EXPECT_FALSE(IsUtf8Text(bad)) << absl::StrCat(bad.size());
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::plan

@@ -1,0 +1,183 @@
+#include "runtime/plan/token_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/plan/token_corpus.h"
+#include "tests/runtime/plan/temp_folder.h"
+
+namespace dtrain::plan {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Header(int32_t magic, int32_t version, int32_t tokens, int32_t word3 = 0) {
+  std::string header(1024, '\0');
+  const int32_t words[] = {magic, version, tokens, word3};
+  std::memcpy(header.data(), words, sizeof(words));
+  return header;
+}
+
+template <typename T>
+std::string Tokens(const std::vector<T>& tokens) {
+  return {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(T)};
+}
+
+std::string U16File(const std::vector<uint16_t>& tokens, int64_t vocabulary = 0) {
+  return MakeTokenHeader(static_cast<int64_t>(tokens.size()), vocabulary) + Tokens(tokens);
+}
+
+class TokenFileTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& content) {
+    const std::string path = folder_.path() + "/" + name;
+    EXPECT_TRUE(WriteFileAtomic(path, content).ok());
+    return path;
+  }
+  std::string Failure(const std::string& content, TokenFormat format = TokenFormat::kAuto) {
+    const absl::Status status = TokenFile::Open(Write("f.bin", content), format).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(folder_.path() + "/f.bin: "));
+    return std::string(status.message());
+  }
+  TempFolder folder_;
+};
+
+std::vector<int64_t> All(const TokenFile& file) {
+  std::vector<int64_t> tokens(static_cast<size_t>(file.tokens()));
+  file.Copy(0, file.tokens(), tokens.data());
+  return tokens;
+}
+
+TEST_F(TokenFileTest, ReadsLlmcU16AndU32AndNanoGpt) {
+  const std::string u16 =
+      Write("a.bin", Header(20240520, 1, 3) + Tokens<uint16_t>({1, 50256, 65535}));
+  EXPECT_THAT(All(*TokenFile::Open(u16)), ElementsAre(1, 50256, 65535));
+  const std::string u32 =
+      Write("b.bin", Header(20240801, 7, 2) + Tokens<uint32_t>({128000, 4294967295u}));
+  EXPECT_THAT(All(*TokenFile::Open(u32)), ElementsAre(128000, 4294967295));
+  const std::string raw = Write("c.bin", Tokens<uint16_t>({7, 8, 9}));
+  EXPECT_THAT(All(*TokenFile::Open(raw, TokenFormat::kNanoGptU16)), ElementsAre(7, 8, 9));
+}
+
+TEST_F(TokenFileTest, CopiesAnyPartAndKeepsTheVocabulary) {
+  const TokenFile file = *TokenFile::Open(Write("a.bin", U16File({5, 6, 7, 8}, 256)));
+  EXPECT_EQ(file.header().vocabulary, 256);
+  std::vector<int64_t> part(2);
+  file.Copy(1, 2, part.data());
+  EXPECT_THAT(part, ElementsAre(6, 7));
+  file.Copy(4, 0, part.data());
+}
+
+TEST_F(TokenFileTest, ForeignUseOfTheReservedWordIsNoVocabulary) {
+  const std::string body = Tokens<uint16_t>({1});
+  EXPECT_EQ(TokenFile::Open(Write("a", Header(20240520, 1, 1, -5) + body))->header().vocabulary, 0);
+  EXPECT_EQ(
+      TokenFile::Open(Write("b", Header(20240520, 1, 1, 1 << 20) + body))->header().vocabulary, 0);
+}
+
+TEST_F(TokenFileTest, MissingFileIsNotFoundAndNamed) {
+  const absl::Status status = TokenFile::Open(folder_.path() + "/nothing.bin").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing.bin"));
+  EXPECT_THAT(std::string(TokenFile::Open(folder_.path()).status().message()),
+              HasSubstr("not a regular file"));
+}
+
+TEST_F(TokenFileTest, DamagedFilesNameFileAndOffset) {
+  const std::string good = U16File({1, 2, 3});
+  EXPECT_THAT(Failure(""), HasSubstr("it is empty"));
+  EXPECT_THAT(Failure(good.substr(0, 100)), HasSubstr("ends at byte 100, inside the 1024-byte"));
+  EXPECT_THAT(Failure(good.substr(0, 1029)),
+              HasSubstr("truncated at byte 1029; its header promises 3 tokens, 1030 bytes"));
+  EXPECT_THAT(Failure(good + "x"), HasSubstr("goes on and ends at byte 1031"));
+  EXPECT_THAT(Failure(Header(12, 1, 0)), HasSubstr("the magic at byte 0 is 12"));
+  EXPECT_THAT(Failure(Header(20240520, 2, 0)), HasSubstr("the version at byte 4 is 2, want 1"));
+  EXPECT_THAT(Failure(Header(20240801, 1, 0)), HasSubstr("the version at byte 4 is 1, want 7"));
+  EXPECT_THAT(Failure(Header(20240520, 1, -1)), HasSubstr("the token count at byte 8 is -1"));
+  EXPECT_THAT(Failure("abc", TokenFormat::kNanoGptU16), HasSubstr("cut at byte 2"));
+}
+
+TEST_F(TokenFileTest, EveryCutOfAFileIsFound) {
+  const std::string good = U16File({1, 2, 3, 4, 5});
+  for (size_t length = 0; length < good.size(); ++length) {
+    const auto size = static_cast<int64_t>(length);
+    EXPECT_FALSE(
+        ParseTokenHeader(absl::string_view(good).substr(0, length), size, "f", TokenFormat::kAuto)
+            .ok())
+        << length;
+  }
+}
+
+TEST_F(TokenFileTest, EveryBitFlipOfTheCheckedHeaderIsFound) {
+  const std::string good = U16File({1, 2, 3, 4, 5});
+  for (size_t bit = 0; bit < 12 * 8; ++bit) {  // Magic, version, count.
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_FALSE(
+        ParseTokenHeader(bad, static_cast<int64_t>(bad.size()), "f", TokenFormat::kAuto).ok())
+        << bit;
+  }
+}
+
+TEST_F(TokenFileTest, IdBeyondTheVocabularyNamesFileOffsetAndId) {
+  const std::string path = Write("a.bin", U16File({1, 2, 300, 4}));
+  const TokenFile file = *TokenFile::Open(path);
+  EXPECT_TRUE(file.CheckIds(301).ok());
+  EXPECT_TRUE(file.CheckIds(0, 2, 256).ok());
+  const absl::Status status = file.CheckIds(256);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()),
+            "token file " + path +
+                ": token 2 (byte 1028) is 300, not below the vocabulary of 256; is it of another "
+                "tokenizer?");
+}
+
+TEST_F(TokenFileTest, FormatNames) {
+  EXPECT_EQ(*TokenFormatFromName("auto"), TokenFormat::kAuto);
+  EXPECT_EQ(*TokenFormatFromName("llmc"), TokenFormat::kLlmc);
+  EXPECT_EQ(*TokenFormatFromName("nanogpt-u16"), TokenFormat::kNanoGptU16);
+  EXPECT_FALSE(TokenFormatFromName("npy").ok());
+}
+
+TEST_F(TokenFileTest, CorpusTakesPatternsInOrderAndEachFileOnce) {
+  const std::string a = Write("x_train_2.bin", U16File({1}));
+  const std::string b = Write("x_train_10.bin", U16File({2, 3}));
+  const std::string c = Write("a.bin", U16File({4}));
+  EXPECT_THAT(*ExpandTokenPaths({c, folder_.path() + "/*_train_*.bin", a}), ElementsAre(c, b, a));
+  EXPECT_EQ(ExpandTokenPaths({folder_.path() + "/*.npy"}).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(ExpandTokenPaths({}).status().message()), HasSubstr("set data.train"));
+  const TokenCorpus corpus =
+      *TokenCorpus::Open({folder_.path() + "/*_train_*.bin"}, TokenFormat::kAuto);
+  EXPECT_THAT(corpus.tokens_per_file(), ElementsAre(2, 1));
+  EXPECT_EQ(corpus.tokens(), 3);
+}
+
+TEST_F(TokenFileTest, CorpusReadsSamplesAndChecksTheirIds) {
+  const std::string path = Write("a.bin", U16File({0, 1, 2, 3, 4, 500, 6}));
+  const TokenCorpus corpus = *TokenCorpus::Open({path}, TokenFormat::kAuto);
+  std::vector<int64_t> sample(4);
+  ASSERT_TRUE(corpus.Read({0, 1, 0}, 3, 256, sample.data()).ok());
+  EXPECT_THAT(sample, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(std::string(corpus.Read({0, 3, 0}, 3, 256, sample.data()).message()),
+              HasSubstr("token 5 (byte 1034) is 500"));
+}
+
+TEST_F(TokenFileTest, CorpusRefusesTwoVocabularies) {
+  const std::string a = Write("a.bin", U16File({1}, 256));
+  const std::string b = Write("b.bin", U16File({1}));
+  const std::string c = Write("c.bin", U16File({1}, 50257));
+  EXPECT_EQ(TokenCorpus::Open({a, b}, TokenFormat::kAuto)->vocabulary(), 256);
+  EXPECT_THAT(std::string(TokenCorpus::Open({a, b, c}, TokenFormat::kAuto).status().message()),
+              HasSubstr("has the vocabulary 50257, " + a + " has 256"));
+}
+
+}  // namespace
+}  // namespace dtrain::plan
