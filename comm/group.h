@@ -96,10 +96,10 @@ struct GroupOptions {
   int rank = 0;
   int size = 1;
   uint64_t epoch = 0;
-  std::string name = "world";  // Prefix of this group's keys in the store.
-  std::string node_id;         // Ranks with equal node_id share memory.
-  std::string host_address;    // Where TCP connections of peers reach this rank; "": from store.
-  std::string job_key;         // 32 bytes: pair keys of data connections derive from it.
+  std::string name = "world";     // Prefix of this group's keys in the store.
+  std::string node_id = {};       // Ranks with equal node_id share memory.
+  std::string host_address = {};  // Where TCP connections of peers reach this rank; "": from store.
+  std::string job_key = {};       // 32 bytes: pair keys of data connections derive from it.
   absl::Duration timeout = absl::Minutes(10);         // Of each collective.
   absl::Duration connect_timeout = absl::Minutes(2);  // Of Create.
   bool deterministic = false;       // Sum in rank order whatever the transport and chunk.

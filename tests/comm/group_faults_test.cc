@@ -1,0 +1,377 @@
+// Ranks that die, stop, lag, disagree or give up: every other rank gets an error that names the
+// cause, soon, and nothing stays behind.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+namespace {
+
+using ::dtrain::testing::Cluster;
+using ::dtrain::testing::RankContext;
+using ::dtrain::testing::RankKind;
+using ::dtrain::testing::RankResult;
+using ::dtrain::testing::RunRanks;
+using ::testing::HasSubstr;
+
+// A busy test machine may take ten times as long as a calm one.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+class GroupFaultsTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static GroupOptions Options(const RankContext& context) {
+    GroupOptions options = context.group_options();
+    options.allow_shared_memory = !GetParam();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, GroupFaultsTest, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& tested) {
+                           return tested.param ? "Tcp" : "Shm";
+                         });
+
+// All ranks meet; then the last one waits for its fate and the others reduce `floats` elements.
+absl::Status ReduceWithoutTheLast(RankContext& context, const GroupOptions& options,
+                                  size_t floats) {
+  DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+  DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+  if (context.rank == context.size - 1) {
+    DT_RETURN_IF_ERROR(context.Announce("ready"));
+    while (true) {
+      pause();
+    }
+  }
+  std::vector<float> values(floats, 1.0F);
+  DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), floats * 4}, ReduceOp::kSum,
+                                                        {.name = "bucket 7"}));
+  const absl::Status status = work.Wait();
+  auto after = group->AllReduce({values.data(), 4}, ReduceOp::kSum);
+  if (!after.ok() || after->Wait().code() != absl::StatusCode::kAborted) {
+    return absl::InternalError("a call on a broken group was not aborted");
+  }
+  return status;
+}
+
+TEST_P(GroupFaultsTest, AKilledRankIsNamedSoon) {
+  for (const size_t floats : {size_t{10}, size_t{4} << 20}) {
+    auto cluster = Cluster::Start({.size = 3}, [floats](RankContext& context) {
+      return ReduceWithoutTheLast(context, Options(context), floats);
+    });
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    ASSERT_TRUE((*cluster)->Await("ready").ok());
+    const pid_t killed = (*cluster)->pid(2);
+    (*cluster)->Kill(2);
+    const absl::Time start = absl::Now();
+    const std::vector<RankResult> results = (*cluster)->Join();
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(results[2].signal, SIGKILL);
+    for (int rank = 0; rank < 2; ++rank) {
+      const absl::Status& status = results[static_cast<size_t>(rank)].status;
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("pid ", killed)));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("bucket 7"));
+    }
+  }
+}
+
+TEST_P(GroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
+  auto cluster =
+      Cluster::Start({.size = 2, .time_bound = absl::Seconds(15)}, [](RankContext& context) {
+        GroupOptions options = Options(context);
+        options.timeout = absl::Seconds(1);
+        return ReduceWithoutTheLast(context, options, 10);
+      });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE((*cluster)->Await("ready").ok());
+  (*cluster)->Stop(1);
+  const std::vector<RankResult> results = (*cluster)->Join();
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
+  EXPECT_LT(results[0].duration, kSoon);
+  for (const char* part : {"rank 1 (", "bucket 7", "collective 2"}) {
+    EXPECT_THAT(std::string(results[0].status.message()), HasSubstr(part));
+  }
+}
+
+TEST_P(GroupFaultsTest, ASlowRankDelaysButBreaksNothing) {
+  auto cluster = Cluster::Start({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
+    DT_RETURN_IF_ERROR(context.Announce("ready"));
+    std::vector<float> values(100000, 1.0F);
+    for (int i = 0; i < 20; ++i) {
+      DT_ASSIGN_OR_RETURN(const Work work,
+                          group->AllReduce({values.data(), 400000}, ReduceOp::kAverage));
+      DT_RETURN_IF_ERROR(work.Wait());
+    }
+    return values[99999] == 1.0F ? absl::OkStatus() : absl::InternalError("wrong sum");
+  });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE((*cluster)->Await("ready").ok());
+  (*cluster)->Slow(1, 4);
+  for (const RankResult& result : (*cluster)->Join()) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+// Rank `context.rank` makes its own call; gives what it got.
+using CallOf = std::function<absl::StatusOr<Work>(Group&, int rank, std::vector<float>&)>;
+std::vector<RankResult> Disagree(bool tcp, const CallOf& call) {
+  return RunRanks({.size = 3}, [&](RankContext& context) -> absl::Status {
+    GroupOptions options = context.group_options();
+    options.allow_shared_memory = !tcp;
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    std::vector<float> values(300000);
+    DT_ASSIGN_OR_RETURN(const Work work, call(*group, context.rank, values));
+    return work.Wait();
+  });
+}
+
+TEST_P(GroupFaultsTest, ADifferentSizeIsReportedOnEveryRank) {
+  for (const size_t floats : {size_t{100}, size_t{200000}}) {
+    for (const RankResult& result :
+         Disagree(GetParam(), [&](Group&group, int rank, std::vector<float>&values) {
+           const size_t bytes = (floats + (rank == 1 ? 1 : 0)) * 4;
+           return group.AllReduce({values.data(), bytes}, ReduceOp::kSum, {.name = "bucket 3"});
+         })) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+      const std::string text(result.status.message());
+      EXPECT_THAT(text, HasSubstr(absl::StrFormat("rank 1 called all_reduce \"bucket 3\" sum fp32 "
+                                                  "%d bytes",
+                                                  (floats + 1) * 4)));
+      EXPECT_THAT(text, HasSubstr(absl::StrFormat("fp32 %d bytes", floats * 4)));
+    }
+  }
+}
+
+TEST_P(GroupFaultsTest, ADifferentTypeIsReportedOnEveryRank) {
+  for (const RankResult& result :
+       Disagree(GetParam(), [](Group&group, int rank, std::vector<float>&values) {
+         return group.AllReduce({values.data(), 64, rank == 2 ? DType::kBFloat16 : DType::kFloat32},
+                                ReduceOp::kSum);
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("rank 2 called all_reduce sum bf16"));
+  }
+}
+
+TEST_P(GroupFaultsTest, ADifferentOrderIsReportedOnEveryRank) {
+  for (const RankResult& result :
+       Disagree(GetParam(), [](Group&group, int rank, std::vector<float>&values) {
+         return rank == 0 ? group.Broadcast({values.data(), 64}, 0, {.name = "weights"})
+                          : group.AllReduce({values.data(), 64}, ReduceOp::kSum, {.name = "norm"});
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("rank 0 called broadcast \"weights\""));
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("called all_reduce \"norm\""));
+  }
+}
+
+TEST_P(GroupFaultsTest, AMessageOfAnotherSizeIsReported) {
+  const auto results = Disagree(GetParam(), [](Group& group, int rank, std::vector<float>& values) {
+    return rank == 0   ? group.Send({values.data(), 64}, 1)
+           : rank == 1 ? group.Receive({values.data(), 128}, 0)
+                       : absl::StatusOr<Work>(Work());
+  });
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kInvalidArgument) << results[1].status;
+  EXPECT_THAT(std::string(results[1].status.message()), HasSubstr("64 bytes"));
+  EXPECT_THAT(std::string(results[1].status.message()), HasSubstr("128 bytes"));
+}
+
+TEST_P(GroupFaultsTest, AbortWakesEverybodyWithTheReason) {
+  const auto results = RunRanks({.size = 3}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    std::vector<float> values(100, 1.0F);
+    if (context.rank == 2) {
+      group->Abort("user pressed stop");
+      return group->Barrier(Deadline::Infinite());
+    }
+    DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), 400}, ReduceOp::kSum));
+    return work.Wait();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kAborted) << result.status;
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("user pressed stop"));
+    EXPECT_LT(result.duration, kSoon);
+  }
+}
+
+TEST_P(GroupFaultsTest, AbortFromAnotherThreadEndsAWait) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    if (context.rank == 1) {  // Stays, so that its leaving is not what ends the wait.
+      return context.store->Get("done", Deadline::After(kSoon)).status();
+    }
+    float value = 1;
+    DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({&value, 4}, ReduceOp::kSum));
+    std::thread other([&] { group->Abort("from outside"); });
+    const absl::Status status = work.Wait();
+    other.join();
+    DT_RETURN_IF_ERROR(context.store->Set("done", "", Deadline::Infinite()));
+    return status;
+  });
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kAborted) << results[0].status;
+  EXPECT_TRUE(results[1].status.ok()) << results[1].status;
+}
+
+TEST_P(GroupFaultsTest, AWaitThatRunsOutOfTimeMayBeRepeated) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
+    float value = 1;
+    if (context.rank == 1) {
+      DT_RETURN_IF_ERROR(context.store->Get("go", Deadline::After(kSoon)).status());
+    }
+    DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({&value, 4}, ReduceOp::kSum));
+    if (context.rank == 0) {
+      if (work.Wait(Deadline::After(absl::Milliseconds(20))).code() !=
+          absl::StatusCode::kDeadlineExceeded) {
+        return absl::InternalError("a wait for an absent peer ended early");
+      }
+      DT_RETURN_IF_ERROR(context.store->Set("go", "", Deadline::Infinite()));
+    }
+    DT_RETURN_IF_ERROR(work.Wait());
+    return value == 2 ? group->Barrier(Deadline::Infinite()) : absl::InternalError("wrong sum");
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST_P(GroupFaultsTest, ARankThatNeverComesIsNamedByCreate) {
+  const auto results = RunRanks({.size = 3}, [](RankContext& context) -> absl::Status {
+    GroupOptions options = Options(context);
+    options.connect_timeout = absl::Seconds(1);
+    if (context.rank == 1) {
+      return absl::OkStatus();
+    }
+    return CreateHostGroup(context.store, options).status();
+  });
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
+  EXPECT_THAT(std::string(results[0].status.message()), HasSubstr("1"));
+}
+
+TEST_P(GroupFaultsTest, TheFlightRecordHoldsTheLastCallsAndTheFailure) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
+    for (int i = 0; i < 1100; ++i) {
+      DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    }
+    group->Abort("look");
+    DT_ASSIGN_OR_RETURN(const Json record, ParseJson(group->FlightRecord(), "record"));
+    const Json& calls = record["calls"];
+    if (calls.size() != 1000 || calls.back()["sequence"] != 1100 ||
+        calls.front()["call"] != "barrier") {
+      return absl::InternalError(record.dump());
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+}
+
+TEST(GroupLeavesNothingTest, AfterAKill) {
+  const auto shm_files = [] {
+    int count = 0;
+    for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
+      count += absl::StrContains(file.path().string(), "dtrain") ? 1 : 0;
+    }
+    return count;
+  };
+  auto cluster = Cluster::Start({.size = 2}, [](RankContext& context) {
+    return ReduceWithoutTheLast(context, context.group_options(), 1 << 20);
+  });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE((*cluster)->Await("ready").ok());
+  (*cluster)->Kill(1);
+  (*cluster)->Join();
+  EXPECT_EQ(shm_files(), 0);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(errno, ECHILD);
+}
+
+// Two network namespaces joined by a cable, one for each rank.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    const std::string id = absl::StrCat(getpid());
+    for (int i = 0; i < 2; ++i) {
+      names_.push_back(absl::StrCat("dtt", id, i));
+    }
+    made_ = Ip("netns add " + names_[0]) && Ip("netns add " + names_[1]) &&
+            Ip(absl::StrCat("link add dtv0 netns ", names_[0], " type veth peer name dtv1 netns ",
+                            names_[1]));
+    for (int i = 0; i < 2 && made_; ++i) {
+      made_ = Ip(absl::StrFormat("-n %s addr add 10.213.7.%d/24 dev dtv%d", names_[i], i + 1, i)) &&
+              Ip(absl::StrFormat("-n %s link set dtv%d up", names_[i], i));
+    }
+  }
+  ~TwoHosts() {
+    for (const std::string& name : names_) {
+      Ip("netns del " + name);
+    }
+  }
+  bool made() const { return made_; }
+  // Moves the calling process into namespace `index`.
+  absl::Status Enter(int index) const {
+    const std::string path = "/var/run/netns/" + names_[static_cast<size_t>(index)];
+    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    return setns(fd.get(), CLONE_NEWNET) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
+  }
+
+ private:
+  static bool Ip(const std::string& arguments) {
+    return system(("ip " + arguments + " 2>/dev/null").c_str()) == 0;
+  }
+  std::vector<std::string> names_;
+  bool made_ = false;
+};
+
+TEST(GroupBetweenHostsTest, ReducesOverAVirtualCable) {
+  const TwoHosts hosts;
+  if (!hosts.made()) {
+    GTEST_SKIP() << "NOT TESTED: this user may not create network namespaces (needs root)";
+  }
+  const auto results = RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+    DT_RETURN_IF_ERROR(hosts.Enter(context.rank));
+    GroupOptions options = context.group_options();
+    options.node_id = absl::StrCat("host", context.rank);
+    options.host_address = absl::StrCat("10.213.7.", context.rank + 1);
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    if (group->transport() != "tcp") {
+      return absl::InternalError(group->transport());
+    }
+    std::vector<float> values(1 << 20, static_cast<float>(context.rank + 1));
+    DT_ASSIGN_OR_RETURN(const Work work,
+                        group->AllReduce({values.data(), values.size() * 4}, ReduceOp::kSum));
+    DT_RETURN_IF_ERROR(work.Wait());
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    return values.front() == 3 && values.back() == 3 ? absl::OkStatus()
+                                                     : absl::InternalError("wrong sum");
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::comm

@@ -1,0 +1,162 @@
+// What collectives must give, computed serially in the plainest way.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "base/float16.h"
+#include "base/prng.h"
+#include "comm/buffer.h"
+
+namespace dtrain::comm::oracle {
+
+inline constexpr DType kReducible[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                                       DType::kFloat64, DType::kInt32,    DType::kInt64};
+
+inline std::vector<ReduceOp> OpsFor(DType dtype) {
+  if (dtype == DType::kInt32 || dtype == DType::kInt64) {
+    return {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+  }
+  return {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax, ReduceOp::kMin};
+}
+
+// Element i of rank `rank`: reproducible, of both signs and many magnitudes.
+inline double ValueAt(size_t i, int rank, uint64_t seed) {
+  uint64_t x = (i + 1) * 0x9E3779B97F4A7C15U ^
+               (static_cast<uint64_t>(rank) + 3) * seed * 0xBF58476D1CE4E5B9U;
+  x ^= x >> 29;
+  x *= 0x94D049BB133111EBU;
+  x ^= x >> 32;
+  const double mantissa = static_cast<double>(static_cast<int64_t>(x % 200001)) / 1000.0 - 100.0;
+  return mantissa * std::ldexp(1.0, static_cast<int>((x >> 40) % 8) - 4);
+}
+
+template <typename T>
+void Put(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+inline void PutAs(std::string& bytes, DType dtype, double value) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return Put(bytes, static_cast<float>(value));
+    case DType::kBFloat16:
+      return Put(bytes, ToBFloat16(static_cast<float>(value)));
+    case DType::kFloat16:
+      return Put(bytes, ToFloat16(static_cast<float>(value)));
+    case DType::kFloat64:
+      return Put(bytes, value);
+    case DType::kInt32:
+      return Put(bytes, static_cast<int32_t>(value));
+    default:
+      return Put(bytes, static_cast<int64_t>(value));
+  }
+}
+
+inline double At(const std::string& bytes, DType dtype, size_t i) {
+  const char* const p = bytes.data() + i * DTypeBytes(dtype);
+  const auto read = [p](auto value) {
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::kFloat32:
+      return read(float{});
+    case DType::kBFloat16:
+      return ToFloat(read(BFloat16{}));
+    case DType::kFloat16:
+      return ToFloat(read(Float16{}));
+    case DType::kFloat64:
+      return read(double{});
+    case DType::kInt32:
+      return read(int32_t{});
+    default:
+      return static_cast<double>(read(int64_t{}));
+  }
+}
+
+inline std::string Input(DType dtype, size_t count, int rank, uint64_t seed) {
+  std::string bytes;
+  bytes.reserve(count * DTypeBytes(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    PutAs(bytes, dtype, ValueAt(i, rank, seed));
+  }
+  return bytes;
+}
+
+// Sums in T, in rank order; one division; one rounding.
+template <typename T>
+std::string ReducedIn(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op) {
+  std::vector<std::string> inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    inputs.push_back(Input(dtype, count, rank, seed));
+  }
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) {
+    T value = static_cast<T>(At(inputs[0], dtype, i));
+    for (size_t rank = 1; rank < inputs.size(); ++rank) {
+      const T other = static_cast<T>(At(inputs[rank], dtype, i));
+      value = op == ReduceOp::kMax   ? std::max(value, other)
+              : op == ReduceOp::kMin ? std::min(value, other)
+                                     : static_cast<T>(value + other);
+    }
+    if (op == ReduceOp::kAverage) {
+      value = static_cast<T>(value / static_cast<T>(size));
+    }
+    PutAs(bytes, dtype, static_cast<double>(value));
+  }
+  return bytes;
+}
+
+inline std::string Reduced(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op) {
+  const bool single = dtype == DType::kFloat32 || DTypeBytes(dtype) == 2;
+  return single ? ReducedIn<float>(dtype, count, size, seed, op)
+                : ReducedIn<double>(dtype, count, size, seed, op);
+}
+
+inline std::string ReducedAsBf16(size_t count, int size, uint64_t seed) {
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      const float x = ToFloat(ToBFloat16(static_cast<float>(ValueAt(i, rank, seed))));
+      sum = rank == 0 ? x : sum + x;
+    }
+    Put(bytes, ToFloat(ToBFloat16(sum)));
+  }
+  return bytes;
+}
+
+inline double SquareSum(const std::string& bytes, DType dtype) {
+  double sum = 0;
+  for (size_t i = 0; i < bytes.size() / DTypeBytes(dtype); ++i) {
+    const double value = At(bytes, dtype, i);
+    sum += value * value;
+  }
+  return sum;
+}
+
+// OK when the bits are equal; else the first element that differs.
+inline absl::Status Equal(const std::string& got, const std::string& want, DType dtype,
+                          absl::string_view what) {
+  if (got == want) {
+    return absl::OkStatus();
+  }
+  const size_t element = DTypeBytes(dtype);
+  for (size_t i = 0; i < want.size() / element; ++i) {
+    if (got.compare(i * element, element, want, i * element, element) != 0) {
+      return absl::InternalError(absl::StrFormat("%s of %d %s: element %d is %.9g, want %.9g", what,
+                                                 want.size() / element, DTypeName(dtype), i,
+                                                 At(got, dtype, i), At(want, dtype, i)));
+    }
+  }
+  return absl::InternalError(
+      absl::StrFormat("%s: %d bytes, want %d", what, got.size(), want.size()));
+}
+
+}  // namespace dtrain::comm::oracle
