@@ -100,8 +100,7 @@ void StoreServer::Run() {
     const int count =
         epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     if (count < 0 && errno != EINTR) {
-      DT_LOG(Error) << "store at " << endpoint().ToString()
-                    << ": epoll_wait: " << std::strerror(errno);
+      DT_LOG(Error) << "store: epoll_wait: " << std::strerror(errno);
       return;
     }
     turn.assign(again_.begin(), again_.end());
