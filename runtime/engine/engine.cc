@@ -1,5 +1,6 @@
 #include "dtrain/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <optional>
@@ -60,6 +61,7 @@ struct Engine::Impl {
   int64_t step_start_nanos = 0;
   double gemm_rate = 0;
   int non_finite_in_a_row = 0;
+  bool first_forward_noted = false;
   absl::Status broken;  // After an error inside Update there is no way on.
 
   Impl(Job& j, torch::nn::Module& m) : job(j), module(m) {}
@@ -82,6 +84,13 @@ struct Engine::Impl {
   void Apply(const StepVerdict& verdict, double sum_of_squares);
   StepReport Finish(const StepVerdict& verdict);
   void FailTogether();
+  // Time to the first step is a number of its own: it is what a start costs.
+  void NoteFirstForward() {
+    if (!first_forward_noted) {
+      first_forward_noted = true;
+      job.metrics().LogEvent("event", {{"name", "first_forward"}});
+    }
+  }
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
@@ -273,6 +282,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::Status()> loa
         const ScopedSeconds time(impl.report.data_s);
         DT_RETURN_IF_ERROR(load());
       }
+      impl.NoteFirstForward();
       std::optional<Loss> loss;
       try {
         impl.job.Beat("forward", impl.state.step);

@@ -154,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
       DT_LOG(Warning) << agent.status().message() << "; going on without an agent";
     }
   }
-  auto job = std::unique_ptr<Job>(new Job(std::move(state)));
+  auto job = FromState(std::move(state));
   State& s = *job->state_;
   AgentMessage hello{.kind = AgentMessage::Kind::kHello, .rank = env.rank, .pid = getpid()};
   hello.text = s.run_dir;
@@ -189,6 +189,10 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     return status;
   }
   return job;
+}
+
+std::unique_ptr<Job> Job::FromState(std::unique_ptr<State> state) {
+  return std::unique_ptr<Job>(new Job(std::move(state)));
 }
 
 Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}

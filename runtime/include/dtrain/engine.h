@@ -32,9 +32,9 @@ struct EngineOptions {
   // and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter count.
   double flops_per_sample = 0;
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
-  std::function<std::string(const std::string&)> public_name;
+  std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
-  Json model_config;
+  Json model_config = {};
 };
 
 struct BackwardOptions {

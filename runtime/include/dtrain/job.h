@@ -61,7 +61,9 @@ class Job {
   void AgreeToStop(int signal);
   bool stop_agreed() const;
 
-  struct State;  // runtime/job/job_state.h
+  // For dtrain itself and its tests: a job from parts (runtime/job/job_state.h).
+  struct State;
+  static std::unique_ptr<Job> FromState(std::unique_ptr<State> state);
   State& state() { return *state_; }
 
  private:

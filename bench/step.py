@@ -1,0 +1,225 @@
+"""./dev bench step: the default GPT, 2 ranks, dtrain beside torchrun + DDP, interleaved in one run.
+
+Each round starts both programs on the same configuration and batches (order reversed every second
+round) and takes: tokens/s (median over steps), seconds from the command to the start of the first
+forward, private memory of the ranks (RssAnon + own shared memory) before the first batch and at the
+peak of the steps, seen from outside through /proc.
+"""
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(c) for c in file.read().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid):
+    found = []
+    for child in children(pid):
+        found.append(child)
+        found += descendants(child)
+    return found
+
+
+def private_bytes(pid):
+    """RssAnon plus the shared-memory segments that the process itself made and holds open."""
+    total = 0
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("RssAnon:"):
+                total += int(line.split()[1]) * 1024
+    seen = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        if os.readlink(path).startswith("/memfd:"):
+            info = os.stat(path)
+            if info.st_ino not in seen:
+                seen.add(info.st_ino)
+                total += info.st_blocks * 512
+    return total
+
+
+class MemoryWatch(threading.Thread):
+    """Samples the ranks of a running job every 10 ms: (time, bytes of the biggest rank)."""
+
+    def __init__(self, process, is_rank):
+        super().__init__(daemon=True)
+        self.process, self.is_rank, self.samples = process, is_rank, []
+
+    def run(self):
+        while self.process.poll() is None:
+            sizes = []
+            for pid in descendants(self.process.pid):
+                try:
+                    with open(f"/proc/{pid}/cmdline", "rb") as file:
+                        if self.is_rank(file.read().decode().split("\0")):
+                            sizes.append(private_bytes(pid))
+                except OSError:
+                    pass
+            if sizes:
+                self.samples.append((time.time(), max(sizes)))
+            time.sleep(0.01)
+
+    def before(self, moment):
+        return max((s for t, s in self.samples if moment - 0.5 <= t <= moment), default=0)
+
+    def peak(self, begin):
+        return max((s for t, s in self.samples if t >= begin), default=0)
+
+
+def run(command, is_rank, facts_of, env):
+    """One job; what it took."""
+    with tempfile.TemporaryFile() as log:
+        start = time.time()
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+        watch = MemoryWatch(process, is_rank)
+        watch.start()
+        code = process.wait()
+        watch.join()
+        if code != 0:
+            log.seek(0)
+            sys.exit(f"bench: {' '.join(command)} ended with {code}:\n{log.read().decode()[-3000:]}")
+    first, steps, share = facts_of()
+    return {
+        "first_forward_s": first - start,
+        "tokens_per_s": statistics.median(steps[3:]),
+        "memory_before": watch.before(first),
+        "memory_peak": watch.peak(first),
+        "gemm_attention_share": share,
+    }
+
+
+def read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def dtrain_round(args, folder):
+    run_dir = os.path.join(folder, "run")
+
+    def facts():
+        lines = read_lines(os.path.join(run_dir, "metrics", "rank-0.jsonl"))
+        first = next(l["ts"] for l in lines if l.get("name") == "first_forward")
+        steps = [l["m"]["perf/tokens_per_s"] for l in lines
+                 if l["kind"] == "step" and "perf/tokens_per_s" in l["m"]]
+        return first, steps, None
+
+    command = [f"{args.bin}/dtrain", "launch", "--nproc-per-node", "2", "--run-dir", run_dir, "--",
+               f"{args.bin}/dtrain-gpt", args.config, *sets(args)]
+    return run(command, lambda c: c[0].endswith("dtrain-gpt"), facts, os.environ)
+
+
+def ddp_round(args, folder, profile):
+    facts_path = os.path.join(folder, "facts.jsonl")
+
+    def facts():
+        lines = read_lines(facts_path)
+        first = next(l["ts"] for l in lines if l["kind"] == "first_forward")
+        steps = [l["tokens_per_s"] for l in lines if l["kind"] == "step"]
+        share = [l["gemm_attention_share"] for l in lines if l["kind"] == "profile"]
+        return first, steps, share[0] if share else None
+
+    twin = os.path.join(HERE, "twins", "gpt_ddp.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
+               twin, args.config, "--facts", facts_path, *sets(args)]
+    if profile:
+        command.append("--profile")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return run(command, lambda c: twin in c and "-u" in c, facts, env)
+
+
+def sets(args):
+    values = [f"train_steps={args.steps}", "eval_interval=0", "checkpoint.interval=0",
+              "sample={\"bytes\":0}"]
+    return [word for value in values for word in ("--set", value)]
+
+
+def median(rounds, key):
+    return statistics.median(r[key] for r in rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--config", default="examples/configs/gpt.json")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+    ours, peer = [], []
+    f = None
+    for i in range(args.rounds):
+        folder = tempfile.mkdtemp(prefix="dtrain-bench-")
+        try:
+            pair = [lambda: ours.append(dtrain_round(args, folder)),
+                    lambda: peer.append(ddp_round(args, folder, profile=False))]
+            for job in pair if i % 2 == 0 else reversed(pair):
+                job()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(f"round {i + 1}/{args.rounds}: dtrain {ours[-1]['tokens_per_s']:,.0f} tok/s, "
+              f"DDP {peer[-1]['tokens_per_s']:,.0f} tok/s", flush=True)
+    folder = tempfile.mkdtemp(prefix="dtrain-bench-")
+    f = ddp_round(args, folder, profile=True)["gemm_attention_share"]
+    shutil.rmtree(folder, ignore_errors=True)
+    bookkeeping = json.loads(subprocess.run([f"{args.bin}/bench_bookkeeping", "--json", "-"], check=True,
+                                            capture_output=True, text=True).stdout)
+
+    rows = []
+    print(f"\n{'':34}{'dtrain':>12}{'torchrun+DDP':>14}{'ratio':>8}")
+    for key, unit, scale in (("tokens_per_s", "tokens/s", 1), ("first_forward_s", "s to first forward", 1),
+                             ("memory_before", "MB before the first batch", 1e-6),
+                             ("memory_peak", "MB at the peak of a step", 1e-6)):
+        a, b = median(ours, key) * scale, median(peer, key) * scale
+        ratios = sorted(o[key] / p[key] for o, p in zip(ours, peer))
+        ratio = statistics.median(ratios)
+        rows.append({"name": key, "dtrain": a, "ddp": b, "ratio": ratio, "ratio_min": ratios[0],
+                     "ratio_max": ratios[-1]})
+        print(f"{unit:34}{a:12,.2f}{b:14,.2f}{ratio:8.3f}")
+    print(f"f, GEMM + attention share of the eager step: {f:.3f}; no engine can beat 1/f = {1 / f:.2f}")
+    for row in bookkeeping:
+        print(f"bookkeeping with {row['tensors']} parameter tensors: {row['us_per_tensor']:.3f} us each")
+
+    ratio = {row["name"]: row["ratio"] for row in rows}
+    goals = [
+        ("step.tokens_per_s_vs_ddp", ratio["tokens_per_s"], ">=", 1.05),
+        ("step.first_forward_vs_torchrun", ratio["first_forward_s"], "<=", 1 / 6),
+        ("step.memory_before_first_batch_vs_ddp", ratio["memory_before"], "<=", 0.4),
+        ("step.memory_peak_vs_ddp", ratio["memory_peak"], "<=", 0.9),
+    ]
+    goals += [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
+              for row in bookkeeping]
+    results = []
+    print()
+    for name, value, op, target in goals:
+        ok = value >= target if op == ">=" else value <= target
+        print(f"goal {name} measured {value:.4g} target {op} {target:.4g} {'ok' if ok else 'short'}")
+        results.append({"name": name, "measured": value, "op": op, "target": target, "ok": ok})
+    if args.json:
+        cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo", encoding="ascii")
+                    if l.startswith("model name")), platform.processor())
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"bench": "step", "cpu": cpu, "cores": os.cpu_count(),
+                       "load_average": os.getloadavg(), "command": "./dev bench step",
+                       "rounds": args.rounds, "rows": rows, "f": f, "bookkeeping": bookkeeping,
+                       "goals": results}, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

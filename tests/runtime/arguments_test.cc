@@ -1,0 +1,39 @@
+#include "runtime/job/arguments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dtrain {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ArgumentsTest, ReadsTheContract) {
+  const auto a = ParseProgramArguments(
+      {"prog", "c.json", "--set", "a.b=1", "--set=c=2", "--run-dir", "runs/x", "--fresh"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->options.config_file, "c.json");
+  EXPECT_THAT(a->options.overrides, ElementsAre("a.b=1", "c=2"));
+  EXPECT_EQ(a->options.run_dir, "runs/x");
+  EXPECT_TRUE(a->options.fresh);
+}
+
+TEST(ArgumentsTest, AcceptsDeepSpeedsSpelling) {
+  const auto a =
+      ParseProgramArguments({"prog", "--local_rank=0", "--deepspeed", "--deepspeed_config=d.json"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->options.config_file, "d.json");
+}
+
+TEST(ArgumentsTest, RefusesByName) {
+  EXPECT_THAT(std::string(ParseProgramArguments({"prog", "--frsh"}).status().message()),
+              HasSubstr("--frsh"));
+  EXPECT_THAT(std::string(ParseProgramArguments({"prog", "--set"}).status().message()),
+              HasSubstr("needs a value"));
+  EXPECT_THAT(std::string(ParseProgramArguments({"prog", "a.json", "b.json"}).status().message()),
+              HasSubstr("b.json"));
+}
+
+}  // namespace
+}  // namespace dtrain

@@ -1,0 +1,47 @@
+#include "tests/runtime/job_for_tests.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "runtime/job/job_state.h"
+
+namespace dtrain::testing {
+
+TempFolder::TempFolder() {
+  char name[] = "/tmp/dtrain-test-XXXXXX";
+  DT_CHECK(mkdtemp(name) != nullptr);
+  path_ = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) {
+  auto state = std::make_unique<Job::State>();
+  if (options.rank != nullptr) {
+    state->env.rank = options.rank->rank;
+    state->env.world_size = options.rank->size;
+    state->env.local_world_size = options.rank->size;
+  }
+  state->run_dir = options.run_dir;
+  state->run_id = "test";
+  DT_ASSIGN_OR_RETURN(state->config, Config::Parse("{}", "(test)", options.overrides,
+                                                   state->env.world_size));
+  const comm::GroupOptions alone;
+  DT_ASSIGN_OR_RETURN(state->group,
+                      options.rank == nullptr
+                          ? comm::CreateHostGroup(nullptr, alone)
+                          : comm::CreateHostGroup(options.rank->store,
+                                                  options.rank->group_options()));
+  DT_ASSIGN_OR_RETURN(state->metrics,
+                      Metrics::Open({.directory = options.run_dir + "/metrics",
+                                     .rank = state->env.rank}));
+  return Job::FromState(std::move(state));
+}
+
+}  // namespace dtrain::testing

@@ -1,0 +1,110 @@
+// dtrain-data and dtrain-config as programs: output and exit codes.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/runtime/plan/temp_folder.h"
+
+namespace dtrain::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Result {
+  int code = -1;
+  std::string output;  // stdout and stderr.
+};
+
+Result RunCommand(const std::string& command) {
+  Result result;
+  FILE* pipe = popen(absl::StrCat(command, " 2>&1").c_str(), "r");
+  if (pipe == nullptr) {
+    return result;
+  }
+  char chunk[4096];
+  size_t n = 0;
+  while ((n = fread(chunk, 1, sizeof(chunk), pipe)) > 0) {
+    result.output.append(chunk, n);
+  }
+  const int status = pclose(pipe);
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return result;
+}
+
+class ToolsTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& content) {
+    std::ofstream(folder_.path() + "/" + name, std::ios::binary) << content;
+    return folder_.path() + "/" + name;
+  }
+  TempFolder folder_;
+  const std::string data_ = DTRAIN_DATA_PROGRAM;
+  const std::string config_ = DTRAIN_CONFIG_PROGRAM;
+};
+
+TEST_F(ToolsTest, PreparesAndShowsACorpus) {
+  Write("a.txt", "first file\n");
+  Write("b.txt", "second file\n");
+  Write("c.rs", "third\n");
+  const std::string out = folder_.path() + "/out";
+  const Result made =
+      RunCommand(absl::StrCat(data_, " prepare --out ", out, " --ext txt ", folder_.path()));
+  EXPECT_EQ(made.code, 0) << made.output;
+  EXPECT_THAT(made.output, HasSubstr("train               1"));
+  EXPECT_THAT(made.output, HasSubstr("validation          1"));
+  const Result shown = RunCommand(absl::StrCat(data_, " show ", out, "/train.bin"));
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  EXPECT_THAT(shown.output, HasSubstr("format      llm.c, u16"));
+  EXPECT_THAT(shown.output, HasSubstr("vocabulary  256"));
+  EXPECT_THAT(shown.output, HasSubstr(" file\\n\\0"));
+}
+
+TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
+  const std::string cut = Write("cut.bin", "abc");
+  const std::pair<std::string, std::string> cases[] = {
+      {absl::StrCat(data_, " show ", cut), "cut.bin: it ends at byte 3, inside the 1024-byte"},
+      {absl::StrCat(data_, " show /nothing"), "cannot open /nothing"},
+      {absl::StrCat(data_, " show --format x ", cut), "allowed: auto, llmc, nanogpt-u16"},
+      {absl::StrCat(data_, " prepare --out ", folder_.path(), "/o /nothing"), "is not a folder"},
+      {absl::StrCat(data_, " prepare --max-mb 0 --out ", folder_.path(), "/o"), "--max-mb is 0"},
+      {absl::StrCat(config_, " check /nothing"), "cannot open /nothing"},
+      {absl::StrCat(config_, " check ", Write("c.json", R"({"train_batch_size": 500,
+          "train_micro_batch_size_per_gpu": 4})"),
+                    " --world-size 24"),
+       "nearest: 480 or 576"},
+      {absl::StrCat(config_, " check ", Write("d.json", R"({"gradient_cliping": 1})")),
+       "nearest known key: \"gradient_clipping\""}};
+  for (const auto& [command, says] : cases) {
+    const Result result = RunCommand(command);
+    EXPECT_EQ(result.code, 64) << command << "\n" << result.output;
+    EXPECT_THAT(result.output, HasSubstr(says));
+    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  }
+  for (const std::string& usage :
+       {data_, data_ + " prepare", config_, config_ + " check", config_ + " unknown"}) {
+    EXPECT_EQ(RunCommand(usage).code, 64) << usage;
+  }
+  EXPECT_EQ(RunCommand(data_ + " --help").code, 0);
+  EXPECT_EQ(RunCommand(config_ + " check --help").code, 0);
+}
+
+TEST_F(ToolsTest, CheckPrintsTheBatchAndWhereValuesComeFrom) {
+  const std::string file = Write("c.json", R"({"train_batch_size": 48, "dump_state": true})");
+  const Result result = RunCommand(absl::StrCat(config_, " check ", file,
+                                                " --world-size 3 --set train_steps=7 --set "
+                                                "gradient_accumulation_steps=4 --all"));
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("global batch 48 = micro-batch 4 x accumulation 4 x 3"));
+  EXPECT_THAT(result.output, HasSubstr("note: "));
+  EXPECT_THAT(result.output, HasSubstr("\"train_steps\": \"--set\""));
+  EXPECT_THAT(result.output, HasSubstr("identity "));
+}
+
+}  // namespace
+}  // namespace dtrain::plan

@@ -1,0 +1,71 @@
+#include "runtime/job/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+
+namespace dtrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RunDirectoryTest : public ::testing::Test {
+ protected:
+  RunDirectoryTest() {
+    char name[] = "/tmp/dtrain-run-XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  ~RunDirectoryTest() override { std::filesystem::remove_all(root_); }
+  static Config Make(std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), "train_batch_size=8");
+    return *Config::Parse("{}", "(test)", overrides, 1);
+  }
+  std::string root_;
+};
+
+TEST_F(RunDirectoryTest, ASecondStartResumesUnderTheSameRunId) {
+  const std::string path = root_ + "/a/b";
+  const auto first = PrepareRunDirectory({.path = path}, Make({}));
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_FALSE(first->resumed);
+  EXPECT_FALSE(first->run_id.empty());
+  const auto second = PrepareRunDirectory({.path = path, .run_id = "other"},
+                                          Make({"train_steps=99"}));
+  ASSERT_TRUE(second.ok()) << "the length may change: " << second.status();
+  EXPECT_TRUE(second->resumed);
+  EXPECT_EQ(second->run_id, first->run_id);
+}
+
+TEST_F(RunDirectoryTest, ARunOfAnotherConfigurationIsRefusedByItsFirstDifference) {
+  const std::string path = root_ + "/run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());
+  const auto other = PrepareRunDirectory({.path = path}, Make({"seed=2"}));
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("seed"));
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("--fresh"));
+}
+
+TEST_F(RunDirectoryTest, FreshMovesTheOldRunAsideAndLosesNothing) {
+  const std::string path = root_ + "/run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());
+  ASSERT_TRUE(WriteFileAtomic(path + "/precious", "x").ok());
+  const auto fresh = PrepareRunDirectory({.path = path, .fresh = true}, Make({"seed=2"}));
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_FALSE(fresh->resumed);
+  EXPECT_TRUE(FileExists(path + ".old-1/precious"));
+}
+
+TEST_F(RunDirectoryTest, AFileInItsPlaceIsNamed) {
+  ASSERT_TRUE(WriteFileAtomic(root_ + "/file", "x").ok());
+  const auto run = PrepareRunDirectory({.path = root_ + "/file"}, Make({}));
+  EXPECT_FALSE(run.ok());
+  EXPECT_THAT(std::string(run.status().message()), HasSubstr(root_ + "/file"));
+}
+
+}  // namespace
+}  // namespace dtrain
