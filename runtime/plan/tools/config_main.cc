@@ -51,8 +51,7 @@ int Main(int argc, char** argv) {
   check_app->add_option("--world-size", check.world_size, "Ranks of the job")
       ->capture_default_str();
   check_app->add_option("--set", check.overrides, "KEY=VALUE; may be repeated")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   check_app->add_flag("--all", check.all, "Print every value in force, with its origin, as JSON");
   CLI::App* schema_app = app.add_subcommand("schema", "Print the JSON Schema");
   app.add_subcommand("docs", "Print docs/CONFIG.md");

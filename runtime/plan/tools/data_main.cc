@@ -98,7 +98,8 @@ int Main(int argc, char** argv) {
   prepare_app
       ->add_option("--ext", prepare.options.extensions,
                    "Extensions wanted, as in --ext h,txt,none (none: names without one)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);  // What follows is a folder.
   prepare_app->add_option("--max-mb", prepare.max_megabytes, "Most text to take, in MiB")
       ->capture_default_str();
   prepare_app

@@ -96,7 +96,7 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
 
 TEST_F(ToolsTest, CheckPrintsTheBatchAndWhereValuesComeFrom) {
   const std::string file = Write("c.json", R"({"train_batch_size": 48, "dump_state": true})");
-  const Result result = RunCommand(absl::StrCat(config_, " check ", file,
+  const Result result = RunCommand(absl::StrCat(config_, " check --set eval_interval=3 ", file,
                                                 " --world-size 3 --set train_steps=7 --set "
                                                 "gradient_accumulation_steps=4 --all"));
   EXPECT_EQ(result.code, 0) << result.output;
