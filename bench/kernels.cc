@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -214,11 +215,12 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// Between the cases every stream holds small normal values again: no denormal, no overflow.
+// Between the cases every stream holds small normal values again, read as fp32 or as bf16: no
+// denormal, no overflow.
 void Refill(Arena& arena, const Threads& threads) {
   for (int stream = 0; stream < kStreamsMax; ++stream) {
-    kernels::FillCpu(arena.elements, 0.01F, {arena.Stream<float>(stream), DType::kFloat32},
-                     threads);
+    kernels::FillCpu(arena.elements, std::bit_cast<float>(0x3c243c24U),
+                     {arena.Stream<float>(stream), DType::kFloat32}, threads);
   }
   std::fill(arena.rstd.begin(), arena.rstd.end(), 1.0F);
 }

@@ -21,7 +21,7 @@ DT_HOST_DEVICE inline Sigmoids<F> Sigmoid(F x, Set set) {
   const F z = Exp(NegativeAbs(x), set);
   const F sum = one + z;
   const F large = one / sum;
-  const F small = z / sum;
+  const F small = z * large;  // One division; the second would cost more than its half ulp.
   return {SelectPositive(x, large, small), SelectPositive(x, small, large)};
 }
 
