@@ -284,7 +284,9 @@ absl::Status HostGroup::Run(absl::Span<const Call> calls) {
   if (status.ok()) {
     return status;
   }
-  const absl::Status explained = Explain(status, calls[0]);
+  // An abort closes connections: that they ended is then its effect, not the cause.
+  const absl::Status cause = queue_->is_broken() ? queue_->broken() : status;
+  const absl::Status explained = Explain(cause, calls[0]);
   BreakWith(explained);
   return explained;
 }

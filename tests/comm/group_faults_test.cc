@@ -63,6 +63,7 @@ absl::Status ReduceWithoutTheLast(RankContext& context, const GroupOptions& opti
   DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), floats * 4}, ReduceOp::kSum,
                                                         {.name = "bucket 7"}));
   const absl::Status status = work.Wait();
+  DT_RETURN_IF_ERROR(context.Announce("reported"));
   auto after = group->AllReduce({values.data(), 4}, ReduceOp::kSum);
   if (!after.ok() || after->Wait().code() != absl::StatusCode::kAborted) {
     return absl::InternalError("a call on a broken group was not aborted");
@@ -103,6 +104,8 @@ TEST_P(GroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_TRUE((*cluster)->Await("ready").ok());
   (*cluster)->Stop(1);
+  ASSERT_TRUE((*cluster)->Await("reported").ok());
+  (*cluster)->Kill(1);  // Or Join would wait for it.
   const std::vector<RankResult> results = (*cluster)->Join();
   EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
   EXPECT_LT(results[0].duration, kSoon);
@@ -277,10 +280,20 @@ TEST_P(GroupFaultsTest, TheFlightRecordHoldsTheLastCallsAndTheFailure) {
     for (int i = 0; i < 1100; ++i) {
       DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
     }
+    // Both are through, or the abort would end the other's last barrier.
+    DT_RETURN_IF_ERROR(
+        context.store->Set(absl::StrCat("through", context.rank), "", Deadline::Infinite()));
+    DT_RETURN_IF_ERROR(
+        context.store->Get(absl::StrCat("through", 1 - context.rank), Deadline::After(kSoon))
+            .status());
     group->Abort("look");
+    if (group->Barrier(Deadline::Infinite()).code() != absl::StatusCode::kAborted) {
+      return absl::InternalError("a barrier after an abort");
+    }
     DT_ASSIGN_OR_RETURN(const Json record, ParseJson(group->FlightRecord(), "record"));
     const Json& calls = record["calls"];
-    if (calls.size() != 1000 || calls.back()["sequence"] != 1100 ||
+    if (calls.size() != 1000 || calls.back()["sequence"] != 1101 ||
+        calls.back()["state"] != "failed" || calls[998]["state"] != "done" ||
         calls.front()["call"] != "barrier") {
       return absl::InternalError(record.dump());
     }
