@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   if (patterns.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         key, " names no token file; make some by `dtrain data prepare --out DIR FOLDER...` and set ",
-        key, "=DIR/", training ? "train" : "validation", ".bin"));
+        key, "=DIR/", training ? "train" : "val", ".bin"));
   }
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
   auto opened = plan::TokenCorpus::Open(patterns, format);
