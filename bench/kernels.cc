@@ -363,6 +363,11 @@ Json Report(const Options& options, const std::vector<Result>& results) {
                                {"rounds_kept", result.fraction.size()},
                                {"rounds_discarded", result.discarded}});
   }
+  if (std::any_of(results.begin(), results.end(),
+                  [](const Result& result) { return result.fraction.empty(); })) {
+    absl::PrintF(
+        "note: 0 rounds kept means that the machine was too busy to measure that kernel\n");
+  }
   for (const Result& result : results) {
     if (result.threads != 2) {
       continue;

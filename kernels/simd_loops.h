@@ -60,9 +60,12 @@ struct Part {
   }
 };
 
+// The loops pull their bodies in: a call for every sixteen elements would load each constant anew.
+#define DT_FLATTEN __attribute__((flatten))
+
 // Runs body(io, i) over [0, n) by sixteens.
 template <class Body>
-void EachSixteen(int64_t n, Body body) {
+DT_FLATTEN void EachSixteen(int64_t n, Body body) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
     body(Whole{}, i);
@@ -75,7 +78,7 @@ void EachSixteen(int64_t n, Body body) {
 // The same, where io.WriteOut goes past the caches if `write` says so. `out` is the buffer that
 // decides alignment: streaming stores need whole aligned sixteens.
 template <class T, class Body>
-void EachSixteen(int64_t n, const T* out, Write write, Body body) {
+DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
   constexpr uint64_t kBytes = 16 * sizeof(T);
   const uint64_t misaligned = reinterpret_cast<uint64_t>(out) % kBytes;
   if (write == Write::kCached || misaligned % sizeof(T) != 0) {
@@ -201,7 +204,7 @@ struct RowSum {
 
 // Adds up value(io, i) * value2(io, i) over a row, where body gives the pair.
 template <class Body>
-float SumProducts(int64_t n, Body body) {
+DT_FLATTEN float SumProducts(int64_t n, Body body) {
   RowSum sum;
   int64_t i = 0;
   const auto add = [&](auto io, int lane_set, int64_t at) {
