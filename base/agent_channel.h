@@ -28,8 +28,9 @@ struct AgentMessage {
   int64_t step = 0;
   uint64_t collective = 0;  // Collectives started so far.
   int exit_code = 0;
-  std::string phase = {};  // "start", "data", "forward", "backward", "reduce", "update", "save", "eval".
-  std::string text = {};   // kHello: run directory; kError: the message.
+  std::string phase =
+      {};  // "start", "data", "forward", "backward", "reduce", "update", "save", "eval".
+  std::string text = {};  // kHello: run directory; kError: the message.
 
   std::string Encode() const;  // One line of JSON.
   static absl::StatusOr<AgentMessage> Parse(absl::string_view line);

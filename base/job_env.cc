@@ -213,6 +213,10 @@ Environment ReadEnvironment() {
   return environment;
 }
 
+std::string PluginDirectory(const Environment& environment) {
+  return Reader(environment).Text(env::kPluginDirectory);
+}
+
 absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
   const Reader reader(environment);
   JobEnv job;

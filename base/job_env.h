@@ -28,7 +28,8 @@ inline constexpr char kAgentSocket[] = "DTRAIN_AGENT_SOCKET";  // Unix socket of
 inline constexpr char kHost[] =
     "DTRAIN_HOST_ADDRESS";                           // Address that other nodes reach this one by.
 inline constexpr char kNodeId[] = "DTRAIN_NODE_ID";  // Same for ranks that may share memory.
-inline constexpr char kLogLevel[] = "DTRAIN_LOG_LEVEL";  // debug, info, warning, error.
+inline constexpr char kPluginDirectory[] = "DTRAIN_PLUGIN_DIR";  // Folder of libdtrain_cuda.so.
+inline constexpr char kLogLevel[] = "DTRAIN_LOG_LEVEL";          // debug, info, warning, error.
 }  // namespace env
 
 enum class LaunchSource { kAlone, kDtrain, kTorchrun, kOpenMpi, kMpich, kSlurm, kPmi };
@@ -59,6 +60,9 @@ struct JobEnv {
 
 // The environment of this process.
 Environment ReadEnvironment();
+
+// The folder to open the CUDA plugin from; "" when none is named.
+std::string PluginDirectory(const Environment& environment);
 
 // Who this process is. Errors name the variable, its value and what is allowed, and refuse a batch
 // script that would wait for ever (a Slurm job with several tasks, outside a step).

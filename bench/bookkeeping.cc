@@ -2,8 +2,8 @@
 // time inside ATen operations.
 //
 // Models of N tensors of one element each, forward and backward through one operation a tensor; the
-// same graph is timed without an engine (plain backward and .grad reset) and the difference is divided
-// by N. One rank: no communication. Prints a line a size; --json - prints JSON.
+// same graph is timed without an engine (plain backward and .grad reset) and the difference is
+// divided by N. One rank: no communication. Prints a line a size; --json - prints JSON.
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 

@@ -69,12 +69,11 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, const RotaryTable& rotary
 }
 
 MlpImpl::MlpImpl(const GptOptions& options) {
-  gate_proj_ = register_module("gate_proj",
-                               Projection(options.hidden_size, options.intermediate_size));
-  up_proj_ =
-      register_module("up_proj", Projection(options.hidden_size, options.intermediate_size));
-  down_proj_ = register_module("down_proj",
-                               Projection(options.intermediate_size, options.hidden_size));
+  gate_proj_ =
+      register_module("gate_proj", Projection(options.hidden_size, options.intermediate_size));
+  up_proj_ = register_module("up_proj", Projection(options.hidden_size, options.intermediate_size));
+  down_proj_ =
+      register_module("down_proj", Projection(options.intermediate_size, options.hidden_size));
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {
@@ -83,8 +82,7 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
 
 LayerImpl::LayerImpl(const GptOptions& options) {
   const int64_t hidden = options.hidden_size;
-  input_layernorm_ =
-      register_module("input_layernorm", RmsNorm(hidden, options.rms_norm_eps));
+  input_layernorm_ = register_module("input_layernorm", RmsNorm(hidden, options.rms_norm_eps));
   self_attn_ = register_module("self_attn", Attention(options));
   post_attention_layernorm_ =
       register_module("post_attention_layernorm", RmsNorm(hidden, options.rms_norm_eps));
@@ -97,8 +95,8 @@ at::Tensor LayerImpl::forward(const at::Tensor& x, const RotaryTable& rotary) {
 }
 
 BackboneImpl::BackboneImpl(const GptOptions& options) : rotary_(MakeRotary(options)) {
-  embed_tokens_ = register_module(
-      "embed_tokens", torch::nn::Embedding(options.vocab_size, options.hidden_size));
+  embed_tokens_ = register_module("embed_tokens",
+                                  torch::nn::Embedding(options.vocab_size, options.hidden_size));
   layers_ = register_module("layers", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
     layers_->push_back(Layer(options));
@@ -128,8 +126,8 @@ GptImpl::GptImpl(const GptOptions& options) : options_(options) {
     if (item.value().dim() < 2) {
       continue;
     }
-    const bool residual = name.find("o_proj") != std::string::npos ||
-                          name.find("down_proj") != std::string::npos;
+    const bool residual =
+        name.find("o_proj") != std::string::npos || name.find("down_proj") != std::string::npos;
     torch::nn::init::normal_(item.value(), 0.0,
                              options.initializer_range * (residual ? residual_scale : 1.0));
   }

@@ -1,7 +1,7 @@
 // A decoder-only Transformer: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 //
-// Parameter names are Hugging Face's for Llama, so a checkpoint's model folder opens in transformers
-// as it is. Not thread-safe.
+// Parameter names are Hugging Face's for Llama, so a checkpoint's model folder opens in
+// transformers as it is. Not thread-safe.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -21,8 +21,8 @@ struct MlpOptions {
 class MlpImpl : public torch::nn::Module {
  public:
   explicit MlpImpl(const MlpOptions& options)
-      : embedding_(register_module("embedding",
-                                   torch::nn::Embedding(options.vocabulary, options.hidden))),
+      : embedding_(
+            register_module("embedding", torch::nn::Embedding(options.vocabulary, options.hidden))),
         hidden_(register_module("hidden", torch::nn::Linear(2 * options.hidden, options.hidden))),
         head_(register_module("head", torch::nn::Linear(options.hidden, options.vocabulary))) {}
 

@@ -51,8 +51,8 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
   auto state = std::make_unique<State>(job);
   const std::string& configured = job.config().checkpoint_dir();
   DT_ASSIGN_OR_RETURN(state->storage,
-                      checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints"
-                                                                      : configured));
+                      checkpoint::OpenPosixStorage(
+                          configured.empty() ? job.run_dir() + "/checkpoints" : configured));
   return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(state)));
 }
 
@@ -70,8 +70,8 @@ void Checkpointer::Track(const std::string& name, Tracked& state) {
 }
 
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
-  DT_ASSIGN_OR_RETURN(auto attempt, checkpoint::BeginAttempt(*storage, exchange, job.run_id(), fresh,
-                                                             deadline()));
+  DT_ASSIGN_OR_RETURN(
+      auto attempt, checkpoint::BeginAttempt(*storage, exchange, job.run_id(), fresh, deadline()));
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
   options.keep = static_cast<int>(job.config().checkpoint_keep());
@@ -168,11 +168,12 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   }
   state.job.metrics().Flush();
   const char* const why = SignalName(state.job.stop_signal());
-  return durable ? absl::CancelledError(absl::StrFormat(
-                       "stopped by %s after step %d, which is saved in %s; the same command resumes",
-                       why, step, state.storage->DisplayName("")))
-                 : absl::UnavailableError(absl::StrFormat(
-                       "stopped by %s after step %d, but that step could not be saved", why, step));
+  return durable
+             ? absl::CancelledError(absl::StrFormat(
+                   "stopped by %s after step %d, which is saved in %s; the same command resumes",
+                   why, step, state.storage->DisplayName("")))
+             : absl::UnavailableError(absl::StrFormat(
+                   "stopped by %s after step %d, but that step could not be saved", why, step));
 }
 
 absl::Status Checkpointer::Finish() {

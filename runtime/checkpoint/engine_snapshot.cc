@@ -159,12 +159,13 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   }
   if (manifest.world_size == place.world_size) {
     const at::Tensor rng = CpuRngState();
-    DT_RETURN_IF_ERROR(from.ReadStateTensor(place.rank, {kRng, DType::kUInt8, {rng.numel()}},
-                                            BytesOf(rng)));
+    DT_RETURN_IF_ERROR(
+        from.ReadStateTensor(place.rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
     SetCpuRngState(rng);
   } else {
     note = absl::StrFormat(
-        "; it was saved by %d ranks and %d read it: the same samples and weights, but random numbers "
+        "; it was saved by %d ranks and %d read it: the same samples and weights, but random "
+        "numbers "
         "of the model (dropout) start anew",
         manifest.world_size, place.world_size);
   }

@@ -1,9 +1,9 @@
 // An engine's state as the tensors of a checkpoint, and back.
 //
-// model/ holds whole tensors under public names, each given by one rank (cut by bytes, in registration
-// order). state/ holds this rank's equal slice of the flat moments and its RNG: at stage 0 every rank
-// could write all of them; a slice each stores them once. Weights in fp32 are their own master and are
-// not stored twice.
+// model/ holds whole tensors under public names, each given by one rank (cut by bytes, in
+// registration order). state/ holds this rank's equal slice of the flat moments and its RNG: at
+// stage 0 every rank could write all of them; a slice each stores them once. Weights in fp32 are
+// their own master and are not stored twice.
 #pragma once
 
 #include <string>
@@ -30,8 +30,8 @@ struct FlatSlice {
 };
 FlatSlice SliceOf(int64_t total_elements, RankPlace place);
 
-// Spans into the engine's memory: the engine must not step while the source is used. The vectors keep
-// copies (RNG) alive.
+// Spans into the engine's memory: the engine must not step while the source is used. The vectors
+// keep copies (RNG) alive.
 struct EngineSnapshot {
   checkpoint::SpanSource source;
   std::vector<at::Tensor> keep;

@@ -26,9 +26,9 @@ absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view
   std::string padded(mine.data(), mine.size());
   padded.resize(widest);
   std::string all(world * widest, '\0');
-  DT_ASSIGN_OR_RETURN(work, group_.AllGather(Bytes(padded.data(), widest),
-                                             Bytes(all.data(), all.size()),
-                                             {.name = "checkpoint reports"}));
+  DT_ASSIGN_OR_RETURN(work,
+                      group_.AllGather(Bytes(padded.data(), widest), Bytes(all.data(), all.size()),
+                                       {.name = "checkpoint reports"}));
   DT_RETURN_IF_ERROR(work.Wait(deadline));
   std::vector<std::string> texts;
   for (size_t r = 0; r < world && rank() == 0; ++r) {

@@ -6,8 +6,8 @@
 
 namespace dtrain {
 
-// Collective like the group it uses; for the thread that drives the group. REQUIRES: the group outlives
-// it.
+// Collective like the group it uses; for the thread that drives the group. REQUIRES: the group
+// outlives it.
 class GroupExchange final : public checkpoint::Exchange {
  public:
   explicit GroupExchange(comm::Group& group) : group_(group) {}

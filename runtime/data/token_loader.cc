@@ -58,8 +58,7 @@ struct TokenLoader::State {
   State(plan::TokenCorpus c, plan::TokenSampler s) : corpus(std::move(c)), sampler(std::move(s)) {}
 
   Position After(Position at) const {
-    return at.micro + 1 < accumulation ? Position{at.step, at.micro + 1}
-                                       : Position{at.step + 1, 0};
+    return at.micro + 1 < accumulation ? Position{at.step, at.micro + 1} : Position{at.step + 1, 0};
   }
 
   absl::StatusOr<Batch> Read(Position at) const {
@@ -112,7 +111,8 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   const char* const key = training ? "data.train" : "data.validation";
   if (patterns.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        key, " names no token file; make some by `dtrain data prepare --out DIR FOLDER...` and set ",
+        key,
+        " names no token file; make some by `dtrain data prepare --out DIR FOLDER...` and set ",
         key, "=DIR/", training ? "train" : "val", ".bin"));
   }
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));

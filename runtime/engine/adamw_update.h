@@ -20,7 +20,8 @@ struct DecayRange {
 std::vector<DecayRange> DecayRanges(const plan::ParamLayout& layout,
                                     const OptimizerConfig& optimizer);
 
-// Updates weights and moments from the reduced gradient times `gradient_scale`. `update` counts from 1.
+// Updates weights and moments from the reduced gradient times `gradient_scale`. `update` counts
+// from 1.
 void AdamWUpdate(EngineState& state, const std::vector<DecayRange>& ranges,
                  const OptimizerConfig& optimizer, double learning_rate, double gradient_scale,
                  int64_t update, ParallelFor parallel_for);

@@ -1,4 +1,5 @@
-// The small exchange that ends every step: what all ranks must know before anything durable changes.
+// The small exchange that ends every step: what all ranks must know before anything durable
+// changes.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace dtrain {
 // What one rank brings. Fixed size, sent as bytes.
 struct StepVote {
   double loss_sum = 0;
-  int64_t count = 0;        // Samples behind loss_sum.
-  int64_t step = 0;         // Steps finished before this one.
-  uint64_t epoch = 0;       // Of the group.
+  int64_t count = 0;          // Samples behind loss_sum.
+  int64_t step = 0;           // Steps finished before this one.
+  uint64_t epoch = 0;         // Of the group.
   double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank.
   int32_t stop_signal = 0;
-  int32_t failed = 0;       // This rank's step failed before the update.
+  int32_t failed = 0;  // This rank's step failed before the update.
 };
 
 struct StepVerdict {
@@ -26,11 +27,11 @@ struct StepVerdict {
   int stop_signal = 0;  // The first rank's that has one.
   bool failed = false;  // Some rank's step failed: nobody updates.
   int failed_rank = -1;
-  bool finite = true;   // The gradient is finite.
+  bool finite = true;  // The gradient is finite.
 };
 
-// Collective; blocks. Sums are taken in rank order, so every rank gets the same bits. Internal names
-// ranks that are not at the same step or epoch.
+// Collective; blocks. Sums are taken in rank order, so every rank gets the same bits. Internal
+// names ranks that are not at the same step or epoch.
 absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote);
 
 // The decision alone: pure.

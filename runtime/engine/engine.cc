@@ -28,8 +28,8 @@
 namespace dtrain {
 namespace {
 
-constexpr int64_t kGemmProbeStep = 2;         // After the caches are warm, before people look.
-constexpr int kNonFiniteStepsMax = 20;        // In a row; then the run is stopped as diverged.
+constexpr int64_t kGemmProbeStep = 2;   // After the caches are warm, before people look.
+constexpr int kNonFiniteStepsMax = 20;  // In a row; then the run is stopped as diverged.
 constexpr int64_t kMinBucketElements = 1 << 18;
 constexpr int64_t kBucketsWanted = 6;  // So that most of the reduction hides behind backward.
 
@@ -109,9 +109,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
   }
   impl->decay_ranges = DecayRanges(state.flat->layout(), job.config().optimizer());
-  DT_ASSIGN_OR_RETURN(impl->reducer,
-                      GradientReducer::Create(job.group(), *state.flat,
-                                              BucketElements(job.config(), elements)));
+  DT_ASSIGN_OR_RETURN(
+      impl->reducer,
+      GradientReducer::Create(job.group(), *state.flat, BucketElements(job.config(), elements)));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -173,8 +173,7 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(double sum_of_squares, bool faile
 
 void Engine::Impl::Apply(const StepVerdict& verdict, double sum_of_squares) {
   const Config& config = job.config();
-  const double inverse_count =
-      verdict.count > 0 ? 1.0 / static_cast<double>(verdict.count) : 0.0;
+  const double inverse_count = verdict.count > 0 ? 1.0 / static_cast<double>(verdict.count) : 0.0;
   report.grad_norm = std::sqrt(sum_of_squares) * inverse_count;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
   if (!verdict.finite) {
@@ -198,8 +197,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
   report.model_flops = state.options.flops_per_sample * static_cast<double>(count);
   report.gemm_flops_per_s = gemm_rate;
-  report.seconds =
-      static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
+  report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
   const StepReport finished = report;
   Abandon();  // Buckets and sums are free for the next step.
   return finished;
@@ -245,8 +243,8 @@ absl::StatusOr<StepReport> Engine::Update() {
     impl.broken = result.status();
   }
   if (result.ok() && result->skipped) {
-    DT_LOG(Warning) << "step " << result->step
-                    << " skipped: the gradient is not finite (loss " << result->loss << ")";
+    DT_LOG(Warning) << "step " << result->step << " skipped: the gradient is not finite (loss "
+                    << result->loss << ")";
     if (++impl.non_finite_in_a_row >= kNonFiniteStepsMax) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "%d steps in a row had a gradient that is not finite, up to step %d: lower the learning "
@@ -324,8 +322,8 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
   vote.epoch = impl.job.group().epoch();
   absl::Status failure;
   try {
-    const int64_t batches = impl.job.config().eval_batches() *
-                            impl.job.config().gradient_accumulation_steps();
+    const int64_t batches =
+        impl.job.config().eval_batches() * impl.job.config().gradient_accumulation_steps();
     for (int64_t i = 0; i < batches && failure.ok(); ++i) {
       const auto loss = next();
       failure = loss.status();

@@ -16,7 +16,8 @@ class EngineState {
   at::Tensor exp_avg;     // First moment, [flat->layout().total_elements()] fp32.
   at::Tensor exp_avg_sq;  // Second moment, the same shape.
   int64_t step = 0;       // Steps finished.
-  int64_t updates = 0;    // Steps that changed weights: skipped ones do not count for bias correction.
+  int64_t updates =
+      0;  // Steps that changed weights: skipped ones do not count for bias correction.
   int64_t skipped = 0;
   EngineOptions options;
 };

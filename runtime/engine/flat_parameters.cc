@@ -17,10 +17,11 @@ absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter
       parameter.device().is_cpu()) {
     return absl::OkStatus();
   }
-  return absl::UnimplementedError(absl::StrFormat(
-      "trainable parameter %s is %s on %s; allowed: dense fp32 on the CPU (set requires_grad to false "
-      "to freeze it, or convert it)",
-      name, c10::toString(parameter.scalar_type()), parameter.device().str()));
+  return absl::UnimplementedError(
+      absl::StrFormat("trainable parameter %s is %s on %s; allowed: dense fp32 on the CPU (set "
+                      "requires_grad to false "
+                      "to freeze it, or convert it)",
+                      name, c10::toString(parameter.scalar_type()), parameter.device().str()));
 }
 
 // fp32 tensor [elements] over memory that `owner` keeps alive.
@@ -35,7 +36,8 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Create(torch::nn
   std::vector<NamedTensor> trainable;
   std::vector<plan::ParamSpec> specs;
   std::vector<NamedTensor> frozen;
-  std::unordered_map<const void*, std::string> seen;  // TensorImpl -> first name: shared parameters.
+  std::unordered_map<const void*, std::string>
+      seen;  // TensorImpl -> first name: shared parameters.
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     const at::Tensor& parameter = item.value();
     if (!parameter.defined() || !seen.emplace(parameter.unsafeGetTensorImpl(), item.key()).second) {

@@ -1,8 +1,8 @@
 // The parameters of a module, moved into flat buffers.
 //
-// Trainable parameters and their gradients become views of two flat fp32 buffers in the layout's order
-// (reverse registration); gradients live in a SymmetricBuffer, so that reductions copy nothing.
-// Not thread-safe.
+// Trainable parameters and their gradients become views of two flat fp32 buffers in the layout's
+// order (reverse registration); gradients live in a SymmetricBuffer, so that reductions copy
+// nothing. Not thread-safe.
 #pragma once
 
 #include <memory>

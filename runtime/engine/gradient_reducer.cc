@@ -43,8 +43,8 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::G
   reducer->filled_.assign(count, 0);
   reducer->ready_.assign(count, 0);
   reducer->readiness_order_.reserve(count);
-  DT_ASSIGN_OR_RETURN(const auto plan,
-                      plan::BucketPlan::Create(flat.layout(), {.bucket_elements = bucket_elements}));
+  DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(
+                                           flat.layout(), {.bucket_elements = bucket_elements}));
   reducer->UsePlan(plan);
   DT_ASSIGN_OR_RETURN(reducer->registration_, group.Register(flat.gradient_memory()));
   for (size_t i = 0; i < count; ++i) {
@@ -189,9 +189,9 @@ absl::StatusOr<std::vector<int>> GradientReducer::RankZeroOrder() {
 
 absl::Status GradientReducer::AdoptReadinessOrder() {
   DT_ASSIGN_OR_RETURN(const std::vector<int> order, RankZeroOrder());
-  DT_ASSIGN_OR_RETURN(const auto plan,
-                      plan::BucketPlan::Create(flat_.layout(),
-                                               {.bucket_elements = bucket_elements_}, order));
+  DT_ASSIGN_OR_RETURN(
+      const auto plan,
+      plan::BucketPlan::Create(flat_.layout(), {.bucket_elements = bucket_elements_}, order));
   UsePlan(plan);
   order_adopted_ = true;
   return absl::OkStatus();

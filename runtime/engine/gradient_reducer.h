@@ -1,10 +1,11 @@
 // Gradient buckets: filled by backward, reduced by the comm thread meanwhile.
 //
-// A bucket is a contiguous range of the flat gradient buffer. A hook on each parameter copies its first
-// fresh gradient of a step into the bucket (12 bytes of traffic a parameter, against 20 for adding into
-// a zeroed view) and sets .grad to the view; later micro-batches accumulate in place. During the last
-// micro-batch a full bucket is launched as soon as those before it are, so that every rank launches in
-// the same order. Driven by one thread: hooks of CPU tensors run in the thread that calls backward.
+// A bucket is a contiguous range of the flat gradient buffer. A hook on each parameter copies its
+// first fresh gradient of a step into the bucket (12 bytes of traffic a parameter, against 20 for
+// adding into a zeroed view) and sets .grad to the view; later micro-batches accumulate in place.
+// During the last micro-batch a full bucket is launched as soon as those before it are, so that
+// every rank launches in the same order. Driven by one thread: hooks of CPU tensors run in the
+// thread that calls backward.
 #pragma once
 
 #include <cstdint>
@@ -66,10 +67,10 @@ class GradientReducer {
   FlatParameters& flat_;
   const int64_t bucket_elements_;
   std::unique_ptr<comm::Registration> registration_;
-  std::vector<BucketState> buckets_;     // In launch order.
-  std::vector<uint32_t> bucket_of_;      // By parameter.
-  std::vector<uint8_t> filled_;          // By parameter: the view holds this step's gradient.
-  std::vector<uint8_t> ready_;           // By parameter, last micro-batch.
+  std::vector<BucketState> buckets_;  // In launch order.
+  std::vector<uint32_t> bucket_of_;   // By parameter.
+  std::vector<uint8_t> filled_;       // By parameter: the view holds this step's gradient.
+  std::vector<uint8_t> ready_;        // By parameter, last micro-batch.
   std::vector<int> readiness_order_;
   size_t next_launch_ = 0;
   bool last_ = false;

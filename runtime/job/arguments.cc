@@ -82,8 +82,8 @@ std::string ProgramHelp(const std::string& program) {
       "                     (--deepspeed_config FILE is the same)\n",
       "  --set KEY=VALUE    override one key, e.g. --set optimizer.params.lr=1e-3\n",
       "  --run-dir DIR      where records and checkpoints go; an existing run resumes\n",
-      "  --fresh            move an existing run aside and start at step 0\n\n",
-      "examples:\n", "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
+      "  --fresh            move an existing run aside and start at step 0\n\n", "examples:\n",
+      "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
       " config.json --set train_steps=100 --run-dir runs/try\n");
 }
 

@@ -14,7 +14,8 @@ struct ProgramArguments {
   bool help = false;
 };
 
-// Parses argv[1..]; argv[0] is the program. An unknown flag is InvalidArgument naming what is allowed.
+// Parses argv[1..]; argv[0] is the program. An unknown flag is InvalidArgument naming what is
+// allowed.
 absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::string>& argv);
 
 // What --help prints.

@@ -8,7 +8,8 @@
 
 namespace dtrain {
 
-// The file's content: {"message":{"message":...,"extraInfo":{"py_callstack":...,"timestamp":"..."}}}.
+// The file's content:
+// {"message":{"message":...,"extraInfo":{"py_callstack":...,"timestamp":"..."}}}.
 std::string TorchErrorJson(const absl::Status& status, absl::Time detected);
 
 }  // namespace dtrain

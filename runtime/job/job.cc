@@ -61,13 +61,11 @@ absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& o
   Json answer;
   if (state.env.rank == 0) {
     auto directory = PrepareRunDirectory(options, *state.config);
-    answer = directory.ok()
-                 ? Json{{"code", 0}, {"run_id", directory->run_id}}
-                 : Json{{"code", static_cast<int>(directory.status().code())},
-                        {"message", std::string(directory.status().message())}};
+    answer = directory.ok() ? Json{{"code", 0}, {"run_id", directory->run_id}}
+                            : Json{{"code", static_cast<int>(directory.status().code())},
+                                   {"message", std::string(directory.status().message())}};
     if (state.rendezvous != nullptr) {
-      DT_RETURN_IF_ERROR(
-          state.rendezvous->store->Set("run_directory", DumpJson(answer), deadline));
+      DT_RETURN_IF_ERROR(state.rendezvous->store->Set("run_directory", DumpJson(answer), deadline));
     }
   } else {
     DT_ASSIGN_OR_RETURN(const std::string text,
@@ -75,8 +73,7 @@ absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& o
     DT_ASSIGN_OR_RETURN(answer, ParseJson(text, "rank 0's answer"));
   }
   if (const int code = answer["code"].get<int>(); code != 0) {
-    return absl::Status(static_cast<absl::StatusCode>(code),
-                        answer["message"].get<std::string>());
+    return absl::Status(static_cast<absl::StatusCode>(code), answer["message"].get<std::string>());
   }
   state.run_id = answer["run_id"].get<std::string>();
   return absl::OkStatus();
@@ -100,9 +97,7 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
       state.rendezvous == nullptr ? nullptr : state.rendezvous->store.get(), options);
 }
 
-Json Versions() {
-  return {{"dtrain", kVersion}, {"commit", kCommit}, {"libtorch", TORCH_VERSION}};
-}
+Json Versions() { return {{"dtrain", kVersion}, {"commit", kCommit}, {"libtorch", TORCH_VERSION}}; }
 
 void Greet(const Job::State& state) {
   if (state.env.rank != 0) {
@@ -161,8 +156,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   s.agent.Send(hello);
   const auto prepare = [&]() -> absl::Status {
     DT_ASSIGN_OR_RETURN(s.config, LoadConfig(options, s.env.world_size));
-    const Deadline deadline =
-        Deadline::After(absl::Seconds(s.config->comm_timeout_seconds()));
+    const Deadline deadline = Deadline::After(absl::Seconds(s.config->comm_timeout_seconds()));
     if (s.env.world_size > 1) {
       DT_ASSIGN_OR_RETURN(s.rendezvous, Meet(s.env, s.run_dir, deadline));
     }
@@ -235,8 +229,8 @@ void ReportEnd(Job::State* state, const absl::Status& status, int exit_code) {
   const Environment environment = ReadEnvironment();
   const auto torch_file = environment.find("TORCHELASTIC_ERROR_FILE");
   // A rank that only noticed another's failure is a victim: it must not claim the root cause.
-  const bool first_hand = !status.ok() && !stopped && !absl::IsAborted(status) &&
-                          !absl::IsUnavailable(status);
+  const bool first_hand =
+      !status.ok() && !stopped && !absl::IsAborted(status) && !absl::IsUnavailable(status);
   if (first_hand && torch_file != environment.end()) {
     WriteFileAtomic(torch_file->second, TorchErrorJson(status, absl::Now())).IgnoreError();
   }

@@ -16,8 +16,8 @@ namespace {
 
 // The exit code of a job that ended with `status`, given what it had been asked to do.
 int JobExitCode(const Job* job, const absl::Status& status) {
-  const int signal = job != nullptr && job->stop_signal() != 0 ? job->stop_signal()
-                                                               : ReceivedStopSignal();
+  const int signal =
+      job != nullptr && job->stop_signal() != 0 ? job->stop_signal() : ReceivedStopSignal();
   if (absl::IsCancelled(status) && signal != 0) {  // Stopped as asked, with a committed save.
     return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
   }
@@ -30,7 +30,7 @@ int JobExitCode(const Job* job, const absl::Status& status) {
 absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
   try {
     return train(job);
-  } catch (const std::exception& error) {  // From the user's module, LibTorch or std.
+  } catch (const std::exception& error) {   // From the user's module, LibTorch or std.
     const std::string text = error.what();  // LibTorch appends a backtrace after the first lines.
     return absl::InvalidArgumentError(
         absl::StrCat("exception in the training program: ", text.substr(0, text.find('\n'))));

@@ -103,13 +103,12 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& 
         "%016x", MixBits(static_cast<uint64_t>(absl::ToUnixNanos(Clock::Real().WallTime())) ^
                          static_cast<uint64_t>(getpid())));
     const SharedTokenFile file(run_dir, unique);
-    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
-                        has_key ? comm::JobKey::Load(env.token_fd, env.token_file)
-                                : file.Create(run_dir));
+    DT_ASSIGN_OR_RETURN(
+        const comm::JobKey key,
+        has_key ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Create(run_dir));
     meeting->key_bytes = KeyBytes(key);
     DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, 0, key));
-    DT_ASSIGN_OR_RETURN(meeting->store,
-                        ConnectTo(meeting->server->endpoint(), key, env, deadline));
+    DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(meeting->server->endpoint(), key, env, deadline));
     DT_RETURN_IF_ERROR(torch_store->Set(
         "store", absl::StrCat(unique, " ", meeting->server->endpoint().ToString())));
     const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
@@ -124,16 +123,14 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& 
   if (space == std::string::npos) {
     return absl::InternalError("rank 0 published a malformed address: " + published);
   }
-  DT_ASSIGN_OR_RETURN(const comm::Endpoint where,
-                      comm::ParseEndpoint(published.substr(space + 1)));
+  DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(published.substr(space + 1)));
   const SharedTokenFile file(run_dir, published.substr(0, space));
   DT_ASSIGN_OR_RETURN(const comm::JobKey key, has_key
                                                   ? comm::JobKey::Load(env.token_fd, env.token_file)
                                                   : file.Await(deadline));
   meeting->key_bytes = KeyBytes(key);
   DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(where, key, env, deadline));
-  DT_RETURN_IF_ERROR(
-      meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
+  DT_RETURN_IF_ERROR(meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
   return meeting;
 }
 
@@ -145,13 +142,12 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetAtKnownAddress(const JobEnv& env
   const SharedTokenFile file(run_dir, absl::StrCat(env.run_id, "-", env.attempt));
   auto meeting = std::make_unique<Rendezvous>();
   if (env.rank == 0) {
-    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
-                        has_key ? comm::JobKey::Load(env.token_fd, env.token_file)
-                                : file.Create(run_dir));
+    DT_ASSIGN_OR_RETURN(
+        const comm::JobKey key,
+        has_key ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Create(run_dir));
     meeting->key_bytes = KeyBytes(key);
     DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, env.store_port, key));
-    DT_ASSIGN_OR_RETURN(meeting->store,
-                        ConnectTo(meeting->server->endpoint(), key, env, deadline));
+    DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(meeting->server->endpoint(), key, env, deadline));
     const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
     if (!has_key) {
       file.Remove();
@@ -161,9 +157,9 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetAtKnownAddress(const JobEnv& env
   }
   const comm::Endpoint where{env.store_host, env.store_port};
   while (true) {  // A stale file of a dead attempt has another key: read it again until it fits.
-    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
-                        has_key ? comm::JobKey::Load(env.token_fd, env.token_file)
-                                : file.Await(deadline));
+    DT_ASSIGN_OR_RETURN(
+        const comm::JobKey key,
+        has_key ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Await(deadline));
     auto store = ConnectTo(where, key, env, deadline);
     if (!store.ok() && absl::IsPermissionDenied(store.status()) && !has_key &&
         !deadline.Expired()) {
@@ -183,8 +179,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetAtKnownAddress(const JobEnv& env
 absl::StatusOr<std::unique_ptr<Rendezvous>> Meet(const JobEnv& env, const std::string& run_dir,
                                                  Deadline deadline) {
   if (env.store_is_served) {
-    DT_ASSIGN_OR_RETURN(const comm::JobKey key,
-                        comm::JobKey::Load(env.token_fd, env.token_file));
+    DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Load(env.token_fd, env.token_file));
     auto meeting = std::make_unique<Rendezvous>();
     meeting->key_bytes = KeyBytes(key);
     DT_ASSIGN_OR_RETURN(meeting->store,

@@ -23,10 +23,11 @@ struct Rendezvous {
   }
 };
 
-// Connects this rank. Blocks until the store answers. Under `dtrain launch` the coordinator serves the
-// store; elsewhere rank 0 does, at an address found through torchrun's own store, or at the meeting
-// point that the environment names. The key comes from DTRAIN_TOKEN_FD or DTRAIN_TOKEN_FILE, else from
-// a 0600 file that rank 0 creates exclusively in `run_dir` and removes when all have joined.
+// Connects this rank. Blocks until the store answers. Under `dtrain launch` the coordinator serves
+// the store; elsewhere rank 0 does, at an address found through torchrun's own store, or at the
+// meeting point that the environment names. The key comes from DTRAIN_TOKEN_FD or
+// DTRAIN_TOKEN_FILE, else from a 0600 file that rank 0 creates exclusively in `run_dir` and removes
+// when all have joined.
 absl::StatusOr<std::unique_ptr<Rendezvous>> Meet(const JobEnv& env, const std::string& run_dir,
                                                  Deadline deadline);
 

@@ -32,8 +32,8 @@ absl::Status MoveAside(const std::string& path) {
 }
 
 std::string RandomRunId() {
-  const auto seed = static_cast<uint64_t>(absl::GetCurrentTimeNanos()) ^
-                    (static_cast<uint64_t>(getpid()) << 32);
+  const auto seed =
+      static_cast<uint64_t>(absl::GetCurrentTimeNanos()) ^ (static_cast<uint64_t>(getpid()) << 32);
   return absl::StrFormat("%012x", MixBits(seed) >> 16);
 }
 
@@ -69,8 +69,8 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
   }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(path), "run directory"));
   if (access(path.c_str(), W_OK) != 0) {
-    return absl::PermissionDeniedError(absl::StrFormat(
-        "run directory %s is not writable; choose another by --run-dir DIR", path));
+    return absl::PermissionDeniedError(
+        absl::StrFormat("run directory %s is not writable; choose another by --run-dir DIR", path));
   }
   DT_ASSIGN_OR_RETURN(const std::optional<Json> existing, ReadExisting(path));
   RunDirectory directory{.path = path, .run_id = options.run_id, .resumed = existing.has_value()};

@@ -24,9 +24,9 @@ struct RunDirectory {
   bool resumed = false;
 };
 
-// Only rank 0 calls it. Writes config.json and run.json. FailedPrecondition when the directory holds a
-// run of another configuration (names the first key that differs); PermissionDenied when it is not
-// writable. Nothing of an existing run is removed.
+// Only rank 0 calls it. Writes config.json and run.json. FailedPrecondition when the directory
+// holds a run of another configuration (names the first key that differs); PermissionDenied when it
+// is not writable. Nothing of an existing run is removed.
 absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
                                                  const Config& config);
 

@@ -1,5 +1,5 @@
-// torchrun's own TCPStore, as the place where rank 0 publishes its address. Neither authenticated nor
-// encrypted: addresses may travel there, keys may not.
+// torchrun's own TCPStore, as the place where rank 0 publishes its address. Neither authenticated
+// nor encrypted: addresses may travel there, keys may not.
 #pragma once
 
 #include <memory>

@@ -43,7 +43,7 @@ struct Metrics::State {
   double mean_step_s = 0;
   int64_t step = 0;
   absl::Time printed = absl::InfinitePast();
-  bool line_is_open = false;  // A progress line without its newline is on the terminal.
+  bool line_is_open = false;       // A progress line without its newline is on the terminal.
   std::unique_ptr<Worker> writer;  // Last: its closures use the members above.
 
   Json Record(absl::string_view kind) const {
@@ -100,8 +100,8 @@ absl::StatusOr<std::unique_ptr<Metrics>> Metrics::Open(const MetricsOptions& opt
   DT_RETURN_IF_ERROR(MakeDirectories(options.directory));
   const std::string path = absl::StrCat(options.directory, "/rank-", options.rank, ".jsonl");
   DT_ASSIGN_OR_RETURN(state->file, OpenFile(path, O_WRONLY | O_CREAT | O_APPEND));
-  state->writer = std::make_unique<Worker>(WorkerOptions{
-      .name = "dt-metrics", .queue_capacity = kQueuedLinesMax, .low_priority = true});
+  state->writer = std::make_unique<Worker>(
+      WorkerOptions{.name = "dt-metrics", .queue_capacity = kQueuedLinesMax, .low_priority = true});
   return std::unique_ptr<Metrics>(new Metrics(std::move(state)));
 }
 
@@ -145,8 +145,7 @@ void Metrics::Log(absl::string_view name, double value) {
   record["m"] = Json{{std::string(name), value}};
   state_->Append(record);
   if (state_->options.print_progress && evaluation) {
-    state_->ShowLine(
-        absl::StrFormat("step %s  %s %.4f", WithThousands(state_->step), name, value));
+    state_->ShowLine(absl::StrFormat("step %s  %s %.4f", WithThousands(state_->step), name, value));
   }
 }
 

@@ -7,7 +7,7 @@
 namespace dtrain {
 
 struct StepRecordContext {
-  double mean_step_s = 0;    // Smoothed, for the ETA.
+  double mean_step_s = 0;  // Smoothed, for the ETA.
   int64_t total_steps = 0;
 };
 

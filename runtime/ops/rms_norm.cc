@@ -50,8 +50,8 @@ variable_list Backward(const at::Tensor& x, const at::Tensor& weight, const at::
 
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, double eps) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            double eps) {
     at::Tensor rstd;
     at::Tensor y = x.scalar_type() == at::kFloat ? Forward<float>(x, weight, eps, rstd)
                                                  : Forward<BFloat16>(x, weight, eps, rstd);

@@ -1,6 +1,7 @@
+#include "kernels/swiglu.h"
+
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"
-#include "kernels/swiglu.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"

@@ -49,11 +49,10 @@ absl::Status Train(RankContext& context, std::vector<double>& losses) {
   at::set_num_threads(1);
   const testing::TempFolder folder;
   DT_ASSIGN_OR_RETURN(
-      auto job,
-      testing::MakeTestJob({.run_dir = folder.path(),
-                            .overrides = {"train_micro_batch_size_per_gpu=1",
-                                          "zero_optimization.reduce_bucket_size=40"},
-                            .rank = &context}));
+      auto job, testing::MakeTestJob({.run_dir = folder.path(),
+                                      .overrides = {"train_micro_batch_size_per_gpu=1",
+                                                    "zero_optimization.reduce_bucket_size=40"},
+                                      .rank = &context}));
   at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
   Net net;
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
@@ -135,11 +134,11 @@ TEST(EngineRanksTest, AParameterUsedOnSomeRanksOnlyIsReducedAllTheSame) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(auto job,
-                        testing::MakeTestJob({.run_dir = folder.path(),
-                                              .overrides = {"train_micro_batch_size_per_gpu=1",
-                                                            "gradient_clipping=0"},
-                                              .rank = &context}));
+    DT_ASSIGN_OR_RETURN(
+        auto job, testing::MakeTestJob(
+                      {.run_dir = folder.path(),
+                       .overrides = {"train_micro_batch_size_per_gpu=1", "gradient_clipping=0"},
+                       .rank = &context}));
     Net net(9, /*second_on=*/context.rank == 0);
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
     struct Source {

@@ -49,7 +49,7 @@ class EngineTest : public ::testing::Test {
 
 TEST_F(EngineTest, OneStepIsAdamWOnTheClippedMeanGradient) {
   auto job = MakeJob({"gradient_clipping=0.5", R"(optimizer={"type":"AdamW","params":{"lr":0.01,)"
-                      R"("betas":[0.9,0.99],"weight_decay":0.1}})"});
+                                               R"("betas":[0.9,0.99],"weight_decay":0.1}})"});
   ASSERT_TRUE(job.ok()) << job.status();
   Odd model;
   Odd reference;
@@ -62,15 +62,16 @@ TEST_F(EngineTest, OneStepIsAdamWOnTheClippedMeanGradient) {
   const at::Tensor loss = reference.Loss(at::full({5}, 0.1));
   loss.backward();
   EXPECT_NEAR(report->loss, loss.item<double>(), 1e-4 * loss.item<double>());
-  const double norm =
-      std::sqrt(reference.a.grad().square().sum().item<double>() +
-                reference.b.grad().square().sum().item<double>());
+  const double norm = std::sqrt(reference.a.grad().square().sum().item<double>() +
+                                reference.b.grad().square().sum().item<double>());
   EXPECT_NEAR(report->grad_norm, norm, 1e-5 * norm);
   const at::NoGradGuard no_grad;
-  for (const auto& [ours, theirs] : {std::pair(model.a, reference.a), std::pair(model.b, reference.b)}) {
+  for (const auto& [ours, theirs] :
+       {std::pair(model.a, reference.a), std::pair(model.b, reference.b)}) {
     const at::Tensor g = theirs.grad().to(at::kDouble) * (0.5 / (norm + 1e-6));
     // First step: m / (1 - beta1) = g and v / (1 - beta2) = g^2.
-    const at::Tensor expected = theirs.to(at::kDouble) * (1 - 0.01 * 0.1) - 0.01 * g / (g.abs() + 1e-8);
+    const at::Tensor expected =
+        theirs.to(at::kDouble) * (1 - 0.01 * 0.1) - 0.01 * g / (g.abs() + 1e-8);
     EXPECT_LT((ours.to(at::kDouble) - expected).abs().max().item<double>(), 1e-6);
   }
   EXPECT_TRUE(model.frozen.equal(reference.frozen));
@@ -99,9 +100,8 @@ TEST_F(EngineTest, AccumulationOverMicroBatchesIsTheSumOverTheirCounts) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   Inputs inputs;
   // Counts 1, 2, 3, 4: a padded micro-batch weighs by its samples.
-  const auto report = (*engine)->Step(inputs, [&](const at::Tensor& x) {
-    return Loss(model.Loss(x), inputs.calls);
-  });
+  const auto report = (*engine)->Step(
+      inputs, [&](const at::Tensor& x) { return Loss(model.Loss(x), inputs.calls); });
   ASSERT_TRUE(report.ok()) << report.status();
   at::Tensor sum = at::zeros({});
   for (int i = 1; i <= 4; ++i) {
@@ -149,8 +149,9 @@ TEST_F(EngineTest, AStepWhoseLossThrowsLeavesEverythingAsItWas) {
   EXPECT_TRUE(model.norm->running_mean.equal(mean_before));
   EXPECT_EQ((*engine)->step(), 0);
   // The same step can be taken again.
-  const auto report =
-      (*engine)->Step(data, [&](int64_t) { return model.norm(at::randn({4, 5})).sum(); });
+  const auto report = (*engine)->Step(data, [&](int64_t) {
+    return model.norm(at::randn({4, 5})).sum();
+  });
   EXPECT_TRUE(report.ok()) << report.status();
   EXPECT_EQ((*engine)->step(), 1);
 }

@@ -30,17 +30,15 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
   }
   state->run_dir = options.run_dir;
   state->run_id = "test";
-  DT_ASSIGN_OR_RETURN(state->config, Config::Parse("{}", "(test)", options.overrides,
-                                                   state->env.world_size));
+  DT_ASSIGN_OR_RETURN(state->config,
+                      Config::Parse("{}", "(test)", options.overrides, state->env.world_size));
   const comm::GroupOptions alone;
-  DT_ASSIGN_OR_RETURN(state->group,
-                      options.rank == nullptr
-                          ? comm::CreateHostGroup(nullptr, alone)
-                          : comm::CreateHostGroup(options.rank->store,
-                                                  options.rank->group_options()));
-  DT_ASSIGN_OR_RETURN(state->metrics,
-                      Metrics::Open({.directory = options.run_dir + "/metrics",
-                                     .rank = state->env.rank}));
+  DT_ASSIGN_OR_RETURN(state->group, options.rank == nullptr
+                                        ? comm::CreateHostGroup(nullptr, alone)
+                                        : comm::CreateHostGroup(options.rank->store,
+                                                                options.rank->group_options()));
+  DT_ASSIGN_OR_RETURN(state->metrics, Metrics::Open({.directory = options.run_dir + "/metrics",
+                                                     .rank = state->env.rank}));
   return Job::FromState(std::move(state));
 }
 

@@ -34,8 +34,8 @@ TEST_F(RunDirectoryTest, ASecondStartResumesUnderTheSameRunId) {
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_FALSE(first->resumed);
   EXPECT_FALSE(first->run_id.empty());
-  const auto second = PrepareRunDirectory({.path = path, .run_id = "other"},
-                                          Make({"train_steps=99"}));
+  const auto second =
+      PrepareRunDirectory({.path = path, .run_id = "other"}, Make({"train_steps=99"}));
   ASSERT_TRUE(second.ok()) << "the length may change: " << second.status();
   EXPECT_TRUE(second->resumed);
   EXPECT_EQ(second->run_id, first->run_id);

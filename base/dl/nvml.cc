@@ -1,0 +1,138 @@
+#include "base/dl/nvml.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace dtrain {
+namespace {
+
+// NVML asks for 96 bytes at most (device name, version 2).
+constexpr unsigned kTextBytes = 96;
+
+absl::StatusOr<nvml::Functions> Bind(const DynamicLibrary& library) {
+  nvml::Functions f = {};
+  DT_RETURN_IF_ERROR(library.Bind("nvmlInit_v2", &f.init));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlShutdown", &f.shutdown));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlErrorString", &f.error_string));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlSystemGetDriverVersion", &f.system_get_driver_version));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetCount_v2", &f.device_get_count));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetHandleByIndex_v2", &f.device_get_handle_by_index));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetName", &f.device_get_name));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetUUID", &f.device_get_uuid));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetPciInfo_v3", &f.device_get_pci_info));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetMemoryInfo", &f.device_get_memory_info));
+  DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetNvLinkState", &f.device_get_nvlink_state));
+  DT_RETURN_IF_ERROR(
+      library.Bind("nvmlDeviceGetNvLinkRemotePciInfo_v2", &f.device_get_nvlink_remote_pci_info));
+  return f;
+}
+
+}  // namespace
+
+std::string NormalisePci(const std::string& bus_id) {
+  std::string text = absl::AsciiStrToLower(bus_id);
+  const size_t colon = text.find(':');
+  if (colon != std::string::npos && colon > 4) {
+    text.erase(0, colon - 4);
+  }
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open() {
+  auto library = DynamicLibrary::Open({"libnvidia-ml.so.1"});
+  if (!library.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat("no NVIDIA driver library: ", library.status().message()));
+  }
+  DT_ASSIGN_OR_RETURN(const nvml::Functions functions, Bind(*library));
+  library->LeakOnPurpose();  // The driver keeps threads of its own.
+  return Over(functions);
+}
+
+absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Over(const nvml::Functions& functions) {
+  const nvml::Return result = functions.init();
+  if (result != nvml::kSuccess) {
+    return absl::UnavailableError(
+        absl::StrCat("nvmlInit_v2: ", functions.error_string(result),
+                     " (is the NVIDIA driver loaded, and is this user allowed to use it?)"));
+  }
+  return std::unique_ptr<Nvml>(new Nvml(functions));
+}
+
+Nvml::~Nvml() { (void)functions_.shutdown(); }
+
+absl::Status Nvml::Check(nvml::Return result, const std::string& what) {
+  if (result == nvml::kSuccess) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat(what, ": ", functions_.error_string(result)));
+}
+
+absl::StatusOr<std::string> Nvml::DriverVersion() {
+  char text[kTextBytes] = {};
+  DT_RETURN_IF_ERROR(
+      Check(functions_.system_get_driver_version(text, kTextBytes), "nvmlSystemGetDriverVersion"));
+  return std::string(text);
+}
+
+absl::StatusOr<std::vector<NvmlGpu>> Nvml::Gpus() {
+  unsigned count = 0;
+  DT_RETURN_IF_ERROR(Check(functions_.device_get_count(&count), "nvmlDeviceGetCount_v2"));
+  std::vector<NvmlGpu> gpus;
+  for (unsigned index = 0; index < count; ++index) {
+    DT_ASSIGN_OR_RETURN(NvmlGpu gpu, ReadGpu(index));
+    gpus.push_back(std::move(gpu));
+  }
+  return gpus;
+}
+
+absl::StatusOr<NvmlGpu> Nvml::ReadGpu(unsigned index) {
+  const auto what = [index](const char* call) { return absl::StrCat(call, " of GPU ", index); };
+  nvml::Device* device = nullptr;
+  DT_RETURN_IF_ERROR(Check(functions_.device_get_handle_by_index(index, &device),
+                           what("nvmlDeviceGetHandleByIndex_v2")));
+  NvmlGpu gpu;
+  gpu.index = static_cast<int>(index);
+  char text[kTextBytes] = {};
+  DT_RETURN_IF_ERROR(
+      Check(functions_.device_get_name(device, text, kTextBytes), what("nvmlDeviceGetName")));
+  gpu.name = text;
+  DT_RETURN_IF_ERROR(
+      Check(functions_.device_get_uuid(device, text, kTextBytes), what("nvmlDeviceGetUUID")));
+  gpu.uuid = text;
+  nvml::PciInfo pci = {};
+  DT_RETURN_IF_ERROR(
+      Check(functions_.device_get_pci_info(device, &pci), what("nvmlDeviceGetPciInfo_v3")));
+  gpu.pci = NormalisePci(pci.bus_id);
+  nvml::Memory memory = {};
+  if (functions_.device_get_memory_info(device, &memory) == nvml::kSuccess) {
+    gpu.memory_total_bytes = memory.total;  // Unified-memory chips answer "not supported".
+    gpu.memory_free_bytes = memory.free;
+  }
+  gpu.links = ReadLinks(device);
+  return gpu;
+}
+
+std::vector<NvmlLink> Nvml::ReadLinks(nvml::Device* device) {
+  std::vector<NvmlLink> links;
+  for (unsigned link = 0; link < nvml::kNvLinksMax; ++link) {
+    nvml::EnableState state = nvml::kDisabled;
+    if (functions_.device_get_nvlink_state(device, link, &state) != nvml::kSuccess ||
+        state != nvml::kEnabled) {
+      continue;  // No such link, or it is down.
+    }
+    NvmlLink found;
+    found.link = link;
+    nvml::PciInfo remote = {};
+    if (functions_.device_get_nvlink_remote_pci_info(device, link, &remote) == nvml::kSuccess) {
+      found.remote_pci = NormalisePci(remote.bus_id);
+    }
+    links.push_back(std::move(found));
+  }
+  return links;
+}
+
+}  // namespace dtrain

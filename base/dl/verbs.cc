@@ -1,0 +1,72 @@
+#include "base/dl/verbs.h"
+
+#include <cerrno>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "base/dl/dynamic_library.h"
+#include "base/status.h"
+
+namespace dtrain {
+namespace {
+
+absl::StatusOr<VerbsFunctions> Bind(const DynamicLibrary& library) {
+  VerbsFunctions f;
+  DT_RETURN_IF_ERROR(library.Bind("ibv_get_device_list", &f.get_device_list));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_free_device_list", &f.free_device_list));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_get_device_name", &f.get_device_name));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_open_device", &f.open_device));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_close_device", &f.close_device));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_query_device", &f.query_device));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_query_port", &f.query_port));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_query_gid", &f.query_gid));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_alloc_pd", &f.alloc_pd));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_dealloc_pd", &f.dealloc_pd));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_reg_mr", &f.reg_mr));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_dereg_mr", &f.dereg_mr));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_create_cq", &f.create_cq));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_destroy_cq", &f.destroy_cq));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_create_qp", &f.create_qp));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_modify_qp", &f.modify_qp));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_destroy_qp", &f.destroy_qp));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_wc_status_str", &f.wc_status_str));
+  return f;
+}
+
+}  // namespace
+
+absl::StatusOr<const Verbs*> Verbs::Open() {
+  static std::mutex mutex;
+  static const Verbs* verbs = nullptr;
+  std::lock_guard lock(mutex);
+  if (verbs == nullptr) {
+    auto library = DynamicLibrary::Open({"libibverbs.so.1"});
+    if (!library.ok()) {
+      return absl::NotFoundError(
+          absl::StrCat("no RDMA library (install libibverbs1): ", library.status().message()));
+    }
+    DT_ASSIGN_OR_RETURN(const VerbsFunctions functions, Bind(*library));
+    library->LeakOnPurpose();  // Its providers are mapped too and never let go.
+    verbs = new Verbs(functions);
+  }
+  return verbs;
+}
+
+absl::StatusOr<std::vector<std::string>> Verbs::DeviceNames() const {
+  int count = 0;
+  ibv_device** const list = functions_.get_device_list(&count);
+  if (list == nullptr) {
+    // ENOSYS: the kernel has no RDMA modules, which is the same as no device.
+    return errno == ENOSYS
+               ? absl::StatusOr<std::vector<std::string>>(std::vector<std::string>())
+               : absl::UnavailableError(ErrnoStatus(errno, "ibv_get_device_list").message());
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    names.emplace_back(functions_.get_device_name(list[i]));
+  }
+  functions_.free_device_list(list);
+  return names;
+}
+
+}  // namespace dtrain

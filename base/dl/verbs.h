@@ -1,0 +1,71 @@
+// libibverbs.so.1 opened at run time, so that a host without RDMA still runs dtrain.
+//
+// The table holds the exported functions that dtrain calls; the data path (post, poll, modify of a
+// QP's inline twins) goes through function pointers inside the verbs objects and needs no symbol.
+// verbs types are forward-declared; include <infiniband/verbs.h> where they are used. Thread-safe,
+// as verbs is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+struct ibv_ah;
+struct ibv_comp_channel;
+struct ibv_context;
+struct ibv_cq;
+struct ibv_device;
+struct ibv_device_attr;
+struct ibv_mr;
+struct ibv_pd;
+struct ibv_port_attr;
+struct ibv_qp;
+struct ibv_qp_attr;
+struct ibv_qp_init_attr;
+union ibv_gid;
+
+namespace dtrain {
+
+struct VerbsFunctions {
+  ibv_device** (*get_device_list)(int* count) = nullptr;
+  void (*free_device_list)(ibv_device** list) = nullptr;
+  const char* (*get_device_name)(ibv_device* device) = nullptr;
+  ibv_context* (*open_device)(ibv_device* device) = nullptr;
+  int (*close_device)(ibv_context* context) = nullptr;
+  int (*query_device)(ibv_context* context, ibv_device_attr* attr) = nullptr;
+  // The library's compatible form; fields added later stay as the caller set them.
+  int (*query_port)(ibv_context* context, uint8_t port, ibv_port_attr* attr) = nullptr;
+  int (*query_gid)(ibv_context* context, uint8_t port, int index, ibv_gid* gid) = nullptr;
+  ibv_pd* (*alloc_pd)(ibv_context* context) = nullptr;
+  int (*dealloc_pd)(ibv_pd* pd) = nullptr;
+  ibv_mr* (*reg_mr)(ibv_pd* pd, void* data, size_t bytes, int access) = nullptr;
+  int (*dereg_mr)(ibv_mr* mr) = nullptr;
+  ibv_cq* (*create_cq)(ibv_context* context, int entries, void* user, ibv_comp_channel* channel,
+                       int vector) = nullptr;
+  int (*destroy_cq)(ibv_cq* cq) = nullptr;
+  ibv_qp* (*create_qp)(ibv_pd* pd, ibv_qp_init_attr* attr) = nullptr;
+  int (*modify_qp)(ibv_qp* qp, ibv_qp_attr* attr, int mask) = nullptr;
+  int (*destroy_qp)(ibv_qp* qp) = nullptr;
+  const char* (*wc_status_str)(int status) = nullptr;
+};
+
+class Verbs {
+ public:
+  // The process's table, opened once and kept mapped. NotFound, with what was tried, when the host
+  // has no libibverbs.
+  static absl::StatusOr<const Verbs*> Open();
+  // Over given functions: the seam for tests.
+  explicit Verbs(const VerbsFunctions& functions) : functions_(functions) {}
+
+  const VerbsFunctions& functions() const { return functions_; }
+  // "mlx5_0", ...: empty when the host has no RDMA device. Unavailable when the kernel refuses.
+  absl::StatusOr<std::vector<std::string>> DeviceNames() const;
+
+ private:
+  const VerbsFunctions functions_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,22 @@
+// Which shared libraries this process has mapped, from /proc/self/maps.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtrain {
+
+// The paths of the mapped files whose name has ".so" in it, each once, sorted.
+absl::StatusOr<std::vector<std::string>> MappedLibraries();
+
+// The paths among `maps` (the text of a /proc/PID/maps). Pure.
+std::vector<std::string> LibrariesInMaps(absl::string_view maps);
+
+// Whether `path` is a CUDA library (driver, runtime, maths, NCCL, LibTorch's CUDA half, or dtrain's
+// CUDA plugin). A CPU rank maps none.
+bool IsCudaLibrary(absl::string_view path);
+
+}  // namespace dtrain

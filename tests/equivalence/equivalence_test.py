@@ -1,0 +1,102 @@
+"""The numerics contract through the real programs: ranks, accumulation, resume, and DDP as a peer."""
+import json
+import os
+import subprocess
+import sys
+
+import end_to_end
+from end_to_end import BIN, SOURCE, EndToEnd
+
+
+class Equivalence(EndToEnd):
+    def test_two_and_three_ranks_train_as_one_does(self):
+        one = self.losses(self.train(1, "one", ["train_batch_size=12"]))
+        self.assertEqual(len(one), 10)
+        self.assertLess(one[10], one[1])
+        two = self.losses(self.train(2, "two", ["train_batch_size=12",
+                                                "train_micro_batch_size_per_gpu=6"]))
+        three = self.losses(self.train(3, "three", ["train_batch_size=12"]))
+        # fp32 sums in another order; 1e-5 is ten times what was seen.
+        self.assert_close(two, one, 1e-5)
+        self.assert_close(three, one, 1e-5)
+
+    def test_accumulation_one_by_eight_is_two_by_four(self):
+        by_eight = self.losses(self.train(1, "acc8", ["train_batch_size=8",
+                                                      "train_micro_batch_size_per_gpu=8"]))
+        by_four = self.losses(self.train(1, "acc4", ["train_batch_size=8",
+                                                     "train_micro_batch_size_per_gpu=4"]))
+        self.assert_close(by_four, by_eight, 1e-5)
+
+    def test_bucket_size_and_tcp_do_not_change_the_losses(self):
+        shm = self.losses(self.train(2, "shm"))
+        tcp = self.losses(self.train(2, "tcp", ["comm.transport=tcp"]))
+        large = self.losses(self.train(2, "large", ["zero_optimization.reduce_bucket_size=5e8"]))
+        self.assert_close(tcp, shm, 1e-6)
+        self.assert_close(large, shm, 1e-6)
+
+    def test_resume_is_no_interruption_to_the_bit(self):
+        straight = self.train(2, "straight", ["train_steps=12"])
+        self.train(2, "resumed", ["train_steps=5"])
+        resumed = self.train(2, "resumed", ["train_steps=12"])
+        self.assertEqual(self.losses(straight), self.losses(resumed))
+        self.assertEqual(self.model_files(straight), self.model_files(resumed))
+
+    def test_a_run_goes_on_with_another_number_of_ranks(self):
+        straight = self.losses(self.train(2, "same", ["train_steps=10"]))
+        self.train(2, "changed", ["train_steps=5"])
+        changed = self.losses(self.train(1, "changed", ["train_steps=10"]))
+        self.assert_close(changed, straight, 1e-5)
+
+    def test_fifty_steps_equal_torch_ddp(self):
+        # lr = 0 and no decay: the weights of the first checkpoint are the initial ones.
+        initial = self.train(2, "initial", ["train_steps=1", "optimizer.params.lr=0",
+                                            "optimizer.params.weight_decay=0"])
+        ours = self.losses(self.train(2, "ours", ["train_steps=50"]))
+        weights = f"{self.folder}/initial.safetensors"
+        self.merge_weights(initial, weights)
+        facts = f"{self.folder}/ddp.jsonl"
+        result = self.run_program(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
+             f"{SOURCE}/bench/twins/gpt_ddp.py", self.config, "--set", "train_steps=50",
+             "--weights", weights, "--facts", facts], env={"OMP_NUM_THREADS": "1"})
+        self.assertEqual(result.code, 0, result.output)
+        with open(facts, encoding="utf-8") as file:
+            theirs = {f["step"]: f["loss"] for f in map(json.loads, file) if f["kind"] == "step"}
+        self.assertEqual(len(theirs), 50)
+        self.assert_close(ours, theirs, 1e-4)
+
+    def merge_weights(self, run_dir, path):
+        from safetensors.torch import load_file, save_file
+        newest = max(n for n in os.listdir(f"{run_dir}/checkpoints") if n.startswith("step-"))
+        model = f"{run_dir}/checkpoints/{newest}/model"
+        tensors = {}
+        for name in os.listdir(model):
+            if name.endswith(".safetensors"):
+                tensors.update(load_file(f"{model}/{name}"))
+        save_file(tensors, path)
+
+
+class Launchers(EndToEnd):
+    """A program runs unchanged under other launchers and alone."""
+
+    def check(self, command, name, env=None):
+        run_dir = f"{self.folder}/{name}"
+        result = self.run_program([*command, f"{BIN}/dtrain-gpt", self.config, "--run-dir", run_dir],
+                                  env=env)
+        self.assertEqual(result.code, 0, result.output)
+        return self.losses(run_dir)
+
+    def test_torchrun_and_mpirun_and_alone_give_the_losses_of_dtrain_launch(self):
+        ours = self.losses(self.train(2, "launch"))
+        one_thread = {"OMP_NUM_THREADS": "1"}
+        torchrun = self.check([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+                               "--no-python", "--standalone"], "torchrun", one_thread)
+        self.assertEqual(torchrun, ours)
+        mpirun = self.check(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"], "mpirun",
+                            one_thread)
+        self.assertEqual(mpirun, ours)
+        self.assert_close(self.check([], "alone", one_thread), ours, 1e-5)
+
+
+if __name__ == "__main__":
+    end_to_end.main()

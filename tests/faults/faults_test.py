@@ -1,0 +1,252 @@
+"""What goes wrong at night, through the real programs: killed ranks, signals, full disks, bad input."""
+import glob
+import json
+import os
+import signal
+import subprocess
+import time
+
+import end_to_end
+from end_to_end import BIN, EndToEnd
+
+LONG = ["train_steps=100000", "checkpoint.interval=0"]
+
+
+def ranks_of(launcher_pid):
+    """Pids of the launcher's rank processes, by rank."""
+    found = {}
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(path, "rb") as file:
+                environment = dict(item.split(b"=", 1) for item in file.read().split(b"\0")
+                                   if b"=" in item)
+            pid = int(path.split("/")[2])
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                program = file.read().split(b"\0")[0]
+            if program.endswith(b"dtrain-gpt") and b"RANK" in environment:
+                parent = pid
+                while parent > 1 and parent != launcher_pid:
+                    with open(f"/proc/{parent}/stat", encoding="ascii") as file:
+                        parent = int(file.read().rsplit(")", 1)[1].split()[1])
+                if parent == launcher_pid:
+                    found[int(environment[b"RANK"])] = pid
+        except OSError:
+            pass
+    return found
+
+
+class Failures(EndToEnd):
+    def start_long_run(self, name, ranks=2, sets=()):
+        run_dir = f"{self.folder}/{name}"
+        process = self.start(self.launch_command(ranks, run_dir, [*LONG, *sets]))
+        self.await_step(run_dir, 3, process)
+        return run_dir, process
+
+    def test_kill_nine_of_a_rank_is_named_and_ends_the_job_with_137(self):
+        _, process = self.start_long_run("killed")
+        pids = ranks_of(process.pid)
+        self.assertEqual(sorted(pids), [0, 1])
+        start = time.monotonic()
+        os.kill(pids[1], signal.SIGKILL)
+        result = self.finish(process)
+        seconds = time.monotonic() - start
+        self.assertEqual(result.code, 137, result.output)
+        self.assertIn("rank 1", result.output)
+        self.assertIn(str(pids[1]), result.output)
+        self.assertIn("SIGKILL", result.output)
+        self.assertFalse(os.path.exists(f"/proc/{pids[0]}"), "rank 0 is an orphan")
+        self.assertLess(seconds, 10, "1 s on a quiet machine; ten times that here")
+
+    def test_sigterm_saves_and_the_same_command_goes_on_to_the_bit(self):
+        run_dir, process = self.start_long_run("terminated")
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, 143, result.output)
+        stopped = max(self.losses(run_dir))
+        last = stopped + 3
+        self.train(2, "terminated", [f"train_steps={last}", "checkpoint.interval=0"])
+        straight = self.train(2, "not-terminated", [f"train_steps={last}"])
+        self.assertEqual(self.losses(run_dir), self.losses(straight))
+
+    def test_ctrl_c_saves_and_a_second_one_stops_at_once(self):
+        run_dir, process = self.start_long_run("interrupted")
+        process.send_signal(signal.SIGINT)
+        result = self.finish(process)
+        self.assertEqual(result.code, 130, result.output)
+        self.assertTrue(self.model_files(run_dir))
+        _, process = self.start_long_run("interrupted-twice")
+        pids = ranks_of(process.pid)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)  # It cannot save now: only force ends it.
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)  # Two signals of one kind at once would be delivered as one.
+        process.send_signal(signal.SIGINT)
+        result = self.finish(process)
+        self.assertEqual(result.code, 130, result.output)
+        self.assertFalse([p for p in pids.values() if os.path.exists(f"/proc/{p}")])
+
+    def test_killing_the_launcher_leaves_no_rank(self):
+        _, process = self.start_long_run("orphans")
+        pids = ranks_of(process.pid)
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 30
+        while any(os.path.exists(f"/proc/{p}") for p in pids.values()):
+            self.assertLess(time.monotonic(), end, "ranks outlive their launcher")
+            time.sleep(0.05)
+        process.stdout.close()
+
+    def test_a_corrupted_checkpoint_is_named_and_the_one_before_is_used(self):
+        run_dir = self.train(2, "corrupt", ["train_steps=6", "checkpoint.interval=3"])
+        newest = max(glob.glob(f"{run_dir}/checkpoints/step-*"))
+        victim = glob.glob(f"{newest}/state/rank-1-*")[0]
+        with open(victim, "r+b") as file:
+            file.seek(os.path.getsize(victim) // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 0x10]))
+        result = self.run_program(self.launch_command(2, run_dir, ["train_steps=8"]))
+        self.assertEqual(result.code, 0, result.output)
+        logs = "".join(open(p, encoding="utf-8").read()
+                       for p in glob.glob(f"{run_dir}/logs/*/rank-0.*"))
+        self.assertIn(os.path.basename(victim), logs + result.output)
+        self.assertIn("resumed from step 3", logs + result.output)
+        straight = self.train(2, "not-corrupt", ["train_steps=8"])
+        resumed = self.losses(run_dir)
+        self.assertEqual({s: resumed[s] for s in range(4, 9)},
+                         {s: l for s, l in self.losses(straight).items() if s > 3})
+
+    def test_a_disk_that_fills_during_a_save_does_not_stop_training(self):
+        mount = f"{self.folder}/small-disk"
+        os.makedirs(mount)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1600k", "tmpfs", mount],
+                                 capture_output=True, text=True, check=False)
+        if mounted.returncode != 0:
+            self.skipTest(f"LOUD SKIP: cannot mount a tmpfs here: {mounted.stderr.strip()}")
+        try:
+            run_dir = f"{self.folder}/full"
+            sets = ["train_steps=9", "checkpoint.interval=3", f"checkpoint.dir={mount}/checkpoints"]
+            self.train(2, "full", ["train_steps=3", *sets[1:]])
+            first = glob.glob(f"{mount}/checkpoints/step-*/MANIFEST.json")
+            self.assertEqual(len(first), 1)
+            stat = os.statvfs(mount)
+            free = stat.f_bavail * stat.f_frsize
+            with open(f"{mount}/filler", "wb") as file:
+                file.write(b"x" * max(0, free - 150_000))
+            result = self.run_program(self.launch_command(2, run_dir, sets))
+            self.assertEqual(max(self.losses(run_dir)), 9, "training went on")
+            errors = [r["error"] for r in self.records(run_dir) if r["kind"] == "ckpt" and "error" in r]
+            self.assertTrue(errors)
+            self.assertIn("No space left", errors[0])
+            self.assertEqual(glob.glob(f"{mount}/checkpoints/step-*/MANIFEST.json"), first)
+            self.assertEqual(result.code, 75, "the last step is not saved: " + result.output)
+            os.remove(f"{mount}/filler")
+            result = self.run_program(self.launch_command(2, run_dir, sets))
+            self.assertEqual(result.code, 0, result.output)
+        finally:
+            subprocess.run(["umount", mount], check=False)
+
+
+class BadInput(EndToEnd):
+    def refused(self, *texts, sets=(), config=None, ranks=2, name="bad"):
+        """The run ends with 64 and its message holds the texts."""
+        result = self.run_program(
+            self.launch_command(ranks, f"{self.folder}/{name}", sets, config))
+        self.assertEqual(result.code, 64, result.output)
+        for text in texts:
+            self.assertIn(text, result.output)
+        return result.output
+
+    def test_a_misspelt_key_names_the_nearest(self):
+        self.refused("gradient_cliping", "gradient_clipping",
+                     config=self.write_config("misspelt.json", gradient_cliping=1.0))
+
+    def test_impossible_batch_algebra_names_all_four_numbers(self):
+        output = self.refused(sets=["train_batch_size=10", "train_micro_batch_size_per_gpu=3",
+                                    "gradient_accumulation_steps=2"])
+        for number in ("10", "3", "2"):
+            self.assertIn(number, output)
+
+    def test_a_syntax_error_gives_line_and_column(self):
+        path = f"{self.folder}/broken.json"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{\n  "train_steps": 10,\n  "seed" 3\n}\n')
+        self.refused("broken.json:3:", config=path)
+
+    def test_token_files_are_named_with_what_is_wrong(self):
+        self.refused("nowhere.bin", sets=["data.train=[\"nowhere.bin\"]"])
+        empty = f"{self.folder}/empty.bin"
+        open(empty, "wb").close()
+        self.refused("empty.bin", sets=[f"data.train=[\"{empty}\"]"])
+        torn = f"{self.folder}/torn.bin"
+        with open(f"{self.folder}/data/train.bin", "rb") as file, open(torn, "wb") as out:
+            out.write(file.read(5001))
+        self.refused("torn.bin", "5001", sets=[f"data.train=[\"{torn}\"]"])
+        self.refused("sequence_length", sets=["data.sequence_length=100000000"])
+
+    def test_a_token_beyond_the_vocabulary_names_file_and_offset(self):
+        import struct
+        bad = f"{self.folder}/bad-id.bin"
+        tokens = [1, 2, 3, 299] * 4000
+        with open(bad, "wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, len(tokens), *([0] * 253)))
+            file.write(struct.pack(f"<{len(tokens)}H", *tokens))
+        self.refused("bad-id.bin", "299", sets=[f"data.train=[\"{bad}\"]"])
+
+    def test_a_run_directory_of_another_configuration_is_refused(self):
+        self.train(1, "taken", ["train_steps=1"])
+        self.refused("seed", "--fresh", sets=["seed=4"], ranks=1, name="taken")
+
+    def test_a_run_directory_that_is_a_file_is_refused(self):
+        path = f"{self.folder}/occupied"
+        open(path, "wb").close()
+        self.refused("occupied", name="occupied")
+
+    def test_launcher_arguments(self):
+        for words, text in (
+                (["--nproc-per-node", "0", "--", "true"], "nproc"),
+                (["--", "/no/such/program"], "/no/such/program"),
+                (["--", self.config], "execut"),
+                (["--nproc-pernode", "2", "--", "true"], "nproc")):
+            result = self.run_program([f"{BIN}/dtrain", "launch", "--run-dir",
+                                       f"{self.folder}/unused", *words])
+            self.assertEqual(result.code, 64, f"{words}: {result.output}")
+            self.assertIn(text, result.output)
+
+    def test_an_exception_of_the_users_model_is_shown(self):
+        output = self.refused(sets=["model.max_position_embeddings=8"])
+        self.assertIn("in the loss function", output)
+
+
+class Records(EndToEnd):
+    def test_the_run_directory_is_as_the_contract_says(self):
+        run_dir = self.train(2, "records", ["train_steps=4", "eval_interval=2"])
+        for path in ("config.json", "run.json", "metrics/rank-0.jsonl", "metrics/rank-1.jsonl",
+                     "events.jsonl", "logs/attempt-0/rank-0.out", "logs/attempt-0/rank-1.err",
+                     "checkpoints"):
+            self.assertTrue(os.path.exists(f"{run_dir}/{path}"), path)
+        with open(f"{run_dir}/run.json", encoding="utf-8") as file:
+            run = json.load(file)
+        for record in self.records(run_dir):
+            self.assertEqual(record["v"], 1)
+            self.assertEqual(record["run"], run["id"])
+        steps = [r for r in self.records(run_dir) if r["kind"] == "step"]
+        self.assertEqual([r["step"] for r in steps], [1, 2, 3, 4])
+        for name in ("train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_s",
+                     "comm/exposed_ratio", "time/data_s", "time/forward_s", "time/backward_s",
+                     "time/exposed_comm_s", "time/update_s"):
+            self.assertIn(name, steps[-1]["m"])
+        self.assertIn("perf/gemm_fraction", steps[-1]["m"])
+        self.assertEqual([r["step"] for r in self.records(run_dir) if r["kind"] == "eval"], [2, 4])
+        others = [r for r in self.records(run_dir, 1) if r["kind"] == "step"]
+        self.assertNotIn("train/loss", others[-1]["m"])
+
+    def test_a_finished_run_says_so_when_started_again(self):
+        run_dir = self.train(1, "finished", ["train_steps=2"])
+        before = self.losses(run_dir)
+        self.train(1, "finished", ["train_steps=2"])
+        self.assertEqual(self.losses(run_dir), before)
+
+
+if __name__ == "__main__":
+    end_to_end.main()

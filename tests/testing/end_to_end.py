@@ -1,0 +1,153 @@
+"""What the end-to-end tests share: a small corpus, a small model, and programs run to their end.
+
+Every test here starts the real programs; results are read from the run directory, as a user would.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN = os.environ["DTRAIN_BIN"]
+SOURCE = os.environ["DTRAIN_SOURCE"]
+TIME_BOUND_S = 240  # Generous: the machine may be busy.
+
+SMALL = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 4,
+    "train_steps": 10,
+    "seed": 3,
+    "gradient_clipping": 1.0,
+    "optimizer": {"type": "AdamW",
+                  "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupCosineLR",
+                  "params": {"warmup_num_steps": 5, "total_num_steps": 60, "warmup_type": "linear",
+                             "warmup_min_ratio": 0.1, "cos_min_ratio": 0.1}},
+    "zero_optimization": {"reduce_bucket_size": 20000},
+    "data": {"sequence_length": 32},
+    "eval_interval": 0,
+    "eval_batches": 2,
+    "checkpoint": {"interval": 0, "keep": 3},
+    "comm": {"timeout_s": 60},
+    "model": {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32},
+    "sample": {"bytes": 0},
+}
+
+
+class Result:
+    def __init__(self, code, output, seconds):
+        self.code, self.output, self.seconds = code, output, seconds
+
+
+class EndToEnd(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder_object = tempfile.TemporaryDirectory(prefix="dtrain-e2e-")
+        cls.folder = cls.folder_object.name
+        subprocess.run([f"{BIN}/dtrain", "data", "prepare", "--out", f"{cls.folder}/data",
+                        f"{SOURCE}/base", f"{SOURCE}/comm"], check=True, capture_output=True)
+        cls.config = cls.write_config()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder_object.cleanup()
+
+    @classmethod
+    def write_config(cls, name="config.json", **changes):
+        config = json.loads(json.dumps(SMALL))
+        config["data"]["train"] = [f"{cls.folder}/data/train.bin"]
+        config["data"]["validation"] = [f"{cls.folder}/data/val.bin"]
+        config.update(changes)
+        path = f"{cls.folder}/{name}"
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        return path
+
+    def run_program(self, command, env=None, timeout=TIME_BOUND_S):
+        start = time.monotonic()
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=timeout,
+                                 env={**os.environ, **(env or {})}, check=False)
+        return Result(process.returncode, process.stdout, time.monotonic() - start)
+
+    def launch_command(self, ranks, run_dir, sets=(), config=None, program="dtrain-gpt", extra=()):
+        words = [f"{BIN}/dtrain", "launch", "--nproc-per-node", str(ranks), "--run-dir", run_dir,
+                 *extra, "--", f"{BIN}/{program}", config or self.config]
+        for value in sets:
+            words += ["--set", value]
+        return words
+
+    def train(self, ranks, name, sets=(), config=None, expect=0):
+        """A run of `ranks` ranks in its own run directory; fails the test on another exit code."""
+        run_dir = f"{self.folder}/{name}"
+        result = self.run_program(self.launch_command(ranks, run_dir, sets, config))
+        self.assertEqual(result.code, expect, result.output)
+        return run_dir
+
+    def start(self, command):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+    @staticmethod
+    def records(run_dir, rank=0):
+        path = f"{run_dir}/metrics/rank-{rank}.jsonl"
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def losses(self, run_dir):
+        return {r["step"]: r["m"]["train/loss"] for r in self.records(run_dir)
+                if r["kind"] == "step" and "train/loss" in r["m"]}
+
+    def await_step(self, run_dir, step, process):
+        """Waits until rank 0 has logged `step`."""
+        end = time.monotonic() + TIME_BOUND_S
+        while time.monotonic() < end:
+            if any(s >= step for s in self.losses(run_dir)):
+                return
+            if process.poll() is not None:
+                self.fail(f"ended with {process.returncode} before step {step}:\n"
+                          f"{process.stdout.read()}")
+            time.sleep(0.02)
+        process.kill()
+        self.fail(f"step {step} was not reached in {TIME_BOUND_S} s")
+
+    def finish(self, process):
+        try:
+            output, _ = process.communicate(timeout=TIME_BOUND_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            self.fail("did not end in time")
+        return Result(process.returncode, output, 0)
+
+    @staticmethod
+    def model_files(run_dir):
+        """The newest checkpoint's weights: name -> bytes."""
+        checkpoints = f"{run_dir}/checkpoints"
+        newest = max(n for n in os.listdir(checkpoints) if n.startswith("step-"))
+        model = f"{checkpoints}/{newest}/model"
+        files = {}
+        for name in sorted(os.listdir(model)):
+            with open(f"{model}/{name}", "rb") as file:
+                files[name] = file.read()
+        return files
+
+    def assert_close(self, ours, theirs, relative):
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for step, value in ours.items():
+            self.assertLessEqual(abs(value - theirs[step]), relative * abs(theirs[step]),
+                                 f"step {step}: {value} against {theirs[step]}")
+
+
+def main():
+    program = unittest.main(exit=False, verbosity=2)
+    if not program.result.testsRun:
+        sys.exit("no test was run")
+    sys.exit(0 if program.result.wasSuccessful() else 1)
