@@ -74,7 +74,9 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
   return cards;
 }
 
-// Whether all ranks share memory: known from the cards alone, so all ranks agree.
+// Whether all ranks share memory. Groups of several nodes use TCP between all ranks, those of one
+// node included; a form that reduces inside each node first is worth having once a node holds more
+// ranks than its link can feed. Known from the cards alone, so all ranks agree.
 bool AllOnOneNode(const std::vector<RankCard>& cards) {
   for (const RankCard& card : cards) {
     if (!card.allow_shared_memory || card.node_id != cards[0].node_id) {

@@ -12,8 +12,10 @@
 namespace dtrain::comm {
 namespace {
 
-// Up to here every rank reduces everything itself after one sync; beyond, slices after two.
-constexpr size_t kSmallBytes = size_t{64} << 10;
+// Up to here every rank reduces everything itself after one sync, registered or not.
+constexpr size_t kSmallBytes = size_t{8} << 10;
+// Up to here that is best for memory that is not registered, whatever the number of ranks.
+constexpr size_t kStagedByAllBytes = size_t{64} << 10;
 
 class ShmRegistration final : public Registration {
  public:
@@ -131,8 +133,9 @@ absl::Status ShmCollectives::AllReduce(const Call& call, const WaitContext& cont
   if (const std::vector<char*> sources = Sources(call); !sources.empty()) {
     return AllReduceInPlace(call, sources, context);
   }
-  return size_ == 2 ? AllReduceByAll(call, /*first_synced=*/true, context)
-                    : AllReduceBySlices(call, context);
+  return size_ == 2 || call.header.bytes <= kStagedByAllBytes
+             ? AllReduceByAll(call, /*first_synced=*/true, context)
+             : AllReduceBySlices(call, context);
 }
 
 absl::Status ShmCollectives::AllReduceInPlace(const Call& call, const std::vector<char*>& sources,

@@ -68,6 +68,9 @@ TEST_P(GroupTest, AllReduceEqualsTheOracleForEveryTypeAndSize) {
     for (const DType dtype : oracle::kReducible) {
       for (const size_t count : kCounts) {
         for (const ReduceOp op : oracle::OpsFor(dtype)) {
+          if (count > 100000 && op != ReduceOp::kSum) {
+            continue;  // The loops are the same for all; this keeps the test short.
+          }
           std::string values = oracle::Input(dtype, count, context.rank, 1);
           DT_ASSIGN_OR_RETURN(const Work work,
                               group->AllReduce({values.data(), values.size(), dtype}, op));
