@@ -235,8 +235,8 @@ NcclResult FakeNccl::CommRegister(NcclComm* handle, void* data, size_t bytes, vo
   if (!cuda_->IsDeviceMemory(data, bytes)) {
     return Violation("CommRegister of memory that is not the device's");
   }
-  use.comm()->registrations.insert(data);
-  *result = data;
+  *result = reinterpret_cast<void*>(++use.comm()->registered);  // Each call has its own handle.
+  use.comm()->registrations.insert(*result);
   return NcclResult::kSuccess;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,6 +28,7 @@ class FakeNcclComm {
   std::shared_ptr<FakeNcclComm> split_from;
   int split_color = 0;
   std::set<void*> registrations;
+  uintptr_t registered = 0;
   std::map<int, double> factors;  // Of pre-multiplied sums, by op.
   int next_op = static_cast<int>(NcclReduceOp::kMin) + 2;
   std::unique_ptr<FakeExchange> exchange;

@@ -1,0 +1,95 @@
+#include "comm/nccl/plugin/real_cuda_api.h"
+
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain::comm {
+namespace {
+
+CudaResult Result(cudaError_t error) { return static_cast<CudaResult>(error); }
+cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t Native(CudaEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
+
+std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+class Real final : public CudaApi {
+ public:
+  std::string Description() override {
+    int runtime = 0;
+    int driver = 0;
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)cudaDriverGetVersion(&driver);
+    return absl::StrCat("CUDA runtime ", Version(runtime), ", driver ",
+                        driver == 0 ? "none" : Version(driver));
+  }
+  std::string ErrorString(CudaResult result) override {
+    const auto error = static_cast<cudaError_t>(result);
+    return absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error));
+  }
+  CudaResult DeviceCount(int* count) override { return Result(cudaGetDeviceCount(count)); }
+  CudaResult SetDevice(int device) override { return Result(cudaSetDevice(device)); }
+  CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
+    return Result(cudaMemGetInfo(free_bytes, total_bytes));
+  }
+
+  CudaResult StreamCreate(CudaStream** stream, bool high_priority) override {
+    int lowest = 0;
+    int highest = 0;
+    if (const cudaError_t error = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+        error != cudaSuccess) {
+      return Result(error);
+    }
+    return Result(cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream),
+                                               cudaStreamNonBlocking,
+                                               high_priority ? highest : lowest));
+  }
+  CudaResult StreamDestroy(CudaStream* stream) override {
+    return Result(cudaStreamDestroy(Native(stream)));
+  }
+  CudaResult StreamSynchronize(CudaStream* stream) override {
+    return Result(cudaStreamSynchronize(Native(stream)));
+  }
+  CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) override {
+    return Result(cudaStreamWaitEvent(Native(stream), Native(event), 0));
+  }
+
+  CudaResult EventCreate(CudaEvent** event, bool timing) override {
+    return Result(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
+                                           timing ? cudaEventDefault : cudaEventDisableTiming));
+  }
+  CudaResult EventDestroy(CudaEvent* event) override {
+    return Result(cudaEventDestroy(Native(event)));
+  }
+  CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override {
+    return Result(cudaEventRecord(Native(event), Native(stream)));
+  }
+  CudaResult EventQuery(CudaEvent* event) override { return Result(cudaEventQuery(Native(event))); }
+  CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override {
+    return Result(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
+  }
+
+  CudaResult CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) override {
+    return Result(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Native(stream)));
+  }
+  CudaResult FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) override {
+    return Result(cudaMemsetAsync(data, value, bytes, Native(stream)));
+  }
+  CudaResult MallocDevice(void** data, size_t bytes) override {
+    return Result(cudaMalloc(data, bytes));
+  }
+  CudaResult FreeDevice(void* data) override { return Result(cudaFree(data)); }
+  CudaResult MallocPinned(void** data, size_t bytes) override {
+    return Result(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
+  }
+  CudaResult FreePinned(void* data) override { return Result(cudaFreeHost(data)); }
+};
+
+}  // namespace
+
+CudaApi* RealCuda() {
+  static Real* const api = new Real;
+  return api;
+}
+
+}  // namespace dtrain::comm

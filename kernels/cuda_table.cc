@@ -1,0 +1,27 @@
+#include "kernels/cuda_table.h"
+
+// Compiled into the CUDA plugin, which finds it by this name.
+extern "C" const void* dtrain_cuda_kernel_table() {
+  using namespace dtrain::kernels;  // NOLINT: the table names every kernel.
+  static const CudaKernelTable table = {
+      .adamw_set_clip = AdamWSetClipCuda,
+      .adamw = AdamWCuda,
+      .adamw_bf16_grad = AdamWCudaBf16Grad,
+      .block_square_sums = BlockSquareSumsCuda,
+      .block_square_sums_bf16 = BlockSquareSumsCuda,
+      .tree_sum = TreeSumCuda,
+      .copy = CopyCuda,
+      .scale = ScaleCuda,
+      .accumulate = AccumulateCuda,
+      .fill = FillCuda,
+      .rmsnorm_forward = RmsNormForwardCuda,
+      .rmsnorm_forward_bf16 = RmsNormForwardCuda,
+      .rmsnorm_backward = RmsNormBackwardCuda,
+      .rmsnorm_backward_bf16 = RmsNormBackwardCuda,
+      .swiglu_forward = SwiGluForwardCuda,
+      .swiglu_forward_bf16 = SwiGluForwardCuda,
+      .swiglu_backward = SwiGluBackwardCuda,
+      .swiglu_backward_bf16 = SwiGluBackwardCuda,
+  };
+  return &table;
+}

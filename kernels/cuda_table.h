@@ -1,0 +1,46 @@
+// The CUDA kernels as a table of function pointers, so that a program reaches them through the CUDA
+// plugin (opened on demand) and links no CUDA library itself.
+//
+// A null table means that no plugin is open. Entries are the functions of the op headers; see there
+// for shapes and errors.
+#pragma once
+
+#include "kernels/adamw.h"
+#include "kernels/flat.h"
+#include "kernels/grad_norm.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/swiglu.h"
+
+namespace dtrain::kernels {
+
+struct CudaKernelTable {
+  decltype(&AdamWSetClipCuda) adamw_set_clip;
+  decltype(&AdamWCuda) adamw;
+  decltype(&AdamWCudaBf16Grad) adamw_bf16_grad;
+
+  absl::Status (*block_square_sums)(const float*, int64_t, int64_t, double*, CudaStream);
+  absl::Status (*block_square_sums_bf16)(const BFloat16*, int64_t, int64_t, double*, CudaStream);
+  decltype(&TreeSumCuda) tree_sum;
+
+  decltype(&CopyCuda) copy;  // Converts between element types.
+  decltype(&ScaleCuda) scale;
+  decltype(&AccumulateCuda) accumulate;
+  decltype(&FillCuda) fill;
+
+  absl::Status (*rmsnorm_forward)(const RmsNormForwardArgs<float>&, CudaStream);
+  absl::Status (*rmsnorm_forward_bf16)(const RmsNormForwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*rmsnorm_backward)(const RmsNormBackwardArgs<float>&, CudaStream);
+  absl::Status (*rmsnorm_backward_bf16)(const RmsNormBackwardArgs<BFloat16>&, CudaStream);
+
+  absl::Status (*swiglu_forward)(const SwiGluForwardArgs<float>&, CudaStream);
+  absl::Status (*swiglu_forward_bf16)(const SwiGluForwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*swiglu_backward)(const SwiGluBackwardArgs<float>&, CudaStream);
+  absl::Status (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>&, CudaStream);
+};
+
+// The table behind the opaque pointer that the plugin gives (comm::Plugin::kernel_table()).
+inline const CudaKernelTable* AsCudaKernelTable(const void* table) {
+  return static_cast<const CudaKernelTable*>(table);
+}
+
+}  // namespace dtrain::kernels

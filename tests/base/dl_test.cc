@@ -1,0 +1,208 @@
+// The wrappers of optional libraries: a missing library is a clear error, a driver's refusals
+// surface with its words, and what a device does not support is left out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/dl/dynamic_library.h"
+#include "base/dl/nvml.h"
+#include "base/dl/verbs.h"
+#include "base/mapped_libraries.h"
+
+namespace dtrain {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// NVML with two GPUs joined by two links; `failing` names the call that gives kGpuIsLost.
+struct FakeNvml {
+  static inline const char* failing = "";
+  static inline int shutdowns = 0;
+  static nvml::Return Give(const char* call) {
+    return std::strcmp(failing, call) == 0 ? nvml::kGpuIsLost : nvml::kSuccess;
+  }
+  static intptr_t Index(nvml::Device* device) { return reinterpret_cast<intptr_t>(device) - 1; }
+
+  static nvml::Functions Functions() {
+    nvml::Functions f = {};
+    f.init = [] { return Give("init"); };
+    f.shutdown = [] {
+      ++shutdowns;
+      return nvml::kSuccess;
+    };
+    f.error_string = [](nvml::Return result) {
+      return result == nvml::kGpuIsLost ? "GPU is lost" : "ok";
+    };
+    f.system_get_driver_version = [](char* text, unsigned length) {
+      std::snprintf(text, length, "580.65.06");
+      return Give("driver");
+    };
+    f.device_get_count = [](unsigned* count) {
+      *count = 2;
+      return Give("count");
+    };
+    f.device_get_handle_by_index = [](unsigned index, nvml::Device** device) {
+      *device = reinterpret_cast<nvml::Device*>(static_cast<intptr_t>(index) + 1);
+      return Give("handle");
+    };
+    f.device_get_name = [](nvml::Device*, char* text, unsigned length) {
+      std::snprintf(text, length, "NVIDIA H100 80GB HBM3");
+      return Give("name");
+    };
+    f.device_get_uuid = [](nvml::Device* device, char* text, unsigned length) {
+      std::snprintf(text, length, "GPU-%d", static_cast<int>(Index(device)));
+      return Give("uuid");
+    };
+    f.device_get_pci_info = [](nvml::Device* device, nvml::PciInfo* info) {
+      std::snprintf(info->bus_id, sizeof(info->bus_id), "00000000:%sB:00.0",
+                    Index(device) == 0 ? "1" : "4");
+      return Give("pci");
+    };
+    f.device_get_memory_info = [](nvml::Device*, nvml::Memory* memory) {
+      memory->total = 80ULL << 30;
+      memory->free = 79ULL << 30;
+      return Give("memory");
+    };
+    f.device_get_nvlink_state = [](nvml::Device*, unsigned link, nvml::EnableState* state) {
+      *state = link == 1 ? nvml::kDisabled : nvml::kEnabled;
+      return link < 3 ? nvml::kSuccess : nvml::kInvalidArgument;
+    };
+    f.device_get_nvlink_remote_pci_info = [](nvml::Device* device, unsigned, nvml::PciInfo* info) {
+      std::snprintf(info->bus_id, sizeof(info->bus_id), "00000000:%sB:00.0",
+                    Index(device) == 0 ? "4" : "1");
+      return Give("remote");
+    };
+    return f;
+  }
+};
+
+TEST(DynamicLibrary, AMissingLibraryIsNotFoundAndListsWhatWasTried) {
+  const auto library = DynamicLibrary::Open({"libdoes-not-exist.so.7", "libnor-this.so"});
+  EXPECT_EQ(library.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(library.status().message()),
+              testing::AllOf(HasSubstr("libdoes-not-exist.so.7"), HasSubstr("libnor-this.so")));
+}
+
+TEST(DynamicLibrary, AMissingSymbolNamesTheSymbolAndTheLibrary) {
+  const auto library = DynamicLibrary::Open({"libm.so.6"});
+  ASSERT_TRUE(library.ok()) << library.status();
+  double (*cosine)(double) = nullptr;
+  ASSERT_TRUE(library->Bind("cos", &cosine).ok());
+  EXPECT_EQ(cosine(0), 1.0);
+  const absl::Status missing = library->Bind("no_such_symbol", &cosine);
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()),
+              testing::AllOf(HasSubstr("no_such_symbol"), HasSubstr("libm.so.6")));
+}
+
+TEST(Nvml, ReadsGpusAndTheirActiveLinks) {
+  FakeNvml::failing = "";
+  auto library = Nvml::Over(FakeNvml::Functions());
+  ASSERT_TRUE(library.ok()) << library.status();
+  EXPECT_EQ(*(*library)->DriverVersion(), "580.65.06");
+  const auto gpus = (*library)->Gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  ASSERT_EQ(gpus->size(), 2U);
+  EXPECT_EQ((*gpus)[0].pci, "0000:1b:00.0");
+  EXPECT_EQ((*gpus)[0].name, "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ((*gpus)[0].memory_total_bytes, 80ULL << 30);
+  EXPECT_EQ((*gpus)[1].uuid, "GPU-1");
+  ASSERT_EQ((*gpus)[0].links.size(), 2U) << "link 1 is down, links above 2 do not exist";
+  EXPECT_EQ((*gpus)[0].links[1].link, 2U);
+  EXPECT_EQ((*gpus)[0].links[1].remote_pci, "0000:4b:00.0");
+  const int before = FakeNvml::shutdowns;
+  library->reset();
+  EXPECT_EQ(FakeNvml::shutdowns, before + 1);
+}
+
+TEST(Nvml, EachFailingCallIsNamedWithTheGpu) {
+  for (const char* const call : {"handle", "name", "uuid", "pci"}) {
+    FakeNvml::failing = call;
+    const auto gpus = (*Nvml::Over(FakeNvml::Functions()))->Gpus();
+    EXPECT_EQ(gpus.status().code(), absl::StatusCode::kUnavailable) << call;
+    EXPECT_THAT(std::string(gpus.status().message()),
+                testing::AllOf(HasSubstr("of GPU 0"), HasSubstr("GPU is lost")));
+  }
+  FakeNvml::failing = "init";
+  EXPECT_THAT(std::string(Nvml::Over(FakeNvml::Functions()).status().message()),
+              HasSubstr("nvmlInit_v2: GPU is lost"));
+  for (const char* const optional : {"memory", "remote"}) {
+    FakeNvml::failing = optional;
+    const auto gpus = (*Nvml::Over(FakeNvml::Functions()))->Gpus();
+    ASSERT_TRUE(gpus.ok()) << gpus.status();
+    EXPECT_EQ(gpus->size(), 2U);
+  }
+  FakeNvml::failing = "";
+}
+
+TEST(Nvml, WithoutADriverTheErrorNamesTheLibraryOrNvmlsReason) {
+  const auto library = Nvml::Open();
+  if (library.ok()) {
+    EXPECT_TRUE((*library)->Gpus().ok());  // A machine with a driver: it must then work.
+    return;
+  }
+  EXPECT_THAT(std::string(library.status().message()),
+              testing::AnyOf(HasSubstr("libnvidia-ml.so.1"), HasSubstr("nvmlInit_v2")));
+}
+
+TEST(Verbs, OpensWhereTheLibraryIsInstalledAndSaysSoWhereNot) {
+  const auto verbs = Verbs::Open();
+  if (!verbs.ok()) {
+    EXPECT_EQ(verbs.status().code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(verbs.status().message()), HasSubstr("libibverbs"));
+    return;
+  }
+  EXPECT_NE((*verbs)->functions().create_qp, nullptr);
+  EXPECT_EQ(*Verbs::Open(), *verbs) << "opened once";
+}
+
+TEST(Verbs, ListsDevicesAndTakesAKernelWithoutRdmaForNone) {
+  VerbsFunctions functions;
+  static ibv_device* devices[3] = {};
+  static int freed = 0;
+  functions.get_device_list = [](int* count) {
+    devices[0] = reinterpret_cast<ibv_device*>(1);
+    devices[1] = reinterpret_cast<ibv_device*>(2);
+    *count = 2;
+    return devices;
+  };
+  functions.free_device_list = [](ibv_device**) { ++freed; };
+  functions.get_device_name = [](ibv_device* device) {
+    return device == reinterpret_cast<ibv_device*>(1) ? "mlx5_0" : "mlx5_1";
+  };
+  EXPECT_THAT(*Verbs(functions).DeviceNames(), ElementsAre("mlx5_0", "mlx5_1"));
+  EXPECT_EQ(freed, 1);
+  functions.get_device_list = [](int*) -> ibv_device** {
+    errno = ENOSYS;
+    return nullptr;
+  };
+  EXPECT_TRUE(Verbs(functions).DeviceNames()->empty());
+  functions.get_device_list = [](int*) -> ibv_device** {
+    errno = EPERM;
+    return nullptr;
+  };
+  EXPECT_EQ(Verbs(functions).DeviceNames().status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(MappedLibraries, AreReadFromMapsOnceEachAndSorted) {
+  const auto found = LibrariesInMaps(
+      "7f1-7f2 r-xp 00000000 08:01 12  /lib/libz.so.1\n"
+      "7f2-7f3 rw-p 00000000 08:01 12  /lib/libz.so.1\n"
+      "7f3-7f4 r--p 00000000 08:01 13  /opt/a b/libcudart.so.13\n"
+      "7f4-7f5 rw-p 00000000 00:00 0   [stack]\n"
+      "7f5-7f6 rw-s 00000000 00:01 9   /dev/shm/x\n");
+  EXPECT_THAT(found, ElementsAre("/lib/libz.so.1", "/opt/a b/libcudart.so.13"));
+  EXPECT_TRUE(IsCudaLibrary(found[1]));
+  EXPECT_FALSE(IsCudaLibrary(found[0]));
+  const auto own = MappedLibraries();
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_THAT(*own, Contains(HasSubstr("libc.so.6")));
+}
+
+}  // namespace
+}  // namespace dtrain

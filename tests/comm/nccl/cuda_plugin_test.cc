@@ -1,0 +1,44 @@
+// The CUDA plugin as built: it loads on every machine, with or without a driver.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/mapped_libraries.h"
+#include "comm/nccl/plugin.h"
+
+namespace dtrain::comm {
+namespace {
+
+Plugin& BuiltPlugin() {
+  static auto plugin = OpenCudaPluginIn({DTRAIN_BUILT_PLUGIN_FOLDER});
+  EXPECT_TRUE(plugin.ok()) << plugin.status();
+  return *plugin;
+}
+
+TEST(CudaPlugin, LoadsWithoutADriverAndSaysWhetherThereIsAGpu) {
+  Plugin& plugin = BuiltPlugin();
+  EXPECT_THAT(plugin.cuda().Description(), testing::HasSubstr("CUDA runtime 1"));
+  EXPECT_NE(plugin.kernel_table(), nullptr);
+  const auto count = plugin.DeviceCount();
+  if (!count.ok()) {
+    EXPECT_EQ(count.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(count.status().message()),
+                testing::HasSubstr("no GPU can be used: cuda"));
+  }
+}
+
+TEST(CudaPlugin, OpensNcclWhereTheBuildFoundIt) {
+  const auto seams = BuiltPlugin().seams();
+  if (!seams.ok()) {  // Only where no NCCL is installed beside nccl.h.
+    EXPECT_THAT(std::string(seams.status().message()),
+                testing::HasSubstr("NCCL could not be loaded"));
+    return;
+  }
+  int version = 0;
+  EXPECT_EQ(seams->nccl->GetVersion(&version), NcclResult::kSuccess);
+  EXPECT_GE(version, 21900);
+  EXPECT_THAT(seams->nccl->Description(), testing::HasSubstr("libnccl.so"));
+  EXPECT_NE(seams->kernels.sum_of_squares, nullptr);
+}
+
+}  // namespace
+}  // namespace dtrain::comm

@@ -1,0 +1,46 @@
+// Ranks as forked processes over one fake fabric, for the tests of the NCCL group.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/fake/fake_cuda.h"
+#include "comm/nccl/fake/fake_fabric.h"
+#include "comm/nccl/fake/fake_kernels.h"
+#include "comm/nccl/fake/fake_nccl.h"
+#include "comm/nccl/fake/fake_store.h"
+#include "comm/nccl/nccl_group.h"
+
+namespace dtrain::comm {
+
+// What one rank's process has. Members are destroyed in reverse order: the fakes end what hangs.
+struct FakeRank {
+  FakeRank(FakeFabric* fabric, FakeStore* store, int rank, int size, FakeNcclFaults faults);
+
+  // The group of all ranks; fails the test when it cannot be made.
+  std::unique_ptr<NcclGroup> MakeGroup();
+  absl::StatusOr<std::unique_ptr<NcclGroup>> TryMakeGroup();
+  // Device memory of `bytes`, freed with the fake.
+  void* Allocate(size_t bytes);
+  // Fails the test when NCCL or CUDA was used wrongly or a handle is left.
+  void ExpectClean();
+
+  int rank;
+  int size;
+  FakeStore* store;
+  FakeCuda cuda;
+  FakeNccl nccl;
+  NcclGroupOptions options;  // Timeouts generous; tests of timeouts shorten them.
+  std::vector<void*> allocated;
+};
+
+using RankBody = std::function<void(FakeRank&)>;
+
+// Runs `body` in `size` forked processes, each with its own fakes over one fabric, and fails the
+// test for each that has a failure, crashes, or is not done after a minute (it is killed).
+void RunRanks(int size, const RankBody& body,
+              const std::function<FakeNcclFaults(int rank)>& faults = {});
+
+}  // namespace dtrain::comm

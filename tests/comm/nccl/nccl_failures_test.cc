@@ -1,0 +1,300 @@
+// How the NCCL group ends when ranks disagree, NCCL reports an error, a rank is gone or someone
+// aborts: with a report that names what is known, within its bound, and with nothing left behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/comm/nccl/forked_ranks.h"
+
+namespace dtrain::comm {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+constexpr size_t kCount = 5000;
+
+Buffer MakeBuffer(FakeRank& self, size_t count = kCount) {
+  return {self.Allocate(count * sizeof(float)),
+          count * sizeof(float),
+          DType::kFloat32,
+          {DeviceKind::kCuda, 0}};
+}
+
+// The status of `work`, which must come within `bound`.
+absl::Status EndOf(const absl::StatusOr<Work>& work, absl::Duration bound) {
+  if (!work.ok()) {
+    return work.status();
+  }
+  const absl::Time start = absl::Now();
+  const absl::Status status = work->Wait(Deadline::After(bound));
+  EXPECT_LT(absl::Now() - start, bound);
+  return status;
+}
+
+void ExpectBroken(NcclGroup& group, FakeRank& self) {
+  const auto later = group.AllReduce(MakeBuffer(self), ReduceOp::kSum);
+  EXPECT_EQ(later.status().code(), absl::StatusCode::kAborted) << later.status();
+}
+
+TEST(NcclFailures, ARankThatStaysAwayIsNamedAtTheDeadline) {
+  RunRanks(3, [](FakeRank& self) {
+    self.options.group.timeout = absl::Seconds(3);
+    auto group = self.MakeGroup();
+    CollectiveOptions options;
+    options.name = "bucket 7";
+    if (self.rank != 1) {
+      auto work = group->AllReduce(MakeBuffer(self), ReduceOp::kSum, options);
+      const absl::Status status = EndOf(work, absl::Seconds(30));
+      // The first to see the deadline tells the other, which then ends with Aborted.
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("did not arrive: rank 1"), HasSubstr("bucket 7"),
+                        HasSubstr("all_reduce of 5000 fp32 (sum)"), HasSubstr("3s")));
+      ExpectBroken(*group, self);
+      EXPECT_EQ(self.nccl.aborts(), 1);
+    } else {
+      // Until its peers gave up, so that it cannot look like a rank that died.
+      (void)self.store->Get("nccl/world/0/abort", Deadline::After(absl::Seconds(50)));
+    }
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, RanksThatDisagreeHangAndTheReportShowsBothCalls) {
+  RunRanks(2, [](FakeRank& self) {
+    self.options.group.timeout = absl::Seconds(3);
+    auto group = self.MakeGroup();
+    const size_t count = self.rank == 0 ? 1000 : 999;
+    const absl::Status status =
+        EndOf(group->AllReduce(MakeBuffer(self, count), ReduceOp::kSum), absl::Seconds(30));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status)) << status;
+    EXPECT_THAT(
+        std::string(status.message()),
+        AllOf(HasSubstr("the ranks disagree"), HasSubstr("1000 fp32"), HasSubstr("999 fp32")));
+    ExpectBroken(*group, self);
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, OneHungCollectiveEndsTheOthersBehindItToo) {
+  const auto faults = [](int rank) {
+    FakeNcclFaults injected;
+    injected.hanging_operation = rank == 0 ? 1 : -1;
+    return injected;
+  };
+  RunRanks(
+      2,
+      [](FakeRank& self) {
+        self.options.group.timeout = absl::Seconds(3);
+        auto group = self.MakeGroup();
+        auto first = group->AllReduce(MakeBuffer(self), ReduceOp::kSum);
+        auto second = group->AllReduce(MakeBuffer(self), ReduceOp::kSum);
+        auto third = group->AllReduce(MakeBuffer(self), ReduceOp::kSum);
+        EXPECT_TRUE(EndOf(first, absl::Seconds(30)).ok());
+        const absl::Status status = EndOf(second, absl::Seconds(30));
+        EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status)) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("every rank arrived"));
+        EXPECT_FALSE(EndOf(third, absl::Seconds(30)).ok());
+        group.reset();
+        self.ExpectClean();
+      },
+      faults);
+}
+
+TEST(NcclFailures, AnAsynchronousErrorAbortsWithinSecondsOnEveryRank) {
+  const auto faults = [](int rank) {
+    FakeNcclFaults injected;
+    injected.async_error_after = rank == 0 ? 2 : -1;
+    return injected;
+  };
+  RunRanks(
+      2,
+      [](FakeRank& self) {
+        // The deadline is far: only the error, and rank 0's word of it, can end this.
+        auto group = self.MakeGroup();
+        absl::Status status;
+        for (int i = 0; i < 3 && status.ok(); ++i) {
+          status = EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
+          EXPECT_EQ(status.ok(), i < 2) << i << " " << status;
+        }
+        EXPECT_EQ(status.code(), self.rank == 0 ? status.code() : absl::StatusCode::kAborted);
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr("remote process exited or there was a network error"));
+        if (self.rank == 1) {
+          EXPECT_THAT(std::string(status.message()), HasSubstr("a peer gave up: rank 0"));
+        }
+        group.reset();
+        self.ExpectClean();
+      },
+      faults);
+}
+
+TEST(NcclFailures, AbortFromAnotherThreadEndsAWaitHereAndAtThePeer) {
+  RunRanks(2, [](FakeRank& self) {
+    auto group = self.MakeGroup();
+    absl::StatusOr<Work> work = Work();
+    if (self.rank == 1) {
+      work = group->AllReduce(MakeBuffer(self), ReduceOp::kSum);  // Rank 0 never joins.
+      EXPECT_THAT(std::string(EndOf(work, absl::Seconds(30)).message()),
+                  HasSubstr("rank 0: NCCL group world (epoch 0, rank 0 of 2): aborted: a test"));
+    } else {
+      CudaStream* compute = nullptr;
+      work = group->Receive(MakeBuffer(self), 1);  // Never sent.
+      std::thread other([&] { group->Abort("a test"); });
+      const absl::Status status = EndOf(work, absl::Seconds(30));
+      other.join();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+      EXPECT_THAT(std::string(status.message()), HasSubstr("aborted: a test"));
+      EXPECT_EQ(compute, nullptr);
+    }
+    ExpectBroken(*group, self);
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, AKilledRankIsNamedByTheOthers) {
+  FakeFabric fabric;
+  FakeStore store;
+  const pid_t victim = fork();
+  ASSERT_GE(victim, 0);
+  if (victim == 0) {
+    FakeRank self(&fabric, &store, 1, 2, {});
+    auto group = self.MakeGroup();
+    raise(SIGKILL);
+  }
+  FakeRank self(&fabric, &store, 0, 2, {});
+  self.options.group.timeout = absl::Seconds(3);
+  auto group = self.MakeGroup();
+  const absl::Status status =
+      EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
+  group.reset();
+  self.ExpectClean();
+  int ended = 0;
+  EXPECT_EQ(waitpid(victim, &ended, 0), victim);
+  EXPECT_TRUE(WIFSIGNALED(ended));
+}
+
+TEST(NcclFailures, InitialisationNamesTheRankThatDidNotCome) {
+  RunRanks(3, [](FakeRank& self) {
+    if (self.rank == 2) {
+      return;
+    }
+    self.options.group.connect_timeout = absl::Seconds(2);
+    const auto group = self.TryMakeGroup();
+    EXPECT_EQ(group.status().code(), absl::StatusCode::kDeadlineExceeded) << group.status();
+    EXPECT_THAT(std::string(group.status().message()),
+                AllOf(HasSubstr("did not come: rank 2"), HasSubstr("2s"), HasSubstr("of 3")));
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, AnInitialisationThatHangsInNcclSaysSo) {
+  const auto faults = [](int) {
+    FakeNcclFaults injected;
+    injected.init_hangs = true;
+    return injected;
+  };
+  RunRanks(
+      2,
+      [](FakeRank& self) {
+        self.options.group.connect_timeout = absl::Seconds(2);
+        const auto group = self.TryMakeGroup();
+        EXPECT_EQ(group.status().code(), absl::StatusCode::kDeadlineExceeded) << group.status();
+        EXPECT_THAT(std::string(group.status().message()),
+                    AllOf(HasSubstr("in progress"), HasSubstr("NCCL_SOCKET_IFNAME")));
+        self.ExpectClean();
+      },
+      faults);
+}
+
+TEST(NcclFailures, AGroupDestroyedWithWorkUnderWayFinishesItWithAborted) {
+  RunRanks(2, [](FakeRank& self) {
+    auto group = self.MakeGroup();
+    if (self.rank == 0) {
+      auto work = group->Receive(MakeBuffer(self), 1);  // Never sent.
+      const absl::Time start = absl::Now();
+      group.reset();
+      EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+      EXPECT_EQ(work->Wait(Deadline::After(absl::Seconds(1))).code(), absl::StatusCode::kAborted);
+    }
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+// The fake is itself checked: a test that passes because the fake looks away proves nothing.
+TEST(FakeNccl, NoticesEachWrongUse) {
+  FakeFabric fabric;
+  FakeCuda cuda;
+  FakeNccl nccl(&fabric, &cuda);
+  NcclUniqueId id = {};
+  ASSERT_EQ(nccl.GetUniqueId(&id), NcclResult::kSuccess);
+  NcclComm* comm = nullptr;
+  ASSERT_EQ(nccl.CommInitRankConfig(&comm, 1, id, 0, "x"), NcclResult::kInProgress);
+  void* device = nullptr;
+  ASSERT_EQ(cuda.MallocDevice(&device, 64), CudaResult::kSuccess);
+  const auto reduce = [&](void* data) {
+    return nccl.AllReduce(data, data, 4, NcclDType::kFloat32, NcclReduceOp::kSum, comm, nullptr);
+  };
+  EXPECT_EQ(reduce(device), NcclResult::kInvalidUsage);
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("busy or not ready")));
+  NcclResult state = NcclResult::kInProgress;
+  while (state == NcclResult::kInProgress) {
+    ASSERT_EQ(nccl.CommGetAsyncError(comm, &state), NcclResult::kSuccess);
+  }
+  float host[4] = {};
+  EXPECT_EQ(reduce(host), NcclResult::kInvalidUsage);
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("not the device's")));
+  EXPECT_EQ(reduce(static_cast<char*>(device) + 56), NcclResult::kInvalidUsage);  // Past the end.
+  void* handle = nullptr;
+  EXPECT_EQ(nccl.CommRegister(comm, device, 64, &handle), NcclResult::kSuccess);
+  EXPECT_EQ(nccl.GroupEnd(), NcclResult::kInvalidUsage);
+  EXPECT_EQ(nccl.CommDestroy(comm), NcclResult::kSuccess);
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("CommDestroy before CommFinalize")));
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("CommDestroy with registered buffers")));
+  EXPECT_EQ(reduce(device), NcclResult::kInvalidUsage);
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("does not exist")));
+}
+
+TEST(FakeNccl, NoticesASecondThreadOnACommunicator) {
+  FakeFabric fabric;
+  FakeCuda cuda;
+  FakeNcclFaults quiet;
+  quiet.polls_in_progress = 0;
+  FakeNccl nccl(&fabric, &cuda, quiet);
+  NcclUniqueId id = {};
+  ASSERT_EQ(nccl.GetUniqueId(&id), NcclResult::kSuccess);
+  NcclComm* comm = nullptr;
+  ASSERT_EQ(nccl.CommInitRankConfig(&comm, 1, id, 0, "x"), NcclResult::kInProgress);
+  std::atomic<bool> stop{false};
+  const auto poll = [&] {
+    NcclResult state = NcclResult::kSuccess;
+    while (!stop) {
+      (void)nccl.CommGetAsyncError(comm, &state);
+    }
+  };
+  std::thread first(poll);
+  std::thread second(poll);
+  const Deadline deadline = Deadline::After(absl::Seconds(30));
+  while (nccl.violations().empty() && !deadline.Expired()) {
+    std::this_thread::yield();
+  }
+  stop = true;
+  first.join();
+  second.join();
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("another thread")));
+}
+
+}  // namespace
+}  // namespace dtrain::comm
