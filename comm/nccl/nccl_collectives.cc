@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "comm/call.h"
 #include "comm/nccl/nccl_call.h"
 #include "comm/nccl/nccl_group.h"
 #include "comm/nccl/nccl_status.h"

@@ -59,18 +59,4 @@ bool IsFloating(DType dtype) {
          dtype == DType::kFloat64;
 }
 
-absl::string_view ReduceOpName(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kAverage:
-      return "average";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-  }
-  return "?";
-}
-
 }  // namespace dtrain::comm

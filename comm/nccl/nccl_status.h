@@ -19,7 +19,5 @@ absl::Status CudaStatus(CudaApi& api, CudaResult result, absl::string_view what)
 
 absl::StatusOr<NcclDType> ToNcclDType(DType dtype);
 bool IsFloating(DType dtype);
-// "sum", "average", "max", "min".
-absl::string_view ReduceOpName(ReduceOp op);
 
 }  // namespace dtrain::comm
