@@ -42,7 +42,7 @@ template <class T>
   T expected;
   testing::Assign(expected, exact);
   if (std::isnan(exact) ? std::isnan(got(i))
-                        : std::memcmp(&expected, got.get() + i, sizeof(T)) == 0) {
+                        : testing::SameBytes(&expected, got.get() + i, sizeof(T))) {
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure() << "element " << i << " is " << got(i) << ", not " << exact;

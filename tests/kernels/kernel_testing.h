@@ -53,6 +53,7 @@ struct Split {
     const int64_t chunk = grain * grains;
     const int64_t chunks = (count + chunk - 1) / chunk;
     std::vector<std::thread> pool;
+    pool.reserve(static_cast<size_t>(threads));
     for (int t = 0; t < threads; ++t) {
       pool.emplace_back([&, t] {
         for (int64_t c = chunks - 1 - t; c >= 0; c -= threads) {
@@ -81,6 +82,11 @@ inline float ToF(Float16 x) { return ToFloat(x); }
 inline void Assign(float& to, float x) { to = x; }
 inline void Assign(BFloat16& to, float x) { to = ToBFloat16(x); }
 inline void Assign(Float16& to, float x) { to = ToFloat16(x); }
+
+// Bits, not values: NaN equals itself and -0 is not 0.
+inline bool SameBytes(const void* a, const void* b, size_t bytes) {
+  return std::memcmp(a, b, bytes) == 0;
+}
 
 // `n` values that start `shift` elements into their allocation, so that they are unaligned.
 template <class T>
@@ -111,11 +117,10 @@ class Buffer {
     T guard;
     Assign(guard, 77.0F);
     return std::all_of(data_.end() - kGuard, data_.end(),
-                       [&](const T& value) { return std::memcmp(&value, &guard, sizeof(T)) == 0; });
+                       [&](const T& value) { return SameBytes(&value, &guard, sizeof(T)); });
   }
   bool SameBits(const Buffer& other) const {
-    return n_ == other.n_ &&
-           std::memcmp(get(), other.get(), static_cast<size_t>(n_) * sizeof(T)) == 0;
+    return n_ == other.n_ && SameBytes(get(), other.get(), static_cast<size_t>(n_) * sizeof(T));
   }
 
  private:

@@ -209,7 +209,8 @@ TYPED_TEST(RmsNorm, WritesPastTheCachesTheSameBits) {
   for (const int64_t row : {int64_t{0}, int64_t{17}, rows - 1}) {
     std::copy_n(many.x.get() + row * 1001, 1001, one.x.get());
     one.Forward(false, SerialFor);
-    EXPECT_EQ(std::memcmp(one.y.get(), many.y.get() + row * 1001, 1001 * sizeof(TypeParam)), 0);
+    EXPECT_TRUE(
+        testing::SameBytes(one.y.get(), many.y.get() + row * 1001, 1001 * sizeof(TypeParam)));
   }
 }
 

@@ -104,9 +104,9 @@ TYPED_TEST(SwiGlu, WritesPastTheCachesTheSameBits) {
   std::copy_n(large.dout.get() + n - 5'000, 5'000, small.dout.get());
   small.Run(SerialFor);
   const size_t bytes = 5'000 * sizeof(TypeParam);
-  EXPECT_EQ(std::memcmp(small.out.get(), large.out.get() + n - 5'000, bytes), 0);
-  EXPECT_EQ(std::memcmp(small.dgate.get(), large.dgate.get() + n - 5'000, bytes), 0);
-  EXPECT_EQ(std::memcmp(small.dup.get(), large.dup.get() + n - 5'000, bytes), 0);
+  EXPECT_TRUE(testing::SameBytes(small.out.get(), large.out.get() + n - 5'000, bytes));
+  EXPECT_TRUE(testing::SameBytes(small.dgate.get(), large.dgate.get() + n - 5'000, bytes));
+  EXPECT_TRUE(testing::SameBytes(small.dup.get(), large.dup.get() + n - 5'000, bytes));
 }
 
 TYPED_TEST(SwiGlu, WorksInPlace) {
