@@ -150,7 +150,7 @@ def learning_rate(config, step):
     p = config["scheduler"]["params"]
     warmup, total = max(2, p["warmup_num_steps"]), p["total_num_steps"]
     if step == 0:
-        return base * p.get("warmup_min_ratio", 0.0)
+        return 0.0  # The scheduler steps after the optimizer and starts from nothing.
     n = step - 1
     if n < warmup:
         r0 = p.get("warmup_min_ratio", 0.0)

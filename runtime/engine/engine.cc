@@ -95,6 +95,11 @@ struct Engine::Impl {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
                                                        EngineOptions options) {
+  if (!job.config().optimizer().decoupled) {
+    return absl::UnimplementedError(
+        "optimizer.params.adam_w_mode false (L2 in the gradient) is not supported; remove it for "
+        "AdamW's decoupled weight decay");
+  }
   auto impl = std::make_unique<Impl>(job, model);
   EngineState& state = impl->state;
   state.options = std::move(options);

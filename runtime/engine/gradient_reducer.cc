@@ -25,8 +25,8 @@ class GradientReducer::Hook final : public torch::autograd::PostAccumulateGradHo
   size_t index_;
 };
 
-GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, int64_t bucket_elements)
-    : group_(group), flat_(flat), bucket_elements_(bucket_elements) {}
+GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options)
+    : group_(group), flat_(flat), options_(options) {}
 
 GradientReducer::~GradientReducer() {
   for (const at::Tensor& parameter : flat_.parameters()) {
@@ -36,15 +36,15 @@ GradientReducer::~GradientReducer() {
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::Group& group,
                                                                          FlatParameters& flat,
-                                                                         int64_t bucket_elements) {
-  auto reducer =
-      std::unique_ptr<GradientReducer>(new GradientReducer(group, flat, bucket_elements));
+                                                                         ReducerOptions options) {
+  auto reducer = std::unique_ptr<GradientReducer>(new GradientReducer(group, flat, options));
   const size_t count = flat.parameters().size();
   reducer->filled_.assign(count, 0);
   reducer->ready_.assign(count, 0);
   reducer->readiness_order_.reserve(count);
-  DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(
-                                           flat.layout(), {.bucket_elements = bucket_elements}));
+  DT_ASSIGN_OR_RETURN(
+      const auto plan,
+      plan::BucketPlan::Create(flat.layout(), {.bucket_elements = options.bucket_elements}));
   reducer->UsePlan(plan);
   DT_ASSIGN_OR_RETURN(reducer->registration_, group.Register(flat.gradient_memory()));
   for (size_t i = 0; i < count; ++i) {
@@ -129,6 +129,7 @@ void GradientReducer::Launch(BucketState& state) {
       begin, static_cast<size_t>(bucket.elements()) * sizeof(float), DType::kFloat32, {}};
   comm::CollectiveOptions options;
   options.name = flat_.layout().entries()[static_cast<size_t>(bucket.first_entry)].name;
+  options.wire_bf16 = options_.wire_bf16;
   options.sum_of_squares = &state.sum_of_squares;
   auto work = group_.AllReduce(buffer, comm::ReduceOp::kSum, options);
   if (!work.ok()) {
@@ -189,9 +190,9 @@ absl::StatusOr<std::vector<int>> GradientReducer::RankZeroOrder() {
 
 absl::Status GradientReducer::AdoptReadinessOrder() {
   DT_ASSIGN_OR_RETURN(const std::vector<int> order, RankZeroOrder());
-  DT_ASSIGN_OR_RETURN(
-      const auto plan,
-      plan::BucketPlan::Create(flat_.layout(), {.bucket_elements = bucket_elements_}, order));
+  DT_ASSIGN_OR_RETURN(const auto plan,
+                      plan::BucketPlan::Create(
+                          flat_.layout(), {.bucket_elements = options_.bucket_elements}, order));
   UsePlan(plan);
   order_adopted_ = true;
   return absl::OkStatus();

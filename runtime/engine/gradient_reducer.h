@@ -20,12 +20,17 @@
 
 namespace dtrain {
 
+struct ReducerOptions {
+  int64_t bucket_elements = 0;
+  bool wire_bf16 = false;  // comm.wire_dtype: half the traffic, sums in fp32.
+};
+
 class GradientReducer {
  public:
   // Installs the hooks. REQUIRES: `group` and `flat` outlive this object.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(comm::Group& group,
                                                                  FlatParameters& flat,
-                                                                 int64_t bucket_elements);
+                                                                 ReducerOptions options);
   ~GradientReducer();
 
   // Before each backward; `last` starts the reductions.
@@ -56,7 +61,7 @@ class GradientReducer {
     bool launched = false;
   };
 
-  GradientReducer(comm::Group& group, FlatParameters& flat, int64_t bucket_elements);
+  GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options);
   void UsePlan(const plan::BucketPlan& plan);
   void OnGradient(size_t index);
   void LaunchReady();
@@ -65,7 +70,7 @@ class GradientReducer {
 
   comm::Group& group_;
   FlatParameters& flat_;
-  const int64_t bucket_elements_;
+  const ReducerOptions options_;
   std::unique_ptr<comm::Registration> registration_;
   std::vector<BucketState> buckets_;  // In launch order.
   std::vector<uint32_t> bucket_of_;   // By parameter.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -37,10 +38,20 @@ std::string RandomRunId() {
   return absl::StrFormat("%012x", MixBits(seed) >> 16);
 }
 
+// Whether the run took a step. One that died of a wrong path before the first has nothing to lose
+// and must not stand in the way of the corrected command.
+bool HoldsSteps(const std::string& path) {
+  constexpr size_t kMetricsBytesMax = size_t{1} << 30;
+  const auto metrics = ReadFile(absl::StrCat(path, "/metrics/rank-0.jsonl"), kMetricsBytesMax);
+  return FileExists(absl::StrCat(path, "/checkpoints/latest")) ||
+         absl::IsResourceExhausted(metrics.status()) ||
+         (metrics.ok() && absl::StrContains(*metrics, R"("kind":"step")"));
+}
+
 // The run that `path` holds: its config.json, or nothing.
 absl::StatusOr<std::optional<Json>> ReadExisting(const std::string& path) {
   const std::string file = absl::StrCat(path, "/config.json");
-  if (!FileExists(file)) {
+  if (!FileExists(file) || !HoldsSteps(path)) {
     return std::optional<Json>();
   }
   DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, 64U << 20));

@@ -73,7 +73,8 @@ struct Metrics::State {
     const int columns = TerminalColumns();
     const absl::Time now = absl::Now();
     const bool last = step == options.total_steps;
-    if (columns == 0 && !last && now - printed < kPlainLineInterval) {
+    if (columns == 0 && !last &&
+        (step % options.interval != 0 || now - printed < kPlainLineInterval)) {
       return;
     }
     printed = now;
@@ -122,10 +123,6 @@ void Metrics::Log(const StepReport& report) {
   state_->mean_step_s = state_->mean_step_s == 0
                             ? report.seconds
                             : kSmoothing * state_->mean_step_s + (1 - kSmoothing) * report.seconds;
-  const bool last = report.step == state_->options.total_steps;
-  if (report.step % state_->options.interval != 0 && !last && !report.skipped) {
-    return;
-  }
   Json record = state_->Record("step");
   record["m"] = StepMetrics(report, {state_->mean_step_s, state_->options.total_steps},
                             state_->options.rank == 0);

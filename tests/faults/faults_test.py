@@ -107,8 +107,10 @@ class Failures(EndToEnd):
             file.write(bytes([byte[0] ^ 0x10]))
         result = self.run_program(self.launch_command(2, run_dir, ["train_steps=8"]))
         self.assertEqual(result.code, 0, result.output)
-        logs = "".join(open(p, encoding="utf-8").read()
-                       for p in glob.glob(f"{run_dir}/logs/*/rank-0.*"))
+        logs = ""
+        for path in glob.glob(f"{run_dir}/logs/*/rank-0.*"):
+            with open(path, encoding="utf-8") as file:
+                logs += file.read()
         self.assertIn(os.path.basename(victim), logs + result.output)
         self.assertIn("resumed from step 3", logs + result.output)
         straight = self.train(2, "not-corrupt", ["train_steps=8"])

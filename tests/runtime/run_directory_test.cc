@@ -25,6 +25,11 @@ class RunDirectoryTest : public ::testing::Test {
     overrides.insert(overrides.begin(), "train_batch_size=8");
     return *Config::Parse("{}", "(test)", overrides, 1);
   }
+  // As if the run had taken a step.
+  static void TakeStep(const std::string& path) {
+    ASSERT_TRUE(MakeDirectories(path + "/metrics").ok());
+    ASSERT_TRUE(WriteFileAtomic(path + "/metrics/rank-0.jsonl", "{\"kind\":\"step\"}\n").ok());
+  }
   std::string root_;
 };
 
@@ -34,6 +39,7 @@ TEST_F(RunDirectoryTest, ASecondStartResumesUnderTheSameRunId) {
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_FALSE(first->resumed);
   EXPECT_FALSE(first->run_id.empty());
+  TakeStep(path);
   const auto second =
       PrepareRunDirectory({.path = path, .run_id = "other"}, Make({"train_steps=99"}));
   ASSERT_TRUE(second.ok()) << "the length may change: " << second.status();
@@ -44,6 +50,9 @@ TEST_F(RunDirectoryTest, ASecondStartResumesUnderTheSameRunId) {
 TEST_F(RunDirectoryTest, ARunOfAnotherConfigurationIsRefusedByItsFirstDifference) {
   const std::string path = root_ + "/run";
   ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=3"})).ok()) << "no step: no run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());
+  TakeStep(path);
   const auto other = PrepareRunDirectory({.path = path}, Make({"seed=2"}));
   EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other.status().message()), HasSubstr("seed"));

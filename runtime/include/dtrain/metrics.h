@@ -41,7 +41,7 @@ struct MetricsOptions {
   int rank = 0;
   int64_t samples_per_step = 0;
   int64_t total_steps = 0;
-  int64_t interval = 1;         // Every n-th step is logged.
+  int64_t interval = 1;         // Steps between two printed lines; every step is recorded.
   bool print_progress = false;  // No agent does it for us.
 };
 
