@@ -116,7 +116,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   impl->decay_ranges = DecayRanges(state.flat->layout(), job.config().optimizer());
   DT_ASSIGN_OR_RETURN(
       impl->reducer,
-      GradientReducer::Create(job.group(), *state.flat, BucketElements(job.config(), elements)));
+      GradientReducer::Create(job.group(), *state.flat,
+                              {.bucket_elements = BucketElements(job.config(), elements),
+                               .wire_bf16 = job.config().comm_wire_dtype() == "bf16"}));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
