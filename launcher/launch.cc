@@ -247,9 +247,6 @@ int Launch::Run() {
       code = ExitCodeFor(result.status());
       break;
     }
-    if (RootCause(result->ends, result->stop) == nullptr && !result->trouble.ok()) {
-      reporter_->Say(std::string(result->trouble.message()));
-    }
     const int64_t reached = reporter_->checkpoint_step();
     without_progress_ = reached > checkpoint ? 0 : without_progress_ + 1;
     checkpoint = reached;

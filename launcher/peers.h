@@ -37,8 +37,9 @@ class Peers {
   virtual std::vector<Order> Take() = 0;
   // Not OK when a node or the coordinator is gone; the message names it.
   virtual absl::Status health() const = 0;
-  // Tells the others. Never blocks for long; a lost coordinator shows in health().
-  virtual void Publish(const Order& order) = 0;
+  // Tells the others, as `order.node` this node. Never blocks for long; a lost coordinator shows in
+  // health().
+  virtual void Publish(Order order) = 0;
   virtual int nodes() const = 0;
 };
 

@@ -139,7 +139,8 @@ absl::Status StorePeers::health() const {
   return health_;
 }
 
-void StorePeers::Publish(const Order& order) {
+void StorePeers::Publish(Order order) {
+  order.node = options_.node;
   const Deadline deadline = Deadline::After(kGoodbyeTimeout);
   const auto number = store_->Add("launch/orders", 1, deadline);
   absl::Status status = number.status();

@@ -34,7 +34,7 @@ class StorePeers final : public Peers {
   int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override;
   absl::Status health() const override;
-  void Publish(const Order& order) override;
+  void Publish(Order order) override;
   int nodes() const override { return options_.nodes; }
 
  private:

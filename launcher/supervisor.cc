@@ -38,7 +38,7 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
 AttemptResult Supervisor::Run() {
   result_.trouble = StartRanks();
   if (!result_.trouble.ok()) {
-    KillRanks();
+    StopRanks(std::string(result_.trouble.message()));
   }
   while (!Finished()) {
     Wait();

@@ -17,6 +17,7 @@
 #include "launcher/commands/commands.h"
 #include "launcher/launch.h"
 #include "launcher/nearest.h"
+#include "launcher/topology/commands.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -34,6 +35,9 @@ const std::vector<Subcommand>& Subcommands() {
       {"launch", "start a program as N ranks, here or on several nodes", LaunchCommand},
       {"logs", "show or follow the logs of a run",
        [](const Arguments& a, const Environment&) { return LogsCommand(a); }},
+      {"topo", "cores, NUMA nodes, GPUs and NICs of this node, and where ranks would run",
+       [](const Arguments& a, const Environment&) { return TopoMain(a); }},
+      {"doctor", "what was found here and what is wrong with it", DoctorMain},
       {"env", "what launcher this process runs under, and as which rank", EnvCommand},
       {"exit-codes", "the exit codes of ranks and jobs",
        [](const Arguments& a, const Environment&) { return ExitCodesCommand(a); }},

@@ -1,0 +1,78 @@
+#include "launcher/file_tail.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/temp_dir.h"
+
+namespace dtrain::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class FileTailTest : public ::testing::Test {
+ protected:
+  void Append(const std::string& text) { std::ofstream(path_, std::ios::app) << text; }
+  TempDir folder_ = *TempDir::Create(::testing::TempDir());
+  std::string path_ = folder_.path() + "/log";
+};
+
+TEST_F(FileTailTest, KeepsATornLineBackUntilItsEndArrives) {
+  FileTail tail(path_);
+  EXPECT_THAT(tail.Poll(), IsEmpty());
+  Append("one\ntw");
+  EXPECT_THAT(tail.Poll(), ElementsAre("one"));
+  Append("o\nthree");
+  EXPECT_THAT(tail.Poll(), ElementsAre("two"));
+  EXPECT_THAT(tail.Drain(), ElementsAre("three"));
+}
+
+TEST_F(FileTailTest, SkipsWhatAnEarlierRunWrote) {
+  Append("old\n");
+  FileTail tail(path_, FileEnd(path_));
+  Append("new\n");
+  EXPECT_THAT(tail.Poll(), ElementsAre("new"));
+}
+
+TEST_F(FileTailTest, StartsOverWhenTheFileShrinks) {
+  Append("a long first line\n");
+  FileTail tail(path_);
+  EXPECT_THAT(tail.Poll(), ElementsAre("a long first line"));
+  std::filesystem::resize_file(path_, 0);
+  Append("new\n");
+  EXPECT_THAT(tail.Poll(), ElementsAre("new"));
+}
+
+TEST_F(FileTailTest, CutsEndlessLinesAndGoesOn) {
+  Append(std::string(3 * kLineBytesMax, 'x') + "\nnext\n");
+  FileTail tail(path_);
+  const std::vector<std::string> lines = tail.Drain();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_LT(lines[0].size(), kLineBytesMax + 100);
+  EXPECT_EQ(lines[1], "next");
+}
+
+TEST_F(FileTailTest, ReadsAFloodInBoundedPieces) {
+  for (int i = 0; i < 1000; ++i) {
+    Append("0123456789\n");
+  }
+  FileTail tail(path_);
+  EXPECT_EQ(tail.Poll(1100).size(), 100U);
+  EXPECT_EQ(tail.Drain().size(), 900U);
+}
+
+TEST_F(FileTailTest, LastLinesAreThisAttemptsOnly) {
+  Append("old 1\nold 2\n");
+  const uint64_t from = FileEnd(path_);
+  Append("1\n2\n\n3\x1b[31m\n");
+  EXPECT_THAT(LastLines(path_, from, 2), ElementsAre("2", "3?[31m"));
+  EXPECT_THAT(LastLines(path_, from, 9), ElementsAre("1", "2", "3?[31m"));
+  EXPECT_THAT(LastLines(path_ + ".none", 0, 9), IsEmpty());
+}
+
+}  // namespace
+}  // namespace dtrain::launcher

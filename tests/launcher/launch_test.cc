@@ -1,0 +1,251 @@
+// `dtrain launch` on one host, seen from outside, with shell scripts as ranks.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/launcher/launched_job.h"
+
+namespace dtrain::launcher {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The bound for all that must happen "within 1 s of the failure", with room for a busy machine.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+std::vector<std::string> Two(const std::string& script) {
+  return {"launch", "--nproc-per-node", "2", "--run-dir", "run", "--", "sh", "-c", script};
+}
+
+// Prints its pid, then waits for ever, with a child process that would outlive a careless kill.
+constexpr char kForever[] = "sleep 1000 & echo pid $$; wait";
+
+int PidIn(const std::string& text) {
+  int pid = 0;
+  EXPECT_EQ(sscanf(text.c_str(), "pid %d", &pid), 1) << text;
+  return pid;
+}
+
+std::vector<Json> Events(const LaunchedJob& job) {
+  std::vector<Json> events;
+  for (const absl::string_view line :
+       absl::StrSplit(job.File("run/events.jsonl"), '\n', absl::SkipEmpty())) {
+    events.push_back(*ParseJson(line, "events"));
+  }
+  return events;
+}
+
+TEST(Launch, RunsAllRanksKeepsTheirLogsAndShowsRankZero) {
+  LaunchedJob job(Two("echo out $RANK of $WORLD_SIZE; echo err $RANK >&2"));
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-0.out"), "out 0 of 2\n");
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.out"), "out 1 of 2\n");
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.err"), "err 1\n");
+  EXPECT_EQ(job.Out(), "out 0 of 2\n");
+  const std::vector<Json> events = Events(job);
+  ASSERT_EQ(events.size(), 6U);  // start, 2 spawn, 2 end, finish.
+  EXPECT_EQ(events.front()["event"], "start");
+  EXPECT_EQ(events.back()["event"], "finish");
+  EXPECT_EQ(events.back()["exit_code"], 0);
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST(Launch, TellsRanksWhoTheyAreAndGivesTheTokenByDescriptorAlone) {
+  LaunchedJob job(Two("wc -c <&3; env; tr '\\0' ' ' </proc/$PPID/cmdline"));
+  EXPECT_EQ(job.Wait(), 0);
+  const std::string out = job.File("run/logs/attempt-0/rank-1.out");
+  EXPECT_THAT(out, HasSubstr("32\n"));
+  for (const char* text : {"RANK=1\n", "LOCAL_RANK=1\n", "LOCAL_WORLD_SIZE=2\n", "GROUP_RANK=0\n",
+                           "DTRAIN_ATTEMPT=0\n", "DTRAIN_TOKEN_FD=3\n",
+                           "DTRAIN_STORE=127.0.0.1:", "MASTER_ADDR=127.0.0.1\n"}) {
+    EXPECT_THAT(out, HasSubstr(text));
+  }
+  EXPECT_THAT(out, HasSubstr(absl::StrCat("DTRAIN_RUN_DIR=", job.folder(), "/run\n")));
+}
+
+TEST(Launch, EndsWithTheFailingRanksCodeAndShowsItsStderr) {
+  LaunchedJob job(Two("if [ $RANK = 1 ]; then echo oh no >&2; exit 17; fi; sleep 1000"));
+  EXPECT_EQ(job.Wait(kSoon), 17);
+  EXPECT_THAT(job.Err(), AllOf(HasSubstr("rank 1 ended with exit code 17"), HasSubstr("| oh no"),
+                               HasSubstr("run/logs/attempt-0/rank-1.err")));
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST(Launch, NamesTheKilledRankAndNotTheVictimThatEndsFirst) {
+  // Rank 0 ends with 75, as one does that lost its peer; its peer is killed only after that.
+  LaunchedJob job(
+      Two("trap '' TERM; if [ $RANK = 0 ]; then echo $$ >p2; mv p2 p; exit 75; fi; "
+          "until [ -e p ]; do :; done; read p <p; while [ -e /proc/$p/fd/1 ]; do :; done; "
+          "kill -KILL $$"));
+  EXPECT_EQ(job.Wait(kSoon), 137);
+  EXPECT_THAT(job.Err(), HasSubstr("rank 1 killed by signal 9 (SIGKILL)"));
+}
+
+TEST(Launch, AKilledRankEndsTheJobSoonAndLeavesNothing) {
+  LaunchedJob job(Two(kForever));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "pid"));
+  const int pid = PidIn(job.File("run/logs/attempt-0/rank-1.out"));
+  const absl::Time killed = absl::Now();
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_EQ(job.Wait(kSoon), 137);
+  RecordProperty("milliseconds", static_cast<int>(absl::ToInt64Milliseconds(absl::Now() - killed)));
+  EXPECT_THAT(job.Err(), AllOf(HasSubstr("rank 1 killed by signal 9 (SIGKILL)"),
+                               HasSubstr(absl::StrCat("pid ", pid))));
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST(Launch, KillsRanksThatIgnoreSigtermAfterAFailure) {
+  LaunchedJob job(
+      Two("trap '' TERM; if [ $RANK = 1 ]; then exit 3; fi; while :; do sleep 1; done"));
+  EXPECT_EQ(job.Wait(kSoon), 3);
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST(Launch, LeavesNoOrphanWhenTheLauncherItselfIsKilled) {
+  LaunchedJob job(Two(kForever));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-0.out", "pid"));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "pid"));
+  EXPECT_EQ(job.Ranks().size(), 4U);  // Two shells and their children.
+  job.Signal(SIGKILL);
+  EXPECT_EQ(job.Wait(), 137);
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST(Launch, RemovesWhatARankLeftInTheBackground) {
+  LaunchedJob job(Two("sleep 1000 & setsid sleep 1000 & exit 0"));
+  EXPECT_EQ(job.Wait(kSoon), 0);
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+// A rank that saves on SIGTERM and SIGINT, as programs of dtrain do; counts the signals it gets.
+constexpr char kSaves[] =
+    "trap 'echo got TERM; code=143' TERM; trap 'echo got INT; code=130' INT; echo ready; "
+    "while [ -z \"$code\" ]; do sleep 0.05; done; sleep 0.2; echo saved; exit $code";
+
+TEST(Launch, PassesSigtermOnceAndLetsRanksSave) {
+  LaunchedJob job(Two(kSaves));
+  for (const char* log : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
+    ASSERT_TRUE(job.AwaitText(log, "ready"));
+  }
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.Err();
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.out"), "ready\ngot TERM\nsaved\n");
+  EXPECT_THAT(job.Err(), HasSubstr("SIGTERM received"));
+}
+
+TEST(Launch, CtrlCEndsWith130) {
+  LaunchedJob job(Two(kSaves));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-0.out", "ready"));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "ready"));
+  job.Signal(SIGINT);
+  EXPECT_EQ(job.Wait(), 130) << job.Err();
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-0.out"), "ready\ngot INT\nsaved\n");
+}
+
+TEST(Launch, ASecondCtrlCStopsAtOnce) {
+  LaunchedJob job(Two("trap 'echo got INT' INT; echo ready; while :; do sleep 0.05; done"));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-0.out", "ready"));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "ready"));
+  job.Signal(SIGINT);
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-0.out", "got INT"));
+  job.Signal(SIGINT);
+  EXPECT_EQ(job.Wait(kSoon), 130) << job.Err();
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST(Launch, NamesARankThatLeftEarlyWhileOthersGoOn) {
+  LaunchedJob job({"launch", "--nproc-per-node", "2", "--exit-barrier", "0.2", "--run-dir", "run",
+                   "sh", "-c", "[ $RANK = 1 ] || sleep 1000"});
+  EXPECT_EQ(job.Wait(kSoon), 75);
+  EXPECT_THAT(job.Err(), HasSubstr("rank 1 ended with 0, but rank 0 still runs"));
+}
+
+TEST(Launch, RestartsWithTheNextAttemptNumber) {
+  LaunchedJob job({"launch", "--nproc-per-node", "2", "--max-restarts", "2", "--run-dir", "run",
+                   "sh", "-c",
+                   "echo attempt $DTRAIN_ATTEMPT; [ $DTRAIN_ATTEMPT = 1 ] || exit 75; exit 0"});
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(job.File("run/logs/attempt-1/rank-1.out"), "attempt 1\n");
+  EXPECT_THAT(job.Err(), HasSubstr("restart 1 of 2"));
+}
+
+TEST(Launch, ShowsTheMetricsStreamAndWritesTensorBoardFiles) {
+  constexpr char kScript[] =
+      "[ $RANK = 0 ] || exit 0; mkdir -p $DTRAIN_RUN_DIR/metrics; exec "
+      ">$DTRAIN_RUN_DIR/metrics/rank-0.jsonl; "
+      "echo '{\"v\":1,\"kind\":\"config\",\"m\":{\"train_steps\":8}}'; "
+      "echo '{\"v\":1,\"ts\":1.5,\"kind\":\"step\",\"step\":4,\"m\":{\"train/loss\":2.5}}'; "
+      "echo '{\"v\":1,\"ts\":2.5,\"kind\":\"eval\",\"step\":4,\"m\":{\"eval/loss\":2.25}}'";
+  LaunchedJob job(Two(kScript));
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_THAT(job.Out(),
+              AllOf(HasSubstr("step 4/8  loss 2.5000"), HasSubstr("step 4  eval/loss 2.2500")));
+  LaunchedJob reader({"logs", absl::StrCat(job.folder(), "/run")});
+  EXPECT_EQ(reader.Wait(), 0) << reader.Err();
+  EXPECT_THAT(reader.Out(), HasSubstr("step 4  eval/loss 2.2500"));
+  EXPECT_THAT(Events(job).back()["event"], "finish");
+}
+
+struct BadCase {
+  std::vector<std::string> arguments;
+  std::string message;
+};
+
+TEST(Launch, BadInputIsOneLineAndExitCode64) {
+  const std::vector<BadCase> cases = {
+      {{"launch", "--nproc-per-node", "0", "sh"}, "--nproc-per-node is \"0\""},
+      {{"launch", "no-such-program"}, "program no-such-program not found in PATH"},
+      {{"launch", "/etc/passwd"}, "not executable"},
+      {{"launch", "--nproc", "2", "sh"}, "unknown flag --nproc"},
+      {{"launch", "--run-dir", "/dev/null/x", "sh"}, "run directory /dev/null/x"},
+      {{"launch", "--token-file", "/etc/passwd", "sh"}, "/etc/passwd"},
+      {{"lunch"}, "did you mean launch?"},
+      {{"logs", "/nowhere"}, "no logs in /nowhere"},
+  };
+  for (const BadCase& bad : cases) {
+    LaunchedJob job(bad.arguments);
+    EXPECT_EQ(job.Wait(), 64) << bad.message;
+    EXPECT_THAT(job.Err(), HasSubstr(bad.message));
+    const std::string said = job.Err();
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    EXPECT_TRUE(job.AwaitNothingLeft());
+  }
+}
+
+TEST(Launch, AScriptWithoutAnInterpreterLineIsNamed) {
+  LaunchedJob job({"launch", "--run-dir", "run", "sh", "-c", "true"});
+  EXPECT_EQ(job.Wait(), 0);
+  const std::string script = job.folder() + "/script";
+  ASSERT_TRUE(WriteFileAtomic(script, "echo hi\n", 0755).ok());
+  LaunchedJob broken({"launch", "--run-dir", "run", script});
+  EXPECT_EQ(broken.Wait(kSoon), 64);
+  EXPECT_THAT(broken.Err(), AllOf(HasSubstr("cannot execute"), HasSubstr("#! line")));
+}
+
+TEST(Dtrain, PrintsVersionHelpAndTables) {
+  for (const auto& [arguments, text] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--version"}, "dtrain "},
+           {{"--help"}, "launch"},
+           {{"help", "launch"}, "--nproc-per-node"},
+           {{"exit-codes"}, "75"},
+           {{"env"}, "launcher     alone"}}) {
+    LaunchedJob job(arguments);
+    EXPECT_EQ(job.Wait(), 0);
+    EXPECT_THAT(job.Out(), HasSubstr(text));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::launcher

@@ -1,0 +1,48 @@
+// Agents in two network namespaces joined by a veth pair: real TCP between them.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <tuple>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/launcher/nodes_fixture.h"
+
+namespace dtrain::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+bool Shell(const std::string& command) { return std::system(command.c_str()) == 0; }
+
+TEST_F(NodesTest, AgentsMeetAcrossNetworkNamespaces) {
+  const std::string id = absl::StrCat(getpid());
+  const std::string a = "dta" + id;
+  const std::string b = "dtb" + id;
+  const auto clean = [&] { Shell("ip netns del " + a + "; ip netns del " + b); };
+  if (!Shell("ip netns add " + a + " && ip netns add " + b)) {
+    clean();
+    GTEST_SKIP() << "network namespaces need root and CAP_NET_ADMIN: THIS CASE DID NOT RUN";
+  }
+  ASSERT_TRUE(Shell("ip link add va" + id + " netns " + a + " type veth peer name vb" + id +
+                    " netns " + b));
+  for (const auto& [space, link, address] :
+       {std::tuple(a, "va" + id, "10.77.0.1"), std::tuple(b, "vb" + id, "10.77.0.2")}) {
+    ASSERT_TRUE(Shell("ip -n " + space + " addr add " + address + "/24 dev " + link + " && ip -n " +
+                      space + " link set " + link + " up && ip -n " + space + " link set lo up"));
+  }
+  const std::string script = "echo $RANK $DTRAIN_HOST_ADDRESS $DTRAIN_STORE; [ $RANK = 0 ]";
+  {
+    LaunchedJob first(Node(0, "10.77.0.1:29500", 1, script), {"ip", "netns", "exec", a});
+    LaunchedJob second(Node(1, "10.77.0.1:29500", 1, script), {"ip", "netns", "exec", b});
+    EXPECT_EQ(first.Wait(), 1) << first.Err();
+    EXPECT_EQ(second.Wait(), 1) << second.Err();
+    EXPECT_EQ(first.File("run/logs/attempt-0/rank-0.out"), "0 10.77.0.1 10.77.0.1:29500\n");
+    EXPECT_EQ(second.File("run/logs/attempt-0/rank-1.out"), "1 10.77.0.2 10.77.0.1:29500\n");
+    EXPECT_THAT(first.Err(), HasSubstr("rank 1 ended with exit code 1"));
+  }
+  clean();
+}
+
+}  // namespace
+}  // namespace dtrain::launcher

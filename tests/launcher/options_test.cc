@@ -1,0 +1,105 @@
+#include "launcher/options.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::launcher {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+LaunchOptions Good(const std::vector<std::string>& arguments, const Environment& environment = {}) {
+  const auto parsed = ParseLaunch(arguments, environment);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? parsed->options : LaunchOptions();
+}
+
+std::string Bad(const std::vector<std::string>& arguments, const Environment& environment = {}) {
+  const auto parsed = ParseLaunch(arguments, environment);
+  EXPECT_TRUE(absl::IsInvalidArgument(parsed.status())) << parsed.status();
+  return std::string(parsed.status().message());
+}
+
+TEST(ParseLaunch, LeavesTheProgramsArgumentsUntouched) {
+  const LaunchOptions options =
+      Good({"--nproc-per-node", "2", "./gpt", "c.json", "--nnodes", "--", "--help"});
+  EXPECT_EQ(options.program, "./gpt");
+  EXPECT_EQ(options.ranks_per_node, "2");
+  EXPECT_THAT(options.arguments, ElementsAre("c.json", "--nnodes", "--", "--help"));
+  EXPECT_EQ(Good({"--", "-odd-name"}).program, "-odd-name");
+}
+
+TEST(ParseLaunch, TakesTorchrunsAndDeepSpeedsSpellings) {
+  EXPECT_EQ(Good({"--nproc_per_node=4", "p"}).ranks_per_node, "4");
+  EXPECT_EQ(Good({"--num_gpus", "3", "p"}).ranks_per_node, "3");
+  EXPECT_EQ(Good({"--max_restarts=2", "--standalone", "--no-python", "p"}).restarts_max, 2);
+  EXPECT_EQ(Good({"-t", "3", "p"}).tee.For(5), 3);
+  EXPECT_EQ(Good({"--rdzv-backend", "c10d", "--monitor_interval", "1", "p"}).program, "p");
+  EXPECT_THAT(Good({"--signals-to-handle", "sigterm,SIGUSR1", "p"}).signals,
+              ElementsAre(SIGTERM, SIGUSR1));
+}
+
+TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
+  const Environment environment = {
+      {"PET_NPROC_PER_NODE", "4"}, {"PET_NNODES", "2"},      {"PET_NODE_RANK", "1"},
+      {"PET_MASTER_ADDR", "n0"},   {"PET_MASTER_PORT", "1"}, {"PET_TOKEN_FILE", "t"},
+      {"PET_STANDALONE", "0"},
+  };
+  const LaunchOptions options = Good({"--nproc-per-node", "3", "p"}, environment);
+  EXPECT_EQ(options.ranks_per_node, "3");
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.rendezvous, "n0:1");
+}
+
+TEST(ParseLaunch, NamesTheNearestFlag) {
+  EXPECT_THAT(Bad({"--nproc-per-nod", "2", "p"}), HasSubstr("did you mean --nproc-per-node?"));
+  EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown flag --zzzzzzzzzzzz"));
+}
+
+TEST(ParseLaunch, RefusesBadValuesByName) {
+  EXPECT_THAT(Bad({"--nproc-per-node", "0", "p"}), AllOf(HasSubstr("\"0\""), HasSubstr("auto")));
+  EXPECT_THAT(Bad({"--nproc-per-node", "many", "p"}), HasSubstr("\"many\""));
+  EXPECT_THAT(Bad({"--nnodes", "1:4", "p"}), HasSubstr("grows and shrinks"));
+  EXPECT_THAT(Bad({"--nnodes", "2", "p"}), HasSubstr("--rdzv-endpoint"));
+  EXPECT_THAT(Bad({"--nnodes", "2", "--rdzv-endpoint", "h:1", "p"}), HasSubstr("--token-file"));
+  EXPECT_THAT(Bad({"--node-rank", "1", "p"}), HasSubstr("--node-rank"));
+  EXPECT_THAT(Bad({"--max-restarts", "-1", "p"}), HasSubstr("--max-restarts"));
+  EXPECT_THAT(Bad({"--tee", "4", "p"}), HasSubstr("--tee"));
+  EXPECT_THAT(Bad({"--signals-to-handle", "SIGKILL", "p"}), HasSubstr("SIGKILL"));
+  EXPECT_THAT(Bad({"--hostfile", "h", "p"}), HasSubstr("not supported"));
+  EXPECT_THAT(Bad({"--nproc-per-node"}), HasSubstr("needs a value"));
+  EXPECT_THAT(Bad({}), HasSubstr("no program"));
+}
+
+TEST(ParseLaunch, ShowsHelpWithExamples) {
+  const auto parsed = ParseLaunch({"--help"}, {});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_THAT(parsed->help, AllOf(HasSubstr("--nproc-per-node"), HasSubstr("Examples:")));
+}
+
+TEST(ParseStreams, ReadsOneNumberOrOneByLocalRank) {
+  const auto choice = ParseStreams("--tee", "0:1,2:3");
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->For(0), 1);
+  EXPECT_EQ(choice->For(1), 0);
+  EXPECT_EQ(choice->For(2), 3);
+  for (const char* bad : {"", "x", "0:4", "0:1,", "-1:2", "0:1:2"}) {
+    EXPECT_FALSE(ParseStreams("--tee", bad).ok()) << bad;
+  }
+}
+
+TEST(RanksOnNode, CountsTheMachine) {
+  EXPECT_EQ(*RanksOnNode("auto", 8, 0), 8);
+  EXPECT_EQ(*RanksOnNode("auto", 8, 2), 2);
+  EXPECT_EQ(*RanksOnNode("cpu", 8, 2), 8);
+  EXPECT_EQ(*RanksOnNode("gpu", 8, 2), 2);
+  EXPECT_FALSE(RanksOnNode("gpu", 8, 0).ok());
+}
+
+}  // namespace
+}  // namespace dtrain::launcher

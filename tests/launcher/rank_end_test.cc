@@ -1,0 +1,125 @@
+#include "launcher/rank_end.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/peers.h"
+
+namespace dtrain::launcher {
+namespace {
+
+RankEnd Exited(int rank, int code, int64_t order) {
+  RankEnd end;
+  end.rank = rank;
+  end.exit_code = code;
+  end.order = order;
+  return end;
+}
+
+RankEnd Killed(int rank, int signal, int64_t order) {
+  RankEnd end = Exited(rank, 0, order);
+  end.signal = signal;
+  return end;
+}
+
+RankEnd Stopped(RankEnd end) {
+  end.stopped = true;
+  return end;
+}
+
+TEST(RootCause, IsTheFirstFailure) {
+  const std::vector<RankEnd> ends = {Exited(2, 17, 1), Exited(0, 3, 0), Exited(1, 0, 2)};
+  ASSERT_NE(RootCause(ends), nullptr);
+  EXPECT_EQ(RootCause(ends)->rank, 0);
+  EXPECT_EQ(JobExitCode(ends, {}), 3);
+}
+
+TEST(RootCause, IsTheKilledRankAndNotItsVictims) {
+  const std::vector<RankEnd> ends = {Exited(0, 75, 0), Exited(2, 75, 1), Killed(1, SIGKILL, 2)};
+  EXPECT_EQ(RootCause(ends)->rank, 1);
+  EXPECT_EQ(JobExitCode(ends, {}), 137);
+}
+
+TEST(RootCause, IsNeverARankThatTheAgentStopped) {
+  const std::vector<RankEnd> ends = {Stopped(Killed(0, SIGTERM, 0)), Exited(1, 64, 1),
+                                     Stopped(Killed(2, SIGKILL, 2))};
+  EXPECT_EQ(RootCause(ends)->rank, 1);
+  EXPECT_EQ(JobExitCode(ends, {}), 64);
+  EXPECT_EQ(RootCause({Stopped(Exited(0, 1, 0))}), nullptr);
+}
+
+TEST(RootCause, AfterAStopRequestIsOnlyWhatTheStopDoesNotExplain) {
+  StopRequest stop;
+  stop.signal = SIGTERM;
+  EXPECT_EQ(RootCause({Exited(0, 143, 0), Killed(1, SIGTERM, 1)}, stop), nullptr);
+  EXPECT_EQ(RootCause({Exited(0, 143, 0), Exited(1, 70, 1)}, stop)->rank, 1);
+}
+
+TEST(EarlyLeaver, IsTheRankThatEndedWithZeroBeforeAVictim) {
+  const std::vector<RankEnd> ends = {Exited(1, 0, 0), Exited(0, 75, 1)};
+  ASSERT_NE(EarlyLeaver(ends, ends[1]), nullptr);
+  EXPECT_EQ(EarlyLeaver(ends, ends[1])->rank, 1);
+  const std::vector<RankEnd> hard = {Exited(1, 0, 0), Killed(0, SIGSEGV, 1)};
+  EXPECT_EQ(EarlyLeaver(hard, hard[1]), nullptr);
+}
+
+TEST(JobExitCode, IsZeroWhenAllRanksAreDone) {
+  EXPECT_EQ(JobExitCode({Exited(0, 0, 0), Exited(1, 0, 1)}, {}), 0);
+}
+
+TEST(JobExitCode, AfterStopSignalsFollowsTheTable) {
+  StopRequest terminated;
+  terminated.signal = SIGTERM;
+  EXPECT_EQ(JobExitCode({Exited(0, 143, 0), Exited(1, 143, 1)}, terminated), 143);
+  EXPECT_EQ(JobExitCode({Exited(0, 75, 0), Exited(1, 143, 1)}, terminated), 75);
+  EXPECT_EQ(JobExitCode({Exited(0, 0, 0), Exited(1, 0, 1)}, terminated), 0);
+  StopRequest interrupted;
+  interrupted.signal = SIGINT;
+  interrupted.interrupted = true;
+  EXPECT_EQ(JobExitCode({Exited(0, 130, 0), Exited(1, 143, 1)}, interrupted), 130);
+  interrupted.forced = true;
+  EXPECT_EQ(JobExitCode({Stopped(Killed(0, SIGKILL, 0))}, interrupted), 130);
+  terminated.forced = true;  // Killed before a save was committed.
+  EXPECT_EQ(JobExitCode({Stopped(Killed(0, SIGKILL, 0))}, terminated), 75);
+}
+
+TEST(DescribeFailure, NamesRankSignalPidHostAndStep) {
+  RankEnd end = Killed(3, SIGKILL, 0);
+  end.pid = 4242;
+  end.host = "n1";
+  end.step = 120;
+  end.phase = "backward";
+  EXPECT_EQ(DescribeFailure(end),
+            "rank 3 killed by signal 9 (SIGKILL), pid 4242 on host n1, after step 120 (backward)");
+  EXPECT_THAT(DescribeEnd(Exited(0, 64, 0)), ::testing::HasSubstr("exit code 64 (wrong usage"));
+  EXPECT_EQ(DescribeEnd(Exited(0, 17, 0)), "ended with exit code 17");
+}
+
+TEST(Order, SurvivesItsWayThroughTheStore) {
+  Order order;
+  order.kind = Order::Kind::kFail;
+  order.node = 2;
+  order.end = Killed(5, SIGSEGV, 7);
+  order.end.words = "quote \" and line\nend";
+  order.end.step = 9;
+  const absl::StatusOr<Order> back = Order::Parse(order.Encode());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->kind, Order::Kind::kFail);
+  EXPECT_EQ(back->node, 2);
+  EXPECT_EQ(back->end.rank, 5);
+  EXPECT_EQ(back->end.signal, SIGSEGV);
+  EXPECT_EQ(back->end.words, order.end.words);
+  EXPECT_EQ(back->end.step, 9);
+}
+
+TEST(Order, RefusesWhatIsNoOrder) {
+  const std::string good = Order().Encode();
+  for (const std::string& text : {std::string(), std::string("{}"), std::string("[1]"),
+                                  good.substr(0, good.size() / 2), std::string("{\"kind\":7}")}) {
+    EXPECT_FALSE(Order::Parse(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::launcher
