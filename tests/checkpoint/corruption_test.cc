@@ -1,0 +1,215 @@
+// Damage to committed checkpoints: it is found, named, and the checkpoint before is used.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/posix_storage.h"
+#include "tests/checkpoint/testing.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two committed checkpoints of two ranks, steps 1 and 2, in a fresh folder.
+class CorruptionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    auto storage = OpenPosixStorage(folder_.path());
+    DT_CHECK_OK(storage.status());
+    storage_ = *std::move(storage);
+    const auto epoch = BeginEpoch(*storage_, "job", kWorldSize, std::nullopt);
+    DT_CHECK_OK(epoch.status());
+    for (const int64_t step : {1, 2}) {
+      DT_CHECK(SaveOnRanks(*storage_, OptionsFor(*epoch), kWorldSize, step)[0].durable());
+    }
+  }
+
+  std::string Full(const std::string& file) const {
+    return absl::StrCat(folder_.path(), "/step-000000000002.e1/", file);
+  }
+
+  void Flip(const std::string& path, uint64_t offset, uint8_t mask) {
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    uint8_t byte = 0;
+    ASSERT_EQ(pread(fd, &byte, 1, static_cast<off_t>(offset)), 1);
+    byte ^= mask;
+    ASSERT_EQ(pwrite(fd, &byte, 1, static_cast<off_t>(offset)), 1);
+    close(fd);
+  }
+
+  // Step 2 is refused with a message that names `file`; step 1 is loaded instead.
+  void ExpectFallsBack(const std::string& file) {
+    const auto damaged = Checkpoint::Open(*storage_, {1, 2}, Verify::kHashes);
+    ASSERT_FALSE(damaged.ok());
+    EXPECT_THAT(std::string(damaged.status().message()), HasSubstr(Full(file)));
+    auto latest = FindLatest(*storage_);
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    EXPECT_EQ((*latest)->manifest().id.step, 1);
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      const absl::Status same = FakeState(1, rank, kWorldSize).Compare(**latest);
+      EXPECT_TRUE(same.ok()) << same;
+    }
+  }
+
+  static constexpr int kWorldSize = 2;
+  const std::vector<std::string> files_ = {"MANIFEST.json",
+                                           "model/config.json",
+                                           "model/model-00001-of-00002.safetensors",
+                                           "model/model-00002-of-00002.safetensors",
+                                           "model/model.safetensors.index.json",
+                                           "state/rank-0-of-2.safetensors",
+                                           "state/rank-1-of-2.safetensors"};
+  const TemporaryFolder folder_{TemporaryFolder::Where::kMemory};
+  std::unique_ptr<Storage> storage_;
+};
+
+TEST_F(CorruptionTest, OneFlippedBitInAnyFileIsFoundAndNamed) {
+  SplitMix64 random(20260);
+  for (const std::string& file : files_) {
+    const auto bytes = FileBytes(Full(file));
+    ASSERT_TRUE(bytes.ok());
+    for (int i = 0; i < 24; ++i) {
+      // The ends, then anywhere.
+      const uint64_t offset = i == 0 ? 0 : i == 1 ? *bytes - 1 : random.Below(*bytes);
+      const auto mask = static_cast<uint8_t>(1U << random.Below(8));
+      SCOPED_TRACE(absl::StrCat(file, " byte ", offset, " mask ", mask));
+      Flip(Full(file), offset, mask);
+      ExpectFallsBack(file);
+      Flip(Full(file), offset, mask);
+      if (HasFailure()) {
+        return;
+      }
+    }
+  }
+  EXPECT_EQ((*FindLatest(*storage_))->manifest().id.step, 2) << "undone damage must load again";
+}
+
+TEST_F(CorruptionTest, ATruncatedFileIsFoundAndNamed) {
+  for (const std::string& file : files_) {
+    const auto content = ReadFile(Full(file));
+    ASSERT_TRUE(content.ok());
+    for (const size_t bytes : {size_t{0}, size_t{1}, content->size() / 2, content->size() - 1}) {
+      SCOPED_TRACE(absl::StrCat(file, " cut to ", bytes));
+      ASSERT_EQ(truncate(Full(file).c_str(), static_cast<off_t>(bytes)), 0);
+      ExpectFallsBack(file);
+    }
+    ASSERT_TRUE(WriteFileAtomic(Full(file), *content).ok());
+  }
+}
+
+TEST_F(CorruptionTest, AFileThatGrewIsFoundAndNamed) {
+  for (const std::string& file : files_) {
+    const auto content = ReadFile(Full(file));
+    ASSERT_TRUE(content.ok());
+    ASSERT_TRUE(WriteFileAtomic(Full(file), *content + "x").ok());
+    ExpectFallsBack(file);
+    ASSERT_TRUE(WriteFileAtomic(Full(file), *content).ok());
+  }
+}
+
+TEST_F(CorruptionTest, AMissingFileIsFoundAndNamed) {
+  for (const std::string& file : files_) {
+    SCOPED_TRACE(file);
+    const std::string aside = folder_.path() + "/aside";
+    ASSERT_EQ(rename(Full(file).c_str(), aside.c_str()), 0);
+    ExpectFallsBack(file);
+    ASSERT_EQ(rename(aside.c_str(), Full(file).c_str()), 0);
+  }
+}
+
+TEST_F(CorruptionTest, SwappedShardsAreFoundAndNamed) {
+  for (const auto& [a, b] : {std::pair(files_[2], files_[3]), std::pair(files_[5], files_[6])}) {
+    const std::string aside = folder_.path() + "/aside";
+    ASSERT_EQ(rename(Full(a).c_str(), aside.c_str()), 0);
+    ASSERT_EQ(rename(Full(b).c_str(), Full(a).c_str()), 0);
+    ASSERT_EQ(rename(aside.c_str(), Full(b).c_str()), 0);
+    ExpectFallsBack(a);
+    ASSERT_EQ(rename(Full(a).c_str(), aside.c_str()), 0);
+    ASSERT_EQ(rename(Full(b).c_str(), Full(a).c_str()), 0);
+    ASSERT_EQ(rename(aside.c_str(), Full(b).c_str()), 0);
+  }
+}
+
+TEST_F(CorruptionTest, ASymbolicLinkIsNotFollowed) {
+  for (const std::string& file : {files_[2], files_[5], files_[0]}) {
+    SCOPED_TRACE(file);
+    const std::string aside = folder_.path() + "/aside";
+    ASSERT_EQ(rename(Full(file).c_str(), aside.c_str()), 0);
+    ASSERT_EQ(symlink(aside.c_str(), Full(file).c_str()), 0);
+    ExpectFallsBack(file);
+    ASSERT_EQ(rename(aside.c_str(), Full(file).c_str()), 0);
+  }
+  // Nor is a linked folder.
+  ASSERT_EQ(rename(Full("state").c_str(), (folder_.path() + "/aside").c_str()), 0);
+  ASSERT_EQ(symlink("../aside", Full("state").c_str()), 0);
+  ExpectFallsBack("state");
+}
+
+TEST_F(CorruptionTest, AFifoInThePlaceOfAFileDoesNotBlock) {
+  ASSERT_EQ(unlink(Full(files_[5]).c_str()), 0);
+  ASSERT_EQ(mkfifo(Full(files_[5]).c_str(), 0600), 0);
+  ExpectFallsBack(files_[5]);
+}
+
+TEST_F(CorruptionTest, AFolderThatWasRenamedToAnotherStepIsRefused) {
+  const std::string moved = folder_.path() + "/step-000000000009.e1";
+  ASSERT_EQ(rename(Full("").c_str(), moved.c_str()), 0);
+  const auto opened = Checkpoint::Open(*storage_, {1, 9}, Verify::kHashes);
+  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("is the manifest of step 2"));
+  EXPECT_EQ((*FindLatest(*storage_))->manifest().id.step, 1);
+}
+
+TEST_F(CorruptionTest, TheHintIsNeverTrusted) {
+  ASSERT_TRUE(WriteFileAtomic(folder_.path() + "/latest", "../../etc/passwd\n").ok());
+  EXPECT_EQ((*FindLatest(*storage_))->manifest().id.step, 2);
+}
+
+TEST_F(CorruptionTest, ADamagedEpochRecordIsNamedAndTheCheckpointStillLoads) {
+  const auto second = BeginEpoch(*storage_, "job", kWorldSize, StepId{1, 2});
+  ASSERT_TRUE(second.ok());
+  const std::string path = absl::StrCat(folder_.path(), "/", EpochPath(2));
+  const auto bytes = FileBytes(path);
+  ASSERT_TRUE(bytes.ok());
+  for (uint64_t offset = 0; offset < *bytes; offset += 3) {
+    Flip(path, offset, 0x10);
+    const auto record = ReadEpoch(*storage_, 2);
+    ASSERT_FALSE(record.ok()) << offset;
+    EXPECT_THAT(std::string(record.status().message()), HasSubstr(path));
+    auto latest = FindLatest(*storage_);
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    EXPECT_EQ((*latest)->manifest().id, (StepId{1, 2}));
+    Flip(path, offset, 0x10);
+  }
+}
+
+TEST_F(CorruptionTest, DamageThatAppearsAfterTheCheckIsFoundWhileReading) {
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok());
+  const auto bytes = FileBytes(Full(files_[5]));
+  Flip(Full(files_[5]), *bytes - 20, 1);
+  const absl::Status same = FakeState(2, 0, kWorldSize).Compare(**latest);
+  EXPECT_EQ(same.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(same.message()), HasSubstr(Full(files_[5])));
+  EXPECT_THAT(std::string(same.message()), HasSubstr("CRC-32C"));
+}
+
+TEST_F(CorruptionTest, PathsThatLeaveTheFolderAreRefused) {
+  for (const char* path : {"../x", "a/../../x", "/etc/passwd", "a//b", "", ".", "a/."}) {
+    EXPECT_FALSE(storage_->OpenFile(path).ok()) << path;
+    EXPECT_FALSE(storage_->CreateFile(path, 0, Access::kOwner).ok()) << path;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint

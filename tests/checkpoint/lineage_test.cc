@@ -1,0 +1,220 @@
+// Which commits may be resumed from, which are removed, and who is fenced.
+#include "checkpoint/lineage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "checkpoint/memory_file_system.h"
+#include "checkpoint/posix_storage.h"
+#include "checkpoint/retention.h"
+#include "tests/checkpoint/testing.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+EpochRecord Record(int64_t epoch, std::optional<StepId> from) {
+  EpochRecord record;
+  record.epoch = epoch;
+  record.resumed_from = from;
+  return record;
+}
+
+TEST(LineageTest, CommitsBeyondTheStepThatWasResumedAreOffTheLine) {
+  const EpochMap epochs = {{1, Record(1, std::nullopt)}, {2, Record(2, StepId{1, 10})}};
+  EXPECT_THAT(OnLineage(Lineage(epochs), {{1, 5}, {1, 10}, {1, 15}, {2, 12}}),
+              ElementsAre(StepId{2, 12}, StepId{1, 10}, StepId{1, 5}));
+}
+
+TEST(LineageTest, AnEpochThatCommittedNothingIsPassedOver) {
+  const EpochMap epochs = {
+      {1, Record(1, std::nullopt)}, {2, Record(2, StepId{1, 10})}, {3, Record(3, StepId{1, 10})}};
+  EXPECT_THAT(OnLineage(Lineage(epochs), {{1, 10}, {2, 20}}), ElementsAre(StepId{1, 10}))
+      << "a stale writer's commit of epoch 2 must never be chosen";
+}
+
+TEST(LineageTest, AFreshStartEndsTheLine) {
+  const EpochMap epochs = {{1, Record(1, std::nullopt)}, {2, Record(2, std::nullopt)}};
+  EXPECT_THAT(OnLineage(Lineage(epochs), {{1, 10}}), IsEmpty());
+}
+
+TEST(LineageTest, ADamagedRecordLeadsToTheEpochBefore) {
+  const EpochMap epochs = {{1, Record(1, std::nullopt)}, {2, std::nullopt}};
+  EXPECT_THAT(OnLineage(Lineage(epochs), {{1, 10}}), ElementsAre(StepId{1, 10}));
+}
+
+TEST(LineageTest, ARecordThatPointsForwardsDoesNotLoop) {
+  const EpochMap epochs = {{1, Record(1, StepId{2, 5})}, {2, Record(2, StepId{1, 5})}};
+  EXPECT_THAT(OnLineage(Lineage(epochs), {{1, 5}, {2, 6}}),
+              ElementsAre(StepId{2, 6}, StepId{1, 5}));
+}
+
+TEST(LineageTest, WithoutRecordsEveryCommitCounts) {
+  EXPECT_THAT(OnLineage({}, {{1, 5}, {2, 3}}), ElementsAre(StepId{2, 3}, StepId{1, 5}));
+}
+
+RetentionInput Input(std::vector<StepId> commits, int keep) {
+  RetentionInput input;
+  input.lineage = {{3, kStepMax}, {2, 10}};
+  input.commits = std::move(commits);
+  input.keep = keep;
+  input.resumed_from = StepId{2, 10};
+  input.own_epoch = 3;
+  return input;
+}
+
+const auto kAllGood = [](const StepId&) { return true; };
+
+TEST(RetentionTest, TheNewestVerifiedAndTheResumeSourceStay) {
+  EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}, {3, 12}, {2, 10}, {2, 9}}, 2), kAllGood),
+              ElementsAre(StepId{2, 9}, StepId{3, 12}));
+}
+
+TEST(RetentionTest, ADamagedCheckpointDoesNotCountAsKept) {
+  const auto verified = [](const StepId& id) { return id.step != 14; };
+  EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}, {3, 12}, {3, 11}}, 2), verified),
+              ElementsAre(StepId{3, 11}));
+}
+
+TEST(RetentionTest, NeverFewerThanTwo) {
+  EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}, {3, 12}}, 1), kAllGood),
+              ElementsAre(StepId{3, 12}));
+  EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}}, 1), kAllGood), IsEmpty());
+}
+
+TEST(RetentionTest, ZeroKeepsAll) {
+  EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}, {3, 12}, {3, 11}}, 0), kAllGood), IsEmpty());
+}
+
+TEST(RetentionTest, NothingIsReadBackBeforeSomethingCouldGo) {
+  const auto never = [](const StepId&) {
+    ADD_FAILURE() << "verified too early";
+    return true;
+  };
+  EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}, {2, 10}}, 3), never), IsEmpty());
+}
+
+TEST(RetentionTest, CommitsOffTheLineGoAndThoseOfAnotherRunStay) {
+  RetentionInput input = Input({{3, 14}, {3, 13}, {3, 12}, {2, 99}, {1, 7}}, 2);
+  EXPECT_THAT(CommitsToRemove(input, kAllGood), ElementsAre(StepId{2, 99}, StepId{3, 12}));
+}
+
+class FencingTest : public ::testing::Test {
+ protected:
+  void SetUp() override { SetLogLevel(LogLevel::kError); }
+  EpochRecord Begin(std::optional<StepId> from) {
+    auto epoch = BeginEpoch(*storage_, "job", 1, from);
+    DT_CHECK_OK(epoch.status());
+    return *epoch;
+  }
+  MemoryFileSystem memory_;
+  const std::unique_ptr<Storage> storage_ = MakePosixStorage(memory_);
+};
+
+TEST_F(FencingTest, TheWriterOfAnOlderEpochIsToldToEnd) {
+  const EpochRecord first = Begin(std::nullopt);
+  ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 10)[0].durable());
+  const EpochRecord second = Begin(StepId{1, 10});
+  EXPECT_EQ(second.epoch, 2);
+  const SaveReport stale = SaveOnRanks(*storage_, OptionsFor(first), 1, 20)[0];
+  EXPECT_EQ(stale.outcome, SaveOutcome::kFenced);
+  EXPECT_EQ(stale.status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(stale.status.message()), HasSubstr("epochs/E00000002"));
+  EXPECT_TRUE(SaveOnRanks(*storage_, OptionsFor(second), 1, 11)[0].durable());
+  EXPECT_EQ((*FindLatest(*storage_))->manifest().id, (StepId{2, 11}));
+}
+
+// A source during whose save a newer attempt begins: the fence must hold at the commit too.
+class OvertakenSource final : public StateSource {
+ public:
+  OvertakenSource(StateSource& inner, std::function<void()> overtake)
+      : inner_(inner), overtake_(std::move(overtake)) {}
+  absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override { return inner_.ModelTensors(); }
+  absl::StatusOr<absl::Span<const std::byte>> ModelBytes(size_t i) override {
+    return inner_.ModelBytes(i);
+  }
+  absl::StatusOr<std::vector<TensorSpec>> StateTensors() override {
+    overtake_();
+    return inner_.StateTensors();
+  }
+  absl::StatusOr<absl::Span<const std::byte>> StateBytes(size_t i) override {
+    return inner_.StateBytes(i);
+  }
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ModelFiles() override {
+    return inner_.ModelFiles();
+  }
+  absl::StatusOr<JobState> Job() override { return inner_.Job(); }
+  absl::StatusOr<Json> Rank() override { return inner_.Rank(); }
+
+ private:
+  StateSource& inner_;
+  const std::function<void()> overtake_;
+};
+
+TEST_F(FencingTest, AnAttemptThatIsOvertakenWhileItWritesDoesNotCommit) {
+  const EpochRecord first = Begin(std::nullopt);
+  FakeState state(10, 0, 1);
+  OvertakenSource source(state.source(), [&] { Begin(std::nullopt); });
+  AloneExchange alone;
+  Writer writer(*storage_, OptionsFor(first));
+  const SaveReport report = writer.Save(10, source, alone);
+  EXPECT_EQ(report.outcome, SaveOutcome::kFenced) << report.status;
+  EXPECT_FALSE(storage_->List("step-000000000010.e1").ok()) << "its files must be gone";
+}
+
+TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
+  std::vector<int64_t> epochs(8);
+  RunRanks(8, [&](int rank, Exchange&) {
+    epochs[static_cast<size_t>(rank)] = Begin(std::nullopt).epoch;
+  });
+  EXPECT_THAT(epochs, ::testing::UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+TEST_F(FencingTest, LeftoversOfOlderEpochsGoAndCommitsStay) {
+  const EpochRecord first = Begin(std::nullopt);
+  ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 10)[0].durable());
+  ASSERT_TRUE(storage_->MakeDirectory("step-000000000020.e1/model").ok());
+  ASSERT_TRUE(storage_->CreateFile("step-000000000020.e1/model/x", 0, Access::kOwner).ok());
+  ASSERT_TRUE(storage_->CreateFile(".tmp-latest-1", 0, Access::kOwner).ok());
+  ASSERT_TRUE(storage_->CreateFile("epochs/.tmp-E00000001-1", 0, Access::kOwner).ok());
+  ASSERT_TRUE(storage_->CreateFile("epochs/.tmp-E00000009-1", 0, Access::kOwner).ok());
+  ASSERT_TRUE(storage_->CreateFile("notes.txt", 0, Access::kOwner).ok());
+  const EpochRecord second = Begin(StepId{1, 10});
+  ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(second), 1, 11)[0].durable());
+  std::vector<std::string> names;
+  for (const char* folder : {"", "epochs"}) {
+    const auto entries = storage_->List(folder);
+    ASSERT_TRUE(entries.ok());
+    for (const Storage::Entry& entry : *entries) {
+      names.push_back(entry.name);
+    }
+  }
+  EXPECT_THAT(names,
+              ElementsAre("epochs", "latest", "notes.txt", "step-000000000010.e1",
+                          "step-000000000011.e2", ".tmp-E00000009-1", "E00000001", "E00000002"));
+}
+
+TEST_F(FencingTest, AWriterKeepsWhatItIsToldToKeep) {
+  WriterOptions options = OptionsFor(Begin(std::nullopt));
+  options.keep = 3;
+  AloneExchange alone;
+  Writer writer(*storage_, options);
+  for (const int64_t step : {1, 2, 3, 4, 5, 6}) {
+    FakeState state(step, 0, 1);
+    const SaveReport report = writer.Save(step, state.source(), alone);
+    ASSERT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+  }
+  EXPECT_THAT(*ListCheckpoints(*storage_), ElementsAre(StepId{1, 6}, StepId{1, 5}, StepId{1, 4}));
+  const auto manifest = ReadManifest(*storage_, {1, 6});
+  ASSERT_TRUE(manifest.ok());
+  EXPECT_EQ(manifest->parent, (StepId{1, 5}));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint
