@@ -114,7 +114,8 @@ void NcclWatchdog::Run() {
   next_error_look_ = Deadline::After(options_.error_interval);
   next_peer_look_ = Deadline::After(options_.peer_interval);
   std::unique_lock lock(mutex_);
-  while (!stop_) {
+  // An abort asked for just before the end is still carried out: the peers must hear of it.
+  while (!stop_ || (abort_asked_ && health_.ok())) {
     if (abort_asked_ && health_.ok()) {
       const std::string text = absl::StrCat(options_.group, ": aborted: ", abort_reason_);
       lock.unlock();

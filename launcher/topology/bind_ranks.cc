@@ -37,9 +37,8 @@ std::vector<int> WantedNuma(const Topology& topology, const RankPlan& plan) {
       const int numa = topology.gpus[static_cast<size_t>(plan.ranks[rank].gpu)].numa;
       wanted.push_back(numas.count(numa) != 0 ? numa : -1);
     } else {
-      wanted.push_back(spread ? *std::next(numas.begin(), static_cast<long>(rank * numas.size() /
-                                                                            ranks))
-                              : -1);
+      wanted.push_back(
+          spread ? *std::next(numas.begin(), static_cast<long>(rank * numas.size() / ranks)) : -1);
     }
   }
   return wanted;
@@ -97,8 +96,7 @@ void BindNic(const Topology& topology, RankBinding* rank, std::map<std::string, 
     if (!nic.active()) {
       continue;
     }
-    const Gpu* const gpu =
-        rank->gpu < 0 ? nullptr : &topology.gpus[static_cast<size_t>(rank->gpu)];
+    const Gpu* const gpu = rank->gpu < 0 ? nullptr : &topology.gpus[static_cast<size_t>(rank->gpu)];
     const PciDistance distance =
         gpu == nullptr ? DistanceBetween({}, rank->numa, {}, nic.numa)
                        : DistanceBetween(gpu->pci_path, gpu->numa, nic.pci_path, nic.numa);
@@ -133,10 +131,10 @@ absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
     binding.local_rank = rank;
     if (!order.empty()) {
       // More ranks than GPUs: neighbours share one.
-      const size_t place = static_cast<size_t>(ranks) <= order.size()
-                               ? static_cast<size_t>(rank)
-                               : static_cast<size_t>(rank) * order.size() /
-                                     static_cast<size_t>(ranks);
+      const size_t place =
+          static_cast<size_t>(ranks) <= order.size()
+              ? static_cast<size_t>(rank)
+              : static_cast<size_t>(rank) * order.size() / static_cast<size_t>(ranks);
       binding.gpu = static_cast<int>(order[place]);
     }
   }

@@ -1,0 +1,110 @@
+#include "launcher/topology/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "launcher/topology/bind_ranks.h"
+#include "launcher/topology/doctor.h"
+#include "launcher/topology/format.h"
+#include "launcher/topology/topology.h"
+
+namespace dtrain::launcher {
+namespace {
+
+// Parses; the exit code when the command is over already (help, wrong usage).
+std::optional<int> Parse(CLI::App* app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants.
+  try {
+    app->parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    const int code = app->exit(error);
+    return code == 0 ? kExitOk : kExitUsage;
+  }
+  return std::nullopt;
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
+  return ExitCodeFor(status);
+}
+
+}  // namespace
+
+int TopoMain(const std::vector<std::string>& arguments) {
+  CLI::App app("Shows this node: cores, NUMA nodes, GPUs and NVLink, RDMA NICs.", "dtrain topo");
+  bool json = false;
+  int ranks = 0;
+  app.add_flag("--json", json, "One JSON object instead of tables");
+  app.add_option("--nproc-per-node", ranks, "Also show where so many ranks would run")
+      ->check(CLI::Range(1, 4096));
+  app.footer(
+      "Examples:\n"
+      "  dtrain topo\n"
+      "  dtrain topo --nproc-per-node 8\n"
+      "  dtrain topo --json | jq .gpus");
+  if (const auto code = Parse(&app, arguments)) {
+    return *code;
+  }
+  const auto topology = ReadTopology();
+  if (!topology.ok()) {
+    return Fail(topology.status());
+  }
+  RankPlan plan;
+  if (ranks > 0) {
+    auto bound = BindRanks(*topology, ranks);
+    if (!bound.ok()) {
+      return Fail(bound.status());
+    }
+    plan = *std::move(bound);
+  }
+  if (json) {
+    Json object = TopologyJson(*topology);
+    if (ranks > 0) {
+      object["rank_plan"] = RankPlanJson(plan);
+    }
+    std::printf("%s\n", DumpJson(object, 2).c_str());
+    return kExitOk;
+  }
+  std::fputs(FormatTopology(*topology).c_str(), stdout);
+  if (ranks > 0) {
+    std::printf("\n%s", FormatRankPlan(*topology, plan).c_str());
+  }
+  return kExitOk;
+}
+
+int DoctorMain(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app("Checks whether this node is fit to run ranks, and says what to do if not.",
+               "dtrain doctor");
+  bool json = false;
+  app.add_flag("--json", json, "One JSON object instead of text");
+  app.footer(
+      "Ends with 64 when there is a problem.\n"
+      "Examples:\n"
+      "  dtrain doctor\n"
+      "  srun -N4 --ntasks-per-node=1 dtrain doctor --json");
+  if (const auto code = Parse(&app, arguments)) {
+    return *code;
+  }
+  const auto topology = ReadTopology();
+  if (!topology.ok()) {
+    return Fail(topology.status());
+  }
+  DoctorOptions options;
+  options.plugin_folder = PluginDirectory(environment);
+  if (const auto torch = environment.find("DTRAIN_TORCH"); torch != environment.end()) {
+    options.torch_environment = torch->second;
+  }
+  const std::vector<Finding> findings = Diagnose(*topology, ReadDoctorFacts(options));
+  std::fputs(json ? absl::StrCat(DumpJson(FindingsJson(findings), 2), "\n").c_str()
+                  : FormatFindings(findings).c_str(),
+             stdout);
+  const bool problem = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.verdict == Verdict::kProblem;
+  });
+  return problem ? kExitUsage : kExitOk;
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "launcher/topology/doctor.h"
+#include "launcher/topology/format.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr uint64_t kGiB = 1ULL << 30;
+constexpr uint64_t kUnlimited = ~uint64_t{0};
+
+Finding CoreFinding(const Topology& topology) {
+  size_t cpus = 0;
+  for (const Core& core : topology.cores) {
+    cpus += core.cpus.size();
+  }
+  return {
+      "cores", Verdict::kOk,
+      absl::StrFormat("%d cores (%d hardware threads) usable, %d packages, %d NUMA nodes%s%s",
+                      topology.cores.size(), cpus, topology.packages, topology.numa_nodes.size(),
+                      topology.cpu_model.empty() ? "" : ", ", topology.cpu_model),
+      ""};
+}
+
+Finding MemoryFinding(const Topology& topology, const DoctorFacts& facts) {
+  Finding finding{"memory", Verdict::kOk,
+                  absl::StrCat(FormatBytes(topology.memory_bytes), ", ",
+                               FormatBytes(facts.memory_available_bytes), " available"),
+                  ""};
+  if (facts.cgroup_memory_bytes != 0) {
+    absl::StrAppend(&finding.text, ", cgroup limit ", FormatBytes(facts.cgroup_memory_bytes));
+  }
+  if (facts.memory_available_bytes < kGiB) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice = "less than 1 GiB is available: end other programs";
+  }
+  return finding;
+}
+
+Finding ShmFinding(const DoctorFacts& facts) {
+  // Ranks reduce through memfd segments, which count against memory, not /dev/shm; LibTorch's
+  // loaders and NCCL do use /dev/shm.
+  Finding finding{
+      "/dev/shm", Verdict::kOk,
+      absl::StrCat(FormatBytes(facts.shm_bytes), ", ", FormatBytes(facts.shm_free_bytes), " free"),
+      ""};
+  if (facts.shm_bytes == 0) {
+    finding = {"/dev/shm", Verdict::kWarning, "not there",
+               "NCCL needs it between GPUs: mount a tmpfs on /dev/shm"};
+  } else if (facts.shm_free_bytes < kGiB) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice = "NCCL may run out of it: in a container, --shm-size=8g or --ipc=host";
+  }
+  return finding;
+}
+
+void GpuFindings(const Topology& topology, const DoctorFacts& facts,
+                 std::vector<Finding>* findings) {
+  if (topology.gpus.empty()) {
+    std::string why = "none found";
+    for (const std::string& note : topology.notes) {
+      why = absl::StartsWith(note, "GPUs: ") ? note.substr(6) : why;
+    }
+    findings->push_back({"GPUs", Verdict::kNote, why, "ranks run on the CPU"});
+  } else {
+    findings->push_back(
+        {"GPUs", Verdict::kOk,
+         absl::StrFormat("%d x %s, %s, driver %s", topology.gpus.size(), topology.gpus.front().name,
+                         FormatBytes(topology.gpus.front().memory_bytes), topology.driver_version),
+         ""});
+    std::set<std::string> names;
+    for (const Gpu& gpu : topology.gpus) {
+      names.insert(gpu.name);
+    }
+    if (names.size() > 1) {
+      findings->push_back({"GPU kinds", Verdict::kWarning,
+                           absl::StrCat(names.size(), " kinds of GPU on one node"),
+                           "the slowest sets the pace of every step"});
+    }
+  }
+  const Verdict missing = topology.gpus.empty() ? Verdict::kNote : Verdict::kProblem;
+  findings->push_back(
+      facts.cuda_plugin_path.empty()
+          ? Finding{"CUDA plugin", missing, "libdtrain_cuda.so not found",
+                    topology.gpus.empty() ? "" : "build with nvcc, or set DTRAIN_PLUGIN_DIR"}
+          : Finding{"CUDA plugin", Verdict::kOk, facts.cuda_plugin_path, ""});
+  findings->push_back(facts.nccl.empty()
+                          ? Finding{"NCCL", missing, facts.nccl_error,
+                                    topology.gpus.empty() ? "" : "install libnccl2, or LibTorch's"}
+                          : Finding{"NCCL", Verdict::kOk, facts.nccl, ""});
+}
+
+Finding NicFinding(const Topology& topology, const Nic& nic) {
+  Finding finding{absl::StrCat("NIC ", nic.name), Verdict::kOk, "", ""};
+  for (const NicPort& port : nic.ports) {
+    absl::StrAppend(&finding.text, finding.text.empty() ? "" : "; ", "port ", port.port, " ",
+                    port.state, " ", port.rate_gbps, " Gb/s ",
+                    port.link_layer == "Ethernet" ? "RoCE" : port.link_layer);
+  }
+  if (!nic.active()) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice = "no port is active: check the cable and the switch port";
+    return finding;
+  }
+  for (const NicPort& port : nic.ports) {
+    const bool version2 = std::any_of(port.gids.begin(), port.gids.end(),
+                                      [](const Gid& gid) { return gid.type == "RoCE v2"; });
+    if (port.link_layer == "Ethernet" && !version2) {
+      finding.verdict = Verdict::kWarning;
+      finding.advice = "no RoCE v2 GID: give its interface an address";
+    }
+  }
+  if (finding.advice.empty() && nic.netdev_mtu > 0 && nic.netdev_mtu < 4200) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice = absl::StrCat("MTU of ", nic.netdev, " is ", nic.netdev_mtu,
+                                  ": RoCE moves 4,096 bytes a packet only from 4,200 on (9000 is "
+                                  "usual)");
+  }
+  if (finding.advice.empty() && !topology.gpus.empty() &&
+      std::none_of(topology.gpus.begin(), topology.gpus.end(), [&](const Gpu& gpu) {
+        return DistanceBetween(gpu.pci_path, gpu.numa, nic.pci_path, nic.numa) != PciDistance::kFar;
+      })) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice = "far (SYS) from every GPU: traffic crosses the CPU sockets";
+  }
+  return finding;
+}
+
+void NicFindings(const Topology& topology, const DoctorFacts& facts,
+                 std::vector<Finding>* findings) {
+  if (topology.nics.empty()) {
+    findings->push_back({"RDMA NICs", Verdict::kNote, "none found", "nodes talk over TCP"});
+    return;
+  }
+  for (const Nic& nic : topology.nics) {
+    findings->push_back(NicFinding(topology, nic));
+  }
+  if (!facts.verbs.empty()) {
+    findings->push_back({"verbs", Verdict::kWarning, facts.verbs,
+                         "install libibverbs1 and "
+                         "ibverbs-providers"});
+  }
+}
+
+void LimitFindings(const Topology& topology, const DoctorFacts& facts,
+                   std::vector<Finding>* findings) {
+  Finding files{"open files", Verdict::kOk, absl::StrCat("limit ", facts.open_files_max), ""};
+  if (facts.open_files_max < 4096) {
+    files.verdict = Verdict::kWarning;
+    files.advice = "large jobs hold a connection a peer: ulimit -n 65536";
+  }
+  findings->push_back(files);
+  const bool unlimited = facts.locked_memory_bytes == kUnlimited;
+  Finding locked{
+      "locked memory", Verdict::kOk,
+      unlimited ? "unlimited" : absl::StrCat("limit ", FormatBytes(facts.locked_memory_bytes)), ""};
+  if (!unlimited && !topology.nics.empty() && facts.locked_memory_bytes < 16 * kGiB) {
+    locked.verdict = Verdict::kProblem;
+    locked.advice =
+        "RDMA registers its buffers: ulimit -l unlimited (in Slurm: "
+        "PropagateResourceLimitsExcept=MEMLOCK)";
+  }
+  findings->push_back(locked);
+}
+
+}  // namespace
+
+std::vector<Finding> Diagnose(const Topology& topology, const DoctorFacts& facts) {
+  std::vector<Finding> findings = {CoreFinding(topology), MemoryFinding(topology, facts),
+                                   ShmFinding(facts)};
+  GpuFindings(topology, facts, &findings);
+  NicFindings(topology, facts, &findings);
+  findings.push_back(facts.torch_path.empty()
+                         ? Finding{"LibTorch", Verdict::kProblem, "not found",
+                                   "run ./dev deps, or set DTRAIN_TORCH to its folder"}
+                         : Finding{"LibTorch", Verdict::kOk,
+                                   absl::StrCat(facts.torch_version.empty() ? "unknown version"
+                                                                            : facts.torch_version,
+                                                " in ", facts.torch_path),
+                                   ""});
+  LimitFindings(topology, facts, &findings);
+  for (const std::string& note : topology.notes) {
+    if (!absl::StartsWith(note, "GPUs: ")) {
+      findings.push_back({"topology", Verdict::kWarning, note, ""});
+    }
+  }
+  return findings;
+}
+
+}  // namespace dtrain::launcher

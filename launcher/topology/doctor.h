@@ -1,0 +1,54 @@
+// What `dtrain doctor` looks at: is this node fit to run ranks, and if not, what to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launcher/topology/topology.h"
+
+namespace dtrain::launcher {
+
+enum class Verdict {
+  kOk,
+  kNote,     // A part that this node does not have.
+  kWarning,  // It works, but slowly or not at scale.
+  kProblem,  // Ranks would fail.
+};
+
+struct Finding {
+  std::string name;  // "cores", "memory", "/dev/shm", "GPU driver", "NIC mlx5_0", ...
+  Verdict verdict = Verdict::kOk;
+  std::string text;    // What was found.
+  std::string advice;  // What to do; "" when nothing.
+};
+
+// The machine's facts that are no part of the topology.
+struct DoctorFacts {
+  uint64_t shm_bytes = 0;  // Size of /dev/shm; 0: none.
+  uint64_t shm_free_bytes = 0;
+  uint64_t memory_available_bytes = 0;
+  uint64_t cgroup_memory_bytes = 0;  // Limit of this cgroup; 0: none.
+  uint64_t open_files_max = 0;       // RLIMIT_NOFILE, soft.
+  uint64_t locked_memory_bytes = 0;  // RLIMIT_MEMLOCK, soft; all ones: unlimited.
+  std::string verbs;                 // "" when libibverbs opens, else why not.
+  std::string torch_path;            // "" when LibTorch was not found.
+  std::string torch_version;
+  std::string nccl;  // "NCCL 2.28.9 (/path)"; "" when it does not open.
+  std::string nccl_error;
+  std::string cuda_plugin_path;  // "" when there is no libdtrain_cuda.so.
+};
+
+struct DoctorOptions {
+  std::string torch_folder;  // Where to look for LibTorch first; "": the build's and DTRAIN_TORCH.
+  std::string torch_environment;  // The value of DTRAIN_TORCH.
+  std::string plugin_folder;      // The value of DTRAIN_PLUGIN_DIR.
+};
+
+// Reads this machine. Opens libnccl.so.2 and libibverbs.so.1 when they are there.
+DoctorFacts ReadDoctorFacts(const DoctorOptions& options);
+
+// The findings, in the order to show them. Pure.
+std::vector<Finding> Diagnose(const Topology& topology, const DoctorFacts& facts);
+
+}  // namespace dtrain::launcher

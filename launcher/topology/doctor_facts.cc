@@ -1,0 +1,143 @@
+#include <limits.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/dl/dynamic_library.h"
+#include "base/dl/verbs.h"
+#include "base/file.h"
+#include "base/mapped_libraries.h"
+#include "launcher/topology/doctor.h"
+#include "launcher/topology/sysfs.h"
+
+#ifndef DTRAIN_TORCH_FOLDER
+#define DTRAIN_TORCH_FOLDER ""
+#endif
+
+namespace dtrain::launcher {
+namespace {
+
+uint64_t SoftLimit(int which) {
+  rlimit limit = {};
+  if (getrlimit(static_cast<__rlimit_resource>(which), &limit) != 0) {
+    return 0;
+  }
+  return limit.rlim_cur == RLIM_INFINITY ? ~uint64_t{0} : limit.rlim_cur;
+}
+
+// "MemAvailable:   123 kB" of /proc/meminfo in bytes.
+uint64_t AvailableMemory() {
+  const std::string text = ReadSysfs("/proc/meminfo").value_or("");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t kilobytes = 0;
+    if (words.size() >= 2 && words[0] == "MemAvailable:" &&
+        absl::SimpleAtoi(words[1], &kilobytes)) {
+      return kilobytes * 1024;
+    }
+  }
+  return 0;
+}
+
+uint64_t CgroupLimit() {
+  uint64_t bytes = 0;  // "max" is no number: no limit.
+  for (const char* const path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (absl::SimpleAtoi(ReadSysfs(path).value_or(""), &bytes) && bytes < (1ULL << 60)) {
+      return bytes;
+    }
+  }
+  return 0;
+}
+
+// The text between quotes of the line "__version__ = '2.11.0+cu130'".
+std::string TorchVersion(const std::string& folder) {
+  const std::string text = ReadSysfs(folder + "/version.py").value_or("");
+  const size_t name = text.find("__version__ = '");
+  if (name == std::string::npos) {
+    return ReadSysfs(folder + "/build-version").value_or("");
+  }
+  const size_t start = name + 15;
+  return text.substr(start, text.find('\'', start) - start);
+}
+
+void FindTorch(const DoctorOptions& options, DoctorFacts* facts) {
+  for (const std::string& folder :
+       {options.torch_folder, options.torch_environment, std::string(DTRAIN_TORCH_FOLDER)}) {
+    if (!folder.empty() && FileExists(folder + "/lib/libtorch_cpu.so")) {
+      facts->torch_path = folder;
+      facts->torch_version = TorchVersion(folder);
+      return;
+    }
+  }
+}
+
+void FindNccl(DoctorFacts* facts) {
+  std::vector<std::string> names;
+  if (!facts->torch_path.empty()) {
+    names.push_back(facts->torch_path + "/../nvidia/nccl/lib/libnccl.so.2");
+  }
+  names.emplace_back("libnccl.so.2");
+  auto library = DynamicLibrary::Open(names);
+  int (*get_version)(int*) = nullptr;
+  if (!library.ok() || !library->Bind("ncclGetVersion", &get_version).ok()) {
+    facts->nccl_error = std::string(library.status().message());
+    return;
+  }
+  int version = 0;
+  (void)get_version(&version);
+  std::string path = library->name();
+  const auto mapped = MappedLibraries();  // Where the loader really found it.
+  for (const std::string& file : mapped.ok() ? *mapped : std::vector<std::string>()) {
+    path = file.find("/libnccl.so") != std::string::npos ? file : path;
+  }
+  facts->nccl = absl::StrFormat("NCCL %d.%d.%d (%s)", version / 10000, version / 100 % 100,
+                                version % 100, path);
+  library->LeakOnPurpose();
+}
+
+void FindPlugin(const DoctorOptions& options, DoctorFacts* facts) {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  const std::string folder = program.substr(0, program.rfind('/'));
+  std::vector<std::string> folders = {folder, folder + "/../lib"};
+  if (!options.plugin_folder.empty()) {
+    folders = {options.plugin_folder};
+  }
+  for (const std::string& candidate : folders) {
+    if (FileExists(candidate + "/libdtrain_cuda.so")) {
+      facts->cuda_plugin_path = candidate + "/libdtrain_cuda.so";
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+DoctorFacts ReadDoctorFacts(const DoctorOptions& options) {
+  DoctorFacts facts;
+  struct statvfs shm = {};
+  if (statvfs("/dev/shm", &shm) == 0) {
+    facts.shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
+    facts.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
+  }
+  facts.memory_available_bytes = AvailableMemory();
+  facts.cgroup_memory_bytes = CgroupLimit();
+  facts.open_files_max = SoftLimit(RLIMIT_NOFILE);
+  facts.locked_memory_bytes = SoftLimit(RLIMIT_MEMLOCK);
+  const auto verbs = Verbs::Open();
+  facts.verbs = verbs.ok() ? "" : std::string(verbs.status().message());
+  FindTorch(options, &facts);
+  FindNccl(&facts);
+  FindPlugin(options, &facts);
+  return facts;
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,143 @@
+// What the doctor says about machines that lack something.
+#include "launcher/topology/doctor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/topology/commands.h"
+#include "launcher/topology/format.h"
+
+namespace dtrain::launcher {
+namespace {
+
+using testing::HasSubstr;
+
+DoctorFacts GoodFacts() {
+  DoctorFacts facts;
+  facts.shm_bytes = facts.shm_free_bytes = 16ULL << 30;
+  facts.memory_available_bytes = 16ULL << 30;
+  facts.open_files_max = 65536;
+  facts.locked_memory_bytes = ~uint64_t{0};
+  facts.torch_path = "/opt/torch";
+  facts.torch_version = "2.11.0";
+  facts.nccl = "NCCL 2.28.9 (/opt/libnccl.so.2)";
+  facts.cuda_plugin_path = "/opt/lib/libdtrain_cuda.so";
+  return facts;
+}
+
+Topology GoodNode() {
+  Topology topology;
+  topology.packages = 1;
+  topology.cores = {{0, 0, {0}}, {0, 0, {1}}};
+  topology.numa_nodes = {{0, 32ULL << 30}};
+  topology.memory_bytes = 32ULL << 30;
+  Gpu gpu;
+  gpu.name = "NVIDIA H100";
+  gpu.numa = 0;
+  topology.gpus = {gpu};
+  topology.driver_version = "580.65.06";
+  Nic nic;
+  nic.name = "mlx5_0";
+  nic.netdev = "eth2";
+  nic.netdev_mtu = 9000;
+  nic.numa = 0;
+  nic.ports = {{1, "ACTIVE", "Ethernet", 400, {{3, "::ffff:10.0.0.1", "RoCE v2", "eth2"}}}};
+  topology.nics = {nic};
+  return topology;
+}
+
+Finding Named(const std::vector<Finding>& findings, const std::string& name) {
+  for (const Finding& finding : findings) {
+    if (finding.name == name) {
+      return finding;
+    }
+  }
+  ADD_FAILURE() << "no finding " << name << " in\n" << FormatFindings(findings);
+  return {};
+}
+
+TEST(Doctor, AGoodNodeHasNothingButOk) {
+  for (const Finding& finding : Diagnose(GoodNode(), GoodFacts())) {
+    EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.name << ": " << finding.advice;
+    EXPECT_EQ(finding.advice, "");
+    EXPECT_NE(finding.text, "") << finding.name;
+  }
+}
+
+TEST(Doctor, ANodeWithoutAGpuIsFineAndSaysWhyItHasNone) {
+  Topology topology = GoodNode();
+  topology.gpus.clear();
+  topology.nics.clear();
+  topology.notes = {"GPUs: no NVIDIA driver library: libnvidia-ml.so.1"};
+  DoctorFacts facts = GoodFacts();
+  facts.nccl = "";
+  facts.nccl_error = "not installed";
+  facts.cuda_plugin_path = "";
+  const auto findings = Diagnose(topology, facts);
+  for (const Finding& finding : findings) {
+    EXPECT_LE(finding.verdict, Verdict::kNote) << finding.name;
+  }
+  EXPECT_THAT(Named(findings, "GPUs").text, HasSubstr("libnvidia-ml.so.1"));
+}
+
+TEST(Doctor, WhatAGpuNeedsAndLacksIsAProblem) {
+  DoctorFacts facts = GoodFacts();
+  facts.nccl = "";
+  facts.nccl_error = "libnccl.so.2: cannot open";
+  facts.cuda_plugin_path = "";
+  const auto findings = Diagnose(GoodNode(), facts);
+  EXPECT_EQ(Named(findings, "NCCL").verdict, Verdict::kProblem);
+  EXPECT_THAT(Named(findings, "NCCL").text, HasSubstr("cannot open"));
+  EXPECT_EQ(Named(findings, "CUDA plugin").verdict, Verdict::kProblem);
+}
+
+TEST(Doctor, EachWeaknessOfANicHasItsAdvice) {
+  Topology topology = GoodNode();
+  topology.nics[0].netdev_mtu = 1500;
+  EXPECT_THAT(Named(Diagnose(topology, GoodFacts()), "NIC mlx5_0").advice, HasSubstr("1500"));
+  topology.nics[0].ports[0].gids.clear();
+  EXPECT_THAT(Named(Diagnose(topology, GoodFacts()), "NIC mlx5_0").advice,
+              HasSubstr("no RoCE v2 GID"));
+  topology.nics[0].ports[0].state = "DOWN";
+  EXPECT_THAT(Named(Diagnose(topology, GoodFacts()), "NIC mlx5_0").advice,
+              HasSubstr("no port is active"));
+  topology = GoodNode();
+  topology.nics[0].numa = 1;
+  EXPECT_THAT(Named(Diagnose(topology, GoodFacts()), "NIC mlx5_0").advice, HasSubstr("SYS"));
+}
+
+TEST(Doctor, SmallLimitsAreFound) {
+  DoctorFacts facts = GoodFacts();
+  facts.shm_free_bytes = 64 << 20;
+  facts.open_files_max = 1024;
+  facts.locked_memory_bytes = 64 << 10;
+  facts.memory_available_bytes = 1 << 20;
+  facts.torch_path = "";
+  const auto findings = Diagnose(GoodNode(), facts);
+  EXPECT_EQ(Named(findings, "/dev/shm").verdict, Verdict::kWarning);
+  EXPECT_EQ(Named(findings, "open files").verdict, Verdict::kWarning);
+  EXPECT_EQ(Named(findings, "locked memory").verdict, Verdict::kProblem) << "RDMA is there";
+  EXPECT_EQ(Named(findings, "memory").verdict, Verdict::kWarning);
+  EXPECT_EQ(Named(findings, "LibTorch").verdict, Verdict::kProblem);
+  const std::string text = FormatFindings(findings);
+  EXPECT_THAT(text, HasSubstr("PROBLEM"));
+  EXPECT_THAT(text, HasSubstr("-> large jobs hold a connection a peer: ulimit -n 65536"));
+}
+
+TEST(DoctorMain, ReadsThisMachineAsTextAndJson) {
+  testing::internal::CaptureStdout();
+  const int text_code = DoctorMain({}, {});
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("/dev/shm"));
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(DoctorMain({"--json"}, {}), text_code);
+  const auto json = ParseJson(testing::internal::GetCapturedStdout(), "doctor");
+  ASSERT_TRUE(json.ok()) << json.status();
+  bool problem = false;
+  for (const auto& finding : (*json)["findings"]) {
+    problem = problem || finding["verdict"] == "problem";
+  }
+  EXPECT_EQ(text_code, problem ? 64 : 0);
+}
+
+}  // namespace
+}  // namespace dtrain::launcher
