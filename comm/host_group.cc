@@ -280,13 +280,13 @@ absl::Status HostGroup::Explain(const absl::Status& status, const Call& call) co
 
 absl::Status HostGroup::Run(absl::Span<const Call> calls) {
   const Deadline deadline = Earlier(calls[0].deadline, Deadline::After(options_.timeout));
-  const absl::Status status = RunWithin(calls, deadline);
+  absl::Status status = RunWithin(calls, deadline);
   if (status.ok()) {
     return status;
   }
   // An abort closes connections: that they ended is then its effect, not the cause.
   const absl::Status cause = queue_->is_broken() ? queue_->broken() : status;
-  const absl::Status explained = Explain(cause, calls[0]);
+  absl::Status explained = Explain(cause, calls[0]);
   BreakWith(explained);
   return explained;
 }

@@ -110,11 +110,13 @@ absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMemory(size_t bytes, absl::string_view name) {
+  const uint64_t available = AvailableMemoryBytes();
+  return available != 0 && bytes > available ? NotEnoughMemory(bytes, name) : absl::OkStatus();
+}
+
 absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_view name) {
-  if (const uint64_t available = AvailableMemoryBytes();
-      available != 0 && mapping.bytes() > available) {
-    return NotEnoughMemory(mapping.bytes(), name);
-  }
+  DT_RETURN_IF_ERROR(CheckMemory(mapping.bytes(), name));
   // Populating through the mapping is what lets the kernel use huge pages; fallocate cannot.
   if (madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_WRITE) == 0) {
     return absl::OkStatus();

@@ -45,6 +45,9 @@ absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view nam
 // Whether `fd`, which `peer` passed, is such a segment of exactly `bytes`.
 absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer);
 
+// ResourceExhausted, naming needed and available bytes, when this host has less than `bytes` left.
+absl::Status CheckMemory(size_t bytes, absl::string_view name);
+
 // Backs every page of `mapping` with memory now. ResourceExhausted names needed and available bytes
 // when there is not enough: an error here instead of a SIGBUS at first touch.
 absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_view name);

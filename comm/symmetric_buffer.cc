@@ -15,6 +15,7 @@ absl::StatusOr<std::shared_ptr<SymmetricBuffer>> SymmetricBuffer::Create(size_t 
                                                                          absl::string_view name) {
   // An empty buffer still has an address, so that views of zero elements need no special case.
   const size_t mapped = std::max<size_t>(bytes, 1);
+  DT_RETURN_IF_ERROR(CheckMemory(mapped, name));
   DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSharedSegment(mapped, name));
   DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), mapped, name));
   DT_RETURN_IF_ERROR(ReserveMemory(mapping, fd.get(), name));

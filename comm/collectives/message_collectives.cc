@@ -88,6 +88,7 @@ absl::Status MessageCollectives::Run(const Call& call, const WaitContext& contex
 void MessageCollectives::ReduceIncoming(const Call& call, const char* own, void* output,
                                         size_t count, size_t room, double* squares) {
   std::vector<const void*> inputs;
+  inputs.reserve(static_cast<size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) {
     inputs.push_back(rank == self_ ? own : incoming_.data() + static_cast<size_t>(rank) * room);
   }

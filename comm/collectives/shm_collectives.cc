@@ -143,6 +143,7 @@ absl::Status ShmCollectives::AllReduceInPlace(const Call& call, const std::vecto
   const size_t element = DTypeBytes(call.header.dtype);
   const Slice slice = SliceOf(call.output.count(), size_, self_);
   std::vector<void*> parts;
+  parts.reserve(sources.size());
   for (char* source : sources) {
     parts.push_back(source + slice.start * element);
   }

@@ -141,7 +141,7 @@ absl::Status ShmSegment::Missing(uint32_t target, const WaitContext& context) co
     if (index == self_ || Arrived(index, target)) {
       continue;
     }
-    const absl::Status alive = mesh_.CheckAlive(index);
+    absl::Status alive = mesh_.CheckAlive(index);
     // It may have arrived, or said why it leaves, just before it went.
     if (!alive.ok() && !Arrived(index, target)) {
       DT_RETURN_IF_ERROR(BrokenStatus());
