@@ -57,7 +57,7 @@ class Launch {
  private:
   absl::Status PrepareRunDirectory();
   absl::StatusOr<AttemptResult> RunAttempt(int attempt);
-  void ShowOutputs(const Attempt& attempt);
+  void ShowOutputs(Attempt& attempt);
   void Announce(const Attempt& attempt) const;
   std::optional<int> AfterFailure(const AttemptResult& result, int attempt);
 
@@ -122,7 +122,10 @@ absl::Status Launch::Prepare() {
   return absl::OkStatus();
 }
 
-void Launch::ShowOutputs(const Attempt& attempt) {
+// Rank 0's outputs, and what --tee names.
+void Launch::ShowOutputs(Attempt& attempt) {
+  constexpr int kOut = 1;
+  constexpr int kErr = 2;
   std::vector<ShownFile> files;
   for (const RankSlot& slot : attempt.slots) {
     const std::vector<int>& filter = options_.local_filter;
@@ -130,13 +133,17 @@ void Launch::ShowOutputs(const Attempt& attempt) {
         std::find(filter.begin(), filter.end(), slot.local_rank) == filter.end()) {
       continue;
     }
-    const int streams = options_.tee.For(slot.local_rank);
-    const std::string prefix = streams == 0 ? "" : absl::StrFormat("[rank %d] ", slot.rank);
-    for (const auto& [bit, suffix] : {std::pair(1, "out"), std::pair(2, "err")}) {
-      if ((streams & bit) != 0 || (bit == 1 && slot.rank == 0)) {
+    const int teed = options_.tee.For(slot.local_rank);
+    const int streams = teed | (slot.rank == 0 ? kOut | kErr : 0);
+    const std::string prefix = teed == 0 ? "" : absl::StrFormat("[rank %d] ", slot.rank);
+    for (const auto& [stream, suffix] : {std::pair(kOut, "out"), std::pair(kErr, "err")}) {
+      if ((streams & stream) != 0) {
         const std::string path = LogPath(attempt.log_dir, slot.rank, suffix);
-        files.push_back({path, FileEnd(path), prefix, bit == 2});
+        files.push_back({path, FileEnd(path), prefix, stream == kErr});
       }
+    }
+    if ((streams & kErr) != 0) {
+      attempt.err_shown.push_back(slot.rank);
     }
   }
   reporter_->Show(files);

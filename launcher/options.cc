@@ -98,8 +98,9 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_option("--run-dir", options.run_dir,
                  "Run directory; else the program's --run-dir, else runs/PROGRAM");
   app.add_option("--log-dir", options.log_dir, "Logs of the ranks; else RUN_DIR/logs");
-  app.add_option("-t,--tee", raw.tee,
-                 "Also show outputs: 1 out, 2 err, 3 both, or by local rank (0:1,1:3)");
+  app.add_option(
+      "-t,--tee", raw.tee,
+      "Besides rank 0's, show outputs: 1 out, 2 err, 3 both, or by local rank (0:1,1:3)");
   app.add_option("-r,--redirects", raw.redirects,
                  "Accepted for torchrun's sake: all outputs always go to the log files");
   app.add_option("--local-ranks-filter", raw.local_filter, "Show only these local ranks (0,2)");

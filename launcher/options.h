@@ -34,7 +34,7 @@ struct LaunchOptions {
   int restarts_max = 0;
   std::string role = "default";
   std::vector<int> signals;
-  StreamChoice tee;               // Shown besides rank 0's stdout.
+  StreamChoice tee;               // Shown besides rank 0's outputs.
   std::vector<int> local_filter;  // Only these local ranks are shown; empty: all that --tee names.
   bool bind_cores = true;
   bool tensorboard = true;

@@ -1,10 +1,12 @@
 #include "launcher/record_line.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "base/progress_line.h"
 
 namespace dtrain::launcher {
@@ -21,6 +23,13 @@ std::string FormatValue(const Json& value) {
                                                     : absl::StrFormat("%.4f", number);
   }
   return value.is_string() ? value.get<std::string>() : DumpJson(value);
+}
+
+// Members that every record has, the title, and what is shown in its own way.
+bool IsHeader(const std::string& name) {
+  constexpr std::array<absl::string_view, 11> kHeader = {
+      "v", "ts", "run", "attempt", "rank", "node", "kind", "step", "samples", "m", "name"};
+  return std::find(kHeader.begin(), kHeader.end(), name) != kHeader.end();
 }
 
 }  // namespace
@@ -40,19 +49,30 @@ std::string FormatRecordLine(const Json& record) {
   if (kind != "eval" && kind != "ckpt" && kind != "event") {
     return "";
   }
-  std::string line = absl::StrCat("step ", WithThousands(std::max<int64_t>(0, RecordStep(record))));
-  if (kind != "eval") {
-    absl::StrAppend(&line, "  ", kind == "ckpt" ? "checkpoint" : kind);
-  }
-  if (const auto text = record.find("text"); text != record.end() && text->is_string()) {
-    absl::StrAppend(&line, "  ", text->get<std::string>());
+  std::string details;
+  for (const auto& [name, value] : record.items()) {
+    if (!IsHeader(name)) {
+      absl::StrAppend(&details, "  ", name, " ", FormatValue(value));
+    }
   }
   if (const auto metrics = record.find("m"); metrics != record.end() && metrics->is_object()) {
     for (const auto& [name, value] : metrics->items()) {
-      absl::StrAppend(&line, "  ", name, " ", FormatValue(value));
+      absl::StrAppend(&details, "  ", name, " ", FormatValue(value));
     }
   }
-  return line;
+  if (details.empty()) {
+    return "";  // A mark for tools (first_forward), nothing to read.
+  }
+  std::string title;
+  if (kind != "eval") {
+    const auto name = record.find("name");
+    const bool named = name != record.end() && name->is_string();
+    title = absl::StrCat("  ", kind == "ckpt" ? "checkpoint"
+                               : named        ? name->get<std::string>()
+                                              : "event");
+  }
+  return absl::StrCat("step ", WithThousands(std::max<int64_t>(0, RecordStep(record))), title,
+                      details);
 }
 
 int64_t TotalSteps(const Json& record) {

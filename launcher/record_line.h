@@ -9,8 +9,9 @@
 
 namespace dtrain::launcher {
 
-// "step 200  eval/loss 2.3100", "step 200  checkpoint  bytes 1,234", "step 7  event  name value";
-// "" for kinds that have no line of their own (step, config) and for what is no record.
+// "step 200  eval/loss 2.3100", "step 200  checkpoint  bytes 1,234", "step 7  NAME  member value"
+// for an event; "" for marks without members, for kinds that have no line of their own (step,
+// config) and for what is no record.
 std::string FormatRecordLine(const Json& record);
 
 // The total number of steps in a "config" record: member or metric "train_steps"; 0 without one.

@@ -296,6 +296,7 @@ void Supervisor::Report() {
     return;
   }
   Reporter& reporter = parts_.reporter;
+  reporter.Show({});  // What the ranks said comes before what is said about them.
   if (const std::string line = DescribeFailure(*cause); line != announced_) {
     reporter.Say(absl::StrCat("root cause: ", line));
   }
@@ -309,6 +310,11 @@ void Supervisor::Report() {
                         leaver->rank));
   }
   const auto state = ranks_.find(cause->rank);
+  const std::vector<int>& shown = attempt_.err_shown;
+  if (std::find(shown.begin(), shown.end(), cause->rank) != shown.end()) {
+    reporter.SayMore(absl::StrCat("  its stderr, shown above: ", cause->log));
+    return;
+  }
   std::vector<std::string> lines;
   if (state != ranks_.end()) {
     lines = LastLines(cause->log, state->second.err_from, kReportLines);

@@ -44,6 +44,7 @@ struct Attempt {
   std::vector<RankSlot> slots;
   std::string log_dir;  // Of this attempt.
   std::string host;
+  std::vector<int> err_shown;  // Ranks whose stderr is shown as it comes.
   int token_fd = -1;
 };
 

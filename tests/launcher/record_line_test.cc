@@ -13,8 +13,11 @@ TEST(RecordLine, ShowsEvaluationsCheckpointsAndEvents) {
             "step 1,200  eval/loss 2.5000  eval/tokens 4,096");
   EXPECT_EQ(FormatRecordLine(Record(R"({"kind":"ckpt","step":5,"m":{"path":"c/5"}})")),
             "step 5  checkpoint  path c/5");
-  EXPECT_EQ(FormatRecordLine(Record(R"({"kind":"event","step":5,"text":"hi"})")),
-            "step 5  event  hi");
+  EXPECT_EQ(FormatRecordLine(Record(
+                R"({"v":1,"kind":"event","step":5,"name":"save_failed","why":"disk full"})")),
+            "step 5  save_failed  why disk full");
+  EXPECT_EQ(FormatRecordLine(Record(R"({"v":1,"kind":"event","step":0,"name":"first_forward"})")),
+            "");
 }
 
 TEST(RecordLine, HasNoneForStepsAndForeignLines) {
