@@ -224,7 +224,7 @@ absl::Status NcclCommunicator::Close(Deadline deadline) {
     }
     DropHandles();
   }
-  const absl::Status finalized = Call(
+  absl::Status finalized = Call(
       "ncclCommFinalize", [](NcclApi& api, NcclComm* comm) { return api.CommFinalize(comm); },
       deadline);
   if (!finalized.ok()) {

@@ -48,7 +48,7 @@ absl::Status NcclWatchdog::TakeEvents(CudaEvent** start, CudaEvent** end) {
   }
   CudaApi& cuda = *options_.cuda;
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventCreate(start, true), "cudaEventCreate"));
-  const absl::Status second = CudaStatus(cuda, cuda.EventCreate(end, true), "cudaEventCreate");
+  absl::Status second = CudaStatus(cuda, cuda.EventCreate(end, true), "cudaEventCreate");
   if (!second.ok()) {
     (void)cuda.EventDestroy(*start);
   }

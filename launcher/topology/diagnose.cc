@@ -26,9 +26,9 @@ Finding CoreFinding(const Topology& topology) {
       ""};
 }
 
-Finding MemoryFinding(const Topology& topology, const DoctorFacts& facts) {
+Finding MemoryFinding(const DoctorFacts& facts) {
   Finding finding{"memory", Verdict::kOk,
-                  absl::StrCat(FormatBytes(topology.memory_bytes), ", ",
+                  absl::StrCat(FormatBytes(facts.memory_total_bytes), ", ",
                                FormatBytes(facts.memory_available_bytes), " available"),
                   ""};
   if (facts.cgroup_memory_bytes != 0) {
@@ -170,8 +170,7 @@ void LimitFindings(const Topology& topology, const DoctorFacts& facts,
 }  // namespace
 
 std::vector<Finding> Diagnose(const Topology& topology, const DoctorFacts& facts) {
-  std::vector<Finding> findings = {CoreFinding(topology), MemoryFinding(topology, facts),
-                                   ShmFinding(facts)};
+  std::vector<Finding> findings = {CoreFinding(topology), MemoryFinding(facts), ShmFinding(facts)};
   GpuFindings(topology, facts, &findings);
   NicFindings(topology, facts, &findings);
   findings.push_back(facts.torch_path.empty()

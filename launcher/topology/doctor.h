@@ -27,6 +27,7 @@ struct Finding {
 struct DoctorFacts {
   uint64_t shm_bytes = 0;  // Size of /dev/shm; 0: none.
   uint64_t shm_free_bytes = 0;
+  uint64_t memory_total_bytes = 0;
   uint64_t memory_available_bytes = 0;
   uint64_t cgroup_memory_bytes = 0;  // Limit of this cgroup; 0: none.
   uint64_t open_files_max = 0;       // RLIMIT_NOFILE, soft.

@@ -31,14 +31,13 @@ uint64_t SoftLimit(int which) {
   return limit.rlim_cur == RLIM_INFINITY ? ~uint64_t{0} : limit.rlim_cur;
 }
 
-// "MemAvailable:   123 kB" of /proc/meminfo in bytes.
-uint64_t AvailableMemory() {
+// The line `name` ("MemAvailable:   123 kB") of /proc/meminfo in bytes; 0 when there is none.
+uint64_t MemoryInfo(absl::string_view name) {
   const std::string text = ReadSysfs("/proc/meminfo").value_or("");
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     uint64_t kilobytes = 0;
-    if (words.size() >= 2 && words[0] == "MemAvailable:" &&
-        absl::SimpleAtoi(words[1], &kilobytes)) {
+    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &kilobytes)) {
       return kilobytes * 1024;
     }
   }
@@ -128,7 +127,8 @@ DoctorFacts ReadDoctorFacts(const DoctorOptions& options) {
     facts.shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
     facts.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
   }
-  facts.memory_available_bytes = AvailableMemory();
+  facts.memory_total_bytes = MemoryInfo("MemTotal:");
+  facts.memory_available_bytes = MemoryInfo("MemAvailable:");
   facts.cgroup_memory_bytes = CgroupLimit();
   facts.open_files_max = SoftLimit(RLIMIT_NOFILE);
   facts.locked_memory_bytes = SoftLimit(RLIMIT_MEMLOCK);

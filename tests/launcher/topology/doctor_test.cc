@@ -15,6 +15,7 @@ using testing::HasSubstr;
 DoctorFacts GoodFacts() {
   DoctorFacts facts;
   facts.shm_bytes = facts.shm_free_bytes = 16ULL << 30;
+  facts.memory_total_bytes = 32ULL << 30;
   facts.memory_available_bytes = 16ULL << 30;
   facts.open_files_max = 65536;
   facts.locked_memory_bytes = ~uint64_t{0};
