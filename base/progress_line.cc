@@ -25,7 +25,7 @@ double Metric(const Json& record, const char* name) {
 std::string WithThousands(int64_t value) {
   std::string digits = absl::StrCat(value);
   for (auto at = static_cast<int64_t>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(digits.begin() + at, ',');
   }
   return digits;
 }

@@ -55,4 +55,4 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what);
   if (!var.ok()) {                                \
     return std::move(var).status();               \
   }                                               \
-  lhs = std::move(var).value()
+  lhs = std::move(var).value()  // NOLINT(bugprone-macro-parentheses): may be a declaration.

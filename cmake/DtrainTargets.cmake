@@ -1,29 +1,59 @@
 # The four kinds of target that rooms declare. Sources are listed by name, never globbed.
 #
-#   dtrain_library(NAME SOURCES ... [DEPS ...])           static library; DEPS are PUBLIC
-#   dtrain_program(NAME SOURCES ... [DEPS ...])           a program in <build>/bin
-#   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [NO_MAIN])
-#   dtrain_bench(NAME SOURCES ... [DEPS ...])             a program in <build>/bin, not installed
+#   dtrain_library(NAME SOURCES ... [DEPS ...] [NO_PCH])  static library; DEPS are PUBLIC
+#   dtrain_program(NAME SOURCES ... [DEPS ...] [NO_PCH])  a program in <build>/bin
+#   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [NO_MAIN] [NO_PCH])
+#   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
+#
+# Everything is compiled with -fPIC, so that one precompiled header serves libraries and programs; it
+# halves the time of a fresh build. NO_PCH: the target has its own (LibTorch), or is no C++.
 
 function(_dtrain_common target)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:include>)
   target_link_libraries(${target} PRIVATE dtrain_warnings)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+endfunction()
+
+# `header` is made once, by the target `owner`, and used by `target`.
+function(_dtrain_precompile target owner header)
+  if(target STREQUAL owner)
+    target_precompile_headers(${target} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/${header})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
+endfunction()
+
+# The owner of the tests' precompiled header: one object file, made on first use.
+function(_dtrain_test_headers)
+  if(NOT TARGET dtrain_test_headers)
+    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/generated/test_headers.cc CONTENT "")
+    add_library(dtrain_test_headers OBJECT ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
+    _dtrain_common(dtrain_test_headers)
+    target_link_libraries(dtrain_test_headers PRIVATE dtrain_base GTest::gmock GTest::gtest)
+    _dtrain_precompile(dtrain_test_headers dtrain_test_headers test_headers.h)
+  endif()
 endfunction()
 
 function(dtrain_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   _dtrain_common(${name})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  if(NOT ARG_NO_PCH)
+    _dtrain_precompile(${name} dtrain_base common_headers.h)
+  endif()
 endfunction()
 
 function(dtrain_program name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  if(NOT ARG_NO_PCH)
+    _dtrain_precompile(${name} dtrain_base common_headers.h)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
@@ -32,13 +62,17 @@ function(dtrain_bench name)
 endfunction()
 
 function(dtrain_test name)
-  cmake_parse_arguments(ARG "NO_MAIN" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
   if(ARG_NO_MAIN)
     target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest)
   else()
     target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  endif()
+  if(NOT ARG_NO_PCH)
+    _dtrain_test_headers()
+    _dtrain_precompile(${name} dtrain_test_headers test_headers.h)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(NOT ARG_TIMEOUT)
