@@ -182,7 +182,7 @@ absl::StatusOr<std::vector<int>> GradientReducer::RankZeroOrder() {
   order.resize(flat_.parameters().size(), -1);
   const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
   DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group_.Broadcast(buffer, 0, {.name = "readiness order"}));
+                      group_.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   order.erase(std::find(order.begin(), order.end(), -1), order.end());
   return order;

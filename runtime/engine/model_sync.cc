@@ -34,7 +34,7 @@ uint64_t HashOf(const std::string& text) {
 
 absl::Status BroadcastBytes(comm::Group& group, void* data, size_t bytes, const std::string& name) {
   const comm::Buffer buffer{data, bytes, DType::kUInt8, {}};
-  DT_ASSIGN_OR_RETURN(const comm::Work work, group.Broadcast(buffer, 0, {.name = name}));
+  DT_ASSIGN_OR_RETURN(const comm::Work work, group.Broadcast(buffer, 0, {.name = name, .caller_waits = true}));
   return work.Wait();
 }
 
@@ -62,7 +62,7 @@ absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
   DT_ASSIGN_OR_RETURN(const comm::Work work,
                       group.AllGather({&facts, sizeof(facts), DType::kUInt8, {}},
                                       {all.data(), all.size() * sizeof(Facts), DType::kUInt8, {}},
-                                      {.name = "model layout"}));
+                                      {.name = "model layout", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   const auto differing = std::find_if(all.begin(), all.end(),
                                       [&](const Facts& f) { return f.hash != all.front().hash; });
@@ -78,7 +78,7 @@ absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
   DT_RETURN_IF_ERROR(BroadcastBytes(group, first.data(), first.size(), "rank 0's layout"));
   const comm::Buffer buffer{second.data(), second.size(), DType::kUInt8, {}};
   DT_ASSIGN_OR_RETURN(const comm::Work second_work,
-                      group.Broadcast(buffer, other, {.name = "differing layout"}));
+                      group.Broadcast(buffer, other, {.name = "differing layout", .caller_waits = true}));
   DT_RETURN_IF_ERROR(second_work.Wait());
   const auto difference =
       plan::ParamLayout::FirstDifference(first, "rank 0", second, absl::StrCat("rank ", other));
