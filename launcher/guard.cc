@@ -91,7 +91,4 @@ void Guard::Send(pid_t message) {
   [[maybe_unused]] const ssize_t n = write(pipe_.get(), &message, sizeof(message));
 }
 
-void Guard::Watch(pid_t group) { Send(group); }
-void Guard::Forget(pid_t group) { Send(-group); }
-
 }  // namespace dtrain::launcher

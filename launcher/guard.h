@@ -24,9 +24,11 @@ class Guard {
   // Tells the guard that all is well and waits for its end (it does nothing else).
   ~Guard();
 
-  // Groups to kill; forget one only when it has no process left.
-  void Watch(pid_t group);
-  void Forget(pid_t group);
+  // A rank itself writes its process group (pid_t) here before it executes its program: were it the
+  // launcher, one that is killed just then would leave the rank's children behind.
+  int watch_fd() const { return pipe_.get(); }
+  // Only when the group has no process left.
+  void Forget(pid_t group) { Send(-group); }
   pid_t pid() const { return pid_; }
 
  private:

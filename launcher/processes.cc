@@ -32,10 +32,10 @@ std::vector<pid_t> Children() {
 
 Processes::~Processes() { RemoveAll(absl::Seconds(1)).IgnoreError(); }
 
-absl::Status Processes::Start(const SpawnRequest& request, int rank) {
+absl::Status Processes::Start(SpawnRequest request, int rank) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // What a rank leaves behind comes to us.
+  request.guard_fd = guard_.watch_fd();
   DT_ASSIGN_OR_RETURN(const pid_t pid, Spawn(request));
-  guard_.Watch(pid);
   processes_.push_back({pid, rank});
   return absl::OkStatus();
 }

@@ -23,7 +23,7 @@ class Processes {
   explicit Processes(Guard& guard) : guard_(guard) {}
   ~Processes();
 
-  absl::Status Start(const SpawnRequest& request, int rank);
+  absl::Status Start(SpawnRequest request, int rank);
   // Ranks that ended since the last call: pid, code and signal are filled in. Never blocks.
   std::vector<RankEnd> TakeEnds();
   // Sends `signal` to the groups of the ranks that have not ended.

@@ -31,6 +31,7 @@ struct ChildPlan {
   int out = -1;
   int err = -1;
   int token = -1;
+  int guard = -1;
   int report = -1;  // Where the child writes errno when it cannot execute.
 };
 
@@ -41,6 +42,10 @@ constexpr int kReportFd = 4;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != plan.parent) {
     _exit(127);  // The launcher died before the line above.
+  }
+  if (plan.guard >= 0) {
+    const pid_t group = getpid();
+    [[maybe_unused]] const ssize_t told = write(plan.guard, &group, sizeof(group));
   }
   for (int signal = 1; signal < NSIG; ++signal) {
     std::signal(signal, SIG_DFL);
@@ -141,6 +146,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   plan.out = out.get();
   plan.err = err.get();
   plan.token = token.get();
+  plan.guard = request.guard_fd;
   plan.report = report.get();
 
   const pid_t pid = fork();

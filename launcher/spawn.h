@@ -22,6 +22,7 @@ struct SpawnRequest {
   std::string out_path;                  // Appended to; created when missing.
   std::string err_path;
   int token_fd = -1;  // Given to the rank as descriptor kTokenFdInRank, with its own offset.
+  int guard_fd = -1;  // Where the child writes its process group before it executes the program.
 };
 
 inline constexpr int kTokenFdInRank = 3;
