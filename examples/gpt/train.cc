@@ -21,8 +21,8 @@ absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model
   const dtrain::Json& user = job.config().user("sample");
   const SampleOptions options{.prompt = user.value("prompt", std::string("#include <")),
                               .bytes = user.value("bytes", int64_t{300})};
-  if (options.bytes <= 0) {
-    return absl::OkStatus();
+  if (options.bytes <= 0 || model.options().vocab_size != 256) {
+    return absl::OkStatus();  // Only bytes are text.
   }
   std::string text;
   DT_RETURN_IF_ERROR(engine.WithParameters([&] {
@@ -56,7 +56,7 @@ absl::Status Train(dtrain::Job& job) {
   while (engine->step() < config.train_steps()) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
     job.metrics().Log(report);
-    if (config.evaluate_at(engine->step())) {
+    if (!job.stop_agreed() && config.evaluate_at(engine->step())) {
       DT_ASSIGN_OR_RETURN(const double valid_loss, engine->Evaluate(*valid, loss));
       job.metrics().Log("eval/loss", valid_loss);
     }

@@ -18,7 +18,7 @@ absl::Status Train(dtrain::Job& job) {
   while (engine->step() < config.train_steps()) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
     job.metrics().Log(report);
-    if (config.evaluate_at(engine->step())) {
+    if (!job.stop_agreed() && config.evaluate_at(engine->step())) {
       DT_ASSIGN_OR_RETURN(const auto valid_loss, engine->Evaluate(*valid, loss));
       job.metrics().Log("eval/loss", valid_loss);
     }

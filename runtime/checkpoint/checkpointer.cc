@@ -15,6 +15,7 @@
 #include "checkpoint/writer.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
+#include "runtime/job/job_state.h"
 
 namespace dtrain {
 namespace {
@@ -106,7 +107,10 @@ absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
 }
 
 absl::Status Checkpointer::RestoreLatest() {
-  DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(/*fresh=*/false));
+  if (state_->engine != nullptr) {
+    DT_RETURN_IF_ERROR(CheckStorable(state_->engine->state()));
+  }
+  DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
   return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
 }
 

@@ -97,6 +97,13 @@ FlatSlice SliceOf(int64_t total_elements, RankPlace place) {
   return {cut(place.rank), cut(place.rank + 1)};
 }
 
+absl::Status CheckStorable(const EngineState& state) {
+  for (const NamedTensor& item : ModelTensors(state)) {
+    DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
+  }
+  return absl::OkStatus();
+}
+
 EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place) {
   const at::NoGradGuard no_grad;
   EngineSnapshot snapshot;

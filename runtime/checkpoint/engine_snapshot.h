@@ -30,6 +30,10 @@ struct FlatSlice {
 };
 FlatSlice SliceOf(int64_t total_elements, RankPlace place);
 
+// Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
+// the start, not at the first restore.
+absl::Status CheckStorable(const EngineState& state);
+
 // Spans into the engine's memory: the engine must not step while the source is used. The vectors
 // keep copies (RNG) alive.
 struct EngineSnapshot {

@@ -46,6 +46,27 @@ absl::Status FromException(const char* where, const std::exception& error) {
       absl::StrFormat("%s: %s", where, text.substr(0, text.find('\n'))));
 }
 
+// Training or evaluation mode of every submodule: a user may keep some in eval mode while training.
+class ModuleModes {
+ public:
+  explicit ModuleModes(torch::nn::Module& module) {
+    Remember(module);
+    for (const auto& child : module.modules(/*include_self=*/false)) {
+      Remember(*child);
+    }
+  }
+  // Parents come first and train() is recursive, so the children's own modes win.
+  void Restore() const {
+    for (const auto& [module, training] : modes_) {
+      module->train(training);
+    }
+  }
+
+ private:
+  void Remember(torch::nn::Module& module) { modes_.emplace_back(&module, module.is_training()); }
+  std::vector<std::pair<torch::nn::Module*, bool>> modes_;
+};
+
 }  // namespace
 
 struct Engine::Impl {
@@ -58,6 +79,7 @@ struct Engine::Impl {
   double loss_sum = 0;
   int64_t count = 0;
   int64_t micro_batches = 0;
+  bool reducing = false;  // The last micro-batch of this step has been through backward.
   int64_t step_start_nanos = 0;
   double gemm_rate = 0;
   int non_finite_in_a_row = 0;
@@ -77,6 +99,7 @@ struct Engine::Impl {
     loss_sum = 0;
     count = 0;
     micro_batches = 0;
+    reducing = false;
     step_start_nanos = 0;
   }
   absl::Status Backward(const Loss& loss, bool last);
@@ -114,11 +137,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
   }
   impl->decay_ranges = DecayRanges(state.flat->layout(), job.config().optimizer());
-  DT_ASSIGN_OR_RETURN(
-      impl->reducer,
-      GradientReducer::Create(job.group(), *state.flat,
-                              {.bucket_elements = BucketElements(job.config(), elements),
-                               .wire_bf16 = job.config().comm_wire_dtype() == "bf16"}));
+  DT_ASSIGN_OR_RETURN(impl->reducer, GradientReducer::Create(
+                                         job.group(), *state.flat,
+                                         {.bucket_elements = BucketElements(job.config(), elements),
+                                          .wire_bf16 = job.config().comm_wire_dtype() == "bf16"}));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -149,6 +171,12 @@ absl::Status Engine::Impl::Backward(const Loss& loss, bool last) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the loss counts %d samples; allowed: 0 or more", loss.count));
   }
+  if (reducing) {
+    return absl::FailedPreconditionError(
+        "Backward after the step's last micro-batch: call Update first, or pass last_micro_batch = "
+        "false to all but the last");
+  }
+  reducing = last;
   reducer->BeginMicroBatch(last);
   const ScopedSeconds time(report.backward_s);
   try {
@@ -213,8 +241,9 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
 absl::StatusOr<StepReport> Engine::Update() {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.broken);
-  if (impl.micro_batches == 0) {
-    return absl::FailedPreconditionError("Update without a Backward before it");
+  if (!impl.reducing) {
+    return absl::FailedPreconditionError(
+        "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
   }
   const auto work = [&]() -> absl::StatusOr<StepReport> {
     double sum_of_squares = 0;
@@ -306,6 +335,9 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::Status()> loa
     impl.job.Beat("update", impl.state.step);
     auto report = Update();
     if (report.ok()) {
+      if (report->skipped) {
+        transaction.RestoreBuffers();  // A bad batch must not stay in running statistics.
+      }
       return report;
     }
     status = report.status();
@@ -322,7 +354,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
   DT_RETURN_IF_ERROR(impl.broken);
   impl.job.Beat("eval", impl.state.step);
   const at::NoGradGuard no_grad;
-  const bool was_training = impl.module.is_training();
+  const ModuleModes modes(impl.module);
   impl.module.eval();
   StepVote vote;
   vote.step = impl.state.step;
@@ -342,7 +374,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
   } catch (const std::exception& error) {
     failure = FromException("in the loss function of an evaluation", error);
   }
-  impl.module.train(was_training);
+  modes.Restore();
   vote.failed = failure.ok() ? 0 : 1;
   DT_ASSIGN_OR_RETURN(const StepVerdict verdict, Agree(impl.job.group(), vote));
   DT_RETURN_IF_ERROR(failure);

@@ -29,6 +29,7 @@ GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, Reduc
     : group_(group), flat_(flat), options_(options) {}
 
 GradientReducer::~GradientReducer() {
+  Drain();
   for (const at::Tensor& parameter : flat_.parameters()) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
   }
@@ -167,7 +168,18 @@ absl::StatusOr<double> GradientReducer::Wait() {
   return sum_of_squares;
 }
 
+// Reductions under way use the buckets' memory; after an abort they end at once.
+void GradientReducer::Drain() {
+  for (BucketState& state : buckets_) {
+    if (state.launched) {
+      state.work.Wait().IgnoreError();
+      state.launched = false;
+    }
+  }
+}
+
 void GradientReducer::Release() {
+  Drain();
   for (const at::Tensor& parameter : flat_.parameters()) {
     parameter.mutable_grad().reset();
   }
@@ -181,8 +193,9 @@ absl::StatusOr<std::vector<int>> GradientReducer::RankZeroOrder() {
   std::vector<int> order = readiness_order_;
   order.resize(flat_.parameters().size(), -1);
   const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group_.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      group_.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   order.erase(std::find(order.begin(), order.end(), -1), order.end());
   return order;

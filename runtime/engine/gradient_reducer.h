@@ -65,6 +65,7 @@ class GradientReducer {
   void UsePlan(const plan::BucketPlan& plan);
   void OnGradient(size_t index);
   void LaunchReady();
+  void Drain();
   void Launch(BucketState& state);
   absl::StatusOr<std::vector<int>> RankZeroOrder();
 

@@ -30,12 +30,16 @@ StepTransaction::StepTransaction(const std::vector<NamedTensor>& module_buffers,
   }
 }
 
-absl::Status StepTransaction::Rollback() {
+void StepTransaction::RestoreBuffers() {
   const at::NoGradGuard no_grad;
-  SetCpuRngState(rng_state_);
   for (size_t i = 0; i < module_buffers_.size(); ++i) {
     module_buffers_[i].tensor.copy_(buffer_copies_[i]);
   }
+}
+
+absl::Status StepTransaction::Rollback() {
+  SetCpuRngState(rng_state_);
+  RestoreBuffers();
   return data_ == nullptr ? absl::OkStatus() : data_->RestoreState(data_state_);
 }
 

@@ -18,6 +18,8 @@ class StepTransaction {
   StepTransaction(const std::vector<NamedTensor>& module_buffers, Tracked* data);
   // Puts everything back; without it the step's changes stay.
   absl::Status Rollback();
+  // Puts module buffers back alone: for a step that was skipped, whose data is spent.
+  void RestoreBuffers();
 
  private:
   const std::vector<NamedTensor>& module_buffers_;

@@ -55,13 +55,30 @@ absl::StatusOr<Config> LoadConfig(const JobOptions& options, int world_size) {
   return Config::Load(options.config_file, options.overrides, world_size);
 }
 
+// Another learning rate on one rank would let weights drift apart without a word.
+absl::Status CheckSameConfig(const Json& rank_zero, const Job::State& state) {
+  const Json mine = state.config->values_in_force();
+  for (const auto& [key, value] : rank_zero.items()) {
+    const auto found = mine.find(key);
+    if (key != "origins" && (found == mine.end() || *found != value)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the configuration differs between ranks: %s is %s on rank 0 and %s on rank %d; give all "
+          "ranks the same file and --set",
+          key, DumpJson(value), found == mine.end() ? "absent" : DumpJson(*found), state.env.rank));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Rank 0 prepares; the others learn its result, so that all end with the same message.
 absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& options,
                                  Deadline deadline) {
   Json answer;
   if (state.env.rank == 0) {
     auto directory = PrepareRunDirectory(options, *state.config);
-    answer = directory.ok() ? Json{{"code", 0}, {"run_id", directory->run_id}}
+    answer = directory.ok() ? Json{{"code", 0},
+                                   {"run_id", directory->run_id},
+                                   {"config", state.config->values_in_force()}}
                             : Json{{"code", static_cast<int>(directory.status().code())},
                                    {"message", std::string(directory.status().message())}};
     if (state.rendezvous != nullptr) {
@@ -76,7 +93,7 @@ absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& o
     return absl::Status(static_cast<absl::StatusCode>(code), answer["message"].get<std::string>());
   }
   state.run_id = answer["run_id"].get<std::string>();
-  return absl::OkStatus();
+  return CheckSameConfig(answer["config"], state);
 }
 
 absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state) {
@@ -160,9 +177,10 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     if (s.env.world_size > 1) {
       DT_ASSIGN_OR_RETURN(s.rendezvous, Meet(s.env, s.run_dir, deadline));
     }
+    s.fresh = options.fresh && s.env.attempt == 0;
     RunDirectoryOptions directory{.path = s.run_dir,
                                   .run_id = s.env.run_id,
-                                  .fresh = options.fresh && s.env.attempt == 0,
+                                  .fresh = s.fresh,
                                   .attempt = s.env.attempt,
                                   .world_size = s.env.world_size,
                                   .versions = Versions()};

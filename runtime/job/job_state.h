@@ -20,6 +20,7 @@ struct Job::State {
   std::optional<Config> config;  // Set before anything else uses it.
   std::string run_dir;
   std::string run_id;
+  bool fresh = false;  // Start at step 0 whatever checkpoint.dir holds.
   AgentChannel agent;
   std::unique_ptr<Rendezvous> rendezvous;  // Null when alone.
   std::unique_ptr<comm::Group> group;

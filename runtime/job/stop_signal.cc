@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 
 #include "base/status.h"
 
@@ -11,11 +13,18 @@ namespace dtrain {
 namespace {
 
 std::atomic<int> received{0};
+std::atomic<int64_t> first_nanos{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 void OnSignal(int signal) {
+  constexpr int64_t kForwardedNanos = 1'000'000'000;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t nanos = static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
   int none = 0;
-  if (!received.compare_exchange_strong(none, signal)) {
+  if (received.compare_exchange_strong(none, signal)) {
+    first_nanos = nanos;
+  } else if (signal == SIGINT && nanos - first_nanos.load() > kForwardedNanos) {
     _exit(kExitInterrupted);
   }
 }

@@ -161,21 +161,12 @@ void Metrics::Print(absl::string_view text) {
 }
 
 void Metrics::Flush() {
-  std::mutex mutex;
-  std::condition_variable done;
-  bool finished = false;
+  // Shared with the writer, which may reach it after this call gave up.
   const Deadline deadline = Deadline::After(absl::Seconds(5));
-  if (!state_->writer->Submit(
-          [&] {
-            std::lock_guard lock(mutex);
-            finished = true;
-            done.notify_one();
-          },
-          deadline)) {
-    return;
+  const auto written = std::make_shared<BoundedQueue<bool>>(1);
+  if (state_->writer->Submit([written] { written->TryPush(true); }, deadline)) {
+    written->Pop(deadline);
   }
-  std::unique_lock lock(mutex);
-  done.wait(lock, [&] { return finished; });
 }
 
 }  // namespace dtrain
