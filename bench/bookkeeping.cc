@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "dtrain/dtrain.h"
 
