@@ -36,7 +36,13 @@ class CallQueue::State final : public WorkState {
   State(std::shared_ptr<CallQueue> queue, std::shared_ptr<Item> item)
       : queue_(std::move(queue)), item_(std::move(item)) {}
   absl::Status Wait(Deadline deadline) override { return queue_->WaitFor(*item_, deadline); }
-  bool Done() const override { return item_->done.load(std::memory_order_acquire); }
+  bool Done() const override {
+    if (item_->done.load(std::memory_order_acquire)) {
+      return true;
+    }
+    queue_->Nudge();
+    return false;
+  }
   int64_t DurationNanos() const override {
     const std::lock_guard lock(queue_->mutex_);
     return item_->duration_nanos;
@@ -61,12 +67,21 @@ Work CallQueue::Push(Call call, bool caller_waits) {
       item->done.store(true, std::memory_order_release);
     } else {
       queue_.push_back(item);
-      if (!caller_waits) {
+      // A message starts when it is waited for or asked about, or when a collective follows: so
+      // sends and receives of one exchange run together, whichever a rank queues first.
+      if (!caller_waits && !IsMessage(item->call)) {
         WakeThread();
       }
     }
   }
   return Work(std::make_shared<State>(shared_from_this(), std::move(item)));
+}
+
+void CallQueue::Nudge() {
+  const std::lock_guard lock(mutex_);
+  if (!queue_.empty() && !thread_wanted_) {
+    WakeThread();
+  }
 }
 
 void CallQueue::WakeThread() {

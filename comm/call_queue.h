@@ -60,6 +60,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   void RunFront(std::unique_lock<std::mutex>& lock);
   absl::Status WaitFor(Item& item, Deadline deadline);
   void WakeThread();
+  void Nudge();  // Starts what waits for somebody to ask.
 
   const std::string thread_name_;
   const Runner runner_;

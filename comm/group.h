@@ -78,6 +78,8 @@ class Group {
   // `input` and `output` are [size x count]; part r of input goes to rank r.
   virtual absl::StatusOr<Work> AllToAll(Buffer input, Buffer output,
                                         const CollectiveOptions& options = {}) = 0;
+  // Sends and receives start when one of them is waited for or asked about, or a collective
+  // follows: ranks that all send first, then receive, then wait do not block each other.
   virtual absl::StatusOr<Work> Send(Buffer buffer, int peer,
                                     const CollectiveOptions& options = {}) = 0;
   virtual absl::StatusOr<Work> Receive(Buffer buffer, int peer,

@@ -34,7 +34,8 @@ uint64_t HashOf(const std::string& text) {
 
 absl::Status BroadcastBytes(comm::Group& group, void* data, size_t bytes, const std::string& name) {
   const comm::Buffer buffer{data, bytes, DType::kUInt8, {}};
-  DT_ASSIGN_OR_RETURN(const comm::Work work, group.Broadcast(buffer, 0, {.name = name, .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.Broadcast(buffer, 0, {.name = name, .caller_waits = true}));
   return work.Wait();
 }
 
@@ -77,8 +78,9 @@ absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
   second = group.rank() == other ? mine : second;
   DT_RETURN_IF_ERROR(BroadcastBytes(group, first.data(), first.size(), "rank 0's layout"));
   const comm::Buffer buffer{second.data(), second.size(), DType::kUInt8, {}};
-  DT_ASSIGN_OR_RETURN(const comm::Work second_work,
-                      group.Broadcast(buffer, other, {.name = "differing layout", .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work second_work,
+      group.Broadcast(buffer, other, {.name = "differing layout", .caller_waits = true}));
   DT_RETURN_IF_ERROR(second_work.Wait());
   const auto difference =
       plan::ParamLayout::FirstDifference(first, "rank 0", second, absl::StrCat("rank ", other));

@@ -84,16 +84,16 @@ std::vector<double> LossesOf(int size) {
                               Deadline::After(absl::Seconds(10)));
   });
   EXPECT_TRUE(cluster.ok()) << cluster.status();
-  for (const auto& result : (*cluster)->Join()) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
   std::vector<std::vector<double>> all;
   for (int rank = 0; rank < size; ++rank) {
     const auto text = (*cluster)->store().Get("losses/" + std::to_string(rank),
-                                              Deadline::After(absl::Seconds(10)));
+                                              Deadline::After(absl::Seconds(60)));
     EXPECT_TRUE(text.ok()) << text.status();
     all.push_back(ParseJson(text.value_or("[]"), "losses")->get<std::vector<double>>());
     EXPECT_EQ(all.back(), all.front()) << "every rank has the same losses and weights, bit for bit";
+  }
+  for (const auto& result : (*cluster)->Join()) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
   }
   return all.front();
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -112,6 +113,11 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
       rank.thread = std::thread([self, &rank, i, body] { self->RunThread(rank, i, body); });
     }
     return cluster;
+  }
+  // A thread that was joined may still be listed for a moment.
+  for (const Deadline settled = Deadline::After(absl::Seconds(5));
+       !kSanitized && ThreadCount() != 1 && !settled.Expired();) {
+    sched_yield();
   }
   if (const int threads = ThreadCount(); threads != 1 && !kSanitized) {
     return absl::FailedPreconditionError(absl::StrFormat(

@@ -79,7 +79,7 @@ class Tidy(unittest.TestCase):
             if len(text) > 500:
                 wrong.append(f"{path}: {len(text)} lines")
             wrong += [f"{path}:{i}: {len(line)} columns" for i, line in enumerate(text, 1)
-                      if len(line) > 100 and "http" not in line]
+                      if len(line) > 100 and "http" not in line and not line.startswith("| ")]
         self.assertEqual(wrong, [])
 
     def test_headers_say_what_they_are_for(self):
