@@ -25,8 +25,8 @@ class FlightRecorder {
   void Ended(uint64_t ticket, const absl::Status& status);
 
   // {"version":1,"calls":[{"ticket","sequence","call","bytes","peer","state","queued_s",
-  // "started_s","ended_s","error"}...]}, oldest first; seconds are of the monotonic clock, null when
-  // not yet.
+  // "started_s","ended_s","error"}...]}, oldest first; seconds are of the monotonic clock, null
+  // when not yet.
   Json Dump() const;
 
  private:
