@@ -1,0 +1,131 @@
+// A rank's messages to its agent: they arrive as sent, and an agent that is slow or gone costs
+// nothing.
+#include "base/agent_channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+namespace dtrain {
+namespace {
+
+using testing::HasSubstr;
+
+// The agent's end of the socket.
+class Agent {
+ public:
+  Agent() {
+    char folder[] = "/tmp/dtrain-agent-test-XXXXXX";
+    folder_ = mkdtemp(folder);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path().c_str(), sizeof(address.sun_path) - 1);
+    listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+    EXPECT_EQ(listen(listener_.get(), 4), 0);
+  }
+  ~Agent() {
+    unlink(path().c_str());
+    rmdir(folder_.c_str());
+  }
+  std::string path() const { return folder_ + "/agent"; }
+  void Accept() { connection_.reset(accept(listener_.get(), nullptr, nullptr)); }
+  void Close() { connection_.reset(); }
+  std::string Receive() {
+    char buffer[16384];
+    const ssize_t bytes = recv(connection_.get(), buffer, sizeof(buffer), 0);
+    return bytes > 0 ? std::string(buffer, static_cast<size_t>(bytes)) : "";
+  }
+
+ private:
+  std::string folder_;
+  UniqueFd listener_;
+  UniqueFd connection_;
+};
+
+TEST(AgentChannel, DeliversEveryField) {
+  Agent agent;
+  auto channel = AgentChannel::Connect(agent.path());
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  agent.Accept();
+  AgentMessage sent;
+  sent.kind = AgentMessage::Kind::kError;
+  sent.rank = 3;
+  sent.pid = 77;
+  sent.step = 1'000'000'000'000;
+  sent.collective = 12;
+  sent.exit_code = 64;
+  sent.phase = "forward";
+  sent.text = "a \"quoted\"\nline";
+  channel->Send(sent);
+  const auto got = AgentMessage::Parse(agent.Receive());
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->Encode(), sent.Encode());
+  EXPECT_EQ(got->step, sent.step);
+  EXPECT_EQ(got->text, sent.text);
+  EXPECT_EQ(channel->dropped(), 0U);
+}
+
+TEST(AgentChannel, NeverBlocksOnASlowAgentAndCountsWhatItDropped) {
+  Agent agent;
+  auto channel = AgentChannel::Connect(agent.path());
+  ASSERT_TRUE(channel.ok());
+  agent.Accept();
+  AgentMessage message;
+  message.text = std::string(4096, 'x');
+  for (int i = 0; i < 2000; ++i) {  // Far more than any socket buffer holds.
+    channel->Send(message);
+  }
+  EXPECT_GT(channel->dropped(), 0U);
+}
+
+TEST(AgentChannel, SurvivesAnAgentThatIsGone) {
+  Agent agent;
+  auto channel = AgentChannel::Connect(agent.path());
+  ASSERT_TRUE(channel.ok());
+  agent.Accept();
+  agent.Close();
+  channel->Send({});  // No SIGPIPE.
+  EXPECT_EQ(channel->dropped(), 1U);
+}
+
+TEST(AgentChannel, SendsNothingWithoutAnAgent) {
+  AgentChannel channel;
+  EXPECT_FALSE(channel.connected());
+  channel.Send({});
+  EXPECT_EQ(channel.dropped(), 0U);
+}
+
+TEST(AgentChannel, ConnectNamesThePath) {
+  EXPECT_THAT(std::string(AgentChannel::Connect("/nowhere/agent").status().message()),
+              HasSubstr("/nowhere/agent"));
+  EXPECT_THAT(std::string(AgentChannel::Connect(std::string(200, 'x')).status().message()),
+              HasSubstr("200 bytes"));
+}
+
+TEST(AgentMessage, CutsALongTextSoThatItStaysOneDatagram) {
+  AgentMessage message;
+  message.text = std::string(1'000'000, 'x');
+  EXPECT_LT(message.Encode().size(), 8192U);
+}
+
+TEST(AgentMessage, ParseRefusesWhatNoRankSends) {
+  for (const char* const line : {"", "[]", "{}", "{\"kind\":\"dance\"}", "{\"kind\":5}", "beat"}) {
+    EXPECT_EQ(AgentMessage::Parse(line).status().code(), absl::StatusCode::kInvalidArgument)
+        << line;
+  }
+  // Wrong types inside are taken as absent: one bad field must not lose an error report.
+  const auto message = AgentMessage::Parse(R"({"kind":"error","rank":"x","text":"why"})");
+  ASSERT_TRUE(message.ok());
+  EXPECT_EQ(message->text, "why");
+  EXPECT_EQ(message->rank, 0);
+}
+
+}  // namespace
+}  // namespace dtrain

@@ -1,0 +1,187 @@
+// Who am I: the environments that launchers give, as they were seen on real ones.
+#include "base/job_env.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dtrain {
+namespace {
+
+using testing::HasSubstr;
+
+JobEnv Resolve(const Environment& environment) {
+  const auto job = ResolveJobEnv(environment);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.value_or(JobEnv{});
+}
+
+std::string ErrorOf(const Environment& environment) {
+  const auto job = ResolveJobEnv(environment);
+  return job.ok() ? "resolved" : std::string(job.status().message());
+}
+
+// Rank 3 of 4, the second of node 1.
+const Environment kTorchrun = {{"RANK", "3"},
+                               {"WORLD_SIZE", "4"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"GROUP_RANK", "1"},
+                               {"MASTER_ADDR", "node0"},
+                               {"MASTER_PORT", "29500"},
+                               {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                               {"TORCHELASTIC_RUN_ID", "job-7"},
+                               {"TORCHELASTIC_RESTART_COUNT", "2"},
+                               {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"}};
+const Environment kSlurmStep = {{"SLURM_JOB_ID", "31234"},
+                                {"SLURM_STEP_ID", "0"},
+                                {"SLURM_PROCID", "4"},
+                                {"SLURM_STEP_NUM_TASKS", "5"},
+                                {"SLURM_NTASKS", "9"},
+                                {"SLURM_LOCALID", "0"},
+                                {"SLURM_NODEID", "2"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                                {"SLURM_STEP_NODELIST", "gpu[07-09]"}};
+
+Environment With(Environment environment, const Environment& changes) {
+  for (const auto& [name, value] : changes) {
+    environment[name] = value;
+  }
+  return environment;
+}
+
+Environment Without(Environment environment, const std::string& name) {
+  environment.erase(name);
+  return environment;
+}
+
+TEST(ResolveJobEnv, IsAloneWhenNobodyLaunchedIt) {
+  const JobEnv job = Resolve({{"HOME", "/root"}});
+  EXPECT_EQ(job.source, LaunchSource::kAlone);
+  EXPECT_EQ(job.world_size, 1);
+  EXPECT_EQ(job.rank, 0);
+  EXPECT_TRUE(job.store_host.empty());
+}
+
+TEST(ResolveJobEnv, ReadsTorchrun) {
+  const JobEnv job = Resolve(kTorchrun);
+  EXPECT_EQ(job.source, LaunchSource::kTorchrun);
+  EXPECT_EQ(job.rank, 3);
+  EXPECT_EQ(job.world_size, 4);
+  EXPECT_EQ(job.local_rank, 1);
+  EXPECT_EQ(job.local_world_size, 2);
+  EXPECT_EQ(job.node_rank, 1);
+  EXPECT_EQ(job.store_host, "node0");
+  EXPECT_EQ(job.store_port, 29500);
+  EXPECT_TRUE(job.torch_agent_store);  // Its own store listens there: ours must not.
+  EXPECT_FALSE(job.store_is_served);
+  EXPECT_EQ(job.run_id, "job-7");
+  EXPECT_EQ(job.attempt, 2);
+  EXPECT_EQ(job.torch_error_file, "/tmp/error.json");
+}
+
+TEST(ResolveJobEnv, ReadsDtrainLaunch) {
+  const JobEnv job = Resolve(With(kTorchrun, {{env::kStore, "10.0.0.1:4321"},
+                                              {env::kRunId, "run-1"},
+                                              {env::kRunDir, "/runs/1"},
+                                              {env::kAttempt, "5"},
+                                              {env::kTokenFd, "9"},
+                                              {env::kAgentSocket, "/tmp/agent"},
+                                              {env::kNodeId, "node-b"},
+                                              {env::kHost, "10.0.0.2"}}));
+  EXPECT_EQ(job.source, LaunchSource::kDtrain);
+  EXPECT_EQ(job.store_host, "10.0.0.1");
+  EXPECT_EQ(job.store_port, 4321);
+  EXPECT_TRUE(job.store_is_served);
+  EXPECT_EQ(job.run_id, "run-1");
+  EXPECT_EQ(job.run_dir, "/runs/1");
+  EXPECT_EQ(job.attempt, 5);  // dtrain's own word wins over torchrun's.
+  EXPECT_EQ(job.token_fd, 9);
+  EXPECT_EQ(job.agent_socket, "/tmp/agent");
+  EXPECT_EQ(job.node_id, "node-b");
+  EXPECT_EQ(job.host_address, "10.0.0.2");
+}
+
+TEST(ResolveJobEnv, ReadsASlurmStep) {
+  const JobEnv job = Resolve(kSlurmStep);
+  EXPECT_EQ(job.source, LaunchSource::kSlurm);
+  EXPECT_EQ(job.rank, 4);
+  EXPECT_EQ(job.world_size, 5);  // The step's size, not the allocation's.
+  EXPECT_EQ(job.local_rank, 0);
+  EXPECT_EQ(job.local_world_size, 1);  // The third number of "2(x2),1".
+  EXPECT_EQ(job.node_rank, 2);
+  EXPECT_EQ(job.store_host, "gpu07");
+  EXPECT_EQ(job.store_port, 21234);  // 20000 + job id % 10000.
+  EXPECT_EQ(job.run_id, "31234");
+}
+
+TEST(ResolveJobEnv, PrefersMpirunOverTheSlurmVariablesThatItLeaks) {
+  // Under mpirun inside an allocation each rank carries its daemon's SLURM_PROCID.
+  const JobEnv job = Resolve(With(kSlurmStep, {{"OMPI_COMM_WORLD_RANK", "1"},
+                                               {"OMPI_COMM_WORLD_SIZE", "2"},
+                                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                               {"OMPI_COMM_WORLD_NODE_RANK", "1"}}));
+  EXPECT_EQ(job.source, LaunchSource::kOpenMpi);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.world_size, 2);
+  EXPECT_EQ(job.node_rank, -1);  // OMPI's NODE_RANK is a rank within the node.
+}
+
+TEST(ResolveJobEnv, ReadsMpichHydra) {
+  const JobEnv job = Resolve(With(
+      kSlurmStep,
+      {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}}));
+  EXPECT_EQ(job.source, LaunchSource::kMpich);
+  EXPECT_EQ(job.rank, 2);
+  EXPECT_EQ(job.local_world_size, 2);
+}
+
+TEST(ResolveJobEnv, LeavesTheLocalSizeOpenWithPmiAlone) {
+  const JobEnv job = Resolve({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+  EXPECT_EQ(job.source, LaunchSource::kPmi);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.local_world_size, 0);
+  EXPECT_EQ(job.store_host, "127.0.0.1");
+}
+
+TEST(ResolveJobEnv, RefusesABatchScriptThatWouldWaitForEver) {
+  EXPECT_THAT(ErrorOf({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}),
+              HasSubstr("inside a Slurm batch script of 4 tasks: start me with srun"));
+  EXPECT_EQ(Resolve({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "1"}}).source, LaunchSource::kAlone);
+}
+
+TEST(ResolveJobEnv, RefusesNodeLevelValues) {
+  EXPECT_THAT(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("without LOCAL_RANK"));
+}
+
+TEST(ResolveJobEnv, NamesTheVariableTheValueAndTheRange) {
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{"RANK", "4"}})),
+              HasSubstr("RANK is \"4\"; allowed: an integer in [0, 3]"));
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{"WORLD_SIZE", "two"}})), HasSubstr("WORLD_SIZE"));
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{"LOCAL_RANK", "2"}})),
+              HasSubstr("LOCAL_RANK is \"2\"; allowed: an integer in [0, 1]"));
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{"MASTER_PORT", "0"}})), HasSubstr("MASTER_PORT"));
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{env::kStore, "nowhere"}})),
+              HasSubstr("DTRAIN_STORE is \"nowhere\"; allowed: host:port"));
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{env::kTokenFd, "1"}})), HasSubstr("DTRAIN_TOKEN_FD"));
+}
+
+TEST(ResolveJobEnv, RefusesASlurmStepThatContradictsItself) {
+  EXPECT_THAT(ErrorOf(With(kSlurmStep, {{"SLURM_LOCALID", "1"}})),
+              HasSubstr("gives 1 tasks on node 2, but SLURM_LOCALID is 1"));
+  EXPECT_THAT(ErrorOf(Without(kSlurmStep, "SLURM_STEP_TASKS_PER_NODE")),
+              HasSubstr("SLURM_STEP_TASKS_PER_NODE"));
+  EXPECT_THAT(ErrorOf(With(kSlurmStep, {{"SLURM_STEP_TASKS_PER_NODE", "2(xx)"}})),
+              HasSubstr("SLURM_STEP_TASKS_PER_NODE"));
+  EXPECT_THAT(ErrorOf(With(kSlurmStep, {{"SLURM_STEP_NODELIST", "gpu[7"}})),
+              HasSubstr("host list"));
+}
+
+TEST(ReadEnvironment, HoldsThisProcesssVariables) {
+  ASSERT_EQ(setenv("DTRAIN_JOB_ENV_TEST", "a=b", 1), 0);
+  EXPECT_EQ(ReadEnvironment().at("DTRAIN_JOB_ENV_TEST"), "a=b");
+  unsetenv("DTRAIN_JOB_ENV_TEST");
+}
+
+}  // namespace
+}  // namespace dtrain
