@@ -4,7 +4,7 @@
 #include "checkpoint/epoch.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/manifest_seal.h"
-#include "tests/checkpoint/fuzz.h"
+#include "tests/fuzz/fuzz_target.h"
 
 using namespace dtrain::checkpoint;  // NOLINT(google-build-using-namespace): one small program.
 
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-std::vector<std::string> FuzzSeeds() {
+std::vector<std::string> dtrain::FuzzSeeds() {
   Manifest manifest;
   manifest.job = "job";
   manifest.id = {2, 7};

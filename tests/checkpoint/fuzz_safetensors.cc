@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "checkpoint/safetensors_header.h"
-#include "tests/checkpoint/fuzz.h"
+#include "tests/fuzz/fuzz_target.h"
 
 using dtrain::checkpoint::EncodeSafetensorsHeader;
 using dtrain::checkpoint::ParseSafetensorsHeader;
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-std::vector<std::string> FuzzSeeds() {
+std::vector<std::string> dtrain::FuzzSeeds() {
   std::vector<std::string> seeds = {absl::StrCat(std::string(1, '\0'), "{}")};
   seeds.push_back(absl::StrCat(
       std::string(1, '\x10'), R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32",)",

@@ -14,45 +14,14 @@
 
 #include "base/prng.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/mutate.h"
 
 namespace {
-
-using dtrain::SplitMix64;
 
 void Run(const std::string& input) {
   // A copy of exactly its size, so that AddressSanitizer sees the first byte past it.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
-}
-
-// One random change: bit, byte, interesting number, cut, insertion, or a splice with `other`.
-void Mutate(std::string& input, const std::string& other, SplitMix64& random) {
-  static constexpr uint8_t kEdges[] = {0x00, 0x01, 0x7f, 0x80, 0xff};
-  const size_t at = input.empty() ? 0 : random.Below(input.size());
-  switch (input.empty() ? 4 : random.Below(7)) {
-    case 0:
-      input[at] = static_cast<char>(input[at] ^ (1 << random.Below(8)));
-      break;
-    case 1:
-      input[at] = static_cast<char>(random.Below(256));
-      break;
-    case 2:
-      for (size_t i = at; i < input.size() && i < at + 4; ++i) {
-        input[i] = static_cast<char>(kEdges[random.Below(sizeof(kEdges))]);
-      }
-      break;
-    case 3:
-      input.erase(at, 1 + random.Below(16));
-      break;
-    case 4:
-      input.insert(at, 1 + random.Below(16), static_cast<char>(random.Below(256)));
-      break;
-    case 5:
-      input.resize(at);
-      break;
-    default:
-      input = input.substr(0, at) + other.substr(other.empty() ? 0 : random.Below(other.size()));
-  }
 }
 
 }  // namespace
@@ -70,13 +39,9 @@ int main(int argc, char** argv) {
       Run(input.substr(0, length));
     }
   }
-  SplitMix64 random(seed);
+  dtrain::SplitMix64 random(seed);
   for (uint64_t i = 0; i < iterations; ++i) {
-    std::string input = seeds[random.Below(seeds.size())];
-    for (uint64_t change = random.Below(8); change > 0; --change) {
-      Mutate(input, seeds[random.Below(seeds.size())], random);
-    }
-    Run(input);
+    Run(dtrain::MutatedSeed(seeds, random));
   }
   return 0;
 }

@@ -13,6 +13,7 @@
 #include "runtime/plan/metrics_line.h"
 #include "runtime/plan/token_file.h"
 #include "runtime/plan/token_sampler.h"
+#include "tests/fuzz/mutate.h"
 
 namespace dtrain::plan {
 namespace {
@@ -21,58 +22,6 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
   uint64_t value = 0;
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
-
-// Cuts, doubles, overwrites and splices, as a fuzzer's mutator does.
-std::string Mutated(std::string text, SplitMix64& random) {
-  static const char* const kPieces[] = {"{",
-                                        "}",
-                                        "[",
-                                        "]",
-                                        ",",
-                                        ":",
-                                        "\"",
-                                        "null",
-                                        "true",
-                                        "1e999",
-                                        "-1",
-                                        "1e308",
-                                        "\"auto\"",
-                                        "//",
-                                        "/*",
-                                        "\\u0000",
-                                        "\xff",
-                                        "0.5",
-                                        "5e8",
-                                        "\"stage\"",
-                                        "\"model\":{}",
-                                        "\"optimizer\"",
-                                        "99999999999999999999",
-                                        "nan"};
-  const uint64_t changes = 1 + random.Below(4);
-  for (uint64_t i = 0; i < changes; ++i) {
-    const size_t at = random.Below(text.size() + 1);
-    switch (random.Below(5)) {
-      case 0:
-        text.erase(at, random.Below(8));
-        break;
-      case 1:
-        text.insert(at, kPieces[random.Below(std::size(kPieces))]);
-        break;
-      case 2:
-        if (at < text.size()) {
-          text[at] = static_cast<char>(random.Next());
-        }
-        break;
-      case 3:
-        text.insert(at, text.substr(random.Below(text.size() + 1), random.Below(40)));
-        break;
-      default:
-        text.resize(at);
-        break;
-    }
-  }
-  return text;
 }
 
 void ExpectOneLine(const absl::Status& status) {
@@ -107,7 +56,7 @@ constexpr const char* kConfig = R"({ // comment
 TEST_F(FuzzTest, ConfigurationText) {
   uint64_t accepted = 0;
   for (uint64_t i = 0; i < rounds_; ++i) {
-    const std::string text = Mutated(kConfig, random_);
+    const std::string text = MutatedSeed({kConfig}, random_);
     const absl::StatusOr<Config> config = Config::Parse(text, "f.json", {}, 2);
     ExpectOneLine(config.status());
     if (config.ok()) {  // What is accepted reads back.
@@ -140,7 +89,7 @@ TEST_F(FuzzTest, ConfigurationTreeOfKnownKeys) {
 
 TEST_F(FuzzTest, Overrides) {
   for (uint64_t i = 0; i < rounds_; ++i) {
-    const std::string assignment = Mutated("model.layers.a=[1, {\"b\": 2}]", random_);
+    const std::string assignment = MutatedSeed({"model.layers.a=[1, {\"b\": 2}]"}, random_);
     ExpectOneLine(Config::Parse(kConfig, "f.json", {assignment}, 2).status());
   }
 }
@@ -181,14 +130,14 @@ TEST_F(FuzzTest, CursorAndMetricsLine) {
   record.metrics = {{"train/loss", 2.0}};
   const std::string line = FormatMetricsLine(record);
   for (uint64_t i = 0; i < rounds_; ++i) {
-    if (const auto json = ParseJson(Mutated(cursor_text, random_), "c"); json.ok()) {
+    if (const auto json = ParseJson(MutatedSeed({cursor_text}, random_), "c"); json.ok()) {
       const absl::StatusOr<DataCursor> cursor = DataCursor::FromJson(*json);
       ExpectOneLine(cursor.status());
       if (cursor.ok() && sampler.CheckCursor(*cursor).ok()) {
         EXPECT_GE(sampler.At(cursor->step, 0).file, 0);
       }
     }
-    ExpectOneLine(ParseMetricsLine(Mutated(line, random_)).status());
+    ExpectOneLine(ParseMetricsLine(MutatedSeed({line}, random_)).status());
   }
 }
 

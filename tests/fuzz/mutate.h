@@ -1,0 +1,15 @@
+// Random damage to well-formed input: what the fuzz driver and property tests feed to parsers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace dtrain {
+
+// One of `seeds` after up to seven changes: bits, bytes, edge values, cuts, repeats, pieces of JSON
+// that parsers trip over, splices with another seed. REQUIRES: `seeds` is not empty.
+std::string MutatedSeed(const std::vector<std::string>& seeds, SplitMix64& random);
+
+}  // namespace dtrain
