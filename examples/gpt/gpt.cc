@@ -146,14 +146,15 @@ dtrain::Loss GptImpl::Loss(const at::Tensor& tokens, const at::Tensor& targets) 
 }
 
 double GptImpl::FlopsPerToken(int64_t sequence_length) const {
-  int64_t multiplied = 0;
-  for (const auto& item : named_parameters()) {
-    const bool looked_up_only =
-        item.key() == "model.embed_tokens.weight" && !options_.tie_word_embeddings;
-    multiplied += looked_up_only ? 0 : item.value().numel();
+  dtrain::FlopModel model;
+  for (const at::Tensor& parameter : parameters()) {
+    model.parameters += static_cast<double>(parameter.numel());
   }
-  const double width = static_cast<double>(options_.num_hidden_layers *
-                                           options_.num_attention_heads * options_.head_dim());
-  return 6.0 * static_cast<double>(multiplied) +
-         12.0 * width * static_cast<double>(sequence_length) / 2.0;
+  model.vocabulary = static_cast<double>(options_.vocab_size);
+  model.hidden = static_cast<double>(options_.hidden_size);
+  model.layers = static_cast<double>(options_.num_hidden_layers);
+  model.query_heads = static_cast<double>(options_.num_attention_heads);
+  model.head_dim = static_cast<double>(options_.head_dim());
+  model.tied = options_.tie_word_embeddings;
+  return dtrain::StrictFlopsPerToken(model, {.length = static_cast<double>(sequence_length)});
 }

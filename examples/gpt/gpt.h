@@ -91,8 +91,7 @@ class GptImpl : public torch::nn::Module {
   dtrain::Loss Loss(const at::Tensor& tokens, const at::Tensor& targets);
 
   const GptOptions& options() const { return options_; }
-  // FLOPs a token of training needs, strict count: 6 N + 12 A k with N the parameters that are
-  // multiplied, A = layers x heads x head_dim and k = sequence / 2 keys a query (causal).
+  // FLOPs a token of training needs (dtrain::StrictFlopsPerToken).
   double FlopsPerToken(int64_t sequence_length) const;
 
  private:

@@ -1,6 +1,6 @@
-#include "runtime/plan/flops.h"
+#include "dtrain/flops.h"
 
-namespace dtrain::plan {
+namespace dtrain {
 
 double MeanKeys(const FlopSequence& sequence) {
   if (sequence.sum_length > 0) {
@@ -42,4 +42,4 @@ double SpeedOfLight(const FlopModel& model, const FlopSequence& sequence, double
   return (low / peak_low + high / peak_high) * tokens_per_second / devices;
 }
 
-}  // namespace dtrain::plan
+}  // namespace dtrain

@@ -5,6 +5,7 @@
 #include "dtrain/checkpointer.h"  // IWYU pragma: export
 #include "dtrain/config.h"        // IWYU pragma: export
 #include "dtrain/engine.h"        // IWYU pragma: export
+#include "dtrain/flops.h"         // IWYU pragma: export
 #include "dtrain/job.h"           // IWYU pragma: export
 #include "dtrain/loss.h"          // IWYU pragma: export
 #include "dtrain/main.h"          // IWYU pragma: export

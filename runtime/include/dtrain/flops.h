@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace dtrain::plan {
+namespace dtrain {
 
 // Shape of the model. Parameters are counted in numbers, not bytes.
 struct FlopModel {
@@ -52,4 +52,4 @@ double Utilization(double flops_per_token, double tokens_per_second, int devices
 double SpeedOfLight(const FlopModel& model, const FlopSequence& sequence, double parameters_low,
                     double tokens_per_second, int devices, double peak_low, double peak_high);
 
-}  // namespace dtrain::plan
+}  // namespace dtrain

@@ -1,8 +1,8 @@
-#include "runtime/plan/flops.h"
+#include "dtrain/flops.h"
 
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain {
 namespace {
 
 constexpr double kH100 = 989.4e12;
@@ -111,4 +111,4 @@ TEST(FlopsTest, LookedUpTablesDoNotCount) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain
