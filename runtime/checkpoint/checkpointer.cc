@@ -100,7 +100,8 @@ absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
     DT_RETURN_IF_ERROR(Annotate(object->RestoreState((*all)[name]), name));
   }
   saved_step = manifest.id.step;
-  job.metrics().LogEvent("ckpt", {{"restored", manifest.id.step}, {"path", from.DisplayName()}});
+  job.metrics().LogEvent(EventKind::kCheckpoint,
+                         {{"restored", manifest.id.step}, {"path", from.DisplayName()}});
   job.metrics().Print(absl::StrFormat("resumed from step %s (%s)%s",
                                       WithThousands(manifest.id.step), from.DisplayName(), note));
   return absl::OkStatus();
@@ -145,7 +146,7 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report) {
                       << "; training goes on, the last good checkpoint stays";
     }
   }
-  job.metrics().LogEvent("ckpt", details);
+  job.metrics().LogEvent(EventKind::kCheckpoint, details);
 }
 
 absl::Status Checkpointer::MaybeSave(int64_t step) {

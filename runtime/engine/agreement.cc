@@ -20,6 +20,7 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     }
     verdict.loss_sum += vote.loss_sum;
     verdict.count += vote.count;
+    verdict.samples += vote.samples;
     verdict.finite = verdict.finite && std::isfinite(vote.sum_of_squares);
     if (verdict.stop_signal == 0) {
       verdict.stop_signal = vote.stop_signal;

@@ -14,6 +14,7 @@ namespace dtrain {
 struct StepVote {
   double loss_sum = 0;
   int64_t count = 0;          // Samples behind loss_sum.
+  int64_t samples = 0;        // Of this rank's micro-batches, for rates.
   int64_t step = 0;           // Steps finished before this one.
   uint64_t epoch = 0;         // Of the group.
   double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank.
@@ -24,6 +25,7 @@ struct StepVote {
 struct StepVerdict {
   double loss_sum = 0;
   int64_t count = 0;
+  int64_t samples = 0;
   int stop_signal = 0;  // The first rank's that has one.
   bool failed = false;  // Some rank's step failed: nobody updates.
   int failed_rank = -1;

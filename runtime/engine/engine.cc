@@ -78,6 +78,7 @@ struct Engine::Impl {
   StepReport report;  // Of the step under way.
   double loss_sum = 0;
   int64_t count = 0;
+  int64_t samples = 0;
   int64_t micro_batches = 0;
   bool reducing = false;  // The last micro-batch of this step has been through backward.
   int64_t step_start_nanos = 0;
@@ -98,11 +99,12 @@ struct Engine::Impl {
     reducer->Release();
     loss_sum = 0;
     count = 0;
+    samples = 0;
     micro_batches = 0;
     reducing = false;
     step_start_nanos = 0;
   }
-  absl::Status Backward(const Loss& loss, bool last);
+  absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   absl::StatusOr<StepVerdict> Vote(double sum_of_squares, bool failed);
   void Apply(const StepVerdict& verdict, double sum_of_squares);
   StepReport Finish(const StepVerdict& verdict);
@@ -111,7 +113,7 @@ struct Engine::Impl {
   void NoteFirstForward() {
     if (!first_forward_noted) {
       first_forward_noted = true;
-      job.metrics().LogEvent("event", {{"name", "first_forward"}});
+      job.metrics().LogEvent(EventKind::kEvent, {{"name", "first_forward"}});
     }
   }
 };
@@ -160,7 +162,7 @@ absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::Backward(const Loss& loss, bool last) {
+absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& options) {
   DT_RETURN_IF_ERROR(broken);
   Begin();
   if (!loss.sum.defined() || loss.sum.numel() != 1 || !loss.sum.requires_grad()) {
@@ -176,8 +178,8 @@ absl::Status Engine::Impl::Backward(const Loss& loss, bool last) {
         "Backward after the step's last micro-batch: call Update first, or pass last_micro_batch = "
         "false to all but the last");
   }
-  reducing = last;
-  reducer->BeginMicroBatch(last);
+  reducing = options.last_micro_batch;
+  reducer->BeginMicroBatch(reducing);
   const ScopedSeconds time(report.backward_s);
   try {
     loss.sum.backward();
@@ -186,18 +188,20 @@ absl::Status Engine::Impl::Backward(const Loss& loss, bool last) {
     return FromException("in backward", error);
   }
   count += loss.count;
+  samples += options.samples > 0 ? options.samples : loss.count;
   ++micro_batches;
-  return last ? reducer->FinishBackward() : reducer->status();
+  return reducing ? reducer->FinishBackward() : reducer->status();
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
-  return impl_->Backward(loss, options.last_micro_batch);
+  return impl_->Backward(loss, options);
 }
 
 absl::StatusOr<StepVerdict> Engine::Impl::Vote(double sum_of_squares, bool failed) {
   StepVote vote;
   vote.loss_sum = loss_sum;
   vote.count = count;
+  vote.samples = samples;
   vote.step = state.step;
   vote.epoch = job.group().epoch();
   vote.sum_of_squares = sum_of_squares;
@@ -228,9 +232,9 @@ void Engine::Impl::Apply(const StepVerdict& verdict, double sum_of_squares) {
 StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   ++state.step;
   report.step = state.step;
-  report.tokens = verdict.count;
+  report.tokens = verdict.samples;
   report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
-  report.model_flops = state.options.flops_per_sample * static_cast<double>(count);
+  report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
   const StepReport finished = report;
@@ -302,7 +306,7 @@ void Engine::Impl::FailTogether() {
   }
 }
 
-absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::Status()> load,
+absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                            absl::FunctionRef<Loss()> forward, Tracked* data) {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.broken);
@@ -311,10 +315,11 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::Status()> loa
   const int64_t accumulation = impl.job.config().gradient_accumulation_steps();
   const auto micro_steps = [&]() -> absl::Status {
     for (int64_t micro = 0; micro < accumulation; ++micro) {
+      BackwardOptions options{.last_micro_batch = micro + 1 == accumulation};
       {
         impl.job.Beat("data", impl.state.step);
         const ScopedSeconds time(impl.report.data_s);
-        DT_RETURN_IF_ERROR(load());
+        DT_ASSIGN_OR_RETURN(options.samples, load());
       }
       impl.NoteFirstForward();
       std::optional<Loss> loss;
@@ -326,7 +331,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::Status()> loa
         return FromException("in the loss function", error);
       }
       impl.job.Beat("backward", impl.state.step);
-      DT_RETURN_IF_ERROR(impl.Backward(*loss, micro + 1 == accumulation));
+      DT_RETURN_IF_ERROR(impl.Backward(*loss, options));
     }
     return absl::OkStatus();
   };

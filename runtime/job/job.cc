@@ -143,9 +143,9 @@ absl::Status OpenMetrics(Job::State& state) {
   options.print_progress = !state.agent.connected();
   DT_ASSIGN_OR_RETURN(state.metrics, Metrics::Open(options));
   if (state.env.rank == 0) {
-    state.metrics->LogEvent("config", {{"train_steps", state.config->train_steps()},
-                                       {"world_size", state.env.world_size},
-                                       {"versions", Versions()}});
+    state.metrics->LogEvent(EventKind::kConfig, {{"train_steps", state.config->train_steps()},
+                                                 {"world_size", state.env.world_size},
+                                                 {"versions", Versions()}});
   }
   return absl::OkStatus();
 }

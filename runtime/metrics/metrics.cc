@@ -17,6 +17,7 @@
 #include "base/progress_line.h"
 #include "base/worker.h"
 #include "runtime/metrics/step_record.h"
+#include "runtime/plan/metrics_line.h"
 
 namespace dtrain {
 namespace {
@@ -24,6 +25,18 @@ namespace {
 constexpr size_t kQueuedLinesMax = 4096;
 constexpr absl::Duration kPlainLineInterval = absl::Seconds(2);
 constexpr double kSmoothing = 0.9;  // Of the step time behind the ETA.
+
+plan::MetricsKind RecordKind(EventKind kind) {
+  switch (kind) {
+    case EventKind::kCheckpoint:
+      return plan::MetricsKind::kCheckpoint;
+    case EventKind::kConfig:
+      return plan::MetricsKind::kConfig;
+    case EventKind::kEvent:
+      break;
+  }
+  return plan::MetricsKind::kEvent;
+}
 
 int TerminalColumns() {
   winsize size{};
@@ -46,21 +59,22 @@ struct Metrics::State {
   bool line_is_open = false;       // A progress line without its newline is on the terminal.
   std::unique_ptr<Worker> writer;  // Last: its closures use the members above.
 
-  Json Record(absl::string_view kind) const {
-    return {{"v", 1},
-            {"ts", absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())},
-            {"run", options.run_id},
-            {"attempt", options.attempt},
-            {"rank", options.rank},
-            {"node", options.node},
-            {"kind", std::string(kind)},
-            {"step", step},
-            {"samples", step * options.samples_per_step}};
+  plan::MetricsRecord Record(plan::MetricsKind kind) const {
+    plan::MetricsRecord record;
+    record.unix_seconds = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+    record.run = options.run_id;
+    record.attempt = options.attempt;
+    record.rank = options.rank;
+    record.node = options.node;
+    record.kind = kind;
+    record.step = step;
+    record.samples = step * options.samples_per_step;
+    return record;
   }
 
-  void Append(const Json& record) {
+  void Append(const plan::MetricsRecord& record) {
     const bool queued = writer->Submit(
-        [this, line = DumpJson(record) + "\n"] {
+        [this, line = plan::FormatMetricsLine(record)] {
           if (!WriteFully(file.get(), line.data(), line.size()).ok()) {
             ++dropped;
           }
@@ -69,7 +83,7 @@ struct Metrics::State {
     dropped += queued ? 0 : 1;
   }
 
-  void ShowProgress(const Json& record) {
+  void ShowProgress(const plan::MetricsRecord& record) {
     const int columns = TerminalColumns();
     const absl::Time now = absl::Now();
     const bool last = step == options.total_steps;
@@ -78,7 +92,8 @@ struct Metrics::State {
       return;
     }
     printed = now;
-    const std::string line = FormatProgress(record, {options.total_steps, columns});
+    const std::string line =
+        FormatProgress(plan::MetricsJson(record), {options.total_steps, columns});
     if (columns > 0) {
       absl::PrintF("\r\x1b[K%s", line);
       line_is_open = true;
@@ -123,9 +138,12 @@ void Metrics::Log(const StepReport& report) {
   state_->mean_step_s = state_->mean_step_s == 0
                             ? report.seconds
                             : kSmoothing * state_->mean_step_s + (1 - kSmoothing) * report.seconds;
-  Json record = state_->Record("step");
-  record["m"] = StepMetrics(report, {state_->mean_step_s, state_->options.total_steps},
-                            state_->options.rank == 0);
+  plan::MetricsRecord record = state_->Record(plan::MetricsKind::kStep);
+  record.metrics = StepMetrics(report, {state_->mean_step_s, state_->options.total_steps},
+                               state_->options.rank == 0);
+  if (const uint64_t dropped = state_->dropped.load(); dropped > 0) {
+    record.metrics.emplace_back("metrics/dropped", static_cast<double>(dropped));
+  }
   state_->Append(record);
   if (state_->options.print_progress && state_->options.rank == 0) {
     state_->ShowProgress(record);
@@ -138,18 +156,19 @@ void Metrics::Log(absl::string_view name, double value) {
     return;
   }
   const bool evaluation = absl::string_view(name).substr(0, 5) == "eval/";
-  Json record = state_->Record(evaluation ? "eval" : "step");
-  record["m"] = Json{{std::string(name), value}};
+  plan::MetricsRecord record =
+      state_->Record(evaluation ? plan::MetricsKind::kEval : plan::MetricsKind::kStep);
+  record.metrics = {{std::string(name), value}};
   state_->Append(record);
   if (state_->options.print_progress && evaluation) {
     state_->ShowLine(absl::StrFormat("step %s  %s %.4f", WithThousands(state_->step), name, value));
   }
 }
 
-void Metrics::LogEvent(absl::string_view kind, const Json& details) {
+void Metrics::LogEvent(EventKind kind, const Json& details) {
   std::lock_guard lock(state_->mutex);
-  Json record = state_->Record(kind);
-  record.update(details);
+  plan::MetricsRecord record = state_->Record(RecordKind(kind));
+  record.details = details;
   state_->Append(record);
 }
 

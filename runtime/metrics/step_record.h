@@ -1,7 +1,10 @@
 // A StepReport as a metrics line (version 1). Pure.
 #pragma once
 
-#include "base/json.h"
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "dtrain/metrics.h"
 
 namespace dtrain {
@@ -11,7 +14,9 @@ struct StepRecordContext {
   int64_t total_steps = 0;
 };
 
-// The "m" object: everything for rank 0, timings only for the others.
-Json StepMetrics(const StepReport& report, const StepRecordContext& context, bool everything);
+// The named values: everything for rank 0, timings only for the others.
+std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report,
+                                                        const StepRecordContext& context,
+                                                        bool everything);
 
 }  // namespace dtrain

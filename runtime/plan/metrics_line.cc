@@ -72,22 +72,27 @@ absl::string_view MetricsKindName(MetricsKind kind) {
   return "";
 }
 
-std::string FormatMetricsLine(const MetricsRecord& record) {
+Json MetricsJson(const MetricsRecord& record) {
   Json metrics = Json::object();
   for (const auto& [name, value] : record.metrics) {
     metrics[name] = value;
   }
-  return absl::StrCat(DumpJson(Json{{"v", kVersion},
-                                    {"ts", record.unix_seconds},
-                                    {"run", record.run},
-                                    {"attempt", record.attempt},
-                                    {"rank", record.rank},
-                                    {"node", record.node},
-                                    {"kind", std::string(MetricsKindName(record.kind))},
-                                    {"step", record.step},
-                                    {"samples", record.samples},
-                                    {"m", std::move(metrics)}}),
-                      "\n");
+  Json json = {{"v", kVersion},
+               {"ts", record.unix_seconds},
+               {"run", record.run},
+               {"attempt", record.attempt},
+               {"rank", record.rank},
+               {"node", record.node},
+               {"kind", std::string(MetricsKindName(record.kind))},
+               {"step", record.step},
+               {"samples", record.samples},
+               {"m", std::move(metrics)}};
+  json.update(record.details);
+  return json;
+}
+
+std::string FormatMetricsLine(const MetricsRecord& record) {
+  return absl::StrCat(DumpJson(MetricsJson(record)), "\n");
 }
 
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/json.h"
 
 namespace dtrain::plan {
 
@@ -30,7 +31,12 @@ struct MetricsRecord {
   int64_t samples = 0;  // Samples consumed by them over all ranks.
   // Names as in design ("train/loss"), in the order they are written.
   std::vector<std::pair<std::string, double>> metrics;
+  // What an event says besides: keys of their own beside "m". Not read back.
+  Json details = Json::object();
 };
+
+// The record as the object that FormatMetricsLine writes.
+Json MetricsJson(const MetricsRecord& record);
 
 // The line, with its '\n'. Not-finite numbers are written as the strings "NaN", "Infinity",
 // "-Infinity".

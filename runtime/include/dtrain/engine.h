@@ -28,8 +28,9 @@ namespace dtrain {
 class EngineState;  // What Checkpointer saves of an engine: runtime/engine/engine_state.h.
 
 struct EngineOptions {
-  // Strict model FLOPs a sample of the loss's count costs, forward and backward (for GEMM fraction
-  // and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter count.
+  // Strict model FLOPs that a sample (a token, for language models) costs, forward and backward
+  // (for GEMM fraction and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter
+  // count.
   double flops_per_sample = 0;
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
   std::function<std::string(const std::string&)> public_name = {};
@@ -39,7 +40,20 @@ struct EngineOptions {
 
 struct BackwardOptions {
   bool last_micro_batch = true;  // Reduce the gradients during this backward.
+  int64_t samples = 0;           // In the micro-batch, for rates; 0: what the loss counts.
 };
+
+// The samples of a batch that says how many it holds (Batch: tokens), else 0.
+template <typename Batch>
+int64_t SampleCount(const Batch& batch) {
+  if constexpr (requires {
+                  { batch.sample_count() } -> std::convertible_to<int64_t>;
+                }) {
+    return batch.sample_count();
+  } else {
+    return 0;
+  }
+}
 
 class Engine {
  public:
@@ -63,12 +77,13 @@ class Engine {
   absl::StatusOr<StepReport> Step(Source& source, LossFunction&& loss) {
     using Batch = typename decltype(source.Next())::value_type;
     std::optional<Batch> batch;
-    const auto load = [&]() -> absl::Status {
+    const auto load = [&]() -> absl::StatusOr<int64_t> {
       auto next = source.Next();
-      if (next.ok()) {
-        batch = *std::move(next);
+      if (!next.ok()) {
+        return next.status();
       }
-      return next.status();
+      batch = *std::move(next);
+      return SampleCount(*batch);
     };
     const auto forward = [&]() -> Loss { return loss(*batch); };
     Tracked* data = nullptr;
@@ -106,7 +121,7 @@ class Engine {
  private:
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
-  absl::StatusOr<StepReport> RunStep(absl::FunctionRef<absl::Status()> load,
+  absl::StatusOr<StepReport> RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                      absl::FunctionRef<Loss()> forward, Tracked* data);
   absl::StatusOr<double> RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next);
   std::unique_ptr<Impl> impl_;

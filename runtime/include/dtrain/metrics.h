@@ -21,7 +21,7 @@ struct StepReport {
   double loss = 0;           // Mean over the global batch.
   double grad_norm = 0;      // Global L2 norm before clipping.
   double learning_rate = 0;  // Used by this step.
-  int64_t tokens = 0;        // Samples counted by the loss closures, all ranks.
+  int64_t tokens = 0;        // Samples of the global batch; for language models, tokens.
   bool skipped = false;      // The gradient was not finite; nothing was updated.
   double seconds = 0;        // Whole step.
   double data_s = 0;
@@ -32,6 +32,9 @@ struct StepReport {
   double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
   double model_flops = 0;       // Strict model FLOPs of this rank's share of the step; 0: unknown.
 };
+
+// The "kind" of a record that is neither a step nor an evaluation.
+enum class EventKind { kEvent, kCheckpoint, kConfig };
 
 struct MetricsOptions {
   std::string directory;  // RUN_DIR/metrics.
@@ -56,8 +59,8 @@ class Metrics {
   void Log(const StepReport& report);
   // One value at the current step, e.g. "eval/loss". Rank 0 only.
   void Log(absl::string_view name, double value);
-  // Something that happened: kind "event" or "ckpt", with details. All ranks.
-  void LogEvent(absl::string_view kind, const Json& details);
+  // Something that happened, with details (an object). All ranks.
+  void LogEvent(EventKind kind, const Json& details);
   // Writes out what is queued, within a bounded time.
   void Flush();
   // A line for people that is no record: through stdout, not mixed into the progress line.

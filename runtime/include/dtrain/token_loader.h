@@ -19,6 +19,8 @@ enum class Split { kTrain, kValidation };
 struct Batch {
   at::Tensor tokens;   // [micro_batch, sequence_length] int64.
   at::Tensor targets;  // The same shape: the next token of each.
+
+  int64_t sample_count() const { return targets.numel(); }
 };
 
 class TokenLoader final : public Tracked {
