@@ -1,7 +1,7 @@
 # The four kinds of target that rooms declare. Sources are listed by name, never globbed.
 #
 #   dtrain_library(NAME SOURCES ... [DEPS ...] [NO_PCH])  static library; DEPS are PUBLIC
-#   dtrain_program(NAME SOURCES ... [DEPS ...] [NO_PCH])  a program in <build>/bin
+#   dtrain_program(NAME SOURCES ... [DEPS ...] [NO_PCH])  a program in <build>/bin, installed
 #   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [NO_MAIN] [NO_PCH])
 #   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
 #
@@ -11,7 +11,7 @@
 function(_dtrain_common target)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:include>)
-  target_link_libraries(${target} PRIVATE dtrain_warnings)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:dtrain_warnings>)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 endfunction()
 
@@ -46,7 +46,7 @@ function(dtrain_library name)
   endif()
 endfunction()
 
-function(dtrain_program name)
+function(dtrain_bench name)
   cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
@@ -57,8 +57,9 @@ function(dtrain_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-function(dtrain_bench name)
-  dtrain_program(${name} ${ARGN})
+function(dtrain_program name)
+  dtrain_bench(${name} ${ARGN})
+  install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
 function(dtrain_test name)

@@ -7,4 +7,3 @@ add_library(dtrain_warnings INTERFACE)
 target_compile_options(dtrain_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Werror;${_dtrain_false_alarms}>
   $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall,-Wextra>)
-install(TARGETS dtrain_warnings EXPORT dtrainTargets)

@@ -2,7 +2,7 @@
 // CONFIG.json`.
 #include <dtrain/dtrain.h>
 
-#include "minimal/mlp.h"
+#include "mlp.h"
 
 absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();

@@ -1,0 +1,29 @@
+# The installed package: find_package(dtrain) gives dtrain::dtrain. Included by runtime/, whose library
+# it is; programs are installed by dtrain_program.
+#
+# The tree may be moved: the targets file finds itself, programs find each other beside them, and
+# LibTorch is where it was. Headers are the public ones and the two of base/ that they include, under
+# dtrain/base/ so that no other project's "base/" is shadowed.
+include(CMakePackageConfigHelpers)
+set(_package_dir lib/cmake/dtrain)
+
+set_target_properties(dtrain_runtime PROPERTIES EXPORT_NAME dtrain)
+install(TARGETS dtrain_runtime dtrain_plan dtrain_kernels dtrain_checkpoint dtrain_comm dtrain_net
+                dtrain_base
+        EXPORT dtrainTargets ARCHIVE DESTINATION lib)
+install(EXPORT dtrainTargets NAMESPACE dtrain:: DESTINATION ${_package_dir})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/include/dtrain DESTINATION include
+        FILES_MATCHING PATTERN *.h)
+install(FILES ${PROJECT_SOURCE_DIR}/base/json.h ${PROJECT_SOURCE_DIR}/base/status.h
+        DESTINATION include/dtrain/base)
+
+set(DTRAIN_TORCH_OF_BUILD ${DTRAIN_TORCH})
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dtrainConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/generated/dtrainConfig.cmake
+  INSTALL_DESTINATION ${_package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/dtrainConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/generated/dtrainConfig.cmake
+              ${PROJECT_BINARY_DIR}/generated/dtrainConfigVersion.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/DtrainTorch.cmake
+        DESTINATION ${_package_dir})

@@ -1,0 +1,119 @@
+"""The installed package: a project of its own finds it after a move, and trains with its launcher."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ["DTRAIN_BUILD"]
+SOURCE = os.environ["DTRAIN_SOURCE"]
+CMAKE = os.environ["DTRAIN_CMAKE"]
+FLAGS = os.environ["DTRAIN_CXX_FLAGS"]  # Of a sanitizer build: all or none of a program has them.
+PUBLIC = f"{SOURCE}/runtime/include/dtrain"
+TOOLS = ["dtrain", "dtrain-checkpoint", "dtrain-config", "dtrain-data", "dtrain-gpt",
+         "dtrain-minimal"]
+
+
+def files_below(folder):
+    return sorted(os.path.relpath(f"{path}/{name}", folder)
+                  for path, _, names in os.walk(folder) for name in names)
+
+
+class Package(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder_object = tempfile.TemporaryDirectory(prefix="dtrain-package-")
+        cls.folder = cls.folder_object.name
+        subprocess.run([CMAKE, "--install", BUILD, "--prefix", f"{cls.folder}/first"], check=True,
+                       stdout=subprocess.DEVNULL)
+        os.mkdir(f"{cls.folder}/moved")
+        cls.prefix = f"{cls.folder}/moved/dtrain"
+        os.rename(f"{cls.folder}/first", cls.prefix)
+        cls.project = f"{cls.folder}/project"
+        shutil.copytree(f"{SOURCE}/examples/minimal", cls.project)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder_object.cleanup()
+
+    def run_program(self, command, expect=0):
+        # Nothing of this test's environment may help the package along.
+        environment = {k: v for k, v in os.environ.items()
+                       if not k.startswith(("DTRAIN_", "CMAKE_", "LD_", "PYTHON"))}
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, timeout=600,
+                                cwd=self.folder, env=environment, check=False)
+        if expect is not None:
+            self.assertEqual(result.returncode, expect, result.stdout)
+        return result
+
+    def configure(self, build, *words, expect=0):
+        return self.run_program(
+            [CMAKE, "-G", "Ninja", "-S", self.project, "-B", f"{self.folder}/{build}",
+             f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_FLAGS={FLAGS}",
+             "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *words], expect)
+
+    def test_the_tree_holds_programs_libraries_and_public_headers_only(self):
+        self.assertEqual(sorted(os.listdir(f"{self.prefix}/bin")), TOOLS)
+        for name in os.listdir(f"{self.prefix}/lib"):
+            self.assertRegex(name, r"^(libdtrain_[a-z]+\.(a|so)|cmake)$")
+        headers = [f"dtrain/{name}" for name in files_below(PUBLIC)]
+        headers += ["dtrain/base/json.h", "dtrain/base/status.h"]
+        self.assertEqual(files_below(f"{self.prefix}/include"), sorted(headers))
+
+    def test_cmake_files_name_no_folder_of_the_source_or_of_the_first_place(self):
+        for name in files_below(f"{self.prefix}/lib/cmake"):
+            with open(f"{self.prefix}/lib/cmake/{name}", encoding="utf-8") as file:
+                text = file.read()
+            # LibTorch may be in the source tree's .deps; nothing else may be.
+            text = re.sub(r'set\(DTRAIN_TORCH_DEFAULT "[^"]*"\)', "", text)
+            self.assertNotIn(f"{self.folder}/first", text, name)
+            self.assertNotIn(SOURCE, text, name)
+
+    def test_a_program_outside_trains_on_two_ranks(self):
+        self.configure("build")
+        with open(f"{self.folder}/build/compile_commands.json", encoding="utf-8") as file:
+            command = json.load(file)[0]["command"]
+        for include in re.findall(r"-(?:I|isystem) ?(\S+)", command):
+            self.assertTrue(include.startswith(self.prefix) or "/torch" in include, command)
+        self.run_program([CMAKE, "--build", f"{self.folder}/build"])
+        dtrain = f"{self.prefix}/bin/dtrain"
+        self.run_program([dtrain, "data", "prepare", "--out", f"{self.folder}/data",
+                          f"{self.prefix}/include"])
+        config = {
+            "train_batch_size": 8, "train_steps": 40,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+            "data": {"train": [f"{self.folder}/data/train.bin"],
+                     "validation": [f"{self.folder}/data/val.bin"], "sequence_length": 64},
+            "model": {"hidden": 32}}
+        with open(f"{self.folder}/config.json", "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        launched = self.run_program([dtrain, "launch", "--nproc-per-node", "2", "--run-dir",
+                                     f"{self.folder}/run", "--", f"{self.folder}/build/minimal",
+                                     f"{self.folder}/config.json"])
+        self.assertIn("2 ranks", launched.stdout)
+        with open(f"{self.folder}/run/metrics/rank-0.jsonl", encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+        losses = [r["m"]["train/loss"] for r in records if "train/loss" in r.get("m", {})]
+        self.assertEqual(len(losses), 40)
+        self.assertLess(losses[-1], losses[0] - 1)
+        verified = self.run_program([dtrain, "checkpoint", "verify", f"{self.folder}/run/checkpoints"])
+        self.assertIn("40", verified.stdout)
+
+    def test_the_installed_programs_find_libtorch(self):
+        self.run_program([f"{self.prefix}/bin/dtrain-gpt", "--help"])
+        self.assertIn("data", self.run_program([f"{self.prefix}/bin/dtrain", "--help"]).stdout)
+
+    def test_a_missing_libtorch_is_refused_in_one_line(self):
+        result = self.configure("no-torch", "-DDTRAIN_TORCH=/nowhere", expect=None)
+        self.assertNotEqual(result.returncode, 0)
+        text = " ".join(result.stdout.split())  # CMake wraps lines.
+        self.assertIn('LibTorch not found (DTRAIN_TORCH="/nowhere"): set DTRAIN_TORCH to', text)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
