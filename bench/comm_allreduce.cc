@@ -1,16 +1,20 @@
-// All-reduce of fp32 between two forked ranks on one host, each pinned to its own core.
+// All-reduce of fp32 between forked ranks on one host, two unless told otherwise, each pinned to a
+// core.
 //
 // A table by size: registered memory (reduced in place), plain memory (through the staging area),
 // and the zero-copy bound from the same run: both ranks' copies of half the buffer read and both
 // written, with no call and no wait. The time of a call is the maximum over the ranks, from a
-// common barrier. For two ranks busbw = algbw = bytes / time.
+// common barrier. busbw = bytes / time x 2 (n - 1) / n. With other than two ranks, and over TCP:
+// plain memory alone.
 #include <sched.h>
 #include <sys/utsname.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -26,7 +30,6 @@
 namespace dtrain {
 namespace {
 
-constexpr int kRanks = 2;
 constexpr size_t kMiB = size_t{1} << 20;
 // The probe's copies lie at different offsets in a page: equal ones make loads wait for stores that
 // only look alike, which would flatter the runtime.
@@ -42,8 +45,8 @@ struct Line {
 void PinTo(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(static_cast<size_t>(core), &set);
-  sched_setaffinity(0, sizeof(set), &set);  // A wish: fewer cores than ranks is no error.
+  CPU_SET(static_cast<size_t>(core) % std::max(1U, std::thread::hardware_concurrency()), &set);
+  sched_setaffinity(0, sizeof(set), &set);  // A wish.
 }
 
 // The p50 and p99 over rounds of the slower rank's time of `work`.
@@ -68,10 +71,11 @@ absl::StatusOr<Line> Measure(comm::Group& group, size_t bytes, const std::string
   return Line{bytes, mode, micros[rounds / 2], micros[rounds * 99 / 100]};
 }
 
-absl::Status CheckSum(const float* values, size_t count) {
+absl::Status CheckSum(const float* values, size_t count, int ranks) {
+  const auto want = static_cast<float>(ranks * (ranks + 1) / 2);
   for (size_t i = 0; i < count; ++i) {
-    if (values[i] != 3.0F) {
-      return absl::InternalError(absl::StrFormat("element %d is %g, want 3", i, values[i]));
+    if (values[i] != want) {
+      return absl::InternalError(absl::StrFormat("element %d is %g, want %g", i, values[i], want));
     }
   }
   return absl::OkStatus();
@@ -79,8 +83,16 @@ absl::Status CheckSum(const float* values, size_t count) {
 
 struct Plan {
   std::vector<size_t> sizes;
+  int ranks = 2;
   bool tcp = false;
+  comm::Algorithm algorithm = comm::Algorithm::kAutomatic;
+  // All modes and their bound, which is memory's.
+  bool everything() const { return ranks == 2 && !tcp; }
 };
+
+double BusGbS(size_t bytes, double micros, int ranks) {
+  return static_cast<double>(bytes) / micros * 1e-3 * 2 * (ranks - 1) / ranks;
+}
 
 // What one rank does; rank 0 gives the lines. `probe` holds both ranks' copies for the bound.
 absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const Plan& plan,
@@ -88,6 +100,7 @@ absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const P
   PinTo(context.rank);
   comm::GroupOptions options = context.group_options();
   options.allow_shared_memory = !plan.tcp;
+  options.algorithm = plan.algorithm;
   DT_ASSIGN_OR_RETURN(auto group, comm::CreateHostGroup(context.store, options));
   const size_t largest = *std::max_element(plan.sizes.begin(), plan.sizes.end());
   DT_ASSIGN_OR_RETURN(const auto buffer, comm::SymmetricBuffer::Create(largest, "bench"));
@@ -106,8 +119,14 @@ absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const P
     for (float* const data : {registered, plain.data()}) {  // The result before any time.
       std::fill(data, data + count, static_cast<float>(context.rank + 1));
       DT_RETURN_IF_ERROR(all_reduce(data, true));
-      DT_RETURN_IF_ERROR(CheckSum(data, count));
+      DT_RETURN_IF_ERROR(CheckSum(data, count, plan.ranks));
       std::fill(data, data + count, 0.0F);  // Sums must not overflow over the rounds.
+    }
+    if (!plan.everything()) {
+      DT_ASSIGN_OR_RETURN(lines.emplace_back(), Measure(*group, bytes, "plain", [&] {
+                            return all_reduce(plain.data(), true);
+                          }));
+      continue;
     }
     float* const left = static_cast<float*>(probe.data());
     float* const right = left + largest / 4 + kSkewFloats;
@@ -141,7 +160,7 @@ Json Report(const std::vector<Line>& lines, const Plan& plan) {
   Json json = {{"bench", "comm_allreduce"},
                {"commit", kCommit},
                {"kernel", system.release},
-               {"ranks", kRanks},
+               {"ranks", plan.ranks},
                {"transport", plan.tcp ? "tcp" : "shm"},
                {"dtype", "fp32"},
                {"lines", Json::array()}};
@@ -150,7 +169,7 @@ Json Report(const std::vector<Line>& lines, const Plan& plan) {
                              {"mode", line.mode},
                              {"p50_us", line.p50_us},
                              {"p99_us", line.p99_us},
-                             {"busbw_gb_s", static_cast<double>(line.bytes) / line.p50_us * 1e-3}});
+                             {"busbw_gb_s", BusGbS(line.bytes, line.p50_us, plan.ranks)}});
   }
   return json;
 }
@@ -169,12 +188,12 @@ void PrintGoal(const char* name, double value, const char* relation, double targ
               ok ? "ok" : "short");
 }
 
-void Print(const std::vector<Line>& lines) {
+void Print(const std::vector<Line>& lines, int ranks) {
   std::printf("%12s  %-24s %12s %12s %12s %9s\n", "bytes", "mode", "p50 us", "p99 us", "busbw GB/s",
               "of bound");
   for (const Line& line : lines) {
     std::printf("%12zu  %-24s %12.1f %12.1f %12.3f %8.0f%%\n", line.bytes, line.mode.c_str(),
-                line.p50_us, line.p99_us, static_cast<double>(line.bytes) / line.p50_us * 1e-3,
+                line.p50_us, line.p99_us, BusGbS(line.bytes, line.p50_us, ranks),
                 100 * MicrosOf(lines, line.bytes, "bound") / line.p50_us);
   }
   for (const size_t mib : {size_t{25}, size_t{256}}) {
@@ -198,13 +217,13 @@ absl::Status Main(const Plan& plan, const std::string& json_path) {
   DT_ASSIGN_OR_RETURN(
       auto cluster,
       testing::Cluster::Start(
-          {.size = kRanks, .time_bound = absl::Minutes(10)},
+          {.size = plan.ranks, .time_bound = absl::Minutes(10)},
           [&](testing::RankContext& context) -> absl::Status {
             DT_ASSIGN_OR_RETURN(const std::vector<Line> lines, RunRank(context, plan, *probe));
             if (context.rank != 0) {
               return absl::OkStatus();
             }
-            Print(lines);
+            Print(lines, plan.ranks);
             std::fflush(stdout);
             const Json json = Report(lines, plan);
             return json_path.empty() ? absl::OkStatus()
@@ -225,6 +244,12 @@ int main(int argc, char** argv) {
   dtrain::Plan plan;
   app.add_option("--json", json, "Write the measurements to this file");
   app.add_option("--sizes", plan.sizes, "Bytes, multiples of 8")->delimiter(',');
+  app.add_option("--ranks", plan.ranks)->check(CLI::Range(2, 64))->capture_default_str();
+  app.add_option("--algorithm", plan.algorithm, "Over TCP: automatic, direct or ring")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, dtrain::comm::Algorithm>{
+          {"automatic", dtrain::comm::Algorithm::kAutomatic},
+          {"direct", dtrain::comm::Algorithm::kDirect},
+          {"ring", dtrain::comm::Algorithm::kRing}}));
   app.add_flag("--tcp", plan.tcp, "Over TCP on the loopback interface");
   CLI11_PARSE(app, argc, argv);
   if (plan.sizes.empty()) {

@@ -28,14 +28,23 @@ struct RankCard {
   std::string unix_nonce;
   int64_t pid = 0;
   bool allow_shared_memory = true;
+  // What decides over the order of sums, and with it over who sends what: equal on all ranks.
+  std::string sums;
 };
+
+std::string SumsOf(const GroupOptions& options) {
+  const char* const names[] = {"automatic", "direct", "ring"};
+  return absl::StrCat(names[static_cast<int>(options.algorithm)],
+                      options.deterministic ? " deterministic" : "");
+}
 
 std::string Encode(const RankCard& card) {
   return DumpJson(Json{{"node", card.node_id},
                        {"unix", card.unix_name},
                        {"nonce", card.unix_nonce},
                        {"pid", card.pid},
-                       {"shm", card.allow_shared_memory}});
+                       {"shm", card.allow_shared_memory},
+                       {"sums", card.sums}});
 }
 
 absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
@@ -51,8 +60,8 @@ absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
                         "all nodes",
                         rank));
   }
-  return RankCard{string_of("node"), string_of("unix"), string_of("nonce"),
-                  json["pid"].get<int64_t>(), json["shm"].get<bool>()};
+  return RankCard{string_of("node"),          string_of("unix"),       string_of("nonce"),
+                  json["pid"].get<int64_t>(), json["shm"].get<bool>(), string_of("sums")};
 }
 
 std::string Prefix(const GroupOptions& options) {
@@ -69,6 +78,12 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
   for (int rank = 0; rank < options.size; ++rank) {
     DT_ASSIGN_OR_RETURN(const std::string text, store.Get(RankKey(prefix, rank), deadline));
     DT_ASSIGN_OR_RETURN(RankCard card, Decode(text, rank));
+    if (card.sums != mine.sums) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "group \"%s\": rank %d sums \"%s\", rank %d sums \"%s\": give all ranks the same "
+          "configuration",
+          options.name, options.rank, mine.sums, rank, card.sums));
+    }
     cards.push_back(std::move(card));
   }
   return cards;
@@ -126,7 +141,10 @@ absl::StatusOr<std::unique_ptr<Backend>> ConnectTcp(Store& store, const GroupOpt
   }
   DT_ASSIGN_OR_RETURN(auto transport,
                       ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
-  return std::make_unique<MessageCollectives>(std::move(transport), "tcp");
+  return std::make_unique<MessageCollectives>(
+      std::move(transport),
+      MessageOptions{
+          .name = "tcp", .algorithm = options.algorithm, .deterministic = options.deterministic});
 }
 
 }  // namespace
@@ -138,8 +156,9 @@ absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const Group
   }
   const Deadline deadline = Deadline::After(options.connect_timeout);
   DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
-  const RankCard mine{options.node_id, listener.name, listener.nonce, getpid(),
-                      options.allow_shared_memory};
+  const RankCard mine{
+      options.node_id, listener.name, listener.nonce, getpid(), options.allow_shared_memory,
+      SumsOf(options)};
   DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
                       ExchangeCards(*store, options, mine, deadline));
   auto backend = AllOnOneNode(cards) ? ConnectShm(std::move(listener), options, cards, deadline)

@@ -94,6 +94,9 @@ class Group {
   virtual std::string FlightRecord() const { return "{}"; }
 };
 
+// How ranks that do not share memory reduce and gather: comm/collectives/algorithm.h.
+enum class Algorithm : uint8_t { kAutomatic, kDirect, kRing };
+
 struct GroupOptions {
   int rank = 0;
   int size = 1;
@@ -104,7 +107,9 @@ struct GroupOptions {
   std::string job_key = {};       // 32 bytes: pair keys of data connections derive from it.
   absl::Duration timeout = absl::Minutes(10);         // Of each collective.
   absl::Duration connect_timeout = absl::Minutes(2);  // Of Create.
-  bool deterministic = false;       // Sum in rank order whatever the transport and chunk.
+  bool deterministic = false;  // Sum in rank order whatever the transport and chunk.
+  // Other than automatic: taken wherever the promised bits allow it (tests, measurements).
+  Algorithm algorithm = Algorithm::kAutomatic;
   bool allow_shared_memory = true;  // Off: TCP even on one host (tests, and `comm.transport: tcp`).
 };
 

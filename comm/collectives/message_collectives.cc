@@ -6,21 +6,13 @@
 
 #include "base/float16.h"
 #include "base/status.h"
-#include "comm/collectives/reduce.h"
+#include "comm/collectives/algorithm.h"
+#include "comm/collectives/run_schedule.h"
 
 namespace dtrain::comm {
 namespace {
 
-// Bytes of the buffer that are under way at a time, divided over the ranks.
-constexpr size_t kChunkBytes = size_t{4} << 20;
-
 char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
-
-void Copy(void* to, const void* from, size_t bytes) {
-  if (bytes != 0 && to != from) {
-    std::memmove(to, from, bytes);
-  }
-}
 
 void ToWire(const char* from, char* to, size_t count) {
   const auto* const in = reinterpret_cast<const float*>(from);
@@ -40,9 +32,9 @@ void FromWire(const char* from, char* to, size_t count) {
 
 }  // namespace
 
-MessageCollectives::MessageCollectives(std::unique_ptr<Transport> transport, std::string name)
+MessageCollectives::MessageCollectives(std::unique_ptr<Transport> transport, MessageOptions options)
     : transport_(std::move(transport)),
-      name_(std::move(name)),
+      options_(std::move(options)),
       self_(transport_->rank()),
       size_(transport_->size()),
       messages_(*transport_) {}
@@ -75,29 +67,12 @@ absl::Status MessageCollectives::Run(const Call& call, const WaitContext& contex
     case CallKind::kReduceScatter:
       return ReduceScatter(call, context);
     case CallKind::kAllGather:
-      return AllGather(call, context);
     case CallKind::kBroadcast:
-      return Broadcast(call, context);
     case CallKind::kAllToAll:
-      return AllToAll(call, context);
+      return MoveOnly(call, context);
     default:
       return absl::OkStatus();
   }
-}
-
-void MessageCollectives::ReduceIncoming(const Call& call, const char* own, void* output,
-                                        size_t count, size_t room, double* squares) {
-  std::vector<const void*> inputs;
-  inputs.reserve(static_cast<size_t>(size_));
-  for (int rank = 0; rank < size_; ++rank) {
-    inputs.push_back(rank == self_ ? own : incoming_.data() + static_cast<size_t>(rank) * room);
-  }
-  Reduce({.inputs = inputs,
-          .outputs = absl::MakeConstSpan(&output, 1),
-          .count = count,
-          .dtype = call.header.wire_bf16 ? DType::kBFloat16 : call.header.dtype,
-          .op = call.header.op,
-          .sum_of_squares = squares});
 }
 
 absl::Status MessageCollectives::SumPartials(const Call& call, double partial,
@@ -118,159 +93,63 @@ absl::Status MessageCollectives::SumPartials(const Call& call, double partial,
   return absl::OkStatus();
 }
 
-absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& context) {
-  // What travels: the buffer itself, or a bf16 copy of it.
-  const bool convert = call.header.wire_bf16 && call.header.dtype == DType::kFloat32;
-  const size_t count = call.output.count();
-  const size_t element = convert ? sizeof(BFloat16) : DTypeBytes(call.header.dtype);
-  char* wire = Bytes(call.output);
-  if (convert) {
-    outgoing_.resize(count * element);
-    wire = outgoing_.data();
-    ToWire(Bytes(call.output), wire, count);
-  }
-  const size_t chunk = kChunkBytes / element;
-  const size_t chunks = ChunkCount(count, chunk);
-  const size_t room = (chunk / static_cast<size_t>(size_) + kSliceElements) * element;
-  incoming_.resize(room * static_cast<size_t>(size_));
+absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char* output,
+                                       DType dtype, const WaitContext& context) {
+  const CallHeader& header = call.header;
+  const bool whole = header.kind == CallKind::kAllReduce || header.kind == CallKind::kBroadcast;
+  const size_t parts = whole ? 1 : static_cast<size_t>(size_);
+  // The header has the largest buffer's bytes, in the caller's type.
+  const size_t unit = dtype == DType::kUInt8 ? 1 : DTypeBytes(header.dtype);
+  const Schedule schedule(
+      {.kind = header.kind,
+       .algorithm = ChooseAlgorithm(header, size_, options_.deterministic, options_.algorithm),
+       .rank = self_,
+       .size = size_,
+       .root = header.root,
+       .count = header.bytes / unit / parts,
+       .element_bytes = DTypeBytes(dtype)});
   double partial = 0;
-  // Round c moves the contributions to chunk c and the results of chunk c - 1.
-  for (size_t c = 0; c <= chunks; ++c) {
-    std::vector<Transfer> transfers;
-    const Slice now = ChunkOf(count, chunk, c);
-    const Slice before = c == 0 ? Slice() : ChunkOf(count, chunk, c - 1);
-    const auto place = [&](const Slice& part, int rank) {
-      const Slice slice = SliceOf(part.count, size_, rank);
-      return std::pair(wire + (part.start + slice.start) * element, slice.count * element);
-    };
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == self_) {
-        continue;
-      }
-      const auto [theirs, theirs_bytes] = place(now, peer);
-      const auto [mine, mine_bytes] = place(now, self_);
-      const auto [result, result_bytes] = place(before, self_);
-      const auto [target, target_bytes] = place(before, peer);
-      transfers.push_back(SendTo(peer, result, result_bytes));
-      transfers.push_back(SendTo(peer, theirs, theirs_bytes));
-      transfers.push_back(ReceiveFrom(peer, target, target_bytes));
-      transfers.push_back(
-          ReceiveFrom(peer, incoming_.data() + static_cast<size_t>(peer) * room, mine_bytes));
-    }
-    DT_RETURN_IF_ERROR(transport_->Move(transfers, context));
-    if (c < chunks) {
-      const auto [mine, mine_bytes] = place(now, self_);
-      ReduceIncoming(call, mine, mine, mine_bytes / element, room,
-                     call.sum_of_squares != nullptr ? &partial : nullptr);
-    }
-  }
-  if (convert) {
-    FromWire(wire, Bytes(call.output), count);
-  }
+  DT_RETURN_IF_ERROR(RunSchedule(schedule,
+                                 {.input = input,
+                                  .output = output,
+                                  .dtype = dtype,
+                                  .op = header.op,
+                                  .sum_of_squares = call.sum_of_squares ? &partial : nullptr},
+                                 scratch_, *transport_, context));
   return call.sum_of_squares != nullptr ? SumPartials(call, partial, context) : absl::OkStatus();
+}
+
+absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& context) {
+  char* const data = Bytes(call.output);
+  if (!call.header.wire_bf16 || call.header.dtype != DType::kFloat32) {
+    return RunOn(call, data, data, call.header.dtype, context);
+  }
+  const size_t count = call.output.count();
+  wire_.resize(count * sizeof(BFloat16));
+  ToWire(data, wire_.data(), count);
+  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), wire_.data(), DType::kBFloat16, context));
+  FromWire(wire_.data(), data, count);
+  return absl::OkStatus();
 }
 
 absl::Status MessageCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
-  const bool convert = call.header.wire_bf16 && call.header.dtype == DType::kFloat32;
-  const size_t count = call.output.count();
-  const size_t element = convert ? sizeof(BFloat16) : DTypeBytes(call.header.dtype);
-  const char* wire = Bytes(call.input);
-  if (convert) {
-    outgoing_.resize(count * static_cast<size_t>(size_) * element);
-    ToWire(Bytes(call.input), outgoing_.data(), count * static_cast<size_t>(size_));
-    wire = outgoing_.data();
+  const char* const input = Bytes(call.input);
+  char* const output = Bytes(call.output);
+  if (!call.header.wire_bf16 || call.header.dtype != DType::kFloat32) {
+    return RunOn(call, input, output, call.header.dtype, context);
   }
-  const size_t chunk = kChunkBytes / element / static_cast<size_t>(size_);
-  const size_t room = chunk * element;
-  incoming_.resize(room * static_cast<size_t>(size_));
-  double partial = 0;
-  for (size_t c = 0; c < ChunkCount(count, chunk); ++c) {
-    const Slice slice = ChunkOf(count, chunk, c);
-    const auto source = [&](int rank) {
-      return wire + (static_cast<size_t>(rank) * count + slice.start) * element;
-    };
-    std::vector<Transfer> transfers;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != self_) {
-        transfers.push_back(SendTo(peer, source(peer), slice.count * element));
-        transfers.push_back(ReceiveFrom(peer, incoming_.data() + static_cast<size_t>(peer) * room,
-                                        slice.count * element));
-      }
-    }
-    DT_RETURN_IF_ERROR(transport_->Move(transfers, context));
-    // As bf16 the result lands in this rank's own room first.
-    char* const own = incoming_.data() + static_cast<size_t>(self_) * room;
-    char* const output = Bytes(call.output) + slice.start * DTypeBytes(call.header.dtype);
-    ReduceIncoming(call, source(self_), convert ? own : output, slice.count, room,
-                   call.sum_of_squares != nullptr ? &partial : nullptr);
-    if (convert) {
-      FromWire(own, output, slice.count);
-    }
-  }
-  return call.sum_of_squares != nullptr ? SumPartials(call, partial, context) : absl::OkStatus();
+  // Behind the input as bf16 lies room for the result.
+  const size_t count = call.input.count();
+  wire_.resize((count + call.output.count()) * sizeof(BFloat16));
+  ToWire(input, wire_.data(), count);
+  char* const result = wire_.data() + count * sizeof(BFloat16);
+  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), result, DType::kBFloat16, context));
+  FromWire(result, output, call.output.count());
+  return absl::OkStatus();
 }
 
-absl::Status MessageCollectives::AllGather(const Call& call, const WaitContext& context) {
-  const size_t part = call.input.bytes;
-  std::vector<Transfer> transfers;
-  for (int peer = 0; peer < size_; ++peer) {
-    char* const place = Bytes(call.output) + static_cast<size_t>(peer) * part;
-    if (peer == self_) {
-      Copy(place, call.input.data, part);
-    } else {
-      transfers.push_back(SendTo(peer, call.input.data, part));
-      transfers.push_back(ReceiveFrom(peer, place, part));
-    }
-  }
-  return transport_->Move(transfers, context);
-}
-
-absl::Status MessageCollectives::Broadcast(const Call& call, const WaitContext& context) {
-  // The root sends each rank its slice, and all pass their slices on: the root's link carries the
-  // buffer once instead of size - 1 times.
-  const int root = call.header.root;
-  const auto place = [&](int rank) {
-    const Slice slice = SliceOf(call.output.bytes, size_, rank);
-    return std::pair(Bytes(call.output) + slice.start, slice.count);
-  };
-  std::vector<Transfer> scatter;
-  std::vector<Transfer> gather;
-  const auto [mine, mine_bytes] = place(self_);
-  if (self_ != root) {
-    scatter.push_back(ReceiveFrom(root, mine, mine_bytes));
-  }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == self_) {
-      continue;
-    }
-    const auto [theirs, theirs_bytes] = place(peer);
-    if (self_ == root) {
-      scatter.push_back(SendTo(peer, theirs, theirs_bytes));
-    }
-    if (peer != root) {
-      gather.push_back(SendTo(peer, mine, mine_bytes));
-    }
-    if (self_ != root) {
-      gather.push_back(ReceiveFrom(peer, theirs, theirs_bytes));
-    }
-  }
-  DT_RETURN_IF_ERROR(transport_->Move(scatter, context));
-  return transport_->Move(gather, context);
-}
-
-absl::Status MessageCollectives::AllToAll(const Call& call, const WaitContext& context) {
-  const size_t part = call.input.bytes / static_cast<size_t>(size_);
-  std::vector<Transfer> transfers;
-  for (int peer = 0; peer < size_; ++peer) {
-    const size_t at = static_cast<size_t>(peer) * part;
-    if (peer == self_) {
-      Copy(Bytes(call.output) + at, Bytes(call.input) + at, part);
-    } else {
-      transfers.push_back(SendTo(peer, Bytes(call.input) + at, part));
-      transfers.push_back(ReceiveFrom(peer, Bytes(call.output) + at, part));
-    }
-  }
-  return transport_->Move(transfers, context);
+absl::Status MessageCollectives::MoveOnly(const Call& call, const WaitContext& context) {
+  return RunOn(call, Bytes(call.input), Bytes(call.output), DType::kUInt8, context);
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Register(

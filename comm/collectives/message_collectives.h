@@ -1,8 +1,5 @@
-// Collectives over a Transport that moves messages (TCP between hosts): the direct algorithm.
-//
-// Every rank sends each slice straight to the rank that reduces it and gets each result straight
-// from there: as many bytes as a ring, one hop instead of 2(n-1), and sums in rank order. The
-// buffer goes in chunks; the results of one chunk travel while the next is being reduced.
+// Collectives over a Transport that moves messages (TCP between hosts): compares the call with
+// every peer, then runs the schedule of the algorithm that algorithm.h chooses.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +10,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/collectives/backend.h"
-#include "comm/collectives/partition.h"
 #include "comm/collectives/point_to_point.h"
+#include "comm/collectives/schedule.h"
 #include "comm/transport/transport.h"
 
 namespace dtrain::comm {
 
+struct MessageOptions {
+  std::string name = "tcp";  // Of the transport, for records.
+  Algorithm algorithm = Algorithm::kAutomatic;
+  bool deterministic = false;
+};
+
 class MessageCollectives final : public Backend {
  public:
-  MessageCollectives(std::unique_ptr<Transport> transport, std::string name);
+  // `options` are equal on all ranks.
+  MessageCollectives(std::unique_ptr<Transport> transport, MessageOptions options);
 
-  std::string transport() const override { return name_; }
+  std::string transport() const override { return options_.name; }
   absl::Status Run(const Call& call, const WaitContext& context) override;
   absl::Status RunPointToPoint(absl::Span<const Call> calls, const WaitContext& context) override {
     return messages_.Run(calls, context);
@@ -43,22 +47,21 @@ class MessageCollectives final : public Backend {
   absl::Status CompareWithAll(const CallHeader& mine, const WaitContext& context);
   absl::Status AllReduce(const Call& call, const WaitContext& context);
   absl::Status ReduceScatter(const Call& call, const WaitContext& context);
-  absl::Status AllGather(const Call& call, const WaitContext& context);
-  absl::Status Broadcast(const Call& call, const WaitContext& context);
-  absl::Status AllToAll(const Call& call, const WaitContext& context);
-  // Reduces what came in for this rank, with its own share at `own`, in rank order into `output`.
-  void ReduceIncoming(const Call& call, const char* own, void* output, size_t count, size_t room,
-                      double* squares);
+  // Runs the schedule of `call` from `input` to `output`, elements of `dtype`.
+  absl::Status RunOn(const Call& call, const char* input, char* output, DType dtype,
+                     const WaitContext& context);
+  // What is not reduced moves as bytes.
+  absl::Status MoveOnly(const Call& call, const WaitContext& context);
   // Sums `partial` over ranks in rank order.
   absl::Status SumPartials(const Call& call, double partial, const WaitContext& context);
 
   std::unique_ptr<Transport> transport_;
-  const std::string name_;
+  const MessageOptions options_;
   const int self_;
   const int size_;
   PointToPoint messages_;
-  std::vector<char> incoming_;  // Contributions to this rank's slice, one room a rank.
-  std::vector<char> outgoing_;  // The buffer as bf16, when that is what travels.
+  std::vector<char> scratch_;  // Of schedules.
+  std::vector<char> wire_;     // The buffer as bf16, when that is what travels.
 };
 
 }  // namespace dtrain::comm

@@ -28,8 +28,13 @@ T Combine(T a, T b, ReduceOp op) {
   }
 }
 
+size_t Divisor(const ReduceArguments& a) {
+  return a.divisor != 0 ? static_cast<size_t>(a.divisor) : a.inputs.size();
+}
+
 template <typename T>
 void ReduceDirect(const ReduceArguments& a) {
+  const size_t divisor = Divisor(a);
   double squares = 0;
   for (size_t i = 0; i < a.count; ++i) {
     T value = static_cast<const T*>(a.inputs[0])[i];
@@ -37,7 +42,7 @@ void ReduceDirect(const ReduceArguments& a) {
       value = Combine(value, static_cast<const T*>(a.inputs[r])[i], a.op);
     }
     if (a.op == ReduceOp::kAverage) {
-      value = static_cast<T>(value / static_cast<T>(a.inputs.size()));
+      value = static_cast<T>(value / static_cast<T>(divisor));
     }
     squares += static_cast<double>(value) * static_cast<double>(value);
     for (void* output : a.outputs) {
@@ -112,6 +117,7 @@ void Reduce(const ReduceArguments& a, SimdLevel level) {
       .outputs = a.outputs.data(),
       .output_count = a.outputs.size(),
       .count = a.count,
+      .divisor = static_cast<float>(Divisor(a)),
       .sum_of_squares = a.sum_of_squares,
   });
 }

@@ -24,6 +24,8 @@ struct ReduceArguments {
   size_t count = 0;  // Elements.
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  // What kAverage divides by, when the inputs are sums over several ranks; 0: their number.
+  int divisor = 0;
   // fp32 only: inputs and results are rounded to bf16, as if they had travelled as bf16.
   bool round_to_bf16 = false;
   // When not null: the sum of squares of the results is added, in fp64, in the order of

@@ -13,6 +13,7 @@ struct LoopArguments {
   void* const* outputs;
   size_t output_count;
   size_t count;
+  float divisor;           // Of kAverage.
   double* sum_of_squares;  // Null: not wanted.
 };
 

@@ -79,7 +79,7 @@ void Loop(const LoopArguments& a) {
   }
   const void* const* in = kInputs != 0 ? inputs : a.inputs;
   void* const* out = kOutputs != 0 ? outputs : a.outputs;
-  const float divisor = static_cast<float>(a.input_count);
+  const float divisor = a.divisor;
   const size_t whole = a.count & ~size_t{15};
   if (a.sum_of_squares == nullptr) {
     for (size_t i = 0; i < whole; i += 16) {

@@ -6,16 +6,12 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "comm/collectives/algorithm.h"
 #include "comm/collectives/partition.h"
 #include "comm/collectives/reduce.h"
 
 namespace dtrain::comm {
 namespace {
-
-// Up to here every rank reduces everything itself after one sync, registered or not.
-constexpr size_t kSmallBytes = size_t{8} << 10;
-// Up to here that is best for memory that is not registered, whatever the number of ranks.
-constexpr size_t kStagedByAllBytes = size_t{64} << 10;
 
 class ShmRegistration final : public Registration {
  public:

@@ -35,17 +35,27 @@ using ::testing::HasSubstr;
 // A busy test machine may take ten times as long as a calm one.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
-class GroupFaultsTest : public ::testing::TestWithParam<bool> {
+enum class Over { kShm, kTcp, kTcpRing };
+
+GroupOptions OptionsOver(Over over, const RankContext& context) {
+  GroupOptions options = context.group_options();
+  options.allow_shared_memory = over == Over::kShm;
+  options.algorithm = over == Over::kTcpRing ? Algorithm::kRing : Algorithm::kAutomatic;
+  return options;
+}
+
+class GroupFaultsTest : public ::testing::TestWithParam<Over> {
  protected:
   static GroupOptions Options(const RankContext& context) {
-    GroupOptions options = context.group_options();
-    options.allow_shared_memory = !GetParam();
-    return options;
+    return OptionsOver(GetParam(), context);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Transports, GroupFaultsTest, ::testing::Bool(),
-                         [](const ::testing::TestParamInfo<bool>& tested) {
-                           return tested.param ? "Tcp" : "Shm";
+INSTANTIATE_TEST_SUITE_P(Transports, GroupFaultsTest,
+                         ::testing::Values(Over::kShm, Over::kTcp, Over::kTcpRing),
+                         [](const ::testing::TestParamInfo<Over>& tested) {
+                           return tested.param == Over::kShm   ? "Shm"
+                                  : tested.param == Over::kTcp ? "Tcp"
+                                                               : "TcpRing";
                          });
 
 // All ranks meet; then the last one waits for its fate and the others reduce `floats` elements.
@@ -94,6 +104,39 @@ TEST_P(GroupFaultsTest, AKilledRankIsNamedSoon) {
   }
 }
 
+TEST_P(GroupFaultsTest, ARankKilledAmongReductionsIsNamedByAll) {
+  auto cluster = Cluster::Start({.size = 4}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
+    std::vector<float> values(1 << 20);
+    for (int round = 0;; ++round) {
+      std::fill(values.begin(), values.end(), 1.0F);
+      DT_ASSIGN_OR_RETURN(const Work work,
+                          group->AllReduce({values.data(), values.size() * 4}, ReduceOp::kSum));
+      DT_RETURN_IF_ERROR(work.Wait());
+      if (values.front() != 4 || values.back() != 4) {
+        return absl::InternalError("wrong sum");
+      }
+      if (round == 3) {
+        DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("rank", context.rank)));
+      }
+    }
+  });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE((*cluster)->Await(absl::StrCat("rank", rank)).ok());
+  }
+  const std::string killed = absl::StrCat("pid ", (*cluster)->pid(2));
+  (*cluster)->Kill(2);
+  const absl::Time start = absl::Now();
+  const std::vector<RankResult> results = (*cluster)->Join();
+  EXPECT_LT(absl::Now() - start, kSoon);
+  for (const int rank : {0, 1, 3}) {
+    const absl::Status& status = results[static_cast<size_t>(rank)].status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(killed));
+  }
+}
+
 TEST_P(GroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
   auto cluster =
       Cluster::Start({.size = 2, .time_bound = absl::Seconds(15)}, [](RankContext& context) {
@@ -136,11 +179,9 @@ TEST_P(GroupFaultsTest, ASlowRankDelaysButBreaksNothing) {
 
 // Rank `context.rank` makes its own call; gives what it got.
 using CallOf = std::function<absl::StatusOr<Work>(Group&, int rank, std::vector<float>&)>;
-std::vector<RankResult> Disagree(bool tcp, const CallOf& call) {
+std::vector<RankResult> Disagree(Over over, const CallOf& call) {
   return RunRanks({.size = 3}, [&](RankContext& context) -> absl::Status {
-    GroupOptions options = context.group_options();
-    options.allow_shared_memory = !tcp;
-    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, OptionsOver(over, context)));
     std::vector<float> values(300000);
     DT_ASSIGN_OR_RETURN(const Work work, call(*group, context.rank, values));
     return work.Wait();
@@ -272,6 +313,18 @@ TEST_P(GroupFaultsTest, ARankThatNeverComesIsNamedByCreate) {
   });
   EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
   EXPECT_THAT(std::string(results[0].status.message()), HasSubstr("1"));
+}
+
+TEST(GroupOptionsTest, RanksThatWouldSumInAnotherOrderAreRefusedByCreate) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    GroupOptions options = context.group_options();
+    options.deterministic = context.rank == 1;
+    return CreateHostGroup(context.store, options).status();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("automatic deterministic"));
+  }
 }
 
 TEST_P(GroupFaultsTest, TheFlightRecordHoldsTheLastCallsAndTheFailure) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -89,18 +90,24 @@ inline std::string Input(DType dtype, size_t count, int rank, uint64_t seed) {
   return bytes;
 }
 
-// Sums in T, in rank order; one division; one rounding.
+// The rank whose value comes first in the sum of element i.
+using FirstRank = std::function<size_t(size_t i)>;
+inline size_t RankOrder(size_t /*i*/) { return 0; }
+
+// Sums in T, from the first rank on; one division; one rounding.
 template <typename T>
-std::string ReducedIn(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op) {
+std::string ReducedIn(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op,
+                      const FirstRank& first_rank) {
   std::vector<std::string> inputs;
   for (int rank = 0; rank < size; ++rank) {
     inputs.push_back(Input(dtype, count, rank, seed));
   }
   std::string bytes;
   for (size_t i = 0; i < count; ++i) {
-    T value = static_cast<T>(At(inputs[0], dtype, i));
-    for (size_t rank = 1; rank < inputs.size(); ++rank) {
-      const T other = static_cast<T>(At(inputs[rank], dtype, i));
+    const size_t first = first_rank(i);
+    T value = static_cast<T>(At(inputs[first], dtype, i));
+    for (size_t step = 1; step < inputs.size(); ++step) {
+      const T other = static_cast<T>(At(inputs[(first + step) % inputs.size()], dtype, i));
       value = op == ReduceOp::kMax   ? std::max(value, other)
               : op == ReduceOp::kMin ? std::min(value, other)
                                      : static_cast<T>(value + other);
@@ -113,10 +120,11 @@ std::string ReducedIn(DType dtype, size_t count, int size, uint64_t seed, Reduce
   return bytes;
 }
 
-inline std::string Reduced(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op) {
+inline std::string Reduced(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op,
+                           const FirstRank& first_rank = RankOrder) {
   const bool single = dtype == DType::kFloat32 || DTypeBytes(dtype) == 2;
-  return single ? ReducedIn<float>(dtype, count, size, seed, op)
-                : ReducedIn<double>(dtype, count, size, seed, op);
+  return single ? ReducedIn<float>(dtype, count, size, seed, op, first_rank)
+                : ReducedIn<double>(dtype, count, size, seed, op, first_rank);
 }
 
 inline std::string ReducedAsBf16(size_t count, int size, uint64_t seed) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/float16.h"
 #include "base/status.h"
+#include "comm/collectives/partition.h"
 #include "tests/comm/group_oracle.h"
 #include "tests/testing/cluster.h"
 
@@ -26,7 +27,7 @@ using ::dtrain::testing::RunRanks;
 
 struct Case {
   int size;
-  bool tcp;
+  enum { kShm, kTcp, kTcpRing } over;
   RankKind kind;
 };
 
@@ -35,7 +36,8 @@ class GroupTest : public ::testing::TestWithParam<Case> {
   static absl::StatusOr<std::unique_ptr<Group>> Create(const RankContext& context,
                                                        uint64_t epoch = 0) {
     GroupOptions options = context.group_options();
-    options.allow_shared_memory = !GetParam().tcp;
+    options.allow_shared_memory = GetParam().over == Case::kShm;
+    options.algorithm = GetParam().over == Case::kTcpRing ? Algorithm::kRing : Algorithm::kDirect;
     options.epoch = epoch;
     return CreateHostGroup(context.store, options);
   }
@@ -47,18 +49,41 @@ class GroupTest : public ::testing::TestWithParam<Case> {
   }
 };
 
+std::string NameOf(const Case& tested) {
+  const char* const over[] = {"Shm", "Tcp", "TcpRing"};
+  return absl::StrFormat("%d%s%s", tested.size,
+                         tested.kind == RankKind::kProcess ? "Processes" : "Threads",
+                         over[tested.over]);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Transports, GroupTest,
-    ::testing::Values(Case{1, false, RankKind::kProcess}, Case{2, false, RankKind::kProcess},
-                      Case{3, false, RankKind::kProcess}, Case{4, false, RankKind::kProcess},
-                      Case{2, true, RankKind::kProcess}, Case{3, true, RankKind::kProcess},
-                      Case{2, false, RankKind::kThread}, Case{4, false, RankKind::kThread},
-                      Case{3, true, RankKind::kThread}, Case{4, true, RankKind::kThread}),
-    [](const ::testing::TestParamInfo<Case>& tested) {
-      return absl::StrFormat("%d%s%s", tested.param.size,
-                             tested.param.kind == RankKind::kProcess ? "Processes" : "Threads",
-                             tested.param.tcp ? "Tcp" : "Shm");
-    });
+    ::testing::Values(
+        Case{1, Case::kShm, RankKind::kProcess}, Case{2, Case::kShm, RankKind::kProcess},
+        Case{3, Case::kShm, RankKind::kProcess}, Case{4, Case::kShm, RankKind::kProcess},
+        Case{2, Case::kTcp, RankKind::kProcess}, Case{3, Case::kTcp, RankKind::kProcess},
+        Case{2, Case::kTcpRing, RankKind::kProcess}, Case{3, Case::kTcpRing, RankKind::kProcess},
+        Case{4, Case::kTcpRing, RankKind::kProcess}, Case{2, Case::kShm, RankKind::kThread},
+        Case{4, Case::kShm, RankKind::kThread}, Case{3, Case::kTcp, RankKind::kThread},
+        Case{4, Case::kTcp, RankKind::kThread}, Case{3, Case::kTcpRing, RankKind::kThread}),
+    [](const ::testing::TestParamInfo<Case>& tested) { return NameOf(tested.param); });
+
+// The order in which the transport under test sums an all-reduce, or a reduce-scatter in parts of
+// `part` elements.
+oracle::FirstRank OrderOf(int size, DType dtype, size_t count, size_t part = 0) {
+  const bool ring = GroupTest::GetParam().over == Case::kTcpRing && DTypeBytes(dtype) > 2;
+  return [=](size_t i) -> size_t {
+    if (!ring) {
+      return 0;
+    }
+    int owner = 0;
+    while (part != 0 ? i >= (static_cast<size_t>(owner) + 1) * part
+                     : i >= SliceOf(count, size, owner).start + SliceOf(count, size, owner).count) {
+      ++owner;
+    }
+    return static_cast<size_t>((owner + 1) % size);
+  };
+}
 
 constexpr size_t kCounts[] = {0, 1, 17, 4097, 262147};
 
@@ -75,8 +100,10 @@ TEST_P(GroupTest, AllReduceEqualsTheOracleForEveryTypeAndSize) {
           DT_ASSIGN_OR_RETURN(const Work work,
                               group->AllReduce({values.data(), values.size(), dtype}, op));
           DT_RETURN_IF_ERROR(work.Wait());
-          DT_RETURN_IF_ERROR(oracle::Equal(
-              values, oracle::Reduced(dtype, count, context.size, 1, op), dtype, "all_reduce"));
+          DT_RETURN_IF_ERROR(oracle::Equal(values,
+                                           oracle::Reduced(dtype, count, context.size, 1, op,
+                                                           OrderOf(context.size, dtype, count)),
+                                           dtype, "all_reduce"));
         }
       }
     }
@@ -99,7 +126,8 @@ TEST_P(GroupTest, RegisteredMemoryGivesTheSameBitsAndItsNorm) {
                             group->AllReduce({place, input.size(), dtype}, ReduceOp::kAverage,
                                              {.name = "bucket", .sum_of_squares = &squares}));
         DT_RETURN_IF_ERROR(work.Wait());
-        const std::string want = oracle::Reduced(dtype, count, context.size, 2, ReduceOp::kAverage);
+        const std::string want = oracle::Reduced(dtype, count, context.size, 2, ReduceOp::kAverage,
+                                                 OrderOf(context.size, dtype, count));
         DT_RETURN_IF_ERROR(
             oracle::Equal(std::string(place, input.size()), want, dtype, "registered"));
         const double norm = oracle::SquareSum(want, dtype);
@@ -181,7 +209,8 @@ TEST_P(GroupTest, ReduceScatterGivesEachRankItsPart) {
                                                  ReduceOp::kSum, {.sum_of_squares = &squares}));
         DT_RETURN_IF_ERROR(work.Wait());
         const std::string all =
-            oracle::Reduced(DType::kFloat32, count * size, context.size, 4, ReduceOp::kSum);
+            oracle::Reduced(DType::kFloat32, count * size, context.size, 4, ReduceOp::kSum,
+                            OrderOf(context.size, DType::kFloat32, count * size, count));
         DT_RETURN_IF_ERROR(oracle::Equal(std::string(output, part),
                                          all.substr(static_cast<size_t>(context.rank) * part, part),
                                          DType::kFloat32, "reduce_scatter"));

@@ -49,8 +49,8 @@ struct Wires {
 
 // Every rank all-reduces `count` floats of value rank + 1; `fault` is injected at rank 1.
 std::vector<absl::Status> AllReduceWith(const TransportFault& fault, absl::Duration timeout,
-                                        std::array<std::vector<float>, kSize>& values,
-                                        size_t count) {
+                                        std::array<std::vector<float>, kSize>& values, size_t count,
+                                        Algorithm algorithm = Algorithm::kDirect) {
   Wires wires;
   std::vector<absl::Status> results(kSize);
   std::vector<std::thread> ranks;
@@ -59,7 +59,8 @@ std::vector<absl::Status> AllReduceWith(const TransportFault& fault, absl::Durat
       if (rank == 1) {
         transport = std::make_unique<FaultyTransport>(std::move(transport), fault);
       }
-      MessageCollectives collectives(std::move(transport), "test");
+      MessageCollectives collectives(std::move(transport),
+                                     {.name = "test", .algorithm = algorithm});
       auto& mine = values[static_cast<size_t>(rank)];
       mine.assign(count, static_cast<float>(rank + 1));
       const Buffer buffer{mine.data(), count * 4};
@@ -84,10 +85,17 @@ std::vector<absl::Status> AllReduceWith(const TransportFault& fault, absl::Durat
   return results;
 }
 
-TEST(MessageCollectivesTest, ManyChunksGiveTheSum) {
+class MessageCollectivesTest : public ::testing::TestWithParam<Algorithm> {};
+INSTANTIATE_TEST_SUITE_P(Algorithms, MessageCollectivesTest,
+                         ::testing::Values(Algorithm::kDirect, Algorithm::kRing),
+                         [](const ::testing::TestParamInfo<Algorithm>& tested) {
+                           return tested.param == Algorithm::kRing ? "Ring" : "Direct";
+                         });
+
+TEST_P(MessageCollectivesTest, ManyChunksGiveTheSum) {
   std::array<std::vector<float>, kSize> values;
   for (const absl::Status& status :
-       AllReduceWith({}, absl::Seconds(30), values, (size_t{3} << 20) + 5)) {
+       AllReduceWith({}, absl::Seconds(30), values, (size_t{3} << 20) + 5, GetParam())) {
     EXPECT_TRUE(status.ok()) << status;
   }
   for (const auto& mine : values) {
@@ -97,32 +105,32 @@ TEST(MessageCollectivesTest, ManyChunksGiveTheSum) {
   }
 }
 
-TEST(MessageCollectivesTest, ABrokenTransportEndsAllRanks) {
-  for (const int at_move : {0, 1, 2}) {
+TEST_P(MessageCollectivesTest, ABrokenTransportEndsAllRanks) {
+  for (const int at_move : {0, 1, 2, 3}) {
     std::array<std::vector<float>, kSize> values;
     const auto results =
         AllReduceWith({.at_move = at_move, .error = absl::UnavailableError("cable cut")},
-                      absl::Seconds(30), values, size_t{3} << 20);
+                      absl::Seconds(30), values, size_t{3} << 20, GetParam());
     for (const absl::Status& status : results) {
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     }
   }
 }
 
-TEST(MessageCollectivesTest, ASlowTransportOnlyDelays) {
+TEST_P(MessageCollectivesTest, ASlowTransportOnlyDelays) {
   std::array<std::vector<float>, kSize> values;
   for (const absl::Status& status :
        AllReduceWith({.at_move = 0, .error = {}, .delay = absl::Milliseconds(20)},
-                     absl::Seconds(30), values, 1000)) {
+                     absl::Seconds(30), values, 1000, GetParam())) {
     EXPECT_TRUE(status.ok()) << status;
   }
   EXPECT_EQ(values[0][999], 6.0F);
 }
 
-TEST(MessageCollectivesTest, AnAlteredHeaderIsNoticed) {
+TEST_P(MessageCollectivesTest, AnAlteredHeaderIsNoticed) {
   std::array<std::vector<float>, kSize> values;
-  const auto results =
-      AllReduceWith({.at_move = 0, .flip_byte_from_peer = 0}, absl::Seconds(30), values, 1000);
+  const auto results = AllReduceWith({.at_move = 0, .flip_byte_from_peer = 0}, absl::Seconds(30),
+                                     values, 1000, GetParam());
   EXPECT_EQ(results[1].code(), absl::StatusCode::kFailedPrecondition) << results[1];
 }
 

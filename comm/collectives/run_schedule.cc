@@ -1,0 +1,91 @@
+#include "comm/collectives/run_schedule.h"
+
+#include <cstring>
+
+#include "base/status.h"
+#include "comm/collectives/reduce.h"
+
+namespace dtrain::comm {
+namespace {
+
+class Runner {
+ public:
+  Runner(const ScheduleMemory& memory, char* scratch, int size)
+      : memory_(memory), scratch_(scratch), size_(size), element_(DTypeBytes(memory.dtype)) {}
+
+  absl::Status Move(const Step& step, Transport& transport, const WaitContext& context) {
+    transfers_.clear();
+    for (const Message& message : step.sends) {
+      transfers_.push_back(
+          SendTo(message.peer, Place(message.range), message.range.count * element_));
+    }
+    for (const Message& message : step.receives) {
+      transfers_.push_back(
+          ReceiveFrom(message.peer, Writable(message.range), message.range.count * element_));
+    }
+    return transport.Move(transfers_, context);
+  }
+
+  void Reduce(const Step& step) {
+    const size_t count = step.output.count;
+    if (step.inputs.empty() || count == 0) {
+      return;
+    }
+    void* const output = Writable(step.output);
+    if (step.inputs.size() == 1) {
+      const char* const input = Place(step.inputs[0]);
+      if (input != output) {
+        std::memmove(output, input, count * element_);
+      }
+      return;
+    }
+    inputs_.clear();
+    for (const Range& range : step.inputs) {
+      inputs_.push_back(Place(range));
+    }
+    const bool partial = memory_.op == ReduceOp::kAverage && !step.complete;
+    comm::Reduce({.inputs = inputs_,
+                  .outputs = absl::MakeConstSpan(&output, 1),
+                  .count = count,
+                  .dtype = memory_.dtype,
+                  .op = partial ? ReduceOp::kSum : memory_.op,
+                  .divisor = size_,
+                  .sum_of_squares = step.complete ? memory_.sum_of_squares : nullptr});
+  }
+
+ private:
+  const char* Place(const Range& range) const {
+    return range.area == Area::kInput ? memory_.input + range.start * element_ : Writable(range);
+  }
+  char* Writable(const Range& range) const {
+    return (range.area == Area::kOutput ? memory_.output : scratch_) + range.start * element_;
+  }
+
+  const ScheduleMemory& memory_;
+  char* const scratch_;
+  const int size_;
+  const size_t element_;
+  std::vector<Transfer> transfers_;
+  std::vector<const void*> inputs_;
+};
+
+}  // namespace
+
+absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
+                         std::vector<char>& scratch, Transport& transport,
+                         const WaitContext& context) {
+  const size_t bytes = schedule.scratch_elements() * DTypeBytes(memory.dtype);
+  if (scratch.size() < bytes) {
+    scratch.resize(bytes);
+  }
+  Runner runner(memory, scratch.data(), transport.size());
+  Step step;
+  for (size_t index = 0; index < schedule.steps(); ++index) {
+    schedule.Fill(index, step);
+    DT_RETURN_IF_ERROR(runner.Move(step, transport, context));
+    runner.Reduce(step);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::comm

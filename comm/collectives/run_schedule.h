@@ -1,0 +1,28 @@
+// Runs a Schedule: moves its messages over a Transport and does its reductions in memory.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "comm/collectives/schedule.h"
+#include "comm/transport/transport.h"
+
+namespace dtrain::comm {
+
+struct ScheduleMemory {
+  const char* input = nullptr;
+  char* output = nullptr;
+  // Of reductions. What only moves may be counted in bytes, as kUInt8.
+  DType dtype = DType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  // When not null: the sum of squares of what this rank completed is added.
+  double* sum_of_squares = nullptr;
+};
+
+// Blocks. `scratch` grows as needed and is kept by the caller for the next call. REQUIRES: the
+// schedule's element_bytes are those of `memory.dtype`. Errors are the transport's.
+absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
+                         std::vector<char>& scratch, Transport& transport,
+                         const WaitContext& context);
+
+}  // namespace dtrain::comm

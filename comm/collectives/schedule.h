@@ -1,0 +1,97 @@
+// Who sends what to whom in a collective over messages. Pure: no memory, no transport, no clock.
+//
+// A rank's part in a collective is a sequence of steps. In a step it makes all its transfers at the
+// same time, waits until they are done, and then reduces once. Between two ranks the messages of
+// one direction have the same sizes in the same order on both sides, and no step waits for a later
+// one, even if a send ends only when it is received: tests/comm/schedule_test.cc proves both.
+//
+// Direct: every rank sends each slice straight to the rank that reduces it and gets each result
+// straight from there: as many bytes as a ring in one hop instead of 2(n-1), summed in rank order.
+// The results of one chunk travel while the next is being reduced.
+// Ring: partial sums go from rank to rank and the results once round again; every rank talks to its
+// two neighbours alone. The chunks of a slice follow each other, so a link carries one while the
+// rank reduces another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/collectives/partition.h"
+#include "comm/group.h"
+
+namespace dtrain::comm {
+
+// kScratch: memory of this rank alone, of Schedule::scratch_elements().
+enum class Area : uint8_t { kInput, kOutput, kScratch };
+
+// `count` elements from `start` on.
+struct Range {
+  Area area = Area::kInput;
+  size_t start = 0;
+  size_t count = 0;
+};
+
+struct Message {
+  int peer = 0;
+  Range range;
+};
+
+struct Step {
+  std::vector<Message> sends;
+  std::vector<Message> receives;
+  // What is summed after the transfers, in the order of the sum, into `output`, which may be one of
+  // them. Empty: nothing. One: a copy.
+  std::vector<Range> inputs;
+  Range output;
+  // The sum is over all ranks now: an average is divided, the sum of squares taken.
+  bool complete = false;
+};
+
+struct ScheduleOptions {
+  // All-reduce and broadcast (in place: kInput is kOutput), reduce-scatter, all-gather, all-to-all.
+  CallKind kind = CallKind::kAllReduce;
+  Algorithm algorithm = Algorithm::kDirect;
+  int rank = 0;
+  int size = 2;
+  int root = -1;
+  // Elements of the whole buffer (all-reduce, broadcast) or of one rank's part (the others).
+  size_t count = 0;
+  size_t element_bytes = 1;
+};
+
+class Schedule {
+ public:
+  // REQUIRES: size >= 2; kRing only for all-reduce, reduce-scatter and all-gather.
+  explicit Schedule(const ScheduleOptions& options);
+
+  size_t steps() const { return steps_; }
+  size_t scratch_elements() const { return scratch_; }
+  // Step `index` of this rank, into `step`, whose memory is used again. REQUIRES: index < steps().
+  void Fill(size_t index, Step& step) const;
+
+ private:
+  // Chunks of a ring's reduce-scatter that are under way together.
+  static constexpr size_t kRingRooms = 4;
+
+  void FillDirectAllReduce(size_t chunk, Step& step) const;
+  void FillDirectReduceScatter(size_t chunk, Step& step) const;
+  void FillDirectAllGather(Step& step) const;
+  void FillBroadcast(size_t index, Step& step) const;
+  void FillAllToAll(Step& step) const;
+  void FillRingAllReduce(size_t index, Step& step) const;
+  void FillRingReduceScatter(size_t index, Step& step) const;
+  void FillRingAllGather(size_t index, Step& step) const;
+  // The rank, or its slice, `back` places before this rank in the ring.
+  int Behind(size_t back) const;
+  int next() const { return (options_.rank + 1) % options_.size; }
+
+  const ScheduleOptions options_;
+  size_t chunk_ = 0;   // Elements.
+  size_t chunks_ = 0;  // Of the buffer, or of a slice.
+  size_t steps_ = 0;
+  size_t scratch_ = 0;
+};
+
+}  // namespace dtrain::comm
