@@ -34,7 +34,7 @@ class Backend {
   virtual std::string transport() const = 0;
   // Runs a collective to its end, on one thread at a time, in the order of sequence numbers. An
   // error breaks the group.
-  virtual absl::Status Run(const Call& call, const WaitContext& context) = 0;
+  absl::Status Run(const Call& call, const WaitContext& context);
   // Runs a send or a receive.
   virtual absl::Status RunPointToPoint(absl::Span<const Call> calls,
                                        const WaitContext& context) = 0;
@@ -48,6 +48,17 @@ class Backend {
   virtual void Break(const absl::Status& reason) = 0;
   // What a peer said to Break, or OK.
   virtual absl::Status BrokenStatus() const = 0;
+
+ protected:
+  // Shows the call to the peers, or compares it with theirs: the first part of every collective.
+  virtual absl::Status Begin(const Call& call, const WaitContext& context) = 0;
+  // Waits until all ranks have made this call and it is the same: all of a barrier.
+  virtual absl::Status Meet(const Call& call, const WaitContext& context) = 0;
+  virtual absl::Status AllReduce(const Call& call, const WaitContext& context) = 0;
+  virtual absl::Status ReduceScatter(const Call& call, const WaitContext& context) = 0;
+  virtual absl::Status AllGather(const Call& call, const WaitContext& context) = 0;
+  virtual absl::Status Broadcast(const Call& call, const WaitContext& context) = 0;
+  virtual absl::Status AllToAll(const Call& call, const WaitContext& context) = 0;
 };
 
 }  // namespace dtrain::comm

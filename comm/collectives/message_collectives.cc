@@ -59,22 +59,6 @@ absl::Status MessageCollectives::CompareWithAll(const CallHeader& mine,
   return absl::OkStatus();
 }
 
-absl::Status MessageCollectives::Run(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(CompareWithAll(call.header, context));
-  switch (call.header.kind) {
-    case CallKind::kAllReduce:
-      return AllReduce(call, context);
-    case CallKind::kReduceScatter:
-      return ReduceScatter(call, context);
-    case CallKind::kAllGather:
-    case CallKind::kBroadcast:
-    case CallKind::kAllToAll:
-      return MoveOnly(call, context);
-    default:
-      return absl::OkStatus();
-  }
-}
-
 absl::Status MessageCollectives::SumPartials(const Call& call, double partial,
                                              const WaitContext& context) {
   std::vector<double> partials(static_cast<size_t>(size_), partial);

@@ -28,7 +28,6 @@ class MessageCollectives final : public Backend {
   MessageCollectives(std::unique_ptr<Transport> transport, MessageOptions options);
 
   std::string transport() const override { return options_.name; }
-  absl::Status Run(const Call& call, const WaitContext& context) override;
   absl::Status RunPointToPoint(absl::Span<const Call> calls, const WaitContext& context) override {
     return messages_.Run(calls, context);
   }
@@ -45,8 +44,23 @@ class MessageCollectives final : public Backend {
  private:
   // Every rank tells every other what it calls; an error when they differ.
   absl::Status CompareWithAll(const CallHeader& mine, const WaitContext& context);
-  absl::Status AllReduce(const Call& call, const WaitContext& context);
-  absl::Status ReduceScatter(const Call& call, const WaitContext& context);
+  absl::Status Begin(const Call& call, const WaitContext& context) override {
+    return CompareWithAll(call.header, context);
+  }
+  absl::Status Meet(const Call& /*call*/, const WaitContext& /*context*/) override {
+    return absl::OkStatus();  // They met when they compared.
+  }
+  absl::Status AllReduce(const Call& call, const WaitContext& context) override;
+  absl::Status ReduceScatter(const Call& call, const WaitContext& context) override;
+  absl::Status AllGather(const Call& call, const WaitContext& context) override {
+    return MoveOnly(call, context);
+  }
+  absl::Status Broadcast(const Call& call, const WaitContext& context) override {
+    return MoveOnly(call, context);
+  }
+  absl::Status AllToAll(const Call& call, const WaitContext& context) override {
+    return MoveOnly(call, context);
+  }
   // Runs the schedule of `call` from `input` to `output`, elements of `dtype`.
   absl::Status RunOn(const Call& call, const char* input, char* output, DType dtype,
                      const WaitContext& context);

@@ -70,23 +70,14 @@ ShmCollectives::ShmCollectives(std::unique_ptr<UnixMesh> mesh, std::unique_ptr<S
               }),
       messages_(stream_) {}
 
-absl::Status ShmCollectives::Run(const Call& call, const WaitContext& context) {
+absl::Status ShmCollectives::Begin(const Call& call, const WaitContext& /*context*/) {
   segment_->Publish(call.header);
-  switch (call.header.kind) {
-    case CallKind::kAllReduce:
-      return AllReduce(call, context);
-    case CallKind::kReduceScatter:
-      return ReduceScatter(call, context);
-    case CallKind::kAllGather:
-      return AllGather(call, context);
-    case CallKind::kBroadcast:
-      return Broadcast(call, context);
-    case CallKind::kAllToAll:
-      return AllToAll(call, context);
-    default:
-      DT_RETURN_IF_ERROR(segment_->Sync(context));
-      return CheckHeaders(call);
-  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::Meet(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(segment_->Sync(context));
+  return CheckHeaders(call);
 }
 
 absl::Status ShmCollectives::CheckHeaders(const Call& call) const {
@@ -113,6 +104,18 @@ std::vector<char*> ShmCollectives::Sources(const Call& call) const {
   return sources;
 }
 
+void ShmCollectives::ReduceFor(const Call& call, absl::Span<const void* const> inputs,
+                               absl::Span<void* const> outputs, size_t count, double& squares) {
+  const DType dtype = call.header.dtype;
+  Reduce({.inputs = inputs,
+          .outputs = outputs,
+          .count = count,
+          .dtype = dtype,
+          .op = call.header.op,
+          .round_to_bf16 = call.header.wire_bf16 && dtype == DType::kFloat32,
+          .sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr});
+}
+
 void ShmCollectives::SumPartials(const Call& call) {
   *call.sum_of_squares = 0;
   for (int index = 0; index < size_; ++index) {
@@ -124,8 +127,7 @@ absl::Status ShmCollectives::AllReduce(const Call& call, const WaitContext& cont
   if (call.header.bytes <= kSmallBytes) {
     return AllReduceByAll(call, /*first_synced=*/false, context);
   }
-  DT_RETURN_IF_ERROR(segment_->Sync(context));
-  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  DT_RETURN_IF_ERROR(Meet(call, context));
   if (const std::vector<char*> sources = Sources(call); !sources.empty()) {
     return AllReduceInPlace(call, sources, context);
   }
@@ -145,13 +147,7 @@ absl::Status ShmCollectives::AllReduceInPlace(const Call& call, const std::vecto
   }
   double& partial = segment_->partial(self_, call.header.sequence);
   partial = 0;
-  Reduce({.inputs = parts,
-          .outputs = parts,
-          .count = slice.count,
-          .dtype = call.header.dtype,
-          .op = call.header.op,
-          .round_to_bf16 = call.header.wire_bf16 && element == 4,
-          .sum_of_squares = call.sum_of_squares != nullptr ? &partial : nullptr});
+  ReduceFor(call, parts, parts, slice.count, partial);
   DT_RETURN_IF_ERROR(segment_->Sync(context));
   if (call.sum_of_squares != nullptr) {
     SumPartials(call);
@@ -179,13 +175,7 @@ absl::Status ShmCollectives::AllReduceByAll(const Call& call, bool first_synced,
       inputs[static_cast<size_t>(index)] = index == self_ ? mine : segment_->stage(index, turn);
     }
     void* const output = mine;
-    Reduce({.inputs = inputs,
-            .outputs = absl::MakeConstSpan(&output, 1),
-            .count = slice.count,
-            .dtype = call.header.dtype,
-            .op = call.header.op,
-            .round_to_bf16 = call.header.wire_bf16 && element == 4,
-            .sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr});
+    ReduceFor(call, inputs, absl::MakeConstSpan(&output, 1), slice.count, squares);
   }
   if (call.sum_of_squares != nullptr) {
     *call.sum_of_squares = squares;
@@ -212,13 +202,7 @@ absl::Status ShmCollectives::AllReduceBySlices(const Call& call, const WaitConte
     }
     void* const outputs[2] = {segment_->stage(self_, turn) + own.start * element,
                               mine + own.start * element};
-    Reduce({.inputs = inputs,
-            .outputs = outputs,
-            .count = own.count,
-            .dtype = call.header.dtype,
-            .op = call.header.op,
-            .round_to_bf16 = call.header.wire_bf16 && element == 4,
-            .sum_of_squares = call.sum_of_squares != nullptr ? &partial : nullptr});
+    ReduceFor(call, inputs, outputs, own.count, partial);
     DT_RETURN_IF_ERROR(segment_->Sync(context));
     for (int index = 0; index < size_; ++index) {
       const Slice theirs = SliceOf(slice.count, size_, index);
@@ -244,20 +228,13 @@ void ShmCollectives::StageParts(const Call& call, size_t part_bytes, size_t star
 }
 
 absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(segment_->Sync(context));
-  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  DT_RETURN_IF_ERROR(Meet(call, context));
   const std::vector<char*> sources = Sources(call);
   const size_t element = DTypeBytes(call.header.dtype);
   const size_t part_bytes = call.output.bytes;
   const auto own = static_cast<size_t>(self_);
   double& partial = segment_->partial(self_, call.header.sequence);
   partial = 0;
-  ReduceArguments arguments{.inputs = {},
-                            .outputs = {},
-                            .dtype = call.header.dtype,
-                            .op = call.header.op,
-                            .round_to_bf16 = call.header.wire_bf16 && element == 4,
-                            .sum_of_squares = call.sum_of_squares != nullptr ? &partial : nullptr};
   std::vector<const void*> inputs(static_cast<size_t>(size_));
   // Part r of everybody's input is read by rank r alone, so an output inside the input is safe.
   const auto reduce = [&](char* output, size_t count, auto input_of) {
@@ -265,10 +242,7 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
       inputs[static_cast<size_t>(index)] = input_of(index);
     }
     void* const destination = output;
-    arguments.inputs = inputs;
-    arguments.outputs = absl::MakeConstSpan(&destination, 1);
-    arguments.count = count;
-    Reduce(arguments);
+    ReduceFor(call, inputs, absl::MakeConstSpan(&destination, 1), count, partial);
   };
   if (!sources.empty()) {
     reduce(Bytes(call.output), call.output.count(),
@@ -295,8 +269,7 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
 }
 
 absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(segment_->Sync(context));
-  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  DT_RETURN_IF_ERROR(Meet(call, context));
   const std::vector<char*> sources = Sources(call);
   const size_t part = call.input.bytes;
   const auto place = [&](int index) {
@@ -325,8 +298,7 @@ absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& cont
 }
 
 absl::Status ShmCollectives::Broadcast(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(segment_->Sync(context));
-  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  DT_RETURN_IF_ERROR(Meet(call, context));
   const int root = call.header.root;
   const std::vector<char*> sources = Sources(call);
   if (!sources.empty()) {
@@ -351,8 +323,7 @@ absl::Status ShmCollectives::Broadcast(const Call& call, const WaitContext& cont
 }
 
 absl::Status ShmCollectives::AllToAll(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(segment_->Sync(context));
-  DT_RETURN_IF_ERROR(CheckHeaders(call));
+  DT_RETURN_IF_ERROR(Meet(call, context));
   const std::vector<char*> sources = Sources(call);
   const size_t part = call.input.bytes / static_cast<size_t>(size_);
   const auto own = static_cast<size_t>(self_);

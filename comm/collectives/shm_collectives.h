@@ -26,7 +26,6 @@ class ShmCollectives final : public Backend {
                                                                 const std::string& name,
                                                                 const WaitContext& context);
   std::string transport() const override { return "shm"; }
-  absl::Status Run(const Call& call, const WaitContext& context) override;
   absl::Status RunPointToPoint(absl::Span<const Call> calls, const WaitContext& context) override {
     return messages_.Run(calls, context);
   }
@@ -45,15 +44,20 @@ class ShmCollectives final : public Backend {
   // Where each rank's source of this call is in this process; empty when any is not registered.
   std::vector<char*> Sources(const Call& call) const;
 
-  absl::Status AllReduce(const Call& call, const WaitContext& context);
+  absl::Status Begin(const Call& call, const WaitContext& context) override;
+  absl::Status Meet(const Call& call, const WaitContext& context) override;
+  absl::Status AllReduce(const Call& call, const WaitContext& context) override;
   absl::Status AllReduceInPlace(const Call& call, const std::vector<char*>& sources,
                                 const WaitContext& context);
   absl::Status AllReduceByAll(const Call& call, bool first_synced, const WaitContext& context);
   absl::Status AllReduceBySlices(const Call& call, const WaitContext& context);
-  absl::Status ReduceScatter(const Call& call, const WaitContext& context);
-  absl::Status AllGather(const Call& call, const WaitContext& context);
-  absl::Status Broadcast(const Call& call, const WaitContext& context);
-  absl::Status AllToAll(const Call& call, const WaitContext& context);
+  absl::Status ReduceScatter(const Call& call, const WaitContext& context) override;
+  absl::Status AllGather(const Call& call, const WaitContext& context) override;
+  absl::Status Broadcast(const Call& call, const WaitContext& context) override;
+  absl::Status AllToAll(const Call& call, const WaitContext& context) override;
+  // Reduces as `call` says; what is counted for the sum of squares is added to `squares`.
+  static void ReduceFor(const Call& call, absl::Span<const void* const> inputs,
+                        absl::Span<void* const> outputs, size_t count, double& squares);
   // Copies a chunk of every part of the input into this rank's stage; see ReduceScatter.
   void StageParts(const Call& call, size_t part_bytes, size_t start, size_t bytes, size_t room);
   void SumPartials(const Call& call);

@@ -83,6 +83,26 @@ absl::Status NcclGroup::CheckPeer(absl::string_view what, int peer) const {
   return absl::OkStatus();
 }
 
+absl::Status NcclGroup::CallNccl(absl::string_view what, DType dtype,
+                                 absl::FunctionRef<NcclResult(NcclApi&, NcclComm*, NcclDType)> call,
+                                 Deadline deadline) {
+  DT_ASSIGN_OR_RETURN(const NcclDType type, ToNcclDType(dtype));
+  return communicator_->Call(
+      what, [&](NcclApi& nccl, NcclComm* comm) { return call(nccl, comm, type); }, deadline);
+}
+
+absl::Status NcclGroup::CallNccl(
+    absl::string_view what, DType dtype, ReduceOp op,
+    absl::FunctionRef<NcclResult(NcclApi&, NcclComm*, NcclDType, NcclReduceOp)> call,
+    Deadline deadline) {
+  DT_ASSIGN_OR_RETURN(const NcclDType type, ToNcclDType(dtype));
+  DT_ASSIGN_OR_RETURN(const NcclReduceOp reduction,
+                      communicator_->ReduceOperator(op, dtype, deadline));
+  return communicator_->Call(
+      what, [&](NcclApi& nccl, NcclComm* comm) { return call(nccl, comm, type, reduction); },
+      deadline);
+}
+
 absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
                                           const CollectiveOptions& options) {
   Call call;
@@ -94,12 +114,9 @@ absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
     if (InOrder(buffer, op)) {
       return OrderedAllReduce(buffer, op, deadline);
     }
-    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
-    DT_ASSIGN_OR_RETURN(const NcclReduceOp reduction,
-                        communicator_->ReduceOperator(op, buffer.dtype, deadline));
-    return communicator_->Call(
-        "ncclAllReduce",
-        [&](NcclApi& nccl, NcclComm* comm) {
+    return CallNccl(
+        "ncclAllReduce", buffer.dtype, op,
+        [&](NcclApi& nccl, NcclComm* comm, NcclDType dtype, NcclReduceOp reduction) {
           return nccl.AllReduce(buffer.data, buffer.data, buffer.count(), dtype, reduction, comm,
                                 stream_);
         },
@@ -121,12 +138,9 @@ absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, Reduc
     if (InOrder(input, op)) {
       return OrderedReduceScatter(input, output, op, deadline);
     }
-    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(input.dtype));
-    DT_ASSIGN_OR_RETURN(const NcclReduceOp reduction,
-                        communicator_->ReduceOperator(op, input.dtype, deadline));
-    return communicator_->Call(
-        "ncclReduceScatter",
-        [&](NcclApi& nccl, NcclComm* comm) {
+    return CallNccl(
+        "ncclReduceScatter", input.dtype, op,
+        [&](NcclApi& nccl, NcclComm* comm, NcclDType dtype, NcclReduceOp reduction) {
           return nccl.ReduceScatter(input.data, output.data, output.count(), dtype, reduction, comm,
                                     stream_);
         },
@@ -141,10 +155,9 @@ absl::StatusOr<Work> NcclGroup::AllGather(Buffer input, Buffer output,
   call.what = Describe("all_gather", output, "", options);
   DT_RETURN_IF_ERROR(CheckParts(call.what, input, output));
   call.queue = [=, this](Deadline deadline) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(input.dtype));
-    return communicator_->Call(
-        "ncclAllGather",
-        [&](NcclApi& nccl, NcclComm* comm) {
+    return CallNccl(
+        "ncclAllGather", input.dtype,
+        [&](NcclApi& nccl, NcclComm* comm, NcclDType dtype) {
           return nccl.AllGather(input.data, output.data, input.count(), dtype, comm, stream_);
         },
         deadline);
@@ -159,10 +172,9 @@ absl::StatusOr<Work> NcclGroup::Broadcast(Buffer buffer, int root,
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
   DT_RETURN_IF_ERROR(CheckPeer(call.what, root));
   call.queue = [=, this](Deadline deadline) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
-    return communicator_->Call(
-        "ncclBroadcast",
-        [&](NcclApi& nccl, NcclComm* comm) {
+    return CallNccl(
+        "ncclBroadcast", buffer.dtype,
+        [&](NcclApi& nccl, NcclComm* comm, NcclDType dtype) {
           return nccl.Broadcast(buffer.data, buffer.data, buffer.count(), dtype, root, comm,
                                 stream_);
         },
@@ -198,10 +210,9 @@ absl::StatusOr<Work> NcclGroup::Send(Buffer buffer, int peer, const CollectiveOp
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
   DT_RETURN_IF_ERROR(CheckPeer(call.what, peer));
   call.queue = [=, this](Deadline deadline) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
-    return communicator_->Call(
-        "ncclSend",
-        [&](NcclApi& nccl, NcclComm* comm) {
+    return CallNccl(
+        "ncclSend", buffer.dtype,
+        [&](NcclApi& nccl, NcclComm* comm, NcclDType dtype) {
           return nccl.Send(buffer.data, buffer.count(), dtype, peer, comm, stream_);
         },
         deadline);
@@ -216,10 +227,9 @@ absl::StatusOr<Work> NcclGroup::Receive(Buffer buffer, int peer, const Collectiv
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
   DT_RETURN_IF_ERROR(CheckPeer(call.what, peer));
   call.queue = [=, this](Deadline deadline) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const NcclDType dtype, ToNcclDType(buffer.dtype));
-    return communicator_->Call(
-        "ncclRecv",
-        [&](NcclApi& nccl, NcclComm* comm) {
+    return CallNccl(
+        "ncclRecv", buffer.dtype,
+        [&](NcclApi& nccl, NcclComm* comm, NcclDType dtype) {
           return nccl.Recv(buffer.data, buffer.count(), dtype, peer, comm, stream_);
         },
         deadline);

@@ -100,6 +100,15 @@ class NcclGroup final : public Group {
   absl::StatusOr<Work> Start(const Call& call);
   absl::Status Queue(const Call& call, Deadline deadline, NcclPending* pending);
   absl::Status QueueSum(const Call& call, Deadline deadline, NcclPending* pending);
+  // One call of NCCL, which is given its name of `dtype`.
+  absl::Status CallNccl(absl::string_view what, DType dtype,
+                        absl::FunctionRef<NcclResult(NcclApi&, NcclComm*, NcclDType)> call,
+                        Deadline deadline);
+  // The same with NCCL's operator for `op`.
+  absl::Status CallNccl(
+      absl::string_view what, DType dtype, ReduceOp op,
+      absl::FunctionRef<NcclResult(NcclApi&, NcclComm*, NcclDType, NcclReduceOp)> call,
+      Deadline deadline);
   // The rank-ordered forms (deterministic): exchange parts, add them in rank order, share.
   bool InOrder(const Buffer& buffer, ReduceOp op) const;
   absl::Status OrderedReduceScatter(const Buffer& input, const Buffer& output, ReduceOp op,

@@ -24,31 +24,23 @@ struct Element {
   }
 };
 
-template <>
-struct Element<BFloat16, float> {
+// The two 16-bit formats.
+template <typename T, T (*kRound)(float)>
+struct Half {
   static float Load(const char* data, size_t index) {
-    BFloat16 value;
+    T value;
     std::memcpy(&value, data + index * sizeof(value), sizeof(value));
     return ToFloat(value);
   }
   static void Store(float value, char* data, size_t index) {
-    const BFloat16 stored = ToBFloat16(value);
+    const T stored = kRound(value);
     std::memcpy(data + index * sizeof(stored), &stored, sizeof(stored));
   }
 };
-
 template <>
-struct Element<Float16, float> {
-  static float Load(const char* data, size_t index) {
-    Float16 value;
-    std::memcpy(&value, data + index * sizeof(value), sizeof(value));
-    return ToFloat(value);
-  }
-  static void Store(float value, char* data, size_t index) {
-    const Float16 stored = ToFloat16(value);
-    std::memcpy(data + index * sizeof(stored), &stored, sizeof(stored));
-  }
-};
+struct Element<BFloat16, float> : Half<BFloat16, ToBFloat16> {};
+template <>
+struct Element<Float16, float> : Half<Float16, ToFloat16> {};
 
 // Calls `visit(Element<T, A>, A{})` for `dtype`.
 template <typename Visit>

@@ -3,16 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_libraries.h"
-#include "comm/nccl/plugin.h"
+#include "tests/comm/nccl/built_plugin.h"
 
 namespace dtrain::comm {
 namespace {
-
-Plugin& BuiltPlugin() {
-  static auto plugin = OpenCudaPluginIn({DTRAIN_BUILT_PLUGIN_FOLDER});
-  EXPECT_TRUE(plugin.ok()) << plugin.status();
-  return *plugin;
-}
 
 TEST(CudaPlugin, LoadsWithoutADriverAndSaysWhetherThereIsAGpu) {
   Plugin& plugin = BuiltPlugin();

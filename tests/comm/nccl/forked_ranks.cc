@@ -3,14 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/log.h"
+#include <cstdio>
+
+#include "tests/testing/cluster.h"
 
 namespace dtrain::comm {
 
-FakeRank::FakeRank(FakeFabric* fabric, FakeStore* the_store, int the_rank, int the_size,
+FakeRank::FakeRank(FakeFabric* fabric, Store* the_store, int the_rank, int the_size,
                    FakeNcclFaults faults)
     : rank(the_rank), size(the_size), store(the_store), nccl(fabric, &cuda, faults) {
   options.group.rank = rank;
@@ -44,37 +44,30 @@ void* FakeRank::Allocate(size_t bytes) {
 }
 
 void FakeRank::ExpectClean() {
-  EXPECT_THAT(nccl.violations(), testing::IsEmpty());
-  EXPECT_THAT(cuda.violations(), testing::IsEmpty());
+  EXPECT_THAT(nccl.violations(), ::testing::IsEmpty());
+  EXPECT_THAT(cuda.violations(), ::testing::IsEmpty());
   EXPECT_EQ(nccl.live_comms(), 0);
   EXPECT_EQ(cuda.live_handles(), static_cast<int>(allocated.size()));
 }
 
-void RunRanks(int size, const RankBody& body, const std::function<FakeNcclFaults(int)>& faults) {
+void RunRanks(int size, const RankBody& body, const std::function<FakeNcclFaults(int)>& faults,
+              int victim) {
   FakeFabric fabric;
-  FakeStore store;
-  std::vector<pid_t> children;
+  const auto results =
+      testing::RunRanks({.size = size}, [&](testing::RankContext& context) -> absl::Status {
+        {
+          FakeRank self(&fabric, context.store, context.rank, size,
+                        faults ? faults(context.rank) : FakeNcclFaults{});
+          body(self);
+        }
+        fflush(nullptr);  // What failed is printed there; the process ends without doing so.
+        return ::testing::Test::HasFailure() ? absl::InternalError("failed; printed above")
+                                             : absl::OkStatus();
+      });
   for (int rank = 0; rank < size; ++rank) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      alarm(60);
-      SetLogRank(rank);
-      {
-        FakeRank self(&fabric, &store, rank, size, faults ? faults(rank) : FakeNcclFaults{});
-        body(self);
-      }
-      // A leak checker still runs; the parent's test printers do not.
-      fflush(nullptr);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  for (size_t rank = 0; rank < children.size(); ++rank) {
-    int status = 0;
-    ASSERT_EQ(waitpid(children[rank], &status, 0), children[rank]);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        << "rank " << rank << " ended with wait status " << status;
+    const testing::RankResult& result = results.at(static_cast<size_t>(rank));
+    EXPECT_EQ(result.signal, rank == victim ? SIGKILL : 0) << "rank " << rank;
+    EXPECT_TRUE(result.status.ok() || rank == victim) << "rank " << rank << ": " << result.status;
   }
 }
 

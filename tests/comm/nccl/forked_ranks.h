@@ -10,14 +10,14 @@
 #include "comm/nccl/fake/fake_fabric.h"
 #include "comm/nccl/fake/fake_kernels.h"
 #include "comm/nccl/fake/fake_nccl.h"
-#include "comm/nccl/fake/fake_store.h"
 #include "comm/nccl/nccl_group.h"
+#include "comm/net/store.h"
 
 namespace dtrain::comm {
 
 // What one rank's process has. Members are destroyed in reverse order: the fakes end what hangs.
 struct FakeRank {
-  FakeRank(FakeFabric* fabric, FakeStore* store, int rank, int size, FakeNcclFaults faults);
+  FakeRank(FakeFabric* fabric, Store* store, int rank, int size, FakeNcclFaults faults);
 
   // The group of all ranks; fails the test when it cannot be made.
   std::unique_ptr<NcclGroup> MakeGroup();
@@ -29,7 +29,7 @@ struct FakeRank {
 
   int rank;
   int size;
-  FakeStore* store;
+  Store* store;
   FakeCuda cuda;
   FakeNccl nccl;
   NcclGroupOptions options;  // Timeouts generous; tests of timeouts shorten them.
@@ -39,8 +39,9 @@ struct FakeRank {
 using RankBody = std::function<void(FakeRank&)>;
 
 // Runs `body` in `size` forked processes, each with its own fakes over one fabric, and fails the
-// test for each that has a failure, crashes, or is not done after a minute (it is killed).
+// test for each that has a failure, crashes (but for `victim`, which must die of SIGKILL), or is
+// not done after a minute (it is killed).
 void RunRanks(int size, const RankBody& body,
-              const std::function<FakeNcclFaults(int rank)>& faults = {});
+              const std::function<FakeNcclFaults(int rank)>& faults = {}, int victim = -1);
 
 }  // namespace dtrain::comm

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <atomic>
 #include <thread>
@@ -162,27 +161,22 @@ TEST(NcclFailures, AbortFromAnotherThreadEndsAWaitHereAndAtThePeer) {
 }
 
 TEST(NcclFailures, AKilledRankIsNamedByTheOthers) {
-  FakeFabric fabric;
-  FakeStore store;
-  const pid_t victim = fork();
-  ASSERT_GE(victim, 0);
-  if (victim == 0) {
-    FakeRank self(&fabric, &store, 1, 2, {});
-    auto group = self.MakeGroup();
-    raise(SIGKILL);
-  }
-  FakeRank self(&fabric, &store, 0, 2, {});
-  self.options.group.timeout = absl::Seconds(3);
-  auto group = self.MakeGroup();
-  const absl::Status status =
-      EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
-  group.reset();
-  self.ExpectClean();
-  int ended = 0;
-  EXPECT_EQ(waitpid(victim, &ended, 0), victim);
-  EXPECT_TRUE(WIFSIGNALED(ended));
+  RunRanks(
+      2,
+      [](FakeRank& self) {
+        self.options.group.timeout = absl::Seconds(3);
+        auto group = self.MakeGroup();
+        if (self.rank == 1) {
+          raise(SIGKILL);
+        }
+        const absl::Status status =
+            EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
+        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
+        group.reset();
+        self.ExpectClean();
+      },
+      /*faults=*/{}, /*victim=*/1);
 }
 
 TEST(NcclFailures, InitialisationNamesTheRankThatDidNotCome) {

@@ -7,16 +7,10 @@
 #include <cstdio>
 #include <vector>
 
-#include "comm/nccl/plugin.h"
+#include "tests/comm/nccl/built_plugin.h"
 
 namespace dtrain::comm {
 namespace {
-
-Plugin& BuiltPlugin() {
-  static auto plugin = OpenCudaPluginIn({DTRAIN_BUILT_PLUGIN_FOLDER});
-  EXPECT_TRUE(plugin.ok()) << plugin.status();
-  return *plugin;
-}
 
 class NcclOnGpu : public testing::Test {
  protected:
