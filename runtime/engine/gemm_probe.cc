@@ -12,10 +12,10 @@ namespace dtrain {
 double MeasureGemmRate() {
   constexpr int64_t kSize = 1024;
   const at::NoGradGuard no_grad;
-  const at::Tensor rng = CpuRngState();  // The probe must not change what the run draws.
+  const CpuRngSnapshot rng;  // The probe must not change what the run draws.
   const at::Tensor a = at::randn({kSize, kSize});
   const at::Tensor b = at::randn({kSize, kSize});
-  SetCpuRngState(rng);
+  rng.Restore();
   at::Tensor c = at::mm(a, b);  // Warm-up.
   double best_s = 1e9;
   for (int round = 0; round < 3; ++round) {

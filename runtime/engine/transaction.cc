@@ -19,8 +19,26 @@ void SetCpuRngState(const at::Tensor& state) {
   generator.set_state(state);
 }
 
+CpuRngSnapshot::CpuRngSnapshot() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
+  std::lock_guard lock(generator.mutex());
+  engine_.emplace(cpu->engine());
+  next_float_normal_ = cpu->next_float_normal_sample();
+  next_double_normal_ = cpu->next_double_normal_sample();
+}
+
+void CpuRngSnapshot::Restore() const {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
+  std::lock_guard lock(generator.mutex());
+  cpu->set_engine(*engine_);
+  cpu->set_next_float_normal_sample(next_float_normal_);
+  cpu->set_next_double_normal_sample(next_double_normal_);
+}
+
 StepTransaction::StepTransaction(const std::vector<NamedTensor>& module_buffers, Tracked* data)
-    : module_buffers_(module_buffers), data_(data), rng_state_(CpuRngState()) {
+    : module_buffers_(module_buffers), data_(data) {
   const at::NoGradGuard no_grad;
   if (data_ != nullptr) {
     data_state_ = data_->SaveState();
@@ -38,7 +56,7 @@ void StepTransaction::RestoreBuffers() {
 }
 
 absl::Status StepTransaction::Rollback() {
-  SetCpuRngState(rng_state_);
+  rng_.Restore();
   RestoreBuffers();
   return data_ == nullptr ? absl::OkStatus() : data_->RestoreState(data_state_);
 }
