@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
@@ -77,7 +78,8 @@ absl::Status AwaitAll(comm::Store& store, int world_size, Deadline deadline) {
   return comm::WaitForRanks(store, "joined", world_size, deadline);
 }
 
-// Rank 0's part: serve, publish nothing yet.
+bool HasKey(const JobEnv& env) { return env.token_fd >= 0 || !env.token_file.empty(); }
+
 absl::StatusOr<std::unique_ptr<comm::StoreServer>> Serve(const JobEnv& env, int port,
                                                          const comm::JobKey& key) {
   const bool one_node = env.local_world_size == env.world_size;
@@ -88,6 +90,37 @@ absl::StatusOr<std::unique_ptr<comm::StoreServer>> Serve(const JobEnv& env, int 
   return comm::StoreServer::Create(address, port, key, EpochOf(env));
 }
 
+// Rank 0's part: makes or loads the key, serves at `port` (0: a free one), says where, and waits
+// for the others.
+absl::StatusOr<std::unique_ptr<Rendezvous>> Host(
+    const JobEnv& env, const std::string& run_dir, const SharedTokenFile& file, int port,
+    absl::FunctionRef<absl::Status(const comm::Endpoint&)> publish, Deadline deadline) {
+  DT_ASSIGN_OR_RETURN(const comm::JobKey key, HasKey(env)
+                                                  ? comm::JobKey::Load(env.token_fd, env.token_file)
+                                                  : file.Create(run_dir));
+  auto meeting = std::make_unique<Rendezvous>();
+  meeting->key_bytes = KeyBytes(key);
+  DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, port, key));
+  DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(meeting->server->endpoint(), key, env, deadline));
+  DT_RETURN_IF_ERROR(publish(meeting->server->endpoint()));
+  const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
+  if (!HasKey(env)) {
+    file.Remove();
+  }
+  DT_RETURN_IF_ERROR(joined);
+  return meeting;
+}
+
+// The others' part, once the key is known.
+absl::StatusOr<std::unique_ptr<Rendezvous>> Join(const JobEnv& env, const comm::Endpoint& where,
+                                                 const comm::JobKey& key, Deadline deadline) {
+  auto meeting = std::make_unique<Rendezvous>();
+  meeting->key_bytes = KeyBytes(key);
+  DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(where, key, env, deadline));
+  DT_RETURN_IF_ERROR(meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
+  return meeting;
+}
+
 absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& env,
                                                                   const std::string& run_dir,
                                                                   Deadline deadline) {
@@ -95,28 +128,15 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& 
       const auto torch_store,
       TorchStore::Connect(env.store_host, env.store_port,
                           absl::StrFormat("dtrain/%s/%d", env.run_id, env.attempt), deadline));
-  const bool has_key = env.token_fd >= 0 || !env.token_file.empty();
-  auto meeting = std::make_unique<Rendezvous>();
   if (env.rank == 0) {
     // Clock and pid tell two runs on one shared directory apart; this name is no secret.
     const std::string unique = absl::StrFormat(
         "%016x", MixBits(static_cast<uint64_t>(absl::ToUnixNanos(Clock::Real().WallTime())) ^
                          static_cast<uint64_t>(getpid())));
-    const SharedTokenFile file(run_dir, unique);
-    DT_ASSIGN_OR_RETURN(
-        const comm::JobKey key,
-        has_key ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Create(run_dir));
-    meeting->key_bytes = KeyBytes(key);
-    DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, 0, key));
-    DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(meeting->server->endpoint(), key, env, deadline));
-    DT_RETURN_IF_ERROR(torch_store->Set(
-        "store", absl::StrCat(unique, " ", meeting->server->endpoint().ToString())));
-    const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
-    if (!has_key) {
-      file.Remove();
-    }
-    DT_RETURN_IF_ERROR(joined);
-    return meeting;
+    const auto publish = [&](const comm::Endpoint& where) {
+      return torch_store->Set("store", absl::StrCat(unique, " ", where.ToString()));
+    };
+    return Host(env, run_dir, SharedTokenFile(run_dir, unique), 0, publish, deadline);
   }
   DT_ASSIGN_OR_RETURN(const std::string published, torch_store->Get("store"));
   const size_t space = published.find(' ');
@@ -125,52 +145,32 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& 
   }
   DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(published.substr(space + 1)));
   const SharedTokenFile file(run_dir, published.substr(0, space));
-  DT_ASSIGN_OR_RETURN(const comm::JobKey key, has_key
+  DT_ASSIGN_OR_RETURN(const comm::JobKey key, HasKey(env)
                                                   ? comm::JobKey::Load(env.token_fd, env.token_file)
                                                   : file.Await(deadline));
-  meeting->key_bytes = KeyBytes(key);
-  DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(where, key, env, deadline));
-  DT_RETURN_IF_ERROR(meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
-  return meeting;
+  return Join(env, where, key, deadline);
 }
 
 // mpirun, srun: rank 0 serves at the address that everyone derives from the environment.
 absl::StatusOr<std::unique_ptr<Rendezvous>> MeetAtKnownAddress(const JobEnv& env,
                                                                const std::string& run_dir,
                                                                Deadline deadline) {
-  const bool has_key = env.token_fd >= 0 || !env.token_file.empty();
   const SharedTokenFile file(run_dir, absl::StrCat(env.run_id, "-", env.attempt));
-  auto meeting = std::make_unique<Rendezvous>();
   if (env.rank == 0) {
-    DT_ASSIGN_OR_RETURN(
-        const comm::JobKey key,
-        has_key ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Create(run_dir));
-    meeting->key_bytes = KeyBytes(key);
-    DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, env.store_port, key));
-    DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(meeting->server->endpoint(), key, env, deadline));
-    const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
-    if (!has_key) {
-      file.Remove();
-    }
-    DT_RETURN_IF_ERROR(joined);
-    return meeting;
+    const auto known = [](const comm::Endpoint&) { return absl::OkStatus(); };
+    return Host(env, run_dir, file, env.store_port, known, deadline);
   }
   const comm::Endpoint where{env.store_host, env.store_port};
   while (true) {  // A stale file of a dead attempt has another key: read it again until it fits.
     DT_ASSIGN_OR_RETURN(
         const comm::JobKey key,
-        has_key ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Await(deadline));
-    auto store = ConnectTo(where, key, env, deadline);
-    if (!store.ok() && absl::IsPermissionDenied(store.status()) && !has_key &&
-        !deadline.Expired()) {
-      Clock::Real().Sleep(kTokenPoll);
-      continue;
+        HasKey(env) ? comm::JobKey::Load(env.token_fd, env.token_file) : file.Await(deadline));
+    auto meeting = Join(env, where, key, deadline);
+    if (meeting.ok() || !absl::IsPermissionDenied(meeting.status()) || HasKey(env) ||
+        deadline.Expired()) {
+      return meeting;
     }
-    DT_RETURN_IF_ERROR(store.status());
-    meeting->key_bytes = KeyBytes(key);
-    meeting->store = *std::move(store);
-    DT_RETURN_IF_ERROR(meeting->store->Set(comm::RankKey("joined", env.rank), "1", deadline));
-    return meeting;
+    Clock::Real().Sleep(kTokenPoll);
   }
 }
 
