@@ -12,6 +12,7 @@
 namespace dtrain::launcher {
 namespace {
 
+constexpr char kEraseLine[] = "\r\x1b[K";
 constexpr size_t kChunkBytes = 4096;  // PIPE_BUF: a writable pipe takes this much at once.
 
 bool Writable(int fd, int timeout_ms) {
@@ -24,16 +25,17 @@ bool Writable(int fd, int timeout_ms) {
 Console::Console(ConsoleOptions options)
     : options_(options), next_plain_(Deadline::After(absl::ZeroDuration(), *options.clock)) {}
 
-int Console::columns() const {
-  winsize size{};
-  if (!options_.terminal || ioctl(options_.out_fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
-    return options_.terminal ? 80 : 0;
+int Console::progress_columns() const {
+  if (!options_.terminal) {
+    return 0;
   }
-  return size.ws_col;
+  winsize size{};
+  const bool known = ioctl(options_.out_fd, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
+  return std::max(1, (known ? size.ws_col : 80) - 3);
 }
 
 std::string Console::Erase() const {
-  return options_.terminal && progress_shown_ ? "\r\x1b[K" : "";
+  return options_.terminal && progress_shown_ ? kEraseLine : "";
 }
 
 void Console::Write(int fd, std::string text) {
@@ -55,19 +57,16 @@ void Console::Write(int fd, std::string text) {
 }
 
 void Console::Out(absl::string_view line) {
-  const bool redraw = options_.terminal && progress_shown_;
-  Write(options_.out_fd, absl::StrCat(Erase(), line, "\n", redraw ? progress_ : ""));
+  Write(options_.out_fd, absl::StrCat(Erase(), line, "\n"));
+  progress_shown_ = progress_shown_ && !options_.terminal;
 }
 
 void Console::Err(absl::string_view line) {
-  const bool redraw = options_.terminal && progress_shown_;
-  if (redraw) {
+  if (options_.terminal && progress_shown_) {
     Write(options_.out_fd, Erase());
+    progress_shown_ = false;
   }
   Write(options_.err_fd, absl::StrCat(line, "\n"));
-  if (redraw) {
-    Write(options_.out_fd, progress_);
-  }
 }
 
 void Console::Progress(const std::string& line) {
@@ -84,7 +83,14 @@ void Console::Progress(const std::string& line) {
   progress_ = line;
 }
 
-void Console::Finish() {
+void Console::Refresh() {
+  if (options_.terminal && !progress_shown_ && !progress_.empty()) {
+    Write(options_.out_fd, progress_);
+    progress_shown_ = true;
+  }
+}
+
+void Console::LeaveProgress() {
   if (!progress_.empty() && options_.terminal && progress_shown_) {
     Write(options_.out_fd, "\n");
   } else if (!progress_.empty() && !progress_shown_) {
@@ -92,6 +98,13 @@ void Console::Finish() {
   }
   progress_.clear();
   progress_shown_ = false;
+}
+
+void Console::StartLine() {
+  LeaveProgress();
+  if (options_.terminal) {
+    Write(options_.out_fd, kEraseLine);  // The "^C" that the terminal has echoed.
+  }
 }
 
 }  // namespace dtrain::launcher

@@ -28,16 +28,23 @@ class Console {
  public:
   explicit Console(ConsoleOptions options);
 
-  // One line each; without a line end.
+  // One line each; without a line end. On a terminal it takes the place of the progress line, which
+  // comes back with Refresh: drawn after each of several lines it would flicker, and fill what
+  // `script` and the like record.
   void Out(absl::string_view line);
   void Err(absl::string_view line);
   // Shows `line` in place of the last progress line; without a terminal at most one every
   // plain_interval is printed.
   void Progress(const std::string& line);
-  // Leaves the last progress line on a line of its own.
-  void Finish();
-  // Columns of the terminal; 0 without one.
-  int columns() const;
+  // On a terminal, draws the progress line again below the lines that took its place.
+  void Refresh();
+  // Leaves the last progress line for good, on a line of its own; no Refresh brings it back.
+  void LeaveProgress();
+  // The same, and on a terminal the next line starts at the left edge whatever was typed there.
+  void StartLine();
+  // The longest progress line: the terminal's columns less three, because the "^C" of a Ctrl-C is
+  // echoed behind it, and what wraps cannot be rewritten. 0 without a terminal: any length.
+  int progress_columns() const;
   uint64_t dropped() const { return dropped_; }
 
  private:

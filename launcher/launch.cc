@@ -263,6 +263,7 @@ int Launch::Run() {
   reporter_->Event("finish", {{"exit_code", *code}, {"seconds", seconds}});
   if (*code != kExitOk || !options_.quiet) {
     const absl::string_view meaning = ExitCodeMeaning(*code);
+    reporter_->Show({});  // The ranks' last lines and records come first.
     reporter_->Say(absl::StrFormat("exit code %d%s after %.1f s; run directory %s", *code,
                                    meaning.empty() ? "" : absl::StrCat(" (", meaning, ")"), seconds,
                                    run_dir_));

@@ -62,23 +62,24 @@ struct Reporter::Core {
       }
     }
     DrainAll();
-    console.Finish();
     shared->ended.TryPush(true);
   }
 
   void PollAll() {
+    if (metrics.has_value()) {  // First: what a rank prints at its end comes after its last step.
+      TakeRecords(metrics->Poll());
+    }
     for (auto& [file, tail] : shown) {
       ShowLines(file, tail.Poll());
     }
-    if (metrics.has_value()) {
-      TakeRecords(metrics->Poll());
-    }
+    console.Refresh();
   }
 
   void DrainAll() {
     if (metrics.has_value()) {
       TakeRecords(metrics->Drain());
     }
+    console.LeaveProgress();
     for (auto& [file, tail] : shown) {
       ShowLines(file, tail.Drain());
       if (const uint64_t end = FileEnd(file.path); end > tail.offset()) {
@@ -101,6 +102,7 @@ struct Reporter::Core {
 
   void TakeRecords(const std::vector<std::string>& lines) {
     std::string progress;
+    bool at_last_step = false;
     for (const std::string& line : lines) {
       const std::optional<Json> record = ParseRecord(line);
       if (!record.has_value()) {
@@ -116,12 +118,16 @@ struct Reporter::Core {
         console.Out(Printable(text));
       }
       if (IsProgress(*record)) {
-        progress = Printable(FormatProgress(*record, {total_steps, console.columns()}));
+        progress = Printable(FormatProgress(*record, {total_steps, console.progress_columns()}));
+        at_last_step = total_steps > 0 && RecordStep(*record) >= total_steps;
       }
       Export(*record);
     }
     if (!progress.empty()) {
       console.Progress(progress);
+    }
+    if (at_last_step) {
+      console.LeaveProgress();
     }
   }
 
@@ -158,7 +164,10 @@ Reporter::~Reporter() { Finish(absl::Seconds(1)); }
 
 void Reporter::Queue(Command command) { shared_->commands.TryPush(std::move(command)); }
 
-void Reporter::Say(const std::string& text) { SayMore(absl::StrCat("dtrain: ", text)); }
+void Reporter::Say(const std::string& text) {
+  Queue([](Core& core) { core.console.StartLine(); });  // It says how far the run was by then.
+  SayMore(absl::StrCat("dtrain: ", text));
+}
 
 void Reporter::SayMore(const std::string& text) {
   Queue([text = Printable(text)](Core& core) { core.console.Err(text); });

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <mutex>
@@ -38,12 +39,15 @@ plan::MetricsKind RecordKind(EventKind kind) {
   return plan::MetricsKind::kEvent;
 }
 
-int TerminalColumns() {
+// The longest progress line: with room for the echo of Ctrl-C, because what wraps cannot be
+// rewritten. 0: no terminal.
+int ProgressColumns() {
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0) {
     return 0;
   }
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return std::max(1, (known ? size.ws_col : 80) - 3);
 }
 
 }  // namespace
@@ -84,7 +88,7 @@ struct Metrics::State {
   }
 
   void ShowProgress(const plan::MetricsRecord& record) {
-    const int columns = TerminalColumns();
+    const int columns = ProgressColumns();
     const absl::Time now = absl::Now();
     const bool last = step == options.total_steps;
     if (columns == 0 && !last &&
@@ -95,8 +99,8 @@ struct Metrics::State {
     const std::string line =
         FormatProgress(plan::MetricsJson(record), {options.total_steps, columns});
     if (columns > 0) {
-      absl::PrintF("\r\x1b[K%s", line);
-      line_is_open = true;
+      absl::PrintF("\r\x1b[K%s%s", line, last ? "\n" : "");
+      line_is_open = !last;
     } else {
       absl::PrintF("%s\n", line);
     }

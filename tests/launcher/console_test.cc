@@ -45,8 +45,46 @@ TEST_F(ConsoleTest, RewritesTheProgressLineOnATerminal) {
   console.Progress("step 1");
   console.Progress("step 2");
   console.Out("eval");
-  console.Finish();
+  console.Refresh();
+  console.LeaveProgress();
   EXPECT_EQ(Shown(), "step 1\r\x1b[Kstep 2\r\x1b[Keval\nstep 2\n");
+}
+
+TEST_F(ConsoleTest, DrawsTheProgressLineOnceAfterSeveralLinesAndNotAfterItWasLeft) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.Out("a");
+  console.Err("b");
+  console.Out("c");
+  EXPECT_EQ(Shown(), "step 1\r\x1b[Ka\nb\nc\n");
+  console.Refresh();
+  console.Refresh();
+  EXPECT_EQ(Shown(), "step 1");
+  console.LeaveProgress();
+  console.Out("run directory");
+  console.Refresh();
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "\nrun directory\n");
+}
+
+TEST_F(ConsoleTest, KeepsAProgressLineThatOtherLinesHaveReplacedWhenItIsLeft) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.Err("warning");
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "step 1\r\x1b[Kwarning\nstep 1\n");
+}
+
+TEST_F(ConsoleTest, StartsALineOverTheEchoOfControlC) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.StartLine();
+  EXPECT_EQ(Shown(), "step 1\n\r\x1b[K");
+}
+
+TEST_F(ConsoleTest, LeavesRoomForTheEchoOfControlC) {
+  EXPECT_EQ(Make(true).progress_columns(), 77);  // A pipe has no size: 80.
+  EXPECT_EQ(Make(false).progress_columns(), 0);
 }
 
 TEST_F(ConsoleTest, PrintsPlainLinesRarelyWithoutATerminalAndTheLastOneAlways) {
@@ -56,7 +94,7 @@ TEST_F(ConsoleTest, PrintsPlainLinesRarelyWithoutATerminalAndTheLastOneAlways) {
   clock_.Advance(absl::Seconds(6));
   console.Progress("step 3");
   console.Progress("step 4");
-  console.Finish();
+  console.LeaveProgress();
   EXPECT_EQ(Shown(), "step 1\nstep 3\nstep 4\n");
 }
 
