@@ -4,8 +4,8 @@
 // A table by size: registered memory (reduced in place), plain memory (through the staging area),
 // and the zero-copy bound from the same run: both ranks' copies of half the buffer read and both
 // written, with no call and no wait. The time of a call is the maximum over the ranks, from a
-// common barrier. busbw = bytes / time x 2 (n - 1) / n. With other than two ranks, and over TCP:
-// plain memory alone.
+// common barrier. busbw = bytes / time x 2 (n - 1) / n. With other than two ranks of one node:
+// registered and plain memory alone.
 #include <sched.h>
 #include <sys/utsname.h>
 
@@ -84,10 +84,11 @@ absl::Status CheckSum(const float* values, size_t count, int ranks) {
 struct Plan {
   std::vector<size_t> sizes;
   int ranks = 2;
+  int nodes = 1;  // As many as the host pretends to be: between them, TCP.
   bool tcp = false;
   comm::Algorithm algorithm = comm::Algorithm::kAutomatic;
   // All modes and their bound, which is memory's.
-  bool everything() const { return ranks == 2 && !tcp; }
+  bool everything() const { return ranks == 2 && nodes == 1 && !tcp; }
 };
 
 double BusGbS(size_t bytes, double micros, int ranks) {
@@ -101,6 +102,7 @@ absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const P
   comm::GroupOptions options = context.group_options();
   options.allow_shared_memory = !plan.tcp;
   options.algorithm = plan.algorithm;
+  options.node_id = absl::StrFormat("node %d", context.rank * plan.nodes / plan.ranks);
   DT_ASSIGN_OR_RETURN(auto group, comm::CreateHostGroup(context.store, options));
   const size_t largest = *std::max_element(plan.sizes.begin(), plan.sizes.end());
   DT_ASSIGN_OR_RETURN(const auto buffer, comm::SymmetricBuffer::Create(largest, "bench"));
@@ -123,6 +125,9 @@ absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const P
       std::fill(data, data + count, 0.0F);  // Sums must not overflow over the rounds.
     }
     if (!plan.everything()) {
+      DT_ASSIGN_OR_RETURN(lines.emplace_back(), Measure(*group, bytes, "registered", [&] {
+                            return all_reduce(registered, true);
+                          }));
       DT_ASSIGN_OR_RETURN(lines.emplace_back(), Measure(*group, bytes, "plain", [&] {
                             return all_reduce(plain.data(), true);
                           }));
@@ -161,7 +166,8 @@ Json Report(const std::vector<Line>& lines, const Plan& plan) {
                {"commit", kCommit},
                {"kernel", system.release},
                {"ranks", plan.ranks},
-               {"transport", plan.tcp ? "tcp" : "shm"},
+               {"nodes", plan.nodes},
+               {"transport", plan.tcp ? "tcp" : plan.nodes > 1 ? "shm+tcp" : "shm"},
                {"dtype", "fp32"},
                {"lines", Json::array()}};
   for (const Line& line : lines) {
@@ -245,6 +251,9 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "Write the measurements to this file");
   app.add_option("--sizes", plan.sizes, "Bytes, multiples of 8")->delimiter(',');
   app.add_option("--ranks", plan.ranks)->check(CLI::Range(2, 64))->capture_default_str();
+  app.add_option("--nodes", plan.nodes, "Make as if the ranks sat on so many nodes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--algorithm", plan.algorithm, "Over TCP: automatic, direct or ring")
       ->transform(CLI::CheckedTransformer(std::map<std::string, dtrain::comm::Algorithm>{
           {"automatic", dtrain::comm::Algorithm::kAutomatic},

@@ -2,6 +2,8 @@
 // others' lines, and decides from all of them, as every rank does alike, which transport to use.
 #include <unistd.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,11 +12,14 @@
 #include "absl/strings/str_format.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "comm/collectives/hierarchical_collectives.h"
 #include "comm/collectives/message_collectives.h"
 #include "comm/collectives/shm_collectives.h"
 #include "comm/group.h"
 #include "comm/host_group.h"
 #include "comm/net/store.h"
+#include "comm/node_layout.h"
+#include "comm/transport/subset_transport.h"
 #include "comm/transport/tcp_mesh.h"
 #include "comm/transport/unix_mesh.h"
 
@@ -89,16 +94,18 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
   return cards;
 }
 
-// Whether all ranks share memory. Groups of several nodes use TCP between all ranks, those of one
-// node included; a form that reduces inside each node first is worth having once a node holds more
-// ranks than its link can feed. Known from the cards alone, so all ranks agree.
-bool AllOnOneNode(const std::vector<RankCard>& cards) {
+// Known from the cards alone, so all ranks agree.
+NodeLayout LayoutOf(const std::vector<RankCard>& cards, int rank) {
+  std::vector<std::string> node_ids;
+  bool shared_memory = true;
   for (const RankCard& card : cards) {
-    if (!card.allow_shared_memory || card.node_id != cards[0].node_id) {
-      return false;
-    }
+    node_ids.push_back(card.node_id);
+    shared_memory = shared_memory && card.allow_shared_memory;
   }
-  return true;
+  for (size_t i = 0; i < node_ids.size() && !shared_memory; ++i) {
+    node_ids[i] = absl::StrCat(i);  // As if each rank had a node of its own.
+  }
+  return LayOutNodes(node_ids, rank);
 }
 
 absl::Status CheckOptions(Store* store, const GroupOptions& options) {
@@ -114,37 +121,66 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> ConnectShm(UnixListener listener,
-                                                    const GroupOptions& options,
-                                                    const std::vector<RankCard>& cards,
-                                                    Deadline deadline) {
+absl::StatusOr<std::unique_ptr<ShmCollectives>> ConnectShm(UnixListener listener,
+                                                           const GroupOptions& options,
+                                                           const std::vector<RankCard>& cards,
+                                                           const std::vector<int>& ranks,
+                                                           Deadline deadline) {
   std::vector<UnixMesh::Member> members;
-  for (int rank = 0; rank < options.size; ++rank) {
+  int self = 0;
+  for (const int rank : ranks) {
     const RankCard& card = cards[static_cast<size_t>(rank)];
+    self = rank == options.rank ? static_cast<int>(members.size()) : self;
     members.push_back({rank, card.unix_name, card.unix_nonce});
   }
-  DT_ASSIGN_OR_RETURN(UnixMesh mesh, UnixMesh::Connect(std::move(listener), std::move(members),
-                                                       options.rank, deadline));
+  DT_ASSIGN_OR_RETURN(UnixMesh mesh,
+                      UnixMesh::Connect(std::move(listener), std::move(members), self, deadline));
   const auto never = [] { return absl::OkStatus(); };
   const auto spin = [] { return false; };
   const WaitContext context{deadline, never, spin};
   return ShmCollectives::Create(std::move(mesh), options.name, context);
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> ConnectTcp(Store& store, const GroupOptions& options,
-                                                    const std::vector<RankCard>& cards,
-                                                    Deadline deadline) {
+absl::StatusOr<std::unique_ptr<Transport>> ConnectTcp(Store& store, const GroupOptions& options,
+                                                      const std::vector<RankCard>& cards,
+                                                      Deadline deadline) {
   std::vector<std::string> names;
   for (int rank = 0; rank < options.size; ++rank) {
     const RankCard& card = cards[static_cast<size_t>(rank)];
     names.push_back(absl::StrFormat("rank %d (node %s, pid %d)", rank, card.node_id, card.pid));
   }
-  DT_ASSIGN_OR_RETURN(auto transport,
-                      ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
-  return std::make_unique<MessageCollectives>(
-      std::move(transport),
-      MessageOptions{
-          .name = "tcp", .algorithm = options.algorithm, .deterministic = options.deterministic});
+  return ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline);
+}
+
+// Shared memory on one node; between nodes TCP, below which nodes that hold equally many ranks,
+// more than one, use their memory first.
+absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener listener,
+                                                 const GroupOptions& options,
+                                                 const std::vector<RankCard>& cards,
+                                                 Deadline deadline) {
+  const NodeLayout layout = LayoutOf(cards, options.rank);
+  if (layout.nodes == 1) {
+    return ConnectShm(std::move(listener), options, cards, layout.local, deadline);
+  }
+  DT_ASSIGN_OR_RETURN(auto transport, ConnectTcp(store, options, cards, deadline));
+  MessageOptions messages{
+      .name = "tcp", .algorithm = options.algorithm, .deterministic = options.deterministic};
+  if (!layout.even || layout.local.size() == 1) {
+    return std::make_unique<MessageCollectives>(std::move(transport), messages);
+  }
+  DT_ASSIGN_OR_RETURN(auto local,
+                      ConnectShm(std::move(listener), options, cards, layout.local, deadline));
+  const std::shared_ptr<Transport> shared = std::move(transport);
+  std::vector<int> everybody(static_cast<size_t>(options.size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  auto all = std::make_unique<MessageCollectives>(
+      std::make_unique<SubsetTransport>(shared, everybody), messages);
+  messages.group_ranks = layout.across;
+  messages.average_over = options.size;
+  auto across = std::make_unique<MessageCollectives>(
+      std::make_unique<SubsetTransport>(shared, layout.across), messages);
+  return std::make_unique<HierarchicalCollectives>(std::move(local), std::move(across),
+                                                   std::move(all), options.deterministic);
 }
 
 }  // namespace
@@ -161,13 +197,47 @@ absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const Group
       SumsOf(options)};
   DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
                       ExchangeCards(*store, options, mine, deadline));
-  auto backend = AllOnOneNode(cards) ? ConnectShm(std::move(listener), options, cards, deadline)
-                                     : ConnectTcp(*store, options, cards, deadline);
+  auto backend = Connect(*store, std::move(listener), options, cards, deadline);
   if (!backend.ok()) {
     return Annotate(backend.status(),
                     absl::StrFormat("rank %d creating group \"%s\"", options.rank, options.name));
   }
   return std::make_unique<HostGroup>(options, *std::move(backend));
+}
+
+absl::StatusOr<std::unique_ptr<Group>> SplitHostGroup(Group& parent, Store* store, int color,
+                                                      int key) {
+  const auto* const host = dynamic_cast<HostGroup*>(&parent);
+  if (host == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "SplitHostGroup was given a group over %s: its own class splits it", parent.transport()));
+  }
+  // Of this split alone, and the same on all ranks.
+  const uint64_t number = parent.sequence();
+  const std::pair<int32_t, int32_t> mine(color, key);
+  std::vector<std::pair<int32_t, int32_t>> all(static_cast<size_t>(parent.size()));
+  Buffer one{const_cast<std::pair<int32_t, int32_t>*>(&mine), sizeof(mine), DType::kInt32};
+  DT_ASSIGN_OR_RETURN(const Work work,
+                      parent.AllGather(one, {all.data(), all.size() * sizeof(mine), DType::kInt32},
+                                       {.name = "split", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  if (color < 0) {
+    return nullptr;
+  }
+  std::vector<std::pair<int, int>> members;  // Key and rank.
+  for (int rank = 0; rank < parent.size(); ++rank) {
+    const auto [their_color, their_key] = all[static_cast<size_t>(rank)];
+    if (their_color == color) {
+      members.emplace_back(their_key, rank);
+    }
+  }
+  std::sort(members.begin(), members.end());
+  const auto self = std::find(members.begin(), members.end(), std::pair(key, parent.rank()));
+  GroupOptions part = host->options();
+  part.name = absl::StrFormat("%s/split%d.%d", part.name, number, color);
+  part.rank = static_cast<int>(self - members.begin());
+  part.size = static_cast<int>(members.size());
+  return CreateHostGroup(store, part);
 }
 
 }  // namespace dtrain::comm

@@ -119,4 +119,10 @@ class Store;  // comm/net/store.h
 // needs no store (null). DeadlineExceeded names the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const GroupOptions& options);
 
+// Collective over `parent` and blocking: the group of the ranks that gave this `color`, in the
+// order of `key`, equal keys in rank order; null for a negative color. `store` is the one that
+// `parent` was made with. InvalidArgument: `parent` is no host group.
+absl::StatusOr<std::unique_ptr<Group>> SplitHostGroup(Group& parent, Store* store, int color,
+                                                      int key);
+
 }  // namespace dtrain::comm

@@ -19,6 +19,7 @@ class HostGroup final : public Group {
   HostGroup(const GroupOptions& options, std::unique_ptr<Backend> backend);
   ~HostGroup() override;
 
+  const GroupOptions& options() const { return options_; }
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   uint64_t epoch() const override { return options_.epoch; }

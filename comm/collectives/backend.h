@@ -49,7 +49,7 @@ class Backend {
   // What a peer said to Break, or OK.
   virtual absl::Status BrokenStatus() const = 0;
 
- protected:
+  // The parts of Run, for backends that are made of others.
   // Shows the call to the peers, or compares it with theirs: the first part of every collective.
   virtual absl::Status Begin(const Call& call, const WaitContext& context) = 0;
   // Waits until all ranks have made this call and it is the same: all of a barrier.

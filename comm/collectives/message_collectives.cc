@@ -39,8 +39,12 @@ MessageCollectives::MessageCollectives(std::unique_ptr<Transport> transport, Mes
       size_(transport_->size()),
       messages_(*transport_) {}
 
-absl::Status MessageCollectives::CompareWithAll(const CallHeader& mine,
-                                                const WaitContext& context) {
+int MessageCollectives::GroupRank(int rank) const {
+  return options_.group_ranks.empty() ? rank : options_.group_ranks.at(static_cast<size_t>(rank));
+}
+
+absl::Status MessageCollectives::Begin(const Call& call, const WaitContext& context) {
+  const CallHeader& mine = call.header;
   std::vector<CallHeader> theirs(static_cast<size_t>(size_));
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < size_; ++peer) {
@@ -53,7 +57,8 @@ absl::Status MessageCollectives::CompareWithAll(const CallHeader& mine,
   DT_RETURN_IF_ERROR(transport_->Move(transfers, context));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != self_) {
-      DT_RETURN_IF_ERROR(CompareCalls(self_, mine, peer, theirs[static_cast<size_t>(peer)]));
+      DT_RETURN_IF_ERROR(
+          CompareCalls(GroupRank(self_), mine, GroupRank(peer), theirs[static_cast<size_t>(peer)]));
     }
   }
   return absl::OkStatus();
@@ -98,6 +103,7 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                                   .output = output,
                                   .dtype = dtype,
                                   .op = header.op,
+                                  .average_over = options_.average_over,
                                   .sum_of_squares = call.sum_of_squares ? &partial : nullptr},
                                  scratch_, *transport_, context));
   return call.sum_of_squares != nullptr ? SumPartials(call, partial, context) : absl::OkStatus();
@@ -138,7 +144,7 @@ absl::Status MessageCollectives::MoveOnly(const Call& call, const WaitContext& c
 
 absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Register(
     const Call& call, std::shared_ptr<SymmetricBuffer> /*buffer*/, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(CompareWithAll(call.header, context));
+  DT_RETURN_IF_ERROR(Begin(call, context));
   return std::make_unique<Registration>();
 }
 

@@ -20,6 +20,10 @@ struct MessageOptions {
   std::string name = "tcp";  // Of the transport, for records.
   Algorithm algorithm = Algorithm::kAutomatic;
   bool deterministic = false;
+  // Of a transport between some ranks of a group: their ranks there, for reports; none: the same.
+  std::vector<int> group_ranks = {};
+  // What an average divides by, when each rank brings a sum over several; 0: their number.
+  int average_over = 0;
 };
 
 class MessageCollectives final : public Backend {
@@ -41,12 +45,8 @@ class MessageCollectives final : public Backend {
   void Break(const absl::Status& reason) override { transport_->Shutdown(reason); }
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
 
- private:
   // Every rank tells every other what it calls; an error when they differ.
-  absl::Status CompareWithAll(const CallHeader& mine, const WaitContext& context);
-  absl::Status Begin(const Call& call, const WaitContext& context) override {
-    return CompareWithAll(call.header, context);
-  }
+  absl::Status Begin(const Call& call, const WaitContext& context) override;
   absl::Status Meet(const Call& /*call*/, const WaitContext& /*context*/) override {
     return absl::OkStatus();  // They met when they compared.
   }
@@ -61,6 +61,9 @@ class MessageCollectives final : public Backend {
   absl::Status AllToAll(const Call& call, const WaitContext& context) override {
     return MoveOnly(call, context);
   }
+
+ private:
+  int GroupRank(int rank) const;
   // Runs the schedule of `call` from `input` to `output`, elements of `dtype`.
   absl::Status RunOn(const Call& call, const char* input, char* output, DType dtype,
                      const WaitContext& context);

@@ -49,7 +49,7 @@ class Runner {
                   .count = count,
                   .dtype = memory_.dtype,
                   .op = partial ? ReduceOp::kSum : memory_.op,
-                  .divisor = size_,
+                  .divisor = memory_.average_over != 0 ? memory_.average_over : size_,
                   .sum_of_squares = step.complete ? memory_.sum_of_squares : nullptr});
   }
 

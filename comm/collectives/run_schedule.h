@@ -15,6 +15,7 @@ struct ScheduleMemory {
   // Of reductions. What only moves may be counted in bytes, as kUInt8.
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
+  int average_over = 0;  // What an average divides by; 0: the number of ranks.
   // When not null: the sum of squares of what this rank completed is added.
   double* sum_of_squares = nullptr;
 };

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "comm/collectives/algorithm.h"
-#include "comm/collectives/partition.h"
 #include "comm/collectives/reduce.h"
 
 namespace dtrain::comm {
@@ -48,6 +47,14 @@ void Copy(void* to, const void* from, size_t bytes) {
 
 char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
 
+// The bytes of each member's slice of `buffer`.
+auto SlicesOf(const Buffer& buffer, int size) {
+  return [count = buffer.count(), element = DTypeBytes(buffer.dtype), size](int index) {
+    const Slice slice = SliceOf(count, size, index);
+    return Slice{slice.start * element, slice.count * element};
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShmCollectives>> ShmCollectives::Create(UnixMesh mesh,
@@ -83,8 +90,8 @@ absl::Status ShmCollectives::Meet(const Call& call, const WaitContext& context) 
 absl::Status ShmCollectives::CheckHeaders(const Call& call) const {
   for (int index = 0; index < size_; ++index) {
     if (index != self_) {
-      DT_RETURN_IF_ERROR(
-          CompareCalls(self_, call.header, index, segment_->header(index, call.header.sequence)));
+      DT_RETURN_IF_ERROR(CompareCalls(mesh_->rank(self_), call.header, mesh_->rank(index),
+                                      segment_->header(index, call.header.sequence)));
     }
   }
   return absl::OkStatus();
@@ -218,49 +225,69 @@ absl::Status ShmCollectives::AllReduceBySlices(const Call& call, const WaitConte
   return absl::OkStatus();
 }
 
-void ShmCollectives::StageParts(const Call& call, size_t part_bytes, size_t start, size_t bytes,
-                                size_t room) {
-  char* const stage = segment_->stage(self_, turn_);
-  for (int part = 0; part < size_; ++part) {
-    const auto p = static_cast<size_t>(part);
-    Copy(stage + p * room, Bytes(call.input) + p * part_bytes + start, bytes);
+size_t ShmCollectives::LongestPart(PartOf part_of) const {
+  size_t longest = 0;
+  for (int index = 0; index < size_; ++index) {
+    longest = std::max(longest, part_of(index).count);
   }
+  return longest;
+}
+
+void ShmCollectives::StageParts(const Call& call, PartOf part_of, size_t start, size_t room) {
+  char* const stage = segment_->stage(self_, turn_);
+  for (int index = 0; index < size_; ++index) {
+    const Slice part = part_of(index);
+    const Slice piece = ChunkOf(part.count, room, start / room);
+    Copy(stage + static_cast<size_t>(index) * room, Bytes(call.input) + part.start + piece.start,
+         piece.count);
+  }
+}
+
+absl::Status ShmCollectives::ReduceParts(const Call& call, const std::vector<char*>& sources,
+                                         PartOf part_of, char* output, double& squares,
+                                         const WaitContext& context) {
+  const size_t element = DTypeBytes(call.header.dtype);
+  const Slice own = part_of(self_);
+  std::vector<const void*> inputs(static_cast<size_t>(size_));
+  // Part r of everybody's input is read by rank r alone, so an output inside the input is safe.
+  const auto reduce = [&](char* destination, size_t bytes, auto input_of) {
+    for (int index = 0; index < size_; ++index) {
+      inputs[static_cast<size_t>(index)] = input_of(index);
+    }
+    void* const place = destination;
+    ReduceFor(call, inputs, absl::MakeConstSpan(&place, 1), bytes / element, squares);
+  };
+  if (!sources.empty()) {
+    reduce(output, own.count,
+           [&](int index) { return sources[static_cast<size_t>(index)] + own.start; });
+    return absl::OkStatus();
+  }
+  const size_t room = kStageBytes / static_cast<size_t>(size_) / 64 * 64;
+  const size_t longest = LongestPart(part_of);
+  for (size_t start = 0; start < longest; start += room) {
+    StageParts(call, part_of, start, room);
+    const uint64_t turn = turn_++;
+    DT_RETURN_IF_ERROR(segment_->Sync(context));
+    const Slice piece = ChunkOf(own.count, room, start / room);
+    reduce(output + piece.start, piece.count, [&](int index) {
+      return segment_->stage(index, turn) + static_cast<size_t>(self_) * room;
+    });
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
   DT_RETURN_IF_ERROR(Meet(call, context));
   const std::vector<char*> sources = Sources(call);
-  const size_t element = DTypeBytes(call.header.dtype);
-  const size_t part_bytes = call.output.bytes;
-  const auto own = static_cast<size_t>(self_);
+  const size_t bytes = call.output.bytes;
+  const auto part_of = [bytes](int index) {
+    return Slice{static_cast<size_t>(index) * bytes, bytes};
+  };
   double& partial = segment_->partial(self_, call.header.sequence);
   partial = 0;
-  std::vector<const void*> inputs(static_cast<size_t>(size_));
-  // Part r of everybody's input is read by rank r alone, so an output inside the input is safe.
-  const auto reduce = [&](char* output, size_t count, auto input_of) {
-    for (int index = 0; index < size_; ++index) {
-      inputs[static_cast<size_t>(index)] = input_of(index);
-    }
-    void* const destination = output;
-    ReduceFor(call, inputs, absl::MakeConstSpan(&destination, 1), count, partial);
-  };
-  if (!sources.empty()) {
-    reduce(Bytes(call.output), call.output.count(),
-           [&](int index) { return sources[static_cast<size_t>(index)] + own * part_bytes; });
+  DT_RETURN_IF_ERROR(ReduceParts(call, sources, part_of, Bytes(call.output), partial, context));
+  if (!sources.empty() || call.sum_of_squares != nullptr) {
     DT_RETURN_IF_ERROR(segment_->Sync(context));
-  } else {
-    const size_t room = kStageBytes / static_cast<size_t>(size_) / 64 * 64;
-    for (size_t start = 0; start < part_bytes; start += room) {
-      const size_t bytes = std::min(room, part_bytes - start);
-      StageParts(call, part_bytes, start, bytes, room);
-      const uint64_t turn = turn_++;
-      DT_RETURN_IF_ERROR(segment_->Sync(context));
-      reduce(Bytes(call.output) + start, bytes / element,
-             [&](int index) { return segment_->stage(index, turn) + own * room; });
-    }
-    if (call.sum_of_squares != nullptr) {
-      DT_RETURN_IF_ERROR(segment_->Sync(context));
-    }
   }
   if (call.sum_of_squares != nullptr) {
     SumPartials(call);
@@ -268,33 +295,81 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
   return absl::OkStatus();
 }
 
-absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(Meet(call, context));
+absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, const WaitContext& context) {
+  Call inner = call;
+  inner.sum_of_squares = nullptr;
+  if (call.header.op == ReduceOp::kAverage) {
+    inner.header.op = ReduceOp::kSum;
+  }
+  const auto part_of = SlicesOf(call.output, size_);
+  const Slice own = part_of(self_);
+  double unused = 0;
+  Buffer slice = call.output;
+  slice.data = Bytes(call.output) + own.start;
+  slice.bytes = own.count;
+  DT_RETURN_IF_ERROR(ReduceParts(inner, Sources(call), part_of, Bytes(slice), unused, context));
+  return slice;
+}
+
+absl::Status ShmCollectives::GatherSlices(const Call& call, double squares,
+                                          const WaitContext& context) {
   const std::vector<char*> sources = Sources(call);
-  const size_t part = call.input.bytes;
-  const auto place = [&](int index) {
-    return Bytes(call.output) + static_cast<size_t>(index) * part;
-  };
-  Copy(place(self_), call.input.data, part);
-  if (!sources.empty()) {
+  const auto part_of = SlicesOf(call.output, size_);
+  segment_->partial(self_, call.header.sequence) = squares;
+  DT_RETURN_IF_ERROR(segment_->Sync(context));  // All have their slices.
+  DT_RETURN_IF_ERROR(GatherParts(
+      call, !sources.empty(), part_of, Bytes(call.output) + part_of(self_).start,
+      [&](int index) { return sources[static_cast<size_t>(index)] + part_of(index).start; },
+      context));
+  if (call.sum_of_squares != nullptr) {
+    SumPartials(call);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::GatherParts(const Call& call, bool registered, PartOf part_of,
+                                         const char* own,
+                                         absl::FunctionRef<const char*(int index)> from,
+                                         const WaitContext& context) {
+  char* const output = Bytes(call.output);
+  if (registered) {
     for (int step = 1; step < size_; ++step) {  // Each starts elsewhere, to spread the reads.
       const int index = (self_ + step) % size_;
-      Copy(place(index), sources[static_cast<size_t>(index)], part);
+      const Slice part = part_of(index);
+      Copy(output + part.start, from(index), part.count);
     }
     return segment_->Sync(context);
   }
-  for (size_t start = 0; start < part; start += kStageBytes) {
-    const size_t bytes = std::min(kStageBytes, part - start);
+  const size_t longest = LongestPart(part_of);
+  for (size_t start = 0; start < longest; start += kStageBytes) {
     const uint64_t turn = turn_++;
-    Copy(segment_->stage(self_, turn), Bytes(call.input) + start, bytes);
+    const auto piece_of = [&](int index) {
+      return ChunkOf(part_of(index).count, kStageBytes, start / kStageBytes);
+    };
+    Copy(segment_->stage(self_, turn), own + piece_of(self_).start, piece_of(self_).count);
     DT_RETURN_IF_ERROR(segment_->Sync(context));
     for (int index = 0; index < size_; ++index) {
       if (index != self_) {
-        Copy(place(index) + start, segment_->stage(index, turn), bytes);
+        const Slice piece = piece_of(index);
+        Copy(output + part_of(index).start + piece.start, segment_->stage(index, turn),
+             piece.count);
       }
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(Meet(call, context));
+  const std::vector<char*> sources = Sources(call);
+  const size_t bytes = call.input.bytes;
+  const auto part_of = [bytes](int index) {
+    return Slice{static_cast<size_t>(index) * bytes, bytes};
+  };
+  Copy(Bytes(call.output) + part_of(self_).start, call.input.data, bytes);
+  return GatherParts(
+      call, !sources.empty(), part_of, Bytes(call.input),
+      [&](int index) { return sources[static_cast<size_t>(index)]; }, context);
 }
 
 absl::Status ShmCollectives::Broadcast(const Call& call, const WaitContext& context) {
@@ -327,6 +402,7 @@ absl::Status ShmCollectives::AllToAll(const Call& call, const WaitContext& conte
   const std::vector<char*> sources = Sources(call);
   const size_t part = call.input.bytes / static_cast<size_t>(size_);
   const auto own = static_cast<size_t>(self_);
+  const auto part_of = [part](int index) { return Slice{static_cast<size_t>(index) * part, part}; };
   const auto place = [&](int index) {
     return Bytes(call.output) + static_cast<size_t>(index) * part;
   };
@@ -340,7 +416,7 @@ absl::Status ShmCollectives::AllToAll(const Call& call, const WaitContext& conte
   const size_t room = kStageBytes / static_cast<size_t>(size_) / 64 * 64;
   for (size_t start = 0; start < part; start += room) {
     const size_t bytes = std::min(room, part - start);
-    StageParts(call, part, start, bytes, room);
+    StageParts(call, part_of, start, room);
     const uint64_t turn = turn_++;
     DT_RETURN_IF_ERROR(segment_->Sync(context));
     for (int index = 0; index < size_; ++index) {

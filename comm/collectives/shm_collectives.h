@@ -1,4 +1,5 @@
-// Collectives between the ranks of one node over shared memory: the direct algorithm.
+// Collectives between the ranks of one node over shared memory: the direct algorithm. They are all
+// ranks of a group, or those of it on this node.
 //
 // Registered buffers are reached in place: each rank reduces its slice of everybody's buffer and
 // writes the result into all of them, which is 4 x bytes of memory traffic for two ranks and no
@@ -9,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/collectives/backend.h"
+#include "comm/collectives/partition.h"
 #include "comm/collectives/point_to_point.h"
 #include "comm/transport/shm_segment.h"
 #include "comm/transport/stream_transport.h"
@@ -21,7 +24,7 @@ namespace dtrain::comm {
 
 class ShmCollectives final : public Backend {
  public:
-  // Collective over the mesh, whose members are all ranks of the group; blocks.
+  // Collective over the mesh; blocks.
   static absl::StatusOr<std::unique_ptr<ShmCollectives>> Create(UnixMesh mesh,
                                                                 const std::string& name,
                                                                 const WaitContext& context);
@@ -37,29 +40,49 @@ class ShmCollectives final : public Backend {
   void Break(const absl::Status& reason) override { segment_->Break(reason); }
   absl::Status BrokenStatus() const override { return segment_->BrokenStatus(); }
 
+  absl::Status Begin(const Call& call, const WaitContext& context) override;
+  absl::Status Meet(const Call& call, const WaitContext& context) override;
+  absl::Status AllReduce(const Call& call, const WaitContext& context) override;
+  absl::Status ReduceScatter(const Call& call, const WaitContext& context) override;
+  absl::Status AllGather(const Call& call, const WaitContext& context) override;
+  absl::Status Broadcast(const Call& call, const WaitContext& context) override;
+  absl::Status AllToAll(const Call& call, const WaitContext& context) override;
+
+  // The two halves of an all-reduce, both after Begin and Meet of that call. Each rank ends with
+  // the sum (where an average is wanted too), maximum or minimum over the node of its slice of the
+  // buffer, which is given; the norm is not taken.
+  absl::StatusOr<Buffer> ReduceSlice(const Call& call, const WaitContext& context);
+  // Each rank gets the slices of the others; the sum of squares, if wanted, is that of `squares`.
+  absl::Status GatherSlices(const Call& call, double squares, const WaitContext& context);
+
  private:
+  // The bytes of a buffer that belong to a member.
+  using PartOf = absl::FunctionRef<Slice(int index)>;
+
   ShmCollectives(std::unique_ptr<UnixMesh> mesh, std::unique_ptr<ShmSegment> segment);
 
   absl::Status CheckHeaders(const Call& call) const;
   // Where each rank's source of this call is in this process; empty when any is not registered.
   std::vector<char*> Sources(const Call& call) const;
-
-  absl::Status Begin(const Call& call, const WaitContext& context) override;
-  absl::Status Meet(const Call& call, const WaitContext& context) override;
-  absl::Status AllReduce(const Call& call, const WaitContext& context) override;
   absl::Status AllReduceInPlace(const Call& call, const std::vector<char*>& sources,
                                 const WaitContext& context);
   absl::Status AllReduceByAll(const Call& call, bool first_synced, const WaitContext& context);
   absl::Status AllReduceBySlices(const Call& call, const WaitContext& context);
-  absl::Status ReduceScatter(const Call& call, const WaitContext& context) override;
-  absl::Status AllGather(const Call& call, const WaitContext& context) override;
-  absl::Status Broadcast(const Call& call, const WaitContext& context) override;
-  absl::Status AllToAll(const Call& call, const WaitContext& context) override;
+  // Reduces this rank's part of everybody's input into `output`; `sources` as of Sources.
+  absl::Status ReduceParts(const Call& call, const std::vector<char*>& sources, PartOf part_of,
+                           char* output, double& squares, const WaitContext& context);
+  // Copies everybody's part into its place in the output. `own` is this rank's, `from` gives where
+  // another's is in this process, when it is registered.
+  absl::Status GatherParts(const Call& call, bool registered, PartOf part_of, const char* own,
+                           absl::FunctionRef<const char*(int index)> from,
+                           const WaitContext& context);
+  size_t LongestPart(PartOf part_of) const;
   // Reduces as `call` says; what is counted for the sum of squares is added to `squares`.
   static void ReduceFor(const Call& call, absl::Span<const void* const> inputs,
                         absl::Span<void* const> outputs, size_t count, double& squares);
-  // Copies a chunk of every part of the input into this rank's stage; see ReduceScatter.
-  void StageParts(const Call& call, size_t part_bytes, size_t start, size_t bytes, size_t room);
+  // Copies what lies in [start, start + room) of every part of the input into this rank's stage,
+  // each to a room of its own.
+  void StageParts(const Call& call, PartOf part_of, size_t start, size_t room);
   void SumPartials(const Call& call);
 
   std::unique_ptr<UnixMesh> mesh_;

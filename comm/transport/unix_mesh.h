@@ -42,6 +42,8 @@ class UnixMesh {
 
   int self() const { return self_; }
   int size() const { return static_cast<int>(peers_.size()); }
+  // Of the group.
+  int rank(int index) const { return peers_.at(static_cast<size_t>(index)).rank; }
   // The connection with member `index`; -1 for self. Non-blocking stream.
   int fd(int index) const { return peers_.at(static_cast<size_t>(index)).socket.get(); }
 

@@ -1,0 +1,47 @@
+// Some of the ranks of a Transport as a Transport of their own, over the same connections.
+//
+// Ranks number from 0 in the order of `members`. All users of one inner transport are the same
+// thread, and make their moves in the same order on all ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/transport/transport.h"
+
+namespace dtrain::comm {
+
+class SubsetTransport final : public Transport {
+ public:
+  // REQUIRES: the inner transport's rank is one of `members`.
+  SubsetTransport(std::shared_ptr<Transport> inner, std::vector<int> members)
+      : inner_(std::move(inner)), members_(std::move(members)) {
+    while (members_.at(static_cast<size_t>(rank_)) != inner_->rank()) {
+      ++rank_;
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) override {
+    transfers_.assign(transfers.begin(), transfers.end());
+    for (Transfer& transfer : transfers_) {
+      transfer.peer = members_.at(static_cast<size_t>(transfer.peer));
+    }
+    return inner_->Move(transfers_, context);
+  }
+  void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
+  std::string PeerName(int peer) const override {
+    return inner_->PeerName(members_.at(static_cast<size_t>(peer)));
+  }
+
+ private:
+  const std::shared_ptr<Transport> inner_;
+  const std::vector<int> members_;
+  int rank_ = 0;
+  std::vector<Transfer> transfers_;
+};
+
+}  // namespace dtrain::comm

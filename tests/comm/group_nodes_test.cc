@@ -1,0 +1,395 @@
+// Groups over several nodes, which are names here: the ranks of one share memory, those of two
+// talk over TCP. And groups split into groups.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "tests/comm/group_oracle.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+namespace {
+
+using ::dtrain::testing::Cluster;
+using ::dtrain::testing::RankContext;
+using ::dtrain::testing::RankKind;
+using ::dtrain::testing::RankResult;
+using ::dtrain::testing::RunRanks;
+using ::testing::HasSubstr;
+
+struct Nodes {
+  std::string node_of_rank;  // A letter a rank.
+  RankKind kind = RankKind::kProcess;
+  bool even = true;
+};
+
+GroupOptions OptionsOn(const Nodes& nodes, const RankContext& context) {
+  GroupOptions options = context.group_options();
+  options.node_id = nodes.node_of_rank.substr(static_cast<size_t>(context.rank), 1);
+  return options;
+}
+
+// Sums in T as HierarchicalCollectives says: the ranks of each node, then the nodes.
+template <typename T>
+std::string SumByNodes(const Nodes& nodes, DType dtype, size_t count, uint64_t seed, ReduceOp op) {
+  const size_t size = nodes.node_of_rank.size();
+  std::string order;  // Nodes by first rank.
+  for (const char node : nodes.node_of_rank) {
+    order += absl::StrContains(order, node) ? "" : std::string(1, node);
+  }
+  std::vector<std::string> inputs;
+  for (size_t rank = 0; rank < size; ++rank) {
+    inputs.push_back(oracle::Input(dtype, count, static_cast<int>(rank), seed));
+  }
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) {
+    T sum = 0;
+    for (const char node : order) {
+      T inside = 0;
+      bool first = true;
+      for (size_t rank = 0; rank < size; ++rank) {
+        if (nodes.node_of_rank[rank] == node) {
+          const T value = static_cast<T>(oracle::At(inputs[rank], dtype, i));
+          inside = first ? value : inside + value;
+          first = false;
+        }
+      }
+      sum = node == order[0] ? inside : sum + inside;
+    }
+    if (op == ReduceOp::kAverage) {
+      sum = sum / static_cast<T>(size);
+    }
+    oracle::PutAs(bytes, dtype, static_cast<double>(sum));
+  }
+  return bytes;
+}
+
+class GroupNodesTest : public ::testing::TestWithParam<Nodes> {
+ protected:
+  static void RunAll(const testing::RankBody& body) {
+    const int size = static_cast<int>(GetParam().node_of_rank.size());
+    for (const RankResult& result : RunRanks({.size = size, .kind = GetParam().kind}, body)) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+  static absl::StatusOr<std::unique_ptr<Group>> Create(const RankContext& context,
+                                                       bool deterministic = false) {
+    GroupOptions options = OptionsOn(GetParam(), context);
+    options.deterministic = deterministic;
+    options.epoch = deterministic ? 1 : 0;
+    return CreateHostGroup(context.store, options);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Layouts, GroupNodesTest,
+                         ::testing::Values(Nodes{"aabb"}, Nodes{"aabbcc"}, Nodes{"abab"},
+                                           Nodes{"aaabbb"}, Nodes{"aabb", RankKind::kThread},
+                                           Nodes{"aab", RankKind::kProcess, false},
+                                           Nodes{"abb", RankKind::kThread, false}),
+                         [](const ::testing::TestParamInfo<Nodes>& tested) {
+                           return tested.param.node_of_rank +
+                                  (tested.param.kind == RankKind::kThread ? "Threads" : "");
+                         });
+
+constexpr size_t kCounts[] = {0, 1, 2, 17, 4097, 262147};
+
+TEST_P(GroupNodesTest, AllReduceSumsTheRanksOfANodeFirst) {
+  RunAll([](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context));
+    if (group->transport() != (GetParam().even ? "shm+tcp" : "tcp")) {
+      return absl::InternalError(group->transport());
+    }
+    DT_ASSIGN_OR_RETURN(const auto buffer, SymmetricBuffer::Create(4 << 20, "test"));
+    DT_ASSIGN_OR_RETURN(auto registration, group->Register(buffer));
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt64}) {
+      const ReduceOp op = dtype == DType::kInt64 ? ReduceOp::kSum : ReduceOp::kAverage;
+      for (const size_t count : kCounts) {
+        std::string want;
+        if (!GetParam().even) {
+          want = oracle::Reduced(dtype, count, context.size, 5, op);
+        } else if (dtype == DType::kFloat32) {
+          want = SumByNodes<float>(GetParam(), dtype, count, 5, op);
+        } else {
+          want = SumByNodes<double>(GetParam(), dtype, count, 5, op);
+        }
+        const double norm = oracle::SquareSum(want, dtype);
+        const std::string input = oracle::Input(dtype, count, context.rank, 5);
+        for (const bool registered : {false, true}) {
+          std::string own = input;
+          char* data = own.data();
+          if (registered) {
+            data = static_cast<char*>(buffer->data()) + 4096;
+            std::memcpy(data, own.data(), own.size());
+          }
+          double squares = dtype == DType::kInt64 ? norm : -1;
+          CollectiveOptions options{.name = "bucket"};
+          options.sum_of_squares = dtype == DType::kInt64 ? nullptr : &squares;
+          DT_ASSIGN_OR_RETURN(const Work work,
+                              group->AllReduce({data, own.size(), dtype}, op, options));
+          DT_RETURN_IF_ERROR(work.Wait());
+          DT_RETURN_IF_ERROR(
+              oracle::Equal(std::string(data, own.size()), want, dtype, "all_reduce"));
+          if (std::abs(squares - norm) > 1e-12 * norm) {
+            return absl::InternalError(absl::StrFormat("norm %.17g, want %.17g", squares, norm));
+          }
+        }
+      }
+    }
+    return group->Barrier(Deadline::Infinite());
+  });
+}
+
+TEST_P(GroupNodesTest, RankOrderIsKeptWhereItIsPromised) {
+  RunAll([](RankContext& context) -> absl::Status {
+    for (const bool deterministic : {false, true}) {
+      DT_ASSIGN_OR_RETURN(auto group, Create(context, deterministic));
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+        if (!deterministic && dtype == DType::kFloat32) {
+          continue;
+        }
+        for (const size_t count : kCounts) {
+          std::string values = oracle::Input(dtype, count, context.rank, 6);
+          DT_ASSIGN_OR_RETURN(
+              const Work work,
+              group->AllReduce({values.data(), values.size(), dtype}, ReduceOp::kSum));
+          DT_RETURN_IF_ERROR(work.Wait());
+          DT_RETURN_IF_ERROR(
+              oracle::Equal(values, oracle::Reduced(dtype, count, context.size, 6, ReduceOp::kSum),
+                            dtype, "all_reduce"));
+        }
+      }
+      DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(GroupNodesTest, WhatGoesOverAllRanksIsAsEverywhere) {
+  RunAll([](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context));
+    const auto size = static_cast<size_t>(context.size);
+    const auto rank = static_cast<size_t>(context.rank);
+    for (const size_t count : kCounts) {
+      const std::string input = oracle::Input(DType::kFloat32, count * size, context.rank, 7);
+      const size_t part = count * 4;
+      std::string scattered(part, '-');
+      DT_ASSIGN_OR_RETURN(Work work,
+                          group->ReduceScatter({const_cast<char*>(input.data()), input.size()},
+                                               {scattered.data(), part}, ReduceOp::kSum));
+      DT_RETURN_IF_ERROR(work.Wait());
+      const std::string all =
+          oracle::Reduced(DType::kFloat32, count * size, context.size, 7, ReduceOp::kSum);
+      DT_RETURN_IF_ERROR(oracle::Equal(scattered, all.substr(rank * part, part), DType::kFloat32,
+                                       "reduce_scatter"));
+      std::string gathered(part * size, '-');
+      DT_ASSIGN_OR_RETURN(
+          work, group->AllGather({scattered.data(), part}, {gathered.data(), gathered.size()}));
+      DT_RETURN_IF_ERROR(work.Wait());
+      DT_RETURN_IF_ERROR(oracle::Equal(gathered, all, DType::kFloat32, "all_gather"));
+      const int root = context.size - 1;
+      std::string sent = context.rank == root ? gathered : std::string(gathered.size(), '-');
+      DT_ASSIGN_OR_RETURN(work, group->Broadcast({sent.data(), sent.size()}, root));
+      DT_RETURN_IF_ERROR(work.Wait());
+      DT_RETURN_IF_ERROR(oracle::Equal(sent, all, DType::kFloat32, "broadcast"));
+      std::string swapped(gathered.size(), '-');
+      std::memset(sent.data(), 'a' + context.rank, sent.size());
+      DT_ASSIGN_OR_RETURN(
+          work, group->AllToAll({sent.data(), sent.size()}, {swapped.data(), swapped.size()}));
+      DT_RETURN_IF_ERROR(work.Wait());
+      for (size_t i = 0; i < swapped.size(); ++i) {
+        if (swapped[i] != static_cast<char>('a' + i / part)) {
+          return absl::InternalError(absl::StrFormat("all_to_all: byte %d", i));
+        }
+      }
+    }
+    // To the next rank, on whichever node it is.
+    const int next = (context.rank + 1) % context.size;
+    const int previous = (context.rank + context.size - 1) % context.size;
+    int32_t out = context.rank;
+    int32_t in = -1;
+    DT_ASSIGN_OR_RETURN(const Work send, group->Send({&out, 4, DType::kInt32}, next));
+    DT_ASSIGN_OR_RETURN(const Work receive, group->Receive({&in, 4, DType::kInt32}, previous));
+    DT_RETURN_IF_ERROR(send.Wait());
+    DT_RETURN_IF_ERROR(receive.Wait());
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    return in == previous ? absl::OkStatus() : absl::InternalError("another rank's message");
+  });
+}
+
+TEST_P(GroupNodesTest, ManyCallsOfAllKindsEndInOrder) {
+  RunAll([](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context));
+    std::vector<std::vector<float>> buffers(120);
+    std::vector<Work> works;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      buffers[i].assign(1 + i * 97, static_cast<float>(i));
+      const Buffer buffer{buffers[i].data(), buffers[i].size() * 4};
+      auto work =
+          i % 3 == 1 ? group->Broadcast(buffer, 0) : group->AllReduce(buffer, ReduceOp::kSum);
+      DT_RETURN_IF_ERROR(work.status());
+      works.push_back(*std::move(work));
+    }
+    for (size_t i = buffers.size(); i-- > 0;) {
+      DT_RETURN_IF_ERROR(works[i].Wait());
+      const float want =
+          static_cast<float>(i) * (i % 3 == 1 ? 1.0F : static_cast<float>(context.size));
+      if (buffers[i].front() != want || buffers[i].back() != want) {
+        return absl::InternalError(absl::StrFormat("call %d", i));
+      }
+    }
+    return group->Barrier(Deadline::Infinite());
+  });
+}
+
+TEST(GroupNodesFaultsTest, ADifferentSizeOnAnotherNodeIsReportedByTheGroupsRanks) {
+  const Nodes nodes{"aabb"};
+  for (const int odd : {1, 2}) {
+    const auto results = RunRanks({.size = 4}, [&](RankContext& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, OptionsOn(nodes, context)));
+      std::vector<float> values(1001);
+      const size_t bytes = context.rank == odd ? 4004 : 4000;
+      DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), bytes}, ReduceOp::kSum,
+                                                            {.name = "bucket 3"}));
+      return work.Wait();
+    });
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+      EXPECT_THAT(
+          std::string(result.status.message()),
+          HasSubstr(absl::StrFormat("rank %d called all_reduce \"bucket 3\" sum fp32 4004", odd)));
+    }
+  }
+}
+
+TEST(GroupNodesFaultsTest, AKilledRankIsNamedOnItsNodeAndOnTheOthers) {
+  const Nodes nodes{"aabb"};
+  auto cluster = Cluster::Start({.size = 4}, [&](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, OptionsOn(nodes, context)));
+    std::vector<float> values(1 << 18);
+    for (int round = 0;; ++round) {
+      std::fill(values.begin(), values.end(), 1.0F);
+      DT_ASSIGN_OR_RETURN(const Work work,
+                          group->AllReduce({values.data(), values.size() * 4}, ReduceOp::kSum));
+      DT_RETURN_IF_ERROR(work.Wait());
+      if (values.front() != 4 || values.back() != 4) {
+        return absl::InternalError("wrong sum");
+      }
+      if (round == 3) {
+        DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("rank", context.rank)));
+      }
+    }
+  });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE((*cluster)->Await(absl::StrCat("rank", rank)).ok());
+  }
+  const std::string killed = absl::StrCat("pid ", (*cluster)->pid(3));
+  (*cluster)->Kill(3);
+  const absl::Time start = absl::Now();
+  const std::vector<RankResult> results = (*cluster)->Join();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  for (const int rank : {0, 1, 2}) {
+    const absl::Status& status = results[static_cast<size_t>(rank)].status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(killed));
+  }
+}
+
+TEST(GroupNodesFaultsTest, AStoppedRankEndsTheOthersAtTheTimeout) {
+  const Nodes nodes{"aabb"};
+  auto cluster = Cluster::Start({.size = 4}, [&](RankContext& context) -> absl::Status {
+    GroupOptions options = OptionsOn(nodes, context);
+    options.timeout = absl::Seconds(1);
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    if (context.rank == 3) {
+      DT_RETURN_IF_ERROR(context.Announce("ready"));
+      while (true) {
+        pause();
+      }
+    }
+    float value = 1;
+    DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({&value, 4}, ReduceOp::kSum));
+    const absl::Status status = work.Wait();
+    DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("reported", context.rank)));
+    return status;
+  });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE((*cluster)->Await("ready").ok());
+  (*cluster)->Stop(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE((*cluster)->Await(absl::StrCat("reported", rank)).ok());
+  }
+  (*cluster)->Kill(3);
+  const std::vector<RankResult> results = (*cluster)->Join();
+  for (const int rank : {0, 1, 2}) {
+    const absl::Status& status = results[static_cast<size_t>(rank)].status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  }
+  // The rank that waits for it in shared memory knows who it is.
+  EXPECT_THAT(std::string(results[2].status.message()), HasSubstr("rank 3 ("));
+}
+
+// Reduces the sum of the world's ranks over `group`.
+absl::StatusOr<double> SumOver(Group& group, int world_rank) {
+  double value = world_rank;
+  DT_ASSIGN_OR_RETURN(const Work work,
+                      group.AllReduce({&value, 8, DType::kFloat64}, ReduceOp::kSum));
+  DT_RETURN_IF_ERROR(work.Wait());
+  return value;
+}
+
+TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
+  for (const char* const layout : {"aaaa", "aabb"}) {
+    const Nodes nodes{layout};
+    const auto results = RunRanks({.size = 4}, [&](RankContext& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(auto world, CreateHostGroup(context.store, OptionsOn(nodes, context)));
+      for (int round = 0; round < 2; ++round) {  // A second split meets under another name.
+        const int color = context.rank % 2;
+        DT_ASSIGN_OR_RETURN(auto half, SplitHostGroup(*world, context.store, color, -context.rank));
+        if (half->size() != 2 || half->rank() != (context.rank < 2 ? 1 : 0)) {
+          return absl::InternalError(absl::StrFormat("rank %d of %d", half->rank(), half->size()));
+        }
+        DT_ASSIGN_OR_RETURN(const double sum, SumOver(*half, context.rank));
+        if (sum != (color == 0 ? 2 : 4)) {
+          return absl::InternalError(absl::StrFormat("sum %g", sum));
+        }
+        // Both halves are split alike, and do not meet each other.
+        DT_ASSIGN_OR_RETURN(auto alone, SplitHostGroup(*half, context.store, half->rank(), 0));
+        DT_ASSIGN_OR_RETURN(const double own, SumOver(*alone, context.rank));
+        if (alone->size() != 1 || own != context.rank) {
+          return absl::InternalError("not alone");
+        }
+        DT_RETURN_IF_ERROR(half->Barrier(Deadline::Infinite()));
+      }
+      DT_ASSIGN_OR_RETURN(auto some,
+                          SplitHostGroup(*world, context.store, context.rank == 0 ? -1 : 5, 0));
+      if ((some == nullptr) != (context.rank == 0)) {
+        return absl::InternalError("a negative color has no group");
+      }
+      if (some != nullptr) {
+        DT_ASSIGN_OR_RETURN(const double sum, SumOver(*some, context.rank));
+        if (sum != 6) {
+          return absl::InternalError(absl::StrFormat("sum %g", sum));
+        }
+        DT_RETURN_IF_ERROR(some->Barrier(Deadline::Infinite()));
+      }
+      return world->Barrier(Deadline::Infinite());
+    });
+    for (const RankResult& result : results) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::comm
