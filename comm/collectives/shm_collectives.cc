@@ -47,6 +47,11 @@ void Copy(void* to, const void* from, size_t bytes) {
 
 char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
 
+// Parts of `bytes` each.
+auto EvenParts(size_t bytes) {
+  return [bytes](int index) { return Slice{static_cast<size_t>(index) * bytes, bytes}; };
+}
+
 // The bytes of each member's slice of `buffer`.
 auto SlicesOf(const Buffer& buffer, int size) {
   return [count = buffer.count(), element = DTypeBytes(buffer.dtype), size](int index) {
@@ -280,9 +285,7 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
   DT_RETURN_IF_ERROR(Meet(call, context));
   const std::vector<char*> sources = Sources(call);
   const size_t bytes = call.output.bytes;
-  const auto part_of = [bytes](int index) {
-    return Slice{static_cast<size_t>(index) * bytes, bytes};
-  };
+  const auto part_of = EvenParts(bytes);
   double& partial = segment_->partial(self_, call.header.sequence);
   partial = 0;
   DT_RETURN_IF_ERROR(ReduceParts(call, sources, part_of, Bytes(call.output), partial, context));
@@ -363,9 +366,7 @@ absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& cont
   DT_RETURN_IF_ERROR(Meet(call, context));
   const std::vector<char*> sources = Sources(call);
   const size_t bytes = call.input.bytes;
-  const auto part_of = [bytes](int index) {
-    return Slice{static_cast<size_t>(index) * bytes, bytes};
-  };
+  const auto part_of = EvenParts(bytes);
   Copy(Bytes(call.output) + part_of(self_).start, call.input.data, bytes);
   return GatherParts(
       call, !sources.empty(), part_of, Bytes(call.input),
@@ -402,7 +403,7 @@ absl::Status ShmCollectives::AllToAll(const Call& call, const WaitContext& conte
   const std::vector<char*> sources = Sources(call);
   const size_t part = call.input.bytes / static_cast<size_t>(size_);
   const auto own = static_cast<size_t>(self_);
-  const auto part_of = [part](int index) { return Slice{static_cast<size_t>(index) * part, part}; };
+  const auto part_of = EvenParts(part);
   const auto place = [&](int index) {
     return Bytes(call.output) + static_cast<size_t>(index) * part;
   };

@@ -20,6 +20,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "tests/comm/group_rounds.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::comm {
@@ -105,26 +106,11 @@ TEST_P(GroupFaultsTest, AKilledRankIsNamedSoon) {
 }
 
 TEST_P(GroupFaultsTest, ARankKilledAmongReductionsIsNamedByAll) {
-  auto cluster = Cluster::Start({.size = 4}, [](RankContext& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
-    std::vector<float> values(1 << 20);
-    for (int round = 0;; ++round) {
-      std::fill(values.begin(), values.end(), 1.0F);
-      DT_ASSIGN_OR_RETURN(const Work work,
-                          group->AllReduce({values.data(), values.size() * 4}, ReduceOp::kSum));
-      DT_RETURN_IF_ERROR(work.Wait());
-      if (values.front() != 4 || values.back() != 4) {
-        return absl::InternalError("wrong sum");
-      }
-      if (round == 3) {
-        DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("rank", context.rank)));
-      }
-    }
+  auto cluster = Cluster::Start({.size = 4}, [](RankContext& context) {
+    return ReduceUntilAnError(context, Options(context), 1 << 20);
   });
   ASSERT_TRUE(cluster.ok()) << cluster.status();
-  for (int rank = 0; rank < 4; ++rank) {
-    ASSERT_TRUE((*cluster)->Await(absl::StrCat("rank", rank)).ok());
-  }
+  ASSERT_TRUE(AwaitRounds(**cluster, 4).ok());
   const std::string killed = absl::StrCat("pid ", (*cluster)->pid(2));
   (*cluster)->Kill(2);
   const absl::Time start = absl::Now();

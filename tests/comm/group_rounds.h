@@ -1,0 +1,43 @@
+// What ranks do while a test takes one of them away.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+
+// Starts all ranks of the cluster on all-reduces of `floats` elements without an end, and gives
+// what ended them. After some rounds rank R announces "rankR"; AwaitRounds waits for all.
+inline absl::Status ReduceUntilAnError(testing::RankContext& context, const GroupOptions& options,
+                                       size_t floats) {
+  DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+  std::vector<float> values(floats);
+  for (int round = 0;; ++round) {
+    std::fill(values.begin(), values.end(), 1.0F);
+    DT_ASSIGN_OR_RETURN(const Work work,
+                        group->AllReduce({values.data(), floats * 4}, ReduceOp::kSum));
+    DT_RETURN_IF_ERROR(work.Wait());
+    const auto want = static_cast<float>(context.size);
+    if (values.front() != want || values.back() != want) {
+      return absl::InternalError("wrong sum");
+    }
+    if (round == 3) {
+      DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("rank", context.rank)));
+    }
+  }
+}
+
+inline absl::Status AwaitRounds(testing::Cluster& cluster, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    DT_RETURN_IF_ERROR(cluster.Await(absl::StrCat("rank", rank)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::comm
