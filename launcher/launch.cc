@@ -246,7 +246,7 @@ std::optional<int> Launch::AfterFailure(const AttemptResult& result, int attempt
 int Launch::Run() {
   const int64_t started = Clock::Real().MonotonicNanos();
   std::optional<int> code;
-  int64_t checkpoint = reporter_->checkpoint_step();
+  int64_t checkpoint = reporter_->ReadCheckpointStep();
   for (int attempt = 0; !code.has_value(); ++attempt) {
     absl::StatusOr<AttemptResult> result = RunAttempt(attempt);
     if (!result.ok()) {
@@ -254,7 +254,7 @@ int Launch::Run() {
       code = ExitCodeFor(result.status());
       break;
     }
-    const int64_t reached = reporter_->checkpoint_step();
+    const int64_t reached = reporter_->ReadCheckpointStep();
     without_progress_ = reached > checkpoint ? 0 : without_progress_ + 1;
     checkpoint = reached;
     code = AfterFailure(*result, attempt);

@@ -195,7 +195,17 @@ void Reporter::FollowMetrics(const std::string& path, uint64_t from) {
   Queue([path, from](Core& core) { core.metrics.emplace(path, from); });
 }
 
-int64_t Reporter::checkpoint_step() const { return shared_->checkpoint_step.load(); }
+int64_t Reporter::ReadCheckpointStep() {
+  const auto drained = std::make_shared<BoundedQueue<bool>>(1);
+  Queue([drained](Core& core) {
+    if (core.metrics.has_value()) {
+      core.TakeRecords(core.metrics->Drain());
+    }
+    drained->TryPush(true);
+  });
+  drained->Pop(Deadline::After(absl::Seconds(1)));
+  return shared_->checkpoint_step.load();
+}
 
 bool Reporter::Finish(absl::Duration timeout) {
   if (!thread_.joinable()) {

@@ -193,7 +193,14 @@ absl::StatusOr<JobKey> JobKey::Load(int token_fd, const std::string& token_file)
     return FromFd(token_fd);
   }
   if (!token_file.empty()) {
-    return FromFile(token_file);
+    auto key = FromFile(token_file);
+    if (absl::IsNotFound(key.status())) {
+      return absl::NotFoundError(absl::StrFormat(
+          "%s names %s, which does not exist on this host; every node needs the same one: openssl "
+          "rand -hex 32 > FILE; chmod 600 FILE; then copy it to them",
+          env::kTokenFile, token_file));
+    }
+    return key;
   }
   return absl::FailedPreconditionError(absl::StrFormat(
       "no job token: neither %s (an inherited descriptor) nor %s (a file of mode 0600) is set; "

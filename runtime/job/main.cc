@@ -51,6 +51,7 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&)) {
   }
   InstallStopSignals();
   auto job = Job::Create(arguments->options);
+  DeferStopSignals();
   const absl::Status status = job.ok() ? RunTraining(**job, train) : job.status();
   const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);
   ReportEnd(job.ok() ? &(*job)->state() : nullptr, status, code);

@@ -12,11 +12,21 @@
 namespace dtrain {
 namespace {
 
+std::atomic<bool> deferred{false};
 std::atomic<int> received{0};
 std::atomic<int64_t> first_nanos{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
+[[noreturn]] void EndNow(int signal) {
+  constexpr char kLine[] = "dtrain: stopped by a signal before training began; nothing to save\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+  _exit(signal == SIGTERM ? kExitTemporary : kExitInterrupted);
+}
+
 void OnSignal(int signal) {
+  if (!deferred) {
+    EndNow(signal);
+  }
   constexpr int64_t kForwardedNanos = 1'000'000'000;
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -39,6 +49,8 @@ void InstallStopSignals() {
     sigaction(signal, &action, nullptr);
   }
 }
+
+void DeferStopSignals() { deferred = true; }
 
 int ReceivedStopSignal() { return received.load(); }
 

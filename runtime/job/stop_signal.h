@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT as a request: the first asks for "save, then stop", a second Ctrl-C stops at
-// once.
+// SIGTERM and SIGINT as a request: the first asks for "save, then stop" once there is something to
+// save, a second Ctrl-C stops at once.
 //
 // Launchers forward a signal that the terminal or the scheduler already delivered, so only a SIGINT
 // that comes more than a second after the first signal counts as a person's second Ctrl-C.
@@ -9,9 +9,14 @@
 
 namespace dtrain {
 
-// Installs the handlers for SIGTERM, SIGINT and SIGHUP. A second Ctrl-C ends the process with
-// _exit(130). Calling it again changes nothing.
+// Installs the handlers for SIGTERM, SIGINT and SIGHUP. Until DeferStopSignals() the first signal
+// ends the process at once with a line on stderr: with 75 on SIGTERM, else 130. Nothing can be lost
+// before training has begun, and who waits for other ranks shall not wait on.
 void InstallStopSignals();
+
+// From now on the first signal is only noted (ReceivedStopSignal), for a save before the stop, and
+// a second Ctrl-C ends the process with _exit(130).
+void DeferStopSignals();
 
 // The first signal received, 0 when none.
 int ReceivedStopSignal();

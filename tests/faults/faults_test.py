@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -84,6 +85,24 @@ class Failures(EndToEnd):
         result = self.finish(process)
         self.assertEqual(result.code, 130, result.output)
         self.assertFalse([p for p in pids.values() if os.path.exists(f"/proc/{p}")])
+
+    def test_a_rank_that_waits_for_others_ends_at_once_on_sigterm(self):
+        token = f"{self.folder}/waiting.key"
+        with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("5a" * 32)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        process = self.start(
+            [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/waiting"],
+            env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DTRAIN_TOKEN_FILE": token})
+        self.await_port(port, process)
+        process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        result = self.finish(process)
+        self.assertEqual(result.code, 75, result.output)
+        self.assertIn("nothing to save", result.output)
+        self.assertLess(time.monotonic() - start, 10, "comm.timeout_s is 60")
 
     def test_killing_the_launcher_leaves_no_rank(self):
         _, process = self.start_long_run("orphans")

@@ -5,6 +5,7 @@ Every test here starts the real programs; results are read from the run director
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -90,9 +91,22 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(result.code, expect, result.output)
         return run_dir
 
-    def start(self, command):
+    def start(self, command, env=None):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, start_new_session=True)
+                                stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                                env={**os.environ, **(env or {})})
+
+    def await_port(self, port, process):
+        """Waits until something on this host listens at `port`."""
+        end = time.monotonic() + TIME_BOUND_S
+        while time.monotonic() < end and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        process.kill()
+        self.fail(f"nothing listens at port {port}:\n{process.communicate()[0]}")
 
     @staticmethod
     def records(run_dir, rank=0):
