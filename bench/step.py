@@ -8,7 +8,6 @@ peak of the steps, seen from outside through /proc.
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -16,6 +15,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from report import print_goals, write_results
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -204,21 +205,8 @@ def main():
     ]
     goals += [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
               for row in bookkeeping]
-    results = []
-    print()
-    for name, value, op, target in goals:
-        ok = value >= target if op == ">=" else value <= target
-        print(f"goal {name} measured {value:.4g} target {op} {target:.4g} {'ok' if ok else 'short'}")
-        results.append({"name": name, "measured": value, "op": op, "target": target, "ok": ok})
-    if args.json:
-        cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo", encoding="ascii")
-                    if l.startswith("model name")), platform.processor())
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"bench": "step", "cpu": cpu, "cores": os.cpu_count(),
-                       "load_average": os.getloadavg(), "command": "./dev bench step",
-                       "rounds": args.rounds, "rows": rows, "f": f, "bookkeeping": bookkeeping,
-                       "goals": results}, file, indent=2)
-            file.write("\n")
+    write_results(args.json, "step", rounds=args.rounds, rows=rows, f=f, bookkeeping=bookkeeping,
+                  goals=print_goals(goals))
 
 
 if __name__ == "__main__":

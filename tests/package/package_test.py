@@ -61,6 +61,9 @@ class Package(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(f"{self.prefix}/bin")), TOOLS)
         for name in os.listdir(f"{self.prefix}/lib"):
             self.assertRegex(name, r"^(libdtrain_[a-z]+\.(a|so)|cmake)$")
+        for name in os.listdir(f"{BUILD}/lib"):
+            if name.endswith(".so"):  # The CUDA plugin, where nvcc was found.
+                self.assertIn(name, os.listdir(f"{self.prefix}/lib"))
         headers = [f"dtrain/{name}" for name in files_below(PUBLIC)]
         headers += ["dtrain/base/json.h", "dtrain/base/status.h"]
         self.assertEqual(files_below(f"{self.prefix}/include"), sorted(headers))

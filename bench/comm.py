@@ -1,0 +1,158 @@
+"""./dev bench comm: all-reduce of 2 ranks in shared memory beside Gloo, OpenMPI and DeepSpeed's shm.
+
+Every round runs each program once over all sizes, in an order that turns with the round; ratios are
+of the medians of one round, and the table and goals show their median over rounds. "bound" is the
+zero-copy limit that the runtime's own benchmark measures beside itself: the same bytes streamed
+with no call and no wait.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from report import print_goals, write_results
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MIB = 1 << 20
+PEERS = ["gloo", "openmpi", "deepspeed-shm"]
+
+
+def sizes_up_to(largest):
+    sizes = [4096 * 4 ** i for i in range(20) if 4096 * 4 ** i <= largest]
+    return sorted(sizes + [size for size in (25 * MIB,) if size <= largest])
+
+
+def rounds_of(size):
+    return 200 if size <= MIB else 30 if size <= 32 * MIB else 11  # As comm_allreduce.cc.
+
+
+def run(command, env=None):
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})},
+                          timeout=1800, check=False)
+    if done.returncode != 0:
+        sys.exit(f"bench: {' '.join(command)} ended with {done.returncode}:\n"
+                 f"{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def json_lines(text):
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"bytes"')]
+    return {line["bytes"]: line["p50_us"] for line in lines}
+
+
+class Programs:
+    """Each gives {mode: {bytes: microseconds}}."""
+
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+        self.sizes = sizes_up_to(args.largest_mib * MIB)
+        self.plan = [f"{size}:{rounds_of(size)}" for size in self.sizes]
+        self.mpi = f"{folder}/allreduce_mpi"
+        run(["mpicc", "-O2", "-o", self.mpi, f"{HERE}/twins/allreduce_mpi.c"])
+
+    def dtrain(self):
+        path = f"{self.folder}/dtrain.json"
+        run([f"{self.args.bin}/bench_comm_allreduce", "--json", path,
+             "--sizes", ",".join(map(str, self.sizes))])
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+        times = {}
+        for line in report["lines"]:
+            times.setdefault(line["mode"], {})[line["bytes"]] = line["p50_us"]
+        return times
+
+    def torch(self, kind):
+        text = run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+                    "--standalone", f"{HERE}/twins/allreduce_torch.py", kind,
+                    "--plan", ",".join(self.plan)],
+                   env={"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
+                        "TORCH_EXTENSIONS_DIR": self.args.extensions,
+                        "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"})
+        return {kind: json_lines(text)}
+
+    def openmpi(self):
+        text = run(["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", "2", self.mpi,
+                    *self.plan])
+        return {"openmpi": json_lines(text)}
+
+    def all(self):
+        return [self.dtrain, lambda: self.torch("gloo"), self.openmpi,
+                lambda: self.torch("deepspeed-shm")]
+
+
+def median_ratio(rounds, size, other, ours="registered"):
+    """How often ours fits into the other's time."""
+    return statistics.median(r[other][size] / r[ours][size] for r in rounds)
+
+
+def median_against_best(rounds, size, others):
+    return statistics.median(min(r[o][size] for o in others) / r["registered"][size] for r in rounds)
+
+
+def goals_of(rounds, sizes):
+    """(name, measured, relation, target): the worst size of each goal's range."""
+    def worst(ratio, low, high=1 << 40):
+        chosen = [ratio(size) for size in sizes if low <= size <= high]
+        return min(chosen) if chosen else None
+
+    against_best = lambda size: median_against_best(rounds, size, ["openmpi", "deepspeed-shm"])
+    goals = [
+        ("comm.shm_4KiB_vs_gloo", median_ratio(rounds, 4096, "gloo"), ">=", 20),
+        ("comm.shm_from_1MiB_vs_gloo",
+         worst(lambda size: median_ratio(rounds, size, "gloo"), MIB), ">=", 6),
+        ("comm.shm_4KiB_to_4MiB_vs_best_of_openmpi_deepspeed", worst(against_best, 4096, 4 * MIB),
+         ">=", 0.97),
+        ("comm.shm_beyond_4MiB_vs_best_of_openmpi_deepspeed", worst(against_best, 4 * MIB + 1), ">", 1),
+        ("comm.shm_from_16MiB_vs_openmpi",
+         worst(lambda size: median_ratio(rounds, size, "openmpi"), 16 * MIB), ">=", 1.5),
+        ("comm.shm_25MiB_of_zero_copy_bound", worst(
+            lambda size: median_ratio(rounds, size, "bound"), 25 * MIB, 25 * MIB), ">=", 0.85),
+        ("comm.shm_256MiB_of_zero_copy_bound", worst(
+            lambda size: median_ratio(rounds, size, "bound"), 256 * MIB, 256 * MIB), ">=", 0.85),
+    ]
+    return [goal for goal in goals if goal[1] is not None]
+
+
+def print_table(rounds, sizes):
+    columns = ["registered", "plain", *PEERS]
+    print(f"\n{'bytes':>12}" + "".join(f"{name + ' us':>18}" for name in columns) +
+          f"{'busbw GB/s':>12}{'of bound':>10}" + "".join(f"{'x ' + p:>16}" for p in PEERS))
+    for size in sizes:
+        micros = {c: statistics.median(r[c][size] for r in rounds) for c in columns}
+        print(f"{size:12}" + "".join(f"{micros[c]:18.1f}" for c in columns) +
+              f"{size / micros['registered'] * 1e-3:12.2f}"
+              f"{median_ratio(rounds, size, 'bound'):10.0%}" +
+              "".join(f"{median_ratio(rounds, size, p):16.2f}" for p in PEERS))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--largest-mib", type=int, default=256)
+    parser.add_argument("--extensions", default=".deps/torch_extensions",
+                        help="where torch keeps DeepSpeed's compiled operation")
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+    args.extensions = os.path.abspath(args.extensions)
+    rounds = []
+    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
+        programs = Programs(args, folder)
+        for i in range(args.rounds):
+            times = {}
+            order = programs.all()
+            for program in order[i % len(order):] + order[:i % len(order)]:
+                times.update(program())
+            rounds.append(times)
+            print(f"round {i + 1}/{args.rounds}: 4 KiB in {times['registered'][4096]:.1f} us, "
+                  f"Gloo {times['gloo'][4096]:.1f} us", flush=True)
+        sizes = programs.sizes
+    print_table(rounds, sizes)
+    write_results(args.json, "comm", rounds=rounds, goals=print_goals(goals_of(rounds, sizes)))
+
+
+if __name__ == "__main__":
+    main()
