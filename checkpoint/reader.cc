@@ -144,19 +144,7 @@ absl::Status Checkpoint::ReadStateTensor(int rank, const TensorSpec& expected,
   return Read(Key(StatePath(rank, manifest_.world_size), expected.name), expected, into);
 }
 
-absl::Status Checkpoint::CheckSameLayout(int world_size, int zero_stage,
-                                         absl::string_view layout_hash) const {
-  if (manifest_.world_size != world_size) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        DisplayName(), " was saved by ", manifest_.world_size, " ranks and cannot be resumed by ",
-        world_size, ": start with ", manifest_.world_size, " ranks, or load its model/ alone"));
-  }
-  if (manifest_.state.zero_stage != zero_stage) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(DisplayName(), " was saved at ZeRO stage ", manifest_.state.zero_stage,
-                     ", this run has stage ", zero_stage, ": set zero_optimization.stage=",
-                     manifest_.state.zero_stage, ", or load its model/ alone"));
-  }
+absl::Status Checkpoint::CheckLayout(absl::string_view layout_hash) const {
   if (manifest_.state.layout_hash != layout_hash) {
     return absl::FailedPreconditionError(
         absl::StrCat(DisplayName(), " was saved with parameter layout ",

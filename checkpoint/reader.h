@@ -39,9 +39,9 @@ class Checkpoint {
   // `expected`; NotFound names the tensor.
   absl::Status ReadModelTensor(const TensorSpec& expected, absl::Span<std::byte> into);
 
-  // FailedPrecondition unless the checkpoint was written by `world_size` ranks with this ZeRO stage
-  // and layout: state/ is read back as it was written.
-  absl::Status CheckSameLayout(int world_size, int zero_stage, absl::string_view layout_hash) const;
+  // FailedPrecondition unless the checkpoint was written with this layout: state/ is of no use to
+  // another model.
+  absl::Status CheckLayout(absl::string_view layout_hash) const;
   std::vector<TensorEntry> StateTensors(int rank) const;
   // Reads a tensor of state/rank-R. REQUIRES: 0 <= rank < manifest().world_size.
   absl::Status ReadStateTensor(int rank, const TensorSpec& expected, absl::Span<std::byte> into);

@@ -1,7 +1,7 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <utility>
 
 #include "ATen/Functions.h"
@@ -64,9 +64,101 @@ std::vector<NamedTensor> ModelTensors(const EngineState& state) {
   return all;
 }
 
-checkpoint::NamedTensor FlatPart(const char* name, const at::Tensor& flat, FlatSlice slice) {
-  const at::Tensor part = flat.narrow(0, slice.begin, slice.end - slice.begin);
-  return {{name, DType::kFloat32, {slice.end - slice.begin}}, BytesOf(part)};
+// The moments by their names in a checkpoint.
+std::array<std::pair<const char*, at::Tensor>, 2> Moments(const EngineState& state) {
+  return {{{kExpAvg, state.exp_avg}, {kExpAvgSq, state.exp_avg_sq}}};
+}
+
+int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
+  int64_t elements = 0;
+  for (const plan::OwnedRange& range : ranges) {
+    elements += range.flat.elements();
+  }
+  return elements;
+}
+
+// What this rank stores of the moments: contiguous in its buffers.
+std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace place) {
+  if (state.shards != nullptr) {
+    return state.owned;
+  }
+  const plan::FlatRange slice = SliceOf(state.flat->layout().total_elements(), place);
+  return {{slice, slice.begin}};
+}
+
+Json RangesJson(absl::Span<const plan::OwnedRange> ranges) {
+  Json json = Json::array();
+  for (const plan::OwnedRange& range : ranges) {
+    json.push_back({range.flat.begin, range.flat.end});
+  }
+  return json;
+}
+
+// What rank `rank` of a checkpoint stored; `local` counts from the start of its tensors.
+absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpoint& from, int rank,
+                                                       int64_t total) {
+  const Json& record = from.manifest().rank_state.at(static_cast<size_t>(rank));
+  const auto ranges = record.find("ranges");
+  std::vector<plan::OwnedRange> result;
+  int64_t local = 0;
+  bool valid = ranges != record.end() && ranges->is_array();
+  for (size_t i = 0; valid && i < ranges->size(); ++i) {
+    const Json& range = (*ranges)[i];
+    valid = range.is_array() && range.size() == 2 && range[0].is_number_integer() &&
+            range[1].is_number_integer();
+    if (valid) {
+      const plan::FlatRange flat{range[0].get<int64_t>(), range[1].get<int64_t>()};
+      valid = 0 <= flat.begin && flat.begin <= flat.end && flat.end <= total;
+      result.push_back({flat, local});
+      local += flat.elements();
+    }
+  }
+  if (!valid) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: the record of rank %d holds no valid \"ranges\" of its moments",
+                        from.DisplayName(), rank));
+  }
+  return result;
+}
+
+// Copies what both have from `source`, laid out as `stored`, to `target`, laid out as `owned`.
+void CopyShared(const at::Tensor& source, absl::Span<const plan::OwnedRange> stored,
+                const at::Tensor& target, absl::Span<const plan::OwnedRange> owned) {
+  for (const plan::OwnedRange& from : stored) {
+    for (const plan::OwnedRange& to : owned) {
+      const plan::FlatRange both = plan::Intersect(from.flat, to.flat);
+      if (both.elements() > 0) {
+        target.narrow(0, to.local + both.begin - to.flat.begin, both.elements())
+            .copy_(source.narrow(0, from.local + both.begin - from.flat.begin, both.elements()));
+      }
+    }
+  }
+}
+
+bool Share(absl::Span<const plan::OwnedRange> a, absl::Span<const plan::OwnedRange> b) {
+  return std::any_of(a.begin(), a.end(), [&](const plan::OwnedRange& x) {
+    return std::any_of(b.begin(), b.end(), [&](const plan::OwnedRange& y) {
+      return plan::Intersect(x.flat, y.flat).elements() > 0;
+    });
+  });
+}
+
+absl::Status RestoreMoments(EngineState& state, checkpoint::Checkpoint& from) {
+  const int64_t total = state.flat->layout().total_elements();
+  for (int rank = 0; rank < from.manifest().world_size; ++rank) {
+    DT_ASSIGN_OR_RETURN(const auto stored, RangesOf(from, rank, total));
+    if (!Share(stored, state.owned)) {
+      continue;
+    }
+    const int64_t elements = ElementsOf(stored);
+    const at::Tensor read = at::empty({elements}, at::TensorOptions(at::kFloat));
+    for (const auto& [name, moment] : Moments(state)) {
+      DT_RETURN_IF_ERROR(
+          from.ReadStateTensor(rank, {name, DType::kFloat32, {elements}}, BytesOf(read)));
+      CopyShared(read, stored, moment, state.owned);
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::string LayoutHash(const EngineState& state) {
@@ -88,7 +180,7 @@ absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
 
 }  // namespace
 
-FlatSlice SliceOf(int64_t total_elements, RankPlace place) {
+plan::FlatRange SliceOf(int64_t total_elements, RankPlace place) {
   constexpr int64_t kAlign = plan::ParamLayout::kAlignElements;
   const int64_t blocks = (total_elements + kAlign - 1) / kAlign;
   const auto cut = [&](int64_t rank) {
@@ -124,9 +216,12 @@ EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place) {
           {{item.name, *dtype, contiguous.sizes().vec()}, BytesOf(contiguous)});
     }
   }
-  const FlatSlice slice = SliceOf(state.flat->layout().total_elements(), place);
-  snapshot.source.state.push_back(FlatPart(kExpAvg, state.exp_avg, slice));
-  snapshot.source.state.push_back(FlatPart(kExpAvgSq, state.exp_avg_sq, slice));
+  const std::vector<plan::OwnedRange> stored = StoredRanges(state, place);
+  const int64_t elements = ElementsOf(stored);
+  for (const auto& [name, moment] : Moments(state)) {
+    const at::Tensor part = moment.narrow(0, stored.empty() ? 0 : stored[0].local, elements);
+    snapshot.source.state.push_back({{name, DType::kFloat32, {elements}}, BytesOf(part)});
+  }
   const at::Tensor rng = CpuRngState();
   snapshot.keep.push_back(rng);
   snapshot.source.state.push_back({{kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)});
@@ -134,13 +229,13 @@ EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place) {
     snapshot.source.model_files.emplace_back("config.json",
                                              DumpJson(state.options.model_config, 2) + "\n");
   }
-  snapshot.source.job.zero_stage = 0;
+  snapshot.source.job.zero_stage = state.zero_stage;
   snapshot.source.job.layout_hash = LayoutHash(state);
   snapshot.source.job.engine = {{"step", state.step},
                                 {"updates", state.updates},
                                 {"skipped", state.skipped},
                                 {"total_elements", state.flat->layout().total_elements()}};
-  snapshot.source.rank = {{"slice", {slice.begin, slice.end}}};
+  snapshot.source.rank = {{"ranges", RangesJson(stored)}};
   return snapshot;
 }
 
@@ -148,22 +243,9 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
                              std::string& note) {
   const at::NoGradGuard no_grad;
   const checkpoint::Manifest& manifest = from.manifest();
-  if (manifest.state.layout_hash != LayoutHash(state)) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "checkpoint %s is of another model: its parameter layout is %s, this program's is %s",
-        from.DisplayName(), manifest.state.layout_hash, LayoutHash(state)));
-  }
+  DT_RETURN_IF_ERROR(from.CheckLayout(LayoutHash(state)));
   DT_RETURN_IF_ERROR(RestoreModel(state, from));
-  const int64_t total = state.flat->layout().total_elements();
-  for (int rank = 0; rank < manifest.world_size; ++rank) {
-    const FlatSlice slice = SliceOf(total, {rank, manifest.world_size});
-    for (const auto& [name, flat] :
-         {std::pair(kExpAvg, state.exp_avg), std::pair(kExpAvgSq, state.exp_avg_sq)}) {
-      const checkpoint::NamedTensor part = FlatPart(name, flat, slice);
-      const at::Tensor target = flat.narrow(0, slice.begin, slice.end - slice.begin);
-      DT_RETURN_IF_ERROR(from.ReadStateTensor(rank, part.spec, BytesOf(target)));
-    }
-  }
+  DT_RETURN_IF_ERROR(RestoreMoments(state, from));
   if (manifest.world_size == place.world_size) {
     const at::Tensor rng = CpuRngState();
     DT_RETURN_IF_ERROR(

@@ -1,9 +1,10 @@
 // An engine's state as the tensors of a checkpoint, and back.
 //
 // model/ holds whole tensors under public names, each given by one rank (cut by bytes, in
-// registration order). state/ holds this rank's equal slice of the flat moments and its RNG: at
-// stage 0 every rank could write all of them; a slice each stores them once. Weights in fp32 are
-// their own master and are not stored twice.
+// registration order). state/ holds this rank's part of the flat moments and its RNG: what it owns
+// at ZeRO stages 1 and 2, an equal slice at stage 0, where every rank has all of them. The rank's
+// record says which ranges of the layout they are, so any world size and stage reads them. Weights
+// in fp32 are their own master and are not stored twice.
 #pragma once
 
 #include <string>
@@ -23,12 +24,8 @@ struct RankPlace {
   int world_size = 1;
 };
 
-// The part of the flat buffers that `place` stores: [begin, end) elements. Pure.
-struct FlatSlice {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-FlatSlice SliceOf(int64_t total_elements, RankPlace place);
+// The part of the moments that `place` stores when every rank has all `total_elements`. Pure.
+plan::FlatRange SliceOf(int64_t total_elements, RankPlace place);
 
 // Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
 // the start, not at the first restore.
@@ -43,8 +40,8 @@ struct EngineSnapshot {
 EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place);
 
 // Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
-// model. Another world size is fine: slices are read from whoever wrote them; the RNG is then not
-// restored and `note` says so.
+// model. Another world size or stage is fine: ranges are read from whoever wrote them; the RNG is
+// then not restored and `note` says so.
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
                              std::string& note);
 

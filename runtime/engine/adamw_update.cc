@@ -18,24 +18,37 @@ std::vector<DecayRange> DecayRanges(const plan::ParamLayout& layout,
   return ranges;
 }
 
-void AdamWUpdate(EngineState& state, const std::vector<DecayRange>& ranges,
-                 const OptimizerConfig& optimizer, double learning_rate, double gradient_scale,
-                 int64_t update, ParallelFor parallel_for) {
+std::vector<UpdatePiece> UpdatePieces(const std::vector<DecayRange>& ranges,
+                                      const plan::OwnedRange& owned) {
+  std::vector<UpdatePiece> pieces;
+  for (const DecayRange& range : ranges) {
+    const plan::FlatRange piece = plan::Intersect({range.begin, range.end}, owned.flat);
+    if (piece.elements() > 0) {
+      pieces.push_back({piece.begin, owned.local + piece.begin - owned.flat.begin, piece.elements(),
+                        range.weight_decay});
+    }
+  }
+  return pieces;
+}
+
+void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
+                 const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,
+                 double learning_rate, double gradient_scale, int64_t update,
+                 ParallelFor parallel_for) {
   float* const values = state.flat->values().mutable_data_ptr<float>();
-  const float* const gradients = state.flat->gradients().const_data_ptr<float>();
   float* const exp_avg = state.exp_avg.mutable_data_ptr<float>();
   float* const exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
-  for (const DecayRange& range : ranges) {
+  for (const UpdatePiece& piece : pieces) {
     const kernels::AdamWOptions options{.lr = learning_rate,
                                         .beta1 = optimizer.beta1,
                                         .beta2 = optimizer.beta2,
                                         .eps = optimizer.eps,
-                                        .weight_decay = range.weight_decay,
+                                        .weight_decay = piece.weight_decay,
                                         .grad_scale = gradient_scale,
                                         .step = update};
-    kernels::AdamWCpu(range.end - range.begin, values + range.begin, gradients + range.begin,
-                      exp_avg + range.begin, exp_avg_sq + range.begin, nullptr, options,
-                      parallel_for);
+    const float* const from = gradient.data + (gradient.by_shard ? piece.local : piece.flat);
+    kernels::AdamWCpu(piece.elements, values + piece.flat, from, exp_avg + piece.local,
+                      exp_avg_sq + piece.local, nullptr, options, parallel_for);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "base/parallel_for.h"
 #include "dtrain/config.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/engine/gradient_sync.h"
 
 namespace dtrain {
 
@@ -20,10 +21,24 @@ struct DecayRange {
 std::vector<DecayRange> DecayRanges(const plan::ParamLayout& layout,
                                     const OptimizerConfig& optimizer);
 
-// Updates weights and moments from the reduced gradient times `gradient_scale`. `update` counts
-// from 1.
-void AdamWUpdate(EngineState& state, const std::vector<DecayRange>& ranges,
-                 const OptimizerConfig& optimizer, double learning_rate, double gradient_scale,
-                 int64_t update, ParallelFor parallel_for);
+// Elements with one weight decay: `elements` from `flat` on in the values, from `local` on in the
+// moments of the rank that owns them.
+struct UpdatePiece {
+  int64_t flat = 0;
+  int64_t local = 0;
+  int64_t elements = 0;
+  double weight_decay = 0;
+};
+
+// The pieces of one owned range. Pure.
+std::vector<UpdatePiece> UpdatePieces(const std::vector<DecayRange>& ranges,
+                                      const plan::OwnedRange& owned);
+
+// Updates weights and moments of the pieces from the reduced gradient times `gradient_scale`.
+// `update` counts from 1.
+void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
+                 const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,
+                 double learning_rate, double gradient_scale, int64_t update,
+                 ParallelFor parallel_for);
 
 }  // namespace dtrain

@@ -22,6 +22,9 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     verdict.count += vote.count;
     verdict.samples += vote.samples;
     verdict.finite = verdict.finite && std::isfinite(vote.sum_of_squares);
+    if (vote.of_shard != 0 || rank == 0) {
+      verdict.sum_of_squares += vote.sum_of_squares;
+    }
     if (verdict.stop_signal == 0) {
       verdict.stop_signal = vote.stop_signal;
     }

@@ -17,9 +17,11 @@ struct StepVote {
   int64_t samples = 0;        // Of this rank's micro-batches, for rates.
   int64_t step = 0;           // Steps finished before this one.
   uint64_t epoch = 0;         // Of the group.
-  double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank.
+  double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank, unless of_shard.
   int32_t stop_signal = 0;
-  int32_t failed = 0;  // This rank's step failed before the update.
+  int32_t failed = 0;    // This rank's step failed before the update.
+  int32_t of_shard = 0;  // sum_of_squares is of this rank's shard alone.
+  int32_t unused = 0;    // The bytes of a vote are all its own.
 };
 
 struct StepVerdict {
@@ -29,6 +31,7 @@ struct StepVerdict {
   int stop_signal = 0;  // The first rank's that has one.
   bool failed = false;  // Some rank's step failed: nobody updates.
   int failed_rank = -1;
+  double sum_of_squares = 0;
   bool finite = true;  // The gradient is finite.
 };
 

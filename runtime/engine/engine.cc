@@ -23,6 +23,10 @@
 #include "runtime/engine/torch_pool.h"
 #include "runtime/engine/transaction.h"
 #include "runtime/plan/lr_schedule.h"
+#include "runtime/plan/shard_plan.h"
+#include "runtime/shard/parameter_gather.h"
+#include "runtime/shard/partitioned_gradients.h"
+#include "runtime/shard/sharded_gradients.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -38,6 +42,15 @@ int64_t BucketElements(const Config& config, int64_t total) {
   const int64_t wanted = std::max(kMinBucketElements, total / kBucketsWanted);
   return config.overlap_comm() ? std::min(config.reduce_bucket_elements(), wanted)
                                : config.reduce_bucket_elements();
+}
+
+FlatOptions FlatOptionsOf(int stage, int world_size) {
+  if (stage == 0) {
+    return {};
+  }
+  return {.pad_to_multiple = world_size * plan::ParamLayout::kAlignElements,
+          .with_gradients = stage == 1,
+          .values_symmetric = true};
 }
 
 absl::Status FromException(const char* where, const std::exception& error) {
@@ -73,8 +86,10 @@ struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
   EngineState state;
-  std::unique_ptr<GradientReducer> reducer;
-  std::vector<DecayRange> decay_ranges;
+  std::unique_ptr<GradientSync> reducer;
+  std::unique_ptr<ParameterGather> gather;  // Null at stage 0.
+  // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
+  std::vector<std::vector<UpdatePiece>> update_pieces;
   StepReport report;  // Of the step under way.
   double loss_sum = 0;
   int64_t count = 0;
@@ -105,8 +120,9 @@ struct Engine::Impl {
     step_start_nanos = 0;
   }
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
-  absl::StatusOr<StepVerdict> Vote(double sum_of_squares, bool failed);
-  void Apply(const StepVerdict& verdict, double sum_of_squares);
+  absl::Status CreateSync();
+  absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
+  absl::Status Apply(const StepVerdict& verdict);
   StepReport Finish(const StepVerdict& verdict);
   void FailTogether();
   // Time to the first step is a number of its own: it is what a start costs.
@@ -128,22 +144,58 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   auto impl = std::make_unique<Impl>(job, model);
   EngineState& state = impl->state;
   state.options = std::move(options);
-  DT_ASSIGN_OR_RETURN(state.flat, FlatParameters::Create(model));
+  const int stage = job.config().zero_stage();
+  state.zero_stage = stage;
+  DT_ASSIGN_OR_RETURN(state.flat,
+                      FlatParameters::Create(model, FlatOptionsOf(stage, job.world_size())));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
   DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
-  const int64_t elements = state.flat->layout().total_elements();
-  state.exp_avg = at::zeros({elements}, at::TensorOptions(at::kFloat));
-  state.exp_avg_sq = at::zeros({elements}, at::TensorOptions(at::kFloat));
   if (state.options.flops_per_sample == 0) {
     state.options.flops_per_sample =
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
   }
-  impl->decay_ranges = DecayRanges(state.flat->layout(), job.config().optimizer());
-  DT_ASSIGN_OR_RETURN(impl->reducer, GradientReducer::Create(
-                                         job.group(), *state.flat,
-                                         {.bucket_elements = BucketElements(job.config(), elements),
-                                          .wire_bf16 = job.config().comm_wire_dtype() == "bf16"}));
+  DT_RETURN_IF_ERROR(impl->CreateSync());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+// What the ZeRO stage decides: who owns which moments, and how gradients and values travel.
+absl::Status Engine::Impl::CreateSync() {
+  const Config& config = job.config();
+  const plan::ParamLayout& layout = state.flat->layout();
+  const int64_t total = layout.total_elements();
+  const int64_t bucket_elements = BucketElements(config, total);
+  const bool wire_bf16 = config.comm_wire_dtype() == "bf16";
+  const std::vector<DecayRange> decay = DecayRanges(layout, config.optimizer());
+  int64_t moments = total;
+  if (config.zero_stage() == 0) {
+    state.owned = {{{0, total}, 0}};
+    update_pieces = {UpdatePieces(decay, state.owned[0])};
+    DT_ASSIGN_OR_RETURN(reducer, GradientReducer::Create(
+                                     job.group(), *state.flat,
+                                     {.bucket_elements = bucket_elements, .wire_bf16 = wire_bf16}));
+  } else {
+    DT_ASSIGN_OR_RETURN(
+        plan::ShardPlan shards,
+        plan::ShardPlan::Create(layout, {.bucket_elements = bucket_elements}, job.world_size()));
+    state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));
+    state.owned = state.shards->owned(job.rank());
+    for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
+      const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
+      update_pieces.push_back(UpdatePieces(decay, part));
+    }
+    moments = state.shards->shard_elements();
+    DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), *state.flat, *state.shards));
+    if (config.zero_stage() == 1) {
+      DT_ASSIGN_OR_RETURN(
+          reducer, ShardedGradients::Create(job.group(), *state.flat, *state.shards, wire_bf16));
+    } else {
+      DT_ASSIGN_OR_RETURN(reducer, PartitionedGradients::Create(job.group(), *state.flat,
+                                                                *state.shards, wire_bf16));
+    }
+  }
+  state.exp_avg = at::zeros({moments}, at::TensorOptions(at::kFloat));
+  state.exp_avg_sq = at::zeros({moments}, at::TensorOptions(at::kFloat));
+  return absl::OkStatus();
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -197,36 +249,43 @@ absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
   return impl_->Backward(loss, options);
 }
 
-absl::StatusOr<StepVerdict> Engine::Impl::Vote(double sum_of_squares, bool failed) {
+absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, bool failed) {
   StepVote vote;
   vote.loss_sum = loss_sum;
   vote.count = count;
   vote.samples = samples;
   vote.step = state.step;
   vote.epoch = job.group().epoch();
-  vote.sum_of_squares = sum_of_squares;
+  vote.sum_of_squares = squares.sum;
+  vote.of_shard = squares.of_shard ? 1 : 0;
   vote.stop_signal = job.stop_signal();
   vote.failed = failed ? 1 : 0;
   return Agree(job.group(), vote);
 }
 
-void Engine::Impl::Apply(const StepVerdict& verdict, double sum_of_squares) {
+absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   const Config& config = job.config();
   const double inverse_count = verdict.count > 0 ? 1.0 / static_cast<double>(verdict.count) : 0.0;
-  report.grad_norm = std::sqrt(sum_of_squares) * inverse_count;
+  report.grad_norm = std::sqrt(verdict.sum_of_squares) * inverse_count;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
   if (!verdict.finite) {
     report.skipped = true;
     ++state.skipped;
-    return;
+    return absl::OkStatus();
   }
   double scale = inverse_count;
   if (const double limit = config.gradient_clipping(); limit > 0 && report.grad_norm > limit) {
     scale *= limit / (report.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_'s formula.
   }
-  AdamWUpdate(state, decay_ranges, config.optimizer(), report.learning_rate, scale,
-              state.updates + 1, TorchParallelFor);
+  for (size_t i = 0; i < update_pieces.size(); ++i) {
+    AdamWUpdate(state, reducer->reduced(), update_pieces[i], config.optimizer(),
+                report.learning_rate, scale, state.updates + 1, TorchParallelFor);
+    if (gather != nullptr) {
+      gather->Start(static_cast<int>(i));
+    }
+  }
   ++state.updates;
+  return gather != nullptr ? gather->Wait() : absl::OkStatus();
 }
 
 StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
@@ -250,12 +309,11 @@ absl::StatusOr<StepReport> Engine::Update() {
         "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
   }
   const auto work = [&]() -> absl::StatusOr<StepReport> {
-    double sum_of_squares = 0;
     std::optional<StepVerdict> verdict;
     {
       const ScopedSeconds time(impl.report.exposed_comm_s);
-      DT_ASSIGN_OR_RETURN(sum_of_squares, impl.reducer->Wait());
-      DT_ASSIGN_OR_RETURN(verdict, impl.Vote(sum_of_squares, false));
+      DT_ASSIGN_OR_RETURN(const GradientSquares squares, impl.reducer->Wait());
+      DT_ASSIGN_OR_RETURN(verdict, impl.Vote(squares, false));
     }
     if (verdict->failed) {
       impl.Abandon();
@@ -264,7 +322,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     }
     {
       const ScopedSeconds time(impl.report.update_s);
-      impl.Apply(*verdict, sum_of_squares);
+      DT_RETURN_IF_ERROR(impl.Apply(*verdict));
     }
     if (verdict->stop_signal != 0) {
       impl.job.AgreeToStop(verdict->stop_signal);

@@ -3,19 +3,25 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/shard_plan.h"
 
 namespace dtrain {
 
 class EngineState {
  public:
   std::unique_ptr<FlatParameters> flat;
-  at::Tensor exp_avg;     // First moment, [flat->layout().total_elements()] fp32.
+  std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 and 2; null at stage 0.
+  // What of the layout the moments here are of, in their order: all of it at stage 0.
+  std::vector<plan::OwnedRange> owned;
+  at::Tensor exp_avg;     // First moment, fp32: [total elements] or [shard elements].
   at::Tensor exp_avg_sq;  // Second moment, the same shape.
-  int64_t step = 0;       // Steps finished.
+  int zero_stage = 0;
+  int64_t step = 0;  // Steps finished.
   int64_t updates =
       0;  // Steps that changed weights: skipped ones do not count for bias correction.
   int64_t skipped = 0;

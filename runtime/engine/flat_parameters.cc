@@ -1,5 +1,6 @@
 #include "runtime/engine/flat_parameters.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -32,7 +33,8 @@ at::Tensor TensorOver(const std::shared_ptr<comm::SymmetricBuffer>& owner, int64
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Create(torch::nn::Module& module) {
+absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Create(torch::nn::Module& module,
+                                                                       const FlatOptions& options) {
   std::vector<NamedTensor> trainable;
   std::vector<plan::ParamSpec> specs;
   std::vector<NamedTensor> frozen;
@@ -62,17 +64,29 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Create(torch::nn
       flat->module_buffers_.push_back({item.key(), item.value()});
     }
   }
-  DT_RETURN_IF_ERROR(flat->MoveIn(trainable));
+  DT_RETURN_IF_ERROR(flat->Allocate(options));
+  flat->MoveIn(trainable);
   return flat;
 }
 
-absl::Status FlatParameters::MoveIn(const std::vector<NamedTensor>& trainable) {
-  const int64_t elements = layout_.total_elements();
-  DT_ASSIGN_OR_RETURN(gradient_memory_,
-                      comm::SymmetricBuffer::Create(static_cast<size_t>(elements) * sizeof(float),
-                                                    "dtrain-gradients"));
-  gradients_ = TensorOver(gradient_memory_, elements);
-  values_ = at::zeros({elements}, at::TensorOptions(at::kFloat));
+absl::Status FlatParameters::Allocate(const FlatOptions& options) {
+  const int64_t pad = options.pad_to_multiple;
+  const int64_t elements = std::max(pad, (layout_.total_elements() + pad - 1) / pad * pad);
+  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+  if (options.with_gradients) {
+    DT_ASSIGN_OR_RETURN(gradient_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-gradients"));
+    gradients_ = TensorOver(gradient_memory_, elements);
+  }
+  if (options.values_symmetric) {
+    DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values"));
+    values_ = TensorOver(value_memory_, elements);
+  } else {
+    values_ = at::zeros({elements}, at::TensorOptions(at::kFloat));
+  }
+  return absl::OkStatus();
+}
+
+void FlatParameters::MoveIn(const std::vector<NamedTensor>& trainable) {
   const at::NoGradGuard no_grad;
   for (const plan::LayoutEntry& entry : layout_.entries()) {
     at::Tensor parameter = trainable[static_cast<size_t>(entry.registration_index)].tensor;
@@ -80,9 +94,11 @@ absl::Status FlatParameters::MoveIn(const std::vector<NamedTensor>& trainable) {
     view.copy_(parameter);
     parameter.set_data(view);
     parameters_.push_back(parameter);
-    gradient_views_.push_back(gradients_.narrow(0, entry.offset, entry.elements).view(entry.shape));
+    if (gradients_.defined()) {
+      gradient_views_.push_back(
+          gradients_.narrow(0, entry.offset, entry.elements).view(entry.shape));
+    }
   }
-  return absl::OkStatus();
 }
 
 }  // namespace dtrain

@@ -7,32 +7,15 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "torch/csrc/autograd/function_hook.h"
-#include "torch/csrc/autograd/variable.h"
 
 namespace dtrain {
-
-// Runs after autograd has accumulated into a parameter's .grad.
-class GradientReducer::Hook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  Hook(GradientReducer* reducer, size_t index) : reducer_(reducer), index_(index) {}
-  void operator()(const torch::autograd::Variable& /*parameter*/) override {
-    reducer_->OnGradient(index_);
-  }
-
- private:
-  GradientReducer* reducer_;
-  size_t index_;
-};
 
 GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options)
     : group_(group), flat_(flat), options_(options) {}
 
 GradientReducer::~GradientReducer() {
+  hooks_.reset();
   Drain();
-  for (const at::Tensor& parameter : flat_.parameters()) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
-  }
 }
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::Group& group,
@@ -48,10 +31,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::G
       plan::BucketPlan::Create(flat.layout(), {.bucket_elements = options.bucket_elements}));
   reducer->UsePlan(plan);
   DT_ASSIGN_OR_RETURN(reducer->registration_, group.Register(flat.gradient_memory()));
-  for (size_t i = 0; i < count; ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(flat.parameters()[i],
-                                                   std::make_unique<Hook>(reducer.get(), i));
-  }
+  reducer->hooks_ = std::make_unique<GradientHooks>(flat, *reducer);
   return reducer;
 }
 
@@ -88,10 +68,8 @@ void GradientReducer::OnGradient(size_t index) {
   if (filled_[index] == 0) {
     at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
     const at::Tensor& view = flat_.gradient_views()[index];
-    if (gradient.layout() != at::kStrided) {
-      status_ = absl::UnimplementedError(absl::StrFormat(
-          "the gradient of %s is sparse; allowed: dense (for an embedding, sparse=false)",
-          flat_.layout().entries()[index].name));
+    if (const absl::Status dense = CheckDense(flat_, index, gradient); !dense.ok()) {
+      status_ = dense;
       return;
     }
     if (gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
@@ -156,7 +134,7 @@ absl::Status GradientReducer::FinishBackward() {
   return status_;
 }
 
-absl::StatusOr<double> GradientReducer::Wait() {
+absl::StatusOr<GradientSquares> GradientReducer::Wait() {
   double sum_of_squares = 0;
   absl::Status first_error = status_;
   for (const BucketState& state : buckets_) {  // All of them: buffers stay in use until done.
@@ -165,7 +143,7 @@ absl::StatusOr<double> GradientReducer::Wait() {
     sum_of_squares += state.sum_of_squares;
   }
   DT_RETURN_IF_ERROR(first_error);
-  return sum_of_squares;
+  return GradientSquares{.sum = sum_of_squares};
 }
 
 // Reductions under way use the buckets' memory; after an abort they end at once.
@@ -188,21 +166,9 @@ void GradientReducer::Release() {
   status_ = absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int>> GradientReducer::RankZeroOrder() {
-  // Unused parameters are missing from the order; -1 marks the end, so that the size is fixed.
-  std::vector<int> order = readiness_order_;
-  order.resize(flat_.parameters().size(), -1);
-  const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
-  DT_ASSIGN_OR_RETURN(
-      const comm::Work work,
-      group_.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
-  DT_RETURN_IF_ERROR(work.Wait());
-  order.erase(std::find(order.begin(), order.end(), -1), order.end());
-  return order;
-}
-
 absl::Status GradientReducer::AdoptReadinessOrder() {
-  DT_ASSIGN_OR_RETURN(const std::vector<int> order, RankZeroOrder());
+  DT_ASSIGN_OR_RETURN(const std::vector<int> order,
+                      RankZeroOrder(group_, readiness_order_, flat_.parameters().size()));
   DT_ASSIGN_OR_RETURN(const auto plan,
                       plan::BucketPlan::Create(
                           flat_.layout(), {.bucket_elements = options_.bucket_elements}, order));

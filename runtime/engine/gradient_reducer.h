@@ -1,11 +1,10 @@
-// Gradient buckets: filled by backward, reduced by the comm thread meanwhile.
+// Gradient buckets of ZeRO stage 0: filled by backward, all-reduced by the comm thread meanwhile.
 //
 // A bucket is a contiguous range of the flat gradient buffer. A hook on each parameter copies its
 // first fresh gradient of a step into the bucket (12 bytes of traffic a parameter, against 20 for
 // adding into a zeroed view) and sets .grad to the view; later micro-batches accumulate in place.
 // During the last micro-batch a full bucket is launched as soon as those before it are, so that
-// every rank launches in the same order. Driven by one thread: hooks of CPU tensors run in the
-// thread that calls backward.
+// every rank launches in the same order.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
+#include "runtime/engine/gradient_sync.h"
 #include "runtime/plan/bucket_plan.h"
 
 namespace dtrain {
@@ -25,34 +24,30 @@ struct ReducerOptions {
   bool wire_bf16 = false;  // comm.wire_dtype: half the traffic, sums in fp32.
 };
 
-class GradientReducer {
+class GradientReducer final : public GradientSync {
  public:
   // Installs the hooks. REQUIRES: `group` and `flat` outlive this object.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(comm::Group& group,
                                                                  FlatParameters& flat,
                                                                  ReducerOptions options);
-  ~GradientReducer();
+  ~GradientReducer() override;
 
-  // Before each backward; `last` starts the reductions.
-  void BeginMicroBatch(bool last);
-  // After the last backward: zeroes what no gradient reached and launches the rest.
-  absl::Status FinishBackward();
-  // Waits for every bucket and gives the sum of squares of the reduced (summed, not averaged)
-  // gradient. Afterwards the buckets are empty again and .grad of every parameter is undefined once
-  // Release is called.
-  absl::StatusOr<double> Wait();
-  // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.
-  void Release();
-
-  // Collective; after the first step: takes rank 0's order of readiness for bucket boundaries.
-  absl::Status AdoptReadinessOrder();
-  bool order_adopted() const { return order_adopted_; }
-  // First error inside a hook (a sparse gradient, a collective that could not start).
-  const absl::Status& status() const { return status_; }
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(bool last) override;
+  // Zeroes what no gradient reached and launches the rest.
+  absl::Status FinishBackward() override;
+  absl::StatusOr<GradientSquares> Wait() override;
+  ReducedGradient reduced() const override {
+    return {flat_.gradients().const_data_ptr<float>(), false};
+  }
+  void Release() override;
+  // For bucket boundaries.
+  absl::Status AdoptReadinessOrder() override;
+  bool order_adopted() const override { return order_adopted_; }
+  const absl::Status& status() const override { return status_; }
   size_t bucket_count() const { return buckets_.size(); }
 
  private:
-  class Hook;
   struct BucketState {
     plan::Bucket bucket;
     int pending = 0;
@@ -63,16 +58,15 @@ class GradientReducer {
 
   GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options);
   void UsePlan(const plan::BucketPlan& plan);
-  void OnGradient(size_t index);
   void LaunchReady();
   void Drain();
   void Launch(BucketState& state);
-  absl::StatusOr<std::vector<int>> RankZeroOrder();
 
   comm::Group& group_;
   FlatParameters& flat_;
   const ReducerOptions options_;
   std::unique_ptr<comm::Registration> registration_;
+  std::unique_ptr<GradientHooks> hooks_;
   std::vector<BucketState> buckets_;  // In launch order.
   std::vector<uint32_t> bucket_of_;   // By parameter.
   std::vector<uint8_t> filled_;       // By parameter: the view holds this step's gradient.

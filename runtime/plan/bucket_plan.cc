@@ -5,34 +5,10 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/plan/readiness.h"
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain::plan {
-namespace {
-
-// Position of each entry in the readiness order; entries left out follow in layout order.
-absl::StatusOr<std::vector<int>> Positions(size_t entries, absl::Span<const int> readiness) {
-  std::vector<int> position(entries, -1);
-  int next = 0;
-  for (const int entry : readiness) {
-    if (entry < 0 || static_cast<size_t>(entry) >= entries) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "readiness order names entry %d; the layout has %d entries", entry, entries));
-    }
-    if (position[static_cast<size_t>(entry)] >= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("readiness order names entry %d twice", entry));
-    }
-    position[static_cast<size_t>(entry)] = next++;
-  }
-  for (int& p : position) {
-    p = p >= 0 ? p : next++;
-  }
-  return position;
-}
-
-}  // namespace
-
 absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
                                               const BucketOptions& options,
                                               absl::Span<const int> readiness) {
@@ -43,7 +19,7 @@ absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
   }
   const std::vector<LayoutEntry>& entries = layout.entries();
   const size_t count = entries.size();
-  DT_ASSIGN_OR_RETURN(const std::vector<int> position, Positions(count, readiness));
+  DT_ASSIGN_OR_RETURN(const std::vector<int> position, ReadinessPositions(count, readiness));
   const int64_t small = std::min(options.first_bucket_elements, options.bucket_elements);
   const auto end_of = [&](size_t entry) {
     return entry + 1 < count ? entries[entry + 1].offset : layout.total_elements();

@@ -122,8 +122,9 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.use_node_local_storage", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
      0, "Every rank must see checkpoint.dir."},
     // Gradient reduction and ZeRO (sizes in elements).
-    {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kRefused, "[0]", 0,
-     "Stages 1 to 3 are not built yet: set 0."},
+    {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kRefused, "[0, 1, 2]", 0,
+     "What ranks share out: 0 nothing, 1 the optimizer's moments, 2 gradients too. Stage 3 "
+     "(weights too) is not built yet: set 2."},
     {"zero_optimization.reduce_bucket_size", KeyType::kInteger, "6553600", "[1, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
      "Elements reduced in one call. Default: 25 MiB of fp32, so that reduction overlaps backward "

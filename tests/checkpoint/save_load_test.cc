@@ -128,18 +128,14 @@ TEST_F(SaveLoadTest, StateIsItsOwnersAloneAndTheModelEveryones) {
   EXPECT_EQ(info.st_mode & 0077U, 0044U);
 }
 
-TEST_F(SaveLoadTest, AnotherWorldSizeReadsTheModelButNotTheState) {
+TEST_F(SaveLoadTest, AnotherWorldSizeReadsModelAndStateAndAnotherLayoutIsRefused) {
   SaveOnRanks(*storage_, OptionsFor(Begin(2)), 2, 3);
   auto latest = FindLatest(*storage_);
   ASSERT_TRUE(latest.ok());
-  const absl::Status status = (*latest)->CheckSameLayout(4, 1, "0123456789abcdef");
+  EXPECT_TRUE((*latest)->CheckLayout("0123456789abcdef").ok());
+  const absl::Status status = (*latest)->CheckLayout("other");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was saved by 2 ranks and cannot be resumed by 4"));
-  EXPECT_THAT(std::string((*latest)->CheckSameLayout(2, 0, "0123456789abcdef").message()),
-              HasSubstr("ZeRO stage 1"));
-  EXPECT_THAT(std::string((*latest)->CheckSameLayout(2, 1, "other").message()),
-              HasSubstr("parameter layout"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parameter layout"));
   std::vector<std::byte> bias(128);
   EXPECT_TRUE((*latest)
                   ->ReadModelTensor({"layers.1.bias", DType::kFloat32, {32}}, absl::MakeSpan(bias))

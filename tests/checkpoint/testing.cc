@@ -60,7 +60,7 @@ void FakeState::Add(std::vector<NamedTensor>& list, const std::string& name, DTy
 }
 
 absl::Status FakeState::Compare(Checkpoint& checkpoint) const {
-  DT_RETURN_IF_ERROR(checkpoint.CheckSameLayout(world_size_, 1, "0123456789abcdef"));
+  DT_RETURN_IF_ERROR(checkpoint.CheckLayout("0123456789abcdef"));
   const auto compare = [](const NamedTensor& tensor, auto read) -> absl::Status {
     std::vector<std::byte> got(tensor.bytes.size(), std::byte{0x5a});
     DT_RETURN_IF_ERROR(read(tensor.spec, absl::MakeSpan(got)));

@@ -47,6 +47,32 @@ class Equivalence(EndToEnd):
         changed = self.losses(self.train(1, "changed", ["train_steps=10"]))
         self.assert_close(changed, straight, 1e-5)
 
+    def test_every_zero_stage_trains_as_stage_zero_does(self):
+        sets = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
+        for ranks in (2, 3):
+            plain = self.losses(self.train(ranks, f"stage0-{ranks}", sets))
+            for stage in (1, 2):
+                sharded = self.train(ranks, f"stage{stage}-{ranks}",
+                                     [*sets, f"zero_optimization.stage={stage}"])
+                self.assert_close(self.losses(sharded), plain, 1e-5)
+
+    def test_a_run_goes_on_at_another_stage_with_another_number_of_ranks(self):
+        sets = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
+        straight = self.losses(self.train(2, "one-stage", sets))
+        ways = [(2, 1, 3), (3, 2, 6), (1, 0, 8), (2, 2, 10)]
+        for ranks, stage, until in ways:
+            self.train(ranks, "stages", [*sets, f"zero_optimization.stage={stage}",
+                                         f"train_steps={until}"])
+        self.assert_close(self.losses(f"{self.folder}/stages"), straight, 1e-5)
+
+    def test_resume_at_stage_two_is_no_interruption_to_the_bit(self):
+        sets = ["zero_optimization.stage=2", "train_micro_batch_size_per_gpu=2"]
+        straight = self.train(2, "straight-2", [*sets, "train_steps=12"])
+        self.train(2, "resumed-2", [*sets, "train_steps=5"])
+        resumed = self.train(2, "resumed-2", [*sets, "train_steps=12"])
+        self.assertEqual(self.losses(straight), self.losses(resumed))
+        self.assertEqual(self.model_files(straight), self.model_files(resumed))
+
     def test_fifty_steps_equal_torch_ddp(self):
         # lr = 0 and no decay: the weights of the first checkpoint are the initial ones.
         initial = self.train(2, "initial", ["train_steps=1", "optimizer.params.lr=0",

@@ -33,6 +33,20 @@ TEST(AgreementTest, NobodyUpdatesWhenOneFailedOrIsNotFinite) {
   EXPECT_FALSE(Decide(votes)->finite);
 }
 
+TEST(AgreementTest, SquaresOfShardsAreSummedAndThoseOfEverythingAreNot) {
+  std::vector<StepVote> votes(3);
+  for (StepVote& vote : votes) {
+    vote.sum_of_squares = 2;
+  }
+  EXPECT_EQ(Decide(votes)->sum_of_squares, 2);
+  for (StepVote& vote : votes) {
+    vote.of_shard = 1;
+  }
+  EXPECT_EQ(Decide(votes)->sum_of_squares, 6);
+  votes[2].sum_of_squares = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(Decide(votes)->finite);
+}
+
 TEST(AgreementTest, RanksAtDifferentStepsOrEpochsAreAnError) {
   std::vector<StepVote> votes(2);
   votes[1].step = 4;

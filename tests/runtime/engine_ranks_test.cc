@@ -6,6 +6,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
@@ -44,26 +45,52 @@ at::Tensor Rows(int64_t step, int64_t begin, int64_t end) {
   return rows;
 }
 
-// Six steps on 12 rows a step, split evenly over the ranks; the losses, then a checksum of weights.
-absl::Status Train(RankContext& context, std::vector<double>& losses) {
+struct Way {
+  int stage = 0;
+  int accumulation = 1;
+};
+
+std::vector<std::string> Overrides(const Way& way) {
+  return {"train_micro_batch_size_per_gpu=1",
+          absl::StrCat("gradient_accumulation_steps=", way.accumulation),
+          absl::StrCat("zero_optimization.stage=", way.stage),
+          "zero_optimization.reduce_bucket_size=40"};
+}
+
+// What the stage promises about memory.
+absl::Status CheckShares(Engine& engine, const Way& way, int size) {
+  EngineState& state = engine.state();
+  const int64_t total = state.flat->layout().total_elements();
+  const int64_t largest = way.stage == 0 ? total : total / size + plan::ParamLayout::kAlignElements;
+  if (state.exp_avg.numel() > largest || state.exp_avg_sq.numel() > largest) {
+    return absl::InternalError(absl::StrCat("moments of ", state.exp_avg.numel(), " elements"));
+  }
+  return state.flat->gradients().defined() == (way.stage < 2)
+             ? absl::OkStatus()
+             : absl::InternalError("a whole gradient buffer at stage 2, or none before");
+}
+
+// Six steps on 12 rows a step, split evenly over ranks and micro-batches; the losses, then a
+// checksum of weights.
+absl::Status Train(RankContext& context, const Way& way, std::vector<double>& losses) {
   at::set_num_threads(1);
   const testing::TempFolder folder;
   DT_ASSIGN_OR_RETURN(
-      auto job, testing::MakeTestJob({.run_dir = folder.path(),
-                                      .overrides = {"train_micro_batch_size_per_gpu=1",
-                                                    "zero_optimization.reduce_bucket_size=40"},
-                                      .rank = &context}));
+      auto job, testing::MakeTestJob(
+                    {.run_dir = folder.path(), .overrides = Overrides(way), .rank = &context}));
   at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
   Net net;
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
+  DT_RETURN_IF_ERROR(CheckShares(*engine, way, context.size));
   struct Source {
-    int64_t step = 0;
-    int rank, size;
+    int64_t call = 0;
+    int rank, size, accumulation;
     absl::StatusOr<at::Tensor> Next() {
-      const int64_t share = 12 / size;
-      return Rows(step++, rank * share, (rank + 1) * share);
+      const int64_t share = 12 / size / accumulation;
+      const int64_t place = rank * accumulation + call % accumulation;
+      return Rows(call++ / accumulation, place * share, (place + 1) * share);
     }
-  } source{.rank = context.rank, .size = context.size};
+  } source{.rank = context.rank, .size = context.size, .accumulation = way.accumulation};
   for (int i = 0; i < 6; ++i) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, [&](const at::Tensor& x) {
       return Loss(net.Loss(x), x.size(0));
@@ -74,11 +101,11 @@ absl::Status Train(RankContext& context, std::vector<double>& losses) {
   return absl::OkStatus();
 }
 
-// Rank 0 puts its losses into the store for the test to read.
-std::vector<double> LossesOf(int size) {
-  auto cluster = testing::Cluster::Start({.size = size}, [](RankContext& context) -> absl::Status {
+// Each rank puts its losses into the store for the test to read.
+std::vector<double> LossesOf(int size, const Way& way = {}) {
+  auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
     std::vector<double> losses;
-    DT_RETURN_IF_ERROR(Train(context, losses));
+    DT_RETURN_IF_ERROR(Train(context, way, losses));
     const Json json = losses;
     return context.store->Set("losses/" + std::to_string(context.rank), DumpJson(json),
                               Deadline::After(absl::Seconds(10)));
@@ -112,6 +139,24 @@ TEST(EngineRanksTest, TwoThreeAndFourRanksTrainAsOneDoes) {
   }
 }
 
+TEST(EngineRanksTest, StagesOneAndTwoTrainAsStageZeroDoes) {
+  const std::vector<double> plain = LossesOf(1);
+  for (const int stage : {1, 2}) {
+    for (const int size : {1, 2, 3, 4}) {
+      for (const int accumulation : {1, 3}) {
+        const std::vector<double> sharded =
+            LossesOf(size, {.stage = stage, .accumulation = accumulation});
+        ASSERT_EQ(sharded.size(), plain.size()) << "stage " << stage << ", " << size << " ranks";
+        for (size_t i = 0; i < plain.size(); ++i) {
+          EXPECT_NEAR(sharded[i], plain[i], 2e-5 * std::abs(plain[i]))
+              << "stage " << stage << ", " << size << " ranks, " << accumulation
+              << " micro-batches, item " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(EngineRanksTest, AModelThatDiffersBetweenRanksIsNamed) {
   const auto results = testing::RunRanks({.size = 3}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
@@ -130,15 +175,19 @@ TEST(EngineRanksTest, AModelThatDiffersBetweenRanksIsNamed) {
   }
 }
 
-TEST(EngineRanksTest, AParameterUsedOnSomeRanksOnlyIsReducedAllTheSame) {
+// ZeRO stage.
+class EngineStagesTest : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Stages, EngineStagesTest, ::testing::Values(0, 1, 2));
+
+TEST_P(EngineStagesTest, AParameterUsedOnSomeRanksOnlyIsReducedAllTheSame) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(
-        auto job, testing::MakeTestJob(
-                      {.run_dir = folder.path(),
-                       .overrides = {"train_micro_batch_size_per_gpu=1", "gradient_clipping=0"},
-                       .rank = &context}));
+    DT_ASSIGN_OR_RETURN(auto job,
+                        testing::MakeTestJob({.run_dir = folder.path(),
+                                              .overrides = Overrides({.stage = GetParam()}),
+                                              .rank = &context}));
     Net net(9, /*second_on=*/context.rank == 0);
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
     struct Source {
@@ -157,13 +206,13 @@ TEST(EngineRanksTest, AParameterUsedOnSomeRanksOnlyIsReducedAllTheSame) {
   }
 }
 
-TEST(EngineRanksTest, AFailureOnOneRankEndsTheOthersInsteadOfHanging) {
+TEST_P(EngineStagesTest, AFailureOnOneRankEndsTheOthersInsteadOfHanging) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
     DT_ASSIGN_OR_RETURN(auto job,
                         testing::MakeTestJob({.run_dir = folder.path(),
-                                              .overrides = {"train_micro_batch_size_per_gpu=1"},
+                                              .overrides = Overrides({.stage = GetParam()}),
                                               .rank = &context}));
     Net net;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));

@@ -1,0 +1,72 @@
+// How the gradients of backward become the reduced gradient of a step: one form for each ZeRO stage
+// (GradientReducer at 0, ShardedGradients at 1, PartitionedGradients at 2).
+//
+// Driven by one thread: hooks of CPU tensors run in the thread that calls backward.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "runtime/engine/flat_parameters.h"
+
+namespace dtrain {
+
+// Of the reduced (summed, not averaged) gradient.
+struct GradientSquares {
+  double sum = 0;
+  bool of_shard = false;  // Of what this rank owns alone; else of everything, equal on all ranks.
+};
+
+// Where the reduced gradient is: element `flat` of the layout at data[flat], or, when `by_shard`,
+// element `local` of the shard at data[local].
+struct ReducedGradient {
+  const float* data = nullptr;
+  bool by_shard = false;
+};
+
+class GradientSync {
+ public:
+  virtual ~GradientSync() = default;
+  // Autograd has accumulated into the .grad of flat.parameters()[index].
+  virtual void OnGradient(size_t index) = 0;
+  // Before each backward; `last`: of the step.
+  virtual void BeginMicroBatch(bool last) = 0;
+  // After each backward of a step's last micro-batch.
+  virtual absl::Status FinishBackward() = 0;
+  // Waits for all reductions of the step.
+  virtual absl::StatusOr<GradientSquares> Wait() = 0;
+  // After Wait, until Release.
+  virtual ReducedGradient reduced() const = 0;
+  // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.
+  virtual void Release() = 0;
+  // Collective; after the first step: takes rank 0's order of readiness.
+  virtual absl::Status AdoptReadinessOrder() = 0;
+  virtual bool order_adopted() const = 0;
+  // First error inside a hook (a sparse gradient, a collective that could not start).
+  virtual const absl::Status& status() const = 0;
+};
+
+// The hooks on a module's parameters that call sync.OnGradient, until destroyed. REQUIRES: both
+// outlive it.
+class GradientHooks {
+ public:
+  GradientHooks(FlatParameters& flat, GradientSync& sync);
+  ~GradientHooks();
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+ private:
+  FlatParameters& flat_;
+};
+
+// Unimplemented names a parameter whose gradient is not dense.
+absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient);
+
+// Collective: rank 0's `order` (entries in the order in which they became ready) on every rank.
+absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
+                                               size_t entries);
+
+}  // namespace dtrain

@@ -1,0 +1,104 @@
+#include "runtime/plan/shard_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/plan/readiness.h"
+
+namespace dtrain::plan {
+
+FlatRange Intersect(FlatRange a, FlatRange b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout, const BucketOptions& options,
+                                            int world_size) {
+  if (options.bucket_elements < 1 || options.first_bucket_elements < 1 || world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("bucket sizes %d and %d (first) and world size %d must be at least 1",
+                        options.bucket_elements, options.first_bucket_elements, world_size));
+  }
+  ShardPlan plan;
+  plan.world_size_ = world_size;
+  plan.total_elements_ = layout.total_elements();
+  const int64_t unit = int64_t{world_size} * ParamLayout::kAlignElements;
+  const int64_t units = std::max<int64_t>(1, (plan.total_elements_ + unit - 1) / unit);
+  const auto whole_units = [unit](int64_t elements) {
+    return std::max(unit, elements / unit * unit);
+  };
+  int64_t limit = whole_units(std::min(options.first_bucket_elements, options.bucket_elements));
+  for (int64_t begin = 0; begin < units * unit; begin = plan.buckets_.back().end) {
+    plan.buckets_.push_back({begin, std::min(begin + limit, units * unit)});
+    plan.largest_bucket_ = std::max(plan.largest_bucket_, plan.buckets_.back().elements());
+    limit = whole_units(options.bucket_elements);
+  }
+  plan.gaps_.resize(plan.buckets_.size());
+  int64_t covered = 0;
+  const auto add_gap = [&plan](FlatRange gap) {
+    for (size_t i = 0; i < plan.buckets_.size(); ++i) {
+      if (const FlatRange piece = Intersect(gap, plan.buckets_[i]); piece.elements() > 0) {
+        plan.gaps_[i].push_back(piece);
+      }
+    }
+  };
+  int bucket = 0;
+  for (const LayoutEntry& entry : layout.entries()) {
+    if (entry.offset > covered) {
+      add_gap({covered, entry.offset});
+    }
+    covered = entry.offset + entry.elements;
+    const auto end_of = [&](int index) { return plan.buckets_[static_cast<size_t>(index)].end; };
+    while (entry.offset >= end_of(bucket)) {
+      ++bucket;
+    }
+    int last = bucket;
+    while (entry.offset + entry.elements > end_of(last)) {
+      ++last;
+    }
+    plan.spans_.push_back({bucket, entry.elements == 0 ? bucket : last + 1});
+  }
+  add_gap({covered, plan.padded_elements()});
+  return plan;
+}
+
+OwnedRange ShardPlan::part(int bucket, int rank) const {
+  const FlatRange range = buckets_[static_cast<size_t>(bucket)];
+  const int64_t elements = range.elements() / world_size_;
+  const int64_t begin = range.begin + rank * elements;
+  return {{begin, begin + elements}, range.begin / world_size_};
+}
+
+std::vector<OwnedRange> ShardPlan::owned(int rank) const {
+  std::vector<OwnedRange> all;
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    OwnedRange range = part(static_cast<int>(bucket), rank);
+    range.flat.end = std::min(range.flat.end, total_elements_);
+    if (range.flat.begin < range.flat.end) {
+      all.push_back(range);
+    }
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<int>> ShardPlan::LaunchOrder(absl::Span<const int> readiness) const {
+  DT_ASSIGN_OR_RETURN(const std::vector<int> position,
+                      ReadinessPositions(spans_.size(), readiness));
+  std::vector<int> full_at(buckets_.size(), 0);
+  for (size_t entry = 0; entry < spans_.size(); ++entry) {
+    for (int bucket = spans_[entry].first; bucket < spans_[entry].last; ++bucket) {
+      int& at = full_at[static_cast<size_t>(bucket)];
+      at = std::max(at, position[entry]);
+    }
+  }
+  std::vector<int> order(buckets_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return full_at[static_cast<size_t>(a)] < full_at[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+}  // namespace dtrain::plan

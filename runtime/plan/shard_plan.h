@@ -1,0 +1,84 @@
+// ShardPlan: which elements of the flat buffers each rank owns at ZeRO stages 1 and 2, and in which
+// pieces they travel.
+//
+// A pure function of layout, sizes and world size. The flat buffer, padded to whole units of world
+// size x kAlignElements, is cut into buckets of whole units, and rank r owns the r-th of the equal
+// parts of every bucket: a reduce-scatter of one bucket gives each rank what it owns, and all links
+// carry the same at any time (parts by rank of the whole buffer would send each bucket to one rank
+// alone). A rank keeps its parts one after the other: its shard. Buckets may split a tensor. Other
+// than a BucketPlan it never changes, since the moments lie by it; readiness decides the launch
+// order alone. Immutable; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/layout.h"
+
+namespace dtrain::plan {
+
+// Elements [begin, end) of the flat buffer.
+struct FlatRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t elements() const { return end - begin; }
+  bool operator==(const FlatRange&) const = default;
+};
+
+// The part of both that they share; empty (begin == end) when none.
+FlatRange Intersect(FlatRange a, FlatRange b);
+
+// A range of the flat buffer and where a rank keeps it: element `local` of its buffers on.
+struct OwnedRange {
+  FlatRange flat;
+  int64_t local = 0;
+  bool operator==(const OwnedRange&) const = default;
+};
+
+// Buckets [first, last) that hold a part of an entry.
+struct BucketSpan {
+  int first = 0;
+  int last = 0;
+  bool operator==(const BucketSpan&) const = default;
+};
+
+class ShardPlan {
+ public:
+  // `options` bounds the buckets, rounded down to whole units, but one at least. InvalidArgument: a
+  // limit or a world size below 1.
+  static absl::StatusOr<ShardPlan> Create(const ParamLayout& layout, const BucketOptions& options,
+                                          int world_size);
+
+  // In layout order; together [0, padded_elements()).
+  const std::vector<FlatRange>& buckets() const { return buckets_; }
+  // Length of a flat buffer with its padding, of zeros.
+  int64_t padded_elements() const { return buckets_.back().end; }
+  // Of one rank.
+  int64_t shard_elements() const { return padded_elements() / world_size_; }
+  int64_t largest_bucket() const { return largest_bucket_; }
+  // What `rank` owns of a bucket, and where it keeps that. REQUIRES: both in range.
+  OwnedRange part(int bucket, int rank) const;
+  // All that `rank` owns of the layout itself, without padding, in the order in which it keeps it;
+  // none is empty.
+  std::vector<OwnedRange> owned(int rank) const;
+  // By layout entry.
+  const std::vector<BucketSpan>& spans() const { return spans_; }
+  // By bucket: what no entry covers, padding included.
+  const std::vector<std::vector<FlatRange>>& gaps() const { return gaps_; }
+  // Buckets in the order in which they are expected to be full; `readiness` as of BucketPlan.
+  absl::StatusOr<std::vector<int>> LaunchOrder(absl::Span<const int> readiness) const;
+
+ private:
+  ShardPlan() = default;
+  std::vector<FlatRange> buckets_;
+  std::vector<BucketSpan> spans_;
+  std::vector<std::vector<FlatRange>> gaps_;
+  int64_t total_elements_ = 0;
+  int64_t largest_bucket_ = 0;
+  int world_size_ = 1;
+};
+
+}  // namespace dtrain::plan

@@ -1,0 +1,38 @@
+// The all-gather that ends a step of ZeRO stages 1 and 2: every rank's updated part of the flat
+// values, bucket by bucket, in place, while later buckets are still being updated.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/shard_plan.h"
+
+namespace dtrain {
+
+class ParameterGather {
+ public:
+  // Collective. REQUIRES: all outlive this object; `flat` has symmetric values of the padded size.
+  static absl::StatusOr<std::unique_ptr<ParameterGather>> Create(comm::Group& group,
+                                                                 FlatParameters& flat,
+                                                                 const plan::ShardPlan& shards);
+  // Collective: this rank's part of the bucket is final. An error is given by Wait.
+  void Start(int bucket);
+  // Until all buckets started are whole.
+  absl::Status Wait();
+
+ private:
+  ParameterGather(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards)
+      : group_(group), flat_(flat), shards_(shards) {}
+
+  comm::Group& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  std::unique_ptr<comm::Registration> registration_;
+  std::vector<comm::Work> works_;
+  absl::Status status_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,218 @@
+#include "runtime/shard/partitioned_gradients.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ATen/Functions.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "kernels/flat.h"
+#include "runtime/engine/torch_pool.h"
+#include "runtime/shard/shard_sums.h"
+
+namespace dtrain {
+namespace {
+
+constexpr int64_t kRegisteredSlots = 2;  // One fills while the other is reduced.
+
+}  // namespace
+
+PartitionedGradients::PartitionedGradients(comm::Group& group, FlatParameters& flat,
+                                           const plan::ShardPlan& shards, bool wire_bf16,
+                                           std::vector<int> order)
+    : group_(group),
+      flat_(flat),
+      shards_(shards),
+      wire_bf16_(wire_bf16),
+      queue_(shards.spans(), std::move(order)),
+      slot_of_(shards.buckets().size(), nullptr),
+      has_part_(shards.buckets().size(), 0),
+      shard_(at::zeros({shards.shard_elements()}, at::TensorOptions(at::kFloat))) {}
+
+PartitionedGradients::~PartitionedGradients() {
+  hooks_.reset();
+  CollectAll();
+}
+
+absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Create(
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, bool wire_bf16) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
+  auto sync = std::unique_ptr<PartitionedGradients>(
+      new PartitionedGradients(group, flat, shards, wire_bf16, std::move(order)));
+  const auto bytes =
+      static_cast<size_t>(kRegisteredSlots * shards.largest_bucket()) * sizeof(float);
+  DT_ASSIGN_OR_RETURN(sync->memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-buckets"));
+  DT_ASSIGN_OR_RETURN(sync->registration_, group.Register(sync->memory_));
+  for (int64_t i = 0; i < kRegisteredSlots; ++i) {
+    sync->slots_.emplace_back().data =
+        static_cast<float*>(sync->memory_->data()) + i * shards.largest_bucket();
+  }
+  sync->hooks_ = std::make_unique<GradientHooks>(flat, *sync);
+  return sync;
+}
+
+void PartitionedGradients::BeginMicroBatch(bool /*last*/) {
+  queue_.Arm();
+  readiness_order_.clear();
+}
+
+void PartitionedGradients::OnGradient(size_t index) {
+  at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
+  if (const absl::Status dense = CheckDense(flat_, index, gradient); !dense.ok()) {
+    status_.Update(dense);
+    return;
+  }
+  if (queue_.is_launched(index)) {
+    status_.Update(absl::UnimplementedError(absl::StrFormat(
+        "the gradient of %s came twice in one backward, the second time after its bucket was "
+        "reduced; use zero_optimization.stage 0 or 1 for this model",
+        flat_.layout().entries()[index].name)));
+    return;
+  }
+  const at::Tensor dense = gradient.to(at::kFloat).contiguous();
+  Stage(index, dense.const_data_ptr<float>(), queue_.is_ready(index) ? Fill::kAdd : Fill::kCopy);
+  gradient.reset();
+  if (!queue_.is_ready(index)) {
+    readiness_order_.push_back(static_cast<int>(index));
+    queue_.Ready(index, [this](int bucket) { Launch(bucket); });
+  }
+}
+
+void PartitionedGradients::Stage(size_t index, const float* gradient, Fill fill) {
+  const plan::LayoutEntry& entry = flat_.layout().entries()[index];
+  const plan::FlatRange whole{entry.offset, entry.offset + entry.elements};
+  const plan::BucketSpan span = shards_.spans()[index];
+  for (int bucket = span.first; bucket < span.last; ++bucket) {
+    const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+    const plan::FlatRange piece = plan::Intersect(whole, range);
+    float* const to = SlotOf(bucket).data + (piece.begin - range.begin);
+    const auto bytes = static_cast<size_t>(piece.elements()) * sizeof(float);
+    switch (fill) {
+      case Fill::kCopy:
+        std::memcpy(to, gradient + (piece.begin - whole.begin), bytes);
+        break;
+      case Fill::kAdd:
+        kernels::AccumulateCpu(piece.elements(), {gradient + (piece.begin - whole.begin)}, {to},
+                               TorchParallelFor);
+        break;
+      case Fill::kZero:
+        std::memset(to, 0, bytes);
+        break;
+    }
+  }
+}
+
+PartitionedGradients::Slot& PartitionedGradients::SlotOf(int bucket) {
+  Slot*& slot = slot_of_[static_cast<size_t>(bucket)];
+  if (slot != nullptr) {
+    return *slot;
+  }
+  const auto is_free = [](const Slot& candidate) { return candidate.bucket < 0; };
+  auto found = std::find_if(slots_.begin(), slots_.end(), is_free);
+  if (found == slots_.end() && !under_way_.empty()) {
+    CollectOldest();
+    found = std::find_if(slots_.begin(), slots_.end(), is_free);
+  }
+  if (found == slots_.end()) {
+    Slot& more = slots_.emplace_back();
+    more.owner = at::empty({shards_.largest_bucket()}, at::TensorOptions(at::kFloat));
+    more.data = more.owner.mutable_data_ptr<float>();
+    found = std::prev(slots_.end());
+  }
+  slot = &*found;
+  slot->bucket = bucket;
+  const int64_t begin = shards_.buckets()[static_cast<size_t>(bucket)].begin;
+  for (const plan::FlatRange& gap : shards_.gaps()[static_cast<size_t>(bucket)]) {
+    std::fill_n(slot->data + (gap.begin - begin), gap.elements(), 0.0F);
+  }
+  return *slot;
+}
+
+void PartitionedGradients::Launch(int bucket) {
+  if (!status_.ok()) {
+    return;  // FinishBackward reports it; launching on would only hide it.
+  }
+  Slot& slot = SlotOf(bucket);
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
+  auto work = group_.ReduceScatter(
+      Floats(slot.data, range.elements()),
+      Floats(slot.data + (own.begin - range.begin), own.elements()), comm::ReduceOp::kSum,
+      {.name = BucketName(flat_, shards_, bucket), .wire_bf16 = wire_bf16_});
+  if (!work.ok()) {
+    status_ = work.status();
+    return;
+  }
+  slot.work = *std::move(work);
+  under_way_.push_back(bucket);
+}
+
+void PartitionedGradients::CollectOldest() {
+  const int bucket = under_way_.front();
+  under_way_.pop_front();
+  Slot& slot = *slot_of_[static_cast<size_t>(bucket)];
+  status_.Update(slot.work.Wait());
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  const plan::OwnedRange own = shards_.part(bucket, group_.rank());
+  const kernels::ConstFlat from{slot.data + (own.flat.begin - range.begin)};
+  const kernels::MutableFlat to{shard_.mutable_data_ptr<float>() + own.local};
+  uint8_t& has_part = has_part_[static_cast<size_t>(bucket)];
+  if (has_part != 0) {
+    kernels::AccumulateCpu(own.flat.elements(), from, to, TorchParallelFor);
+  } else {
+    kernels::CopyCpu(own.flat.elements(), from, to, TorchParallelFor);
+  }
+  has_part = 1;
+  slot.bucket = -1;
+  slot.work = comm::Work();
+  slot_of_[static_cast<size_t>(bucket)] = nullptr;
+}
+
+void PartitionedGradients::CollectAll() {
+  while (!under_way_.empty()) {
+    CollectOldest();
+  }
+}
+
+absl::Status PartitionedGradients::FinishBackward() {
+  for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
+    if (!queue_.is_ready(i)) {  // Unused in this micro-batch: the others may have used it.
+      Stage(i, nullptr, Fill::kZero);
+    }
+  }
+  queue_.ReadyAll([this](int bucket) { Launch(bucket); });
+  return status_;
+}
+
+absl::StatusOr<GradientSquares> PartitionedGradients::Wait() {
+  CollectAll();
+  DT_RETURN_IF_ERROR(status_);
+  return GradientSquares{
+      .sum = SquareSum(shard_.const_data_ptr<float>(), 0, shards_.shard_elements()),
+      .of_shard = true};
+}
+
+void PartitionedGradients::Release() {
+  CollectAll();
+  for (Slot& slot : slots_) {  // Those that a failed backward left open.
+    slot.bucket = -1;
+  }
+  std::fill(slot_of_.begin(), slot_of_.end(), nullptr);
+  std::fill(has_part_.begin(), has_part_.end(), uint8_t{0});
+  for (const at::Tensor& parameter : flat_.parameters()) {
+    parameter.mutable_grad().reset();
+  }
+  status_ = absl::OkStatus();
+}
+
+absl::Status PartitionedGradients::AdoptReadinessOrder() {
+  DT_ASSIGN_OR_RETURN(const std::vector<int> ready,
+                      RankZeroOrder(group_, readiness_order_, flat_.parameters().size()));
+  DT_ASSIGN_OR_RETURN(std::vector<int> order, shards_.LaunchOrder(ready));
+  queue_.UseOrder(std::move(order));
+  order_adopted_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,80 @@
+// Gradients at ZeRO stage 2: no rank ever holds them whole.
+//
+// A fresh gradient is copied into the staging slot of its bucket and dropped; a full bucket is
+// reduce-scattered at once, in every micro-batch, and the rank's part is added to its fp32 shard,
+// after which the slot serves another bucket. Two slots are registered with the group; when
+// gradients come so far out of order that more buckets are open, more are allocated.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "comm/symmetric_buffer.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/engine/gradient_sync.h"
+#include "runtime/plan/launch_queue.h"
+#include "runtime/plan/shard_plan.h"
+
+namespace dtrain {
+
+class PartitionedGradients final : public GradientSync {
+ public:
+  // Collective. REQUIRES: all outlive this object.
+  static absl::StatusOr<std::unique_ptr<PartitionedGradients>> Create(comm::Group& group,
+                                                                      FlatParameters& flat,
+                                                                      const plan::ShardPlan& shards,
+                                                                      bool wire_bf16);
+  ~PartitionedGradients() override;
+
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(bool last) override;
+  absl::Status FinishBackward() override;
+  absl::StatusOr<GradientSquares> Wait() override;
+  ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
+  void Release() override;
+  absl::Status AdoptReadinessOrder() override;
+  bool order_adopted() const override { return order_adopted_; }
+  const absl::Status& status() const override { return status_; }
+
+ private:
+  struct Slot {
+    float* data = nullptr;
+    at::Tensor owner;  // Of an unregistered slot's memory.
+    int bucket = -1;   // -1: free.
+    comm::Work work;
+  };
+  enum class Fill { kCopy, kAdd, kZero };
+
+  PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+                       bool wire_bf16, std::vector<int> order);
+  // Writes an entry's gradient (none with kZero) to the slots of its buckets.
+  void Stage(size_t index, const float* gradient, Fill fill);
+  Slot& SlotOf(int bucket);
+  void Launch(int bucket);
+  // Waits for the oldest reduction under way and adds its part to the shard.
+  void CollectOldest();
+  void CollectAll();
+
+  comm::Group& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const bool wire_bf16_;
+  std::shared_ptr<comm::SymmetricBuffer> memory_;
+  std::unique_ptr<comm::Registration> registration_;
+  std::unique_ptr<GradientHooks> hooks_;
+  plan::LaunchQueue queue_;
+  std::deque<Slot> slots_;         // Never moved.
+  std::vector<Slot*> slot_of_;     // By bucket; null: none.
+  std::deque<int> under_way_;      // Buckets in launch order.
+  std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
+  at::Tensor shard_;               // [shard elements] fp32.
+  std::vector<int> readiness_order_;
+  bool order_adopted_ = false;
+  absl::Status status_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,23 @@
+// Small things that the forms of ZeRO share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "comm/buffer.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/shard_plan.h"
+
+namespace dtrain {
+
+// [elements] fp32 for a collective.
+comm::Buffer Floats(float* data, int64_t elements);
+
+// A bucket's name in reports: the first parameter in it.
+std::string BucketName(const FlatParameters& flat, const plan::ShardPlan& shards, int bucket);
+
+// Sum of squares of data [elements], in fp64; `offset` is its place in the layout, which decides
+// the order of the sum (kernels/grad_norm.h).
+double SquareSum(const float* data, int64_t offset, int64_t elements);
+
+}  // namespace dtrain

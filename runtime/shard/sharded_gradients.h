@@ -1,0 +1,59 @@
+// Gradients at ZeRO stage 1: accumulated whole, as at stage 0, and reduce-scattered by buckets
+// during the step's last backward, in place: each rank ends with the sums of its shard.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/engine/gradient_sync.h"
+#include "runtime/plan/launch_queue.h"
+#include "runtime/plan/shard_plan.h"
+
+namespace dtrain {
+
+class ShardedGradients final : public GradientSync {
+ public:
+  // Collective. REQUIRES: all outlive this object; `flat` has gradients of the plan's padded size.
+  static absl::StatusOr<std::unique_ptr<ShardedGradients>> Create(comm::Group& group,
+                                                                  FlatParameters& flat,
+                                                                  const plan::ShardPlan& shards,
+                                                                  bool wire_bf16);
+  ~ShardedGradients() override;
+
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(bool last) override;
+  absl::Status FinishBackward() override;
+  absl::StatusOr<GradientSquares> Wait() override;
+  ReducedGradient reduced() const override {
+    return {flat_.gradients().const_data_ptr<float>(), false};
+  }
+  void Release() override;
+  absl::Status AdoptReadinessOrder() override;
+  bool order_adopted() const override { return order_adopted_; }
+  const absl::Status& status() const override { return status_; }
+
+ private:
+  ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+                   bool wire_bf16, std::vector<int> order);
+  void Launch(int bucket);
+  absl::Status Drain();
+
+  comm::Group& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const bool wire_bf16_;
+  std::unique_ptr<comm::Registration> registration_;
+  std::unique_ptr<GradientHooks> hooks_;
+  plan::LaunchQueue queue_;
+  std::vector<comm::Work> works_;  // Under way.
+  std::vector<uint8_t> filled_;    // By parameter: the view holds this step's gradient.
+  std::vector<int> readiness_order_;
+  bool last_ = false;
+  bool order_adopted_ = false;
+  absl::Status status_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,65 @@
+#include "runtime/plan/launch_queue.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::plan {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class LaunchQueueTest : public ::testing::Test {
+ protected:
+  std::vector<int> Ready(LaunchQueue& queue, size_t entry) {
+    std::vector<int> launched;
+    queue.Ready(entry, [&](int bucket) { launched.push_back(bucket); });
+    return launched;
+  }
+  // Entry 1 lies in buckets 0 and 1; bucket 3 holds no entry.
+  const std::vector<BucketSpan> spans_ = {{0, 1}, {0, 2}, {1, 2}, {2, 3}};
+};
+
+TEST_F(LaunchQueueTest, ABucketWaitsForAllItsEntriesAndForTheBucketsBeforeIt) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  EXPECT_THAT(Ready(queue, 3), IsEmpty()) << "bucket 2 is full, but 0 and 1 are not";
+  EXPECT_THAT(Ready(queue, 0), IsEmpty());
+  EXPECT_THAT(Ready(queue, 1), ElementsAre(0));
+  EXPECT_TRUE(queue.is_launched(1)) << "one of its two buckets";
+  EXPECT_FALSE(queue.is_launched(2));
+  EXPECT_THAT(Ready(queue, 2), ElementsAre(1, 2, 3));
+}
+
+TEST_F(LaunchQueueTest, ASecondTimeChangesNothing) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  EXPECT_THAT(Ready(queue, 0), IsEmpty());
+  EXPECT_THAT(Ready(queue, 0), IsEmpty());
+  EXPECT_TRUE(queue.is_ready(0));
+  EXPECT_THAT(Ready(queue, 1), ElementsAre(0));
+}
+
+TEST_F(LaunchQueueTest, WhatIsMissingCanBeDeclaredReadyAndTheNextBackwardBeginsAnew) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  Ready(queue, 0);
+  std::vector<int> launched;
+  queue.ReadyAll([&](int bucket) { launched.push_back(bucket); });
+  EXPECT_THAT(launched, ElementsAre(0, 1, 2, 3));
+  queue.Arm();
+  EXPECT_FALSE(queue.is_ready(0));
+  EXPECT_FALSE(queue.is_launched(0));
+  EXPECT_THAT(Ready(queue, 0), IsEmpty());
+  EXPECT_THAT(Ready(queue, 1), ElementsAre(0));
+}
+
+TEST_F(LaunchQueueTest, FollowsAnotherOrder) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  queue.UseOrder({3, 2, 1, 0});
+  queue.Arm();
+  EXPECT_THAT(Ready(queue, 3), ElementsAre(3, 2));
+  EXPECT_THAT(Ready(queue, 0), IsEmpty());
+  EXPECT_THAT(Ready(queue, 1), IsEmpty());
+  EXPECT_THAT(Ready(queue, 2), ElementsAre(1, 0));
+}
+
+}  // namespace
+}  // namespace dtrain::plan

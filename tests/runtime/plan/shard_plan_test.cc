@@ -1,0 +1,123 @@
+#include "runtime/plan/shard_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/prng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::plan {
+namespace {
+
+using ::testing::ElementsAre;
+
+ParamLayout LayoutOf(const std::vector<int64_t>& sizes_in_layout_order) {
+  std::vector<ParamSpec> parameters;
+  for (size_t i = sizes_in_layout_order.size(); i-- > 0;) {
+    parameters.push_back({absl::StrCat("p", i), {sizes_in_layout_order[i]}, DType::kFloat32});
+  }
+  return *ParamLayout::Create(parameters);
+}
+
+// Everything that must hold for any input.
+void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const BucketOptions& options,
+                 int world_size) {
+  const int64_t unit = world_size * ParamLayout::kAlignElements;
+  int64_t covered = 0;
+  for (size_t b = 0; b < plan.buckets().size(); ++b) {
+    const FlatRange bucket = plan.buckets()[b];
+    ASSERT_EQ(bucket.begin, covered);
+    ASSERT_EQ(bucket.begin % unit, 0);
+    ASSERT_EQ(bucket.end % unit, 0);
+    ASSERT_GT(bucket.elements(), 0);
+    const int64_t limit = b == 0 ? std::min(options.first_bucket_elements, options.bucket_elements)
+                                 : options.bucket_elements;
+    ASSERT_LE(bucket.elements(), std::max(unit, limit));
+    covered = bucket.end;
+  }
+  ASSERT_EQ(covered, plan.padded_elements());
+  ASSERT_GE(covered, layout.total_elements());
+  ASSERT_LT(covered - layout.total_elements(), unit + (layout.total_elements() == 0));
+  // Every element of the layout has one owner, at one place of its shard.
+  std::vector<int> owners(static_cast<size_t>(layout.total_elements()), 0);
+  for (int rank = 0; rank < world_size; ++rank) {
+    int64_t local = 0;
+    for (const OwnedRange& owned : plan.owned(rank)) {
+      ASSERT_EQ(owned.local, local) << "a shard has no holes before its padding";
+      local += owned.flat.elements();
+      for (int64_t i = owned.flat.begin; i < owned.flat.end; ++i) {
+        ++owners[static_cast<size_t>(i)];
+      }
+    }
+    ASSERT_LE(local, plan.shard_elements());
+  }
+  ASSERT_EQ(std::count(owners.begin(), owners.end(), 1), layout.total_elements());
+  // Entries and gaps fill the buckets, once.
+  std::vector<int> filled(static_cast<size_t>(plan.padded_elements()), 0);
+  for (size_t entry = 0; entry < layout.entries().size(); ++entry) {
+    const LayoutEntry& e = layout.entries()[entry];
+    const BucketSpan span = plan.spans()[entry];
+    for (int bucket = span.first; bucket < span.last; ++bucket) {
+      const FlatRange piece =
+          Intersect({e.offset, e.offset + e.elements}, plan.buckets()[static_cast<size_t>(bucket)]);
+      ASSERT_GT(piece.elements(), 0);
+      std::for_each(filled.begin() + piece.begin, filled.begin() + piece.end, [](int& n) { ++n; });
+    }
+  }
+  for (const auto& gaps : plan.gaps()) {
+    for (const FlatRange& gap : gaps) {
+      std::for_each(filled.begin() + gap.begin, filled.begin() + gap.end, [](int& n) { ++n; });
+    }
+  }
+  ASSERT_EQ(std::count(filled.begin(), filled.end(), 1), plan.padded_elements());
+}
+
+TEST(ShardPlan, IsSoundForAnyLayoutSizeAndWorld) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SplitMix64 random(seed);
+    std::vector<int64_t> sizes(1 + random.Below(12));
+    for (int64_t& size : sizes) {
+      size = static_cast<int64_t>(random.Below(random.Below(4) == 0 ? 900 : 60));
+    }
+    const ParamLayout layout = LayoutOf(sizes);
+    const BucketOptions options{
+        .bucket_elements = 1 + static_cast<int64_t>(random.Below(700)),
+        .first_bucket_elements = 1 + static_cast<int64_t>(random.Below(200))};
+    const int world_size = 1 + static_cast<int>(random.Below(9));
+    const auto plan = ShardPlan::Create(layout, options, world_size);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ExpectSound(layout, *plan, options, world_size);
+    if (::testing::Test::HasFatalFailure()) {
+      return;
+    }
+  }
+}
+
+TEST(ShardPlan, EachRankOwnsAnEqualPartOfEveryBucket) {
+  const auto plan = ShardPlan::Create(LayoutOf({100, 64}),
+                                      {.bucket_elements = 128, .first_bucket_elements = 64}, 2);
+  EXPECT_THAT(plan->buckets(), ElementsAre(FlatRange{0, 64}, FlatRange{64, 192}));
+  EXPECT_EQ(plan->part(1, 1), (OwnedRange{{128, 192}, 32}));
+  EXPECT_THAT(plan->owned(0), ElementsAre(OwnedRange{{0, 32}, 0}, OwnedRange{{64, 128}, 32}));
+  EXPECT_THAT(plan->spans(), ElementsAre(BucketSpan{0, 2}, BucketSpan{1, 2}));
+}
+
+TEST(ShardPlan, LaunchesInTheOrderOfReadiness) {
+  const auto plan = ShardPlan::Create(LayoutOf({64, 64, 64}),
+                                      {.bucket_elements = 64, .first_bucket_elements = 64}, 2);
+  EXPECT_THAT(*plan->LaunchOrder({}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(*plan->LaunchOrder({2, 0, 1}), ElementsAre(2, 0, 1));
+  EXPECT_THAT(*plan->LaunchOrder({1}), ElementsAre(1, 0, 2)) << "what was left out is ready last";
+  EXPECT_EQ(plan->LaunchOrder({3}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ShardPlan, RefusesSizesBelowOne) {
+  const ParamLayout layout = LayoutOf({8});
+  EXPECT_FALSE(ShardPlan::Create(layout, {.bucket_elements = 0}, 2).ok());
+  EXPECT_FALSE(ShardPlan::Create(layout, {}, 0).ok());
+}
+
+}  // namespace
+}  // namespace dtrain::plan
