@@ -13,12 +13,14 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "kernels/grad_norm.h"
 #include "runtime/engine/adamw_update.h"
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
+#include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/stopwatch.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/engine/transaction.h"
@@ -44,12 +46,18 @@ int64_t BucketElements(const Config& config, int64_t total) {
                                : config.reduce_bucket_elements();
 }
 
-FlatOptions FlatOptionsOf(int stage, int world_size) {
-  if (stage == 0) {
+plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
+  return {.world_size = world_size,
+          .align_elements =
+              config.deterministic() ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
+}
+
+FlatOptions FlatOptionsOf(const Config& config, int world_size) {
+  if (config.zero_stage() == 0) {
     return {};
   }
-  return {.pad_to_multiple = world_size * plan::ParamLayout::kAlignElements,
-          .with_gradients = stage == 1,
+  return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
+          .with_gradients = config.zero_stage() == 1,
           .values_symmetric = true};
 }
 
@@ -144,10 +152,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   auto impl = std::make_unique<Impl>(job, model);
   EngineState& state = impl->state;
   state.options = std::move(options);
-  const int stage = job.config().zero_stage();
-  state.zero_stage = stage;
+  state.zero_stage = job.config().zero_stage();
   DT_ASSIGN_OR_RETURN(state.flat,
-                      FlatParameters::Create(model, FlatOptionsOf(stage, job.world_size())));
+                      FlatParameters::Create(model, FlatOptionsOf(job.config(), job.world_size())));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
   DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
   if (state.options.flops_per_sample == 0) {
@@ -174,9 +181,9 @@ absl::Status Engine::Impl::CreateSync() {
                                      job.group(), *state.flat,
                                      {.bucket_elements = bucket_elements, .wire_bf16 = wire_bf16}));
   } else {
-    DT_ASSIGN_OR_RETURN(
-        plan::ShardPlan shards,
-        plan::ShardPlan::Create(layout, {.bucket_elements = bucket_elements}, job.world_size()));
+    plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
+    options.buckets.bucket_elements = bucket_elements;
+    DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
     state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));
     state.owned = state.shards->owned(job.rank());
     for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
@@ -312,7 +319,11 @@ absl::StatusOr<StepReport> Engine::Update() {
     std::optional<StepVerdict> verdict;
     {
       const ScopedSeconds time(impl.report.exposed_comm_s);
-      DT_ASSIGN_OR_RETURN(const GradientSquares squares, impl.reducer->Wait());
+      DT_ASSIGN_OR_RETURN(GradientSquares squares, impl.reducer->Wait());
+      if (impl.job.config().deterministic()) {
+        DT_ASSIGN_OR_RETURN(squares,
+                            OrderedSquares(impl.job.group(), impl.state, impl.reducer->reduced()));
+      }
       DT_ASSIGN_OR_RETURN(verdict, impl.Vote(squares, false));
     }
     if (verdict->failed) {

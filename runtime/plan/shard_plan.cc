@@ -14,26 +14,32 @@ FlatRange Intersect(FlatRange a, FlatRange b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout, const BucketOptions& options,
-                                            int world_size) {
-  if (options.bucket_elements < 1 || options.first_bucket_elements < 1 || world_size < 1) {
+absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
+                                            const ShardOptions& options) {
+  const BucketOptions& sizes = options.buckets;
+  if (sizes.bucket_elements < 1 || sizes.first_bucket_elements < 1 || options.world_size < 1) {
     return absl::InvalidArgumentError(
         absl::StrFormat("bucket sizes %d and %d (first) and world size %d must be at least 1",
-                        options.bucket_elements, options.first_bucket_elements, world_size));
+                        sizes.bucket_elements, sizes.first_bucket_elements, options.world_size));
+  }
+  if (options.align_elements < 1 || options.align_elements % ParamLayout::kAlignElements != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("alignment %d is no multiple of %d elements",
+                                                      options.align_elements,
+                                                      ParamLayout::kAlignElements));
   }
   ShardPlan plan;
-  plan.world_size_ = world_size;
+  plan.world_size_ = options.world_size;
   plan.total_elements_ = layout.total_elements();
-  const int64_t unit = int64_t{world_size} * ParamLayout::kAlignElements;
+  const int64_t unit = options.unit();
   const int64_t units = std::max<int64_t>(1, (plan.total_elements_ + unit - 1) / unit);
   const auto whole_units = [unit](int64_t elements) {
     return std::max(unit, elements / unit * unit);
   };
-  int64_t limit = whole_units(std::min(options.first_bucket_elements, options.bucket_elements));
+  int64_t limit = whole_units(std::min(sizes.first_bucket_elements, sizes.bucket_elements));
   for (int64_t begin = 0; begin < units * unit; begin = plan.buckets_.back().end) {
     plan.buckets_.push_back({begin, std::min(begin + limit, units * unit)});
     plan.largest_bucket_ = std::max(plan.largest_bucket_, plan.buckets_.back().elements());
-    limit = whole_units(options.bucket_elements);
+    limit = whole_units(sizes.bucket_elements);
   }
   plan.gaps_.resize(plan.buckets_.size());
   int64_t covered = 0;

@@ -2,7 +2,7 @@
 // pieces they travel.
 //
 // A pure function of layout, sizes and world size. The flat buffer, padded to whole units of world
-// size x kAlignElements, is cut into buckets of whole units, and rank r owns the r-th of the equal
+// size x alignment, is cut into buckets of whole units, and rank r owns the r-th of the equal
 // parts of every bucket: a reduce-scatter of one bucket gives each rank what it owns, and all links
 // carry the same at any time (parts by rank of the whole buffer would send each bucket to one rank
 // alone). A rank keeps its parts one after the other: its shard. Buckets may split a tensor. Other
@@ -45,12 +45,20 @@ struct BucketSpan {
   bool operator==(const BucketSpan&) const = default;
 };
 
+struct ShardOptions {
+  BucketOptions buckets = {};  // Bounds, rounded down to whole units, but one at least.
+  int world_size = 1;
+  // Of the parts; a multiple of ParamLayout::kAlignElements. Where the norm must have the same bits
+  // however gradients are shared out, its block (kernels/grad_norm.h).
+  int64_t align_elements = ParamLayout::kAlignElements;
+
+  int64_t unit() const { return world_size * align_elements; }
+};
+
 class ShardPlan {
  public:
-  // `options` bounds the buckets, rounded down to whole units, but one at least. InvalidArgument: a
-  // limit or a world size below 1.
-  static absl::StatusOr<ShardPlan> Create(const ParamLayout& layout, const BucketOptions& options,
-                                          int world_size);
+  // InvalidArgument: a limit or a world size below 1, another alignment.
+  static absl::StatusOr<ShardPlan> Create(const ParamLayout& layout, const ShardOptions& options);
 
   // In layout order; together [0, padded_elements()).
   const std::vector<FlatRange>& buckets() const { return buckets_; }

@@ -145,19 +145,19 @@ void PartitionedGradients::Launch(int bucket) {
     return;
   }
   slot.work = *std::move(work);
-  under_way_.push_back(bucket);
+  under_way_.push_back(&slot);
+  slot_of_[static_cast<size_t>(bucket)] = nullptr;  // The next micro-batch fills another.
 }
 
 void PartitionedGradients::CollectOldest() {
-  const int bucket = under_way_.front();
+  Slot& slot = *under_way_.front();
   under_way_.pop_front();
-  Slot& slot = *slot_of_[static_cast<size_t>(bucket)];
   status_.Update(slot.work.Wait());
-  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-  const plan::OwnedRange own = shards_.part(bucket, group_.rank());
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(slot.bucket)];
+  const plan::OwnedRange own = shards_.part(slot.bucket, group_.rank());
   const kernels::ConstFlat from{slot.data + (own.flat.begin - range.begin)};
   const kernels::MutableFlat to{shard_.mutable_data_ptr<float>() + own.local};
-  uint8_t& has_part = has_part_[static_cast<size_t>(bucket)];
+  uint8_t& has_part = has_part_[static_cast<size_t>(slot.bucket)];
   if (has_part != 0) {
     kernels::AccumulateCpu(own.flat.elements(), from, to, TorchParallelFor);
   } else {
@@ -166,7 +166,6 @@ void PartitionedGradients::CollectOldest() {
   has_part = 1;
   slot.bucket = -1;
   slot.work = comm::Work();
-  slot_of_[static_cast<size_t>(bucket)] = nullptr;
 }
 
 void PartitionedGradients::CollectAll() {

@@ -68,8 +68,8 @@ class PartitionedGradients final : public GradientSync {
   std::unique_ptr<GradientHooks> hooks_;
   plan::LaunchQueue queue_;
   std::deque<Slot> slots_;         // Never moved.
-  std::vector<Slot*> slot_of_;     // By bucket; null: none.
-  std::deque<int> under_way_;      // Buckets in launch order.
+  std::vector<Slot*> slot_of_;     // By bucket that is being filled; else null.
+  std::deque<Slot*> under_way_;    // In launch order.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
   at::Tensor shard_;               // [shard elements] fp32.
   std::vector<int> readiness_order_;

@@ -56,6 +56,25 @@ class Equivalence(EndToEnd):
                                      [*sets, f"zero_optimization.stage={stage}"])
                 self.assert_close(self.losses(sharded), plain, 1e-5)
 
+    def test_deterministic_runs_are_equal_to_the_bit_whatever_the_way(self):
+        sets = ["deterministic=true", "train_batch_size=12"]
+        for ranks in (2, 3):
+            batch = f"train_micro_batch_size_per_gpu={12 // ranks}"  # No accumulation.
+            ways = {"plain": [], "one-bucket": ["zero_optimization.reduce_bucket_size=5e8"],
+                    "tcp": ["comm.transport=tcp"], "again": [],
+                    "stage1": ["zero_optimization.stage=1"],
+                    "stage2": ["zero_optimization.stage=2"],
+                    "stage2-tcp": ["zero_optimization.stage=2", "comm.transport=tcp"]}
+            runs = {name: self.train(ranks, f"bits-{name}-{ranks}", [*sets, batch, *way])
+                    for name, way in ways.items()}
+            for name, run_dir in runs.items():
+                self.assertEqual(self.losses(run_dir), self.losses(runs["plain"]), name)
+                self.assertEqual(self.norms(run_dir), self.norms(runs["plain"]), name)
+
+    def norms(self, run_dir):
+        return [r["m"]["train/grad_norm"] for r in self.records(run_dir)
+                if r["kind"] == "step" and "train/grad_norm" in r["m"]]
+
     def test_a_run_goes_on_at_another_stage_with_another_number_of_ranks(self):
         sets = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
         straight = self.losses(self.train(2, "one-stage", sets))

@@ -70,7 +70,7 @@ absl::Status CheckShares(Engine& engine, const Way& way, int size) {
              : absl::InternalError("a whole gradient buffer at stage 2, or none before");
 }
 
-// Six steps on 12 rows a step, split evenly over ranks and micro-batches; the losses, then a
+// Six steps on 36 rows a step, split evenly over ranks and micro-batches; the losses, then a
 // checksum of weights.
 absl::Status Train(RankContext& context, const Way& way, std::vector<double>& losses) {
   at::set_num_threads(1);
@@ -86,7 +86,7 @@ absl::Status Train(RankContext& context, const Way& way, std::vector<double>& lo
     int64_t call = 0;
     int rank, size, accumulation;
     absl::StatusOr<at::Tensor> Next() {
-      const int64_t share = 12 / size / accumulation;
+      const int64_t share = 36 / size / accumulation;
       const int64_t place = rank * accumulation + call % accumulation;
       return Rows(call++ / accumulation, place * share, (place + 1) * share);
     }

@@ -21,9 +21,10 @@ ParamLayout LayoutOf(const std::vector<int64_t>& sizes_in_layout_order) {
 }
 
 // Everything that must hold for any input.
-void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const BucketOptions& options,
-                 int world_size) {
-  const int64_t unit = world_size * ParamLayout::kAlignElements;
+void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const ShardOptions& shards) {
+  const BucketOptions& options = shards.buckets;
+  const int world_size = shards.world_size;
+  const int64_t unit = shards.unit();
   int64_t covered = 0;
   for (size_t b = 0; b < plan.buckets().size(); ++b) {
     const FlatRange bucket = plan.buckets()[b];
@@ -82,13 +83,14 @@ TEST(ShardPlan, IsSoundForAnyLayoutSizeAndWorld) {
       size = static_cast<int64_t>(random.Below(random.Below(4) == 0 ? 900 : 60));
     }
     const ParamLayout layout = LayoutOf(sizes);
-    const BucketOptions options{
-        .bucket_elements = 1 + static_cast<int64_t>(random.Below(700)),
-        .first_bucket_elements = 1 + static_cast<int64_t>(random.Below(200))};
-    const int world_size = 1 + static_cast<int>(random.Below(9));
-    const auto plan = ShardPlan::Create(layout, options, world_size);
+    const ShardOptions options{
+        .buckets = {.bucket_elements = 1 + static_cast<int64_t>(random.Below(700)),
+                    .first_bucket_elements = 1 + static_cast<int64_t>(random.Below(200))},
+        .world_size = 1 + static_cast<int>(random.Below(9)),
+        .align_elements = random.Below(3) == 0 ? 256 : 32};
+    const auto plan = ShardPlan::Create(layout, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    ExpectSound(layout, *plan, options, world_size);
+    ExpectSound(layout, *plan, options);
     if (::testing::Test::HasFatalFailure()) {
       return;
     }
@@ -96,8 +98,9 @@ TEST(ShardPlan, IsSoundForAnyLayoutSizeAndWorld) {
 }
 
 TEST(ShardPlan, EachRankOwnsAnEqualPartOfEveryBucket) {
-  const auto plan = ShardPlan::Create(LayoutOf({100, 64}),
-                                      {.bucket_elements = 128, .first_bucket_elements = 64}, 2);
+  const auto plan = ShardPlan::Create(
+      LayoutOf({100, 64}),
+      {.buckets = {.bucket_elements = 128, .first_bucket_elements = 64}, .world_size = 2});
   EXPECT_THAT(plan->buckets(), ElementsAre(FlatRange{0, 64}, FlatRange{64, 192}));
   EXPECT_EQ(plan->part(1, 1), (OwnedRange{{128, 192}, 32}));
   EXPECT_THAT(plan->owned(0), ElementsAre(OwnedRange{{0, 32}, 0}, OwnedRange{{64, 128}, 32}));
@@ -105,18 +108,20 @@ TEST(ShardPlan, EachRankOwnsAnEqualPartOfEveryBucket) {
 }
 
 TEST(ShardPlan, LaunchesInTheOrderOfReadiness) {
-  const auto plan = ShardPlan::Create(LayoutOf({64, 64, 64}),
-                                      {.bucket_elements = 64, .first_bucket_elements = 64}, 2);
+  const auto plan = ShardPlan::Create(
+      LayoutOf({64, 64, 64}),
+      {.buckets = {.bucket_elements = 64, .first_bucket_elements = 64}, .world_size = 2});
   EXPECT_THAT(*plan->LaunchOrder({}), ElementsAre(0, 1, 2));
   EXPECT_THAT(*plan->LaunchOrder({2, 0, 1}), ElementsAre(2, 0, 1));
   EXPECT_THAT(*plan->LaunchOrder({1}), ElementsAre(1, 0, 2)) << "what was left out is ready last";
   EXPECT_EQ(plan->LaunchOrder({3}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ShardPlan, RefusesSizesBelowOne) {
+TEST(ShardPlan, RefusesSizesBelowOneAndOtherAlignments) {
   const ParamLayout layout = LayoutOf({8});
-  EXPECT_FALSE(ShardPlan::Create(layout, {.bucket_elements = 0}, 2).ok());
-  EXPECT_FALSE(ShardPlan::Create(layout, {}, 0).ok());
+  EXPECT_FALSE(ShardPlan::Create(layout, {.buckets = {.bucket_elements = 0}}).ok());
+  EXPECT_FALSE(ShardPlan::Create(layout, {.world_size = 0}).ok());
+  EXPECT_FALSE(ShardPlan::Create(layout, {.align_elements = 33}).ok());
 }
 
 }  // namespace
