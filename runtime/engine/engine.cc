@@ -130,7 +130,7 @@ struct Engine::Impl {
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   absl::Status CreateSync();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
-  absl::Status Apply(const StepVerdict& verdict);
+  void Apply(const StepVerdict& verdict);
   StepReport Finish(const StepVerdict& verdict);
   void FailTogether();
   // Time to the first step is a number of its own: it is what a start costs.
@@ -249,7 +249,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   count += loss.count;
   samples += options.samples > 0 ? options.samples : loss.count;
   ++micro_batches;
-  return reducing ? reducer->FinishBackward() : reducer->status();
+  return reducer->FinishBackward();
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
@@ -270,7 +270,7 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
   return Agree(job.group(), vote);
 }
 
-absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
+void Engine::Impl::Apply(const StepVerdict& verdict) {
   const Config& config = job.config();
   const double inverse_count = verdict.count > 0 ? 1.0 / static_cast<double>(verdict.count) : 0.0;
   report.grad_norm = std::sqrt(verdict.sum_of_squares) * inverse_count;
@@ -278,7 +278,7 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   if (!verdict.finite) {
     report.skipped = true;
     ++state.skipped;
-    return absl::OkStatus();
+    return;
   }
   double scale = inverse_count;
   if (const double limit = config.gradient_clipping(); limit > 0 && report.grad_norm > limit) {
@@ -292,7 +292,6 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
     }
   }
   ++state.updates;
-  return gather != nullptr ? gather->Wait() : absl::OkStatus();
 }
 
 StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
@@ -333,7 +332,13 @@ absl::StatusOr<StepReport> Engine::Update() {
     }
     {
       const ScopedSeconds time(impl.report.update_s);
-      DT_RETURN_IF_ERROR(impl.Apply(*verdict));
+      impl.Apply(*verdict);
+    }
+    if (impl.gather != nullptr) {
+      const ScopedSeconds time(impl.report.exposed_comm_s);
+      if (impl.broken = impl.gather->Wait(); !impl.broken.ok()) {
+        return impl.broken;  // Some values are of this step, some of the last.
+      }
     }
     if (verdict->stop_signal != 0) {
       impl.job.AgreeToStop(verdict->stop_signal);

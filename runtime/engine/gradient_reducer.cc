@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "base/check.h"
 #include "base/status.h"
 
 namespace dtrain {
@@ -72,11 +71,7 @@ void GradientReducer::OnGradient(size_t index) {
       status_ = dense;
       return;
     }
-    if (gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
-      std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), view.nbytes());
-    } else {
-      view.copy_(gradient);
-    }
+    CopyGradient(gradient, view);
     gradient = view;
     filled_[index] = 1;
   }
@@ -120,7 +115,9 @@ void GradientReducer::Launch(BucketState& state) {
 }
 
 absl::Status GradientReducer::FinishBackward() {
-  DT_CHECK(last_) << "FinishBackward without a last micro-batch";
+  if (!last_) {
+    return status_;
+  }
   for (size_t i = 0; i < filled_.size(); ++i) {
     if (filled_[i] == 0) {  // Unused in this step: the others may have used it.
       const at::Tensor& view = flat_.gradient_views()[i];

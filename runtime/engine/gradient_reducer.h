@@ -34,7 +34,7 @@ class GradientReducer final : public GradientSync {
 
   void OnGradient(size_t index) override;
   void BeginMicroBatch(bool last) override;
-  // Zeroes what no gradient reached and launches the rest.
+  // After the last: zeroes what no gradient reached and launches the rest.
   absl::Status FinishBackward() override;
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override {

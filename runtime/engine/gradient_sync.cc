@@ -1,6 +1,7 @@
 #include "runtime/engine/gradient_sync.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_format.h"
@@ -46,6 +47,14 @@ absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tens
   return absl::UnimplementedError(absl::StrFormat(
       "the gradient of %s is sparse; allowed: dense (for an embedding, sparse=false)",
       flat.layout().entries()[index].name));
+}
+
+void CopyGradient(const at::Tensor& gradient, const at::Tensor& view) {
+  if (gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
+    std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), view.nbytes());
+  } else {
+    view.copy_(gradient);
+  }
 }
 
 absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,

@@ -34,7 +34,7 @@ class GradientSync {
   virtual void OnGradient(size_t index) = 0;
   // Before each backward; `last`: of the step.
   virtual void BeginMicroBatch(bool last) = 0;
-  // After each backward of a step's last micro-batch.
+  // After each backward.
   virtual absl::Status FinishBackward() = 0;
   // Waits for all reductions of the step.
   virtual absl::StatusOr<GradientSquares> Wait() = 0;
@@ -64,6 +64,9 @@ class GradientHooks {
 
 // Unimplemented names a parameter whose gradient is not dense.
 absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient);
+
+// gradient -> view, of equal shape.
+void CopyGradient(const at::Tensor& gradient, const at::Tensor& view);
 
 // Collective: rank 0's `order` (entries in the order in which they became ready) on every rank.
 absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,

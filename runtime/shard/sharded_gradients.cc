@@ -50,7 +50,7 @@ void ShardedGradients::OnGradient(size_t index) {
       return;
     }
     const at::Tensor& view = flat_.gradient_views()[index];
-    view.copy_(gradient);
+    CopyGradient(gradient, view);
     gradient = view;
     filled_[index] = 1;
   }
@@ -78,6 +78,9 @@ void ShardedGradients::Launch(int bucket) {
 }
 
 absl::Status ShardedGradients::FinishBackward() {
+  if (!last_) {
+    return status_;
+  }
   for (size_t i = 0; i < filled_.size(); ++i) {
     if (filled_[i] == 0) {  // Unused in this step: the others may have used it.
       const at::Tensor& view = flat_.gradient_views()[i];

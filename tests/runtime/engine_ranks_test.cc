@@ -48,6 +48,7 @@ at::Tensor Rows(int64_t step, int64_t begin, int64_t end) {
 struct Way {
   int stage = 0;
   int accumulation = 1;
+  bool alternating = false;  // Parameter b is used in every second micro-batch alone.
 };
 
 std::vector<std::string> Overrides(const Way& way) {
@@ -93,6 +94,7 @@ absl::Status Train(RankContext& context, const Way& way, std::vector<double>& lo
   } source{.rank = context.rank, .size = context.size, .accumulation = way.accumulation};
   for (int i = 0; i < 6; ++i) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, [&](const at::Tensor& x) {
+      net.second = !way.alternating || source.call % 2 == 0;
       return Loss(net.Loss(x), x.size(0));
     }));
     losses.push_back(report.loss);
@@ -153,6 +155,17 @@ TEST(EngineRanksTest, StagesOneAndTwoTrainAsStageZeroDoes) {
               << " micro-batches, item " << i;
         }
       }
+    }
+  }
+}
+
+TEST(EngineRanksTest, AParameterUsedInSomeMicroBatchesOnlyCountsAllTheSame) {
+  const std::vector<double> plain = LossesOf(2, {.accumulation = 3, .alternating = true});
+  for (const int stage : {1, 2}) {
+    const std::vector<double> sharded =
+        LossesOf(2, {.stage = stage, .accumulation = 3, .alternating = true});
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_NEAR(sharded[i], plain[i], 2e-5 * std::abs(plain[i])) << stage << ", item " << i;
     }
   }
 }
