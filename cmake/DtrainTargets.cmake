@@ -79,6 +79,9 @@ function(dtrain_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # A limit is there for hangs; checked code is slow.
+    math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "${DTRAIN_TEST_ENVIRONMENT}")
