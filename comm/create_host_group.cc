@@ -1,5 +1,6 @@
 // How the ranks of a group find each other: each publishes where it can be reached, reads the
 // others' lines, and decides from all of them, as every rank does alike, which transport to use.
+// Whether TCP connections give way to RDMA the ranks agree on over those connections.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "comm/host_group.h"
 #include "comm/net/store.h"
 #include "comm/node_layout.h"
+#include "comm/transport/rdma/connect_rdma.h"
 #include "comm/transport/subset_transport.h"
 #include "comm/transport/tcp_mesh.h"
 #include "comm/transport/unix_mesh.h"
@@ -35,6 +37,8 @@ struct RankCard {
   bool allow_shared_memory = true;
   // What decides over the order of sums, and with it over who sends what: equal on all ranks.
   std::string sums;
+  // GroupOptions::wire: equal on all ranks.
+  std::string wire;
 };
 
 std::string SumsOf(const GroupOptions& options) {
@@ -43,13 +47,19 @@ std::string SumsOf(const GroupOptions& options) {
                       options.deterministic ? " deterministic" : "");
 }
 
+std::string WireOf(const GroupOptions& options) {
+  const char* const names[] = {"automatic", "tcp", "rdma"};
+  return names[static_cast<int>(options.wire)];
+}
+
 std::string Encode(const RankCard& card) {
   return DumpJson(Json{{"node", card.node_id},
                        {"unix", card.unix_name},
                        {"nonce", card.unix_nonce},
                        {"pid", card.pid},
                        {"shm", card.allow_shared_memory},
-                       {"sums", card.sums}});
+                       {"sums", card.sums},
+                       {"wire", card.wire}});
 }
 
 absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
@@ -66,7 +76,8 @@ absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
                         rank));
   }
   return RankCard{string_of("node"),          string_of("unix"),       string_of("nonce"),
-                  json["pid"].get<int64_t>(), json["shm"].get<bool>(), string_of("sums")};
+                  json["pid"].get<int64_t>(), json["shm"].get<bool>(), string_of("sums"),
+                  string_of("wire")};
 }
 
 std::string Prefix(const GroupOptions& options) {
@@ -88,6 +99,13 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
           "group \"%s\": rank %d sums \"%s\", rank %d sums \"%s\": give all ranks the same "
           "configuration",
           options.name, options.rank, mine.sums, rank, card.sums));
+    }
+    if (card.wire != mine.wire) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("group \"%s\": rank %d is to use \"%s\" between nodes, rank %d \"%s\": "
+                          "give all ranks the "
+                          "same configuration",
+                          options.name, options.rank, mine.wire, rank, card.wire));
     }
     cards.push_back(std::move(card));
   }
@@ -118,6 +136,9 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "group \"%s\" of %d ranks was given no store to meet in", options.name, options.size));
   }
+  if (options.wire != Wire::kTcp) {
+    DT_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
+  }
   return absl::OkStatus();
 }
 
@@ -141,19 +162,24 @@ absl::StatusOr<std::unique_ptr<ShmCollectives>> ConnectShm(UnixListener listener
   return ShmCollectives::Create(std::move(mesh), options.name, context);
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> ConnectTcp(Store& store, const GroupOptions& options,
-                                                      const std::vector<RankCard>& cards,
-                                                      Deadline deadline) {
+absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& options,
+                                            const std::vector<RankCard>& cards, Deadline deadline) {
   std::vector<std::string> names;
   for (int rank = 0; rank < options.size; ++rank) {
     const RankCard& card = cards[static_cast<size_t>(rank)];
     names.push_back(absl::StrFormat("rank %d (node %s, pid %d)", rank, card.node_id, card.pid));
   }
-  return ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline);
+  DT_ASSIGN_OR_RETURN(auto mesh,
+                      ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
+  if (options.wire == Wire::kTcp) {
+    return RdmaConnection{std::move(mesh), false};
+  }
+  return ConnectRdma(std::move(mesh), options.rdma, HostAddress(store, options),
+                     options.wire == Wire::kRdma, deadline);
 }
 
-// Shared memory on one node; between nodes TCP, below which nodes that hold equally many ranks,
-// more than one, use their memory first.
+// Shared memory on one node; between nodes RDMA or TCP, below which nodes that hold equally many
+// ranks, more than one, use their memory first.
 absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener listener,
                                                  const GroupOptions& options,
                                                  const std::vector<RankCard>& cards,
@@ -162,15 +188,16 @@ absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener list
   if (layout.nodes == 1) {
     return ConnectShm(std::move(listener), options, cards, layout.local, deadline);
   }
-  DT_ASSIGN_OR_RETURN(auto transport, ConnectTcp(store, options, cards, deadline));
-  MessageOptions messages{
-      .name = "tcp", .algorithm = options.algorithm, .deterministic = options.deterministic};
+  DT_ASSIGN_OR_RETURN(RdmaConnection between, ConnectNodes(store, options, cards, deadline));
+  MessageOptions messages{.name = between.over_rdma ? "rdma" : "tcp",
+                          .algorithm = options.algorithm,
+                          .deterministic = options.deterministic};
   if (!layout.even || layout.local.size() == 1) {
-    return std::make_unique<MessageCollectives>(std::move(transport), messages);
+    return std::make_unique<MessageCollectives>(std::move(between.transport), messages);
   }
   DT_ASSIGN_OR_RETURN(auto local,
                       ConnectShm(std::move(listener), options, cards, layout.local, deadline));
-  const std::shared_ptr<Transport> shared = std::move(transport);
+  const std::shared_ptr<Transport> shared = std::move(between.transport);
   std::vector<int> everybody(static_cast<size_t>(options.size));
   std::iota(everybody.begin(), everybody.end(), 0);
   auto all = std::make_unique<MessageCollectives>(
@@ -193,8 +220,8 @@ absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const Group
   const Deadline deadline = Deadline::After(options.connect_timeout);
   DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
   const RankCard mine{
-      options.node_id, listener.name, listener.nonce, getpid(), options.allow_shared_memory,
-      SumsOf(options)};
+      options.node_id, listener.name,  listener.nonce, getpid(), options.allow_shared_memory,
+      SumsOf(options), WireOf(options)};
   DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
                       ExchangeCards(*store, options, mine, deadline));
   auto backend = Connect(*store, std::move(listener), options, cards, deadline);

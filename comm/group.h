@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "comm/buffer.h"
+#include "comm/rdma_options.h"
 #include "comm/symmetric_buffer.h"
 #include "comm/work.h"
 
@@ -51,7 +52,7 @@ class Group {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual uint64_t epoch() const = 0;
-  // "shm", "tcp", "shm+tcp", "nccl", "alone": for records.
+  // "shm", "tcp", "rdma", "shm+tcp", "shm+rdma", "nccl", "alone": for records.
   virtual std::string transport() const = 0;
   // Collectives started so far.
   virtual uint64_t sequence() const = 0;
@@ -110,7 +111,9 @@ struct GroupOptions {
   bool deterministic = false;  // Sum in rank order whatever the transport and chunk.
   // Other than automatic: taken wherever the promised bits allow it (tests, measurements).
   Algorithm algorithm = Algorithm::kAutomatic;
-  bool allow_shared_memory = true;  // Off: TCP even on one host (tests, and `comm.transport: tcp`).
+  bool allow_shared_memory = true;  // Off: `wire` even on one host (tests, `comm.transport: tcp`).
+  Wire wire = Wire::kAutomatic;     // Between nodes. Equal on all ranks.
+  RdmaOptions rdma = {};
 };
 
 class Store;  // comm/net/store.h

@@ -24,6 +24,10 @@ absl::StatusOr<VerbsFunctions> Bind(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(library.Bind("ibv_dealloc_pd", &f.dealloc_pd));
   DT_RETURN_IF_ERROR(library.Bind("ibv_reg_mr", &f.reg_mr));
   DT_RETURN_IF_ERROR(library.Bind("ibv_dereg_mr", &f.dereg_mr));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_create_comp_channel", &f.create_comp_channel));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_destroy_comp_channel", &f.destroy_comp_channel));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_get_cq_event", &f.get_cq_event));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_ack_cq_events", &f.ack_cq_events));
   DT_RETURN_IF_ERROR(library.Bind("ibv_create_cq", &f.create_cq));
   DT_RETURN_IF_ERROR(library.Bind("ibv_destroy_cq", &f.destroy_cq));
   DT_RETURN_IF_ERROR(library.Bind("ibv_create_qp", &f.create_qp));

@@ -43,6 +43,10 @@ struct VerbsFunctions {
   int (*dealloc_pd)(ibv_pd* pd) = nullptr;
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* data, size_t bytes, int access) = nullptr;
   int (*dereg_mr)(ibv_mr* mr) = nullptr;
+  ibv_comp_channel* (*create_comp_channel)(ibv_context* context) = nullptr;
+  int (*destroy_comp_channel)(ibv_comp_channel* channel) = nullptr;
+  int (*get_cq_event)(ibv_comp_channel* channel, ibv_cq** cq, void** user) = nullptr;
+  void (*ack_cq_events)(ibv_cq* cq, unsigned count) = nullptr;
   ibv_cq* (*create_cq)(ibv_context* context, int entries, void* user, ibv_comp_channel* channel,
                        int vector) = nullptr;
   int (*destroy_cq)(ibv_cq* cq) = nullptr;

@@ -24,7 +24,7 @@ class HierarchicalCollectives final : public Backend {
                           std::unique_ptr<MessageCollectives> across,
                           std::unique_ptr<MessageCollectives> all, bool deterministic);
 
-  std::string transport() const override { return "shm+tcp"; }
+  std::string transport() const override { return "shm+" + across_->transport(); }
   absl::Status RunPointToPoint(absl::Span<const Call> calls, const WaitContext& context) override {
     return all_->RunPointToPoint(calls, context);
   }

@@ -1,8 +1,10 @@
 #include "comm/transport/stream_transport.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -57,17 +59,49 @@ absl::Status StreamTransport::ReadVerdicts() {
   return absl::OkStatus();
 }
 
+absl::Status StreamTransport::AwaitVerdict(int peer) {
+  const auto i = static_cast<size_t>(peer);
+  DT_RETURN_IF_ERROR(ReadVerdict(peer));
+  if (!control_open_[i]) {
+    return absl::OkStatus();
+  }
+  pollfd item{peers_[i].control->fd(), POLLIN, 0};
+  poll(&item, 1, kVerdictGraceMs);
+  return ReadVerdict(peer);
+}
+
+void StreamTransport::AddDescriptors(std::vector<pollfd>& items,
+                                     absl::FunctionRef<bool(int peer)> awaited) const {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    if (peers_[i].data != nullptr && awaited(static_cast<int>(i))) {
+      items.push_back({peers_[i].data->fd(), POLLIN, 0});
+    }
+    if (control_open_[i]) {
+      items.push_back({peers_[i].control->fd(), POLLIN, 0});
+    }
+  }
+}
+
+bool StreamTransport::Ended(int peer) const {
+  char byte = 0;
+  const int fd = peers_.at(static_cast<size_t>(peer)).data->fd();
+  const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+absl::Status StreamTransport::Explain(int peer, const absl::Status& symptom) {
+  DT_RETURN_IF_ERROR(AwaitVerdict(peer));
+  if (Ended(peer)) {
+    return Gone(peer, absl::UnavailableError("it closed the connection"));
+  }
+  return Annotate(symptom, PeerName(peer));
+}
+
 absl::Status StreamTransport::Gone(int peer, const absl::Status& what) {
   if (what.code() != absl::StatusCode::kUnavailable) {
     return Annotate(what, PeerName(peer));  // Altered or mismatched bytes.
   }
-  const auto i = static_cast<size_t>(peer);
-  DT_RETURN_IF_ERROR(ReadVerdict(peer));
-  if (control_open_[i]) {
-    pollfd item{peers_[i].control->fd(), POLLIN, 0};
-    poll(&item, 1, kVerdictGraceMs);
-    DT_RETURN_IF_ERROR(ReadVerdict(peer));
-  }
+  DT_RETURN_IF_ERROR(AwaitVerdict(peer));
   DT_RETURN_IF_ERROR(explain_(peer));
   return absl::UnavailableError(absl::StrCat(PeerName(peer), " is gone: ", what.message()));
 }

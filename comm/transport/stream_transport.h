@@ -5,12 +5,15 @@
 // carries the one thing that must overtake data: the reason why a rank gave up.
 #pragma once
 
+#include <poll.h>
+
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "comm/transport/channel.h"
 #include "comm/transport/transport.h"
@@ -37,6 +40,18 @@ class StreamTransport final : public Transport {
     return peers_.at(static_cast<size_t>(peer)).name;
   }
 
+  // For a transport that moves its data in another way and keeps these connections to learn at once
+  // of deaths and reasons; nothing is sent over them meanwhile. What to poll: all that may bring a
+  // reason, and the connections of the peers that are `awaited`.
+  void AddDescriptors(std::vector<pollfd>& items, absl::FunctionRef<bool(int peer)> awaited) const;
+  // What some peer gave as its reason, or OK.
+  absl::Status ReadVerdicts();
+  // Whether the connection to `peer` has ended.
+  bool Ended(int peer) const;
+  // The best that is known of why `peer` does not answer, waiting a moment for its reason: that,
+  // or that it is gone, or `symptom`.
+  absl::Status Explain(int peer, const absl::Status& symptom);
+
  private:
   // The bytes of a reason on a control channel.
   struct Verdict {
@@ -53,7 +68,7 @@ class StreamTransport final : public Transport {
   absl::StatusOr<bool> Progress(int peer, Lane& lane, bool sending);
   // What the peer said on its control channel, or OK.
   absl::Status ReadVerdict(int peer);
-  absl::Status ReadVerdicts();
+  absl::Status AwaitVerdict(int peer);
   absl::Status Gone(int peer, const absl::Status& what);
   absl::Status WaitForAny(const WaitContext& context);
   absl::Status TimedOut() const;

@@ -26,7 +26,8 @@ absl::StatusOr<JobKey> KeyOf(const GroupOptions& options) {
       reinterpret_cast<const uint8_t*>(options.job_key.data()), options.job_key.size()));
 }
 
-// Where peers reach this rank when nobody said: the address that it uses towards the store.
+}  // namespace
+
 std::string HostAddress(Store& store, const GroupOptions& options) {
   if (!options.host_address.empty()) {
     return options.host_address;
@@ -35,12 +36,11 @@ std::string HostAddress(Store& store, const GroupOptions& options) {
   return client != nullptr ? client->local_endpoint().host : "127.0.0.1";
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Transport>> ConnectTcpMesh(Store& store, const GroupOptions& options,
-                                                          const std::string& prefix,
-                                                          std::vector<std::string> names,
-                                                          Deadline deadline) {
+absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
+                                                                const GroupOptions& options,
+                                                                const std::string& prefix,
+                                                                std::vector<std::string> names,
+                                                                Deadline deadline) {
   DT_ASSIGN_OR_RETURN(const JobKey key, KeyOf(options));
   DataListener::Options listen;
   listen.epoch = options.epoch;

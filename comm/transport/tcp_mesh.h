@@ -10,16 +10,20 @@
 #include "base/deadline.h"
 #include "comm/group.h"
 #include "comm/net/store.h"
-#include "comm/transport/transport.h"
+#include "comm/transport/stream_transport.h"
 
 namespace dtrain::comm {
 
-// Collective and blocking: listens on options.host_address, publishes the port under `prefix` in
+// Where peers reach this rank: as the options say, else the address that it uses towards the store.
+std::string HostAddress(Store& store, const GroupOptions& options);
+
+// Collective and blocking: listens on HostAddress, publishes the port under `prefix` in
 // the store, connects to the lower ranks and accepts the higher ones. `names` are for reports, by
 // rank. FailedPrecondition when there is no job key to authenticate with.
-absl::StatusOr<std::unique_ptr<Transport>> ConnectTcpMesh(Store& store, const GroupOptions& options,
-                                                          const std::string& prefix,
-                                                          std::vector<std::string> names,
-                                                          Deadline deadline);
+absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
+                                                                const GroupOptions& options,
+                                                                const std::string& prefix,
+                                                                std::vector<std::string> names,
+                                                                Deadline deadline);
 
 }  // namespace dtrain::comm

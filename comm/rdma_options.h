@@ -1,0 +1,38 @@
+// How ranks of different nodes use RoCE.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace dtrain::comm {
+
+class VerbsApi;  // comm/transport/rdma/verbs_api.h
+
+// What carries messages between ranks that do not share memory.
+enum class Wire : uint8_t {
+  kAutomatic,  // RDMA when every rank has an active RoCE port that reaches the others, else TCP.
+  kTcp,
+  kRdma,  // An error where RDMA cannot be had.
+};
+
+struct RdmaOptions {
+  std::string device = {};  // "mlx5_0"; "": the one that holds this rank's address, else the first.
+  int gid_index = -1;       // Of the port; -1: chosen (comm/transport/rdma/gid.h).
+  int queue_pairs = 1;      // To each peer, in [1, 8]; several spread over the paths of a switch.
+  int traffic_class = 0;    // In [0, 255]: DSCP x 4 (+ ECN bits) of the packets.
+  int service_level = 0;  // In [0, 7]: the priority that PFC acts on where it follows the VLAN tag.
+  int timeout = 18;       // In [1, 31]: 4.096 us x 2^timeout without an answer is a lost packet.
+  int retries = 7;        // In [0, 7]: of a lost packet, then the peer counts as unreachable.
+  size_t slot_bytes = size_t{256} << 10;  // Staged at a time, in [4 KiB, 16 MiB].
+  int slots = 8;                          // Under way to each peer, in [2, 256].
+  // All staging memory of a rank; with many peers, slots shrink to fit. It is pinned.
+  size_t staging_bytes_max = size_t{256} << 20;
+  // A peer that sent nothing for so long is asked whether it can still be reached.
+  absl::Duration probe_interval = absl::Seconds(1);
+  VerbsApi* verbs = nullptr;  // Null: this host's libibverbs. Must outlive the group.
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,107 @@
+// A queue pair of FakeVerbs: requests, acknowledgements and refusals over one stream socket.
+//
+// Internal to the fake. Used by the thread of its device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "comm/transport/rdma/fake/fake_verbs.h"
+#include "comm/transport/rdma/verbs_api.h"
+
+namespace dtrain::comm {
+
+// What the queue pairs of one device share.
+struct FakeDeviceState {
+  struct Region {
+    uint32_t key = 0;
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    bool Holds(uint64_t address, size_t count) const {
+      const auto start = reinterpret_cast<uint64_t>(data);
+      return address >= start && count <= bytes && address - start <= bytes - count;
+    }
+  };
+  FakeVerbsFaults faults;
+  GidBytes gid = {};
+  UniqueFd epoll;
+  std::vector<Region> regions;
+  std::deque<Completion> completions;
+  size_t completions_max = 0;
+  int writes = 0;
+  bool cut = false;
+  int64_t cut_nanos = 0;
+
+  const Region* Find(uint32_t key, uint64_t address, size_t bytes) const;
+  void Complete(const Completion& completion);
+};
+
+class FakeQueuePair final : public QueuePair {
+ public:
+  static absl::StatusOr<std::unique_ptr<FakeQueuePair>> Create(
+      std::shared_ptr<FakeDeviceState> device, int sends_max, int receives_max);
+  ~FakeQueuePair() override;
+
+  uint32_t number() const override { return number_; }
+  absl::Status Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
+                       const QueuePairEnd& peer) override;
+  absl::Status Post(const RdmaWrite& write) override;
+  absl::Status PostReceive(uint64_t id) override;
+
+  // Moves what the socket takes and gives.
+  void Pump();
+
+ private:
+  enum class Kind : uint32_t { kWrite, kAcknowledge, kRefuse };
+  // What goes before the bytes on the socket.
+  struct Header {
+    Kind kind = Kind::kWrite;
+    uint32_t has_immediate = 0;
+    uint32_t immediate = 0;
+    uint32_t key = 0;
+    uint64_t to = 0;
+    uint32_t bytes = 0;
+    int32_t status = 0;  // Of a refusal.
+  };
+  struct Outgoing {
+    Header header;
+    const std::byte* from = nullptr;
+  };
+
+  FakeQueuePair(std::shared_ptr<FakeDeviceState> device, int sends_max, int receives_max);
+  void AcceptIfCalled();
+  void Watch();
+  void PumpOut();
+  void PumpIn();
+  // Reads into `data`; how much, 0 when nothing is there. A peer that is gone breaks the pair.
+  size_t Read(void* data, size_t bytes);
+  void TakeHeader();
+  void TakeWrite();
+  void Answer(int status);
+  // Completes the oldest request with `status`, and flushes the others when it is an error.
+  void CompleteOldest(int status);
+  // After it the peer learns by itself that nothing comes any more, or, when `tell`, at once.
+  void BreakWith(int status, bool tell = true);
+
+  const std::shared_ptr<FakeDeviceState> device_;
+  const uint32_t number_;
+  const size_t sends_max_;
+  const size_t receives_max_;
+  UniqueFd listener_;
+  UniqueFd socket_;
+  bool broken_ = false;
+  bool watched_writable_ = false;
+  std::deque<uint64_t> unacknowledged_;
+  std::deque<uint64_t> receives_;
+  std::deque<Outgoing> outgoing_;
+  size_t out_done_ = 0;
+  Header incoming_;
+  size_t in_done_ = 0;  // Of header and bytes.
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,130 @@
+#include "comm/transport/rdma/fake/fake_verbs.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/status.h"
+#include "comm/transport/rdma/fake/fake_queue_pair.h"
+#include "comm/transport/rdma/rdma_ports.h"
+
+namespace dtrain::comm {
+namespace {
+
+class FakeRegion final : public MemoryRegion {
+ public:
+  FakeRegion(std::shared_ptr<FakeDeviceState> device, uint32_t key)
+      : device_(std::move(device)), key_(key) {}
+  ~FakeRegion() override {
+    auto& regions = device_->regions;
+    regions.erase(std::remove_if(regions.begin(), regions.end(),
+                                 [this](const auto& region) { return region.key == key_; }),
+                  regions.end());
+  }
+  uint32_t local_key() const override { return key_; }
+  uint32_t remote_key() const override { return key_; }
+
+ private:
+  const std::shared_ptr<FakeDeviceState> device_;
+  const uint32_t key_;
+};
+
+class FakeDevice final : public VerbsDevice {
+ public:
+  explicit FakeDevice(std::shared_ptr<FakeDeviceState> state) : state_(std::move(state)) {}
+
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) override {
+    if (state_->faults.cannot_pin) {
+      return absl::ResourceExhaustedError(CannotPin(bytes, "65536 bytes"));
+    }
+    const uint32_t key = next_key_++;
+    state_->regions.push_back({key, static_cast<std::byte*>(data), bytes});
+    return std::make_unique<FakeRegion>(state_, key);
+  }
+
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(int sends_max,
+                                                             int receives_max) override {
+    DT_ASSIGN_OR_RETURN(auto pair, FakeQueuePair::Create(state_, sends_max, receives_max));
+    pairs_.push_back(pair.get());
+    return pair;
+  }
+
+  absl::StatusOr<size_t> Poll(absl::Span<Completion> completions) override {
+    if (state_->completions.empty()) {
+      for (FakeQueuePair* const pair : pairs_) {
+        pair->Pump();
+      }
+    }
+    const size_t count = std::min(completions.size(), state_->completions.size());
+    std::copy_n(state_->completions.begin(), count, completions.begin());
+    state_->completions.erase(state_->completions.begin(),
+                              state_->completions.begin() + static_cast<ptrdiff_t>(count));
+    return count;
+  }
+
+  absl::Status Arm() override { return absl::OkStatus(); }  // The sockets stay readable.
+  int fd() const override { return state_->epoll.get(); }
+  void TakeEvents() override {}
+  std::string PortState() override { return state_->cut ? "DOWN" : "ACTIVE"; }
+
+ private:
+  const std::shared_ptr<FakeDeviceState> state_;
+  std::vector<FakeQueuePair*> pairs_;  // They outlive the last Poll.
+  uint32_t next_key_ = 0x1000;
+};
+
+}  // namespace
+
+RdmaPort FakePort() {
+  const auto pid = static_cast<uint32_t>(getpid());
+  RdmaPort port;
+  port.device = "fake0";
+  port.state = "ACTIVE";
+  RdmaGid gid;
+  gid.index = 1;
+  gid.netdev = "eth0";
+  // 10.x.y.z, with the process in it: it is how queue pairs find each other.
+  gid.bytes = {0,
+               0,
+               0,
+               0,
+               0,
+               0,
+               0,
+               0,
+               0,
+               0,
+               0xff,
+               0xff,
+               10,
+               static_cast<uint8_t>(pid >> 16),
+               static_cast<uint8_t>(pid >> 8),
+               static_cast<uint8_t>(pid)};
+  port.gids.push_back(gid);
+  return port;
+}
+
+absl::StatusOr<std::vector<RdmaPort>> FakeVerbs::Ports() {
+  if (faults_.no_library) {
+    return absl::NotFoundError("no RDMA library (install libibverbs1): not loaded");
+  }
+  return faults_.ports.empty() ? std::vector<RdmaPort>{FakePort()} : faults_.ports;
+}
+
+absl::StatusOr<std::unique_ptr<VerbsDevice>> FakeVerbs::Open(const std::string& /*device*/,
+                                                             int /*port*/, int completions_max) {
+  auto state = std::make_shared<FakeDeviceState>();
+  state->faults = faults_;
+  state->gid = FakePort().gids[0].bytes;
+  state->completions_max = static_cast<size_t>(completions_max);
+  state->epoll = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  if (!state->epoll.valid()) {
+    return ErrnoStatus(errno, "epoll_create1");
+  }
+  return std::make_unique<FakeDevice>(std::move(state));
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,42 @@
+// The byte-moving, fault-injecting twin of VerbsApi, for tests.
+//
+// A queue pair is a Unix socket between two threads or processes of one host: writes travel over it
+// into the peer's registered memory when the peer polls, and are acknowledged. It is as strict as a
+// device: memory that is not registered, a receive that is not posted and a queue that is full are
+// errors. A peer whose process ends acknowledges nothing any more.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/transport/rdma/verbs_api.h"
+
+namespace dtrain::comm {
+
+struct FakeVerbsFaults {
+  bool no_library = false;
+  std::vector<RdmaPort> ports = {};  // Instead of one good one, when not empty.
+  bool cannot_pin = false;           // Registering fails as with too low a memlock limit.
+  bool cannot_connect = false;       // A queue pair refuses to connect.
+  int fail_write = -1;               // This write of the process (0 is the first) completes with
+  int fail_status = 0;               // this status, and its queue pair is in error.
+  int cut_at_write = -1;             // From this write on nothing leaves and nothing comes in; what
+                                     // is under way fails with retries exceeded soon after.
+};
+
+class FakeVerbs final : public VerbsApi {
+ public:
+  explicit FakeVerbs(FakeVerbsFaults faults = {}) : faults_(std::move(faults)) {}
+  absl::StatusOr<std::vector<RdmaPort>> Ports() override;
+  absl::StatusOr<std::unique_ptr<VerbsDevice>> Open(const std::string& device, int port,
+                                                    int completions_max) override;
+
+ private:
+  const FakeVerbsFaults faults_;
+};
+
+// "fake0", port 1, active, one RoCE v2 GID: of this process.
+RdmaPort FakePort();
+
+}  // namespace dtrain::comm

@@ -1,0 +1,27 @@
+// What the RDMA devices of this host are, read through verbs and sysfs (which alone tells the type
+// and the network device of a GID). Internal to the real twin of VerbsApi.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/dl/verbs.h"
+#include "comm/transport/rdma/verbs_api.h"
+
+namespace dtrain::comm {
+
+// All ports of all devices. A device that cannot be opened is listed as not active, with the reason
+// as its state.
+absl::StatusOr<std::vector<RdmaPort>> ReadPorts(const Verbs& verbs);
+
+// The GIDs of a port in `folder` ("/sys/class/infiniband/rxe0/ports/1"), without empty ones.
+std::vector<RdmaGid> ReadGids(const std::string& folder, int table_entries);
+
+// "ACTIVE": of an ibv_port_state.
+std::string PortStateName(int state);
+
+// Why `bytes` could not be pinned, with the limit in force and what to do.
+std::string CannotPin(size_t bytes, const std::string& limit);
+
+}  // namespace dtrain::comm

@@ -1,0 +1,319 @@
+#include "comm/transport/rdma/rdma_transport.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/transport/rdma/request_id.h"
+#include "comm/transport/rdma/wc_status.h"
+
+namespace dtrain::comm {
+
+RdmaTransport::RdmaTransport(Parts parts)
+    : parts_(std::move(parts)),
+      states_(parts_.peers.size()),
+      quiet_since_nanos_(Clock::Real().MonotonicNanos()) {}
+
+void RdmaTransport::Fill(absl::Span<const Transfer> transfers) {
+  for (State& state : states_) {
+    state.sends = Lane();
+    state.receives = Lane();
+  }
+  for (const Transfer& transfer : transfers) {
+    DT_CHECK(transfer.peer != rank());
+    State& state = states_.at(static_cast<size_t>(transfer.peer));
+    if (transfer.bytes != 0) {
+      const bool sending = transfer.direction == Transfer::Direction::kSend;
+      (sending ? state.sends : state.receives).queue.push_back(&transfer);
+    }
+  }
+}
+
+// Sends are done when the peer's device has them: the memory may be written again, and a rank that
+// leaves now takes nothing away from its peers.
+bool RdmaTransport::Busy(size_t peer) const {
+  const State& state = states_[peer];
+  return !state.sends.idle() || !state.receives.idle() || parts_.peers[peer].send.under_way() != 0;
+}
+
+absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context) {
+  Fill(transfers);
+  while (true) {
+    DT_ASSIGN_OR_RETURN(bool any, Drain());
+    bool done = true;
+    for (size_t peer = 0; peer < states_.size(); ++peer) {
+      const State& state = states_[peer];
+      if (state.broken.ok()) {
+        DT_ASSIGN_OR_RETURN(const bool moved, Progress(peer));
+        any = any || moved;
+      }
+      if (!Busy(peer)) {
+        continue;
+      }
+      done = false;
+      // What it sent before it ended was drained above.
+      if (!state.broken.ok() || (state.ended && !any)) {
+        return parts_.mesh->Explain(static_cast<int>(peer), state.broken);
+      }
+    }
+    if (done) {
+      return absl::OkStatus();
+    }
+    DT_RETURN_IF_ERROR(context.interrupted());
+    if (!any) {
+      DT_RETURN_IF_ERROR(WaitForAny(context));
+    }
+  }
+}
+
+absl::StatusOr<bool> RdmaTransport::Progress(size_t peer) {
+  State& state = states_[peer];
+  RdmaPeer& rings = parts_.peers[peer];
+  bool any = false;
+  while (!state.sends.idle() && rings.send.CanSend()) {
+    DT_RETURN_IF_ERROR(SendChunk(peer));
+    any = true;
+  }
+  while (!state.receives.idle() && rings.receive.Front().has_value()) {
+    DT_RETURN_IF_ERROR(TakeChunk(peer, *rings.receive.Front()));
+    any = true;
+  }
+  if (rings.receive.OwesCredit() && state.credits_under_way < kCreditsUnderWayMax && !state.ended) {
+    DT_RETURN_IF_ERROR(GiveCredit(peer));
+  }
+  return any;
+}
+
+absl::Status RdmaTransport::SendChunk(size_t peer) {
+  RdmaPeer& rings = parts_.peers[peer];
+  Lane& lane = states_[peer].sends;
+  const Transfer& transfer = *lane.queue[lane.next];
+  const size_t bytes = std::min(parts_.plan.slot_bytes, transfer.bytes - lane.done);
+  const uint64_t chunk = rings.send.Take();
+  const size_t slot = rings.send.SlotOf(chunk);
+  const size_t pair = static_cast<size_t>(chunk % rings.pairs.size());
+  std::byte* const staged = rings.send_slots + slot * parts_.plan.slot_bytes;
+  std::memcpy(staged, static_cast<const std::byte*>(transfer.data) + lane.done, bytes);
+  RdmaWrite write;
+  write.id = RequestId{RequestId::Kind::kChunk, peer, pair, slot}.Encode();
+  write.from = staged;
+  write.bytes = static_cast<uint32_t>(bytes);
+  write.local_key = parts_.region->local_key();
+  write.to = rings.remote_slots + slot * parts_.plan.slot_bytes;
+  write.remote_key = rings.remote_key;
+  write.immediate =
+      Immediate{false, static_cast<uint16_t>(chunk & 0x7fff), rings.receive.taken()}.Encode();
+  rings.receive.ToldCredit();
+  lane.done += bytes;
+  if (lane.done == transfer.bytes) {
+    ++lane.next;
+    lane.done = 0;
+  }
+  return rings.pairs[pair]->Post(write);
+}
+
+absl::Status RdmaTransport::TakeChunk(size_t peer, uint32_t bytes) {
+  RdmaPeer& rings = parts_.peers[peer];
+  Lane& lane = states_[peer].receives;
+  const Transfer& transfer = *lane.queue[lane.next];
+  const size_t expected = std::min(parts_.plan.slot_bytes, transfer.bytes - lane.done);
+  if (bytes != expected) {
+    return absl::InternalError(absl::StrFormat(
+        "%s sends a chunk of %d bytes where rank %d expects %d: the ranks are in different calls, "
+        "or in one call with different sizes",
+        PeerName(static_cast<int>(peer)), bytes, rank(), expected));
+  }
+  std::memcpy(static_cast<std::byte*>(transfer.data) + lane.done,
+              rings.receive_slots + rings.receive.slot() * parts_.plan.slot_bytes, bytes);
+  rings.receive.Pop();
+  lane.done += bytes;
+  if (lane.done == transfer.bytes) {
+    ++lane.next;
+    lane.done = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaTransport::GiveCredit(size_t peer) {
+  RdmaPeer& rings = parts_.peers[peer];
+  RdmaWrite write;
+  write.id = RequestId{RequestId::Kind::kCredit, peer, 0, 0}.Encode();
+  write.immediate = Immediate{true, 0, rings.receive.taken()}.Encode();
+  rings.receive.ToldCredit();
+  ++states_[peer].credits_under_way;
+  return rings.pairs[0]->Post(write);
+}
+
+absl::Status RdmaTransport::Probe(size_t peer, size_t pair) {
+  RdmaWrite write;  // Of nothing, and nothing tells the peer.
+  write.id = RequestId{RequestId::Kind::kProbe, peer, pair, 0}.Encode();
+  ++states_[peer].probes_under_way;
+  return parts_.peers[peer].pairs[pair]->Post(write);
+}
+
+absl::Status RdmaTransport::ProbeTheSilent() {
+  const int64_t now = Clock::Real().MonotonicNanos();
+  if (now - quiet_since_nanos_ < absl::ToInt64Nanoseconds(parts_.probe_interval)) {
+    return absl::OkStatus();
+  }
+  quiet_since_nanos_ = now;
+  for (size_t peer = 0; peer < states_.size(); ++peer) {
+    if (Busy(peer) && states_[peer].probes_under_way == 0 && states_[peer].broken.ok()) {
+      DT_RETURN_IF_ERROR(Probe(peer, 0));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RdmaTransport::Drain() {
+  std::array<Completion, 32> completions;
+  bool any = false;
+  while (true) {
+    DT_ASSIGN_OR_RETURN(const size_t count, parts_.device->Poll(absl::MakeSpan(completions)));
+    for (size_t i = 0; i < count; ++i) {
+      DT_RETURN_IF_ERROR(Handle(completions[i]));
+    }
+    if (count == 0) {
+      break;
+    }
+    any = true;
+  }
+  if (any) {
+    quiet_since_nanos_ = Clock::Real().MonotonicNanos();
+  }
+  return any;
+}
+
+absl::Status RdmaTransport::Handle(const Completion& completion) {
+  const RequestId id = RequestId::Decode(completion.id);
+  State& state = states_.at(id.peer);
+  if (completion.status != kWcSuccess) {
+    Fail(id.peer, completion);
+    return absl::OkStatus();
+  }
+  switch (id.kind) {
+    case RequestId::Kind::kChunk:
+      parts_.peers[id.peer].send.Complete(id.slot);
+      break;
+    case RequestId::Kind::kCredit:
+      --state.credits_under_way;
+      break;
+    case RequestId::Kind::kProbe:
+      --state.probes_under_way;
+      break;
+    case RequestId::Kind::kReceive:
+      return Annotate(Arrived(id.peer, id.pair, completion), PeerName(static_cast<int>(id.peer)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaTransport::Arrived(size_t peer, size_t pair, const Completion& completion) {
+  RdmaPeer& rings = parts_.peers[peer];
+  const Immediate immediate = Immediate::Decode(completion.immediate);
+  DT_RETURN_IF_ERROR(rings.pairs[pair]->PostReceive(completion.id));
+  DT_RETURN_IF_ERROR(rings.send.Credit(immediate.taken));
+  return immediate.credit_only ? absl::OkStatus()
+                               : rings.receive.Arrive(immediate.chunk, completion.bytes);
+}
+
+void RdmaTransport::Fail(size_t peer, const Completion& completion) {
+  State& state = states_[peer];
+  // After the first failed request all others are flushed, and say nothing of the cause.
+  if (state.broken.ok() || completion.status != kWcFlushed) {
+    state.broken = absl::UnavailableError(
+        absl::StrCat("RDMA: ", DescribeWc(completion.status, completion.vendor_error,
+                                          parts_.port_name, parts_.device->PortState())));
+  }
+}
+
+absl::StatusOr<bool> RdmaTransport::Spin(const WaitContext& context) {
+  const int64_t end = Clock::Real().MonotonicNanos() + absl::ToInt64Nanoseconds(kSpin);
+  while (context.may_spin() && Clock::Real().MonotonicNanos() < end) {
+    DT_ASSIGN_OR_RETURN(const bool any, Drain());
+    if (any) {
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::Status RdmaTransport::WaitForAny(const WaitContext& context) {
+  DT_ASSIGN_OR_RETURN(bool any, Spin(context));
+  if (any) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(parts_.device->Arm());
+  DT_ASSIGN_OR_RETURN(any, Drain());
+  if (any) {
+    return absl::OkStatus();
+  }
+  std::vector<pollfd> items = {{parts_.device->fd(), POLLIN, 0}};
+  parts_.mesh->AddDescriptors(items, [this](int peer) {
+    const auto i = static_cast<size_t>(peer);
+    return !states_[i].ended && Busy(i);
+  });
+  const int timeout = Earlier(context.deadline, Deadline::After(kWaitSlice)).PollTimeoutMs();
+  poll(items.data(), items.size(), timeout);
+  if (items[0].revents != 0) {
+    parts_.device->TakeEvents();
+  }
+  DT_RETURN_IF_ERROR(parts_.mesh->ReadVerdicts());
+  for (size_t peer = 0; peer < states_.size(); ++peer) {
+    State& state = states_[peer];
+    if (!state.ended && Busy(peer)) {
+      state.ended = parts_.mesh->Ended(static_cast<int>(peer));
+    }
+  }
+  DT_RETURN_IF_ERROR(ProbeTheSilent());
+  return context.deadline.Expired() ? TimedOut() : absl::OkStatus();
+}
+
+absl::Status RdmaTransport::TimedOut() const {
+  std::string text = "timed out waiting for";
+  absl::string_view separator = " ";
+  for (size_t peer = 0; peer < states_.size(); ++peer) {
+    if (Busy(peer)) {
+      absl::StrAppend(&text, separator, PeerName(static_cast<int>(peer)));
+      separator = "; ";
+    }
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+absl::Status RdmaTransport::Greet(const WaitContext& context) {
+  Fill({});
+  for (size_t peer = 0; peer < states_.size(); ++peer) {
+    for (size_t pair = 0; pair < parts_.peers[peer].pairs.size(); ++pair) {
+      DT_RETURN_IF_ERROR(Probe(peer, pair));
+    }
+  }
+  while (true) {
+    DT_RETURN_IF_ERROR(Drain().status());
+    int waiting_for = -1;
+    for (size_t peer = 0; peer < states_.size(); ++peer) {
+      if (!states_[peer].broken.ok()) {
+        return parts_.mesh->Explain(static_cast<int>(peer), states_[peer].broken);
+      }
+      waiting_for = states_[peer].probes_under_way > 0 ? static_cast<int>(peer) : waiting_for;
+    }
+    if (waiting_for < 0) {
+      return absl::OkStatus();
+    }
+    DT_RETURN_IF_ERROR(context.interrupted());
+    DT_RETURN_IF_ERROR(WaitForAny(context));
+    if (context.deadline.Expired()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no answer over RDMA from ", PeerName(waiting_for)));
+    }
+  }
+}
+
+}  // namespace dtrain::comm

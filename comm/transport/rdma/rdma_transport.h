@@ -1,0 +1,115 @@
+// A Transport over RDMA: bytes are staged in a slot and written into the same slot of the peer's
+// ring, with an immediate that tells it (ring.h).
+//
+// TCP connections to the same peers stay open beside it, silent: they tell at once when a process
+// ends and carry the reason of a rank that gives up. A peer that sends nothing for a while is sent
+// an empty write, which its device answers without its process: so a path that is cut is found
+// before the deadline, and a process that is merely stopped is not taken for a dead one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/rdma_options.h"
+#include "comm/transport/rdma/ring.h"
+#include "comm/transport/rdma/staging.h"
+#include "comm/transport/rdma/verbs_api.h"
+#include "comm/transport/stream_transport.h"
+#include "comm/transport/transport.h"
+
+namespace dtrain::comm {
+
+// One peer's connected queue pairs and rings.
+struct RdmaPeer {
+  explicit RdmaPeer(int slots) : send(slots), receive(slots) {}
+  std::vector<std::unique_ptr<QueuePair>> pairs;  // None for this rank itself.
+  SendRing send;
+  ReceiveRing receive;
+  std::byte* send_slots = nullptr;
+  const std::byte* receive_slots = nullptr;
+  uint64_t remote_slots = 0;  // Its receive_slots for this rank.
+  uint32_t remote_key = 0;
+};
+
+class RdmaTransport final : public Transport {
+ public:
+  struct Parts {
+    std::unique_ptr<StreamTransport> mesh;
+    std::string port_name;  // "rxe0/1".
+    RingPlan plan;
+    absl::Duration probe_interval;
+    // In the order in which they are made; destroyed from the last to the first.
+    std::unique_ptr<VerbsDevice> device;
+    std::unique_ptr<StagingMemory> staging;
+    std::unique_ptr<MemoryRegion> region;
+    std::vector<RdmaPeer> peers;  // By rank.
+  };
+  // REQUIRES: every queue pair is connected and has its receives posted (QueueDepth of them).
+  explicit RdmaTransport(Parts parts);
+
+  // How many sends and how many receives each queue pair needs room for.
+  static int QueueDepth(const RingPlan& plan) { return plan.slots + kExtraRequests; }
+
+  // Asks every peer over every queue pair whether it can be reached, and waits for the answers.
+  // REQUIRES: all ranks have connected.
+  absl::Status Greet(const WaitContext& context);
+  StreamTransport& mesh() { return *parts_.mesh; }
+  // Ends this transport; the connections that stood beside it stay.
+  std::unique_ptr<StreamTransport> TakeMesh() { return std::move(parts_.mesh); }
+
+  int rank() const override { return parts_.mesh->rank(); }
+  int size() const override { return parts_.mesh->size(); }
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) override;
+  void Shutdown(const absl::Status& reason) override { parts_.mesh->Shutdown(reason); }
+  std::string PeerName(int peer) const override { return parts_.mesh->PeerName(peer); }
+
+ private:
+  // Credits and probes of a queue pair, beside its chunks.
+  static constexpr int kExtraRequests = 4;
+  static constexpr int kCreditsUnderWayMax = 2;
+
+  // What is left to move in one direction.
+  struct Lane {
+    std::vector<const Transfer*> queue;
+    size_t next = 0;
+    size_t done = 0;  // Bytes of the next one.
+    bool idle() const { return next == queue.size(); }
+  };
+  // What is known of a peer beyond its rings.
+  struct State {
+    Lane sends;
+    Lane receives;
+    int credits_under_way = 0;
+    int probes_under_way = 0;
+    bool ended = false;   // Its process closed its connection; nothing can come any more.
+    absl::Status broken;  // Of a queue pair.
+  };
+
+  void Fill(absl::Span<const Transfer> transfers);
+  bool Busy(size_t peer) const;
+  // Handles all completions that are there; whether there were any.
+  absl::StatusOr<bool> Drain();
+  absl::Status Handle(const Completion& completion);
+  absl::Status Arrived(size_t peer, size_t pair, const Completion& completion);
+  void Fail(size_t peer, const Completion& completion);
+  // These move what can be moved now; whether there was anything.
+  absl::StatusOr<bool> Progress(size_t peer);
+  absl::Status SendChunk(size_t peer);
+  absl::Status TakeChunk(size_t peer, uint32_t bytes);
+  absl::Status GiveCredit(size_t peer);
+  absl::Status Probe(size_t peer, size_t pair);
+  absl::Status ProbeTheSilent();
+  absl::Status WaitForAny(const WaitContext& context);
+  absl::StatusOr<bool> Spin(const WaitContext& context);
+  absl::Status TimedOut() const;
+
+  Parts parts_;
+  std::vector<State> states_;
+  int64_t quiet_since_nanos_ = 0;  // The last completion or probe.
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,331 @@
+#include "comm/transport/rdma/real_verbs.h"
+
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/dl/verbs.h"
+#include "base/status.h"
+#include "comm/transport/rdma/rdma_ports.h"
+#include "comm/transport/rdma/wc_status.h"
+
+// The header makes it a macro for its own inline form; the table has the exported function.
+#undef ibv_query_port
+
+namespace dtrain::comm {
+namespace {
+
+static_assert(kWcSuccess == IBV_WC_SUCCESS && kWcFlushed == IBV_WC_WR_FLUSH_ERR &&
+              kWcLocalProtection == IBV_WC_LOC_PROT_ERR &&
+              kWcRemoteAccess == IBV_WC_REM_ACCESS_ERR &&
+              kWcRetriesExceeded == IBV_WC_RETRY_EXC_ERR &&
+              kWcNotReadyRetriesExceeded == IBV_WC_RNR_RETRY_EXC_ERR);
+
+// How a receiver without a posted receive makes the sender wait: 0.64 ms. Credits make it rare.
+constexpr uint8_t kNotReadyTimer = 12;
+constexpr uint8_t kNotReadyRetriesForEver = 7;
+constexpr uint8_t kHopLimit = 64;
+
+std::string MemlockLimit() {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit.rlim_cur, " bytes");
+}
+
+class RealRegion final : public MemoryRegion {
+ public:
+  RealRegion(const VerbsFunctions& verbs, ibv_mr* region) : verbs_(verbs), region_(region) {}
+  ~RealRegion() override { verbs_.dereg_mr(region_); }
+  uint32_t local_key() const override { return region_->lkey; }
+  uint32_t remote_key() const override { return region_->rkey; }
+
+ private:
+  const VerbsFunctions& verbs_;
+  ibv_mr* const region_;
+};
+
+class RealQueuePair final : public QueuePair {
+ public:
+  RealQueuePair(const VerbsFunctions& verbs, ibv_qp* pair) : verbs_(verbs), pair_(pair) {}
+  ~RealQueuePair() override { verbs_.destroy_qp(pair_); }
+  uint32_t number() const override { return pair_->qp_num; }
+
+  absl::Status Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
+                       const QueuePairEnd& peer) override {
+    DT_RETURN_IF_ERROR(ToInit(settings));
+    DT_RETURN_IF_ERROR(ToReceive(settings, peer));
+    return ToSend(settings, self);
+  }
+
+  absl::Status Post(const RdmaWrite& write) override {
+    ibv_sge piece{};
+    piece.addr = reinterpret_cast<uint64_t>(write.from);
+    piece.length = write.bytes;
+    piece.lkey = write.local_key;
+    ibv_send_wr request{};
+    request.wr_id = write.id;
+    request.sg_list = &piece;
+    request.num_sge = write.bytes == 0 ? 0 : 1;
+    request.opcode = write.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+    request.send_flags = IBV_SEND_SIGNALED;
+    request.imm_data = htobe32(write.immediate.value_or(0));
+    request.wr.rdma.remote_addr = write.to;
+    request.wr.rdma.rkey = write.remote_key;
+    ibv_send_wr* refused = nullptr;
+    const int error = ibv_post_send(pair_, &request, &refused);
+    return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_post_send");
+  }
+
+  absl::Status PostReceive(uint64_t id) override {
+    ibv_recv_wr request{};
+    request.wr_id = id;
+    ibv_recv_wr* refused = nullptr;
+    const int error = ibv_post_recv(pair_, &request, &refused);
+    return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_post_recv");
+  }
+
+ private:
+  absl::Status Modify(ibv_qp_attr& attributes, int mask, absl::string_view what) {
+    const int error = verbs_.modify_qp(pair_, &attributes, mask);
+    return error == 0 ? absl::OkStatus()
+                      : ErrnoStatus(error, absl::StrCat("ibv_modify_qp to ", what));
+  }
+
+  absl::Status ToInit(const QueuePairSettings& settings) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_INIT;
+    attributes.port_num = static_cast<uint8_t>(settings.port);
+    attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    return Modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                  "INIT");
+  }
+
+  absl::Status ToReceive(const QueuePairSettings& settings, const QueuePairEnd& peer) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RTR;
+    attributes.path_mtu = MtuOf(settings.mtu_bytes);
+    attributes.dest_qp_num = peer.number;
+    attributes.rq_psn = peer.first_packet;
+    attributes.min_rnr_timer = kNotReadyTimer;
+    attributes.ah_attr.is_global = 1;
+    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+    attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(settings.gid_index);
+    attributes.ah_attr.grh.hop_limit = kHopLimit;
+    attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+    attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
+    attributes.ah_attr.port_num = static_cast<uint8_t>(settings.port);
+    return Modify(attributes,
+                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                  "RTR");
+  }
+
+  absl::Status ToSend(const QueuePairSettings& settings, const QueuePairEnd& self) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RTS;
+    attributes.timeout = static_cast<uint8_t>(settings.timeout);
+    attributes.retry_cnt = static_cast<uint8_t>(settings.retries);
+    attributes.rnr_retry = kNotReadyRetriesForEver;
+    attributes.sq_psn = self.first_packet;
+    return Modify(attributes,
+                  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+                  "RTS");
+  }
+
+  static ibv_mtu MtuOf(int bytes) {
+    return bytes >= 4096   ? IBV_MTU_4096
+           : bytes >= 2048 ? IBV_MTU_2048
+           : bytes >= 1024 ? IBV_MTU_1024
+           : bytes >= 512  ? IBV_MTU_512
+                           : IBV_MTU_256;
+  }
+
+  const VerbsFunctions& verbs_;
+  ibv_qp* const pair_;
+};
+
+class RealDevice final : public VerbsDevice {
+ public:
+  RealDevice(const VerbsFunctions& verbs, ibv_context* context, std::string name, int port)
+      : verbs_(verbs), context_(context), name_(std::move(name)), port_(port) {}
+
+  ~RealDevice() override {
+    if (queue_ != nullptr) {
+      verbs_.destroy_cq(queue_);
+    }
+    if (channel_ != nullptr) {
+      verbs_.destroy_comp_channel(channel_);
+    }
+    if (domain_ != nullptr) {
+      verbs_.dealloc_pd(domain_);
+    }
+    verbs_.close_device(context_);
+  }
+
+  absl::Status Prepare(int completions_max) {
+    domain_ = verbs_.alloc_pd(context_);
+    if (domain_ == nullptr) {
+      return ErrnoStatus(errno, "ibv_alloc_pd on " + name_);
+    }
+    channel_ = verbs_.create_comp_channel(context_);
+    if (channel_ == nullptr) {
+      return ErrnoStatus(errno, "ibv_create_comp_channel on " + name_);
+    }
+    const int flags = fcntl(channel_->fd, F_GETFL);
+    if (fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+      return ErrnoStatus(errno, "completion channel of " + name_);
+    }
+    queue_ = verbs_.create_cq(context_, completions_max, nullptr, channel_, 0);
+    if (queue_ == nullptr) {
+      return Annotate(ErrnoStatus(errno, "ibv_create_cq"),
+                      absl::StrFormat("%d completions on %s (use fewer comm.rdma queue pairs or "
+                                      "slots)",
+                                      completions_max, name_));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) override {
+    ibv_mr* const region =
+        verbs_.reg_mr(domain_, data, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    if (region != nullptr) {
+      return std::make_unique<RealRegion>(verbs_, region);
+    }
+    const int error = errno;
+    if (error == ENOMEM || error == EAGAIN) {
+      return absl::ResourceExhaustedError(CannotPin(bytes, MemlockLimit()));
+    }
+    return ErrnoStatus(error, absl::StrFormat("ibv_reg_mr of %d bytes on %s", bytes, name_));
+  }
+
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(int sends_max,
+                                                             int receives_max) override {
+    ibv_qp_init_attr attributes{};
+    attributes.send_cq = queue_;
+    attributes.recv_cq = queue_;
+    attributes.qp_type = IBV_QPT_RC;
+    attributes.cap.max_send_wr = static_cast<uint32_t>(sends_max);
+    attributes.cap.max_recv_wr = static_cast<uint32_t>(receives_max);
+    attributes.cap.max_send_sge = 1;
+    attributes.cap.max_recv_sge = 1;
+    ibv_qp* const pair = verbs_.create_qp(domain_, &attributes);
+    if (pair == nullptr) {
+      return ErrnoStatus(errno, absl::StrFormat("ibv_create_qp on %s (%d sends, %d receives)",
+                                                name_, sends_max, receives_max));
+    }
+    return std::make_unique<RealQueuePair>(verbs_, pair);
+  }
+
+  absl::StatusOr<size_t> Poll(absl::Span<Completion> completions) override {
+    ibv_wc items[kPollMax];
+    const int wanted = static_cast<int>(std::min<size_t>(completions.size(), kPollMax));
+    const int got = ibv_poll_cq(queue_, wanted, items);
+    if (got < 0) {
+      return absl::UnavailableError(absl::StrFormat("ibv_poll_cq on %s gave %d", name_, got));
+    }
+    for (int i = 0; i < got; ++i) {
+      const ibv_wc& from = items[i];
+      Completion& to = completions[static_cast<size_t>(i)];
+      to.id = from.wr_id;
+      to.queue_pair = from.qp_num;
+      to.status = static_cast<int>(from.status);
+      to.vendor_error = from.vendor_err;
+      // The opcode says nothing when the status is an error; ids tell then.
+      to.receive = from.status == IBV_WC_SUCCESS && (from.opcode & IBV_WC_RECV) != 0;
+      to.bytes = from.byte_len;
+      to.immediate = be32toh(from.imm_data);
+    }
+    return static_cast<size_t>(got);
+  }
+
+  absl::Status Arm() override {
+    const int error = ibv_req_notify_cq(queue_, 0);
+    return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_req_notify_cq on " + name_);
+  }
+
+  int fd() const override { return channel_->fd; }
+
+  void TakeEvents() override {
+    ibv_cq* queue = nullptr;
+    void* user = nullptr;
+    unsigned events = 0;
+    while (verbs_.get_cq_event(channel_, &queue, &user) == 0) {
+      ++events;
+    }
+    if (events > 0) {
+      verbs_.ack_cq_events(queue_, events);
+    }
+  }
+
+  std::string PortState() override {
+    ibv_port_attr attributes{};
+    return verbs_.query_port(context_, static_cast<uint8_t>(port_), &attributes) == 0
+               ? PortStateName(attributes.state)
+               : "gone";
+  }
+
+ private:
+  static constexpr size_t kPollMax = 32;
+  const VerbsFunctions& verbs_;
+  ibv_context* const context_;
+  const std::string name_;
+  const int port_;
+  ibv_pd* domain_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* queue_ = nullptr;
+};
+
+class RealVerbsApi final : public VerbsApi {
+ public:
+  absl::StatusOr<std::vector<RdmaPort>> Ports() override {
+    DT_ASSIGN_OR_RETURN(const Verbs* const verbs, Verbs::Open());
+    return ReadPorts(*verbs);
+  }
+
+  absl::StatusOr<std::unique_ptr<VerbsDevice>> Open(const std::string& device, int port,
+                                                    int completions_max) override {
+    DT_ASSIGN_OR_RETURN(const Verbs* const verbs, Verbs::Open());
+    DT_ASSIGN_OR_RETURN(ibv_context* const context, OpenByName(verbs->functions(), device));
+    auto opened = std::make_unique<RealDevice>(verbs->functions(), context, device, port);
+    DT_RETURN_IF_ERROR(opened->Prepare(completions_max));
+    return opened;
+  }
+
+ private:
+  static absl::StatusOr<ibv_context*> OpenByName(const VerbsFunctions& verbs,
+                                                 const std::string& device) {
+    int count = 0;
+    ibv_device** const list = verbs.get_device_list(&count);
+    if (list == nullptr) {
+      return ErrnoStatus(errno, "ibv_get_device_list");
+    }
+    absl::StatusOr<ibv_context*> context =
+        absl::NotFoundError(absl::StrFormat("RDMA device \"%s\" is gone", device));
+    for (int i = 0; i < count; ++i) {
+      if (device == verbs.get_device_name(list[i])) {
+        ibv_context* const opened = verbs.open_device(list[i]);
+        context = opened != nullptr ? absl::StatusOr<ibv_context*>(opened)
+                                    : ErrnoStatus(errno, "opening RDMA device " + device);
+      }
+    }
+    verbs.free_device_list(list);
+    return context;
+  }
+};
+
+}  // namespace
+
+VerbsApi& RealVerbs() {
+  static RealVerbsApi verbs;
+  return verbs;
+}
+
+}  // namespace dtrain::comm

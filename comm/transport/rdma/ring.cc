@@ -1,0 +1,77 @@
+#include "comm/transport/rdma/ring.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+
+namespace dtrain::comm {
+namespace {
+constexpr size_t kSlotBytesMin = 4096;
+constexpr int kSlotsMin = 2;
+}  // namespace
+
+uint64_t SendRing::Take() {
+  DT_CHECK(CanSend());
+  busy_[SlotOf(next_)] = true;
+  ++under_way_;
+  return next_++;
+}
+
+void SendRing::Complete(size_t slot) {
+  DT_CHECK(busy_.at(slot)) << " slot " << slot;
+  busy_[slot] = false;
+  --under_way_;
+}
+
+absl::Status SendRing::Credit(uint16_t taken) {
+  const auto more = static_cast<uint16_t>(taken - static_cast<uint16_t>(taken_));
+  if (more >= 0x8000) {
+    return absl::OkStatus();
+  }
+  if (more > next_ - taken_) {
+    return absl::InternalError(absl::StrFormat(
+        "it says it took %d chunks more, and only %d are under way", more, next_ - taken_));
+  }
+  taken_ += more;
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveRing::Arrive(uint16_t chunk, uint32_t bytes) {
+  // At most bytes_.size() chunks are under way from `taken_` on, so 15 bits tell which this is.
+  const uint64_t ahead = (chunk - taken_) & 0x7fff;
+  if (ahead >= bytes_.size() || bytes_[(taken_ + ahead) % bytes_.size()].has_value()) {
+    return absl::InternalError(absl::StrFormat("chunk %d came, and the next is %d of a ring of %d",
+                                               chunk, taken_ & 0x7fff, bytes_.size()));
+  }
+  bytes_[(taken_ + ahead) % bytes_.size()] = bytes;
+  return absl::OkStatus();
+}
+
+void ReceiveRing::Pop() {
+  DT_CHECK(Front().has_value());
+  bytes_[slot()].reset();
+  ++taken_;
+}
+
+absl::StatusOr<RingPlan> PlanRing(int slots, size_t slot_bytes, int peers, size_t bytes_max) {
+  RingPlan plan{slots, slot_bytes};
+  const auto total = [&] {
+    return 2 * static_cast<size_t>(peers) * static_cast<size_t>(plan.slots) * plan.slot_bytes;
+  };
+  while (total() > bytes_max && plan.slot_bytes / 2 >= kSlotBytesMin) {
+    plan.slot_bytes = plan.slot_bytes / 2 / kSlotBytesMin * kSlotBytesMin;
+  }
+  while (total() > bytes_max && plan.slots > kSlotsMin) {
+    plan.slots = std::max(kSlotsMin, plan.slots / 2);
+  }
+  if (total() > bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "RDMA staging memory for %d peers needs at least %d bytes; staging_bytes_max "
+        "is %d: raise it",
+        peers, total(), bytes_max));
+  }
+  return plan;
+}
+
+}  // namespace dtrain::comm

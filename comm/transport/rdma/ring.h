@@ -1,0 +1,93 @@
+// Slots and credits of one direction between two ranks. Pure accounting, no memory.
+//
+// The receiver has a ring of slots; chunk number s of the sender goes to slot s modulo their
+// number, with an immediate that says s and how many chunks of the other direction the sender has
+// taken out of its own slots (its credit to the peer). A sender never has more chunks under way
+// than there are slots, so nothing is overwritten and every chunk finds a posted receive. Not
+// thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace dtrain::comm {
+
+// More would make the numbers in an immediate ambiguous.
+inline constexpr int kSlotsMax = 256;
+
+// The 32 bits that come with a chunk, or alone when there is only credit to give.
+struct Immediate {
+  bool credit_only = false;
+  uint16_t chunk = 0;  // Its number modulo 2^15.
+  uint16_t taken = 0;  // Chunks taken so far, modulo 2^16.
+
+  uint32_t Encode() const {
+    return (credit_only ? 1U << 31 : 0U) | (static_cast<uint32_t>(chunk & 0x7fff) << 16) | taken;
+  }
+  static Immediate Decode(uint32_t bits) {
+    return {(bits >> 31) != 0, static_cast<uint16_t>((bits >> 16) & 0x7fff),
+            static_cast<uint16_t>(bits & 0xffff)};
+  }
+};
+
+class SendRing {
+ public:
+  explicit SendRing(int slots) : busy_(static_cast<size_t>(slots)) {}
+  // Whether the next chunk's slot is free here and at the peer.
+  bool CanSend() const {
+    return next_ - taken_ < busy_.size() && !busy_[static_cast<size_t>(next_ % busy_.size())];
+  }
+  // The number of the chunk that is sent now. REQUIRES: CanSend().
+  uint64_t Take();
+  size_t SlotOf(uint64_t chunk) const { return static_cast<size_t>(chunk % busy_.size()); }
+  // The chunk of `slot` has left this rank's memory.
+  void Complete(size_t slot);
+  // The peer's `taken`; an old one, which came by a slower queue pair, changes nothing. Internal:
+  // more than were sent.
+  absl::Status Credit(uint16_t taken);
+  // Chunks whose memory is still being read.
+  size_t under_way() const { return under_way_; }
+
+ private:
+  std::vector<bool> busy_;
+  uint64_t next_ = 0;
+  uint64_t taken_ = 0;
+  size_t under_way_ = 0;
+};
+
+class ReceiveRing {
+ public:
+  explicit ReceiveRing(int slots) : bytes_(static_cast<size_t>(slots)) {}
+  // A chunk has come, in any order within the ring. Internal: its slot is taken.
+  absl::Status Arrive(uint16_t chunk, uint32_t bytes);
+  // Bytes of the next chunk in order, when it is here, in slot().
+  std::optional<uint32_t> Front() const { return bytes_[slot()]; }
+  size_t slot() const { return static_cast<size_t>(taken_ % bytes_.size()); }
+  // REQUIRES: Front().
+  void Pop();
+  uint16_t taken() const { return static_cast<uint16_t>(taken_); }
+  // So many credits are not given yet that the sender may be waiting for them.
+  bool OwesCredit() const { return (taken_ - told_) * 2 >= bytes_.size(); }
+  void ToldCredit() { told_ = taken_; }
+
+ private:
+  std::vector<std::optional<uint32_t>> bytes_;
+  uint64_t taken_ = 0;
+  uint64_t told_ = 0;
+};
+
+struct RingPlan {
+  int slots = 0;
+  size_t slot_bytes = 0;
+};
+
+// The wished ring where `peers` of them, both directions, fit into `bytes_max`; else with smaller
+// slots, then fewer. ResourceExhausted when even 2 slots of 4 KiB do not fit.
+absl::StatusOr<RingPlan> PlanRing(int slots, size_t slot_bytes, int peers, size_t bytes_max);
+
+}  // namespace dtrain::comm
