@@ -106,7 +106,11 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   options.timeout = absl::Seconds(state.config->comm_timeout_seconds());
   options.connect_timeout = options.timeout;
   options.deterministic = state.config->deterministic();
-  options.allow_shared_memory = state.config->comm_transport() != "tcp";
+  const std::string& transport = state.config->comm_transport();
+  options.allow_shared_memory = transport != "tcp";
+  options.wire = transport == "tcp"    ? comm::Wire::kTcp
+                 : transport == "rdma" ? comm::Wire::kRdma
+                                       : comm::Wire::kAutomatic;
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }

@@ -248,8 +248,9 @@ constexpr ConfigKey kKeys[] = {
     {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
      "A collective that takes longer fails and names the missing rank."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
-     "[\"auto\", \"shm\", \"tcp\"]", 0,
-     "How ranks exchange data. auto: shared memory inside a host, TCP between hosts."},
+     "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
+     "How ranks exchange data. auto: shared memory inside a host; between hosts RDMA where every "
+     "rank has a RoCE port, else TCP. rdma: an error where RDMA cannot be had. tcp: everywhere."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
      "[\"fp32\", \"bf16\"]", 0,
      "Element type of gradients on the way; sums are fp32. Absent: communication_data_type, else "

@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "comm/group.h"
 #include "tests/comm/group_rounds.h"
+#include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::comm {
@@ -36,12 +37,15 @@ using ::testing::HasSubstr;
 // A busy test machine may take ten times as long as a calm one.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
-enum class Over { kShm, kTcp, kTcpRing };
+enum class Over { kShm, kTcp, kTcpRing, kRdma };
 
 GroupOptions OptionsOver(Over over, const RankContext& context) {
   GroupOptions options = context.group_options();
   options.allow_shared_memory = over == Over::kShm;
   options.algorithm = over == Over::kTcpRing ? Algorithm::kRing : Algorithm::kAutomatic;
+  if (over == Over::kRdma) {
+    UseRdma(options);
+  }
   return options;
 }
 
@@ -51,13 +55,13 @@ class GroupFaultsTest : public ::testing::TestWithParam<Over> {
     return OptionsOver(GetParam(), context);
   }
 };
+std::string NameOf(Over over) {
+  const char* const names[] = {"Shm", "Tcp", "TcpRing", "Rdma"};
+  return names[static_cast<int>(over)];
+}
 INSTANTIATE_TEST_SUITE_P(Transports, GroupFaultsTest,
-                         ::testing::Values(Over::kShm, Over::kTcp, Over::kTcpRing),
-                         [](const ::testing::TestParamInfo<Over>& tested) {
-                           return tested.param == Over::kShm   ? "Shm"
-                                  : tested.param == Over::kTcp ? "Tcp"
-                                                               : "TcpRing";
-                         });
+                         ::testing::Values(Over::kShm, Over::kTcp, Over::kTcpRing, Over::kRdma),
+                         [](const auto& tested) { return NameOf(tested.param); });
 
 // All ranks meet; then the last one waits for its fate and the others reduce `floats` elements.
 absl::Status ReduceWithoutTheLast(RankContext& context, const GroupOptions& options,

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "comm/collectives/partition.h"
 #include "tests/comm/group_oracle.h"
+#include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::comm {
@@ -27,7 +28,7 @@ using ::dtrain::testing::RunRanks;
 
 struct Case {
   int size;
-  enum { kShm, kTcp, kTcpRing } over;
+  enum { kShm, kTcp, kTcpRing, kRdma } over;
   RankKind kind;
 };
 
@@ -39,6 +40,9 @@ class GroupTest : public ::testing::TestWithParam<Case> {
     options.allow_shared_memory = GetParam().over == Case::kShm;
     options.algorithm = GetParam().over == Case::kTcpRing ? Algorithm::kRing : Algorithm::kDirect;
     options.epoch = epoch;
+    if (GetParam().over == Case::kRdma) {
+      UseRdma(options);
+    }
     return CreateHostGroup(context.store, options);
   }
   static void RunAll(testing::RankBody body) {
@@ -50,7 +54,7 @@ class GroupTest : public ::testing::TestWithParam<Case> {
 };
 
 std::string NameOf(const Case& tested) {
-  const char* const over[] = {"Shm", "Tcp", "TcpRing"};
+  const char* const over[] = {"Shm", "Tcp", "TcpRing", "Rdma"};
   return absl::StrFormat("%d%s%s", tested.size,
                          tested.kind == RankKind::kProcess ? "Processes" : "Threads",
                          over[tested.over]);
@@ -65,7 +69,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{2, Case::kTcpRing, RankKind::kProcess}, Case{3, Case::kTcpRing, RankKind::kProcess},
         Case{4, Case::kTcpRing, RankKind::kProcess}, Case{2, Case::kShm, RankKind::kThread},
         Case{4, Case::kShm, RankKind::kThread}, Case{3, Case::kTcp, RankKind::kThread},
-        Case{4, Case::kTcp, RankKind::kThread}, Case{3, Case::kTcpRing, RankKind::kThread}),
+        Case{4, Case::kTcp, RankKind::kThread}, Case{3, Case::kTcpRing, RankKind::kThread},
+        Case{2, Case::kRdma, RankKind::kProcess}, Case{3, Case::kRdma, RankKind::kProcess},
+        Case{2, Case::kRdma, RankKind::kThread}),
     [](const ::testing::TestParamInfo<Case>& tested) { return NameOf(tested.param); });
 
 // The order in which the transport under test sums an all-reduce, or a reduce-scatter in parts of

@@ -286,7 +286,9 @@ absl::StatusOr<RdmaConnection> ConnectRdma(std::unique_ptr<StreamTransport> mesh
   const absl::Status reason = Annotate(status, "connecting over RDMA");
   auto kept = connector.TakeMesh();
   if (required || !connector.agreed()) {
-    kept->Shutdown(reason);
+    if (!connector.agreed()) {  // Else all know, and in the same words.
+      kept->Shutdown(reason);
+    }
     return reason;
   }
   if (kept->rank() == 0 && connector.any_port()) {

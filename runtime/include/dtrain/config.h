@@ -111,7 +111,7 @@ class Config {
 
   // --- Comm.
   double comm_timeout_seconds() const;
-  const std::string& comm_transport() const;   // "auto", "shm", "tcp".
+  const std::string& comm_transport() const;   // "auto", "shm", "tcp", "rdma".
   const std::string& comm_wire_dtype() const;  // "fp32" or "bf16".
 
   // --- Metrics.

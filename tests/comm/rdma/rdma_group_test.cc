@@ -1,0 +1,312 @@
+// Groups over RDMA with faults injected at the verbs: every rank gets an error that names the peer
+// and says what to do, or goes on over TCP where that was allowed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "comm/transport/rdma/connect_rdma.h"
+#include "comm/transport/rdma/fake/fake_verbs.h"
+#include "comm/transport/rdma/wc_status.h"
+#include "tests/comm/group_oracle.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+namespace {
+
+using ::dtrain::testing::Cluster;
+using ::dtrain::testing::RankContext;
+using ::dtrain::testing::RankResult;
+using ::dtrain::testing::RunRanks;
+using ::testing::HasSubstr;
+
+GroupOptions Options(const RankContext& context, VerbsApi& verbs, Wire wire = Wire::kRdma) {
+  GroupOptions options = context.group_options();
+  options.allow_shared_memory = false;
+  options.wire = wire;
+  options.rdma.verbs = &verbs;
+  return options;
+}
+
+absl::Status ReduceOnes(Group& group, size_t floats) {
+  std::vector<float> values(floats, 1.0F);
+  DT_ASSIGN_OR_RETURN(const Work work, group.AllReduce({values.data(), floats * 4}, ReduceOp::kSum,
+                                                       {.name = "bucket 7"}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  for (const float value : values) {
+    if (value != static_cast<float>(group.size())) {
+      return absl::InternalError("wrong sum");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Two ranks reduce for ever; rank 1 has `faults`.
+std::vector<RankResult> ReduceWith(const FakeVerbsFaults& faults) {
+  return RunRanks({.size = 2}, [faults](RankContext& context) -> absl::Status {
+    FakeVerbs verbs(context.rank == 1 ? faults : FakeVerbsFaults());
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
+    while (true) {
+      DT_RETURN_IF_ERROR(ReduceOnes(*group, 1 << 20));
+    }
+  });
+}
+
+std::string Text(const RankResult& result) { return std::string(result.status.message()); }
+
+TEST(RdmaGroupTest, SmallRingsAndSeveralQueuePairsGiveTheSameBits) {
+  for (const int pairs : {1, 3}) {
+    for (const RankResult& result : RunRanks({.size = 3}, [pairs](RankContext& context) {
+           const auto run = [&]() -> absl::Status {
+             FakeVerbs verbs;
+             GroupOptions options = Options(context, verbs);
+             options.rdma.slots = 2;
+             options.rdma.slot_bytes = 4096;
+             options.rdma.queue_pairs = pairs;
+             DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+             if (group->transport() != "rdma") {
+               return absl::InternalError(group->transport());
+             }
+             for (const size_t count : {size_t{1}, size_t{1025}, size_t{100003}}) {
+               std::string values = oracle::Input(DType::kFloat32, count, context.rank, 9);
+               DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), values.size()},
+                                                                     ReduceOp::kSum));
+               DT_RETURN_IF_ERROR(work.Wait());
+               DT_RETURN_IF_ERROR(oracle::Equal(
+                   values, oracle::Reduced(DType::kFloat32, count, 3, 9, ReduceOp::kSum),
+                   DType::kFloat32, "all_reduce"));
+             }
+             return group->Barrier(Deadline::Infinite());
+           };
+           return run();
+         })) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+TEST(RdmaGroupTest, NodesReduceInsideFirstAndThenOverRdma) {
+  for (const RankResult& result : RunRanks({.size = 4}, [](RankContext& context) -> absl::Status {
+         FakeVerbs verbs;
+         GroupOptions options = Options(context, verbs, Wire::kAutomatic);
+         options.allow_shared_memory = true;
+         options.node_id = context.rank < 2 ? "a" : "b";
+         DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+         if (group->transport() != "shm+rdma") {
+           return absl::InternalError(group->transport());
+         }
+         DT_RETURN_IF_ERROR(ReduceOnes(*group, 300001));
+         return group->Barrier(Deadline::Infinite());
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(RdmaGroupTest, AFailedWriteIsToldInWordsByTheRankAndToThePeer) {
+  for (const int status : {kWcRetriesExceeded, kWcRemoteAccess}) {
+    const auto results = ReduceWith({.fail_write = 40, .fail_status = status});
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable) << result.status;
+      EXPECT_THAT(Text(result), HasSubstr(std::string(WordsOf(status).name)));
+      EXPECT_THAT(Text(result), HasSubstr("rank 0 (node"));
+      EXPECT_THAT(Text(result), HasSubstr("bucket 7"));
+      EXPECT_THAT(Text(result), HasSubstr("fake0/1"));
+    }
+    EXPECT_THAT(Text(results[0]), HasSubstr("reported by rank 1"));
+  }
+}
+
+TEST(RdmaGroupTest, ACutPathIsFoundBeforeTheDeadlineByAWaitThatSendsNothing) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    // Its first write greets, the second asks whether rank 0 is still there.
+    FakeVerbs verbs(context.rank == 1 ? FakeVerbsFaults{.cut_at_write = 1} : FakeVerbsFaults());
+    GroupOptions options = Options(context, verbs);
+    options.rdma.probe_interval = absl::Milliseconds(100);
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    float value = 0;
+    const Buffer one{&value, 4};
+    if (context.rank == 0) {
+      return context.store->Get("seen", Deadline::After(absl::Seconds(20))).status();
+    }
+    DT_ASSIGN_OR_RETURN(const Work work, group->Receive(one, 0));
+    const absl::Status status = work.Wait();
+    DT_RETURN_IF_ERROR(context.store->Set("seen", "", Deadline::Infinite()));
+    return status;
+  });
+  EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kUnavailable) << results[1].status;
+  for (const char* const part : {"rank 0 (node", "IBV_WC_RETRY_EXC_ERR", "UDP port 4791", "DOWN"}) {
+    EXPECT_THAT(Text(results[1]), HasSubstr(part));
+  }
+}
+
+// What the ranks get from Create, and over what, when rank 1 has `faults`.
+std::vector<RankResult> CreateWith(Wire wire, const FakeVerbsFaults& faults,
+                                   const std::string& device = "") {
+  return RunRanks({.size = 3}, [=](RankContext& context) -> absl::Status {
+    FakeVerbs verbs(context.rank == 1 ? faults : FakeVerbsFaults());
+    GroupOptions options = Options(context, verbs, wire);
+    options.rdma.device = context.rank == 1 ? device : "";
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    return group->transport() == "tcp" ? absl::OkStatus() : absl::UnknownError(group->transport());
+  });
+}
+
+struct Lack {
+  const char* name;
+  FakeVerbsFaults faults;
+  const char* device;
+  absl::StatusCode code;
+  std::vector<std::string> parts;
+};
+
+std::vector<Lack> Lacks() {
+  RdmaPort version_one = FakePort();
+  version_one.gids[0].type = RdmaGid::Type::kRoceV1;
+  RdmaPort down = FakePort();
+  down.active = false;
+  down.state = "DOWN";
+  return {
+      {"library", {.no_library = true}, "", absl::StatusCode::kNotFound, {"libibverbs1"}},
+      {"gid",
+       {.ports = {version_one}},
+       "",
+       absl::StatusCode::kNotFound,
+       {"fake0/1: no RoCE v2 GID; there are: 1: 10.", "(RoCE v1, eth0)"}},
+      {"port",
+       {.ports = {down}},
+       "",
+       absl::StatusCode::kNotFound,
+       {"no active RoCE port", "fake0/1 (Ethernet, DOWN)"}},
+      {"device",
+       {},
+       "mlx5_7",
+       absl::StatusCode::kNotFound,
+       {"RDMA device \"mlx5_7\" does not exist; there are: fake0/1 (Ethernet, ACTIVE)"}},
+      {"memlock",
+       {.cannot_pin = true},
+       "",
+       absl::StatusCode::kResourceExhausted,
+       {"cannot register 8388608 bytes", "locked memory is 65536 bytes", "ulimit -l unlimited"}},
+      {"connection",
+       {.cannot_connect = true},
+       "",
+       absl::StatusCode::kInvalidArgument,
+       {"ibv_modify_qp to RTR", "rank 0 (node"}},
+  };
+}
+
+TEST(RdmaGroupTest, WhatOneRankLacksIsToldToAllWhereRdmaIsRequired) {
+  for (const Lack& lack : Lacks()) {
+    for (const RankResult& result : CreateWith(Wire::kRdma, lack.faults, lack.device)) {
+      EXPECT_EQ(result.status.code(), lack.code) << lack.name << ": " << result.status;
+      EXPECT_THAT(Text(result), HasSubstr("connecting over RDMA: rank 1 (node")) << lack.name;
+      for (const std::string& part : lack.parts) {
+        EXPECT_THAT(Text(result), HasSubstr(part)) << lack.name;
+      }
+    }
+  }
+}
+
+TEST(RdmaGroupTest, AutomaticGoesOnOverTcpOnAllRanks) {
+  for (const Lack& lack : Lacks()) {
+    for (const RankResult& result : CreateWith(Wire::kAutomatic, lack.faults, lack.device)) {
+      EXPECT_TRUE(result.status.ok()) << lack.name << ": " << result.status;
+    }
+  }
+}
+
+// A path that carries nothing, though both ports are active: another fabric, or a firewall.
+TEST(RdmaGroupTest, APathThatCarriesNothingIsFoundWhileConnecting) {
+  for (const Wire wire : {Wire::kRdma, Wire::kAutomatic}) {
+    for (const RankResult& result : RunRanks({.size = 2}, [wire](RankContext& context) {
+           const auto run = [&]() -> absl::Status {
+             FakeVerbs verbs(context.rank == 1 ? FakeVerbsFaults{.cut_at_write = 0}
+                                               : FakeVerbsFaults());
+             GroupOptions options = Options(context, verbs, wire);
+             options.connect_timeout = absl::Seconds(8);
+             DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+             DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
+             DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+             return absl::UnknownError(group->transport());
+           };
+           return run();
+         })) {
+      if (wire == Wire::kAutomatic) {
+        EXPECT_EQ(result.status, absl::UnknownError("tcp"));
+      } else {
+        // Rank 0 waits for an answer until half of its time is over, or until rank 1 gives up.
+        EXPECT_THAT(result.status.code(), ::testing::AnyOf(absl::StatusCode::kDeadlineExceeded,
+                                                           absl::StatusCode::kUnavailable));
+        EXPECT_THAT(Text(result), HasSubstr("connecting over RDMA: rank 0 (node"));
+        EXPECT_THAT(Text(result), HasSubstr("rank 1 (node"));
+      }
+    }
+  }
+}
+
+TEST(RdmaGroupTest, AutomaticTakesRdmaWhereAllRanksHaveIt) {
+  for (const RankResult& result : CreateWith(Wire::kAutomatic, {})) {
+    EXPECT_EQ(result.status, absl::UnknownError("rdma"));
+  }
+  for (const RankResult& result : CreateWith(Wire::kTcp, {})) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(RdmaGroupTest, RanksOfDifferentWishesAreRefused) {
+  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+         FakeVerbs verbs;
+         return CreateHostGroup(
+                    context.store,
+                    Options(context, verbs, context.rank == 0 ? Wire::kRdma : Wire::kTcp))
+             .status();
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+    EXPECT_THAT(Text(result), HasSubstr("\"rdma\""));
+    EXPECT_THAT(Text(result), HasSubstr("\"tcp\""));
+  }
+}
+
+TEST(RdmaGroupTest, RanksWithOtherRingsAreRefused) {
+  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+         FakeVerbs verbs;
+         GroupOptions options = Options(context, verbs);
+         options.rdma.slots = 4 + context.rank;
+         return CreateHostGroup(context.store, options).status();
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+    EXPECT_THAT(Text(result), HasSubstr("5 slots of 262144 bytes"));
+  }
+}
+
+TEST(RdmaOptionsTest, EachFieldHasARange) {
+  EXPECT_TRUE(CheckRdmaOptions({}).ok());
+  const auto refused = [](const std::function<void(RdmaOptions&)>& change, const char* text) {
+    RdmaOptions options;
+    change(options);
+    const absl::Status status = CheckRdmaOptions(options);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  refused([](RdmaOptions& o) { o.gid_index = -2; }, "gid_index is -2; allowed: -1 to 255");
+  refused([](RdmaOptions& o) { o.queue_pairs = 9; }, "queue_pairs is 9; allowed: 1 to 8");
+  refused([](RdmaOptions& o) { o.traffic_class = 256; }, "traffic_class is 256");
+  refused([](RdmaOptions& o) { o.service_level = 8; }, "service_level is 8");
+  refused([](RdmaOptions& o) { o.timeout = 0; }, "timeout is 0; allowed: 1 to 31");
+  refused([](RdmaOptions& o) { o.retries = 8; }, "retries is 8");
+  refused([](RdmaOptions& o) { o.slots = 1; }, "slots is 1; allowed: 2 to 256");
+  refused([](RdmaOptions& o) { o.slot_bytes = 1024; }, "slot_bytes is 1024");
+}
+
+}  // namespace
+}  // namespace dtrain::comm

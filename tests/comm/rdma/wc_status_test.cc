@@ -1,0 +1,38 @@
+#include "comm/transport/rdma/wc_status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace dtrain::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(WcStatusTest, EveryStatusHasANameAMeaningAndARemedy) {
+  std::set<std::string> names;
+  for (int status = kWcSuccess + 1; status < 24; ++status) {
+    const WcWords words = WordsOf(status);
+    EXPECT_TRUE(names.insert(std::string(words.name)).second) << status;
+    EXPECT_EQ(words.name.substr(0, 7), "IBV_WC_");
+    EXPECT_FALSE(words.meaning.empty());
+    EXPECT_FALSE(words.remedy.empty());
+  }
+  for (const int unknown : {-1, 24, 1000}) {
+    EXPECT_THAT(std::string(WordsOf(unknown).name), HasSubstr("does not know"));
+  }
+}
+
+TEST(WcStatusTest, RetriesExceededPointAtThePath) {
+  const std::string text = DescribeWc(kWcRetriesExceeded, 0x81, "mlx5_0/1", "DOWN");
+  for (const char* const part :
+       {"transport retry counter exceeded", "IBV_WC_RETRY_EXC_ERR = 12", "vendor error 0x81",
+        "mlx5_0/1 is DOWN", "cable", "UDP port 4791", "PFC", "firewall"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::comm
