@@ -56,6 +56,10 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
       add_gap({covered, entry.offset});
     }
     covered = entry.offset + entry.elements;
+    if (entry.elements == 0) {  // May stand behind the last bucket.
+      plan.spans_.push_back({bucket, bucket});
+      continue;
+    }
     const auto end_of = [&](int index) { return plan.buckets_[static_cast<size_t>(index)].end; };
     while (entry.offset >= end_of(bucket)) {
       ++bucket;
@@ -64,7 +68,7 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
     while (entry.offset + entry.elements > end_of(last)) {
       ++last;
     }
-    plan.spans_.push_back({bucket, entry.elements == 0 ? bucket : last + 1});
+    plan.spans_.push_back({bucket, last + 1});
   }
   add_gap({covered, plan.padded_elements()});
   return plan;

@@ -117,6 +117,12 @@ TEST(ShardPlan, LaunchesInTheOrderOfReadiness) {
   EXPECT_EQ(plan->LaunchOrder({3}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ShardPlan, AnEmptyTensorAtTheEndIsInNoBucket) {
+  const auto plan = ShardPlan::Create(LayoutOf({64, 0}), {.world_size = 2});
+  EXPECT_EQ(plan->padded_elements(), 64);
+  EXPECT_THAT(plan->spans(), ElementsAre(BucketSpan{0, 1}, BucketSpan{0, 0}));
+}
+
 TEST(ShardPlan, RefusesSizesBelowOneAndOtherAlignments) {
   const ParamLayout layout = LayoutOf({8});
   EXPECT_FALSE(ShardPlan::Create(layout, {.buckets = {.bucket_elements = 0}}).ok());
