@@ -26,4 +26,7 @@ struct Buffer {
 
 enum class ReduceOp : uint8_t { kSum, kAverage, kMax, kMin };
 
+// The element type in which an fp32 buffer travels.
+enum class Wire : uint8_t { kSameAsBuffer, kBFloat16, kFloat16 };
+
 }  // namespace dtrain::comm

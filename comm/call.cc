@@ -16,7 +16,7 @@ bool Reduces(CallKind kind) {
 
 bool SameShape(const CallHeader& a, const CallHeader& b) {
   return a.bytes == b.bytes && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         a.wire_bf16 == b.wire_bf16 && a.sum_of_squares == b.sum_of_squares;
+         a.wire == b.wire && a.sum_of_squares == b.sum_of_squares;
 }
 
 }  // namespace
@@ -61,6 +61,18 @@ absl::string_view ReduceOpName(ReduceOp op) {
   return "unknown";
 }
 
+absl::string_view WireName(Wire wire) {
+  switch (wire) {
+    case Wire::kSameAsBuffer:
+      return "";
+    case Wire::kBFloat16:
+      return "bf16";
+    case Wire::kFloat16:
+      return "fp16";
+  }
+  return "unknown";
+}
+
 void SetName(CallHeader& header, absl::string_view name) {
   const size_t length = std::min(name.size(), sizeof(header.name) - 1);
   std::memset(header.name, 0, sizeof(header.name));
@@ -72,8 +84,9 @@ std::string Describe(const CallHeader& h) {
   if (h.name[0] != '\0') {
     absl::StrAppend(&text, " \"", absl::string_view(h.name, strnlen(h.name, sizeof(h.name))), "\"");
   }
+  const std::string step = h.step >= 0 ? absl::StrCat(" in step ", h.step) : "";
   if (h.kind == CallKind::kBarrier || h.kind == CallKind::kNone) {
-    return text;
+    return text + step;
   }
   if (Reduces(h.kind)) {
     absl::StrAppend(&text, " ", ReduceOpName(h.op));
@@ -85,7 +98,9 @@ std::string Describe(const CallHeader& h) {
   if (h.kind == CallKind::kBroadcast) {
     absl::StrAppend(&text, " from rank ", h.root);
   }
-  absl::StrAppend(&text, h.wire_bf16 ? " as bf16" : "", h.sum_of_squares ? " with norm" : "");
+  const absl::string_view wire = WireName(h.wire);
+  absl::StrAppend(&text, wire.empty() ? "" : " as ", wire, h.sum_of_squares ? " with norm" : "",
+                  step);
   return text;
 }
 

@@ -33,19 +33,23 @@ struct CallHeader {
   uint64_t offset = 0;        // Where the source lies in its registered buffer.
   uint32_t registration = 0;  // 0: the source is not registered.
   int32_t root = -1;
+  int64_t step = -1;  // Of the training, for reports; -1: not known. Not compared.
   CallKind kind = CallKind::kNone;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  bool wire_bf16 = false;
+  Wire wire = Wire::kSameAsBuffer;  // kSameAsBuffer for a buffer of that very type.
   bool sum_of_squares = false;
-  char name[91] = {};
+  char name[83] = {};
 };
 static_assert(sizeof(CallHeader) == 128, "two cache lines");
+
+// "bf16", "fp16", "".
+absl::string_view WireName(Wire wire);
 
 // Cuts `name` to what a header holds.
 void SetName(CallHeader& header, absl::string_view name);
 
-// `all_reduce "bucket 3" sum fp32 1024 bytes`.
+// `all_reduce "bucket 3" sum fp32 1024 bytes in step 7`.
 std::string Describe(const CallHeader& header);
 
 // OK when `mine` and `theirs` are the same call. InvalidArgument for another size, type, operation

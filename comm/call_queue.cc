@@ -1,5 +1,6 @@
 #include "comm/call_queue.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -57,13 +58,16 @@ CallQueue::~CallQueue() { Stop(absl::AbortedError("the group was destroyed")); }
 
 Work CallQueue::Push(Call call, bool caller_waits) {
   auto item = std::make_shared<Item>();
-  item->ticket = recorder_.Queued(call.header, call.peer);
+  item->ticket = recorder().Queued({.header = call.header,
+                                    .input_bytes = call.input.bytes,
+                                    .output_bytes = call.output.bytes,
+                                    .peer = call.peer});
   item->call = std::move(call);
   {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) {
       item->result = AfterBreak(broken_);
-      recorder_.Ended(item->ticket, item->result);
+      recorder().Ended(item->ticket, item->result);
       item->done.store(true, std::memory_order_release);
     } else {
       queue_.push_back(item);
@@ -95,7 +99,7 @@ void CallQueue::WakeThread() {
 }
 
 void CallQueue::RunThread() {
-  PrepareThread(thread_name_, /*low_priority=*/false);
+  PrepareThread(options_.thread_name, /*low_priority=*/false);
   std::unique_lock lock(mutex_);
   while (!stop_) {
     if (!running_ && thread_wanted_ && !queue_.empty()) {
@@ -119,18 +123,22 @@ void CallQueue::RunFront(std::unique_lock<std::mutex>& lock) {
 
   std::vector<Call> calls;
   calls.reserve(batch.size());
+  const absl::Duration timeout = TimeoutOf(batch.front()->call);
   for (const auto& item : batch) {
-    recorder_.Started(item->ticket);
+    recorder().Started(item->ticket, timeout);
     calls.push_back(std::move(item->call));
   }
   const int64_t start = Clock::Real().MonotonicNanos();
-  const absl::Status result = runner_(calls);
+  const absl::Status result = runner_(calls, timeout);
   const int64_t nanos = Clock::Real().MonotonicNanos() - start;
+  if (result.ok()) {
+    timeouts_.Observe(calls.front().header, absl::Nanoseconds(nanos));
+  }
   calls.clear();  // Drops registrations before the waiters go on.
 
   lock.lock();
   for (const auto& item : batch) {
-    recorder_.Ended(item->ticket, result);
+    recorder().Ended(item->ticket, result);
     item->result = result;
     item->duration_nanos = nanos;
     item->done.store(true, std::memory_order_release);
@@ -142,6 +150,11 @@ void CallQueue::RunFront(std::unique_lock<std::mutex>& lock) {
     thread_wakes_.notify_one();
   }
   waiters_wake_.notify_all();
+}
+
+absl::Duration CallQueue::TimeoutOf(const Call& call) const {
+  return call.deadline.infinite() ? timeouts_.Of(call.header)
+                                  : std::min(call.deadline.Remaining(), options_.timeouts.most);
 }
 
 absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
@@ -181,7 +194,7 @@ void CallQueue::Break(const absl::Status& reason) {
   is_broken_.store(true, std::memory_order_release);
   for (const auto& item : queue_) {
     item->result = reason;
-    recorder_.Ended(item->ticket, reason);
+    recorder().Ended(item->ticket, reason);
     item->done.store(true, std::memory_order_release);
   }
   queue_.clear();

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "comm/call_timeout.h"
 #include "comm/collectives/backend.h"
 #include "comm/flight_recorder.h"
 #include "comm/work.h"
@@ -26,13 +27,19 @@
 
 namespace dtrain::comm {
 
+struct CallQueueOptions {
+  std::string thread_name = "dtrain-comm";
+  std::shared_ptr<FlightRecorder> recorder;
+  TimeoutLimits timeouts;
+};
+
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
-  // Runs one collective, or several sends and receives, to the end.
-  using Runner = std::function<absl::Status(absl::Span<const Call> calls)>;
+  // Runs one collective, or several sends and receives, to the end or to the timeout.
+  using Runner = std::function<absl::Status(absl::Span<const Call> calls, absl::Duration timeout)>;
 
-  CallQueue(std::string thread_name, Runner runner)
-      : thread_name_(std::move(thread_name)), runner_(std::move(runner)) {}
+  CallQueue(CallQueueOptions options, Runner runner)
+      : options_(std::move(options)), runner_(std::move(runner)), timeouts_(options_.timeouts) {}
   ~CallQueue();
 
   // Queues `call`. `caller_waits`: its Wait comes next, so no thread is woken for it.
@@ -49,7 +56,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // Breaks with `reason`, then joins the comm thread. REQUIRES: the runner can be interrupted.
   void Stop(const absl::Status& reason);
 
-  FlightRecorder& recorder() { return recorder_; }
+  FlightRecorder& recorder() { return *options_.recorder; }
 
  private:
   struct Item;
@@ -61,10 +68,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   absl::Status WaitFor(Item& item, Deadline deadline);
   void WakeThread();
   void Nudge();  // Starts what waits for somebody to ask.
+  // How long `call` may take. A deadline of its own says so, within the configured limit.
+  absl::Duration TimeoutOf(const Call& call) const;
 
-  const std::string thread_name_;
+  const CallQueueOptions options_;
   const Runner runner_;
-  FlightRecorder recorder_;
+  CallTimeouts timeouts_;  // Of whoever runs.
   mutable std::mutex mutex_;
   std::condition_variable thread_wakes_;  // For the comm thread.
   std::condition_variable waiters_wake_;  // For threads in Wait.

@@ -167,7 +167,9 @@ absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& op
   std::vector<std::string> names;
   for (int rank = 0; rank < options.size; ++rank) {
     const RankCard& card = cards[static_cast<size_t>(rank)];
-    names.push_back(absl::StrFormat("rank %d (node %s, pid %d)", rank, card.node_id, card.pid));
+    // A node id may be a host's name, a slash and its boot: people know the name.
+    names.push_back(absl::StrFormat("rank %d (node %s, pid %d)", rank,
+                                    card.node_id.substr(0, card.node_id.find('/')), card.pid));
   }
   DT_ASSIGN_OR_RETURN(auto mesh,
                       ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
@@ -262,6 +264,11 @@ absl::StatusOr<std::unique_ptr<Group>> SplitHostGroup(Group& parent, Store* stor
   const auto self = std::find(members.begin(), members.end(), std::pair(key, parent.rank()));
   GroupOptions part = host->options();
   part.name = absl::StrFormat("%s/split%d.%d", part.name, number, color);
+  part.world_ranks.clear();
+  for (const auto& [their_key, rank] : members) {
+    const std::vector<int>& above = host->options().world_ranks;
+    part.world_ranks.push_back(above.empty() ? rank : above[static_cast<size_t>(rank)]);
+  }
   part.rank = static_cast<int>(self - members.begin());
   part.size = static_cast<int>(members.size());
   return CreateHostGroup(store, part);

@@ -1,49 +1,105 @@
 // The last calls of a group on this rank, for diagnosis after a hang or a crash.
 //
-// Thread-safe. Fixed memory: the oldest entry is overwritten.
+// Thread-safe. Fixed memory: the oldest entry is overwritten. Every recorder is known to the
+// process until it is destroyed, so that one file holds the calls of all groups (FlightRecords).
+//
+// Records have the keys of PyTorch's flight recorder, version "2.10", so that its analyser
+// (torch.distributed.flight_recorder) reads them; what it does not know is under "dtrain". Two
+// values are what it insists on: every name starts with "nccl:", whatever the transport, and a
+// barrier and a registration are called all_reduce_barrier.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "comm/call.h"
 
 namespace dtrain::comm {
 
+// Whose calls a recorder holds.
+struct FlightGroup {
+  std::string name = "world";
+  int rank = 0;  // In the group.
+  int size = 1;
+  std::vector<int> world_ranks = {};  // Of the members; empty: 0 to size - 1.
+  uint64_t epoch = 0;
+  std::string transport = {};
+};
+
+// What a recorder is told of a call.
+struct FlightCall {
+  CallHeader header;
+  uint64_t input_bytes = 0;
+  uint64_t output_bytes = 0;
+  int peer = -1;
+};
+
 class FlightRecorder {
  public:
   static constexpr size_t kCapacity = 1000;
 
+  static std::shared_ptr<FlightRecorder> Create(FlightGroup group, Clock& clock = Clock::Real());
+
   // A call was queued; gives its ticket.
-  uint64_t Queued(const CallHeader& header, int peer);
-  void Started(uint64_t ticket);
+  uint64_t Queued(const FlightCall& call);
+  void Started(uint64_t ticket, absl::Duration timeout);
+  // An error is reported to OnFailure.
   void Ended(uint64_t ticket, const absl::Status& status);
 
-  // {"version":1,"calls":[{"ticket","sequence","call","bytes","peer","state","queued_s",
-  // "started_s","ended_s","error"}...]}, oldest first; seconds are of the monotonic clock, null
-  // when not yet.
-  Json Dump() const;
+  const FlightGroup& group() const { return group_; }
+  // The calls, oldest first, as the "entries" of the format.
+  Json Entries() const;
+  // {"world": {"name", "desc", "ranks"}} and {"world": {"last_enqueued_collective", ...}}.
+  Json GroupConfig() const;
+  Json GroupStatus() const;
 
  private:
   struct Entry {
     uint64_t ticket = 0;
-    CallHeader header;
-    int peer = -1;
+    uint64_t record_id = 0;  // Of all recorders of the process.
+    FlightCall call;
+    uint64_t message = 0;  // Number of a send or receive.
     int64_t queued_nanos = 0;
     int64_t started_nanos = 0;
     int64_t ended_nanos = 0;
+    int64_t timeout_ms = 0;
     std::string error;
   };
-  Entry* Find(uint64_t ticket);
 
+  FlightRecorder(FlightGroup group, Clock& clock);
+  Entry* Find(uint64_t ticket);
+  Json ToJson(const Entry& entry) const;
+  // Wall-clock nanoseconds of a monotonic time; null for 0.
+  Json WallNanos(int64_t nanos) const;
+
+  const FlightGroup group_;
+  Clock& clock_;
+  const int64_t wall_offset_nanos_;
   mutable std::mutex mutex_;
   uint64_t next_ = 1;
+  uint64_t messages_ = 0;
+  uint64_t last_queued_ = 0;  // Sequence numbers.
+  uint64_t last_started_ = 0;
+  uint64_t last_completed_ = 0;
   std::vector<Entry> entries_ = std::vector<Entry>(kCapacity);
 };
+
+// One record of all recorders of this process: version, pg_config, pg_status, entries in the order
+// of the calls, and "dtrain": {"version": 1, "groups": [...]}. Any thread.
+Json FlightRecords();
+// The same of one recorder.
+Json FlightRecords(const FlightRecorder& recorder);
+
+// `tell` is called after a call of any recorder ended with an error, in its thread; it must not
+// block. Null: nobody.
+void OnFlightFailure(void (*tell)());
 
 }  // namespace dtrain::comm

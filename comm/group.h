@@ -28,8 +28,9 @@ namespace dtrain::comm {
 struct CollectiveOptions {
   // Shown in reports: the bucket's or the caller's name.
   std::string name = {};
-  // Element type on the wire; equal to the buffer's when kSameAsBuffer. Sums are in fp32 always.
-  bool wire_bf16 = false;
+  // Of a reduction of fp32: half the bytes travel. Sums are in fp32 always; the result is rounded.
+  // fp16 has 3 bits more than bf16 but ends at 65,504: what is larger becomes infinite.
+  Wire wire = Wire::kSameAsBuffer;
   // When not null, a reduction writes the sum of squares of its (averaged) result here, in fp64 and
   // finite only if every element is: the norm and finite check at no extra pass. Every rank gets
   // the same value, added up in rank order.
@@ -37,6 +38,9 @@ struct CollectiveOptions {
   // The calling thread calls Wait next, without a deadline: it then does the work itself and no
   // thread is woken, which saves several microseconds. Without that Wait nothing moves.
   bool caller_waits = false;
+  // When finite: of this call, in place of a learnt limit and within GroupOptions::timeout. For
+  // calls before which a rank may do what takes its time, as a save does.
+  Deadline deadline = Deadline::Infinite();
 };
 
 // What a registered buffer is for one group epoch. Dropping it forgets the peers' mappings.
@@ -56,6 +60,8 @@ class Group {
   virtual std::string transport() const = 0;
   // Collectives started so far.
   virtual uint64_t sequence() const = 0;
+  // The training step that calls from now on belong to, for reports. Any thread.
+  virtual void SetStep(int64_t /*step*/) {}
 
   // Collective and blocking: maps `buffer` of every peer that shares memory with this rank.
   // Reductions inside a registered buffer copy nothing. All ranks call it in the same order with
@@ -101,12 +107,16 @@ enum class Algorithm : uint8_t { kAutomatic, kDirect, kRing };
 struct GroupOptions {
   int rank = 0;
   int size = 1;
+  std::vector<int> world_ranks = {};  // Of the members, for reports; empty: 0 to size - 1.
   uint64_t epoch = 0;
   std::string name = "world";     // Prefix of this group's keys in the store.
   std::string node_id = {};       // Ranks with equal node_id share memory.
   std::string host_address = {};  // Where TCP connections of peers reach this rank; "": from store.
   std::string job_key = {};       // 32 bytes: pair keys of data connections derive from it.
-  absl::Duration timeout = absl::Minutes(10);         // Of each collective.
+  // Of each collective, until its like have shown how long they take (comm/call_timeout.h); after
+  // that five times as long, but never less than timeout_min nor more than this.
+  absl::Duration timeout = absl::Minutes(10);
+  absl::Duration timeout_min = absl::Seconds(10);     // At least `timeout`: nothing is learnt.
   absl::Duration connect_timeout = absl::Minutes(2);  // Of Create.
   bool deterministic = false;  // Sum in rank order whatever the transport and chunk.
   // Other than automatic: taken wherever the promised bits allow it (tests, measurements).

@@ -23,6 +23,18 @@ CallHeader Header(CallKind kind, const Buffer& largest, ReduceOp op = ReduceOp::
   return header;
 }
 
+CallQueueOptions QueueOptions(const GroupOptions& options, std::string transport) {
+  CallQueueOptions queue;
+  queue.timeouts = {.most = options.timeout, .least = options.timeout_min};
+  queue.recorder = FlightRecorder::Create({.name = options.name,
+                                           .rank = options.rank,
+                                           .size = options.size,
+                                           .world_ranks = options.world_ranks,
+                                           .epoch = options.epoch,
+                                           .transport = std::move(transport)});
+  return queue;
+}
+
 bool Overlap(const Buffer& a, const Buffer& b) {
   const char* const x = static_cast<const char*>(a.data);
   const char* const y = static_cast<const char*>(b.data);
@@ -43,8 +55,11 @@ class HostGroup::Handle final : public Registration {
 HostGroup::HostGroup(const GroupOptions& options, std::unique_ptr<Backend> backend)
     : options_(options),
       backend_(std::move(backend)),
-      queue_(std::make_shared<CallQueue>(
-          "dtrain-comm", [this](absl::Span<const Call> calls) { return Run(calls); })) {}
+      queue_(
+          std::make_shared<CallQueue>(QueueOptions(options, transport()),
+                                      [this](absl::Span<const Call> calls, absl::Duration timeout) {
+                                        return Run(calls, timeout);
+                                      })) {}
 
 HostGroup::~HostGroup() {
   queue_->Stop(absl::AbortedError(absl::StrFormat("group \"%s\" was destroyed", options_.name)));
@@ -89,7 +104,7 @@ absl::StatusOr<Work> HostGroup::AllReduce(Buffer buffer, ReduceOp op,
                                           const CollectiveOptions& options) {
   DT_RETURN_IF_ERROR(CheckBuffer(buffer, "the buffer of an all-reduce"));
   DT_RETURN_IF_ERROR(
-      CheckReducible(buffer.dtype, op, options.wire_bf16, options.sum_of_squares != nullptr));
+      CheckReducible(buffer.dtype, op, options.wire, options.sum_of_squares != nullptr));
   return Start(
       {.header = Header(CallKind::kAllReduce, buffer, op), .input = buffer, .output = buffer},
       options);
@@ -100,7 +115,7 @@ absl::StatusOr<Work> HostGroup::ReduceScatter(Buffer input, Buffer output, Reduc
   DT_RETURN_IF_ERROR(CheckBuffer(input, "the input of a reduce-scatter"));
   DT_RETURN_IF_ERROR(CheckBuffer(output, "the output of a reduce-scatter"));
   DT_RETURN_IF_ERROR(
-      CheckReducible(input.dtype, op, options.wire_bf16, options.sum_of_squares != nullptr));
+      CheckReducible(input.dtype, op, options.wire, options.sum_of_squares != nullptr));
   if (input.bytes != output.bytes * static_cast<size_t>(size()) || input.dtype != output.dtype) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "reduce-scatter over %d ranks of %s: input has %d bytes, output %d bytes of %s; the input "
@@ -218,9 +233,11 @@ void HostGroup::FindRegistration(Call& call) const {
 
 absl::StatusOr<Work> HostGroup::Start(Call call, const CollectiveOptions& options) {
   SetName(call.header, options.name);
-  call.header.wire_bf16 = options.wire_bf16;
+  call.header.wire = call.header.dtype == DType::kFloat32 ? options.wire : Wire::kSameAsBuffer;
+  call.header.step = step_.load(std::memory_order_relaxed);
   call.header.sum_of_squares = options.sum_of_squares != nullptr;
   call.sum_of_squares = options.sum_of_squares;
+  call.deadline = Earlier(call.deadline, options.deadline);
   const bool message = call.peer >= 0;
   if (message && call.peer == rank()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -251,7 +268,7 @@ absl::Status HostGroup::RunAlone(const Call& call) const {
     if (call.sum_of_squares != nullptr) {
       *call.sum_of_squares = 0;
     }
-    if (call.sum_of_squares != nullptr || header.wire_bf16) {
+    if (call.sum_of_squares != nullptr || header.wire != Wire::kSameAsBuffer) {
       const void* const input = call.input.data;
       void* const output = call.output.data;
       Reduce({.inputs = absl::MakeConstSpan(&input, 1),
@@ -259,7 +276,7 @@ absl::Status HostGroup::RunAlone(const Call& call) const {
               .count = call.output.count(),
               .dtype = header.dtype,
               .op = header.op,
-              .round_to_bf16 = header.wire_bf16 && header.dtype == DType::kFloat32,
+              .wire = header.wire,
               .sum_of_squares = call.sum_of_squares});
       return absl::OkStatus();
     }
@@ -270,23 +287,27 @@ absl::Status HostGroup::RunAlone(const Call& call) const {
   return absl::OkStatus();
 }
 
-absl::Status HostGroup::Explain(const absl::Status& status, const Call& call) const {
+absl::Status HostGroup::Explain(const absl::Status& status, const Call& call,
+                                absl::Duration timeout) const {
   const std::string which = call.peer >= 0
                                 ? absl::StrFormat("with rank %d", call.peer)
                                 : absl::StrFormat("(collective %d)", call.header.sequence);
-  return Annotate(status, absl::StrFormat("rank %d of group \"%s\": %s %s", rank(), options_.name,
-                                          Describe(call.header), which));
+  std::string text = absl::StrFormat("rank %d of group \"%s\": %s %s", rank(), options_.name,
+                                     Describe(call.header), which);
+  if (absl::IsDeadlineExceeded(status)) {
+    absl::StrAppend(&text, " not finished after ", absl::FormatDuration(timeout));
+  }
+  return Annotate(status, text);
 }
 
-absl::Status HostGroup::Run(absl::Span<const Call> calls) {
-  const Deadline deadline = Earlier(calls[0].deadline, Deadline::After(options_.timeout));
-  absl::Status status = RunWithin(calls, deadline);
+absl::Status HostGroup::Run(absl::Span<const Call> calls, absl::Duration timeout) {
+  absl::Status status = RunWithin(calls, Deadline::After(timeout));
   if (status.ok()) {
     return status;
   }
   // An abort closes connections: that they ended is then its effect, not the cause.
   const absl::Status cause = queue_->is_broken() ? queue_->broken() : status;
-  absl::Status explained = Explain(cause, calls[0]);
+  absl::Status explained = Explain(cause, calls[0], timeout);
   BreakWith(explained);
   return explained;
 }
@@ -324,14 +345,6 @@ void HostGroup::Abort(const std::string& reason) {
       absl::StrFormat("rank %d aborted group \"%s\": %s", rank(), options_.name, reason)));
 }
 
-std::string HostGroup::FlightRecord() const {
-  Json record = queue_->recorder().Dump();
-  record["group"] = options_.name;
-  record["rank"] = rank();
-  record["size"] = size();
-  record["epoch"] = epoch();
-  record["transport"] = transport();
-  return DumpJson(record);
-}
+std::string HostGroup::FlightRecord() const { return DumpJson(FlightRecords(queue_->recorder())); }
 
 }  // namespace dtrain::comm

@@ -2,6 +2,7 @@
 // comm; made by CreateHostGroup.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,7 @@ class HostGroup final : public Group {
   uint64_t epoch() const override { return options_.epoch; }
   std::string transport() const override;
   uint64_t sequence() const override;
+  void SetStep(int64_t step) override { step_.store(step, std::memory_order_relaxed); }
   absl::StatusOr<std::unique_ptr<Registration>> Register(
       std::shared_ptr<SymmetricBuffer> buffer) override;
   absl::StatusOr<Work> AllReduce(Buffer buffer, ReduceOp op,
@@ -57,9 +59,9 @@ class HostGroup final : public Group {
   absl::StatusOr<Work> Start(Call call, const CollectiveOptions& options);
   absl::Status RunAlone(const Call& call) const;
   void FindRegistration(Call& call) const;
-  absl::Status Run(absl::Span<const Call> calls);
+  absl::Status Run(absl::Span<const Call> calls, absl::Duration timeout);
   absl::Status RunWithin(absl::Span<const Call> calls, Deadline deadline);
-  absl::Status Explain(const absl::Status& status, const Call& call) const;
+  absl::Status Explain(const absl::Status& status, const Call& call, absl::Duration timeout) const;
   void BreakWith(const absl::Status& reason);
 
   const GroupOptions options_;
@@ -67,6 +69,7 @@ class HostGroup final : public Group {
   const std::shared_ptr<Registry> registry_ = std::make_shared<Registry>();
   mutable std::mutex order_mutex_;  // Sequence numbers are given and queued in one step.
   uint64_t sequence_ = 0;
+  std::atomic<int64_t> step_{-1};
   std::shared_ptr<CallQueue> queue_;
 };
 

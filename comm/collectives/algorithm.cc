@@ -10,7 +10,7 @@ bool PartialSumsMayTravel(const CallHeader& header, bool deterministic) {
       return true;  // In any order the same.
     case DType::kFloat32:
     case DType::kFloat64:
-      return !deterministic && !header.wire_bf16;
+      return !deterministic && header.wire == Wire::kSameAsBuffer;
     default:
       return false;
   }

@@ -17,7 +17,12 @@ HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<ShmCollectives>
       deterministic_(deterministic) {}
 
 bool HierarchicalCollectives::InNodesFirst(const CallHeader& header) const {
-  return header.kind == CallKind::kAllReduce && PartialSumsMayTravel(header, deterministic_);
+  if (header.kind != CallKind::kAllReduce) {
+    return false;
+  }
+  // A node's fp32 sum is rounded once, as it leaves, where the wire has 16 bits.
+  const bool rounds_between = header.wire != Wire::kSameAsBuffer && !deterministic_;
+  return rounds_between || PartialSumsMayTravel(header, deterministic_);
 }
 
 absl::Status HierarchicalCollectives::Begin(const Call& call, const WaitContext& context) {

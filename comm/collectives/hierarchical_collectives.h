@@ -5,8 +5,9 @@
 // that have the same place on their nodes, and the slices are gathered inside: a node sends and
 // receives what one rank of it would, whatever their number. Sums are over the ranks of a node in
 // rank order first, then over nodes (in their order, unless a ring reduces): the same bits on every
-// rank and in every run, but not those of rank order over all. So reductions in 16 bits, and all of
-// a deterministic group, go over messages between all ranks, as every other collective does.
+// rank and in every run, but not those of rank order over all. So reductions of 16-bit types, and
+// all of a deterministic group, go over messages between all ranks, as every other collective does.
+// fp32 with 16 bits on the wire is summed in fp32 inside the node and rounded where it leaves.
 #pragma once
 
 #include <memory>

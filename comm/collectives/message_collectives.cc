@@ -12,22 +12,30 @@
 namespace dtrain::comm {
 namespace {
 
+constexpr size_t kWireBytes = 2;  // Of either type.
+
 char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
 
-void ToWire(const char* from, char* to, size_t count) {
+DType WireDType(Wire wire) { return wire == Wire::kBFloat16 ? DType::kBFloat16 : DType::kFloat16; }
+
+void ToWire(Wire wire, const char* from, char* to, size_t count) {
   const auto* const in = reinterpret_cast<const float*>(from);
-  auto* const out = reinterpret_cast<BFloat16*>(to);
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = ToBFloat16(in[i]);
+  if (wire == Wire::kBFloat16) {
+    std::transform(in, in + count, reinterpret_cast<BFloat16*>(to), ToBFloat16);
+  } else {
+    std::transform(in, in + count, reinterpret_cast<Float16*>(to), ToFloat16);
   }
 }
 
-void FromWire(const char* from, char* to, size_t count) {
-  const auto* const in = reinterpret_cast<const BFloat16*>(from);
-  auto* const out = reinterpret_cast<float*>(to);
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = ToFloat(in[i]);
-  }
+template <typename Half>
+void Widen(const char* from, char* to, size_t count) {
+  const auto* const in = reinterpret_cast<const Half*>(from);
+  std::transform(in, in + count, reinterpret_cast<float*>(to),
+                 [](Half value) { return ToFloat(value); });
+}
+
+void FromWire(Wire wire, const char* from, char* to, size_t count) {
+  wire == Wire::kBFloat16 ? Widen<BFloat16>(from, to, count) : Widen<Float16>(from, to, count);
 }
 
 }  // namespace
@@ -111,30 +119,32 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
 
 absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& context) {
   char* const data = Bytes(call.output);
-  if (!call.header.wire_bf16 || call.header.dtype != DType::kFloat32) {
+  const Wire wire = call.header.wire;
+  if (wire == Wire::kSameAsBuffer) {
     return RunOn(call, data, data, call.header.dtype, context);
   }
   const size_t count = call.output.count();
-  wire_.resize(count * sizeof(BFloat16));
-  ToWire(data, wire_.data(), count);
-  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), wire_.data(), DType::kBFloat16, context));
-  FromWire(wire_.data(), data, count);
+  wire_.resize(count * kWireBytes);
+  ToWire(wire, data, wire_.data(), count);
+  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), wire_.data(), WireDType(wire), context));
+  FromWire(wire, wire_.data(), data, count);
   return absl::OkStatus();
 }
 
 absl::Status MessageCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
   const char* const input = Bytes(call.input);
   char* const output = Bytes(call.output);
-  if (!call.header.wire_bf16 || call.header.dtype != DType::kFloat32) {
+  const Wire wire = call.header.wire;
+  if (wire == Wire::kSameAsBuffer) {
     return RunOn(call, input, output, call.header.dtype, context);
   }
-  // Behind the input as bf16 lies room for the result.
+  // Behind the input in 16 bits lies room for the result.
   const size_t count = call.input.count();
-  wire_.resize((count + call.output.count()) * sizeof(BFloat16));
-  ToWire(input, wire_.data(), count);
-  char* const result = wire_.data() + count * sizeof(BFloat16);
-  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), result, DType::kBFloat16, context));
-  FromWire(result, output, call.output.count());
+  wire_.resize((count + call.output.count()) * kWireBytes);
+  ToWire(wire, input, wire_.data(), count);
+  char* const result = wire_.data() + count * kWireBytes;
+  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), result, WireDType(wire), context));
+  FromWire(wire, result, output, call.output.count());
   return absl::OkStatus();
 }
 

@@ -78,7 +78,7 @@ class MessageCollectives final : public Backend {
   const int size_;
   PointToPoint messages_;
   std::vector<char> scratch_;  // Of schedules.
-  std::vector<char> wire_;     // The buffer as bf16, when that is what travels.
+  std::vector<char> wire_;     // The buffer in 16 bits, when that is what travels.
 };
 
 }  // namespace dtrain::comm

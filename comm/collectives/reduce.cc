@@ -67,7 +67,7 @@ ReduceLoop FindLoop(SimdLevel level, LaneFormat format, ReduceOp op) {
 
 }  // namespace
 
-absl::Status CheckReducible(DType dtype, ReduceOp op, bool wire_bf16, bool sum_of_squares) {
+absl::Status CheckReducible(DType dtype, ReduceOp op, Wire wire, bool sum_of_squares) {
   const bool floating = dtype == DType::kFloat32 || dtype == DType::kBFloat16 ||
                         dtype == DType::kFloat16 || dtype == DType::kFloat64;
   if (dtype == DType::kBool) {
@@ -80,9 +80,12 @@ absl::Status CheckReducible(DType dtype, ReduceOp op, bool wire_bf16, bool sum_o
         "%s of %s is not defined; allowed: fp32, bf16, fp16, fp64: use a sum",
         op == ReduceOp::kAverage ? "an average" : "a sum of squares", DTypeName(dtype)));
   }
-  if (wire_bf16 && dtype != DType::kFloat32 && dtype != DType::kBFloat16) {
+  const bool itself = (wire == Wire::kBFloat16 && dtype == DType::kBFloat16) ||
+                      (wire == Wire::kFloat16 && dtype == DType::kFloat16);
+  if (wire != Wire::kSameAsBuffer && dtype != DType::kFloat32 && !itself) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("wire_bf16 is for fp32 buffers, got %s: leave it off", DTypeName(dtype)));
+        absl::StrFormat("%s on the wire is for fp32 buffers, got %s: leave it off",
+                        wire == Wire::kBFloat16 ? "bf16" : "fp16", DTypeName(dtype)));
   }
   return absl::OkStatus();
 }
@@ -92,7 +95,9 @@ void Reduce(const ReduceArguments& a, SimdLevel level) {
   LaneFormat format = LaneFormat::kFloat32;
   switch (a.dtype) {
     case DType::kFloat32:
-      format = a.round_to_bf16 ? LaneFormat::kFloat32AsBFloat16 : LaneFormat::kFloat32;
+      format = a.wire == Wire::kBFloat16  ? LaneFormat::kFloat32AsBFloat16
+               : a.wire == Wire::kFloat16 ? LaneFormat::kFloat32AsFloat16
+                                          : LaneFormat::kFloat32;
       break;
     case DType::kBFloat16:
       format = LaneFormat::kBFloat16;

@@ -26,15 +26,15 @@ struct ReduceArguments {
   ReduceOp op = ReduceOp::kSum;
   // What kAverage divides by, when the inputs are sums over several ranks; 0: their number.
   int divisor = 0;
-  // fp32 only: inputs and results are rounded to bf16, as if they had travelled as bf16.
-  bool round_to_bf16 = false;
+  // fp32 only: inputs and results are rounded as if they had travelled in that type.
+  Wire wire = Wire::kSameAsBuffer;
   // When not null: the sum of squares of the results is added, in fp64, in the order of
   // SumOfSquares. Floating types only.
   double* sum_of_squares = nullptr;
 };
 
 // InvalidArgument when `op` is not defined for `dtype`.
-absl::Status CheckReducible(DType dtype, ReduceOp op, bool wire_bf16, bool sum_of_squares);
+absl::Status CheckReducible(DType dtype, ReduceOp op, Wire wire, bool sum_of_squares);
 
 // REQUIRES: CheckReducible. `level` is for tests: production uses CpuSimdLevel().
 void Reduce(const ReduceArguments& arguments, SimdLevel level = CpuSimdLevel());

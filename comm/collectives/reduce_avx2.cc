@@ -29,7 +29,7 @@ struct Lanes {
 
   template <LaneFormat kFormat>
   static Lanes Load(const void* base, size_t index) {
-    if constexpr (kFormat == LaneFormat::kFloat32 || kFormat == LaneFormat::kFloat32AsBFloat16) {
+    if constexpr (StoredAsFloat32(kFormat)) {
       const float* p = static_cast<const float*>(base) + index;
       const Lanes r{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
       return Round<kFormat>(r);
@@ -46,7 +46,7 @@ struct Lanes {
   }
   template <LaneFormat kFormat>
   static Lanes Round(Lanes a) {
-    if constexpr (kFormat == LaneFormat::kFloat16) {
+    if constexpr (RoundedToFloat16(kFormat)) {
       return {_mm256_cvtph_ps(_mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT)),
               _mm256_cvtph_ps(_mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT))};
     } else if constexpr (kFormat != LaneFormat::kFloat32) {
@@ -57,7 +57,7 @@ struct Lanes {
   }
   template <LaneFormat kFormat>
   static void Store(void* base, size_t index, Lanes a) {
-    if constexpr (kFormat == LaneFormat::kFloat32 || kFormat == LaneFormat::kFloat32AsBFloat16) {
+    if constexpr (StoredAsFloat32(kFormat)) {
       float* p = static_cast<float*>(base) + index;
       _mm256_storeu_ps(p, a.lo);
       _mm256_storeu_ps(p + 8, a.hi);

@@ -24,7 +24,7 @@ struct Lanes {
 
   template <LaneFormat kFormat>
   static Lanes Load(const void* base, size_t index) {
-    if constexpr (kFormat == LaneFormat::kFloat32 || kFormat == LaneFormat::kFloat32AsBFloat16) {
+    if constexpr (StoredAsFloat32(kFormat)) {
       return Round<kFormat>({_mm512_loadu_ps(static_cast<const float*>(base) + index)});
     } else {
       const __m256i half = _mm256_loadu_si256(
@@ -38,7 +38,7 @@ struct Lanes {
   }
   template <LaneFormat kFormat>
   static Lanes Round(Lanes a) {
-    if constexpr (kFormat == LaneFormat::kFloat16) {
+    if constexpr (RoundedToFloat16(kFormat)) {
       return {_mm512_cvtph_ps(_mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT))};
     } else if constexpr (kFormat != LaneFormat::kFloat32) {
       return {RoundBf16(a.v)};
@@ -48,7 +48,7 @@ struct Lanes {
   }
   template <LaneFormat kFormat>
   static void Store(void* base, size_t index, Lanes a) {
-    if constexpr (kFormat == LaneFormat::kFloat32 || kFormat == LaneFormat::kFloat32AsBFloat16) {
+    if constexpr (StoredAsFloat32(kFormat)) {
       _mm512_storeu_ps(static_cast<float*>(base) + index, a.v);
       return;
     } else {

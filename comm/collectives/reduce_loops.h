@@ -20,7 +20,14 @@ struct LoopArguments {
 using ReduceLoop = void (*)(const LoopArguments&);
 
 // How 16-lane elements are stored.
-enum class LaneFormat { kFloat32, kBFloat16, kFloat16, kFloat32AsBFloat16 };
+enum class LaneFormat { kFloat32, kBFloat16, kFloat16, kFloat32AsBFloat16, kFloat32AsFloat16 };
+
+constexpr bool StoredAsFloat32(LaneFormat format) {
+  return format != LaneFormat::kBFloat16 && format != LaneFormat::kFloat16;
+}
+constexpr bool RoundedToFloat16(LaneFormat format) {
+  return format == LaneFormat::kFloat16 || format == LaneFormat::kFloat32AsFloat16;
+}
 
 // Null when the build lacks the level.
 ReduceLoop FindLoopScalar(LaneFormat format, ReduceOp op);

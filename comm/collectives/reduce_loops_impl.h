@@ -7,8 +7,7 @@
 // No standard or Abseil function is called here: the linker could keep this level's copy of it.
 
 template <LaneFormat kFormat>
-inline constexpr size_t kElementBytes =
-    kFormat == LaneFormat::kFloat32 || kFormat == LaneFormat::kFloat32AsBFloat16 ? 4 : 2;
+inline constexpr size_t kElementBytes = StoredAsFloat32(kFormat) ? 4 : 2;
 
 template <ReduceOp kOp>
 inline Lanes Combine(Lanes a, Lanes b) {
@@ -141,6 +140,8 @@ inline ReduceLoop Find(LaneFormat format, ReduceOp op) {
       return FindOp<LaneFormat::kFloat16>(op);
     case LaneFormat::kFloat32AsBFloat16:
       return FindOp<LaneFormat::kFloat32AsBFloat16>(op);
+    case LaneFormat::kFloat32AsFloat16:
+      return FindOp<LaneFormat::kFloat32AsFloat16>(op);
   }
   return nullptr;
 }

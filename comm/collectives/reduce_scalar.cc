@@ -21,6 +21,8 @@ struct Lanes {
         r.v[i] = ToFloat(static_cast<const Float16*>(base)[index + i]);
       } else if constexpr (kFormat == LaneFormat::kFloat32AsBFloat16) {
         r.v[i] = ToFloat(ToBFloat16(static_cast<const float*>(base)[index + i]));
+      } else if constexpr (kFormat == LaneFormat::kFloat32AsFloat16) {
+        r.v[i] = ToFloat(ToFloat16(static_cast<const float*>(base)[index + i]));
       } else {
         r.v[i] = static_cast<const float*>(base)[index + i];
       }
@@ -30,7 +32,7 @@ struct Lanes {
   template <LaneFormat kFormat>
   static Lanes Round(Lanes a) {
     for (float& x : a.v) {
-      if constexpr (kFormat == LaneFormat::kFloat16) {
+      if constexpr (RoundedToFloat16(kFormat)) {
         x = ToFloat(ToFloat16(x));
       } else if constexpr (kFormat != LaneFormat::kFloat32) {
         x = ToFloat(ToBFloat16(x));

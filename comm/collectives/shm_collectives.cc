@@ -124,7 +124,7 @@ void ShmCollectives::ReduceFor(const Call& call, absl::Span<const void* const> i
           .count = count,
           .dtype = dtype,
           .op = call.header.op,
-          .round_to_bf16 = call.header.wire_bf16 && dtype == DType::kFloat32,
+          .wire = call.header.wire,
           .sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr});
 }
 
@@ -301,6 +301,7 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
 absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, const WaitContext& context) {
   Call inner = call;
   inner.sum_of_squares = nullptr;
+  inner.header.wire = Wire::kSameAsBuffer;  // Memory is no wire: it rounds between the nodes.
   if (call.header.op == ReduceOp::kAverage) {
     inner.header.op = ReduceOp::kSum;
   }

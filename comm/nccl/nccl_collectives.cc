@@ -46,10 +46,12 @@ absl::Status NcclGroup::CheckReduction(absl::string_view what, const Buffer& buf
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %s: average of %s; allowed: floating types", label_, what, DTypeName(buffer.dtype)));
   }
-  if (options.wire_bf16 && buffer.dtype != DType::kBFloat16) {
+  const bool itself = (options.wire == Wire::kBFloat16 && buffer.dtype == DType::kBFloat16) ||
+                      (options.wire == Wire::kFloat16 && buffer.dtype == DType::kFloat16);
+  if (options.wire != Wire::kSameAsBuffer && !itself) {
     return absl::UnimplementedError(
-        absl::StrFormat("%s: %s: wire_bf16 of a %s buffer; NCCL sends the buffer's own type: give "
-                        "a bf16 buffer, or leave wire_bf16 off",
+        absl::StrFormat("%s: %s: another type on the wire for a %s buffer; NCCL sends the buffer's "
+                        "own type: give a 16-bit buffer, or leave CollectiveOptions::wire alone",
                         label_, what, DTypeName(buffer.dtype)));
   }
   if (options.sum_of_squares != nullptr &&

@@ -7,7 +7,7 @@
 // ranks that did not come. After an error Work, the device may still touch the buffers until the
 // group is destroyed. Thread-safe; all ranks call in the same order.
 //
-// wire_bf16 on fp32 buffers is refused (Unimplemented). sum_of_squares is host memory that must
+// Another type on the wire is refused (Unimplemented). sum_of_squares is host memory that must
 // live until the Work is done.
 #pragma once
 

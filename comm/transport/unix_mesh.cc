@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -235,7 +236,9 @@ absl::Status UnixMesh::CheckAlive(int index) const {
 
 std::string UnixMesh::PeerName(int index) const {
   const Peer& peer = peers_.at(static_cast<size_t>(index));
-  return absl::StrFormat("rank %d (pid %d)", peer.rank, peer.pid);
+  utsname host{};
+  uname(&host);
+  return absl::StrFormat("rank %d (host %s, pid %d)", peer.rank, host.nodename, peer.pid);
 }
 
 }  // namespace dtrain::comm

@@ -18,6 +18,8 @@ int EnvCommand(const std::vector<std::string>& arguments, const Environment& env
 int ExitCodesCommand(const std::vector<std::string>& arguments);
 // `dtrain logs`: shows or follows the logs of a run directory.
 int LogsCommand(const std::vector<std::string>& arguments);
+// `dtrain trace merge`: one timeline of all ranks' flight records.
+int TraceCommand(const std::vector<std::string>& arguments);
 
 // True, after printing `help`, when the arguments ask for it.
 bool AskedForHelp(const std::vector<std::string>& arguments, const char* help);

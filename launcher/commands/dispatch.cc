@@ -35,6 +35,8 @@ const std::vector<Subcommand>& Subcommands() {
       {"launch", "start a program as N ranks, here or on several nodes", LaunchCommand},
       {"logs", "show or follow the logs of a run",
        [](const Arguments& a, const Environment&) { return LogsCommand(a); }},
+      {"trace", "one timeline of the last collectives of all ranks",
+       [](const Arguments& a, const Environment&) { return TraceCommand(a); }},
       {"topo", "cores, NUMA nodes, GPUs and NICs of this node, and where ranks would run",
        [](const Arguments& a, const Environment&) { return TopoMain(a); }},
       {"doctor", "what was found here and what is wrong with it", DoctorMain},

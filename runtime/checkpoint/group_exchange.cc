@@ -10,19 +10,9 @@ namespace {
 
 comm::Buffer Bytes(void* data, size_t bytes) { return {data, bytes, DType::kUInt8, {}}; }
 
-// Waits; when the deadline passes first the group is ended, because its thread still uses buffers
-// that the caller is about to drop.
-absl::Status WaitOrBreak(comm::Group& group, const comm::Work& work, Deadline deadline) {
-  const absl::Status status = work.Wait(deadline);
-  if (!work.Done()) {
-    group.Abort("the checkpoint exchange ran out of time");
-    work.Wait().IgnoreError();
-  }
-  return status;
-}
-
 }  // namespace
 
+// Each call ends by its own deadline, so the waits need none.
 absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view mine,
                                                                Deadline deadline) {
   const auto world = static_cast<size_t>(group_.size());
@@ -31,16 +21,16 @@ absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view
   DT_ASSIGN_OR_RETURN(comm::Work work,
                       group_.AllGather(Bytes(&length, sizeof(length)),
                                        Bytes(lengths.data(), world * sizeof(uint64_t)),
-                                       {.name = "checkpoint report sizes"}));
-  DT_RETURN_IF_ERROR(WaitOrBreak(group_, work, deadline));
+                                       {.name = "checkpoint report sizes", .deadline = deadline}));
+  DT_RETURN_IF_ERROR(work.Wait());
   const size_t widest = *std::max_element(lengths.begin(), lengths.end());
   std::string padded(mine.data(), mine.size());
   padded.resize(widest);
   std::string all(world * widest, '\0');
   DT_ASSIGN_OR_RETURN(work,
                       group_.AllGather(Bytes(padded.data(), widest), Bytes(all.data(), all.size()),
-                                       {.name = "checkpoint reports"}));
-  DT_RETURN_IF_ERROR(WaitOrBreak(group_, work, deadline));
+                                       {.name = "checkpoint reports", .deadline = deadline}));
+  DT_RETURN_IF_ERROR(work.Wait());
   std::vector<std::string> texts;
   for (size_t r = 0; r < world && rank() == 0; ++r) {
     texts.push_back(all.substr(r * widest, lengths[r]));
@@ -50,14 +40,15 @@ absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view
 
 absl::StatusOr<std::string> GroupExchange::Broadcast(absl::string_view text, Deadline deadline) {
   uint64_t length = text.size();
-  DT_ASSIGN_OR_RETURN(comm::Work work, group_.Broadcast(Bytes(&length, sizeof(length)), 0,
-                                                        {.name = "checkpoint message size"}));
-  DT_RETURN_IF_ERROR(WaitOrBreak(group_, work, deadline));
+  DT_ASSIGN_OR_RETURN(comm::Work work,
+                      group_.Broadcast(Bytes(&length, sizeof(length)), 0,
+                                       {.name = "checkpoint message size", .deadline = deadline}));
+  DT_RETURN_IF_ERROR(work.Wait());
   std::string message(text.data(), rank() == 0 ? text.size() : 0);
   message.resize(length);
   DT_ASSIGN_OR_RETURN(work, group_.Broadcast(Bytes(message.data(), message.size()), 0,
-                                             {.name = "checkpoint message"}));
-  DT_RETURN_IF_ERROR(WaitOrBreak(group_, work, deadline));
+                                             {.name = "checkpoint message", .deadline = deadline}));
+  DT_RETURN_IF_ERROR(work.Wait());
   return message;
 }
 

@@ -35,9 +35,10 @@ struct StepVerdict {
   bool finite = true;  // The gradient is finite.
 };
 
-// Collective; blocks. Sums are taken in rank order, so every rank gets the same bits. Internal
-// names ranks that are not at the same step or epoch.
-absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote);
+// Collective; blocks. `name` is shown in reports. Sums are taken in rank order, so every rank gets
+// the same bits. Internal names ranks that are not at the same step or epoch.
+absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote,
+                                  const char* name = "step agreement");
 
 // The decision alone: pure.
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes);

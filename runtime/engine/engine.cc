@@ -61,6 +61,13 @@ FlatOptions FlatOptionsOf(const Config& config, int world_size) {
           .values_symmetric = true};
 }
 
+comm::Wire WireOf(const Config& config) {
+  const std::string& name = config.comm_wire_dtype();
+  return name == "bf16"   ? comm::Wire::kBFloat16
+         : name == "fp16" ? comm::Wire::kFloat16
+                          : comm::Wire::kSameAsBuffer;
+}
+
 absl::Status FromException(const char* where, const std::exception& error) {
   const std::string text = error.what();  // LibTorch appends a backtrace after the first line.
   return absl::InvalidArgumentError(
@@ -115,6 +122,7 @@ struct Engine::Impl {
   void Begin() {
     if (micro_batches == 0 && step_start_nanos == 0) {
       step_start_nanos = Clock::Real().MonotonicNanos();
+      job.group().SetStep(state.step + 1);
       report = StepReport{};
     }
   }
@@ -171,15 +179,15 @@ absl::Status Engine::Impl::CreateSync() {
   const plan::ParamLayout& layout = state.flat->layout();
   const int64_t total = layout.total_elements();
   const int64_t bucket_elements = BucketElements(config, total);
-  const bool wire_bf16 = config.comm_wire_dtype() == "bf16";
+  const comm::Wire wire = WireOf(config);
   const std::vector<DecayRange> decay = DecayRanges(layout, config.optimizer());
   int64_t moments = total;
   if (config.zero_stage() == 0) {
     state.owned = {{{0, total}, 0}};
     update_pieces = {UpdatePieces(decay, state.owned[0])};
-    DT_ASSIGN_OR_RETURN(reducer, GradientReducer::Create(
-                                     job.group(), *state.flat,
-                                     {.bucket_elements = bucket_elements, .wire_bf16 = wire_bf16}));
+    DT_ASSIGN_OR_RETURN(
+        reducer, GradientReducer::Create(job.group(), *state.flat,
+                                         {.bucket_elements = bucket_elements, .wire = wire}));
   } else {
     plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
     options.buckets.bucket_elements = bucket_elements;
@@ -193,11 +201,11 @@ absl::Status Engine::Impl::CreateSync() {
     moments = state.shards->shard_elements();
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), *state.flat, *state.shards));
     if (config.zero_stage() == 1) {
-      DT_ASSIGN_OR_RETURN(
-          reducer, ShardedGradients::Create(job.group(), *state.flat, *state.shards, wire_bf16));
+      DT_ASSIGN_OR_RETURN(reducer,
+                          ShardedGradients::Create(job.group(), *state.flat, *state.shards, wire));
     } else {
-      DT_ASSIGN_OR_RETURN(reducer, PartitionedGradients::Create(job.group(), *state.flat,
-                                                                *state.shards, wire_bf16));
+      DT_ASSIGN_OR_RETURN(
+          reducer, PartitionedGradients::Create(job.group(), *state.flat, *state.shards, wire));
     }
   }
   state.exp_avg = at::zeros({moments}, at::TensorOptions(at::kFloat));
@@ -455,7 +463,8 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
   }
   modes.Restore();
   vote.failed = failure.ok() ? 0 : 1;
-  DT_ASSIGN_OR_RETURN(const StepVerdict verdict, Agree(impl.job.group(), vote));
+  DT_ASSIGN_OR_RETURN(const StepVerdict verdict,
+                      Agree(impl.job.group(), vote, "evaluation agreement"));
   DT_RETURN_IF_ERROR(failure);
   if (verdict.failed) {
     return absl::AbortedError(absl::StrFormat("rank %d failed in the evaluation after step %d",

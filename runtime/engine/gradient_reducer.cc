@@ -8,6 +8,17 @@
 #include "base/status.h"
 
 namespace dtrain {
+namespace {
+
+// What reports and timelines call it.
+std::string BucketName(int index, const plan::Bucket& bucket, const plan::ParamLayout& layout) {
+  const std::string& first = layout.entries()[static_cast<size_t>(bucket.first_entry)].name;
+  const int more = bucket.last_entry - bucket.first_entry - 1;
+  return more == 0 ? absl::StrFormat("bucket %d (%s)", index, first)
+                   : absl::StrFormat("bucket %d (%s and %d more)", index, first, more);
+}
+
+}  // namespace
 
 GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options)
     : group_(group), flat_(flat), options_(options) {}
@@ -40,6 +51,7 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
   for (const int index : plan.launch_order()) {
     BucketState state;
     state.bucket = plan.buckets()[static_cast<size_t>(index)];
+    state.name = BucketName(index, state.bucket, flat_.layout());
     for (int entry = state.bucket.first_entry; entry < state.bucket.last_entry; ++entry) {
       bucket_of_[static_cast<size_t>(entry)] = static_cast<uint32_t>(buckets_.size());
     }
@@ -102,8 +114,8 @@ void GradientReducer::Launch(BucketState& state) {
   const comm::Buffer buffer{
       begin, static_cast<size_t>(bucket.elements()) * sizeof(float), DType::kFloat32, {}};
   comm::CollectiveOptions options;
-  options.name = flat_.layout().entries()[static_cast<size_t>(bucket.first_entry)].name;
-  options.wire_bf16 = options_.wire_bf16;
+  options.name = state.name;
+  options.wire = options_.wire;
   options.sum_of_squares = &state.sum_of_squares;
   auto work = group_.AllReduce(buffer, comm::ReduceOp::kSum, options);
   if (!work.ok()) {

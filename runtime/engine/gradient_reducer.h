@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,7 +22,7 @@ namespace dtrain {
 
 struct ReducerOptions {
   int64_t bucket_elements = 0;
-  bool wire_bf16 = false;  // comm.wire_dtype: half the traffic, sums in fp32.
+  comm::Wire wire = comm::Wire::kSameAsBuffer;  // comm.wire_dtype; sums are in fp32.
 };
 
 class GradientReducer final : public GradientSync {
@@ -50,6 +51,7 @@ class GradientReducer final : public GradientSync {
  private:
   struct BucketState {
     plan::Bucket bucket;
+    std::string name;  // "bucket 3 (layers.2.mlp.gate.weight and 7 more)".
     int pending = 0;
     double sum_of_squares = 0;
     comm::Work work;

@@ -2,6 +2,7 @@
 
 #include <sys/utsname.h>
 
+#include <csignal>
 #include <cstdio>
 #include <utility>
 
@@ -104,6 +105,7 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   options.node_id = NodeId(state.env);
   options.host_address = state.env.host_address;
   options.timeout = absl::Seconds(state.config->comm_timeout_seconds());
+  options.timeout_min = absl::Seconds(state.config->comm_timeout_min_seconds());
   options.connect_timeout = options.timeout;
   options.deterministic = state.config->deterministic();
   const std::string& transport = state.config->comm_transport();
@@ -116,6 +118,20 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   }
   return comm::CreateHostGroup(
       state.rendezvous == nullptr ? nullptr : state.rendezvous->store.get(), options);
+}
+
+// The records of a rank that hangs are asked for from outside. SIGUSR1 is left to schedulers, which
+// warn by it before they take a node away.
+absl::Status StartFlightDumper(Job::State& state) {
+  comm::FlightDumperOptions options;
+  options.path = absl::StrFormat("%s/flight/rank-%d.json", state.run_dir, state.env.rank);
+  options.about = {{"rank", state.env.rank},
+                   {"host_name", HostName()},
+                   {"pid", getpid()},
+                   {"attempt", state.env.attempt}};
+  DT_ASSIGN_OR_RETURN(state.flight, comm::FlightDumper::Start(std::move(options)));
+  comm::FlightDumper::DumpOnSignal(SIGUSR2);
+  return absl::OkStatus();
 }
 
 Json Versions() { return {{"dtrain", kVersion}, {"commit", kCommit}, {"libtorch", TORCH_VERSION}}; }
@@ -189,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
                                   .world_size = s.env.world_size,
                                   .versions = Versions()};
     DT_RETURN_IF_ERROR(AgreeOnRunDirectory(s, directory, deadline));
+    DT_RETURN_IF_ERROR(StartFlightDumper(s));
     DT_ASSIGN_OR_RETURN(s.group, CreateWorld(s));
     DT_RETURN_IF_ERROR(OpenMetrics(s));
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
@@ -265,6 +282,12 @@ void ReportEnd(Job::State* state, const absl::Status& status, int exit_code) {
                        .exit_code = exit_code,
                        .text = std::string(status.message())};
   state->agent.Send(message);
+  if (state->flight != nullptr && !status.ok() && !stopped) {
+    const absl::Status written = state->flight->Dump("the rank ended with an error");
+    if (!written.ok()) {
+      DT_LOG(Warning) << "flight record: " << written.message();
+    }
+  }
 }
 
 }  // namespace dtrain

@@ -8,6 +8,7 @@
 
 #include "base/agent_channel.h"
 #include "base/job_env.h"
+#include "comm/flight_dumper.h"
 #include "comm/group.h"
 #include "comm/net/store.h"
 #include "dtrain/job.h"
@@ -22,7 +23,8 @@ struct Job::State {
   std::string run_id;
   bool fresh = false;  // Start at step 0 whatever checkpoint.dir holds.
   AgentChannel agent;
-  std::unique_ptr<Rendezvous> rendezvous;  // Null when alone.
+  std::unique_ptr<Rendezvous> rendezvous;      // Null when alone.
+  std::unique_ptr<comm::FlightDumper> flight;  // Outlives the group, whose calls it writes down.
   std::unique_ptr<comm::Group> group;
   std::unique_ptr<Metrics> metrics;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.

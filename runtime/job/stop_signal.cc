@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "base/status.h"
+#include "comm/flight_dumper.h"
 
 namespace dtrain {
 namespace {
@@ -31,6 +32,9 @@ void OnSignal(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t nanos = static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+  if (signal == SIGTERM) {  // Perhaps because this rank hangs: it cannot tell by itself.
+    comm::FlightDumper::RequestForSignal(signal);
+  }
   int none = 0;
   if (received.compare_exchange_strong(none, signal)) {
     first_nanos = nanos;

@@ -124,6 +124,7 @@ int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.ke
 const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
 
 double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
+double Config::comm_timeout_min_seconds() const { return values_->number("comm.timeout_min_s"); }
 const std::string& Config::comm_transport() const { return values_->transport; }
 const std::string& Config::comm_wire_dtype() const { return values_->wire_dtype; }
 

@@ -246,18 +246,21 @@ constexpr ConfigKey kKeys[] = {
      "[\"fp32\"]", 0, "Gradients accumulate in fp32."},
     // Comm.
     {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "A collective that takes longer fails and names the missing rank."},
+     "A collective that takes longer fails and names the missing rank. The first calls of a kind "
+     "have this limit; then it is learnt: five times the longest so far, but not under "
+     "comm.timeout_min_s."},
+    {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
+     "Least limit that is learnt: raise it where one rank alone may pause between collectives (a "
+     "slow disk, an export on rank 0). comm.timeout_s or more: nothing is learnt."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
      "How ranks exchange data. auto: shared memory inside a host; between hosts RDMA where every "
      "rank has a RoCE port, else TCP. rdma: an error where RDMA cannot be had. tcp: everywhere."},
-    {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
-     "[\"fp32\", \"bf16\"]", 0,
-     "Element type of gradients on the way; sums are fp32. Absent: communication_data_type, else "
-     "fp32."},
-    {"communication_data_type", KeyType::kString, "null", "fp32|bf16|bfp16|fp16", KeyUse::kRefused,
-     "[\"fp32\", \"bf16\", \"bfp16\"]", 0,
-     "DeepSpeed's name for comm.wire_dtype (bfp16 is its spelling of bf16)."},
+    {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
+     "Element type of gradients on the way; sums are fp32. fp16 has 3 bits more than bf16, but a "
+     "sum above 65,504 makes the step be skipped. Absent: communication_data_type, else fp32."},
+    {"communication_data_type", KeyType::kString, "null", "fp32|bf16|bfp16|fp16", KeyUse::kUsed, "",
+     0, "DeepSpeed's name for comm.wire_dtype (bfp16 is its spelling of bf16)."},
     {"prescale_gradients", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
      "Gradients are divided after the sum."},
     {"gradient_predivide_factor", KeyType::kNumber, "1.0", "(0, inf)", KeyUse::kRefused, "[1.0]", 0,

@@ -19,12 +19,12 @@ constexpr int64_t kRegisteredSlots = 2;  // One fills while the other is reduced
 }  // namespace
 
 PartitionedGradients::PartitionedGradients(comm::Group& group, FlatParameters& flat,
-                                           const plan::ShardPlan& shards, bool wire_bf16,
+                                           const plan::ShardPlan& shards, comm::Wire wire,
                                            std::vector<int> order)
     : group_(group),
       flat_(flat),
       shards_(shards),
-      wire_bf16_(wire_bf16),
+      wire_(wire),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
       has_part_(shards.buckets().size(), 0),
@@ -36,10 +36,10 @@ PartitionedGradients::~PartitionedGradients() {
 }
 
 absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Create(
-    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, bool wire_bf16) {
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, comm::Wire wire) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
   auto sync = std::unique_ptr<PartitionedGradients>(
-      new PartitionedGradients(group, flat, shards, wire_bf16, std::move(order)));
+      new PartitionedGradients(group, flat, shards, wire, std::move(order)));
   const auto bytes =
       static_cast<size_t>(kRegisteredSlots * shards.largest_bucket()) * sizeof(float);
   DT_ASSIGN_OR_RETURN(sync->memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-buckets"));
@@ -139,7 +139,7 @@ void PartitionedGradients::Launch(int bucket) {
   auto work = group_.ReduceScatter(
       Floats(slot.data, range.elements()),
       Floats(slot.data + (own.begin - range.begin), own.elements()), comm::ReduceOp::kSum,
-      {.name = BucketName(flat_, shards_, bucket), .wire_bf16 = wire_bf16_});
+      {.name = BucketName("bucket", flat_, shards_, bucket), .wire = wire_});
   if (!work.ok()) {
     status_ = work.status();
     return;

@@ -27,7 +27,7 @@ class PartitionedGradients final : public GradientSync {
   static absl::StatusOr<std::unique_ptr<PartitionedGradients>> Create(comm::Group& group,
                                                                       FlatParameters& flat,
                                                                       const plan::ShardPlan& shards,
-                                                                      bool wire_bf16);
+                                                                      comm::Wire wire);
   ~PartitionedGradients() override;
 
   void OnGradient(size_t index) override;
@@ -50,7 +50,7 @@ class PartitionedGradients final : public GradientSync {
   enum class Fill { kCopy, kAdd, kZero };
 
   PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                       bool wire_bf16, std::vector<int> order);
+                       comm::Wire wire, std::vector<int> order);
   // Writes an entry's gradient (none with kZero) to the slots of its buckets.
   void Stage(size_t index, const float* gradient, Fill fill);
   Slot& SlotOf(int bucket);
@@ -62,7 +62,7 @@ class PartitionedGradients final : public GradientSync {
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const bool wire_bf16_;
+  const comm::Wire wire_;
   std::shared_ptr<comm::SymmetricBuffer> memory_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;

@@ -10,12 +10,12 @@
 namespace dtrain {
 
 ShardedGradients::ShardedGradients(comm::Group& group, FlatParameters& flat,
-                                   const plan::ShardPlan& shards, bool wire_bf16,
+                                   const plan::ShardPlan& shards, comm::Wire wire,
                                    std::vector<int> order)
     : group_(group),
       flat_(flat),
       shards_(shards),
-      wire_bf16_(wire_bf16),
+      wire_(wire),
       queue_(shards.spans(), std::move(order)),
       filled_(flat.parameters().size(), 0) {}
 
@@ -25,10 +25,10 @@ ShardedGradients::~ShardedGradients() {
 }
 
 absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
-    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, bool wire_bf16) {
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, comm::Wire wire) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
   auto sync = std::unique_ptr<ShardedGradients>(
-      new ShardedGradients(group, flat, shards, wire_bf16, std::move(order)));
+      new ShardedGradients(group, flat, shards, wire, std::move(order)));
   DT_ASSIGN_OR_RETURN(sync->registration_, group.Register(flat.gradient_memory()));
   sync->hooks_ = std::make_unique<GradientHooks>(flat, *sync);
   return sync;
@@ -69,7 +69,7 @@ void ShardedGradients::Launch(int bucket) {
   float* const data = flat_.gradients().mutable_data_ptr<float>();
   auto work = group_.ReduceScatter(
       Floats(data + range.begin, range.elements()), Floats(data + own.begin, own.elements()),
-      comm::ReduceOp::kSum, {.name = BucketName(flat_, shards_, bucket), .wire_bf16 = wire_bf16_});
+      comm::ReduceOp::kSum, {.name = BucketName("bucket", flat_, shards_, bucket), .wire = wire_});
   if (!work.ok()) {
     status_ = work.status();
     return;

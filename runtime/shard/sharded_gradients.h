@@ -20,7 +20,7 @@ class ShardedGradients final : public GradientSync {
   static absl::StatusOr<std::unique_ptr<ShardedGradients>> Create(comm::Group& group,
                                                                   FlatParameters& flat,
                                                                   const plan::ShardPlan& shards,
-                                                                  bool wire_bf16);
+                                                                  comm::Wire wire);
   ~ShardedGradients() override;
 
   void OnGradient(size_t index) override;
@@ -37,14 +37,14 @@ class ShardedGradients final : public GradientSync {
 
  private:
   ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                   bool wire_bf16, std::vector<int> order);
+                   comm::Wire wire, std::vector<int> order);
   void Launch(int bucket);
   absl::Status Drain();
 
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const bool wire_bf16_;
+  const comm::Wire wire_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;
   plan::LaunchQueue queue_;

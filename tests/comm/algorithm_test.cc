@@ -41,7 +41,7 @@ TEST(ChooseAlgorithmTest, ARingNeverReducesWhereItsOrderOrRoundingWouldShow) {
         EXPECT_EQ(ChooseAlgorithm(Header(kind, dtype), 64, true, wanted), Algorithm::kRing);
       }
       CallHeader wire = Header(kind, DType::kFloat32);
-      wire.wire_bf16 = true;
+      wire.wire = Wire::kBFloat16;
       EXPECT_EQ(ChooseAlgorithm(wire, 64, false, wanted), Algorithm::kDirect);
     }
   }

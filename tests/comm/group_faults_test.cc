@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,13 @@ GroupOptions OptionsOver(Over over, const RankContext& context) {
   return options;
 }
 
+// How a rank's machine is named.
+std::string HostWord(Over over) {
+  utsname host{};
+  uname(&host);
+  return over == Over::kShm ? absl::StrCat("host ", host.nodename) : "node ";
+}
+
 class GroupFaultsTest : public ::testing::TestWithParam<Over> {
  protected:
   static GroupOptions Options(const RankContext& context) {
@@ -68,6 +76,7 @@ absl::Status ReduceWithoutTheLast(RankContext& context, const GroupOptions& opti
                                   size_t floats) {
   DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
   DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+  group->SetStep(41);
   if (context.rank == context.size - 1) {
     DT_RETURN_IF_ERROR(context.Announce("ready"));
     while (true) {
@@ -105,6 +114,7 @@ TEST_P(GroupFaultsTest, AKilledRankIsNamedSoon) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2"));
       EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("pid ", killed)));
       EXPECT_THAT(std::string(status.message()), HasSubstr("bucket 7"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("in step 41"));
     }
   }
 }
@@ -142,9 +152,30 @@ TEST_P(GroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
   const std::vector<RankResult> results = (*cluster)->Join();
   EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
   EXPECT_LT(results[0].duration, kSoon);
-  for (const char* part : {"rank 1 (", "bucket 7", "collective 2"}) {
+  for (const std::string& part :
+       {std::string("rank 1 (") + HostWord(GetParam()), std::string("bucket 7"),
+        std::string("step 41"), std::string("collective 2"),
+        std::string("not finished after 1s")}) {
     EXPECT_THAT(std::string(results[0].status.message()), HasSubstr(part));
   }
+}
+
+TEST_P(GroupFaultsTest, AfterTheFirstCallsAStoppedRankIsNamedAtTheLearntTimeout) {
+  auto cluster =
+      Cluster::Start({.size = 2, .time_bound = absl::Seconds(100)}, [](RankContext& context) {
+        GroupOptions options = Options(context);
+        options.timeout = absl::Minutes(5);
+        options.timeout_min = absl::Seconds(1);
+        return ReduceUntilAnError(context, options, 1000, /*announce_at=*/20);
+      });
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE(AwaitRounds(**cluster, 2).ok());
+  (*cluster)->Stop(1);
+  ASSERT_TRUE((*cluster)->Await("ended0").ok()) << "after 5 minutes it would be too late";
+  (*cluster)->Kill(1);  // Or Join would wait for it.
+  const absl::Status status = (*cluster)->Join()[0].status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ("));
 }
 
 TEST_P(GroupFaultsTest, ASlowRankDelaysButBreaksNothing) {
@@ -337,10 +368,10 @@ TEST_P(GroupFaultsTest, TheFlightRecordHoldsTheLastCallsAndTheFailure) {
       return absl::InternalError("a barrier after an abort");
     }
     DT_ASSIGN_OR_RETURN(const Json record, ParseJson(group->FlightRecord(), "record"));
-    const Json& calls = record["calls"];
-    if (calls.size() != 1000 || calls.back()["sequence"] != 1101 ||
-        calls.back()["state"] != "failed" || calls[998]["state"] != "done" ||
-        calls.front()["call"] != "barrier") {
+    const Json& calls = record["entries"];
+    if (calls.size() != 1000 || calls.back()["collective_seq_id"] != 1101 ||
+        calls.back()["state"] != "scheduled" || calls.back()["dtrain"]["error"].is_null() ||
+        calls[998]["state"] != "completed" || calls.front()["dtrain"]["call"] != "barrier") {
       return absl::InternalError(record.dump());
     }
     return absl::OkStatus();

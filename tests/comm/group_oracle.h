@@ -127,15 +127,28 @@ inline std::string Reduced(DType dtype, size_t count, int size, uint64_t seed, R
                 : ReducedIn<double>(dtype, count, size, seed, op, first_rank);
 }
 
-inline std::string ReducedAsBf16(size_t count, int size, uint64_t seed) {
+inline float Rounded(Wire wire, float value) {
+  return wire == Wire::kBFloat16  ? ToFloat(ToBFloat16(value))
+         : wire == Wire::kFloat16 ? ToFloat(ToFloat16(value))
+                                  : value;
+}
+
+// fp32 sums of what arrives over `wire`, rounded to it once more. `ranks_a_node` over 1: the ranks
+// of a node are summed before they are rounded.
+inline std::string ReducedOver(Wire wire, size_t count, int size, uint64_t seed,
+                               int ranks_a_node = 1) {
   std::string bytes;
   for (size_t i = 0; i < count; ++i) {
     float sum = 0;
-    for (int rank = 0; rank < size; ++rank) {
-      const float x = ToFloat(ToBFloat16(static_cast<float>(ValueAt(i, rank, seed))));
-      sum = rank == 0 ? x : sum + x;
+    for (int first = 0; first < size; first += ranks_a_node) {
+      auto node = static_cast<float>(ValueAt(i, first, seed));
+      for (int rank = first + 1; rank < first + ranks_a_node; ++rank) {
+        node += static_cast<float>(ValueAt(i, rank, seed));
+      }
+      const float x = Rounded(wire, node);
+      sum = first == 0 ? x : sum + x;
     }
-    Put(bytes, ToFloat(ToBFloat16(sum)));
+    Put(bytes, Rounded(wire, sum));
   }
   return bytes;
 }

@@ -13,21 +13,25 @@
 namespace dtrain::comm {
 
 // Starts all ranks of the cluster on all-reduces of `floats` elements without an end, and gives
-// what ended them. After some rounds rank R announces "rankR"; AwaitRounds waits for all.
+// what ended them, after announcing "endedR". After `announce_at` rounds rank R announces "rankR";
+// AwaitRounds waits for all.
 inline absl::Status ReduceUntilAnError(testing::RankContext& context, const GroupOptions& options,
-                                       size_t floats) {
+                                       size_t floats, int announce_at = 3) {
   DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
   std::vector<float> values(floats);
   for (int round = 0;; ++round) {
     std::fill(values.begin(), values.end(), 1.0F);
     DT_ASSIGN_OR_RETURN(const Work work,
                         group->AllReduce({values.data(), floats * 4}, ReduceOp::kSum));
-    DT_RETURN_IF_ERROR(work.Wait());
+    if (const absl::Status status = work.Wait(); !status.ok()) {
+      DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("ended", context.rank)));
+      return status;
+    }
     const auto want = static_cast<float>(context.size);
     if (values.front() != want || values.back() != want) {
       return absl::InternalError("wrong sum");
     }
-    if (round == 3) {
+    if (round == announce_at) {
       DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("rank", context.rank)));
     }
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/float16.h"
 #include "base/status.h"
+#include "comm/call.h"
 #include "comm/collectives/partition.h"
 #include "tests/comm/group_oracle.h"
 #include "tests/comm/rdma_for_tests.h"
@@ -178,16 +179,18 @@ TEST_P(GroupTest, ASumOfSquaresIsNotFiniteWhenOneElementOfOneRankIsNot) {
   });
 }
 
-TEST_P(GroupTest, Bf16OnTheWireRoundsInputsAndResultAlike) {
+TEST_P(GroupTest, SixteenBitsOnTheWireRoundInputsAndResultAlike) {
   RunAll([](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, Create(context));
-    for (const size_t count : kCounts) {
-      std::string values = oracle::Input(DType::kFloat32, count, context.rank, 3);
-      DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), values.size()},
-                                                            ReduceOp::kSum, {.wire_bf16 = true}));
-      DT_RETURN_IF_ERROR(work.Wait());
-      DT_RETURN_IF_ERROR(oracle::Equal(values, oracle::ReducedAsBf16(count, context.size, 3),
-                                       DType::kFloat32, "wire_bf16"));
+    for (const Wire wire : {Wire::kBFloat16, Wire::kFloat16}) {
+      for (const size_t count : kCounts) {
+        std::string values = oracle::Input(DType::kFloat32, count, context.rank, 3);
+        DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), values.size()},
+                                                              ReduceOp::kSum, {.wire = wire}));
+        DT_RETURN_IF_ERROR(work.Wait());
+        DT_RETURN_IF_ERROR(oracle::Equal(values, oracle::ReducedOver(wire, count, context.size, 3),
+                                         DType::kFloat32, WireName(wire)));
+      }
     }
     return group->Barrier(Deadline::Infinite());
   });

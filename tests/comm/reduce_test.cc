@@ -31,7 +31,7 @@ struct Result {
   double squares = 0;
 };
 
-Result ReduceAt(const std::vector<std::string>& inputs, DType dtype, ReduceOp op, bool round,
+Result ReduceAt(const std::vector<std::string>& inputs, DType dtype, ReduceOp op, Wire wire,
                 SimdLevel level) {
   std::vector<const void*> pointers;
   for (const std::string& input : inputs) {
@@ -44,7 +44,7 @@ Result ReduceAt(const std::vector<std::string>& inputs, DType dtype, ReduceOp op
           .count = inputs[0].size() / DTypeBytes(dtype),
           .dtype = dtype,
           .op = op,
-          .round_to_bf16 = round,
+          .wire = wire,
           .sum_of_squares = &result.squares},
          level);
   return result;
@@ -54,17 +54,17 @@ TEST(ReduceTest, TheSimdFormsGiveTheScalarBitsForEveryPattern) {
   ASSERT_EQ(FindLoopAvx2(LaneFormat::kFloat32, ReduceOp::kSum) != nullptr, true);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax, ReduceOp::kMin}) {
-      for (const bool round : {false, true}) {
+      for (const Wire wire : {Wire::kSameAsBuffer, Wire::kBFloat16, Wire::kFloat16}) {
         for (const size_t ranks : {1, 2, 3}) {
-          if (round && dtype != DType::kFloat32) {
+          if (wire != Wire::kSameAsBuffer && dtype != DType::kFloat32) {
             continue;
           }
           std::vector<std::string> inputs;
           for (size_t r = 0; r < ranks; ++r) {
             inputs.push_back(RandomBits(10007 * DTypeBytes(dtype), 17 + r));
           }
-          const Result scalar = ReduceAt(inputs, dtype, op, round, SimdLevel::kScalar);
-          const Result simd = ReduceAt(inputs, dtype, op, round, CpuSimdLevel());
+          const Result scalar = ReduceAt(inputs, dtype, op, wire, SimdLevel::kScalar);
+          const Result simd = ReduceAt(inputs, dtype, op, wire, CpuSimdLevel());
           // A NaN's payload may differ; that it is one may not.
           for (size_t i = 0; i < 10007; ++i) {
             const double a = oracle::At(scalar.output, dtype, i);
@@ -85,8 +85,9 @@ TEST(ReduceTest, TheSquareSumHasTheSameBitsAtEveryLevel) {
     const std::vector<std::string> inputs = {oracle::Input(DType::kFloat32, count, 0, 5),
                                              oracle::Input(DType::kFloat32, count, 1, 5)};
     const Result scalar =
-        ReduceAt(inputs, DType::kFloat32, ReduceOp::kSum, false, SimdLevel::kScalar);
-    const Result simd = ReduceAt(inputs, DType::kFloat32, ReduceOp::kSum, false, CpuSimdLevel());
+        ReduceAt(inputs, DType::kFloat32, ReduceOp::kSum, Wire::kSameAsBuffer, SimdLevel::kScalar);
+    const Result simd =
+        ReduceAt(inputs, DType::kFloat32, ReduceOp::kSum, Wire::kSameAsBuffer, CpuSimdLevel());
     EXPECT_EQ(scalar.squares, simd.squares) << count;
     const double exact = oracle::SquareSum(scalar.output, DType::kFloat32);
     EXPECT_NEAR(scalar.squares, exact, 1e-13 * exact);

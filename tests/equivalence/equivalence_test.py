@@ -34,6 +34,20 @@ class Equivalence(EndToEnd):
         self.assert_close(tcp, shm, 1e-6)
         self.assert_close(large, shm, 1e-6)
 
+    def test_fewer_bits_on_the_wire_end_near_the_fp32_loss(self):
+        steps = ["train_steps=60"]
+        policies = {
+            "bf16": ["comm.wire_dtype=bf16"],
+            "fp16": ["communication_data_type=fp16"],
+        }
+        exact = self.losses(self.train(2, "exact", steps))
+        for name, sets in policies.items():
+            losses = self.losses(self.train(2, name, [*steps, *sets]))
+            self.assertNotEqual(losses, exact, f"{name} changed nothing")
+            last = [sum(run[s] for s in range(51, 61)) / 10 for run in (losses, exact)]
+            # The loss falls by 2 nats in these steps.
+            self.assertLess(abs(last[0] - last[1]), 0.1, f"{name}: {last}")
+
     def test_resume_is_no_interruption_to_the_bit(self):
         straight = self.train(2, "straight", ["train_steps=12"])
         self.train(2, "resumed", ["train_steps=5"])

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -57,6 +58,40 @@ class Failures(EndToEnd):
         self.assertIn("SIGKILL", result.output)
         self.assertFalse(os.path.exists(f"/proc/{pids[0]}"), "rank 0 is an orphan")
         self.assertLess(seconds, 10, "1 s on a quiet machine; ten times that here")
+
+    def test_a_stopped_rank_is_named_with_host_bucket_and_step_at_the_learnt_limit(self):
+        run_dir = f"{self.folder}/stopped"
+        process = self.start(self.launch_command(2, run_dir, [*LONG, "comm.timeout_min_s=2"]))
+        self.await_step(run_dir, 15, process)  # The first ten calls of a bucket have 60 s.
+        os.kill(ranks_of(process.pid)[1], signal.SIGSTOP)
+        result = self.finish(process)
+        self.assertEqual(result.code, 75, result.output)
+        host = os.uname().nodename
+        self.assertRegex(result.output, rf"waiting for rank 1 \(host {re.escape(host)}, pid \d+\)")
+        self.assertRegex(result.output, r"(bucket \d+ \(\S+|step agreement).* in step \d+")
+        self.assertRegex(result.output, r"not finished after \d")
+        self.assertNotIn("not finished after 1m", result.output)
+        with open(f"{run_dir}/flight/rank-0.json", encoding="utf-8") as file:
+            last = json.load(file)["entries"][-1]
+        self.assertIn("waiting for rank 1", json.dumps(last["dtrain"]["error"]))
+
+    def test_sigusr2_writes_the_flight_records_and_training_goes_on(self):
+        run_dir, process = self.start_long_run("recorded")
+        for pid in ranks_of(process.pid).values():
+            os.kill(pid, signal.SIGUSR2)
+        end = time.monotonic() + end_to_end.TIME_BOUND_S
+        while len(glob.glob(f"{run_dir}/flight/rank-?.json")) < 2:
+            self.assertLess(time.monotonic(), end, "no flight records")
+            time.sleep(0.05)
+        self.await_step(run_dir, max(self.losses(run_dir)) + 3, process)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, 143)
+        self.run_program([f"{BIN}/dtrain", "trace", "merge", run_dir])
+        with open(f"{run_dir}/flight/trace.json", encoding="utf-8") as file:
+            calls = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
+        self.assertEqual({e["pid"] for e in calls}, {0, 1})
+        self.assertTrue(any(e["name"].startswith("bucket 0 (") and e["args"]["step"] > 0
+                            and e["args"]["bytes"] > 0 for e in calls), calls[:5])
 
     def test_sigterm_saves_and_the_same_command_goes_on_to_the_bit(self):
         run_dir, process = self.start_long_run("terminated")

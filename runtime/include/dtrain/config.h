@@ -111,8 +111,9 @@ class Config {
 
   // --- Comm.
   double comm_timeout_seconds() const;
+  double comm_timeout_min_seconds() const;     // Of a learnt limit.
   const std::string& comm_transport() const;   // "auto", "shm", "tcp", "rdma".
-  const std::string& comm_wire_dtype() const;  // "fp32" or "bf16".
+  const std::string& comm_wire_dtype() const;  // "fp32", "bf16", "fp16".
 
   // --- Metrics.
   int64_t metrics_interval() const;  // Steps between two printed lines.

@@ -387,7 +387,7 @@ TEST(NcclGroup, WrongBuffersAreRefusedBeforeAnythingIsQueued) {
               absl::StatusCode::kInvalidArgument);
     Buffer odd = OnDevice(self.Allocate(64), 8, DType::kFloat32);
     CollectiveOptions narrow;
-    narrow.wire_bf16 = true;
+    narrow.wire = Wire::kBFloat16;
     EXPECT_EQ(group->AllReduce(odd, ReduceOp::kSum, narrow).status().code(),
               absl::StatusCode::kUnimplemented);
     odd.bytes = 33;

@@ -55,7 +55,7 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
     "data": {"train": "a.bin", "validation": ["b.bin", "c.bin"], "sequence_length": 256,
              "format": "llmc"},
     "checkpoint": {"interval": 50, "keep": 2, "dir": "/c"},
-    "comm": {"timeout_s": 30, "transport": "tcp", "wire_dtype": "bf16"},
+    "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "transport": "tcp", "wire_dtype": "bf16"},
     "metrics": {"interval": 5, "tensorboard": false},
     "model": {"layers": 4}, "sample": {"tokens": 9}
   })");
@@ -75,6 +75,7 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_EQ(config.checkpoint_keep(), 2);
   EXPECT_EQ(config.checkpoint_dir(), "/c");
   EXPECT_EQ(config.comm_timeout_seconds(), 30);
+  EXPECT_EQ(config.comm_timeout_min_seconds(), 2.5);
   EXPECT_EQ(config.comm_transport(), "tcp");
   EXPECT_EQ(config.comm_wire_dtype(), "bf16");
   EXPECT_EQ(config.metrics_interval(), 5);
@@ -236,6 +237,9 @@ TEST(ConfigTest, SchedulerTakesOnlyItsOwnParameters) {
 }
 
 TEST(ConfigTest, OneThingHasOneWireType) {
+  EXPECT_EQ(
+      Parsed(R"({"train_batch_size": 8, "communication_data_type": "fp16"})").comm_wire_dtype(),
+      "fp16");
   EXPECT_EQ(
       Parsed(R"({"train_batch_size": 8, "communication_data_type": "bfp16"})").comm_wire_dtype(),
       "bf16");

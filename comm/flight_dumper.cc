@@ -1,0 +1,133 @@
+#include "comm/flight_dumper.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/worker.h"
+#include "comm/flight_recorder.h"
+
+namespace dtrain::comm {
+namespace {
+
+// What the bell was rung for: several may come before the thread looks.
+constexpr int kFailure = 1 << 8;
+constexpr int kStop = 1 << 9;
+constexpr int kCrash = 1 << 10;  // The low bits hold a signal's number.
+
+std::atomic<int> the_bell{-1};
+std::atomic<int> wanted{0};
+std::atomic<bool> crash_dumped{false};
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+
+void Ring(int why) {
+  wanted.fetch_or(why);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(the_bell.load(), &one, sizeof(one));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FlightDumper>> FlightDumper::Start(FlightDumperOptions options) {
+  UniqueFd bell(eventfd(0, EFD_CLOEXEC));
+  if (!bell.valid()) {
+    return ErrnoStatus(errno, "an eventfd for the flight recorder");
+  }
+  int none = -1;
+  if (!the_bell.compare_exchange_strong(none, bell.get())) {
+    return absl::FailedPreconditionError("this process has a flight dumper already");
+  }
+  wanted.store(0);
+  static const bool hooked = [] {
+    AddCrashHook(DumpInCrash);
+    return true;
+  }();
+  static_cast<void>(hooked);
+  return std::unique_ptr<FlightDumper>(new FlightDumper(std::move(options), std::move(bell)));
+}
+
+FlightDumper::FlightDumper(FlightDumperOptions options, UniqueFd bell)
+    : options_(std::move(options)), bell_(std::move(bell)), thread_([this] { Run(); }) {
+  OnFlightFailure(RequestForFailure);
+}
+
+FlightDumper::~FlightDumper() {
+  OnFlightFailure(nullptr);
+  Ring(kStop);
+  thread_.join();
+  the_bell.store(-1);
+}
+
+void FlightDumper::RequestForSignal(int signal) {
+  const int error = errno;  // Of the code that the signal interrupts.
+  Ring(signal);
+  errno = error;
+}
+
+void FlightDumper::RequestForFailure() { Ring(kFailure); }
+
+// A failed check may hold any lock, also a recorder's: the thread writes, this one waits a moment.
+void FlightDumper::DumpInCrash() {
+  if (the_bell.load() < 0) {
+    return;
+  }
+  Ring(kCrash);
+  for (int i = 0; i < 100 && !crash_dumped.load(); ++i) {
+    Clock::Real().Sleep(absl::Milliseconds(10));
+  }
+}
+
+void FlightDumper::DumpOnSignal(int signal) {
+  struct sigaction action {};
+  action.sa_handler = RequestForSignal;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
+void FlightDumper::Run() {
+  PrepareThread("dtrain-flight", /*low_priority=*/true);
+  int why = 0;
+  while ((why & kStop) == 0) {
+    uint64_t count = 0;
+    if (read(bell_.get(), &count, sizeof(count)) < 0 && errno != EINTR) {
+      return;
+    }
+    why = wanted.exchange(0);
+    if ((why & ~kStop) == 0) {
+      continue;
+    }
+    const std::string reason = (why & kCrash) != 0     ? "a failed check"
+                               : (why & kFailure) != 0 ? "a collective failed"
+                                                       : absl::StrCat("signal ", why & 0xff);
+    if (const absl::Status status = Dump(reason); !status.ok()) {
+      DT_LOG(Warning) << "flight record: " << status.message();
+    }
+    crash_dumped.store((why & kCrash) != 0);
+  }
+}
+
+absl::Status FlightDumper::Dump(absl::string_view reason) {
+  Json record = FlightRecords();
+  if (record["entries"].empty()) {
+    return absl::OkStatus();
+  }
+  record["dtrain"].update(options_.about);
+  record["dtrain"]["reason"] = std::string(reason);
+  record["dtrain"]["time_ns"] = absl::ToUnixNanos(Clock::Real().WallTime());
+  const std::lock_guard lock(mutex_);
+  DT_RETURN_IF_ERROR(MakeDirectories(options_.path.substr(0, options_.path.rfind('/'))));
+  return WriteFileAtomic(options_.path, DumpJson(record) + "\n");
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "launcher/commands/commands.h"
+#include "launcher/export/pickle.h"
+#include "launcher/flight_trace.h"
+#include "launcher/nearest.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr char kHelp[] =
+    "Usage: dtrain trace merge [--out FILE] RUN_DIR\n"
+    "       dtrain trace torch [--out DIR] RUN_DIR\n"
+    "Reads the last collectives of all ranks from RUN_DIR/flight/rank-R.json.\n"
+    "  merge        one timeline for chrome://tracing or https://ui.perfetto.dev: a process a "
+    "rank,\n"
+    "               a track a group; each call has its bucket, bytes, step and who entered it "
+    "last.\n"
+    "               Clocks of several hosts are aligned by the collectives themselves.\n"
+    "  torch        one pickle a rank, for PyTorch's analyser: torchfrtrace DIR\n"
+    "  --out PATH   where to (RUN_DIR/flight/trace.json, RUN_DIR/flight/torch)\n"
+    "\nA rank writes its file when a collective fails, on SIGTERM and on SIGUSR2:\n"
+    "  kill -USR2 PID; dtrain trace merge runs/gpt\n";
+
+struct TraceOptions {
+  bool merge = true;
+  std::string run_dir;
+  std::string out;
+};
+
+// A rank's file as it is, and as it is understood.
+struct RankRecord {
+  Json json;
+  FlightFile file;
+};
+
+absl::StatusOr<TraceOptions> Parse(const std::vector<std::string>& arguments) {
+  const std::string what = arguments.empty() ? "nothing" : arguments[0];
+  if (what != "merge" && what != "torch") {
+    const std::string nearest = Nearest(what, {"merge", "torch"});
+    return absl::InvalidArgumentError(
+        absl::StrFormat("takes merge or torch, got %s%s; see dtrain trace --help", what,
+                        nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+  }
+  TraceOptions options{.merge = what == "merge"};
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    if (arguments[i] == "--out") {
+      if (i + 1 == arguments.size()) {
+        return absl::InvalidArgumentError("--out needs a path");
+      }
+      options.out = arguments[++i];
+    } else if (absl::StartsWith(arguments[i], "-") || !options.run_dir.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown argument ", arguments[i], "; see dtrain trace --help"));
+    } else {
+      options.run_dir = arguments[i];
+    }
+  }
+  if (options.run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "no run directory given; example: dtrain trace merge runs/gpt");
+  }
+  if (options.out.empty()) {
+    options.out =
+        absl::StrCat(options.run_dir, options.merge ? "/flight/trace.json" : "/flight/torch");
+  }
+  return options;
+}
+
+// In the order of ranks.
+absl::StatusOr<std::vector<RankRecord>> ReadRecords(const std::string& run_dir) {
+  std::vector<RankRecord> records;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir + "/flight", ignored)) {
+    const std::string name = entry.path().filename();
+    if (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".json")) {
+      const std::string path = entry.path();
+      DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+      DT_ASSIGN_OR_RETURN(Json json, ParseJson(text, path));
+      DT_ASSIGN_OR_RETURN(FlightFile file, ParseFlightFile(json, path));
+      records.push_back({std::move(json), std::move(file)});
+    }
+  }
+  if (records.empty()) {
+    return absl::NotFoundError(absl::StrFormat(
+        "no %s/flight/rank-R.json: ranks write it when a collective fails, on SIGTERM and on "
+        "SIGUSR2",
+        run_dir));
+  }
+  std::sort(records.begin(), records.end(),
+            [](const RankRecord& a, const RankRecord& b) { return a.file.rank < b.file.rank; });
+  return records;
+}
+
+absl::Status WritePickles(const TraceOptions& options, const std::vector<RankRecord>& records) {
+  DT_RETURN_IF_ERROR(MakeDirectories(options.out));
+  for (const RankRecord& record : records) {
+    DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(options.out, "/rank_", record.file.rank),
+                                       ToPickle(record.json)));
+  }
+  std::printf("%zu ranks in %s; now: torchfrtrace %s\n", records.size(), options.out.c_str(),
+              options.out.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Merge(const TraceOptions& options, std::vector<RankRecord> records) {
+  std::vector<FlightFile> files;
+  for (RankRecord& record : records) {
+    files.push_back(std::move(record.file));
+  }
+  const std::vector<ClockOffset> offsets = AlignClocks(files);
+  size_t calls = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    calls += files[i].entries.size();
+    if (!offsets[i].known) {
+      std::fprintf(stderr,
+                   "dtrain trace: rank %d finished no collective that another rank's record "
+                   "holds: its clock is taken as it is\n",
+                   files[i].rank);
+    }
+  }
+  DT_RETURN_IF_ERROR(WriteFileAtomic(options.out, DumpJson(ChromeTrace(files, offsets)) + "\n"));
+  std::printf("%zu calls of %zu ranks in %s\n", calls, files.size(), options.out.c_str());
+  for (size_t i = 1; i < files.size(); ++i) {
+    if (offsets[i].nanos != 0) {
+      std::printf("rank %d: clock %+.3f ms against rank %d (to %.3f ms)\n", files[i].rank,
+                  static_cast<double>(offsets[i].nanos) * 1e-6, files[0].rank,
+                  static_cast<double>(offsets[i].error_nanos) * 1e-6);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::vector<std::string>& arguments) {
+  DT_ASSIGN_OR_RETURN(const TraceOptions options, Parse(arguments));
+  DT_ASSIGN_OR_RETURN(std::vector<RankRecord> records, ReadRecords(options.run_dir));
+  return options.merge ? Merge(options, std::move(records)) : WritePickles(options, records);
+}
+
+}  // namespace
+
+int TraceCommand(const std::vector<std::string>& arguments) {
+  if (AskedForHelp(arguments, kHelp)) {
+    return kExitOk;
+  }
+  const absl::Status status = Run(arguments);
+  if (!status.ok()) {
+    std::fprintf(stderr, "dtrain trace: %s\n", std::string(status.message()).c_str());
+  }
+  return ExitCodeFor(status);
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,81 @@
+#include "comm/call_timeout.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr TimeoutLimits kLimits{.most = absl::Minutes(10), .least = absl::Seconds(10)};
+
+CallHeader Named(CallKind kind, absl::string_view name) {
+  CallHeader header;
+  header.kind = kind;
+  SetName(header, name);
+  return header;
+}
+
+void ObserveTimes(CallTimeouts& timeouts, const CallHeader& header, absl::Duration duration,
+                  int64_t times) {
+  for (int64_t i = 0; i < times; ++i) {
+    timeouts.Observe(header, duration);
+  }
+}
+
+TEST(CallTimeoutTest, TheFirstCallsHaveTheConfiguredLimit) {
+  for (int64_t calls = 0; calls < kFirstCalls; ++calls) {
+    EXPECT_EQ(CallTimeout(kLimits, calls, absl::Milliseconds(1)), absl::Minutes(10));
+  }
+  EXPECT_EQ(CallTimeout(kLimits, kFirstCalls, absl::Milliseconds(1)), absl::Seconds(10));
+}
+
+TEST(CallTimeoutTest, ALearntLimitIsFiveTimesTheLongestBetweenLeastAndMost) {
+  const auto learnt = [](absl::Duration longest) { return CallTimeout(kLimits, 1000, longest); };
+  EXPECT_EQ(learnt(absl::ZeroDuration()), absl::Seconds(10));
+  EXPECT_EQ(learnt(absl::Seconds(2)), absl::Seconds(10));
+  EXPECT_EQ(learnt(absl::Seconds(3)), absl::Seconds(15));
+  EXPECT_EQ(learnt(absl::Minutes(2)), absl::Minutes(10));
+  EXPECT_EQ(learnt(absl::Minutes(20)), absl::Minutes(10));
+}
+
+TEST(CallTimeoutTest, NothingIsLearntWhereTheLeastIsTheMost) {
+  const TimeoutLimits fixed{.most = absl::Seconds(3), .least = absl::Seconds(10)};
+  EXPECT_EQ(CallTimeout(fixed, 1000, absl::Seconds(1)), absl::Seconds(3));
+}
+
+TEST(CallTimeoutsTest, EachKindAndNameHasFirstCallsOfItsOwn) {
+  CallTimeouts timeouts(kLimits);
+  const CallHeader bucket = Named(CallKind::kAllReduce, "bucket 0");
+  const CallHeader save = Named(CallKind::kAllGather, "checkpoint reports");
+  const CallHeader other_kind = Named(CallKind::kBroadcast, "bucket 0");
+  ObserveTimes(timeouts, bucket, absl::Milliseconds(5), kFirstCalls);
+  EXPECT_EQ(timeouts.Of(bucket), absl::Seconds(10));
+  EXPECT_EQ(timeouts.Of(save), absl::Minutes(10));
+  EXPECT_EQ(timeouts.Of(other_kind), absl::Minutes(10));
+}
+
+TEST(CallTimeoutsTest, TheLongestCallOfTheGroupCountsForAll) {
+  CallTimeouts timeouts(kLimits);
+  const CallHeader bucket = Named(CallKind::kAllReduce, "bucket 0");
+  ObserveTimes(timeouts, bucket, absl::Milliseconds(5), kFirstCalls);
+  timeouts.Observe(Named(CallKind::kAllGather, "checkpoint reports"), absl::Seconds(30));
+  EXPECT_EQ(timeouts.Of(bucket), absl::Seconds(150));
+  timeouts.Observe(bucket, absl::Milliseconds(5));
+  EXPECT_EQ(timeouts.Of(bucket), absl::Seconds(150)) << "a short call must not shorten it again";
+}
+
+TEST(CallTimeoutsTest, AProgramThatNamesEveryCallAnewKeepsTheConfiguredLimitInBoundedMemory) {
+  CallTimeouts timeouts(kLimits);
+  for (int i = 0; i < 10000; ++i) {
+    const CallHeader header = Named(CallKind::kAllReduce, absl::StrCat("call ", i));
+    EXPECT_EQ(timeouts.Of(header), absl::Minutes(10));
+    timeouts.Observe(header, absl::Milliseconds(1));
+  }
+  const CallHeader late = Named(CallKind::kAllReduce, "call 9999");
+  ObserveTimes(timeouts, late, absl::Milliseconds(1), 2 * kFirstCalls);
+  EXPECT_EQ(timeouts.Of(late), absl::Minutes(10));
+}
+
+}  // namespace
+}  // namespace dtrain::comm
