@@ -68,6 +68,21 @@ comm::Wire WireOf(const Config& config) {
                           : comm::Wire::kSameAsBuffer;
 }
 
+comm::CompressionOptions CompressionOf(const Config& config) {
+  const CompressionConfig& from = config.comm_compression();
+  comm::CompressionOptions options;
+  options.kind = from.type == "powersgd" ? comm::Compression::kPowerSgd
+                 : from.type == "int8"   ? comm::Compression::kInt8
+                                         : comm::Compression::kNone;
+  options.wire = WireOf(config);
+  options.rank = static_cast<int>(from.rank);
+  options.error_feedback = from.error_feedback;
+  options.start_step = from.start_step;
+  options.elements_min = static_cast<size_t>(from.min_elements);
+  options.seed = static_cast<uint64_t>(config.seed());
+  return options;
+}
+
 absl::Status FromException(const char* where, const std::exception& error) {
   const std::string text = error.what();  // LibTorch appends a backtrace after the first line.
   return absl::InvalidArgumentError(
@@ -185,10 +200,17 @@ absl::Status Engine::Impl::CreateSync() {
   if (config.zero_stage() == 0) {
     state.owned = {{{0, total}, 0}};
     update_pieces = {UpdatePieces(decay, state.owned[0])};
-    DT_ASSIGN_OR_RETURN(
-        reducer, GradientReducer::Create(job.group(), *state.flat,
-                                         {.bucket_elements = bucket_elements, .wire = wire}));
+    DT_ASSIGN_OR_RETURN(reducer, GradientReducer::Create(job.group(), *state.flat,
+                                                         {.bucket_elements = bucket_elements,
+                                                          .compression = CompressionOf(config)}));
   } else {
+    if (config.comm_compression().type != "none") {
+      return absl::UnimplementedError(
+          absl::StrFormat("comm.compression.type \"%s\" at zero_optimization.stage %d is not "
+                          "supported: set stage 0, "
+                          "or \"none\"",
+                          config.comm_compression().type, config.zero_stage()));
+    }
     plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
     options.buckets.bucket_elements = bucket_elements;
     DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
@@ -246,7 +268,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
         "false to all but the last");
   }
   reducing = options.last_micro_batch;
-  reducer->BeginMicroBatch(reducing);
+  reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedSeconds time(report.backward_s);
   try {
     loss.sum.backward();

@@ -18,6 +18,21 @@ std::string BucketName(int index, const plan::Bucket& bucket, const plan::ParamL
                    : absl::StrFormat("bucket %d (%s and %d more)", index, first, more);
 }
 
+comm::BucketShape ShapeOf(int index, const plan::Bucket& bucket, const plan::ParamLayout& layout) {
+  comm::BucketShape shape;
+  shape.name = BucketName(index, bucket, layout);
+  shape.elements = static_cast<size_t>(bucket.elements());
+  for (int i = bucket.first_entry; i < bucket.last_entry; ++i) {
+    const plan::LayoutEntry& entry = layout.entries()[static_cast<size_t>(i)];
+    const int64_t rows = entry.shape.size() > 1 ? entry.shape[0] : entry.elements;
+    shape.tensors.push_back(
+        {.start = static_cast<size_t>(entry.offset - bucket.begin),
+         .rows = static_cast<size_t>(rows),
+         .columns = static_cast<size_t>(rows == 0 ? 0 : entry.elements / rows)});
+  }
+  return shape;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options)
@@ -51,7 +66,8 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
   for (const int index : plan.launch_order()) {
     BucketState state;
     state.bucket = plan.buckets()[static_cast<size_t>(index)];
-    state.name = BucketName(index, state.bucket, flat_.layout());
+    state.reduction = comm::CreateBucketReduction(
+        group_, ShapeOf(index, state.bucket, flat_.layout()), options_.compression);
     for (int entry = state.bucket.first_entry; entry < state.bucket.last_entry; ++entry) {
       bucket_of_[static_cast<size_t>(entry)] = static_cast<uint32_t>(buckets_.size());
     }
@@ -59,7 +75,8 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
   }
 }
 
-void GradientReducer::BeginMicroBatch(bool last) {
+void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
+  step_ = step;
   last_ = last;
   if (!last) {
     return;
@@ -111,19 +128,9 @@ void GradientReducer::Launch(BucketState& state) {
   }
   const plan::Bucket& bucket = state.bucket;
   float* const begin = flat_.gradients().mutable_data_ptr<float>() + bucket.begin;
-  const comm::Buffer buffer{
-      begin, static_cast<size_t>(bucket.elements()) * sizeof(float), DType::kFloat32, {}};
-  comm::CollectiveOptions options;
-  options.name = state.name;
-  options.wire = options_.wire;
-  options.sum_of_squares = &state.sum_of_squares;
-  auto work = group_.AllReduce(buffer, comm::ReduceOp::kSum, options);
-  if (!work.ok()) {
-    status_ = work.status();
-    return;
-  }
-  state.work = *std::move(work);
-  state.launched = true;
+  status_ =
+      state.reduction->Start(absl::MakeSpan(begin, static_cast<size_t>(bucket.elements())), step_);
+  state.launched = status_.ok();
 }
 
 absl::Status GradientReducer::FinishBackward() {
@@ -143,15 +150,38 @@ absl::Status GradientReducer::FinishBackward() {
   return status_;
 }
 
-absl::StatusOr<GradientSquares> GradientReducer::Wait() {
-  double sum_of_squares = 0;
-  absl::Status first_error = status_;
-  for (const BucketState& state : buckets_) {  // All of them: buffers stay in use until done.
-    const absl::Status status = state.launched ? state.work.Wait() : absl::OkStatus();
-    first_error.Update(status);
-    sum_of_squares += state.sum_of_squares;
+absl::Status GradientReducer::FinishReductions() {
+  std::vector<BucketState*> open;
+  for (BucketState& state : buckets_) {
+    open.push_back(&state);
   }
-  DT_RETURN_IF_ERROR(first_error);
+  while (!open.empty()) {
+    std::vector<BucketState*> further;
+    for (BucketState* state : open) {
+      DT_ASSIGN_OR_RETURN(const bool done, state->reduction->Advance());
+      if (!done) {
+        further.push_back(state);
+      }
+    }
+    open = std::move(further);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GradientSquares> GradientReducer::Wait() {
+  absl::Status status = status_;
+  if (status.ok()) {
+    status = FinishReductions();
+  }
+  if (!status.ok()) {
+    Drain();  // All of them: buffers stay in use until done.
+    return status;
+  }
+  double sum_of_squares = 0;
+  for (BucketState& state : buckets_) {
+    sum_of_squares += state.reduction->sum_of_squares();
+    state.launched = false;
+  }
   return GradientSquares{.sum = sum_of_squares};
 }
 
@@ -159,7 +189,7 @@ absl::StatusOr<GradientSquares> GradientReducer::Wait() {
 void GradientReducer::Drain() {
   for (BucketState& state : buckets_) {
     if (state.launched) {
-      state.work.Wait().IgnoreError();
+      state.reduction->Drain();
       state.launched = false;
     }
   }

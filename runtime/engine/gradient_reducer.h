@@ -9,10 +9,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "comm/compression/bucket_reduction.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/engine/gradient_sync.h"
@@ -22,7 +22,7 @@ namespace dtrain {
 
 struct ReducerOptions {
   int64_t bucket_elements = 0;
-  comm::Wire wire = comm::Wire::kSameAsBuffer;  // comm.wire_dtype; sums are in fp32.
+  comm::CompressionOptions compression = {};  // comm.wire_dtype and comm.compression.
 };
 
 class GradientReducer final : public GradientSync {
@@ -34,7 +34,7 @@ class GradientReducer final : public GradientSync {
   ~GradientReducer() override;
 
   void OnGradient(size_t index) override;
-  void BeginMicroBatch(bool last) override;
+  void BeginMicroBatch(int64_t step, bool last) override;
   // After the last: zeroes what no gradient reached and launches the rest.
   absl::Status FinishBackward() override;
   absl::StatusOr<GradientSquares> Wait() override;
@@ -51,15 +51,15 @@ class GradientReducer final : public GradientSync {
  private:
   struct BucketState {
     plan::Bucket bucket;
-    std::string name;  // "bucket 3 (layers.2.mlp.gate.weight and 7 more)".
+    std::unique_ptr<comm::BucketReduction> reduction;
     int pending = 0;
-    double sum_of_squares = 0;
-    comm::Work work;
     bool launched = false;
   };
 
   GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options);
   void UsePlan(const plan::BucketPlan& plan);
+  // Carries all launched reductions to their end, bucket by bucket in the same order on all ranks.
+  absl::Status FinishReductions();
   void LaunchReady();
   void Drain();
   void Launch(BucketState& state);
@@ -75,6 +75,7 @@ class GradientReducer final : public GradientSync {
   std::vector<uint8_t> ready_;        // By parameter, last micro-batch.
   std::vector<int> readiness_order_;
   size_t next_launch_ = 0;
+  int64_t step_ = 0;
   bool last_ = false;
   bool order_adopted_ = false;
   absl::Status status_;

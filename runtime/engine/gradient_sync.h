@@ -32,8 +32,8 @@ class GradientSync {
   virtual ~GradientSync() = default;
   // Autograd has accumulated into the .grad of flat.parameters()[index].
   virtual void OnGradient(size_t index) = 0;
-  // Before each backward; `last`: of the step.
-  virtual void BeginMicroBatch(bool last) = 0;
+  // Before each backward of `step` (from 1); `last`: of the step.
+  virtual void BeginMicroBatch(int64_t step, bool last) = 0;
   // After each backward.
   virtual absl::Status FinishBackward() = 0;
   // Waits for all reductions of the step.

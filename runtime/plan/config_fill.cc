@@ -238,6 +238,11 @@ void ConfigBuilder::FillTyped() {
   v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();
   v.transport = v.at("comm.transport").get<std::string>();
   v.wire_dtype = v.at("comm.wire_dtype").get<std::string>();
+  v.compression.type = v.at("comm.compression.type").get<std::string>();
+  v.compression.rank = v.integer("comm.compression.rank");
+  v.compression.error_feedback = v.boolean("comm.compression.error_feedback");
+  v.compression.start_step = v.integer("comm.compression.start_step");
+  v.compression.min_elements = v.integer("comm.compression.min_elements");
 }
 
 }  // namespace dtrain

@@ -261,6 +261,20 @@ constexpr ConfigKey kKeys[] = {
      "sum above 65,504 makes the step be skipped. Absent: communication_data_type, else fp32."},
     {"communication_data_type", KeyType::kString, "null", "fp32|bf16|bfp16|fp16", KeyUse::kUsed, "",
      0, "DeepSpeed's name for comm.wire_dtype (bfp16 is its spelling of bf16)."},
+    {"comm.compression.type", KeyType::kString, "\"none\"", "none|powersgd|int8", KeyUse::kUsed, "",
+     0,
+     "How gradient buckets are compressed on the way. powersgd: low-rank factors (Vogels et al. "
+     "2019). int8: blocks of 256 with a scale, all-to-all, as ZeRO++'s qgZ. Both change numbers: "
+     "what is left out of a step is added to the next. That memory is not in checkpoints: it "
+     "begins from zero after a resume."},
+    {"comm.compression.rank", KeyType::kInteger, "4", "[1, 64]", KeyUse::kUsed, "", 0,
+     "Of powersgd's factors."},
+    {"comm.compression.start_step", KeyType::kInteger, "100", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Steps at the start of a run that are not compressed."},
+    {"comm.compression.min_elements", KeyType::kInteger, "65536", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Smaller buckets are not compressed."},
+    {"comm.compression.error_feedback", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
+     "Off only to see what it is for: a run then loses what compression leaves out."},
     {"prescale_gradients", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
      "Gradients are divided after the sum."},
     {"gradient_predivide_factor", KeyType::kNumber, "1.0", "(0, inf)", KeyUse::kRefused, "[1.0]", 0,

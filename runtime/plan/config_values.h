@@ -31,6 +31,7 @@ struct Config::Values {
   std::string checkpoint_dir;
   std::string transport;
   std::string wire_dtype;
+  CompressionConfig compression;
 
   const Json& at(absl::string_view key) const;  // REQUIRES: a key of the table.
   int64_t integer(absl::string_view key) const { return at(key).get<int64_t>(); }

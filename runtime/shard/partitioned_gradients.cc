@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Crea
   return sync;
 }
 
-void PartitionedGradients::BeginMicroBatch(bool /*last*/) {
+void PartitionedGradients::BeginMicroBatch(int64_t /*step*/, bool /*last*/) {
   queue_.Arm();
   readiness_order_.clear();
 }

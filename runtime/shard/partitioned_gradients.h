@@ -31,7 +31,7 @@ class PartitionedGradients final : public GradientSync {
   ~PartitionedGradients() override;
 
   void OnGradient(size_t index) override;
-  void BeginMicroBatch(bool last) override;
+  void BeginMicroBatch(int64_t /*step*/, bool last) override;
   absl::Status FinishBackward() override;
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
   return sync;
 }
 
-void ShardedGradients::BeginMicroBatch(bool last) {
+void ShardedGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
   last_ = last;
   if (last) {
     queue_.Arm();

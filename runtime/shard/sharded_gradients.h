@@ -24,7 +24,7 @@ class ShardedGradients final : public GradientSync {
   ~ShardedGradients() override;
 
   void OnGradient(size_t index) override;
-  void BeginMicroBatch(bool last) override;
+  void BeginMicroBatch(int64_t /*step*/, bool last) override;
   absl::Status FinishBackward() override;
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override {

@@ -36,9 +36,12 @@ class Equivalence(EndToEnd):
 
     def test_fewer_bits_on_the_wire_end_near_the_fp32_loss(self):
         steps = ["train_steps=60"]
+        compressed = ["comm.compression.start_step=5", "comm.compression.min_elements=0"]
         policies = {
             "bf16": ["comm.wire_dtype=bf16"],
             "fp16": ["communication_data_type=fp16"],
+            "int8": ["comm.compression.type=int8", *compressed],
+            "powersgd": ["comm.compression.type=powersgd", "comm.compression.rank=2", *compressed],
         }
         exact = self.losses(self.train(2, "exact", steps))
         for name, sets in policies.items():
@@ -47,6 +50,16 @@ class Equivalence(EndToEnd):
             last = [sum(run[s] for s in range(51, 61)) / 10 for run in (losses, exact)]
             # The loss falls by 2 nats in these steps.
             self.assertLess(abs(last[0] - last[1]), 0.1, f"{name}: {last}")
+
+    def test_a_compressed_run_resumes_the_same_way_each_time(self):
+        sets = ["comm.compression.type=powersgd", "comm.compression.start_step=2",
+                "comm.compression.min_elements=0", "comm.compression.rank=2"]
+        losses = []
+        for name in ("first", "second"):
+            self.train(2, name, [*sets, "train_steps=6"])
+            losses.append(self.losses(self.train(2, name, [*sets, "train_steps=12"])))
+        self.assertEqual(len(losses[0]), 12)
+        self.assertEqual(losses[0], losses[1])
 
     def test_resume_is_no_interruption_to_the_bit(self):
         straight = self.train(2, "straight", ["train_steps=12"])

@@ -40,6 +40,15 @@ struct OptimizerConfig {
   double WeightDecayFor(absl::string_view parameter_name) const;
 };
 
+// How gradient buckets travel; comm/compression/bucket_reduction.h does it.
+struct CompressionConfig {
+  std::string type = "none";  // "none", "powersgd", "int8".
+  int64_t rank = 4;
+  int64_t start_step = 100;
+  int64_t min_elements = 65536;
+  bool error_feedback = true;
+};
+
 // Learning-rate schedule; plan::LrAt (runtime/plan/lr_schedule.h) evaluates it.
 struct SchedulerConfig {
   enum class Kind { kConstant, kWarmup, kWarmupDecay, kWarmupCosine, kRangeTest };
@@ -114,6 +123,8 @@ class Config {
   double comm_timeout_min_seconds() const;     // Of a learnt limit.
   const std::string& comm_transport() const;   // "auto", "shm", "tcp", "rdma".
   const std::string& comm_wire_dtype() const;  // "fp32", "bf16", "fp16".
+
+  const CompressionConfig& comm_compression() const;
 
   // --- Metrics.
   int64_t metrics_interval() const;  // Steps between two printed lines.

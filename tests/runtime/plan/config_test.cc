@@ -1,5 +1,6 @@
 #include "dtrain/config.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -55,7 +56,9 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
     "data": {"train": "a.bin", "validation": ["b.bin", "c.bin"], "sequence_length": 256,
              "format": "llmc"},
     "checkpoint": {"interval": 50, "keep": 2, "dir": "/c"},
-    "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "transport": "tcp", "wire_dtype": "bf16"},
+    "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "transport": "tcp", "wire_dtype": "bf16",
+             "compression": {"type": "powersgd", "rank": 2, "start_step": 9, "min_elements": 100,
+                             "error_feedback": false}},
     "metrics": {"interval": 5, "tensorboard": false},
     "model": {"layers": 4}, "sample": {"tokens": 9}
   })");
@@ -76,6 +79,11 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_EQ(config.checkpoint_dir(), "/c");
   EXPECT_EQ(config.comm_timeout_seconds(), 30);
   EXPECT_EQ(config.comm_timeout_min_seconds(), 2.5);
+  EXPECT_EQ(config.comm_compression().type, "powersgd");
+  EXPECT_EQ(config.comm_compression().rank, 2);
+  EXPECT_EQ(config.comm_compression().start_step, 9);
+  EXPECT_EQ(config.comm_compression().min_elements, 100);
+  EXPECT_FALSE(config.comm_compression().error_feedback);
   EXPECT_EQ(config.comm_transport(), "tcp");
   EXPECT_EQ(config.comm_wire_dtype(), "bf16");
   EXPECT_EQ(config.metrics_interval(), 5);
@@ -234,6 +242,20 @@ TEST(ConfigTest, SchedulerTakesOnlyItsOwnParameters) {
   const Config config = Parsed(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR",
       "params": {"total_num_steps": 77}}})");
   EXPECT_EQ(config.train_steps(), 77);
+}
+
+TEST(ConfigTest, CompressionIsOffUnlessAskedForAndItsKeysAreChecked) {
+  const Config plain = Parsed(R"({"train_batch_size": 8})");
+  EXPECT_EQ(plain.comm_compression().type, "none");
+  EXPECT_TRUE(plain.comm_compression().error_feedback);
+  const auto failure = [](const char* compression) {
+    return std::string(Failure(absl::StrCat(R"({"train_batch_size": 8, "comm": {"compression": )",
+                                            compression, "}}"))
+                           .message());
+  };
+  EXPECT_THAT(failure(R"({"rnk": 4})"), HasSubstr("comm.compression.rank"));
+  EXPECT_THAT(failure(R"({"type": "topk"})"), HasSubstr("none|powersgd|int8"));
+  EXPECT_THAT(failure(R"({"rank": 0})"), HasSubstr("[1, 64]"));
 }
 
 TEST(ConfigTest, OneThingHasOneWireType) {

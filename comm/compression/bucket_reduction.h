@@ -1,0 +1,76 @@
+// How one gradient bucket is summed over ranks: as it is, or compressed. One object a bucket, which
+// keeps what its policy remembers from step to step (what was rounded away, a low-rank basis).
+//
+// A reduction is started, then advanced until it is done; between two Advance calls a collective is
+// under way. Every rank must start and advance its buckets in the same order, and afterwards every
+// rank holds the same bits: what is decided from reduced values is decided alike everywhere. Driven
+// by one thread. Memory of a policy is never saved: after a restart it begins from zero, which
+// loses what one step had rounded away and nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "comm/group.h"
+
+namespace dtrain::comm {
+
+// A tensor of a bucket, seen as a matrix: its first dimension times the others. A vector has one
+// column.
+struct BucketTensor {
+  size_t start = 0;  // In elements, from the bucket's first.
+  size_t rows = 0;
+  size_t columns = 1;
+  size_t elements() const { return rows * columns; }
+};
+
+struct BucketShape {
+  std::string name;  // For reports.
+  size_t elements = 0;
+  std::vector<BucketTensor> tensors;  // In order; what lies between them is padding.
+};
+
+class BucketReduction {
+ public:
+  virtual ~BucketReduction() = default;
+  // Starts to sum `data` ([elements] fp32) over ranks, in place; it must stay until done. `step` is
+  // the training step, from 1.
+  virtual absl::Status Start(absl::Span<float> data, int64_t step) = 0;
+  // Waits for the collective under way. False: another was started. True: done.
+  virtual absl::StatusOr<bool> Advance() = 0;
+  // Of the result; the same bits on every rank, not finite when an element is not.
+  virtual double sum_of_squares() const = 0;
+  // Waits until nothing uses the memory any more; the result is lost. After an abort it is quick.
+  virtual void Drain() = 0;
+};
+
+enum class Compression : uint8_t {
+  kNone,
+  // Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS 2019.
+  kPowerSgd,
+  // Wang et al.: ZeRO++, ICML 2024 (qgZ), with 8 bits and error feedback.
+  kInt8,
+};
+
+struct CompressionOptions {
+  Compression kind = Compression::kNone;
+  Wire wire = Wire::kSameAsBuffer;  // Of what is not compressed.
+  int rank = 4;                     // PowerSGD: of the approximation.
+  // What compression leaves out of a step is added to the next. Off only to show what it is for.
+  bool error_feedback = true;
+  int64_t start_step = 100;       // Steps up to here are not compressed.
+  size_t elements_min = 1 << 16;  // Smaller buckets are not compressed.
+  uint64_t seed = 0;              // Of PowerSGD's first basis; equal on all ranks.
+};
+
+// REQUIRES: `group` outlives it; all ranks give the same shape and options. Groups of one rank
+// compress nothing.
+std::unique_ptr<BucketReduction> CreateBucketReduction(Group& group, const BucketShape& shape,
+                                                       const CompressionOptions& options);
+
+}  // namespace dtrain::comm
