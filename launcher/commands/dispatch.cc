@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "launcher/commands/commands.h"
@@ -75,7 +76,8 @@ std::string Help() {
     absl::StrAppendFormat(&text, "  %-14s %s\n", command.name, command.summary);
   }
   for (const std::string& name : Siblings()) {
-    absl::StrAppendFormat(&text, "  %-14s (program dtrain-%s)\n", name, name);
+    absl::StrAppendFormat(&text, "  %-14s (program dtrain-%s)\n",
+                          absl::StrReplaceAll(name, {{"-", " "}}), name);
   }
   absl::StrAppend(&text,
                   "\nEach has its own --help. `dtrain --version` prints the version.\n"
@@ -83,11 +85,17 @@ std::string Help() {
   return text;
 }
 
-// Replaces this process by dtrain-NAME; returns only when that is not possible.
+// Replaces this process by dtrain-NAME, or dtrain-NAME-NEXT (`dtrain bench comm`); returns only
+// when that is not possible.
 int RunSibling(const Arguments& arguments) {
-  const std::string path = absl::StrCat(OwnFolder(), "/dtrain-", arguments[0]);
+  std::string path = absl::StrCat(OwnFolder(), "/dtrain-", arguments[0]);
+  size_t first = 1;
+  if (arguments.size() > 1 && access(absl::StrCat(path, "-", arguments[1]).c_str(), X_OK) == 0) {
+    absl::StrAppend(&path, "-", arguments[1]);
+    first = 2;
+  }
   std::vector<char*> argv = {const_cast<char*>(path.c_str())};
-  for (size_t i = 1; i < arguments.size(); ++i) {
+  for (size_t i = first; i < arguments.size(); ++i) {
     argv.push_back(const_cast<char*>(arguments[i].c_str()));
   }
   argv.push_back(nullptr);
