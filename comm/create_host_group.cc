@@ -37,8 +37,8 @@ struct RankCard {
   bool allow_shared_memory = true;
   // What decides over the order of sums, and with it over who sends what: equal on all ranks.
   std::string sums;
-  // GroupOptions::wire: equal on all ranks.
-  std::string wire;
+  // GroupOptions::network: equal on all ranks.
+  std::string network;
 };
 
 std::string SumsOf(const GroupOptions& options) {
@@ -47,9 +47,9 @@ std::string SumsOf(const GroupOptions& options) {
                       options.deterministic ? " deterministic" : "");
 }
 
-std::string WireOf(const GroupOptions& options) {
+std::string NetworkOf(const GroupOptions& options) {
   const char* const names[] = {"automatic", "tcp", "rdma"};
-  return names[static_cast<int>(options.wire)];
+  return names[static_cast<int>(options.network)];
 }
 
 std::string Encode(const RankCard& card) {
@@ -59,7 +59,7 @@ std::string Encode(const RankCard& card) {
                        {"pid", card.pid},
                        {"shm", card.allow_shared_memory},
                        {"sums", card.sums},
-                       {"wire", card.wire}});
+                       {"network", card.network}});
 }
 
 absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
@@ -77,7 +77,7 @@ absl::StatusOr<RankCard> Decode(const std::string& text, int rank) {
   }
   return RankCard{string_of("node"),          string_of("unix"),       string_of("nonce"),
                   json["pid"].get<int64_t>(), json["shm"].get<bool>(), string_of("sums"),
-                  string_of("wire")};
+                  string_of("network")};
 }
 
 std::string Prefix(const GroupOptions& options) {
@@ -100,12 +100,12 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
           "configuration",
           options.name, options.rank, mine.sums, rank, card.sums));
     }
-    if (card.wire != mine.wire) {
+    if (card.network != mine.network) {
       return absl::InvalidArgumentError(
           absl::StrFormat("group \"%s\": rank %d is to use \"%s\" between nodes, rank %d \"%s\": "
                           "give all ranks the "
                           "same configuration",
-                          options.name, options.rank, mine.wire, rank, card.wire));
+                          options.name, options.rank, mine.network, rank, card.network));
     }
     cards.push_back(std::move(card));
   }
@@ -136,7 +136,7 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "group \"%s\" of %d ranks was given no store to meet in", options.name, options.size));
   }
-  if (options.wire != Wire::kTcp) {
+  if (options.network != Network::kTcp) {
     DT_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
   }
   return absl::OkStatus();
@@ -173,11 +173,11 @@ absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& op
   }
   DT_ASSIGN_OR_RETURN(auto mesh,
                       ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
-  if (options.wire == Wire::kTcp) {
+  if (options.network == Network::kTcp) {
     return RdmaConnection{std::move(mesh), false};
   }
   return ConnectRdma(std::move(mesh), options.rdma, HostAddress(store, options),
-                     options.wire == Wire::kRdma, deadline);
+                     options.network == Network::kRdma, deadline);
 }
 
 // Shared memory on one node; between nodes RDMA or TCP, below which nodes that hold equally many
@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const Group
   DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
   const RankCard mine{
       options.node_id, listener.name,  listener.nonce, getpid(), options.allow_shared_memory,
-      SumsOf(options), WireOf(options)};
+      SumsOf(options), NetworkOf(options)};
   DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
                       ExchangeCards(*store, options, mine, deadline));
   auto backend = Connect(*store, std::move(listener), options, cards, deadline);

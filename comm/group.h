@@ -122,7 +122,7 @@ struct GroupOptions {
   // Other than automatic: taken wherever the promised bits allow it (tests, measurements).
   Algorithm algorithm = Algorithm::kAutomatic;
   bool allow_shared_memory = true;  // Off: `wire` even on one host (tests, `comm.transport: tcp`).
-  Wire wire = Wire::kAutomatic;     // Between nodes. Equal on all ranks.
+  Network network = Network::kAutomatic;  // Between nodes. Equal on all ranks.
   RdmaOptions rdma = {};
 };
 

@@ -12,7 +12,7 @@ namespace dtrain::comm {
 class VerbsApi;  // comm/transport/rdma/verbs_api.h
 
 // What carries messages between ranks that do not share memory.
-enum class Wire : uint8_t {
+enum class Network : uint8_t {
   kAutomatic,  // RDMA when every rank has an active RoCE port that reaches the others, else TCP.
   kTcp,
   kRdma,  // An error where RDMA cannot be had.

@@ -110,9 +110,9 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   options.deterministic = state.config->deterministic();
   const std::string& transport = state.config->comm_transport();
   options.allow_shared_memory = transport != "tcp";
-  options.wire = transport == "tcp"    ? comm::Wire::kTcp
-                 : transport == "rdma" ? comm::Wire::kRdma
-                                       : comm::Wire::kAutomatic;
+  options.network = transport == "tcp"    ? comm::Network::kTcp
+                    : transport == "rdma" ? comm::Network::kRdma
+                                          : comm::Network::kAutomatic;
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }

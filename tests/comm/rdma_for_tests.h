@@ -18,7 +18,7 @@ inline bool RealVerbsInTests() {
 inline void UseRdma(GroupOptions& options) {
   static FakeVerbs fake;
   options.allow_shared_memory = false;
-  options.wire = Wire::kRdma;
+  options.network = Network::kRdma;
   options.rdma.verbs = RealVerbsInTests() ? nullptr : &fake;
 }
 

@@ -27,10 +27,11 @@ using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 using ::testing::HasSubstr;
 
-GroupOptions Options(const RankContext& context, VerbsApi& verbs, Wire wire = Wire::kRdma) {
+GroupOptions Options(const RankContext& context, VerbsApi& verbs,
+                     Network network = Network::kRdma) {
   GroupOptions options = context.group_options();
   options.allow_shared_memory = false;
-  options.wire = wire;
+  options.network = network;
   options.rdma.verbs = &verbs;
   return options;
 }
@@ -95,7 +96,7 @@ TEST(RdmaGroupTest, SmallRingsAndSeveralQueuePairsGiveTheSameBits) {
 TEST(RdmaGroupTest, NodesReduceInsideFirstAndThenOverRdma) {
   for (const RankResult& result : RunRanks({.size = 4}, [](RankContext& context) -> absl::Status {
          FakeVerbs verbs;
-         GroupOptions options = Options(context, verbs, Wire::kAutomatic);
+         GroupOptions options = Options(context, verbs, Network::kAutomatic);
          options.allow_shared_memory = true;
          options.node_id = context.rank < 2 ? "a" : "b";
          DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
@@ -148,11 +149,11 @@ TEST(RdmaGroupTest, ACutPathIsFoundBeforeTheDeadlineByAWaitThatSendsNothing) {
 }
 
 // What the ranks get from Create, and over what, when rank 1 has `faults`.
-std::vector<RankResult> CreateWith(Wire wire, const FakeVerbsFaults& faults,
+std::vector<RankResult> CreateWith(Network network, const FakeVerbsFaults& faults,
                                    const std::string& device = "") {
   return RunRanks({.size = 3}, [=](RankContext& context) -> absl::Status {
     FakeVerbs verbs(context.rank == 1 ? faults : FakeVerbsFaults());
-    GroupOptions options = Options(context, verbs, wire);
+    GroupOptions options = Options(context, verbs, network);
     options.rdma.device = context.rank == 1 ? device : "";
     DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
     DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
@@ -207,7 +208,7 @@ std::vector<Lack> Lacks() {
 
 TEST(RdmaGroupTest, WhatOneRankLacksIsToldToAllWhereRdmaIsRequired) {
   for (const Lack& lack : Lacks()) {
-    for (const RankResult& result : CreateWith(Wire::kRdma, lack.faults, lack.device)) {
+    for (const RankResult& result : CreateWith(Network::kRdma, lack.faults, lack.device)) {
       EXPECT_EQ(result.status.code(), lack.code) << lack.name << ": " << result.status;
       EXPECT_THAT(Text(result), HasSubstr("connecting over RDMA: rank 1 (node")) << lack.name;
       for (const std::string& part : lack.parts) {
@@ -219,7 +220,7 @@ TEST(RdmaGroupTest, WhatOneRankLacksIsToldToAllWhereRdmaIsRequired) {
 
 TEST(RdmaGroupTest, AutomaticGoesOnOverTcpOnAllRanks) {
   for (const Lack& lack : Lacks()) {
-    for (const RankResult& result : CreateWith(Wire::kAutomatic, lack.faults, lack.device)) {
+    for (const RankResult& result : CreateWith(Network::kAutomatic, lack.faults, lack.device)) {
       EXPECT_TRUE(result.status.ok()) << lack.name << ": " << result.status;
     }
   }
@@ -227,12 +228,12 @@ TEST(RdmaGroupTest, AutomaticGoesOnOverTcpOnAllRanks) {
 
 // A path that carries nothing, though both ports are active: another fabric, or a firewall.
 TEST(RdmaGroupTest, APathThatCarriesNothingIsFoundWhileConnecting) {
-  for (const Wire wire : {Wire::kRdma, Wire::kAutomatic}) {
-    for (const RankResult& result : RunRanks({.size = 2}, [wire](RankContext& context) {
+  for (const Network network : {Network::kRdma, Network::kAutomatic}) {
+    for (const RankResult& result : RunRanks({.size = 2}, [network](RankContext& context) {
            const auto run = [&]() -> absl::Status {
              FakeVerbs verbs(context.rank == 1 ? FakeVerbsFaults{.cut_at_write = 0}
                                                : FakeVerbsFaults());
-             GroupOptions options = Options(context, verbs, wire);
+             GroupOptions options = Options(context, verbs, network);
              options.connect_timeout = absl::Seconds(8);
              DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
              DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
@@ -241,7 +242,7 @@ TEST(RdmaGroupTest, APathThatCarriesNothingIsFoundWhileConnecting) {
            };
            return run();
          })) {
-      if (wire == Wire::kAutomatic) {
+      if (network == Network::kAutomatic) {
         EXPECT_EQ(result.status, absl::UnknownError("tcp"));
       } else {
         // Rank 0 waits for an answer until half of its time is over, or until rank 1 gives up.
@@ -255,10 +256,10 @@ TEST(RdmaGroupTest, APathThatCarriesNothingIsFoundWhileConnecting) {
 }
 
 TEST(RdmaGroupTest, AutomaticTakesRdmaWhereAllRanksHaveIt) {
-  for (const RankResult& result : CreateWith(Wire::kAutomatic, {})) {
+  for (const RankResult& result : CreateWith(Network::kAutomatic, {})) {
     EXPECT_EQ(result.status, absl::UnknownError("rdma"));
   }
-  for (const RankResult& result : CreateWith(Wire::kTcp, {})) {
+  for (const RankResult& result : CreateWith(Network::kTcp, {})) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
 }
@@ -268,7 +269,7 @@ TEST(RdmaGroupTest, RanksOfDifferentWishesAreRefused) {
          FakeVerbs verbs;
          return CreateHostGroup(
                     context.store,
-                    Options(context, verbs, context.rank == 0 ? Wire::kRdma : Wire::kTcp))
+                    Options(context, verbs, context.rank == 0 ? Network::kRdma : Network::kTcp))
              .status();
        })) {
     EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
