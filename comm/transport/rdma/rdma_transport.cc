@@ -51,15 +51,13 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
     bool done = true;
     for (size_t peer = 0; peer < states_.size(); ++peer) {
       const State& state = states_[peer];
-      if (state.broken.ok()) {
-        DT_ASSIGN_OR_RETURN(const bool moved, Progress(peer));
-        any = any || moved;
-      }
+      DT_ASSIGN_OR_RETURN(const bool moved, Progress(peer));
+      any = any || moved;
       if (!Busy(peer)) {
         continue;
       }
       done = false;
-      // What it sent before it ended was drained above.
+      // What it sent before it ended or was cut off was drained above, and counts.
       if (!state.broken.ok() || (state.ended && !any)) {
         return parts_.mesh->Explain(static_cast<int>(peer), state.broken);
       }
@@ -78,7 +76,7 @@ absl::StatusOr<bool> RdmaTransport::Progress(size_t peer) {
   State& state = states_[peer];
   RdmaPeer& rings = parts_.peers[peer];
   bool any = false;
-  while (!state.sends.idle() && rings.send.CanSend()) {
+  while (state.broken.ok() && !state.sends.idle() && rings.send.CanSend()) {
     DT_RETURN_IF_ERROR(SendChunk(peer));
     any = true;
   }
@@ -86,7 +84,8 @@ absl::StatusOr<bool> RdmaTransport::Progress(size_t peer) {
     DT_RETURN_IF_ERROR(TakeChunk(peer, *rings.receive.Front()));
     any = true;
   }
-  if (rings.receive.OwesCredit() && state.credits_under_way < kCreditsUnderWayMax && !state.ended) {
+  const bool reachable = state.broken.ok() && !state.ended;
+  if (reachable && rings.receive.OwesCredit() && state.credits_under_way < kCreditsUnderWayMax) {
     DT_RETURN_IF_ERROR(GiveCredit(peer));
   }
   return any;
@@ -166,7 +165,8 @@ absl::Status RdmaTransport::ProbeTheSilent() {
   }
   quiet_since_nanos_ = now;
   for (size_t peer = 0; peer < states_.size(); ++peer) {
-    if (Busy(peer) && states_[peer].probes_under_way == 0 && states_[peer].broken.ok()) {
+    const State& state = states_[peer];
+    if (Busy(peer) && state.probes_under_way == 0 && state.broken.ok() && !state.ended) {
       DT_RETURN_IF_ERROR(Probe(peer, 0));
     }
   }
