@@ -1,0 +1,154 @@
+"""Groups over real RDMA verbs: soft-RoCE in one qemu guest, and between two guests as two hosts."""
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+import guest
+
+BUILD = os.environ["DTRAIN_BUILD"]
+SOURCE = os.environ["DTRAIN_SOURCE"]
+# Generous: without KVM and on a busy machine everything takes ten times as long.
+TIME_BOUND_S = int(os.environ.get("DTRAIN_ROCE_BOUND_S", "400"))
+PROGRAMS = ("tests/comm_group_test", "tests/comm_group_faults_test", "tests/roce_guest_test",
+            "bin/roce_host", "bin/bench_comm_rdma")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Roce(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.kernel = guest.Kernel(os.environ.get("DTRAIN_GUEST_KERNEL", f"{SOURCE}/.deps/kernel"))
+        cls.why_not = guest.why_not(cls.kernel)
+        if cls.why_not:
+            return
+        cls.folder = tempfile.mkdtemp(prefix="dtrain-roce-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        disk = guest.InitialDisk(cls.folder)
+        for program in PROGRAMS:
+            disk.add(f"{BUILD}/{program}", "/bin/" + os.path.basename(program))
+        for tool in guest.TOOLS:
+            disk.add(guest.find_tool(tool), f"/bin/{tool}")
+        disk.add_verbs()
+        disk.add_kernel(cls.kernel)
+        cls.disk = f"{cls.folder}/initrd.gz"
+        disk.write(cls.disk, f"{SOURCE}/tests/roce/init.sh")
+        cls.guests = {}
+        try:
+            cls.boot()
+        except BaseException:
+            for one in cls.guests.values():
+                one.stop()
+            raise
+
+    @classmethod
+    def boot(cls):
+        """Runs the lone guest, then the two hosts; each powers off by itself."""
+        start = time.monotonic()
+        cls.accelerator = guest.choose_accelerator(cls.kernel, cls.disk)
+        cls.guests["one"] = guest.Guest(cls.kernel, cls.disk, "one", ["-net", "none"],
+                                        cls.accelerator)
+        cls.ended = {"one": cls.guests["one"].finish(TIME_BOUND_S)}
+        port = free_port()
+        for role, end, mac in (("a", "listen", 1), ("b", "connect", 2)):
+            network = ["-netdev", f"socket,id=n,{end}=127.0.0.1:{port}", "-device",
+                       f"virtio-net-pci,netdev=n,romfile=,mac=52:54:00:00:00:0{mac}"]
+            cls.guests[role] = guest.Guest(cls.kernel, cls.disk, role, network, cls.accelerator,
+                                           512, 1)
+            if role == "a":
+                time.sleep(0.5)  # qemu listens before it boots; a failed connect is seen below.
+        for role in ("a", "b"):
+            cls.ended[role] = cls.guests[role].finish(TIME_BOUND_S)
+        print(f"guests ran {time.monotonic() - start:.0f} s with {' '.join(cls.accelerator)}",
+              file=sys.stderr)
+
+    def setUp(self):
+        if self.why_not:
+            self.skipTest(f"LOUD SKIP: no soft-RoCE guest here: {self.why_not}")
+
+    def passed(self, name):
+        lines, code = self.guests["one"].section(name)
+        self.assertEqual(code, 0, f"{name}:\n" + self.guests["one"].text())
+        return lines
+
+    def gtests_passed(self, name, at_least):
+        """A googletest program that ran and passed at least so many tests."""
+        text = "\n".join(self.passed(name))
+        found = re.search(r"\[  PASSED  \] (\d+) tests?", text)
+        self.assertTrue(found, text)
+        self.assertGreaterEqual(int(found.group(1)), at_least, text)
+        self.assertNotIn("SKIPPED", text)
+
+    def result(self, role, scenario):
+        lines, code = self.guests[role].section(scenario)
+        self.assertEqual(code, 0, self.guests[role].text())
+        results = [line for line in lines if line.startswith("RESULT ")]
+        self.assertEqual(len(results), 1, self.guests[role].text())
+        return results[0]
+
+    def test_every_collective_has_the_oracles_bits_on_one_host(self):
+        self.gtests_passed("group", 10)
+
+    def test_faults_are_named_on_one_host(self):
+        self.gtests_passed("faults", 10)
+
+    def test_what_only_a_device_shows(self):
+        self.gtests_passed("guest", 5)
+
+    def test_the_guests_power_off_by_themselves(self):
+        self.assertEqual(self.ended, {"one": True, "a": True, "b": True},
+                         "\n".join(one.text() for one in self.guests.values()))
+
+    def test_collectives_between_hosts(self):
+        for role in ("a", "b"):
+            self.assertTrue(self.result(role, "collectives").startswith("RESULT OK "),
+                            self.guests[role].text())
+
+    def test_a_killed_rank_is_named_by_the_other_host(self):
+        self.assertEqual(self.result("b", "kill"), "RESULT SIGNAL 9")
+        said = self.result("a", "kill")
+        self.assertIn("RESULT UNAVAILABLE ", said)
+        self.assertIn("rank 1 (node host1, pid ", said)
+
+    def test_a_stopped_rank_is_named_at_the_deadline(self):
+        self.assertEqual(self.result("b", "stop"), "RESULT SIGNAL 9")
+        said = self.result("a", "stop")
+        self.assertIn("RESULT DEADLINE_EXCEEDED ", said)
+        self.assertIn("rank 1 (node host1, pid ", said)
+
+    def test_a_cut_cable_is_told_on_both_hosts_before_the_deadline(self):
+        for role, peer in (("a", 1), ("b", 0)):
+            said = self.result(role, "cut")
+            self.assertIn("RESULT UNAVAILABLE ", said)
+            self.assertIn(f"rank {peer} (node host{peer}, pid ", said)
+            self.assertIn("IBV_WC_RETRY_EXC_ERR", said)
+            self.assertIn("check the cable", said)
+
+    def test_bandwidth_is_measured_beside_ib_write_bw(self):
+        lines = self.passed("bench")
+        limit = [line for line in self.passed("write_bw") if line.startswith("WRITE_BW ")]
+        self.assertEqual(len(limit), 1, self.guests["one"].text())
+        measured = [json.loads(line[5:]) for line in lines if line.startswith("JSON ")]
+        self.assertEqual(len(measured), 1, lines)
+        self.assertEqual(measured[0]["transport"], "rdma")
+        print("\n".join([*limit, *lines]), file=sys.stderr)
+        if path := os.environ.get("DTRAIN_ROCE_JSON"):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**measured[0], "accelerator": self.accelerator[1]}, file, indent=1)
+                file.write("\n")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
