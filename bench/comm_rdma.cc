@@ -27,7 +27,7 @@ struct Plan {
   std::vector<size_t> sizes;
   int rounds = 15;
   double limit_mb_s = 0;
-  comm::Wire wire = comm::Wire::kRdma;
+  comm::Network network = comm::Network::kRdma;
   comm::RdmaOptions rdma;
   std::string json;
 };
@@ -56,7 +56,7 @@ absl::StatusOr<double> MedianMicros(comm::Group& group, int rounds, Move move) {
 absl::StatusOr<std::vector<Line>> RunRank(const testing::RankContext& context, const Plan& plan) {
   comm::GroupOptions options = context.group_options();
   options.node_id = absl::StrFormat("node %d", context.rank);
-  options.wire = plan.wire;
+  options.network = plan.network;
   options.rdma = plan.rdma;
   DT_ASSIGN_OR_RETURN(auto group, comm::CreateHostGroup(context.store, options));
   std::vector<Line> lines;
@@ -97,7 +97,7 @@ absl::Status Print(const std::vector<Line>& lines, const Plan& plan) {
   Json json = {{"bench", "comm_rdma"},
                {"commit", kCommit},
                {"kernel", system.release},
-               {"transport", plan.wire == comm::Wire::kTcp ? "tcp" : "rdma"},
+               {"transport", plan.network == comm::Network::kTcp ? "tcp" : "rdma"},
                {"ib_write_bw_mb_s", plan.limit_mb_s},
                {"lines", Json::array()}};
   for (const Line& line : lines) {
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
   app.add_option("--slot-bytes", plan.rdma.slot_bytes)->capture_default_str();
   app.add_flag("--tcp", tcp, "Over TCP, to compare");
   CLI11_PARSE(app, argc, argv);
-  plan.wire = tcp ? dtrain::comm::Wire::kTcp : dtrain::comm::Wire::kRdma;
+  plan.network = tcp ? dtrain::comm::Network::kTcp : dtrain::comm::Network::kRdma;
   if (plan.sizes.empty()) {
     plan.sizes = {65536, 1 << 20, 4 << 20, 16 << 20};
   }

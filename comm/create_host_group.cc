@@ -222,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Group>> CreateHostGroup(Store* store, const Group
   const Deadline deadline = Deadline::After(options.connect_timeout);
   DT_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::Create());
   const RankCard mine{
-      options.node_id, listener.name,  listener.nonce, getpid(), options.allow_shared_memory,
+      options.node_id, listener.name,     listener.nonce, getpid(), options.allow_shared_memory,
       SumsOf(options), NetworkOf(options)};
   DT_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
                       ExchangeCards(*store, options, mine, deadline));

@@ -78,7 +78,7 @@ class JobKey {
   friend bool operator==(const JobKey& a, const JobKey& b) { return a.token_ == b.token_; }
 
  private:
-  explicit JobKey(SecretKey token) : token_(token) {}
+  explicit JobKey(const SecretKey& token) : token_(token) {}
   SecretKey token_;
 };
 

@@ -39,14 +39,14 @@ absl::Status CreateAndReduce(const RankContext& context, const GroupOptions& opt
 GroupOptions Options(const RankContext& context) {
   GroupOptions options = context.group_options();
   options.node_id = absl::StrFormat("node%d", context.rank);
-  options.wire = Wire::kRdma;
+  options.network = Network::kRdma;
   return options;
 }
 
 TEST(RoceGuestTest, AutomaticFindsTheDevice) {
   for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) {
          GroupOptions options = Options(context);
-         options.wire = Wire::kAutomatic;
+         options.network = Network::kAutomatic;
          return CreateAndReduce(context, options, "rdma");
        })) {
     EXPECT_TRUE(result.status.ok()) << result.status;

@@ -123,7 +123,7 @@ absl::Status RunRank(const HostOptions& host) {
   options.node_id = absl::StrCat("host", host.rank);
   options.host_address = host.address;
   options.job_key.assign(32, 0x5a);
-  options.wire = Wire::kRdma;
+  options.network = Network::kRdma;
   // A stopped rank is noticed by this alone; everything else must be faster.
   options.timeout = host.scenario == Scenario::kStop ? absl::Seconds(3) : absl::Seconds(40);
   options.connect_timeout = absl::Minutes(1);
