@@ -254,8 +254,9 @@ constexpr ConfigKey kKeys[] = {
      "slow disk, an export on rank 0). comm.timeout_s or more: nothing is learnt."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
-     "How ranks exchange data. auto: shared memory inside a host; between hosts RDMA where every "
-     "rank has a RoCE port, else TCP. rdma: an error where RDMA cannot be had. tcp: everywhere."},
+     "How ranks exchange data. auto: shared memory inside a host, TCP between hosts. tcp: "
+     "everywhere. rdma: RoCE between hosts (not proven between two real hosts yet), an error where "
+     "it cannot be had."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
      "Element type of gradients on the way; sums are fp32. fp16 has 3 bits more than bf16, but a "
      "sum above 65,504 makes the step be skipped. Absent: communication_data_type, else fp32."},
