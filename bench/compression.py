@@ -5,10 +5,8 @@ bytes that a rank sends for gradients in a step (from its flight record, so of t
 really made) and the mean loss of the last steps with those of fp32 gradients.
 """
 import argparse
-import glob
 import json
 import os
-import platform
 import shutil
 import signal
 import statistics
@@ -16,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from jobs import launch_command, rank_pids, records, series
+from report import write_results
 
 RANKS = 2
 LAST_STEPS = 20
@@ -53,26 +54,8 @@ POLICIES = {
 }
 
 
-def steps_of(run_dir):
-    path = f"{run_dir}/metrics/rank-0.jsonl"
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file if line.endswith("\n")]
-    return {l["step"]: l["m"]["train/loss"] for l in lines
-            if l["kind"] == "step" and "train/loss" in l["m"]}
-
-
-def rank_pids(parent):
-    found = []
-    for path in glob.glob(f"/proc/{parent}/task/*/children"):
-        with open(path, encoding="ascii") as file:
-            for child in map(int, file.read().split()):
-                with open(f"/proc/{child}/cmdline", "rb") as command:
-                    if command.read().split(b"\0")[0].endswith(b"dtrain-gpt"):
-                        found.append(child)
-                found += rank_pids(child)
-    return found
+def losses_of(run_dir):
+    return {line["step"]: loss for line, loss in series(records(run_dir), "train/loss")}
 
 
 def sent_by_call(entry):
@@ -107,13 +90,12 @@ def train(args, folder, name, comm):
     path = f"{run_dir}.json"
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file)
-    process = subprocess.Popen(
-        [f"{args.bin}/dtrain", "launch", "--nproc-per-node", str(RANKS), "--run-dir", run_dir, "--",
-         f"{args.bin}/dtrain-gpt", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(launch_command(args, run_dir, path, ranks=RANKS),
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               stdin=subprocess.DEVNULL)
     asked = False
     while process.poll() is None:
-        if not asked and max(steps_of(run_dir), default=0) > args.steps * 3 // 4:
+        if not asked and max(losses_of(run_dir), default=0) > args.steps * 3 // 4:
             for pid in rank_pids(process.pid):
                 os.kill(pid, signal.SIGUSR2)
             asked = True
@@ -121,7 +103,7 @@ def train(args, folder, name, comm):
     output = process.stdout.read()
     if process.returncode != 0:
         sys.exit(f"{name} ended with {process.returncode}:\n{output}")
-    losses = steps_of(run_dir)
+    losses = losses_of(run_dir)
     last = [losses[step] for step in sorted(losses)[-LAST_STEPS:]]
     return {"policy": name, "bytes_a_step": bytes_a_step(run_dir), "loss": statistics.mean(last)}
 
@@ -149,14 +131,7 @@ def main():
                   f"{row['loss_difference']:+14.4f}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if args.json:
-        cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo", encoding="ascii")
-                    if l.startswith("model name")), platform.processor())
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"bench": "compression", "cpu": cpu, "cores": os.cpu_count(),
-                       "load_average": os.getloadavg(), "command": "./dev bench compression",
-                       "steps": args.steps, "ranks": RANKS, "rows": rows}, file, indent=2)
-            file.write("\n")
+    write_results(args.json, "compression", steps=args.steps, ranks=RANKS, rows=rows)
 
 
 if __name__ == "__main__":

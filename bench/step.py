@@ -16,25 +16,11 @@ import tempfile
 import threading
 import time
 
+from jobs import (command_line, descendants, first_forward, is_rank, launch_command, records,
+                  series)
 from report import print_goals, write_results
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return [int(c) for c in file.read().split()]
-    except OSError:
-        return []
-
-
-def descendants(pid):
-    found = []
-    for child in children(pid):
-        found.append(child)
-        found += descendants(child)
-    return found
 
 
 def private_bytes(pid):
@@ -58,18 +44,17 @@ def private_bytes(pid):
 class MemoryWatch(threading.Thread):
     """Samples the ranks of a running job every 10 ms: (time, bytes of the biggest rank)."""
 
-    def __init__(self, process, is_rank):
+    def __init__(self, process, of_rank):
         super().__init__(daemon=True)
-        self.process, self.is_rank, self.samples = process, is_rank, []
+        self.process, self.of_rank, self.samples = process, of_rank, []
 
     def run(self):
         while self.process.poll() is None:
             sizes = []
             for pid in descendants(self.process.pid):
                 try:
-                    with open(f"/proc/{pid}/cmdline", "rb") as file:
-                        if self.is_rank(file.read().decode().split("\0")):
-                            sizes.append(private_bytes(pid))
+                    if self.of_rank(command_line(pid)):
+                        sizes.append(private_bytes(pid))
                 except OSError:
                     pass
             if sizes:
@@ -83,12 +68,12 @@ class MemoryWatch(threading.Thread):
         return max((s for t, s in self.samples if t >= begin), default=0)
 
 
-def run(command, is_rank, facts_of, env):
+def run(command, of_rank, facts_of, env):
     """One job; what it took."""
     with tempfile.TemporaryFile() as log:
         start = time.time()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        watch = MemoryWatch(process, is_rank)
+        watch = MemoryWatch(process, of_rank)
         watch.start()
         code = process.wait()
         watch.join()
@@ -105,31 +90,23 @@ def run(command, is_rank, facts_of, env):
     }
 
 
-def read_lines(path):
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
 def dtrain_round(args, folder):
     run_dir = os.path.join(folder, "run")
 
     def facts():
-        lines = read_lines(os.path.join(run_dir, "metrics", "rank-0.jsonl"))
-        first = next(l["ts"] for l in lines if l.get("name") == "first_forward")
-        steps = [l["m"]["perf/tokens_per_s"] for l in lines
-                 if l["kind"] == "step" and "perf/tokens_per_s" in l["m"]]
-        return first, steps, None
+        lines = records(run_dir)
+        steps = [value for _, value in series(lines, "perf/tokens_per_s")]
+        return first_forward(lines), steps, None
 
-    command = [f"{args.bin}/dtrain", "launch", "--nproc-per-node", "2", "--run-dir", run_dir, "--",
-               f"{args.bin}/dtrain-gpt", args.config, *sets(args)]
-    return run(command, lambda c: c[0].endswith("dtrain-gpt"), facts, os.environ)
+    return run(launch_command(args, run_dir, args.config, sets(args)), is_rank, facts, os.environ)
 
 
 def ddp_round(args, folder, profile):
     facts_path = os.path.join(folder, "facts.jsonl")
 
     def facts():
-        lines = read_lines(facts_path)
+        with open(facts_path, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
         first = next(l["ts"] for l in lines if l["kind"] == "first_forward")
         steps = [l["tokens_per_s"] for l in lines if l["kind"] == "step"]
         share = [l["gemm_attention_share"] for l in lines if l["kind"] == "profile"]
@@ -137,7 +114,8 @@ def ddp_round(args, folder, profile):
 
     twin = os.path.join(HERE, "twins", "gpt_ddp.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
-               twin, args.config, "--facts", facts_path, *sets(args)]
+               twin, args.config, "--facts", facts_path,
+               *[word for value in sets(args) for word in ("--set", value)]]
     if profile:
         command.append("--profile")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -145,9 +123,8 @@ def ddp_round(args, folder, profile):
 
 
 def sets(args):
-    values = [f"train_steps={args.steps}", "eval_interval=0", "checkpoint.interval=0",
-              "sample={\"bytes\":0}"]
-    return [word for value in values for word in ("--set", value)]
+    return [f"train_steps={args.steps}", "eval_interval=0", "checkpoint.interval=0",
+            "sample={\"bytes\":0}"]
 
 
 def median(rounds, key):

@@ -5,7 +5,6 @@ validation losses are read from its metrics. Then one of two ranks is killed wit
 times, and the time until `dtrain launch` has named it and ended is taken.
 """
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -14,38 +13,18 @@ import sys
 import tempfile
 import time
 
+from jobs import first_forward, launch_command, rank_pids, records, series
 from report import print_goals, write_results
 
 TRAINING_S = 180
-
-
-def records(run_dir):
-    try:
-        with open(f"{run_dir}/metrics/rank-0.jsonl", encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
-def first_forward(lines):
-    return next((line["ts"] for line in lines if line.get("name") == "first_forward"), None)
-
-
-def launch(args, run_dir, *sets):
-    command = [f"{args.bin}/dtrain", "launch", "--nproc-per-node", "2", "--run-dir", run_dir, "--",
-               f"{args.bin}/dtrain-gpt", args.config]
-    for value in sets:
-        command += ["--set", value]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def default_training(args, folder):
     """[(seconds since the first forward, step, validation loss)]"""
     run_dir = f"{folder}/train"
     with open(f"{folder}/train.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [f"{args.bin}/dtrain", "launch", "--nproc-per-node", "2", "--run-dir", run_dir, "--",
-             f"{args.bin}/dtrain-gpt", args.config], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(launch_command(args, run_dir, args.config), stdout=log,
+                                   stderr=subprocess.STDOUT)
         while process.poll() is None:
             begin = first_forward(records(run_dir))
             if begin is not None and time.time() > begin + TRAINING_S + 1:
@@ -57,24 +36,13 @@ def default_training(args, folder):
     if begin is None:
         with open(f"{folder}/train.log", encoding="utf-8") as log:
             sys.exit(f"bench: the training did not start:\n{log.read()[-3000:]}")
-    return [(line["ts"] - begin, line["step"], line["m"]["eval/loss"]) for line in lines
-            if "eval/loss" in line.get("m", {})]
-
-
-def rank_pids(launcher):
-    """Pids of the launcher's ranks."""
-    with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
-        children = [int(pid) for pid in file.read().split()]
-    pids = []
-    for pid in children:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if file.read().split(b"\0")[0].endswith(b"dtrain-gpt"):
-                pids.append(pid)
-    return pids
+    return [(line["ts"] - begin, line["step"], loss) for line, loss in series(lines, "eval/loss")]
 
 
 def seconds_from_kill_to_end(args, run_dir):
-    process = launch(args, run_dir, "eval_interval=0", "checkpoint.interval=0")
+    process = subprocess.Popen(
+        launch_command(args, run_dir, args.config, ["eval_interval=0", "checkpoint.interval=0"]),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not any(line["kind"] == "step" for line in records(run_dir)):
         if process.poll() is not None:
             sys.exit(f"bench: the job to be killed did not start:\n{process.stdout.read()}")

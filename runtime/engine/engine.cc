@@ -374,9 +374,7 @@ absl::StatusOr<StepReport> Engine::Update() {
       impl.job.AgreeToStop(verdict->stop_signal);
     }
     const StepReport finished = impl.Finish(*verdict);
-    if (!impl.reducer->order_adopted()) {
-      DT_RETURN_IF_ERROR(impl.reducer->AdoptReadinessOrder());
-    }
+    DT_RETURN_IF_ERROR(impl.reducer->AdoptReadinessOrder(impl.job.group()));
     if (impl.state.step == kGemmProbeStep) {
       impl.gemm_rate = MeasureGemmRate();
     }

@@ -101,4 +101,10 @@ void FlatParameters::MoveIn(const std::vector<NamedTensor>& trainable) {
   }
 }
 
+void FlatParameters::ClearGradients() {
+  for (const at::Tensor& parameter : parameters_) {
+    parameter.mutable_grad().reset();
+  }
+}
+
 }  // namespace dtrain

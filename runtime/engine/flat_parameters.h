@@ -42,6 +42,8 @@ class FlatParameters {
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   // The gradient of parameters()[i] as a view of gradients(); empty without those.
   const std::vector<at::Tensor>& gradient_views() const { return gradient_views_; }
+  // Makes the .grad of every parameter undefined.
+  void ClearGradients();
   // Frozen parameters and module buffers: not in the flat buffers, but part of the model.
   const std::vector<NamedTensor>& frozen() const { return frozen_; }
   const std::vector<NamedTensor>& module_buffers() const { return module_buffers_; }

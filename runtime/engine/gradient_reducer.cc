@@ -1,7 +1,7 @@
 #include "runtime/engine/gradient_reducer.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -36,7 +36,7 @@ comm::BucketShape ShapeOf(int index, const plan::Bucket& bucket, const plan::Par
 }  // namespace
 
 GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options)
-    : group_(group), flat_(flat), options_(options) {}
+    : group_(group), flat_(flat), options_(options), whole_(flat) {}
 
 GradientReducer::~GradientReducer() {
   hooks_.reset();
@@ -47,10 +47,6 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::G
                                                                          FlatParameters& flat,
                                                                          ReducerOptions options) {
   auto reducer = std::unique_ptr<GradientReducer>(new GradientReducer(group, flat, options));
-  const size_t count = flat.parameters().size();
-  reducer->filled_.assign(count, 0);
-  reducer->ready_.assign(count, 0);
-  reducer->readiness_order_.reserve(count);
   DT_ASSIGN_OR_RETURN(
       const auto plan,
       plan::BucketPlan::Create(flat.layout(), {.bucket_elements = options.bucket_elements}));
@@ -62,70 +58,45 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::G
 
 void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
   buckets_.clear();
-  bucket_of_.assign(flat_.parameters().size(), 0);
+  std::vector<plan::BucketSpan> spans(flat_.parameters().size());
   for (const int index : plan.launch_order()) {
     BucketState state;
     state.bucket = plan.buckets()[static_cast<size_t>(index)];
     state.reduction = comm::CreateBucketReduction(
         group_, ShapeOf(index, state.bucket, flat_.layout()), options_.compression);
-    for (int entry = state.bucket.first_entry; entry < state.bucket.last_entry; ++entry) {
-      bucket_of_[static_cast<size_t>(entry)] = static_cast<uint32_t>(buckets_.size());
-    }
+    const int place = static_cast<int>(buckets_.size());
+    std::fill(spans.begin() + state.bucket.first_entry, spans.begin() + state.bucket.last_entry,
+              plan::BucketSpan{place, place + 1});
     buckets_.push_back(std::move(state));
   }
+  std::vector<int> in_turn(buckets_.size());
+  std::iota(in_turn.begin(), in_turn.end(), 0);
+  queue_ = plan::LaunchQueue(std::move(spans), std::move(in_turn));
 }
 
 void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
   step_ = step;
   last_ = last;
-  if (!last) {
-    return;
-  }
-  next_launch_ = 0;
-  std::fill(ready_.begin(), ready_.end(), uint8_t{0});
-  for (BucketState& state : buckets_) {
-    state.pending = state.bucket.last_entry - state.bucket.first_entry;
-    state.launched = false;
-  }
-  if (!order_adopted_) {
-    readiness_order_.clear();
+  if (last) {
+    queue_.Arm();
   }
 }
 
 void GradientReducer::OnGradient(size_t index) {
-  if (filled_[index] == 0) {
-    at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
-    const at::Tensor& view = flat_.gradient_views()[index];
-    if (const absl::Status dense = CheckDense(flat_, index, gradient); !dense.ok()) {
-      status_ = dense;
-      return;
-    }
-    CopyGradient(gradient, view);
-    gradient = view;
-    filled_[index] = 1;
-  }
-  if (!last_ || ready_[index] != 0) {
+  if (const absl::Status taken = whole_.Take(index); !taken.ok()) {
+    status_ = taken;
     return;
   }
-  ready_[index] = 1;
-  if (!order_adopted_) {
-    readiness_order_.push_back(static_cast<int>(index));
-  }
-  if (--buckets_[bucket_of_[index]].pending == 0) {
-    LaunchReady();
+  if (last_) {
+    queue_.Ready(index, [this](int place) { Launch(place); });
   }
 }
 
-void GradientReducer::LaunchReady() {
-  while (next_launch_ < buckets_.size() && buckets_[next_launch_].pending == 0) {
-    Launch(buckets_[next_launch_++]);
-  }
-}
-
-void GradientReducer::Launch(BucketState& state) {
+void GradientReducer::Launch(int place) {
   if (!status_.ok()) {
     return;  // FinishBackward reports it; launching on would only hide it.
   }
+  BucketState& state = buckets_[static_cast<size_t>(place)];
   const plan::Bucket& bucket = state.bucket;
   float* const begin = flat_.gradients().mutable_data_ptr<float>() + bucket.begin;
   status_ =
@@ -137,16 +108,8 @@ absl::Status GradientReducer::FinishBackward() {
   if (!last_) {
     return status_;
   }
-  for (size_t i = 0; i < filled_.size(); ++i) {
-    if (filled_[i] == 0) {  // Unused in this step: the others may have used it.
-      const at::Tensor& view = flat_.gradient_views()[i];
-      std::memset(view.mutable_data_ptr(), 0, view.nbytes());
-    }
-  }
-  for (BucketState& state : buckets_) {
-    state.pending = 0;
-  }
-  LaunchReady();
+  whole_.ZeroUnused();
+  queue_.ReadyAll([this](int place) { Launch(place); });
   return status_;
 }
 
@@ -197,22 +160,16 @@ void GradientReducer::Drain() {
 
 void GradientReducer::Release() {
   Drain();
-  for (const at::Tensor& parameter : flat_.parameters()) {
-    parameter.mutable_grad().reset();
-  }
-  std::fill(filled_.begin(), filled_.end(), uint8_t{0});
+  whole_.Release();
   last_ = false;
   status_ = absl::OkStatus();
 }
 
-absl::Status GradientReducer::AdoptReadinessOrder() {
-  DT_ASSIGN_OR_RETURN(const std::vector<int> order,
-                      RankZeroOrder(group_, readiness_order_, flat_.parameters().size()));
+absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order) {
   DT_ASSIGN_OR_RETURN(const auto plan,
                       plan::BucketPlan::Create(
                           flat_.layout(), {.bucket_elements = options_.bucket_elements}, order));
   UsePlan(plan);
-  order_adopted_ = true;
   return absl::OkStatus();
 }
 

@@ -1,10 +1,8 @@
 // Gradient buckets of ZeRO stage 0: filled by backward, all-reduced by the comm thread meanwhile.
 //
-// A bucket is a contiguous range of the flat gradient buffer. A hook on each parameter copies its
-// first fresh gradient of a step into the bucket (12 bytes of traffic a parameter, against 20 for
-// adding into a zeroed view) and sets .grad to the view; later micro-batches accumulate in place.
-// During the last micro-batch a full bucket is launched as soon as those before it are, so that
-// every rank launches in the same order.
+// A bucket is a contiguous range of the flat gradient buffer, where gradients accumulate. During
+// the last micro-batch a full bucket is launched as soon as those before it are, so that every rank
+// launches in the same order.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +14,7 @@
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/engine/whole_gradients.h"
 #include "runtime/plan/bucket_plan.h"
 
 namespace dtrain {
@@ -42,9 +41,6 @@ class GradientReducer final : public GradientSync {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
   void Release() override;
-  // For bucket boundaries.
-  absl::Status AdoptReadinessOrder() override;
-  bool order_adopted() const override { return order_adopted_; }
   const absl::Status& status() const override { return status_; }
   size_t bucket_count() const { return buckets_.size(); }
 
@@ -52,32 +48,29 @@ class GradientReducer final : public GradientSync {
   struct BucketState {
     plan::Bucket bucket;
     std::unique_ptr<comm::BucketReduction> reduction;
-    int pending = 0;
     bool launched = false;
   };
 
   GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options);
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  // For bucket boundaries too.
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   void UsePlan(const plan::BucketPlan& plan);
   // Carries all launched reductions to their end, bucket by bucket in the same order on all ranks.
   absl::Status FinishReductions();
-  void LaunchReady();
   void Drain();
-  void Launch(BucketState& state);
+  void Launch(int place);
 
   comm::Group& group_;
   FlatParameters& flat_;
   const ReducerOptions options_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;
+  WholeGradients whole_;
   std::vector<BucketState> buckets_;  // In launch order.
-  std::vector<uint32_t> bucket_of_;   // By parameter.
-  std::vector<uint8_t> filled_;       // By parameter: the view holds this step's gradient.
-  std::vector<uint8_t> ready_;        // By parameter, last micro-batch.
-  std::vector<int> readiness_order_;
-  size_t next_launch_ = 0;
+  plan::LaunchQueue queue_{{}, {}};   // Of places in buckets_.
   int64_t step_ = 0;
   bool last_ = false;
-  bool order_adopted_ = false;
   absl::Status status_;
 };
 

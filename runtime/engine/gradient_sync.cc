@@ -1,7 +1,6 @@
 #include "runtime/engine/gradient_sync.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_format.h"
@@ -24,6 +23,20 @@ class Hook final : public torch::autograd::PostAccumulateGradHook {
   GradientSync* sync_;
   size_t index_;
 };
+
+// Collective: rank 0's `order` on every rank.
+absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
+                                               size_t entries) {
+  // Unused parameters are missing from the order; -1 marks the end, so that the size is fixed.
+  order.resize(entries, -1);
+  const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      group.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  order.erase(std::find(order.begin(), order.end(), -1), order.end());
+  return order;
+}
 
 }  // namespace
 
@@ -49,25 +62,15 @@ absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tens
       flat.layout().entries()[index].name));
 }
 
-void CopyGradient(const at::Tensor& gradient, const at::Tensor& view) {
-  if (gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
-    std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), view.nbytes());
-  } else {
-    view.copy_(gradient);
+absl::Status GradientSync::AdoptReadinessOrder(comm::Group& group) {
+  if (order_adopted_) {
+    return absl::OkStatus();
   }
-}
-
-absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
-                                               size_t entries) {
-  // Unused parameters are missing from the order; -1 marks the end, so that the size is fixed.
-  order.resize(entries, -1);
-  const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
-  DT_ASSIGN_OR_RETURN(
-      const comm::Work work,
-      group.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
-  DT_RETURN_IF_ERROR(work.Wait());
-  order.erase(std::find(order.begin(), order.end(), -1), order.end());
-  return order;
+  DT_ASSIGN_OR_RETURN(const std::vector<int> order,
+                      RankZeroOrder(group, queue().readiness(), queue().entries()));
+  DT_RETURN_IF_ERROR(UseReadinessOrder(order));
+  order_adopted_ = true;
+  return absl::OkStatus();
 }
 
 }  // namespace dtrain

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/launch_queue.h"
 
 namespace dtrain {
 
@@ -42,11 +43,18 @@ class GradientSync {
   virtual ReducedGradient reduced() const = 0;
   // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.
   virtual void Release() = 0;
-  // Collective; after the first step: takes rank 0's order of readiness.
-  virtual absl::Status AdoptReadinessOrder() = 0;
-  virtual bool order_adopted() const = 0;
   // First error inside a hook (a sparse gradient, a collective that could not start).
   virtual const absl::Status& status() const = 0;
+
+  // Collective, after a step: takes rank 0's order of readiness, once; later calls do nothing.
+  absl::Status AdoptReadinessOrder(comm::Group& group);
+
+ private:
+  virtual const plan::LaunchQueue& queue() const = 0;
+  // `order` of readiness (entries that are missing were unused), equal on all ranks.
+  virtual absl::Status UseReadinessOrder(const std::vector<int>& order) = 0;
+
+  bool order_adopted_ = false;
 };
 
 // The hooks on a module's parameters that call sync.OnGradient, until destroyed. REQUIRES: both
@@ -64,12 +72,5 @@ class GradientHooks {
 
 // Unimplemented names a parameter whose gradient is not dense.
 absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient);
-
-// gradient -> view, of equal shape.
-void CopyGradient(const at::Tensor& gradient, const at::Tensor& view);
-
-// Collective: rank 0's `order` (entries in the order in which they became ready) on every rank.
-absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
-                                               size_t entries);
 
 }  // namespace dtrain

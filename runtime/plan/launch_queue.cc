@@ -12,6 +12,7 @@ LaunchQueue::LaunchQueue(std::vector<BucketSpan> spans, std::vector<int> order)
       pending_(order_.size(), 0),
       launched_(order_.size(), 0),
       ready_(spans_.size(), 0) {
+  readiness_.reserve(spans_.size());
   for (const BucketSpan& span : spans_) {
     for (int bucket = span.first; bucket < span.last; ++bucket) {
       ++parts_[static_cast<size_t>(bucket)];
@@ -24,6 +25,7 @@ void LaunchQueue::Arm() {
   pending_ = parts_;
   std::fill(launched_.begin(), launched_.end(), uint8_t{0});
   std::fill(ready_.begin(), ready_.end(), uint8_t{0});
+  readiness_.clear();
   next_ = 0;
 }
 
@@ -32,6 +34,7 @@ void LaunchQueue::Ready(size_t entry, Launch launch) {
     return;
   }
   ready_[entry] = 1;
+  readiness_.push_back(static_cast<int>(entry));
   for (int bucket = spans_[entry].first; bucket < spans_[entry].last; ++bucket) {
     --pending_[static_cast<size_t>(bucket)];
   }

@@ -28,6 +28,9 @@ class LaunchQueue {
   bool is_ready(size_t entry) const { return ready_[entry] != 0; }
   // Whether a bucket of the entry was launched since Arm.
   bool is_launched(size_t entry) const;
+  // Entries in the order in which they became ready since Arm, without those of ReadyAll.
+  const std::vector<int>& readiness() const { return readiness_; }
+  size_t entries() const { return spans_.size(); }
 
   // Takes another order. REQUIRES: between backwards.
   void UseOrder(std::vector<int> order);
@@ -41,6 +44,7 @@ class LaunchQueue {
   std::vector<int> pending_;  // Of them not ready.
   std::vector<uint8_t> launched_;
   std::vector<uint8_t> ready_;
+  std::vector<int> readiness_;
   size_t next_ = 0;
 };
 

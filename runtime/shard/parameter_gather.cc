@@ -23,7 +23,7 @@ void ParameterGather::Start(int bucket) {
   float* const values = flat_.values().mutable_data_ptr<float>();
   auto work = group_.AllGather(Floats(values + own.begin, own.elements()),
                                Floats(values + range.begin, range.elements()),
-                               {.name = BucketName("values of bucket", flat_, shards_, bucket)});
+                               {.name = names_[static_cast<size_t>(bucket)]});
   if (!work.ok()) {
     status_ = work.status();
     return;

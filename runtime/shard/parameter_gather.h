@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/shard_plan.h"
+#include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
 
@@ -25,11 +27,15 @@ class ParameterGather {
 
  private:
   ParameterGather(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards)
-      : group_(group), flat_(flat), shards_(shards) {}
+      : group_(group),
+        flat_(flat),
+        shards_(shards),
+        names_(BucketNames("values of bucket", flat, shards)) {}
 
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
+  const std::vector<std::string> names_;  // By bucket.
   std::unique_ptr<comm::Registration> registration_;
   std::vector<comm::Work> works_;
   absl::Status status_;

@@ -25,6 +25,7 @@ PartitionedGradients::PartitionedGradients(comm::Group& group, FlatParameters& f
       flat_(flat),
       shards_(shards),
       wire_(wire),
+      names_(BucketNames("bucket", flat, shards)),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
       has_part_(shards.buckets().size(), 0),
@@ -52,10 +53,7 @@ absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Crea
   return sync;
 }
 
-void PartitionedGradients::BeginMicroBatch(int64_t /*step*/, bool /*last*/) {
-  queue_.Arm();
-  readiness_order_.clear();
-}
+void PartitionedGradients::BeginMicroBatch(int64_t /*step*/, bool /*last*/) { queue_.Arm(); }
 
 void PartitionedGradients::OnGradient(size_t index) {
   at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
@@ -73,10 +71,7 @@ void PartitionedGradients::OnGradient(size_t index) {
   const at::Tensor dense = gradient.to(at::kFloat).contiguous();
   Stage(index, dense.const_data_ptr<float>(), queue_.is_ready(index) ? Fill::kAdd : Fill::kCopy);
   gradient.reset();
-  if (!queue_.is_ready(index)) {
-    readiness_order_.push_back(static_cast<int>(index));
-    queue_.Ready(index, [this](int bucket) { Launch(bucket); });
-  }
+  queue_.Ready(index, [this](int bucket) { Launch(bucket); });
 }
 
 void PartitionedGradients::Stage(size_t index, const float* gradient, Fill fill) {
@@ -136,10 +131,10 @@ void PartitionedGradients::Launch(int bucket) {
   Slot& slot = SlotOf(bucket);
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
   const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
-  auto work = group_.ReduceScatter(
-      Floats(slot.data, range.elements()),
-      Floats(slot.data + (own.begin - range.begin), own.elements()), comm::ReduceOp::kSum,
-      {.name = BucketName("bucket", flat_, shards_, bucket), .wire = wire_});
+  auto work = group_.ReduceScatter(Floats(slot.data, range.elements()),
+                                   Floats(slot.data + (own.begin - range.begin), own.elements()),
+                                   comm::ReduceOp::kSum,
+                                   {.name = names_[static_cast<size_t>(bucket)], .wire = wire_});
   if (!work.ok()) {
     status_ = work.status();
     return;
@@ -199,18 +194,13 @@ void PartitionedGradients::Release() {
   }
   std::fill(slot_of_.begin(), slot_of_.end(), nullptr);
   std::fill(has_part_.begin(), has_part_.end(), uint8_t{0});
-  for (const at::Tensor& parameter : flat_.parameters()) {
-    parameter.mutable_grad().reset();
-  }
+  flat_.ClearGradients();
   status_ = absl::OkStatus();
 }
 
-absl::Status PartitionedGradients::AdoptReadinessOrder() {
-  DT_ASSIGN_OR_RETURN(const std::vector<int> ready,
-                      RankZeroOrder(group_, readiness_order_, flat_.parameters().size()));
-  DT_ASSIGN_OR_RETURN(std::vector<int> order, shards_.LaunchOrder(ready));
-  queue_.UseOrder(std::move(order));
-  order_adopted_ = true;
+absl::Status PartitionedGradients::UseReadinessOrder(const std::vector<int>& order) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
+  queue_.UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }
 

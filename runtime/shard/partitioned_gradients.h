@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -36,8 +37,6 @@ class PartitionedGradients final : public GradientSync {
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
   void Release() override;
-  absl::Status AdoptReadinessOrder() override;
-  bool order_adopted() const override { return order_adopted_; }
   const absl::Status& status() const override { return status_; }
 
  private:
@@ -51,6 +50,8 @@ class PartitionedGradients final : public GradientSync {
 
   PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                        comm::Wire wire, std::vector<int> order);
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   // Writes an entry's gradient (none with kZero) to the slots of its buckets.
   void Stage(size_t index, const float* gradient, Fill fill);
   Slot& SlotOf(int bucket);
@@ -63,6 +64,7 @@ class PartitionedGradients final : public GradientSync {
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const comm::Wire wire_;
+  const std::vector<std::string> names_;  // By bucket.
   std::shared_ptr<comm::SymmetricBuffer> memory_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;
@@ -72,8 +74,6 @@ class PartitionedGradients final : public GradientSync {
   std::deque<Slot*> under_way_;    // In launch order.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
   at::Tensor shard_;               // [shard elements] fp32.
-  std::vector<int> readiness_order_;
-  bool order_adopted_ = false;
   absl::Status status_;
 };
 

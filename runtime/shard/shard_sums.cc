@@ -1,7 +1,6 @@
 #include "runtime/shard/shard_sums.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "kernels/grad_norm.h"
@@ -13,15 +12,18 @@ comm::Buffer Floats(float* data, int64_t elements) {
   return {data, static_cast<size_t>(elements) * sizeof(float), DType::kFloat32, {}};
 }
 
-std::string BucketName(const char* what, const FlatParameters& flat, const plan::ShardPlan& shards,
-                       int bucket) {
-  const auto& spans = shards.spans();
-  const auto first = std::find_if(spans.begin(), spans.end(), [&](const plan::BucketSpan& span) {
-    return span.first <= bucket && bucket < span.last;
-  });
-  const size_t entry = static_cast<size_t>(first - spans.begin());
-  return absl::StrFormat("%s %d (%s)", what, bucket,
-                         first == spans.end() ? "padding" : flat.layout().entries()[entry].name);
+std::vector<std::string> BucketNames(const char* what, const FlatParameters& flat,
+                                     const plan::ShardPlan& shards) {
+  std::vector<std::string> first(shards.buckets().size(), "padding");
+  for (size_t entry = shards.spans().size(); entry-- > 0;) {
+    const plan::BucketSpan span = shards.spans()[entry];
+    std::fill(first.begin() + span.first, first.begin() + span.last,
+              flat.layout().entries()[entry].name);
+  }
+  for (size_t bucket = 0; bucket < first.size(); ++bucket) {
+    first[bucket] = absl::StrFormat("%s %d (%s)", what, bucket, first[bucket]);
+  }
+  return first;
 }
 
 double SquareSum(const float* data, int64_t offset, int64_t elements) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/buffer.h"
 #include "runtime/engine/flat_parameters.h"
@@ -13,10 +14,10 @@ namespace dtrain {
 // [elements] fp32 for a collective.
 comm::Buffer Floats(float* data, int64_t elements);
 
-// A bucket's name in reports and timelines: "`what` 3 (layers.1.mlp.up.weight)", the first
+// By bucket, its name in reports and timelines: "`what` 3 (layers.1.mlp.up.weight)", the first
 // parameter in it.
-std::string BucketName(const char* what, const FlatParameters& flat, const plan::ShardPlan& shards,
-                       int bucket);
+std::vector<std::string> BucketNames(const char* what, const FlatParameters& flat,
+                                     const plan::ShardPlan& shards);
 
 // Sum of squares of data [elements], in fp64; `offset` is its place in the layout, which decides
 // the order of the sum (kernels/grad_norm.h).

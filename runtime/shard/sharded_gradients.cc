@@ -1,7 +1,5 @@
 #include "runtime/shard/sharded_gradients.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/status.h"
@@ -16,8 +14,10 @@ ShardedGradients::ShardedGradients(comm::Group& group, FlatParameters& flat,
       flat_(flat),
       shards_(shards),
       wire_(wire),
-      queue_(shards.spans(), std::move(order)),
-      filled_(flat.parameters().size(), 0) {}
+      names_(BucketNames("bucket", flat, shards)),
+      own_(shards.owned(group.rank())),
+      whole_(flat),
+      queue_(shards.spans(), std::move(order)) {}
 
 ShardedGradients::~ShardedGradients() {
   hooks_.reset();
@@ -38,24 +38,15 @@ void ShardedGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
   last_ = last;
   if (last) {
     queue_.Arm();
-    readiness_order_.clear();
   }
 }
 
 void ShardedGradients::OnGradient(size_t index) {
-  if (filled_[index] == 0) {
-    at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
-    if (const absl::Status dense = CheckDense(flat_, index, gradient); !dense.ok()) {
-      status_ = dense;
-      return;
-    }
-    const at::Tensor& view = flat_.gradient_views()[index];
-    CopyGradient(gradient, view);
-    gradient = view;
-    filled_[index] = 1;
+  if (const absl::Status taken = whole_.Take(index); !taken.ok()) {
+    status_ = taken;
+    return;
   }
-  if (last_ && !queue_.is_ready(index)) {
-    readiness_order_.push_back(static_cast<int>(index));
+  if (last_) {
     queue_.Ready(index, [this](int bucket) { Launch(bucket); });
   }
 }
@@ -67,9 +58,9 @@ void ShardedGradients::Launch(int bucket) {
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
   const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
   float* const data = flat_.gradients().mutable_data_ptr<float>();
-  auto work = group_.ReduceScatter(
-      Floats(data + range.begin, range.elements()), Floats(data + own.begin, own.elements()),
-      comm::ReduceOp::kSum, {.name = BucketName("bucket", flat_, shards_, bucket), .wire = wire_});
+  auto work = group_.ReduceScatter(Floats(data + range.begin, range.elements()),
+                                   Floats(data + own.begin, own.elements()), comm::ReduceOp::kSum,
+                                   {.name = names_[static_cast<size_t>(bucket)], .wire = wire_});
   if (!work.ok()) {
     status_ = work.status();
     return;
@@ -81,12 +72,7 @@ absl::Status ShardedGradients::FinishBackward() {
   if (!last_) {
     return status_;
   }
-  for (size_t i = 0; i < filled_.size(); ++i) {
-    if (filled_[i] == 0) {  // Unused in this step: the others may have used it.
-      const at::Tensor& view = flat_.gradient_views()[i];
-      std::memset(view.mutable_data_ptr(), 0, view.nbytes());
-    }
-  }
+  whole_.ZeroUnused();
   queue_.ReadyAll([this](int bucket) { Launch(bucket); });
   return status_;
 }
@@ -105,7 +91,7 @@ absl::StatusOr<GradientSquares> ShardedGradients::Wait() {
   DT_RETURN_IF_ERROR(Drain());
   const float* const data = flat_.gradients().const_data_ptr<float>();
   double sum = 0;
-  for (const plan::OwnedRange& owned : shards_.owned(group_.rank())) {
+  for (const plan::OwnedRange& owned : own_) {
     sum += SquareSum(data + owned.flat.begin, owned.flat.begin, owned.flat.elements());
   }
   return GradientSquares{.sum = sum, .of_shard = true};
@@ -113,20 +99,14 @@ absl::StatusOr<GradientSquares> ShardedGradients::Wait() {
 
 void ShardedGradients::Release() {
   Drain().IgnoreError();
-  for (const at::Tensor& parameter : flat_.parameters()) {
-    parameter.mutable_grad().reset();
-  }
-  std::fill(filled_.begin(), filled_.end(), uint8_t{0});
+  whole_.Release();
   last_ = false;
   status_ = absl::OkStatus();
 }
 
-absl::Status ShardedGradients::AdoptReadinessOrder() {
-  DT_ASSIGN_OR_RETURN(const std::vector<int> ready,
-                      RankZeroOrder(group_, readiness_order_, flat_.parameters().size()));
-  DT_ASSIGN_OR_RETURN(std::vector<int> order, shards_.LaunchOrder(ready));
-  queue_.UseOrder(std::move(order));
-  order_adopted_ = true;
+absl::Status ShardedGradients::UseReadinessOrder(const std::vector<int>& order) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
+  queue_.UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }
 

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/engine/whole_gradients.h"
 #include "runtime/plan/launch_queue.h"
 #include "runtime/plan/shard_plan.h"
 
@@ -31,13 +33,13 @@ class ShardedGradients final : public GradientSync {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
   void Release() override;
-  absl::Status AdoptReadinessOrder() override;
-  bool order_adopted() const override { return order_adopted_; }
   const absl::Status& status() const override { return status_; }
 
  private:
   ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                    comm::Wire wire, std::vector<int> order);
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   void Launch(int bucket);
   absl::Status Drain();
 
@@ -45,14 +47,14 @@ class ShardedGradients final : public GradientSync {
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const comm::Wire wire_;
+  const std::vector<std::string> names_;     // By bucket.
+  const std::vector<plan::OwnedRange> own_;  // This rank's parts, without padding.
+  WholeGradients whole_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;
   plan::LaunchQueue queue_;
   std::vector<comm::Work> works_;  // Under way.
-  std::vector<uint8_t> filled_;    // By parameter: the view holds this step's gradient.
-  std::vector<int> readiness_order_;
   bool last_ = false;
-  bool order_adopted_ = false;
   absl::Status status_;
 };
 

@@ -51,6 +51,18 @@ TEST_F(LaunchQueueTest, WhatIsMissingCanBeDeclaredReadyAndTheNextBackwardBeginsA
   EXPECT_THAT(Ready(queue, 1), ElementsAre(0));
 }
 
+TEST_F(LaunchQueueTest, RecordsTheOrderOfReadinessUntilTheNextBackward) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  for (const size_t entry : {2, 0, 2}) {
+    Ready(queue, entry);
+  }
+  queue.ReadyAll([](int /*bucket*/) {});
+  EXPECT_THAT(queue.readiness(), ElementsAre(2, 0)) << "what was declared ready did not become so";
+  EXPECT_EQ(queue.entries(), 4U);
+  queue.Arm();
+  EXPECT_THAT(queue.readiness(), IsEmpty());
+}
+
 TEST_F(LaunchQueueTest, FollowsAnotherOrder) {
   LaunchQueue queue(spans_, {0, 1, 2, 3});
   queue.UseOrder({3, 2, 1, 0});

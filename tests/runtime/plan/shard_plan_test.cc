@@ -6,19 +6,12 @@
 #include "base/prng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runtime/plan/layout_of.h"
 
 namespace dtrain::plan {
 namespace {
 
 using ::testing::ElementsAre;
-
-ParamLayout LayoutOf(const std::vector<int64_t>& sizes_in_layout_order) {
-  std::vector<ParamSpec> parameters;
-  for (size_t i = sizes_in_layout_order.size(); i-- > 0;) {
-    parameters.push_back({absl::StrCat("p", i), {sizes_in_layout_order[i]}, DType::kFloat32});
-  }
-  return *ParamLayout::Create(parameters);
-}
 
 // Everything that must hold for any input.
 void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const ShardOptions& shards) {

@@ -120,7 +120,7 @@ absl::Status FakeQueuePair::Post(const RdmaWrite& write) {
   }
   unacknowledged_.push_back(write.id);
   if (broken_) {
-    CompleteOldest(kWcFlushed);
+    CompleteOldest(unacknowledged_, {.status = kWcFlushed});
     return absl::OkStatus();
   }
   const int index = device_->writes++;
@@ -258,7 +258,7 @@ void FakeQueuePair::TakeHeader() {
       BreakWith(kWcFlushed);
     }
   } else if (incoming_.kind == Kind::kAcknowledge) {
-    CompleteOldest(kWcSuccess);
+    CompleteOldest(unacknowledged_, {.status = kWcSuccess});
   } else {
     BreakWith(incoming_.status);
   }
@@ -272,13 +272,10 @@ void FakeQueuePair::TakeWrite() {
       return;
     }
     Completion completion;
-    completion.id = receives_.front();
-    completion.queue_pair = number_;
     completion.receive = true;
     completion.bytes = incoming_.bytes;
     completion.immediate = incoming_.immediate;
-    receives_.pop_front();
-    device_->Complete(completion);
+    CompleteOldest(receives_, completion);
   }
   Answer(kWcSuccess);
 }
@@ -291,13 +288,11 @@ void FakeQueuePair::Answer(int status) {
   PumpOut();
 }
 
-void FakeQueuePair::CompleteOldest(int status) {
-  DT_CHECK(!unacknowledged_.empty());
-  Completion completion;
-  completion.id = unacknowledged_.front();
+void FakeQueuePair::CompleteOldest(std::deque<uint64_t>& requests, Completion completion) {
+  DT_CHECK(!requests.empty());
+  completion.id = requests.front();
   completion.queue_pair = number_;
-  completion.status = status;
-  unacknowledged_.pop_front();
+  requests.pop_front();
   device_->Complete(completion);
 }
 
@@ -313,15 +308,10 @@ void FakeQueuePair::BreakWith(int status, bool tell) {
   }
   outgoing_.clear();
   for (int each = status; !unacknowledged_.empty(); each = kWcFlushed) {
-    CompleteOldest(each);
+    CompleteOldest(unacknowledged_, {.status = each});
   }
   while (!receives_.empty()) {
-    Completion completion;
-    completion.id = receives_.front();
-    completion.queue_pair = number_;
-    completion.status = kWcFlushed;
-    receives_.pop_front();
-    device_->Complete(completion);
+    CompleteOldest(receives_, {.status = kWcFlushed});
   }
 }
 

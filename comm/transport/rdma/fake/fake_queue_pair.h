@@ -83,8 +83,9 @@ class FakeQueuePair final : public QueuePair {
   void TakeHeader();
   void TakeWrite();
   void Answer(int status);
-  // Completes the oldest request with `status`, and flushes the others when it is an error.
-  void CompleteOldest(int status);
+  // Reports the oldest of `requests` as completed; fills in whose completion it is. REQUIRES: not
+  // empty.
+  void CompleteOldest(std::deque<uint64_t>& requests, Completion completion);
   // After it the peer learns by itself that nothing comes any more, or, when `tell`, at once.
   void BreakWith(int status, bool tell = true);
 
