@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/prng.h"
 #include "base/status.h"
 #include "base/version.h"
@@ -23,6 +24,8 @@
 #include "launcher/supervisor.h"
 #include "launcher/temp_dir.h"
 #include "launcher/token.h"
+#include "launcher/topology/bind_ranks.h"
+#include "launcher/topology/topology.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -57,6 +60,7 @@ class Launch {
  private:
   absl::Status PrepareRunDirectory();
   absl::StatusOr<AttemptResult> RunAttempt(int attempt);
+  RankPlan Bindings() const;
   void ShowOutputs(Attempt& attempt);
   void Announce(const Attempt& attempt) const;
   std::optional<int> AfterFailure(const AttemptResult& result, int attempt);
@@ -94,8 +98,7 @@ absl::Status Launch::PrepareRunDirectory() {
 
 absl::Status Launch::Prepare() {
   DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
-  DT_ASSIGN_OR_RETURN(local_ranks_, RanksOnNode(options_.ranks_per_node,
-                                                static_cast<int>(UsableCpus().size()), GpuCount()));
+  DT_ASSIGN_OR_RETURN(local_ranks_, RanksOnNode(options_.ranks_per_node, CpuCount(), GpuCount()));
   if (options_.token_file.empty()) {
     DT_ASSIGN_OR_RETURN(key_, comm::JobKey::Generate());
   } else {
@@ -167,6 +170,24 @@ void Launch::Announce(const Attempt& attempt) const {
                              {"program", attempt.program}});
 }
 
+// By this node's topology; empty when ranks are not to be bound, or, with a warning, when it cannot
+// be read: unbound is slower, not wrong.
+RankPlan Launch::Bindings() const {
+  if (!options_.bind_cores) {
+    return {};
+  }
+  TopologyOptions options;
+  // A choice of GPUs that was made for us need not follow NVML's numbers.
+  options.read_gpus = GpuCount() > 0 && environment_.count("CUDA_VISIBLE_DEVICES") == 0;
+  const auto topology = ReadTopology(options);
+  const auto plan = topology.ok() ? BindRanks(*topology, local_ranks_) : topology.status();
+  if (!plan.ok()) {
+    DT_LOG(Warning) << "ranks are not bound to cores: " << plan.status().message();
+    return {};
+  }
+  return *plan;
+}
+
 absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   const auto cancelled = [this] {
     for (const int signal : signals_->Take()) {
@@ -190,7 +211,9 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   attempt.shape.agent_socket = socket_->path();
   attempt.shape.role = options_.role;
   attempt.shape.token_fd = kTokenFdInRank;
-  attempt.slots = PlanRanks(attempt.shape, options_.bind_cores ? UsableCpus() : std::vector<int>());
+  const RankPlan bindings = Bindings();
+  attempt.shape.gpu_order = GpuOrder(bindings);
+  attempt.slots = PlanRanks(attempt.shape, bindings);
   attempt.log_dir = absl::StrFormat("%s/attempt-%d", log_dir_, number);
   attempt.host = HostName();
   attempt.token_fd = token_.get();

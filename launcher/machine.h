@@ -1,14 +1,13 @@
-// What `dtrain launch` must know of this node before it starts ranks, in microseconds and without
-// libraries. `dtrain topo` has the full picture.
+// What `dtrain launch` must know of this node to check its options, in microseconds and without
+// libraries. launcher/topology/ has the full picture.
 #pragma once
 
 #include <string>
-#include <vector>
 
 namespace dtrain::launcher {
 
-// Logical CPUs that this process may use, siblings of a core side by side, cores in NUMA order.
-std::vector<int> UsableCpus();
+// Logical CPUs that this process may use.
+int CpuCount();
 // NVIDIA GPUs that the driver shows as /dev/nvidiaN.
 int GpuCount();
 std::string HostName();

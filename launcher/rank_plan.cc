@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace dtrain::launcher {
 
@@ -15,27 +16,30 @@ int JobShape::first_rank() const {
   return std::accumulate(ranks_of_node.begin(), ranks_of_node.begin() + node_rank, 0);
 }
 
-std::vector<std::vector<int>> SplitCpus(const std::vector<int>& cpus, int ranks) {
-  const auto blocks = static_cast<size_t>(ranks);
-  std::vector<std::vector<int>> split(blocks);
-  if (cpus.size() < blocks) {
-    return split;
-  }
-  for (size_t i = 0; i < blocks; ++i) {
-    const auto first = cpus.begin() + static_cast<ptrdiff_t>(i * cpus.size() / blocks);
-    const auto last = cpus.begin() + static_cast<ptrdiff_t>((i + 1) * cpus.size() / blocks);
-    split[i].assign(first, last);
-  }
-  return split;
-}
-
-std::vector<RankSlot> PlanRanks(const JobShape& shape, const std::vector<int>& cpus) {
-  const std::vector<std::vector<int>> blocks = SplitCpus(cpus, shape.local_world_size());
+std::vector<RankSlot> PlanRanks(const JobShape& shape, const RankPlan& bindings) {
   std::vector<RankSlot> slots;
   for (int local = 0; local < shape.local_world_size(); ++local) {
-    slots.push_back({shape.first_rank() + local, local, blocks[static_cast<size_t>(local)]});
+    RankSlot& slot = slots.emplace_back();
+    slot.rank = shape.first_rank() + local;
+    slot.local_rank = local;
+    if (!bindings.ranks.empty() && !bindings.cores_shared) {
+      const RankBinding& binding = bindings.ranks.at(static_cast<size_t>(local));
+      slot.cpus = binding.cpus;
+      slot.cores = binding.cores;
+    }
   }
   return slots;
+}
+
+std::vector<int> GpuOrder(const RankPlan& bindings) {
+  std::vector<int> order;
+  for (const RankBinding& rank : bindings.ranks) {
+    order.push_back(rank.gpu);
+  }
+  std::vector<int> own(order.size());
+  std::iota(own.begin(), own.end(), 0);
+  const bool told = !order.empty() && order.front() >= 0 && !bindings.gpus_shared && order != own;
+  return told ? order : std::vector<int>();
 }
 
 Environment RankEnvironment(Environment base, const JobShape& shape, const RankSlot& slot) {
@@ -59,7 +63,11 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   // Nobody serves a torch store on MASTER_PORT: rank 0 of a torch program opens it itself.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   if (base.count("OMP_NUM_THREADS") == 0) {
-    set("OMP_NUM_THREADS", std::max<size_t>(1, slot.cpus.size()));
+    set("OMP_NUM_THREADS", std::max(1, slot.cores));
+  }
+  if (!shape.gpu_order.empty() && base.count("CUDA_VISIBLE_DEVICES") == 0) {
+    set("CUDA_VISIBLE_DEVICES", absl::StrJoin(shape.gpu_order, ","));
+    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");  // NVML's, by which the plan counts.
   }
   set(env::kRunId, shape.run_id);
   set(env::kRunDir, shape.run_dir);

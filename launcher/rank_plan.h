@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/job_env.h"
+#include "launcher/topology/bind_ranks.h"
 
 namespace dtrain::launcher {
 
@@ -14,6 +15,7 @@ struct RankSlot {
   int rank = 0;
   int local_rank = 0;
   std::vector<int> cpus;  // Logical CPUs that it is bound to; empty: not bound.
+  int cores = 0;          // To which those belong.
 };
 
 // What all ranks of one attempt on one node share.
@@ -31,22 +33,25 @@ struct JobShape {
   std::string master_address;  // For programs that make their own meeting point (torch).
   int master_port = 0;
   std::string role = "default";
-  int token_fd = -1;  // Number of the descriptor inside the rank.
+  int token_fd = -1;           // Number of the descriptor inside the rank.
+  std::vector<int> gpu_order;  // By local rank, where it is not the driver's own order.
 
   int world_size() const;
   int first_rank() const;  // Of this node.
   int local_world_size() const { return ranks_of_node.at(static_cast<size_t>(node_rank)); }
 };
 
-// Splits `cpus` (in topology order) into one contiguous block a rank, sizes differing by at most
-// one. Empty blocks for all when there are fewer CPUs than ranks: sharing is left to the kernel.
-std::vector<std::vector<int>> SplitCpus(const std::vector<int>& cpus, int ranks);
+// The slots of shape.node_rank, bound as `bindings` says; empty: not bound. Nor are ranks that
+// outnumber the cores: sharing those is left to the kernel.
+std::vector<RankSlot> PlanRanks(const JobShape& shape, const RankPlan& bindings);
 
-// The slots of shape.node_rank; `cpus` empty: no binding.
-std::vector<RankSlot> PlanRanks(const JobShape& shape, const std::vector<int>& cpus);
+// The GPUs of local ranks 0, 1, ... as JobShape takes them: none without GPUs, with several ranks
+// on one, or where rank i has GPU i anyway.
+std::vector<int> GpuOrder(const RankPlan& bindings);
 
 // `base` (the launcher's own environment) with the rank's variables of base/job_env.h and
-// torchrun's set. OMP_NUM_THREADS is set to the rank's cores only where `base` has none.
+// torchrun's set. Only where `base` has none: OMP_NUM_THREADS, the rank's cores, and
+// CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER, so that the device LOCAL_RANK is the planned one.
 Environment RankEnvironment(Environment base, const JobShape& shape, const RankSlot& slot);
 
 // "KEY=value" lines, for exec.

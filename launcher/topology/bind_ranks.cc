@@ -67,6 +67,7 @@ void ShareCores(const std::vector<const Core*>& cores, const std::vector<RankBin
     const size_t first = (i * each) % cores.size();
     for (size_t c = first; c < first + each && c < cores.size(); ++c) {
       ranks[i]->cpus.insert(ranks[i]->cpus.end(), cores[c]->cpus.begin(), cores[c]->cpus.end());
+      ++ranks[i]->cores;
     }
     ranks[i]->numa = cores[first]->numa;
   }

@@ -12,6 +12,7 @@ namespace dtrain::launcher {
 struct RankBinding {
   int local_rank = 0;
   std::vector<int> cpus;  // Logical CPUs; disjoint between ranks unless cores_shared.
+  int cores = 0;          // To which those belong.
   int numa = -1;          // Of the first core.
   int gpu = -1;           // Index in NVML's order; -1: none.
   std::string nic;        // RDMA device; "": none is active.

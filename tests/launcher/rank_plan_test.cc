@@ -1,7 +1,5 @@
 #include "launcher/rank_plan.h"
 
-#include <set>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/nearest.h"
@@ -13,28 +11,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-TEST(SplitCpus, GivesDisjointBlocksThatCoverAll) {
-  for (int cpus = 1; cpus <= 9; ++cpus) {
-    for (int ranks = 1; ranks <= cpus; ++ranks) {
-      std::vector<int> all(static_cast<size_t>(cpus));
-      for (int i = 0; i < cpus; ++i) {
-        all[static_cast<size_t>(i)] = 10 + i;
-      }
-      std::set<int> seen;
-      for (const std::vector<int>& block : SplitCpus(all, ranks)) {
-        EXPECT_GE(static_cast<int>(block.size()), cpus / ranks);
-        EXPECT_LE(static_cast<int>(block.size()), cpus / ranks + 1);
-        seen.insert(block.begin(), block.end());
-      }
-      EXPECT_EQ(seen.size(), all.size()) << cpus << " CPUs, " << ranks << " ranks";
-    }
-  }
-}
-
-TEST(SplitCpus, BindsNobodyWhenRanksOutnumberCpus) {
-  EXPECT_THAT(SplitCpus({0, 1}, 3), ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
-}
 
 JobShape TwoNodes() {
   JobShape shape;
@@ -53,20 +29,66 @@ JobShape TwoNodes() {
   return shape;
 }
 
+// Local rank i on core i with two hyperthreads, and on the GPU given.
+RankPlan Bound(const std::vector<int>& gpus) {
+  RankPlan plan;
+  for (const int gpu : gpus) {
+    RankBinding& rank = plan.ranks.emplace_back();
+    rank.local_rank = static_cast<int>(plan.ranks.size()) - 1;
+    rank.cpus = {2 * rank.local_rank, 2 * rank.local_rank + 1};
+    rank.cores = 1;
+    rank.gpu = gpu;
+  }
+  return plan;
+}
+
 TEST(PlanRanks, NumbersRanksNodeByNode) {
-  const std::vector<RankSlot> slots = PlanRanks(TwoNodes(), {0, 1, 2});
+  const std::vector<RankSlot> slots = PlanRanks(TwoNodes(), Bound({-1, -1, -1}));
   ASSERT_EQ(slots.size(), 3U);
   EXPECT_EQ(slots[0].rank, 2);
   EXPECT_EQ(slots[2].rank, 4);
   EXPECT_EQ(slots[2].local_rank, 2);
-  EXPECT_THAT(slots[1].cpus, ElementsAre(1));
+  EXPECT_THAT(slots[1].cpus, ElementsAre(2, 3));
+}
+
+TEST(PlanRanks, BindsNobodyWithoutAPlanOrWhenRanksOutnumberCores) {
+  RankPlan shared = Bound({-1, -1, -1});
+  shared.cores_shared = true;
+  for (const RankPlan& plan : {RankPlan(), shared}) {
+    for (const RankSlot& slot : PlanRanks(TwoNodes(), plan)) {
+      EXPECT_THAT(slot.cpus, IsEmpty());
+      EXPECT_EQ(RankEnvironment({}, TwoNodes(), slot).at("OMP_NUM_THREADS"), "1");
+    }
+  }
+}
+
+TEST(GpuOrder, IsToldOnlyWhereItIsNotTheDrivers) {
+  EXPECT_THAT(GpuOrder(Bound({2, 0, 1})), ElementsAre(2, 0, 1));
+  EXPECT_THAT(GpuOrder(Bound({0, 1, 2})), IsEmpty());
+  EXPECT_THAT(GpuOrder(Bound({-1, -1})), IsEmpty());
+  EXPECT_THAT(GpuOrder({}), IsEmpty());
+  RankPlan shared = Bound({1, 1});
+  shared.gpus_shared = true;
+  EXPECT_THAT(GpuOrder(shared), IsEmpty());
+}
+
+TEST(RankEnvironment, ShowsTheGpusInThePlansOrderUnlessTheUserChose) {
+  JobShape shape = TwoNodes();
+  shape.gpu_order = {2, 0, 1};
+  const RankSlot slot = PlanRanks(shape, Bound(shape.gpu_order))[1];
+  const Environment environment = RankEnvironment({}, shape, slot);
+  EXPECT_EQ(environment.at("CUDA_VISIBLE_DEVICES"), "2,0,1");
+  EXPECT_EQ(environment.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
+  const Environment chosen = RankEnvironment({{"CUDA_VISIBLE_DEVICES", "1"}}, shape, slot);
+  EXPECT_EQ(chosen.at("CUDA_VISIBLE_DEVICES"), "1");
+  EXPECT_EQ(chosen.count("CUDA_DEVICE_ORDER"), 0U);
 }
 
 TEST(RankEnvironment, IsReadBackByTheRanksResolver) {
   const JobShape shape = TwoNodes();
   const Environment environment =
       RankEnvironment({{"PATH", "/bin"}, {"SLURM_PROCID", "7"}, {env::kTokenFile, "/secret"}},
-                      shape, PlanRanks(shape, {0, 1, 2, 3, 4, 5})[2]);
+                      shape, PlanRanks(shape, Bound({-1, -1, -1}))[2]);
   const absl::StatusOr<JobEnv> job = ResolveJobEnv(environment);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->source, LaunchSource::kDtrain);
@@ -84,13 +106,13 @@ TEST(RankEnvironment, IsReadBackByTheRanksResolver) {
   EXPECT_EQ(job->token_file, "");
   EXPECT_EQ(job->run_dir, "/runs/a");
   EXPECT_EQ(job->node_id, "run/1");
-  EXPECT_EQ(environment.at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(environment.at("OMP_NUM_THREADS"), "1") << "a thread a core, not a hyperthread";
   EXPECT_EQ(environment.at("PATH"), "/bin");
 }
 
 TEST(RankEnvironment, KeepsTheUsersThreadCount) {
   const JobShape shape = TwoNodes();
-  const RankSlot slot = PlanRanks(shape, {0, 1, 2, 3, 4, 5})[0];
+  const RankSlot slot = PlanRanks(shape, Bound({-1, -1, -1}))[0];
   EXPECT_EQ(RankEnvironment({{"OMP_NUM_THREADS", "7"}}, shape, slot).at("OMP_NUM_THREADS"), "7");
 }
 
