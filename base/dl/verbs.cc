@@ -66,6 +66,7 @@ absl::StatusOr<std::vector<std::string>> Verbs::DeviceNames() const {
                : absl::UnavailableError(ErrnoStatus(errno, "ibv_get_device_list").message());
   }
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     names.emplace_back(functions_.get_device_name(list[i]));
   }
