@@ -49,6 +49,6 @@ void AddCrashHook(void (*hook)());
 #define DT_CHECK_GT(a, b) DT_CHECK_OP_(a, b, >)
 #define DT_CHECK_OK(expr)                                           \
   do {                                                              \
-    const ::absl::Status dt_check_status_ = (expr);                 \
+    const ::absl::Status& dt_check_status_ = (expr);                \
     DT_CHECK(dt_check_status_.ok()) << dt_check_status_.ToString(); \
   } while (false)
