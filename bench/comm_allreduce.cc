@@ -72,7 +72,8 @@ absl::StatusOr<Line> Measure(comm::Group& group, size_t bytes, const std::string
 }
 
 absl::Status CheckSum(const float* values, size_t count, int ranks) {
-  const auto want = static_cast<float>(ranks * (ranks + 1) / 2);
+  const int sum = ranks * (ranks + 1) / 2;
+  const auto want = static_cast<float>(sum);
   for (size_t i = 0; i < count; ++i) {
     if (values[i] != want) {
       return absl::InternalError(absl::StrFormat("element %d is %g, want %g", i, values[i], want));

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,7 +69,8 @@ class TlsSession {
 
  private:
   friend class TlsContext;
-  TlsSession(std::shared_ptr<void> keep_context, ssl_st* ssl) : context_(keep_context), ssl_(ssl) {}
+  TlsSession(std::shared_ptr<void> keep_context, ssl_st* ssl)
+      : context_(std::move(keep_context)), ssl_(ssl) {}
   std::shared_ptr<void> context_;  // The PSK must outlive the session.
   ssl_st* ssl_ = nullptr;
 };
