@@ -210,6 +210,7 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
   int number = plan.first_shard[static_cast<size_t>(exchange_.rank())];
   for (const std::vector<size_t>& shard : shards_) {
     std::vector<TensorSpec> specs;
+    specs.reserve(shard.size());
     for (const size_t index : shard) {
       specs.push_back(model_[index]);
     }
