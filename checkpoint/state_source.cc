@@ -5,6 +5,7 @@ namespace {
 
 std::vector<TensorSpec> Specs(const std::vector<NamedTensor>& tensors) {
   std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
     specs.push_back(tensor.spec);
   }
