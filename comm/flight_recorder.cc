@@ -112,7 +112,7 @@ Json Empty() {
 }  // namespace
 
 std::shared_ptr<FlightRecorder> FlightRecorder::Create(FlightGroup group, Clock& clock) {
-  const std::shared_ptr<FlightRecorder> recorder(new FlightRecorder(std::move(group), clock));
+  std::shared_ptr<FlightRecorder> recorder(new FlightRecorder(std::move(group), clock));
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
   auto& all = registry.recorders;

@@ -12,12 +12,21 @@ namespace dtrain::comm {
 namespace {
 
 template <typename T>
+bool IsNan(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::isnan(value);
+  } else {
+    return false;
+  }
+}
+
+template <typename T>
 T Combine(T a, T b, ReduceOp op) {
   switch (op) {
     case ReduceOp::kMax:
-      return a > b || a != a ? a : b;
+      return a > b || IsNan(a) ? a : b;
     case ReduceOp::kMin:
-      return a < b || a != a ? a : b;
+      return a < b || IsNan(a) ? a : b;
     default:
       if constexpr (std::is_integral_v<T>) {  // Wraps on overflow, as the hardware does.
         return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) +

@@ -102,7 +102,8 @@ void Schedule::Fill(size_t index, Step& step) const {
 
 // Step c moves the contributions to chunk c and the results of chunk c - 1.
 void Schedule::FillDirectAllReduce(size_t chunk, Step& step) const {
-  const auto [rank, size] = std::pair(options_.rank, options_.size);
+  const int rank = options_.rank;
+  const int size = options_.size;
   const Slice now = ChunkOf(options_.count, chunk_, chunk);
   const Slice before = chunk == 0 ? Slice() : ChunkOf(options_.count, chunk_, chunk - 1);
   const auto slice_of = [size](const Slice& part, int owner) {
@@ -164,7 +165,8 @@ void Schedule::FillDirectAllGather(Step& step) const {
 // The root sends each rank its slice, and all pass their slices on: the root's link carries the
 // buffer twice at the most instead of size - 1 times.
 void Schedule::FillBroadcast(size_t index, Step& step) const {
-  const auto [rank, root] = std::pair(options_.rank, options_.root);
+  const int rank = options_.rank;
+  const int root = options_.root;
   const auto place = [this](int owner) {
     return Part(Area::kOutput, SliceOf(options_.count, options_.size, owner));
   };

@@ -94,7 +94,7 @@ class FakeNccl final : public NcclApi {
   // Checks that `send` and `receive` hold so many parts of the operation's count, then queues it.
   NcclResult Start(const char* call, NcclComm* comm, CudaStream* stream, FakeOperation operation,
                    size_t send_parts, size_t receive_parts);
-  NcclResult Launch(std::vector<Queued> operations);
+  NcclResult Launch(const std::vector<Queued>& operations);
   NcclComm* Add(std::shared_ptr<FakeNcclComm> comm);
 
   FakeFabric* const fabric_;

@@ -68,7 +68,7 @@ NcclResult FakeNccl::Start(const char* call, NcclComm* handle, CudaStream* strea
   return Launch({std::move(queued)});
 }
 
-NcclResult FakeNccl::Launch(std::vector<Queued> operations) {
+NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
   // As in NCCL, the sends and receives of a group run together, after its collectives.
   std::map<std::pair<FakeNcclComm*, CudaStream*>, std::vector<FakeOperation>> together;
   for (const Queued& queued : operations) {
