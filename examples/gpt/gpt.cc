@@ -31,7 +31,7 @@ at::Tensor Rotate(const at::Tensor& x, const RotaryTable& rotary) {
   const at::Tensor sin = rotary.sin.narrow(0, 0, sequence).unsqueeze(1);
   const int64_t half = x.size(-1) / 2;
   const at::Tensor rotated = at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);
-  return x * cos + rotated * sin;
+  return (x * cos + rotated * sin).to(x.scalar_type());  // The tables are fp32.
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens) {
 }
 
 dtrain::Loss GptImpl::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  const at::Tensor logits = forward(tokens);
+  const at::Tensor logits = forward(tokens).to(at::kFloat);  // A sum over many tokens.
   return {at::cross_entropy_loss(logits.view({-1, options_.vocab_size}), targets.reshape({-1}), {},
                                  at::Reduction::Sum),
           targets.numel()};

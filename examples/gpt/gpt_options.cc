@@ -84,7 +84,11 @@ absl::StatusOr<GptOptions> GptOptions::FromJson(const dtrain::Json& json) {
   return options;
 }
 
-dtrain::Json GptOptions::ToHuggingFace() const {
+dtrain::Json GptOptions::ToHuggingFace(const dtrain::PrecisionConfig& precision) const {
+  using Kind = dtrain::PrecisionConfig::Kind;
+  const char* const dtype = precision.kind == Kind::kBFloat16  ? "bfloat16"
+                            : precision.kind == Kind::kFloat16 ? "float16"
+                                                               : "float32";
   return {{"architectures", {"LlamaForCausalLM"}},
           {"model_type", "llama"},
           {"vocab_size", vocab_size},
@@ -104,6 +108,6 @@ dtrain::Json GptOptions::ToHuggingFace() const {
           {"tie_word_embeddings", tie_word_embeddings},
           {"bos_token_id", nullptr},
           {"eos_token_id", nullptr},
-          {"torch_dtype", "float32"},
-          {"dtype", "float32"}};
+          {"torch_dtype", dtype},
+          {"dtype", dtype}};
 }

@@ -24,5 +24,5 @@ struct GptOptions {
   // Reads what `json` gives; an unknown key or an impossible shape is InvalidArgument.
   static absl::StatusOr<GptOptions> FromJson(const dtrain::Json& json);
   // config.json of a Hugging Face Llama model of this shape.
-  dtrain::Json ToHuggingFace() const;
+  dtrain::Json ToHuggingFace(const dtrain::PrecisionConfig& precision) const;
 };

@@ -45,7 +45,7 @@ absl::Status Train(dtrain::Job& job) {
       auto engine,
       dtrain::Engine::Create(job, *model,
                              {.flops_per_sample = model->FlopsPerToken(config.sequence_length()),
-                              .model_config = options.ToHuggingFace()}));
+                              .model_config = options.ToHuggingFace(config.precision())}));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);

@@ -1,13 +1,13 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/engine/dtypes.h"
 #include "runtime/engine/transaction.h"
 
 namespace dtrain {
@@ -15,31 +15,8 @@ namespace {
 
 constexpr char kExpAvg[] = "exp_avg";
 constexpr char kExpAvgSq[] = "exp_avg_sq";
+constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
-
-absl::StatusOr<DType> DTypeOf(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kDouble:
-      return DType::kFloat64;
-    case at::kInt:
-      return DType::kInt32;
-    case at::kLong:
-      return DType::kInt64;
-    case at::kByte:
-      return DType::kUInt8;
-    case at::kBool:
-      return DType::kBool;
-    default:
-      return absl::UnimplementedError(
-          absl::StrFormat("no checkpoint type for %s", c10::toString(type)));
-  }
-}
 
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
@@ -64,9 +41,14 @@ std::vector<NamedTensor> ModelTensors(const EngineState& state) {
   return all;
 }
 
-// The moments by their names in a checkpoint.
-std::array<std::pair<const char*, at::Tensor>, 2> Moments(const EngineState& state) {
-  return {{{kExpAvg, state.exp_avg}, {kExpAvgSq, state.exp_avg_sq}}};
+// What a rank keeps of each element that it updates, by its name in a checkpoint.
+std::vector<std::pair<const char*, at::Tensor>> UpdateState(const EngineState& state) {
+  std::vector<std::pair<const char*, at::Tensor>> all = {{kExpAvg, state.exp_avg},
+                                                         {kExpAvgSq, state.exp_avg_sq}};
+  if (state.master.defined()) {
+    all.emplace_back(kMaster, state.master);
+  }
+  return all;
 }
 
 int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
@@ -143,7 +125,7 @@ bool Share(absl::Span<const plan::OwnedRange> a, absl::Span<const plan::OwnedRan
   });
 }
 
-absl::Status RestoreMoments(EngineState& state, checkpoint::Checkpoint& from) {
+absl::Status RestoreUpdateState(EngineState& state, checkpoint::Checkpoint& from) {
   const int64_t total = state.flat->layout().total_elements();
   for (int rank = 0; rank < from.manifest().world_size; ++rank) {
     DT_ASSIGN_OR_RETURN(const auto stored, RangesOf(from, rank, total));
@@ -152,13 +134,31 @@ absl::Status RestoreMoments(EngineState& state, checkpoint::Checkpoint& from) {
     }
     const int64_t elements = ElementsOf(stored);
     const at::Tensor read = at::empty({elements}, at::TensorOptions(at::kFloat));
-    for (const auto& [name, moment] : Moments(state)) {
+    for (const auto& [name, tensor] : UpdateState(state)) {
       DT_RETURN_IF_ERROR(
           from.ReadStateTensor(rank, {name, DType::kFloat32, {elements}}, BytesOf(read)));
-      CopyShared(read, stored, moment, state.owned);
+      CopyShared(read, stored, tensor, state.owned);
     }
   }
   return absl::OkStatus();
+}
+
+Json LossScaleJson(const EngineState& state) {
+  const plan::LossScale& scale = state.loss_scale;
+  return {{"scale", scale.scale},
+          {"hysteresis", scale.hysteresis},
+          {"steps", scale.steps},
+          {"last_overflow", scale.last_overflow},
+          {"unit", state.loss_unit}};
+}
+
+void RestoreLossScale(const Json& json, EngineState& state) {
+  plan::LossScale& scale = state.loss_scale;
+  scale.scale = json.value("scale", scale.scale);
+  scale.hysteresis = json.value("hysteresis", scale.hysteresis);
+  scale.steps = json.value("steps", scale.steps);
+  scale.last_overflow = json.value("last_overflow", scale.last_overflow);
+  state.loss_unit = json.value("unit", state.loss_unit);
 }
 
 std::string LayoutHash(const EngineState& state) {
@@ -218,8 +218,8 @@ EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place) {
   }
   const std::vector<plan::OwnedRange> stored = StoredRanges(state, place);
   const int64_t elements = ElementsOf(stored);
-  for (const auto& [name, moment] : Moments(state)) {
-    const at::Tensor part = moment.narrow(0, stored.empty() ? 0 : stored[0].local, elements);
+  for (const auto& [name, tensor] : UpdateState(state)) {
+    const at::Tensor part = tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements);
     snapshot.source.state.push_back({{name, DType::kFloat32, {elements}}, BytesOf(part)});
   }
   const at::Tensor rng = CpuRngState();
@@ -234,7 +234,8 @@ EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place) {
   snapshot.source.job.engine = {{"step", state.step},
                                 {"updates", state.updates},
                                 {"skipped", state.skipped},
-                                {"total_elements", state.flat->layout().total_elements()}};
+                                {"total_elements", state.flat->layout().total_elements()},
+                                {"loss_scale", LossScaleJson(state)}};
   snapshot.source.rank = {{"ranges", RangesJson(stored)}};
   return snapshot;
 }
@@ -245,7 +246,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   const checkpoint::Manifest& manifest = from.manifest();
   DT_RETURN_IF_ERROR(from.CheckLayout(LayoutHash(state)));
   DT_RETURN_IF_ERROR(RestoreModel(state, from));
-  DT_RETURN_IF_ERROR(RestoreMoments(state, from));
+  DT_RETURN_IF_ERROR(RestoreUpdateState(state, from));
   if (manifest.world_size == place.world_size) {
     const at::Tensor rng = CpuRngState();
     DT_RETURN_IF_ERROR(
@@ -262,6 +263,9 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   state.step = engine.value("step", int64_t{0});
   state.updates = engine.value("updates", state.step);
   state.skipped = engine.value("skipped", int64_t{0});
+  if (const auto scale = engine.find("loss_scale"); scale != engine.end()) {
+    RestoreLossScale(*scale, state);
+  }
   return absl::OkStatus();
 }
 

@@ -4,7 +4,8 @@
 // registration order). state/ holds this rank's part of the flat moments and its RNG: what it owns
 // at ZeRO stages 1 and 2, an equal slice at stage 0, where every rank has all of them. The rank's
 // record says which ranges of the layout they are, so any world size and stage reads them. Weights
-// in fp32 are their own master and are not stored twice.
+// in fp32 are their own master and are not stored twice; in mixed precision model/ has the 2-byte
+// weights and state/ the master.
 #pragma once
 
 #include <string>

@@ -1,6 +1,9 @@
 #include "runtime/engine/adamw_update.h"
 
+#include <cstddef>
+
 #include "kernels/adamw.h"
+#include "kernels/flat.h"
 
 namespace dtrain {
 
@@ -35,7 +38,8 @@ void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                  const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,
                  double learning_rate, double gradient_scale, int64_t update,
                  ParallelFor parallel_for) {
-  float* const values = state.flat->values().mutable_data_ptr<float>();
+  auto* const values = static_cast<std::byte*>(state.flat->values().mutable_data_ptr());
+  const DType dtype = state.flat->dtype();
   float* const exp_avg = state.exp_avg.mutable_data_ptr<float>();
   float* const exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
   for (const UpdatePiece& piece : pieces) {
@@ -47,8 +51,16 @@ void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                                         .grad_scale = gradient_scale,
                                         .step = update};
     const float* const from = gradient.data + (gradient.by_shard ? piece.local : piece.flat);
-    kernels::AdamWCpu(piece.elements, values + piece.flat, from, exp_avg + piece.local,
-                      exp_avg_sq + piece.local, nullptr, options, parallel_for);
+    std::byte* const value = values + static_cast<size_t>(piece.flat) * DTypeBytes(dtype);
+    const bool mixed = dtype != DType::kFloat32;
+    float* const weights = mixed ? state.master.mutable_data_ptr<float>() + piece.local
+                                 : reinterpret_cast<float*>(value);
+    auto* const bf16 = dtype == DType::kBFloat16 ? reinterpret_cast<BFloat16*>(value) : nullptr;
+    kernels::AdamWCpu(piece.elements, weights, from, exp_avg + piece.local,
+                      exp_avg_sq + piece.local, bf16, options, parallel_for);
+    if (dtype == DType::kFloat16) {
+      kernels::CopyCpu(piece.elements, {weights}, {value, dtype}, parallel_for);
+    }
   }
 }
 

@@ -34,7 +34,8 @@ struct UpdatePiece {
 std::vector<UpdatePiece> UpdatePieces(const std::vector<DecayRange>& ranges,
                                       const plan::OwnedRange& owned);
 
-// Updates weights and moments of the pieces from the reduced gradient times `gradient_scale`.
+// Updates weights and moments of the pieces from the reduced gradient times `gradient_scale`: the
+// values themselves in fp32, else the master and, rounded from it, the values.
 // `update` counts from 1.
 void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                  const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,

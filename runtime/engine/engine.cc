@@ -12,23 +12,16 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/group.h"
-#include "kernels/grad_norm.h"
-#include "runtime/engine/adamw_update.h"
-#include "runtime/engine/agreement.h"
-#include "runtime/engine/engine_state.h"
+#include "runtime/engine/dtypes.h"
+#include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gemm_probe.h"
-#include "runtime/engine/gradient_reducer.h"
-#include "runtime/engine/model_sync.h"
+#include "runtime/engine/loss_unit.h"
+#include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/stopwatch.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/engine/transaction.h"
 #include "runtime/plan/lr_schedule.h"
-#include "runtime/plan/shard_plan.h"
-#include "runtime/shard/parameter_gather.h"
-#include "runtime/shard/partitioned_gradients.h"
-#include "runtime/shard/sharded_gradients.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -36,52 +29,6 @@ namespace {
 
 constexpr int64_t kGemmProbeStep = 2;   // After the caches are warm, before people look.
 constexpr int kNonFiniteStepsMax = 20;  // In a row; then the run is stopped as diverged.
-constexpr int64_t kMinBucketElements = 1 << 18;
-constexpr int64_t kBucketsWanted = 6;  // So that most of the reduction hides behind backward.
-
-// reduce_bucket_size is the largest bucket; a model smaller than it is cut all the same.
-int64_t BucketElements(const Config& config, int64_t total) {
-  const int64_t wanted = std::max(kMinBucketElements, total / kBucketsWanted);
-  return config.overlap_comm() ? std::min(config.reduce_bucket_elements(), wanted)
-                               : config.reduce_bucket_elements();
-}
-
-plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
-  return {.world_size = world_size,
-          .align_elements =
-              config.deterministic() ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
-}
-
-FlatOptions FlatOptionsOf(const Config& config, int world_size) {
-  if (config.zero_stage() == 0) {
-    return {};
-  }
-  return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
-          .with_gradients = config.zero_stage() == 1,
-          .values_symmetric = true};
-}
-
-comm::Wire WireOf(const Config& config) {
-  const std::string& name = config.comm_wire_dtype();
-  return name == "bf16"   ? comm::Wire::kBFloat16
-         : name == "fp16" ? comm::Wire::kFloat16
-                          : comm::Wire::kSameAsBuffer;
-}
-
-comm::CompressionOptions CompressionOf(const Config& config) {
-  const CompressionConfig& from = config.comm_compression();
-  comm::CompressionOptions options;
-  options.kind = from.type == "powersgd" ? comm::Compression::kPowerSgd
-                 : from.type == "int8"   ? comm::Compression::kInt8
-                                         : comm::Compression::kNone;
-  options.wire = WireOf(config);
-  options.rank = static_cast<int>(from.rank);
-  options.error_feedback = from.error_feedback;
-  options.start_step = from.start_step;
-  options.elements_min = static_cast<size_t>(from.min_elements);
-  options.seed = static_cast<uint64_t>(config.seed());
-  return options;
-}
 
 absl::Status FromException(const char* where, const std::exception& error) {
   const std::string text = error.what();  // LibTorch appends a backtrace after the first line.
@@ -111,129 +58,6 @@ class ModuleModes {
 };
 
 }  // namespace
-
-struct Engine::Impl {
-  Job& job;
-  torch::nn::Module& module;
-  EngineState state;
-  std::unique_ptr<GradientSync> reducer;
-  std::unique_ptr<ParameterGather> gather;  // Null at stage 0.
-  // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
-  std::vector<std::vector<UpdatePiece>> update_pieces;
-  StepReport report;  // Of the step under way.
-  double loss_sum = 0;
-  int64_t count = 0;
-  int64_t samples = 0;
-  int64_t micro_batches = 0;
-  bool reducing = false;  // The last micro-batch of this step has been through backward.
-  int64_t step_start_nanos = 0;
-  double gemm_rate = 0;
-  int non_finite_in_a_row = 0;
-  bool first_forward_noted = false;
-  absl::Status broken;  // After an error inside Update there is no way on.
-
-  Impl(Job& j, torch::nn::Module& m) : job(j), module(m) {}
-
-  void Begin() {
-    if (micro_batches == 0 && step_start_nanos == 0) {
-      step_start_nanos = Clock::Real().MonotonicNanos();
-      job.group().SetStep(state.step + 1);
-      report = StepReport{};
-    }
-  }
-  void Abandon() {
-    reducer->Release();
-    loss_sum = 0;
-    count = 0;
-    samples = 0;
-    micro_batches = 0;
-    reducing = false;
-    step_start_nanos = 0;
-  }
-  absl::Status Backward(const Loss& loss, const BackwardOptions& options);
-  absl::Status CreateSync();
-  absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
-  void Apply(const StepVerdict& verdict);
-  StepReport Finish(const StepVerdict& verdict);
-  void FailTogether();
-  // Time to the first step is a number of its own: it is what a start costs.
-  void NoteFirstForward() {
-    if (!first_forward_noted) {
-      first_forward_noted = true;
-      job.metrics().LogEvent(EventKind::kEvent, {{"name", "first_forward"}});
-    }
-  }
-};
-
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
-                                                       EngineOptions options) {
-  if (!job.config().optimizer().decoupled) {
-    return absl::UnimplementedError(
-        "optimizer.params.adam_w_mode false (L2 in the gradient) is not supported; remove it for "
-        "AdamW's decoupled weight decay");
-  }
-  auto impl = std::make_unique<Impl>(job, model);
-  EngineState& state = impl->state;
-  state.options = std::move(options);
-  state.zero_stage = job.config().zero_stage();
-  DT_ASSIGN_OR_RETURN(state.flat,
-                      FlatParameters::Create(model, FlatOptionsOf(job.config(), job.world_size())));
-  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
-  DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
-  if (state.options.flops_per_sample == 0) {
-    state.options.flops_per_sample =
-        6.0 * static_cast<double>(state.flat->layout().parameter_elements());
-  }
-  DT_RETURN_IF_ERROR(impl->CreateSync());
-  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
-}
-
-// What the ZeRO stage decides: who owns which moments, and how gradients and values travel.
-absl::Status Engine::Impl::CreateSync() {
-  const Config& config = job.config();
-  const plan::ParamLayout& layout = state.flat->layout();
-  const int64_t total = layout.total_elements();
-  const int64_t bucket_elements = BucketElements(config, total);
-  const comm::Wire wire = WireOf(config);
-  const std::vector<DecayRange> decay = DecayRanges(layout, config.optimizer());
-  int64_t moments = total;
-  if (config.zero_stage() == 0) {
-    state.owned = {{{0, total}, 0}};
-    update_pieces = {UpdatePieces(decay, state.owned[0])};
-    DT_ASSIGN_OR_RETURN(reducer, GradientReducer::Create(job.group(), *state.flat,
-                                                         {.bucket_elements = bucket_elements,
-                                                          .compression = CompressionOf(config)}));
-  } else {
-    if (config.comm_compression().type != "none") {
-      return absl::UnimplementedError(
-          absl::StrFormat("comm.compression.type \"%s\" at zero_optimization.stage %d is not "
-                          "supported: set stage 0, "
-                          "or \"none\"",
-                          config.comm_compression().type, config.zero_stage()));
-    }
-    plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
-    options.buckets.bucket_elements = bucket_elements;
-    DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
-    state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));
-    state.owned = state.shards->owned(job.rank());
-    for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
-      const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
-      update_pieces.push_back(UpdatePieces(decay, part));
-    }
-    moments = state.shards->shard_elements();
-    DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), *state.flat, *state.shards));
-    if (config.zero_stage() == 1) {
-      DT_ASSIGN_OR_RETURN(reducer,
-                          ShardedGradients::Create(job.group(), *state.flat, *state.shards, wire));
-    } else {
-      DT_ASSIGN_OR_RETURN(
-          reducer, PartitionedGradients::Create(job.group(), *state.flat, *state.shards, wire));
-    }
-  }
-  state.exp_avg = at::zeros({moments}, at::TensorOptions(at::kFloat));
-  state.exp_avg_sq = at::zeros({moments}, at::TensorOptions(at::kFloat));
-  return absl::OkStatus();
-}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
@@ -267,11 +91,15 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
         "Backward after the step's last micro-batch: call Update first, or pass last_micro_batch = "
         "false to all but the last");
   }
+  if (job.config().precision().kind == PrecisionConfig::Kind::kFloat16 && state.loss_unit == 0) {
+    DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
+  }
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedSeconds time(report.backward_s);
   try {
-    loss.sum.backward();
+    const double factor = loss_factor();
+    (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor).backward();
     loss_sum += loss.sum.item<double>();
   } catch (const std::exception& error) {
     return FromException("in backward", error);
@@ -302,15 +130,18 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
 
 void Engine::Impl::Apply(const StepVerdict& verdict) {
   const Config& config = job.config();
-  const double inverse_count = verdict.count > 0 ? 1.0 / static_cast<double>(verdict.count) : 0.0;
-  report.grad_norm = std::sqrt(verdict.sum_of_squares) * inverse_count;
+  // The mean's gradient from that of the sum times loss_factor().
+  const double to_mean =
+      verdict.count > 0 ? 1.0 / (static_cast<double>(verdict.count) * loss_factor()) : 0.0;
+  report.grad_norm = std::sqrt(verdict.sum_of_squares) * to_mean;
+  report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
   if (!verdict.finite) {
     report.skipped = true;
     ++state.skipped;
     return;
   }
-  double scale = inverse_count;
+  double scale = to_mean;
   if (const double limit = config.gradient_clipping(); limit > 0 && report.grad_norm > limit) {
     scale *= limit / (report.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_'s formula.
   }
@@ -337,6 +168,34 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   return finished;
 }
 
+// Says what was skipped, and ends a run that no further step can save; `scale` is that of the step.
+absl::Status Engine::Impl::AfterSkip(const StepReport& skipped, const std::string& culprit,
+                                     const plan::LossScale& scale) {
+  const PrecisionConfig& precision = job.config().precision();
+  const bool scaled = precision.kind == PrecisionConfig::Kind::kFloat16;
+  DT_LOG(Warning) << "step " << skipped.step << " skipped: the gradient of " << culprit
+                  << " is not finite (loss " << skipped.loss << ")"
+                  << (scaled ? absl::StrFormat("; loss scale %g, next %g", scale.scale,
+                                               state.loss_scale.scale)
+                             : "");
+  if (!plan::IsSmallest(precision, scale)) {
+    return absl::OkStatus();  // A smaller scale is the answer.
+  }
+  if (scaled && precision.loss_scale == 0) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "step %d: the gradient of %s overflows fp16 at the smallest loss scale, %g: lower the "
+        "learning rate (optimizer.params.lr) or fp16.min_loss_scale, or use bf16.enabled",
+        skipped.step, culprit, scale.scale));
+  }
+  if (++non_finite_in_a_row >= kNonFiniteStepsMax) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%d steps in a row had a gradient that is not finite, up to step %d (first %s): lower the "
+        "learning rate (optimizer.params.lr)%s or look at the data",
+        kNonFiniteStepsMax, skipped.step, culprit, scaled ? " or fp16.loss_scale" : ""));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StepReport> Engine::Update() {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.broken);
@@ -344,6 +203,8 @@ absl::StatusOr<StepReport> Engine::Update() {
     return absl::FailedPreconditionError(
         "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
   }
+  const plan::LossScale scale_before = impl.state.loss_scale;
+  std::string culprit;
   const auto work = [&]() -> absl::StatusOr<StepReport> {
     std::optional<StepVerdict> verdict;
     {
@@ -360,10 +221,16 @@ absl::StatusOr<StepReport> Engine::Update() {
       return absl::AbortedError(absl::StrFormat("rank %d failed in step %d; see its message",
                                                 verdict->failed_rank, impl.state.step + 1));
     }
+    if (!verdict->finite) {
+      DT_ASSIGN_OR_RETURN(culprit,
+                          FirstNonFinite(impl.job.group(), impl.state, impl.reducer->reduced()));
+    }
     {
       const ScopedSeconds time(impl.report.update_s);
       impl.Apply(*verdict);
     }
+    impl.state.loss_scale =
+        plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);
     if (impl.gather != nullptr) {
       const ScopedSeconds time(impl.report.exposed_comm_s);
       if (impl.broken = impl.gather->Wait(); !impl.broken.ok()) {
@@ -376,7 +243,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     const StepReport finished = impl.Finish(*verdict);
     DT_RETURN_IF_ERROR(impl.reducer->AdoptReadinessOrder(impl.job.group()));
     if (impl.state.step == kGemmProbeStep) {
-      impl.gemm_rate = MeasureGemmRate();
+      impl.gemm_rate = MeasureGemmRate(FloatTypeOf(impl.state.flat->dtype()));
     }
     return finished;
   };
@@ -385,14 +252,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     impl.broken = result.status();
   }
   if (result.ok() && result->skipped) {
-    DT_LOG(Warning) << "step " << result->step << " skipped: the gradient is not finite (loss "
-                    << result->loss << ")";
-    if (++impl.non_finite_in_a_row >= kNonFiniteStepsMax) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "%d steps in a row had a gradient that is not finite, up to step %d: lower the learning "
-          "rate (optimizer.params.lr) or look at the data",
-          kNonFiniteStepsMax, result->step));
-    }
+    DT_RETURN_IF_ERROR(impl.AfterSkip(*result, culprit, scale_before));
   } else if (result.ok()) {
     impl.non_finite_in_a_row = 0;
   }

@@ -8,6 +8,7 @@
 #include "ATen/core/Tensor.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/loss_scale.h"
 #include "runtime/plan/shard_plan.h"
 
 namespace dtrain {
@@ -20,6 +21,11 @@ class EngineState {
   std::vector<plan::OwnedRange> owned;
   at::Tensor exp_avg;     // First moment, fp32: [total elements] or [shard elements].
   at::Tensor exp_avg_sq;  // Second moment, the same shape.
+  at::Tensor master;      // Weights in fp32, the same shape; undefined where the values are fp32.
+  plan::LossScale loss_scale;
+  // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
+  // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
+  double loss_unit = 0;
   int zero_stage = 0;
   int64_t step = 0;  // Steps finished.
   int64_t updates =

@@ -6,36 +6,48 @@
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/engine/dtypes.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
 namespace {
 
-absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter) {
-  if (parameter.scalar_type() == at::kFloat && parameter.layout() == at::kStrided &&
-      parameter.device().is_cpu()) {
+absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter,
+                            at::ScalarType values) {
+  const bool type = parameter.scalar_type() == at::kFloat || parameter.scalar_type() == values;
+  if (type && parameter.layout() == at::kStrided && parameter.device().is_cpu()) {
     return absl::OkStatus();
   }
-  return absl::UnimplementedError(
-      absl::StrFormat("trainable parameter %s is %s on %s; allowed: dense fp32 on the CPU (set "
-                      "requires_grad to false "
-                      "to freeze it, or convert it)",
-                      name, c10::toString(parameter.scalar_type()), parameter.device().str()));
+  return absl::UnimplementedError(absl::StrFormat(
+      "trainable parameter %s is %s on %s; allowed: dense fp32 on the CPU%s (set requires_grad to "
+      "false to freeze it, or convert it)",
+      name, c10::toString(parameter.scalar_type()), parameter.device().str(),
+      values == at::kFloat ? ", or bf16 or fp16 with bf16.enabled or fp16.enabled"
+                           : absl::StrCat(", or ", c10::toString(values))));
 }
 
-// fp32 tensor [elements] over memory that `owner` keeps alive.
-at::Tensor TensorOver(const std::shared_ptr<comm::SymmetricBuffer>& owner, int64_t elements) {
+// [elements] over memory that `owner` keeps alive.
+at::Tensor TensorOver(const std::shared_ptr<comm::SymmetricBuffer>& owner, int64_t elements,
+                      at::ScalarType type) {
   return at::from_blob(
-      owner->data(), {elements}, [owner](void*) {}, at::TensorOptions(at::kFloat));
+      owner->data(), {elements}, [owner](void*) {}, at::TensorOptions(type));
+}
+
+// The module's handle of `tensor` sees the change.
+void CastInPlace(at::Tensor tensor, at::ScalarType type) {
+  if (tensor.is_floating_point() && tensor.scalar_type() != type) {
+    tensor.set_data(tensor.to(type));
+  }
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Create(torch::nn::Module& module,
-                                                                       const FlatOptions& options) {
-  std::vector<NamedTensor> trainable;
+absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::nn::Module& module,
+                                                                         DType values) {
+  std::vector<at::Tensor> trainable;
   std::vector<plan::ParamSpec> specs;
   std::vector<NamedTensor> frozen;
   std::unordered_map<const void*, std::string>
@@ -49,56 +61,70 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Create(torch::nn
       frozen.push_back({item.key(), parameter});
       continue;
     }
-    DT_RETURN_IF_ERROR(CheckSupported(item.key(), parameter));
-    trainable.push_back({item.key(), parameter});
-    specs.push_back({item.key(), parameter.sizes().vec(), DType::kFloat32});
+    DT_RETURN_IF_ERROR(CheckSupported(item.key(), parameter, FloatTypeOf(values)));
+    trainable.push_back(parameter);
+    specs.push_back({item.key(), parameter.sizes().vec(), values});
   }
   if (trainable.empty()) {
     return absl::InvalidArgumentError("the module has no trainable parameter");
   }
   DT_ASSIGN_OR_RETURN(plan::ParamLayout layout, plan::ParamLayout::Create(specs));
-  auto flat = std::unique_ptr<FlatParameters>(new FlatParameters(std::move(layout)));
+  auto flat = std::unique_ptr<FlatParameters>(new FlatParameters(std::move(layout), values));
+  for (const plan::LayoutEntry& entry : flat->layout_.entries()) {
+    flat->parameters_.push_back(trainable[static_cast<size_t>(entry.registration_index)]);
+  }
   flat->frozen_ = std::move(frozen);
   for (const auto& item : module.named_buffers(/*recurse=*/true)) {
     if (item.value().defined()) {
       flat->module_buffers_.push_back({item.key(), item.value()});
     }
   }
-  DT_RETURN_IF_ERROR(flat->Allocate(options));
-  flat->MoveIn(trainable);
   return flat;
 }
 
 absl::Status FlatParameters::Allocate(const FlatOptions& options) {
   const int64_t pad = options.pad_to_multiple;
   const int64_t elements = std::max(pad, (layout_.total_elements() + pad - 1) / pad * pad);
-  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+  const auto count = static_cast<size_t>(elements);
   if (options.with_gradients) {
-    DT_ASSIGN_OR_RETURN(gradient_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-gradients"));
-    gradients_ = TensorOver(gradient_memory_, elements);
+    DT_ASSIGN_OR_RETURN(gradient_memory_,
+                        comm::SymmetricBuffer::Create(count * sizeof(float), "dtrain-gradients"));
+    gradients_ = TensorOver(gradient_memory_, elements, at::kFloat);
   }
+  const at::ScalarType type = FloatTypeOf(dtype_);
   if (options.values_symmetric) {
-    DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values"));
-    values_ = TensorOver(value_memory_, elements);
+    DT_ASSIGN_OR_RETURN(value_memory_,
+                        comm::SymmetricBuffer::Create(count * DTypeBytes(dtype_), "dtrain-values"));
+    values_ = TensorOver(value_memory_, elements, type);
   } else {
-    values_ = at::zeros({elements}, at::TensorOptions(at::kFloat));
+    values_ = at::zeros({elements}, at::TensorOptions(type));
   }
   return absl::OkStatus();
 }
 
-void FlatParameters::MoveIn(const std::vector<NamedTensor>& trainable) {
+absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
+  DT_RETURN_IF_ERROR(Allocate(options));
   const at::NoGradGuard no_grad;
-  for (const plan::LayoutEntry& entry : layout_.entries()) {
-    at::Tensor parameter = trainable[static_cast<size_t>(entry.registration_index)].tensor;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const plan::LayoutEntry& entry = layout_.entries()[i];
+    at::Tensor parameter = parameters_[i];
+    keep(entry, parameter.to(at::kFloat).contiguous().view({-1}));
     const at::Tensor view = values_.narrow(0, entry.offset, entry.elements).view(entry.shape);
     view.copy_(parameter);
     parameter.set_data(view);
-    parameters_.push_back(parameter);
     if (gradients_.defined()) {
       gradient_views_.push_back(
           gradients_.narrow(0, entry.offset, entry.elements).view(entry.shape));
     }
   }
+  if (dtype_ != DType::kFloat32) {
+    for (const auto* list : {&frozen_, &module_buffers_}) {
+      for (const NamedTensor& item : *list) {
+        CastInPlace(item.tensor, FloatTypeOf(dtype_));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 void FlatParameters::ClearGradients() {

@@ -1,16 +1,20 @@
 // The parameters of a module, moved into flat buffers.
 //
-// Trainable parameters and their gradients become views of two flat fp32 buffers in the layout's
-// order (reverse registration). What peers read or write lives in a SymmetricBuffer, so that
-// collectives copy nothing: gradients always, values when they are gathered. Not thread-safe.
+// Trainable parameters become views of a flat buffer in the layout's order (reverse registration),
+// fp32 or, in mixed precision, a 2-byte type; their gradients of a flat fp32 buffer. What peers
+// read or write lives in a SymmetricBuffer, so that collectives copy nothing: gradients always,
+// values when they are gathered. Not thread-safe.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "base/dtype.h"
 #include "comm/symmetric_buffer.h"
 #include "runtime/plan/layout.h"
 
@@ -33,9 +37,15 @@ struct FlatOptions {
 
 class FlatParameters {
  public:
-  // Unimplemented names a trainable parameter that is not a dense fp32 CPU tensor.
-  static absl::StatusOr<std::unique_ptr<FlatParameters>> Create(torch::nn::Module& module,
-                                                                const FlatOptions& options = {});
+  // What `module` holds; nothing is changed yet. Unimplemented names a trainable parameter that is
+  // not a dense CPU tensor of fp32 or, when `values` is another, of that type.
+  static absl::StatusOr<std::unique_ptr<FlatParameters>> Describe(torch::nn::Module& module,
+                                                                  DType values);
+  // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
+  // and casts what else computes (frozen parameters, floating-point buffers) to the type of the
+  // values. `keep` sees each parameter before it is rounded to that type: [entry.elements] fp32.
+  using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
+  absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
   const plan::ParamLayout& layout() const { return layout_; }
   // Trainable parameters, in the layout's order; shared ones once.
@@ -48,18 +58,20 @@ class FlatParameters {
   const std::vector<NamedTensor>& frozen() const { return frozen_; }
   const std::vector<NamedTensor>& module_buffers() const { return module_buffers_; }
 
-  at::Tensor& values() { return values_; }        // [padded elements] fp32.
-  at::Tensor& gradients() { return gradients_; }  // The same shape.
+  DType dtype() const { return dtype_; }          // Of the values.
+  at::Tensor& values() { return values_; }        // [padded elements].
+  at::Tensor& gradients() { return gradients_; }  // [padded elements] fp32.
   // Null when they are not symmetric.
   const std::shared_ptr<comm::SymmetricBuffer>& value_memory() const { return value_memory_; }
   const std::shared_ptr<comm::SymmetricBuffer>& gradient_memory() const { return gradient_memory_; }
 
  private:
-  explicit FlatParameters(plan::ParamLayout layout) : layout_(std::move(layout)) {}
+  FlatParameters(plan::ParamLayout layout, DType dtype)
+      : layout_(std::move(layout)), dtype_(dtype) {}
   absl::Status Allocate(const FlatOptions& options);
-  void MoveIn(const std::vector<NamedTensor>& trainable);
 
   plan::ParamLayout layout_;
+  const DType dtype_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> gradient_views_;
   std::vector<NamedTensor> frozen_;

@@ -1,11 +1,13 @@
 // The GEMM rate of this rank's threads, measured in this run: what "GEMM fraction" divides by.
 #pragma once
 
+#include "c10/core/ScalarType.h"
+
 namespace dtrain {
 
-// FLOP/s of an fp32 matrix product of 1,024 x 1,024 x 1,024 with random operands, best of three;
-// takes about 0.1 s. All ranks of a node should call it at the same time, as they train at the same
-// time.
-double MeasureGemmRate();
+// FLOP/s of products of square matrices of this type with random operands, the best of sizes up to
+// 1,024; takes about 0.1 s. All ranks of a node should call it at the same time, as they train at
+// the same time.
+double MeasureGemmRate(at::ScalarType type);
 
 }  // namespace dtrain

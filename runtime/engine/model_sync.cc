@@ -91,7 +91,10 @@ absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
 }
 
 absl::Status BroadcastModel(comm::Group& group, FlatParameters& flat) {
-  DT_RETURN_IF_ERROR(BroadcastTensor(group, {"parameters", flat.values()}));
+  for (size_t i = 0; i < flat.parameters().size(); ++i) {
+    DT_RETURN_IF_ERROR(
+        BroadcastTensor(group, {flat.layout().entries()[i].name, flat.parameters()[i]}));
+  }
   for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
     for (const NamedTensor& item : *list) {
       DT_RETURN_IF_ERROR(BroadcastTensor(group, item));

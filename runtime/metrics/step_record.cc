@@ -13,6 +13,9 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
     metrics.emplace_back("train/loss", report.loss);
     metrics.emplace_back("train/grad_norm", report.grad_norm);
     metrics.emplace_back("train/lr", report.learning_rate);
+    if (report.loss_scale != 1) {
+      metrics.emplace_back("train/loss_scale", report.loss_scale);
+    }
     if (report.skipped) {
       metrics.emplace_back("train/skipped", 1);
     }

@@ -151,8 +151,17 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(FillScheduler());
   DT_RETURN_IF_ERROR(FillComm());
   FillDefaults();
+  DT_RETURN_IF_ERROR(CheckPrecision());
   FillTyped();
   return Config(std::move(values_));
+}
+
+absl::Status ConfigBuilder::CheckPrecision() const {
+  if (values_->boolean("bf16.enabled") && values_->boolean("fp16.enabled")) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: bf16.enabled and fp16.enabled are both true; keep one", WhereGiven("fp16.enabled")));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ConfigBuilder::CheckSupport() {

@@ -33,6 +33,7 @@ class ConfigBuilder {
   std::string WhereGiven(absl::string_view path) const;
 
   absl::Status CheckSupport();
+  absl::Status CheckPrecision() const;
   absl::Status FillRun();
   absl::Status FillBatch();
   absl::Status FillScheduler();

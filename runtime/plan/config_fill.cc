@@ -211,6 +211,17 @@ void ConfigBuilder::FillTyped() {
       v.at("optimizer.type") == "AdamW" || v.boolean("optimizer.params.adam_w_mode");
   v.optimizer.no_weight_decay = v.at("optimizer.no_weight_decay").get<std::vector<std::string>>();
 
+  PrecisionConfig& p = v.precision;
+  p.kind = v.boolean("bf16.enabled")   ? PrecisionConfig::Kind::kBFloat16
+           : v.boolean("fp16.enabled") ? PrecisionConfig::Kind::kFloat16
+                                       : PrecisionConfig::Kind::kFloat32;
+  p.loss_scale = v.number("fp16.loss_scale");
+  p.initial_scale_power = v.integer("fp16.initial_scale_power");
+  p.loss_scale_window = v.integer("fp16.loss_scale_window");
+  p.hysteresis = v.integer("fp16.hysteresis");
+  p.consecutive_hysteresis = v.boolean("fp16.consecutive_hysteresis");
+  p.min_loss_scale = v.number("fp16.min_loss_scale");
+
   SchedulerConfig& s = v.scheduler;
   s.base_lr = v.optimizer.lr;
   const auto param = [&](const char* name) -> const Json& {

@@ -25,6 +25,7 @@ struct Config::Values {
   int64_t accumulation = 0;
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
+  PrecisionConfig precision;
   std::vector<std::string> data_train;
   std::vector<std::string> data_validation;
   std::string data_format;

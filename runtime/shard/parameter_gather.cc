@@ -1,5 +1,6 @@
 #include "runtime/shard/parameter_gather.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "base/status.h"
@@ -20,10 +21,16 @@ void ParameterGather::Start(int bucket) {
   }
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
   const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
-  float* const values = flat_.values().mutable_data_ptr<float>();
-  auto work = group_.AllGather(Floats(values + own.begin, own.elements()),
-                               Floats(values + range.begin, range.elements()),
-                               {.name = names_[static_cast<size_t>(bucket)]});
+  const auto buffer = [this](const plan::FlatRange& part) {
+    const size_t width = DTypeBytes(flat_.dtype());
+    return comm::Buffer{static_cast<std::byte*>(flat_.values().mutable_data_ptr()) +
+                            static_cast<size_t>(part.begin) * width,
+                        static_cast<size_t>(part.elements()) * width,
+                        flat_.dtype(),
+                        {}};
+  };
+  auto work =
+      group_.AllGather(buffer(own), buffer(range), {.name = names_[static_cast<size_t>(bucket)]});
   if (!work.ok()) {
     status_ = work.status();
     return;

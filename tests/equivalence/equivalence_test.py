@@ -119,6 +119,33 @@ class Equivalence(EndToEnd):
         self.assertEqual(self.losses(straight), self.losses(resumed))
         self.assertEqual(self.model_files(straight), self.model_files(resumed))
 
+    def test_mixed_precision_trains_near_fp32_and_the_same_at_every_stage(self):
+        exact = self.losses(self.train(2, "fp32"))
+        for precision in ("bf16", "fp16"):
+            # The norm sums in another order by stage; clipping with it would move the last bit.
+            sets = [f"{precision}.enabled=true", "gradient_clipping=0"]
+            plain = self.losses(self.train(2, f"{precision}-0", sets))
+            self.assertNotEqual(plain, exact)
+            self.assert_close(plain, exact, 2e-2)
+            for stage in (1, 2):
+                sharded = self.losses(self.train(
+                    2, f"{precision}-{stage}", [*sets, f"zero_optimization.stage={stage}"]))
+                self.assertEqual(sharded, plain, f"{precision}, stage {stage}")
+
+    def test_mixed_precision_resumes_to_the_bit_and_at_another_stage_and_world_size(self):
+        for precision in ("bf16", "fp16"):
+            sets = [f"{precision}.enabled=true", "zero_optimization.stage=2"]
+            straight = self.train(2, f"{precision}-straight", [*sets, "train_steps=8"])
+            self.train(2, f"{precision}-resumed", [*sets, "train_steps=4"])
+            resumed = self.train(2, f"{precision}-resumed", [*sets, "train_steps=8"])
+            self.assertEqual(self.losses(straight), self.losses(resumed))
+            self.assertEqual(self.model_files(straight), self.model_files(resumed))
+            self.train(2, f"{precision}-moved", [*sets, "train_steps=4"])
+            moved = self.train(1, f"{precision}-moved",
+                               [f"{precision}.enabled=true", "train_steps=8"])
+            # One rank's gradients are rounded once for the whole batch, two ranks' each for theirs.
+            self.assert_close(self.losses(moved), self.losses(straight), 1e-2)
+
     def test_fifty_steps_equal_torch_ddp(self):
         # lr = 0 and no decay: the weights of the first checkpoint are the initial ones.
         initial = self.train(2, "initial", ["train_steps=1", "optimizer.params.lr=0",

@@ -27,8 +27,8 @@ class Net : public torch::nn::Module {
   }
   // Mean over rows of a small non-linear function.
   at::Tensor Loss(const at::Tensor& x) {
-    const at::Tensor h = at::tanh(x.matmul(a));
-    return (second ? (h * b).square() : h.square()).sum();
+    const at::Tensor h = at::tanh(x.to(a.scalar_type()).matmul(a));
+    return (second ? (h * b).square() : h.square()).sum(at::kFloat);
   }
   at::Tensor a, b;
   bool second;
@@ -48,14 +48,18 @@ at::Tensor Rows(int64_t step, int64_t begin, int64_t end) {
 struct Way {
   int stage = 0;
   int accumulation = 1;
-  bool alternating = false;  // Parameter b is used in every second micro-batch alone.
+  bool alternating = false;            // Parameter b is used in every second micro-batch alone.
+  std::vector<std::string> more = {};  // Overrides.
 };
 
 std::vector<std::string> Overrides(const Way& way) {
-  return {"train_micro_batch_size_per_gpu=1",
-          absl::StrCat("gradient_accumulation_steps=", way.accumulation),
-          absl::StrCat("zero_optimization.stage=", way.stage),
-          "zero_optimization.reduce_bucket_size=40"};
+  std::vector<std::string> overrides = {
+      "train_micro_batch_size_per_gpu=1",
+      absl::StrCat("gradient_accumulation_steps=", way.accumulation),
+      absl::StrCat("zero_optimization.stage=", way.stage),
+      "zero_optimization.reduce_bucket_size=40"};
+  overrides.insert(overrides.end(), way.more.begin(), way.more.end());
+  return overrides;
 }
 
 // What the stage promises about memory.
@@ -99,7 +103,7 @@ absl::Status Train(RankContext& context, const Way& way, std::vector<double>& lo
     }));
     losses.push_back(report.loss);
   }
-  losses.push_back(net.a.abs().sum().item<double>());
+  losses.push_back(net.a.abs().sum(at::kFloat).item<double>());
   return absl::OkStatus();
 }
 
@@ -166,6 +170,25 @@ TEST(EngineRanksTest, AParameterUsedInSomeMicroBatchesOnlyCountsAllTheSame) {
         LossesOf(2, {.stage = stage, .accumulation = 3, .alternating = true});
     for (size_t i = 0; i < plain.size(); ++i) {
       EXPECT_NEAR(sharded[i], plain[i], 2e-5 * std::abs(plain[i])) << stage << ", item " << i;
+    }
+  }
+}
+
+TEST(EngineRanksTest, MixedPrecisionTrainsTheSameAtEveryStage) {
+  const std::vector<double> fp32 = LossesOf(1);
+  for (const char* const precision : {"bf16.enabled=true", "fp16.enabled=true"}) {
+    for (const int size : {1, 2, 3}) {
+      Way way{.more = {precision, "gradient_clipping=0"}};  // The norm alone sums in another order.
+      const std::vector<double> plain = LossesOf(size, way);
+      for (size_t i = 0; i < fp32.size(); ++i) {
+        EXPECT_NEAR(plain[i], fp32[i], 0.02 * std::abs(fp32[i])) << "bf16 has 8 bits";
+      }
+      EXPECT_NE(plain, fp32);
+      for (const int stage : {1, 2}) {
+        way.stage = stage;
+        EXPECT_EQ(LossesOf(size, way), plain)
+            << precision << ", stage " << stage << ", " << size << " ranks";
+      }
     }
   }
 }

@@ -40,6 +40,20 @@ struct OptimizerConfig {
   double WeightDecayFor(absl::string_view parameter_name) const;
 };
 
+// What the module computes in. With bf16 and fp16 its parameters and buffers are of that type, each
+// rank keeps an fp32 master of the weights that it updates, and gradients are summed in fp32.
+struct PrecisionConfig {
+  enum class Kind { kFloat32, kBFloat16, kFloat16 };
+  Kind kind = Kind::kFloat32;
+  // fp16: what the loss is multiplied with, so that small gradients do not vanish.
+  double loss_scale = 0;  // 0: dynamic, by the rest (plan/loss_scale.h).
+  int64_t initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+};
+
 // How gradient buckets travel; comm/compression/bucket_reduction.h does it.
 struct CompressionConfig {
   std::string type = "none";  // "none", "powersgd", "int8".
@@ -101,6 +115,7 @@ class Config {
   const OptimizerConfig& optimizer() const;
   const SchedulerConfig& scheduler() const;
   double gradient_clipping() const;  // Largest global norm; 0: no clipping.
+  const PrecisionConfig& precision() const;
 
   // --- Gradient reduction.
   int64_t reduce_bucket_elements() const;

@@ -22,6 +22,7 @@ struct StepReport {
   double grad_norm = 0;      // Global L2 norm before clipping.
   double learning_rate = 0;  // Used by this step.
   int64_t tokens = 0;        // Samples of the global batch; for language models, tokens.
+  double loss_scale = 1;     // fp16: the loss was multiplied with it before backward.
   bool skipped = false;      // The gradient was not finite; nothing was updated.
   double seconds = 0;        // Whole step.
   double data_s = 0;

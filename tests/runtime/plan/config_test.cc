@@ -152,9 +152,9 @@ TEST(ConfigTest, WrongTypesAndRangesNameKeyValueAndRange) {
 TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   for (const char* text :
        {R"({"train_batch_size": 8, "zero_optimization": {"stage": 3}})",
-        R"({"train_batch_size": 8, "bf16": {"enabled": true}})",
-        R"({"train_batch_size": 8, "fp16": {"enabled": true}})",
-        R"({"train_batch_size": 8, "bfloat16": {"enabled": true}})",
+        R"({"train_batch_size": 8, "bf16": {"enabled": true, "bf16_optimizer_states": true}})",
+        R"({"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}})",
+        R"({"train_batch_size": 8, "torch_autocast": {"enabled": true}})",
         R"({"train_batch_size": 8, "optimizer": {"type": "Lamb"}})",
         R"({"train_batch_size": 8, "optimizer": {"params": {"max_grad_norm": 1}}})",
         R"({"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
@@ -171,6 +171,28 @@ TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   EXPECT_TRUE(Failure(R"({"train_batch_size": 8, "bf16": {"enabled": false},
                           "zero_optimization": {"stage": 0, "offload_param": {"device": "none"}}})")
                   .ok());
+}
+
+TEST(ConfigTest, PrecisionIsOneOfThree) {
+  using Kind = PrecisionConfig::Kind;
+  EXPECT_EQ(Parsed(R"({"train_batch_size": 8})").precision().kind, Kind::kFloat32);
+  EXPECT_EQ(Parsed(R"({"train_batch_size": 8, "bfloat16": {"enabled": true}})").precision().kind,
+            Kind::kBFloat16);
+  const Config fp16 = Parsed(R"({"train_batch_size": 8, "bf16": {"enabled": "auto"},
+      "fp16": {"enabled": true, "loss_scale_window": 500, "hysteresis": 3, "min_loss_scale": 2,
+               "initial_scale_power": 12, "consecutive_hysteresis": true}})");
+  EXPECT_EQ(fp16.precision().kind, Kind::kFloat16);
+  EXPECT_EQ(fp16.precision().loss_scale, 0);
+  EXPECT_EQ(fp16.precision().initial_scale_power, 12);
+  EXPECT_EQ(fp16.precision().loss_scale_window, 500);
+  EXPECT_EQ(fp16.precision().hysteresis, 3);
+  EXPECT_TRUE(fp16.precision().consecutive_hysteresis);
+  EXPECT_EQ(fp16.precision().min_loss_scale, 2);
+  const absl::Status both =
+      Failure(R"({"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}})");
+  EXPECT_EQ(both.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(both.message()),
+              ::testing::AllOf(HasSubstr("bf16.enabled"), HasSubstr("fp16.enabled")));
 }
 
 TEST(ConfigTest, WarnsOnceAboutKeysThatOnlyObserveOrTune) {

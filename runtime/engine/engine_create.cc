@@ -1,0 +1,182 @@
+// Engine::Create: from a configuration and a module to an engine's parts.
+#include <algorithm>
+#include <utility>
+
+#include "ATen/Functions.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "kernels/grad_norm.h"
+#include "runtime/engine/engine_impl.h"
+#include "runtime/engine/gradient_reducer.h"
+#include "runtime/engine/model_sync.h"
+#include "runtime/shard/partitioned_gradients.h"
+#include "runtime/shard/sharded_gradients.h"
+
+namespace dtrain {
+namespace {
+
+constexpr int64_t kMinBucketElements = 1 << 18;
+constexpr int64_t kBucketsWanted = 6;  // So that most of the reduction hides behind backward.
+
+// reduce_bucket_size is the largest bucket; a model smaller than it is cut all the same.
+int64_t BucketElements(const Config& config, int64_t total) {
+  const int64_t wanted = std::max(kMinBucketElements, total / kBucketsWanted);
+  return config.overlap_comm() ? std::min(config.reduce_bucket_elements(), wanted)
+                               : config.reduce_bucket_elements();
+}
+
+plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
+  return {.world_size = world_size,
+          .align_elements =
+              config.deterministic() ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
+}
+
+FlatOptions FlatOptionsOf(const Config& config, int world_size) {
+  if (config.zero_stage() == 0) {
+    return {};
+  }
+  return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
+          .with_gradients = config.zero_stage() == 1,
+          .values_symmetric = true};
+}
+
+comm::Wire WireOf(const Config& config) {
+  const std::string& name = config.comm_wire_dtype();
+  return name == "bf16"   ? comm::Wire::kBFloat16
+         : name == "fp16" ? comm::Wire::kFloat16
+                          : comm::Wire::kSameAsBuffer;
+}
+
+comm::CompressionOptions CompressionOf(const Config& config) {
+  const CompressionConfig& from = config.comm_compression();
+  comm::CompressionOptions options;
+  options.kind = from.type == "powersgd" ? comm::Compression::kPowerSgd
+                 : from.type == "int8"   ? comm::Compression::kInt8
+                                         : comm::Compression::kNone;
+  options.wire = WireOf(config);
+  options.rank = static_cast<int>(from.rank);
+  options.error_feedback = from.error_feedback;
+  options.start_step = from.start_step;
+  options.elements_min = static_cast<size_t>(from.min_elements);
+  options.seed = static_cast<uint64_t>(config.seed());
+  return options;
+}
+
+// Of the module's parameters while it trains.
+DType ValueType(const Config& config) {
+  switch (config.precision().kind) {
+    case PrecisionConfig::Kind::kBFloat16:
+      return DType::kBFloat16;
+    case PrecisionConfig::Kind::kFloat16:
+      return DType::kFloat16;
+    case PrecisionConfig::Kind::kFloat32:
+      return DType::kFloat32;
+  }
+  return DType::kFloat32;
+}
+
+// Copies what `owned` has of the entry from `whole` to `master`, laid out as `owned`.
+void KeepOwned(const plan::LayoutEntry& entry, const at::Tensor& whole,
+               const std::vector<plan::OwnedRange>& owned, const at::Tensor& master) {
+  const plan::FlatRange here{entry.offset, entry.offset + entry.elements};
+  for (const plan::OwnedRange& range : owned) {
+    const plan::FlatRange both = plan::Intersect(here, range.flat);
+    if (both.elements() > 0) {
+      master.narrow(0, range.local + both.begin - range.flat.begin, both.elements())
+          .copy_(whole.narrow(0, both.begin - here.begin, both.elements()));
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
+                                                       EngineOptions options) {
+  if (!job.config().optimizer().decoupled) {
+    return absl::UnimplementedError(
+        "optimizer.params.adam_w_mode false (L2 in the gradient) is not supported; remove it for "
+        "AdamW's decoupled weight decay");
+  }
+  auto impl = std::make_unique<Impl>(job, model);
+  EngineState& state = impl->state;
+  state.options = std::move(options);
+  state.zero_stage = job.config().zero_stage();
+  state.loss_scale = plan::FirstLossScale(job.config().precision());
+  DT_ASSIGN_OR_RETURN(state.flat, FlatParameters::Describe(model, ValueType(job.config())));
+  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
+  DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
+  if (state.options.flops_per_sample == 0) {
+    state.options.flops_per_sample =
+        6.0 * static_cast<double>(state.flat->layout().parameter_elements());
+  }
+  DT_RETURN_IF_ERROR(impl->TakeParameters());
+  DT_RETURN_IF_ERROR(impl->CreateSync());
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+// Who updates which elements, and the moments and masters of those; then the module's parameters go
+// into the flat buffers.
+absl::Status Engine::Impl::TakeParameters() {
+  const Config& config = job.config();
+  const plan::ParamLayout& layout = state.flat->layout();
+  const std::vector<DecayRange> decay = DecayRanges(layout, config.optimizer());
+  int64_t elements = layout.total_elements();
+  if (config.zero_stage() == 0) {
+    state.owned = {{{0, elements}, 0}};
+    update_pieces = {UpdatePieces(decay, state.owned[0])};
+  } else {
+    plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
+    options.buckets.bucket_elements = BucketElements(config, elements);
+    DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
+    state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));
+    state.owned = state.shards->owned(job.rank());
+    for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
+      const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
+      update_pieces.push_back(UpdatePieces(decay, part));
+    }
+    elements = state.shards->shard_elements();
+  }
+  const at::TensorOptions fp32(at::kFloat);
+  state.exp_avg = at::zeros({elements}, fp32);
+  state.exp_avg_sq = at::zeros({elements}, fp32);
+  if (state.flat->dtype() != DType::kFloat32) {
+    state.master = at::zeros({elements}, fp32);
+  }
+  return state.flat->MoveIn(FlatOptionsOf(config, job.world_size()),
+                            [this](const plan::LayoutEntry& entry, const at::Tensor& whole) {
+                              if (state.master.defined()) {
+                                KeepOwned(entry, whole, state.owned, state.master);
+                              }
+                            });
+}
+
+// How gradients and values travel.
+absl::Status Engine::Impl::CreateSync() {
+  const Config& config = job.config();
+  FlatParameters& flat = *state.flat;
+  if (config.zero_stage() == 0) {
+    DT_ASSIGN_OR_RETURN(
+        reducer, GradientReducer::Create(
+                     job.group(), flat,
+                     {.bucket_elements = BucketElements(config, flat.layout().total_elements()),
+                      .compression = CompressionOf(config)}));
+    return absl::OkStatus();
+  }
+  if (config.comm_compression().type != "none") {
+    return absl::UnimplementedError(absl::StrFormat(
+        "comm.compression.type \"%s\" at zero_optimization.stage %d is not supported: set stage "
+        "0, or \"none\"",
+        config.comm_compression().type, config.zero_stage()));
+  }
+  const plan::ShardPlan& shards = *state.shards;
+  const comm::Wire wire = WireOf(config);
+  DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), flat, shards));
+  if (config.zero_stage() == 1) {
+    DT_ASSIGN_OR_RETURN(reducer, ShardedGradients::Create(job.group(), flat, shards, wire));
+  } else {
+    DT_ASSIGN_OR_RETURN(reducer, PartitionedGradients::Create(job.group(), flat, shards, wire));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,80 @@
+// The engine's parts, for the files that make up Engine. Private to runtime/engine.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/group.h"
+#include "dtrain/engine.h"
+#include "runtime/engine/adamw_update.h"
+#include "runtime/engine/agreement.h"
+#include "runtime/engine/engine_state.h"
+#include "runtime/engine/gradient_sync.h"
+#include "runtime/shard/parameter_gather.h"
+
+namespace dtrain {
+
+struct Engine::Impl {
+  Job& job;
+  torch::nn::Module& module;
+  EngineState state;
+  std::unique_ptr<GradientSync> reducer;
+  std::unique_ptr<ParameterGather> gather;  // Null at stage 0.
+  // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
+  std::vector<std::vector<UpdatePiece>> update_pieces;
+  StepReport report;  // Of the step under way.
+  double loss_sum = 0;
+  int64_t count = 0;
+  int64_t samples = 0;
+  int64_t micro_batches = 0;
+  bool reducing = false;  // The last micro-batch of this step has been through backward.
+  int64_t step_start_nanos = 0;
+  double gemm_rate = 0;
+  int non_finite_in_a_row = 0;
+  bool first_forward_noted = false;
+  absl::Status broken;  // After an error inside Update there is no way on.
+
+  Impl(Job& j, torch::nn::Module& m) : job(j), module(m) {}
+
+  // What the loss's sum is multiplied with before backward; gradients are divided by it.
+  double loss_factor() const {
+    return state.loss_unit > 0 ? state.loss_scale.scale / state.loss_unit : state.loss_scale.scale;
+  }
+
+  void Begin() {
+    if (micro_batches == 0 && step_start_nanos == 0) {
+      step_start_nanos = Clock::Real().MonotonicNanos();
+      job.group().SetStep(state.step + 1);
+      report = StepReport{};
+    }
+  }
+  void Abandon() {
+    reducer->Release();
+    loss_sum = 0;
+    count = 0;
+    samples = 0;
+    micro_batches = 0;
+    reducing = false;
+    step_start_nanos = 0;
+  }
+  absl::Status Backward(const Loss& loss, const BackwardOptions& options);
+  absl::Status CreateSync();
+  absl::Status TakeParameters();
+  absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
+  void Apply(const StepVerdict& verdict);
+  StepReport Finish(const StepVerdict& verdict);
+  absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
+                         const plan::LossScale& scale);
+  void FailTogether();
+  // Time to the first step is a number of its own: it is what a start costs.
+  void NoteFirstForward() {
+    if (!first_forward_noted) {
+      first_forward_noted = true;
+      job.metrics().LogEvent(EventKind::kEvent, {{"name", "first_forward"}});
+    }
+  }
+};
+
+}  // namespace dtrain
