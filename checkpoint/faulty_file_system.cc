@@ -40,7 +40,7 @@ absl::Status FaultyFileSystem::Allocate(int handle, uint64_t bytes) {
 }
 
 absl::StatusOr<size_t> FaultyFileSystem::Write(int handle, absl::Span<const std::byte> data) {
-  const absl::Status status = Next("cannot write");
+  absl::Status status = Next("cannot write");
   if (full_.load()) {
     return ErrnoStatus(ENOSPC, "cannot write");
   }

@@ -121,7 +121,7 @@ class PosixStorage : public Storage {
   absl::Status MakeDirectory(const std::string& path) override {
     for (size_t slash = path.find('/');; slash = path.find('/', slash + 1)) {
       const std::string prefix = path.substr(0, slash);
-      const absl::Status status = files_.MakeDirectory(prefix);
+      absl::Status status = files_.MakeDirectory(prefix);
       if (!status.ok() && !absl::IsAlreadyExists(status)) {
         return status;
       }

@@ -194,7 +194,8 @@ absl::StatusOr<std::optional<Frame>> SecureStream::TryReceive() {
   }
 }
 
-void SecureStream::Queue(uint32_t type, std::string head, std::shared_ptr<const std::string> body) {
+void SecureStream::Queue(uint32_t type, const std::string& head,
+                         std::shared_ptr<const std::string> body) {
   const size_t body_bytes = body == nullptr ? 0 : body->size();
   DT_CHECK_LE(head.size() + body_bytes, kFramePayloadBytesMax) << " a frame's payload";
   const auto header = EncodeFrameHeader(

@@ -52,7 +52,8 @@ class SecureStream final : public Handshake {
   // A whole frame, or nothing when no more bytes are there now. Unavailable: the peer is gone.
   absl::StatusOr<std::optional<Frame>> TryReceive();
   // Adds a frame to the output: `head`, then `body` (shared, not copied when large).
-  void Queue(uint32_t type, std::string head, std::shared_ptr<const std::string> body = nullptr);
+  void Queue(uint32_t type, const std::string& head,
+             std::shared_ptr<const std::string> body = nullptr);
   // Writes what the socket takes; true when nothing is left.
   absl::StatusOr<bool> Flush();
   size_t queued_bytes() const { return queued_bytes_; }

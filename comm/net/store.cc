@@ -136,6 +136,7 @@ class PrefixStore final : public Store {
 
 std::vector<std::string> RankKeys(absl::string_view prefix, int size) {
   std::vector<std::string> keys;
+  keys.reserve(static_cast<size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     keys.push_back(RankKey(prefix, rank));
   }
@@ -180,7 +181,7 @@ absl::StatusOr<std::vector<int>> MissingRanks(Store& store, absl::string_view pr
 
 absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Deadline deadline) {
   const WaitTimer timer;
-  const absl::Status waited = store.Wait(RankKeys(prefix, size), deadline);
+  absl::Status waited = store.Wait(RankKeys(prefix, size), deadline);
   if (!absl::IsDeadlineExceeded(waited)) {
     return waited;
   }

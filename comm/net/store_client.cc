@@ -101,7 +101,7 @@ absl::StatusOr<Store::Exchange> StoreClient::CompareExchange(
 absl::Status StoreClient::Wait(absl::Span<const std::string> keys, Deadline deadline) {
   StoreRequest request = ManyKeys(StoreOp::kWait, keys);
   const WaitTimer timer;
-  const absl::Status status = Call(request, deadline).status();
+  absl::Status status = Call(request, deadline).status();
   if (!absl::IsDeadlineExceeded(status)) {
     return status;
   }

@@ -283,7 +283,7 @@ absl::StatusOr<RdmaConnection> ConnectRdma(std::unique_ptr<StreamTransport> mesh
   if (status.ok()) {
     return RdmaConnection{connector.transport(), true};
   }
-  const absl::Status reason = Annotate(status, "connecting over RDMA");
+  absl::Status reason = Annotate(status, "connecting over RDMA");
   auto kept = connector.TakeMesh();
   if (required || !connector.agreed()) {
     if (!connector.agreed()) {  // Else all know, and in the same words.
