@@ -13,59 +13,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-from jobs import (command_line, descendants, first_forward, is_rank, launch_command, records,
-                  series)
+from jobs import MemoryWatch, first_forward, is_rank, launch_command, records, series
 from report import print_goals, write_results
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def private_bytes(pid):
-    """RssAnon plus the shared-memory segments that the process itself made and holds open."""
-    total = 0
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("RssAnon:"):
-                total += int(line.split()[1]) * 1024
-    seen = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{fd}"
-        if os.readlink(path).startswith("/memfd:"):
-            info = os.stat(path)
-            if info.st_ino not in seen:
-                seen.add(info.st_ino)
-                total += info.st_blocks * 512
-    return total
-
-
-class MemoryWatch(threading.Thread):
-    """Samples the ranks of a running job every 10 ms: (time, bytes of the biggest rank)."""
-
-    def __init__(self, process, of_rank):
-        super().__init__(daemon=True)
-        self.process, self.of_rank, self.samples = process, of_rank, []
-
-    def run(self):
-        while self.process.poll() is None:
-            sizes = []
-            for pid in descendants(self.process.pid):
-                try:
-                    if self.of_rank(command_line(pid)):
-                        sizes.append(private_bytes(pid))
-                except OSError:
-                    pass
-            if sizes:
-                self.samples.append((time.time(), max(sizes)))
-            time.sleep(0.01)
-
-    def before(self, moment):
-        return max((s for t, s in self.samples if moment - 0.5 <= t <= moment), default=0)
-
-    def peak(self, begin):
-        return max((s for t, s in self.samples if t >= begin), default=0)
 
 
 def run(command, of_rank, facts_of, env):

@@ -9,21 +9,12 @@
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
+#include "runtime/plan/bucket_plan.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
 
 namespace dtrain {
 namespace {
-
-constexpr int64_t kMinBucketElements = 1 << 18;
-constexpr int64_t kBucketsWanted = 6;  // So that most of the reduction hides behind backward.
-
-// reduce_bucket_size is the largest bucket; a model smaller than it is cut all the same.
-int64_t BucketElements(const Config& config, int64_t total) {
-  const int64_t wanted = std::max(kMinBucketElements, total / kBucketsWanted);
-  return config.overlap_comm() ? std::min(config.reduce_bucket_elements(), wanted)
-                               : config.reduce_bucket_elements();
-}
 
 plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
   return {.world_size = world_size,
@@ -126,7 +117,7 @@ absl::Status Engine::Impl::TakeParameters() {
     update_pieces = {UpdatePieces(decay, state.owned[0])};
   } else {
     plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
-    options.buckets.bucket_elements = BucketElements(config, elements);
+    options.buckets.bucket_elements = plan::BucketElements(config, elements);
     DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
     state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));
     state.owned = state.shards->owned(job.rank());
@@ -155,11 +146,11 @@ absl::Status Engine::Impl::CreateSync() {
   const Config& config = job.config();
   FlatParameters& flat = *state.flat;
   if (config.zero_stage() == 0) {
-    DT_ASSIGN_OR_RETURN(
-        reducer, GradientReducer::Create(
-                     job.group(), flat,
-                     {.bucket_elements = BucketElements(config, flat.layout().total_elements()),
-                      .compression = CompressionOf(config)}));
+    DT_ASSIGN_OR_RETURN(reducer,
+                        GradientReducer::Create(job.group(), flat,
+                                                {.bucket_elements = plan::BucketElements(
+                                                     config, flat.layout().total_elements()),
+                                                 .compression = CompressionOf(config)}));
     return absl::OkStatus();
   }
   if (config.comm_compression().type != "none") {

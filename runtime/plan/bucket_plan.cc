@@ -9,6 +9,14 @@
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain::plan {
+int64_t BucketElements(const Config& config, int64_t total) {
+  constexpr int64_t kSmallest = 1 << 18;
+  constexpr int64_t kWanted = 6;
+  return config.overlap_comm()
+             ? std::min(config.reduce_bucket_elements(), std::max(kSmallest, total / kWanted))
+             : config.reduce_bucket_elements();
+}
+
 absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
                                               const BucketOptions& options,
                                               absl::Span<const int> readiness) {

@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtrain/config.h"
 #include "runtime/plan/layout.h"
 
 namespace dtrain::plan {
@@ -26,6 +27,10 @@ struct BucketOptions {
   int64_t bucket_elements = 6'553'600;      // 25 MiB of fp32.
   int64_t first_bucket_elements = 262'144;  // 1 MiB of fp32; at most bucket_elements is used.
 };
+
+// The largest bucket for a model of `total` elements: reduce_bucket_size; with overlap_comm a small
+// model is cut all the same, so that most of its reduction hides behind backward.
+int64_t BucketElements(const Config& config, int64_t total);
 
 // Entries [first_entry, last_entry) of the layout, elements [begin, end) of the flat buffer.
 struct Bucket {

@@ -46,6 +46,7 @@ class ToolsTest : public ::testing::Test {
   TempFolder folder_;
   const std::string data_ = DTRAIN_DATA_PROGRAM;
   const std::string config_ = DTRAIN_CONFIG_PROGRAM;
+  const std::string plan_ = DTRAIN_PLAN_PROGRAM;
 };
 
 TEST_F(ToolsTest, PreparesAndShowsACorpus) {
@@ -104,6 +105,36 @@ TEST_F(ToolsTest, CheckPrintsTheBatchAndWhereValuesComeFrom) {
   EXPECT_THAT(result.output, HasSubstr("note: "));
   EXPECT_THAT(result.output, HasSubstr("\"train_steps\": \"--set\""));
   EXPECT_THAT(result.output, HasSubstr("identity "));
+}
+
+TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
+  const Result gpus = RunCommand(plan_ + " --params 80e9 --gpu-memory 80GB");
+  EXPECT_EQ(gpus.code, 0) << gpus.output;
+  EXPECT_THAT(gpus.output, ::testing::ContainsRegex("stage 3\\* +23 "));
+  EXPECT_THAT(gpus.output, ::testing::ContainsRegex("inference +3 "));
+  const std::string file = Write("run.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
+      "zero_optimization": {"stage": 1}, "data": {"sequence_length": 128},
+      "model": {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "vocab_size": 256}})");
+  const Result here = RunCommand(absl::StrCat(plan_, " ", file, " --world-size 4"));
+  EXPECT_EQ(here.code, 0) << here.output;
+  EXPECT_THAT(here.output, HasSubstr("a rank of 4 at ZeRO stage 1"));
+  EXPECT_THAT(here.output, HasSubstr("master"));
+}
+
+TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
+  for (const auto& [arguments, named] : std::vector<std::pair<std::string, std::string>>{
+           {"", "--params"},
+           {"--params 0", "--params"},
+           {"--params 8e9 --gpu-memory 80", "80GB"},
+           {"--params 8e9 --dtype int8", "int8"},
+           {"--params 8e9 --reserve -1", "--reserve"},
+           {folder_.path() + "/none.json", "none.json"},
+           {Write("no-model.json", R"({"train_batch_size": 8})"), "hidden_size"}}) {
+    const Result result = RunCommand(absl::StrCat(plan_, " ", arguments));
+    EXPECT_EQ(result.code, 64) << arguments << result.output;
+    EXPECT_THAT(result.output, HasSubstr(named));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,141 @@
+#include "runtime/plan/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain::plan {
+namespace {
+
+constexpr double kFp32 = 4;
+constexpr int64_t kWorldMax = int64_t{1} << 20;
+
+double ValueBytes(PrecisionConfig::Kind precision) {
+  return precision == PrecisionConfig::Kind::kFloat32 ? kFp32 : 2;
+}
+
+absl::StatusOr<int64_t> Field(const Json& model, const char* name) {
+  const auto found = model.find(name);
+  const auto value = found == model.end() ? absl::StatusOr<int64_t>(0) : JsonInteger(*found);
+  if (!value.ok() || *value < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the model has no %s, an integer from 1; give it under \"model\", or --params", name));
+  }
+  return *value;
+}
+
+absl::StatusOr<int64_t> FieldOr(const Json& model, const char* name, int64_t absent) {
+  const auto found = model.find(name);
+  return found == model.end() || found->is_null() ? absl::StatusOr<int64_t>(absent)
+                                                  : Field(model, name);
+}
+
+// What one layer keeps of each token, in values: inputs of both norms and of the projections, the
+// attention's queries, keys, values and output, gate, up and their product.
+double KeptByLayer(const ModelShape& model) {
+  return static_cast<double>(4 * model.hidden + 2 * model.query_width + 2 * model.kv_width +
+                             3 * model.intermediate);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
+  ModelShape shape;
+  DT_ASSIGN_OR_RETURN(shape.hidden, Field(model, "hidden_size"));
+  DT_ASSIGN_OR_RETURN(shape.intermediate, Field(model, "intermediate_size"));
+  DT_ASSIGN_OR_RETURN(shape.layers, Field(model, "num_hidden_layers"));
+  DT_ASSIGN_OR_RETURN(shape.vocabulary, Field(model, "vocab_size"));
+  DT_ASSIGN_OR_RETURN(const int64_t heads, Field(model, "num_attention_heads"));
+  DT_ASSIGN_OR_RETURN(const int64_t kv_heads, FieldOr(model, "num_key_value_heads", heads));
+  DT_ASSIGN_OR_RETURN(const int64_t head, FieldOr(model, "head_dim", shape.hidden / heads));
+  shape.query_width = heads * head;
+  shape.kv_width = kv_heads * head;
+  const auto tied = model.find("tie_word_embeddings");
+  const bool is_tied = tied != model.end() && tied->is_boolean() && tied->get<bool>();
+  const auto h = static_cast<double>(shape.hidden);
+  const double layer = h * static_cast<double>(2 * shape.query_width + 2 * shape.kv_width +
+                                               3 * shape.intermediate + 2);
+  const double table = h * static_cast<double>(shape.vocabulary);
+  shape.parameters = static_cast<double>(shape.layers) * layer + (is_tied ? 1 : 2) * table + h;
+  shape.largest_tensor = std::max(table, h * static_cast<double>(shape.intermediate));
+  return shape;
+}
+
+MemoryPlan PlanMemory(const MemoryRequest& request) {
+  const ModelShape& model = request.model;
+  const double value_bytes = ValueBytes(request.precision);
+  const auto ranks = static_cast<double>(request.world_size);
+  // Parameters of a state that is shared out from stage `from` on.
+  const auto held = [&](int from) {
+    return model.parameters / (request.zero_stage >= from ? ranks : 1);
+  };
+  MemoryPlan plan;
+  plan.values = value_bytes * held(3);
+  plan.live =
+      request.zero_stage >= 3
+          ? value_bytes * std::min(model.parameters, static_cast<double>(request.live_elements))
+          : 0;
+  if (!request.training) {
+    return plan;
+  }
+  plan.gradients = kFp32 * held(2);
+  plan.moments = 2 * kFp32 * held(1);
+  plan.master = value_bytes < kFp32 ? kFp32 * held(1) : 0;
+  const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
+  plan.buckets =
+      value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * kFp32 * bucket : 0);
+  const auto tokens = static_cast<double>(request.micro_batch * request.sequence_length);
+  plan.activations = tokens * value_bytes *
+                     (static_cast<double>(model.layers) * KeptByLayer(model) +
+                      2 * static_cast<double>(model.hidden));
+  // The softmax that the loss keeps and two gradients of that size, fp32.
+  plan.logits = 3 * kFp32 * tokens * static_cast<double>(model.vocabulary);
+  return plan;
+}
+
+std::optional<int64_t> SmallestWorld(MemoryRequest request, double rank_bytes, double reserve) {
+  const auto fits = [&](int64_t ranks) {
+    request.world_size = ranks;
+    return PlanMemory(request).total() * (1 + reserve) <= rank_bytes;
+  };
+  if (!fits(kWorldMax)) {
+    return std::nullopt;
+  }
+  int64_t low = 0;  // Does not fit.
+  int64_t high = kWorldMax;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+absl::StatusOr<double> ParseBytes(absl::string_view text) {
+  constexpr std::array<std::pair<absl::string_view, double>, 6> kUnits = {{{"MiB", 1 << 20},
+                                                                           {"GiB", 1 << 30},
+                                                                           {"TiB", 1099511627776.0},
+                                                                           {"MB", 1e6},
+                                                                           {"GB", 1e9},
+                                                                           {"TB", 1e12}}};
+  for (const auto& [unit, bytes] : kUnits) {
+    double number = 0;
+    if (absl::EndsWithIgnoreCase(text, unit) &&
+        absl::SimpleAtod(absl::StripAsciiWhitespace(text.substr(0, text.size() - unit.size())),
+                         &number) &&
+        number > 0 && number < 1e9) {
+      return number * bytes;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "\"%s\" is no size; allowed: a number above 0 with MB, GB, TB (powers of 1000), MiB, GiB or "
+      "TiB, as 80GB",
+      text));
+}
+
+}  // namespace dtrain::plan

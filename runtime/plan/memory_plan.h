@@ -1,0 +1,74 @@
+// What training takes of a rank's memory, and the smallest world that fits. Pure; thread-safe.
+//
+// Bytes a parameter on N ranks, by ZeRO stage, with e bytes a value (4; in mixed precision 2):
+//   values e (stage 3: e / N), gradients 4 (stages 2 and 3: 4 / N), moments 8 (from stage 1: 8 / N)
+//   and in mixed precision the fp32 master 4 (from stage 1: 4 / N): 18 at stage 0.
+// On top: the buckets in which stage 2 stages gradients, the weights that stage 3 has gathered,
+// what forward keeps for backward and the logits. Not in it: the process itself, LibTorch's and the
+// network's own buffers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "base/json.h"
+#include "dtrain/config.h"
+
+namespace dtrain::plan {
+
+// A decoder-only Transformer. `parameters` alone is enough for the states.
+struct ModelShape {
+  double parameters = 0;
+  double largest_tensor = 0;  // Elements.
+  int64_t hidden = 0;         // 0: the rest is unknown, activations are not counted.
+  int64_t intermediate = 0;
+  int64_t layers = 0;
+  int64_t query_width = 0;  // Query heads x head size.
+  int64_t kv_width = 0;
+  int64_t vocabulary = 0;
+};
+
+// From Hugging Face's names (hidden_size, intermediate_size, num_hidden_layers, vocab_size,
+// num_attention_heads; num_key_value_heads, head_dim, tie_word_embeddings as there), for models as
+// Llama's: RMSNorm, gate and up projections, no biases. InvalidArgument names what is missing.
+absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model);
+
+struct MemoryRequest {
+  ModelShape model;
+  PrecisionConfig::Kind precision = PrecisionConfig::Kind::kFloat32;
+  int zero_stage = 0;
+  int64_t world_size = 1;
+  int64_t micro_batch = 0;  // Samples; 0: no activations.
+  int64_t sequence_length = 0;
+  int64_t bucket_elements = 0;
+  int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
+  bool training = true;       // Else weights alone, for inference.
+};
+
+// Bytes on one rank.
+struct MemoryPlan {
+  double values = 0;
+  double gradients = 0;
+  double master = 0;
+  double moments = 0;
+  double buckets = 0;      // Staging of gradients, the fresh gradient of the largest tensor.
+  double live = 0;         // Gathered weights.
+  double activations = 0;  // Kept by forward for backward.
+  double logits = 0;       // The peak between forward and backward.
+
+  double states() const { return values + gradients + master + moments; }
+  double total() const { return states() + buckets + live + activations + logits; }
+};
+
+MemoryPlan PlanMemory(const MemoryRequest& request);
+
+// The smallest number of ranks on which a plan and a share `reserve` of it on top fit into
+// `rank_bytes` each; none when no number does.
+std::optional<int64_t> SmallestWorld(MemoryRequest request, double rank_bytes, double reserve);
+
+// "80GB" (10^9), "40 GiB" (2^30), "512MiB", "1.5TB", as bytes. InvalidArgument names what is
+// allowed.
+absl::StatusOr<double> ParseBytes(absl::string_view text);
+
+}  // namespace dtrain::plan

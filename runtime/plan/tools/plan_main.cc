@@ -1,0 +1,183 @@
+// dtrain-plan: what a training takes of each rank's memory, before it is started. `dtrain plan ...`
+// runs it.
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "dtrain/config.h"
+#include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/memory_plan.h"
+#include "runtime/plan/tools/tool_main.h"
+
+namespace dtrain::plan {
+namespace {
+
+constexpr int kStages = 4;
+constexpr int64_t kLiveElements = 1'000'000'000;  // DeepSpeed's stage3_max_live_parameters.
+
+struct Arguments {
+  std::string file;
+  std::vector<std::string> overrides;
+  int world_size = 1;
+  double parameters = 0;
+  std::string gpu_memory;
+  double reserve = 0.25;
+  std::string dtype = "bf16";
+};
+
+std::string Size(double bytes) {
+  return bytes >= 1e9 ? absl::StrFormat("%.2f GB", bytes * 1e-9)
+                      : absl::StrFormat("%.1f MB", bytes * 1e-6);
+}
+
+std::string Count(double parameters) {
+  return parameters >= 1e9 ? absl::StrFormat("%.4gB", parameters * 1e-9)
+                           : absl::StrFormat("%.4gM", parameters * 1e-6);
+}
+
+PrecisionConfig::Kind KindOf(const std::string& dtype) {
+  return dtype == "bf16"   ? PrecisionConfig::Kind::kBFloat16
+         : dtype == "fp16" ? PrecisionConfig::Kind::kFloat16
+                           : PrecisionConfig::Kind::kFloat32;
+}
+
+const char* PrecisionText(PrecisionConfig::Kind kind) {
+  switch (kind) {
+    case PrecisionConfig::Kind::kBFloat16:
+      return "bf16 with fp32 masters";
+    case PrecisionConfig::Kind::kFloat16:
+      return "fp16 with fp32 masters";
+    case PrecisionConfig::Kind::kFloat32:
+      return "fp32";
+  }
+  return "";
+}
+
+void PrintPlan(const MemoryRequest& request) {
+  const MemoryPlan plan = PlanMemory(request);
+  std::printf("a rank of %d at ZeRO stage %d:\n", static_cast<int>(request.world_size),
+              request.zero_stage);
+  const struct {
+    const char* name;
+    double bytes;
+  } rows[] = {{"values", plan.values},           {"gradients", plan.gradients},
+              {"master", plan.master},           {"moments", plan.moments},
+              {"buckets", plan.buckets},         {"live weights", plan.live},
+              {"activations", plan.activations}, {"logits", plan.logits}};
+  for (const auto& row : rows) {
+    if (row.bytes > 0) {
+      std::printf("  %-13s %12s\n", row.name, Size(row.bytes).c_str());
+    }
+  }
+  std::printf("  %-13s %12s\n", "in all", Size(plan.total()).c_str());
+}
+
+// A line a stage, and one for inference.
+void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
+  std::printf("\nranks of %s each that it takes, with %g %% reserve:\n", Size(rank_bytes).c_str(),
+              reserve * 100);
+  const auto line = [&](const std::string& name) {
+    const auto world = SmallestWorld(request, rank_bytes, reserve);
+    if (!world.has_value()) {
+      std::printf("  %-14s does not fit on any number\n", name.c_str());
+      return;
+    }
+    request.world_size = *world;
+    std::printf("  %-14s %7d  (%s on each)\n", name.c_str(), static_cast<int>(*world),
+                Size(PlanMemory(request).total()).c_str());
+  };
+  for (int stage = 0; stage < kStages; ++stage) {
+    request.zero_stage = stage;
+    line(absl::StrCat("ZeRO stage ", stage, stage == 3 ? "*" : ""));
+  }
+  request.training = false;
+  line("inference");
+  std::printf("* not built yet\n");
+}
+
+// Fills `request` from a configuration; what --params gives takes the place of the model's shape.
+absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
+  DT_ASSIGN_OR_RETURN(const Config config,
+                      Config::Load(arguments.file, arguments.overrides, arguments.world_size));
+  if (arguments.parameters == 0) {
+    DT_ASSIGN_OR_RETURN(request.model, ModelShapeFrom(config.user("model")));
+    request.micro_batch = config.micro_batch();
+    request.sequence_length = config.sequence_length();
+  }
+  request.precision = config.precision().kind;
+  request.zero_stage = config.zero_stage();
+  request.bucket_elements =
+      BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
+  return absl::OkStatus();
+}
+
+absl::Status Plan(const Arguments& arguments) {
+  if (arguments.file.empty() && arguments.parameters == 0) {
+    return absl::InvalidArgumentError(
+        "nothing to plan: give a configuration file, or --params with --gpu-memory");
+  }
+  double rank_bytes = 0;
+  if (!arguments.gpu_memory.empty()) {
+    DT_ASSIGN_OR_RETURN(rank_bytes, ParseBytes(arguments.gpu_memory));
+  }
+  MemoryRequest request;
+  request.world_size = arguments.world_size;
+  request.model.parameters = arguments.parameters;
+  request.precision = KindOf(arguments.dtype);
+  request.bucket_elements = BucketOptions().bucket_elements;
+  if (!arguments.file.empty()) {
+    DT_RETURN_IF_ERROR(ReadConfig(arguments, request));
+  }
+  // A layer or two at a time, however large the limit on live weights.
+  request.live_elements =
+      std::min(kLiveElements, request.model.layers > 0
+                                  ? static_cast<int64_t>(2 * request.model.parameters /
+                                                         static_cast<double>(request.model.layers))
+                                  : int64_t{0});
+  std::printf("%s parameters in %s\n", Count(request.model.parameters).c_str(),
+              PrecisionText(request.precision));
+  if (!arguments.file.empty() || rank_bytes == 0) {
+    PrintPlan(request);
+  }
+  if (rank_bytes > 0) {
+    PrintWorlds(request, rank_bytes, arguments.reserve);
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Says what a training takes of each rank's memory and how many ranks it needs.\n\nExamples:\n"
+      "  dtrain plan --params 80e9 --gpu-memory 80GB\n"
+      "  dtrain plan run.json --world-size 8 --set zero_optimization.stage=2\n"
+      "  dtrain plan run.json --gpu-memory 24GiB\n",
+      "dtrain plan");
+  Arguments arguments;
+  app.add_option("file", arguments.file, "Configuration file, with the model under \"model\"");
+  app.add_option("--set", arguments.overrides, "KEY=VALUE; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--world-size", arguments.world_size, "Ranks of the job")->capture_default_str();
+  app.add_option("--params", arguments.parameters, "Parameters, in place of a model's shape")
+      ->check(CLI::Range(1.0, 1e15));
+  app.add_option("--gpu-memory", arguments.gpu_memory, "Of a rank, as 80GB or 24GiB");
+  app.add_option("--reserve", arguments.reserve,
+                 "Share on top for fragmentation, the network and the unexpected")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  app.add_option("--dtype", arguments.dtype, "Without a file: fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {
+    return code;
+  }
+  return Finish("dtrain plan", Plan(arguments));
+}
+
+}  // namespace
+}  // namespace dtrain::plan
+
+int main(int argc, char** argv) { return dtrain::plan::Main(argc, argv); }

@@ -1,0 +1,68 @@
+"""`dtrain plan` against the memory of real ranks, read from outside through /proc.
+
+Two models are trained and the difference of their peaks is compared, so that the process itself,
+LibTorch and the transport drop out. glibc's allocator is told to give large blocks back at once:
+what it keeps otherwise is fragmentation, for which the plan has its reserve.
+"""
+import subprocess
+import sys
+
+import end_to_end
+from end_to_end import BIN, SOURCE, EndToEnd
+
+sys.path.insert(0, f"{SOURCE}/bench")
+from jobs import MemoryWatch, is_rank, records  # noqa: E402
+
+UNITS = {"MB": 1e6, "GB": 1e9}
+SEQUENCE = 128
+
+
+def model(hidden, intermediate, layers):
+    return {"vocab_size": 256, "hidden_size": hidden, "intermediate_size": intermediate,
+            "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 4,
+            "max_position_embeddings": SEQUENCE}
+
+
+class MemoryPlan(EndToEnd):
+    def planned(self, config, sets):
+        words = [word for value in sets for word in ("--set", value)]
+        text = subprocess.run([f"{BIN}/dtrain", "plan", config, "--world-size", "2", *words],
+                              check=True, capture_output=True, text=True).stdout
+        number, unit = next(l for l in text.splitlines() if "in all" in l).split()[-2:]
+        return float(number) * UNITS[unit]
+
+    def measured(self, name, config, sets):
+        run_dir = f"{self.folder}/{name}"
+        process = self.start(self.launch_command(2, run_dir, sets, config=config),
+                             env={"MALLOC_MMAP_THRESHOLD_": "262144",
+                                  "MALLOC_TRIM_THRESHOLD_": "262144"})
+        watch = MemoryWatch(process, is_rank)
+        watch.start()
+        output = process.communicate(timeout=end_to_end.TIME_BOUND_S)[0]
+        watch.join()
+        self.assertEqual(process.returncode, 0, output)
+        steps = [r["ts"] for r in records(run_dir) if r["kind"] == "step"]
+        return max(size for at, size in watch.samples if at <= steps[-1])  # Before the save.
+
+    def difference(self, name, sets):
+        sets = [*sets, "train_steps=2", f"data.sequence_length={SEQUENCE}"]
+        small = self.write_config("small.json", model=model(32, 64, 1))
+        large = self.write_config("large.json", model=model(384, 1024, 6))
+        seen = (self.measured(f"{name}-large", large, sets) -
+                self.measured(f"{name}-small", small, sets))
+        return seen, self.planned(large, sets) - self.planned(small, sets)
+
+    def test_the_plan_is_within_a_tenth_of_what_ranks_take(self):
+        ways = {"fp32": [], "fp32-2": ["zero_optimization.stage=2"],
+                "bf16": ["bf16.enabled=true"],
+                "bf16-2": ["bf16.enabled=true", "zero_optimization.stage=2"]}
+        for name, sets in ways.items():
+            seen, planned = self.difference(name, sets)
+            print(f"{name}: measured {seen * 1e-6:.1f} MB, planned {planned * 1e-6:.1f} MB, "
+                  f"{seen / planned:.3f}", flush=True)
+            self.assertGreater(seen, 0.9 * planned, name)
+            self.assertLess(seen, 1.1 * planned, name)
+
+
+if __name__ == "__main__":
+    end_to_end.main()

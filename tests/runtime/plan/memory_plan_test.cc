@@ -1,0 +1,98 @@
+#include "runtime/plan/memory_plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = PrecisionConfig::Kind;
+
+MemoryRequest Of(double parameters, Kind precision, int stage, int64_t ranks = 1) {
+  MemoryRequest request;
+  request.model.parameters = parameters;
+  request.precision = precision;
+  request.zero_stage = stage;
+  request.world_size = ranks;
+  return request;
+}
+
+TEST(MemoryPlan, StatesAreEighteenBytesAParameterInMixedPrecisionAndSixteenInFp32) {
+  EXPECT_EQ(PlanMemory(Of(1, Kind::kBFloat16, 0)).states(), 18);
+  EXPECT_EQ(PlanMemory(Of(1, Kind::kFloat16, 0)).states(), 18);
+  EXPECT_EQ(PlanMemory(Of(1, Kind::kFloat32, 0)).states(), 16);
+}
+
+TEST(MemoryPlan, EachStageSharesOutMore) {
+  const double parameters = 12e6;
+  const auto states = [&](Kind kind, int stage) {
+    return PlanMemory(Of(parameters, kind, stage, 4)).states() / parameters;
+  };
+  EXPECT_DOUBLE_EQ(states(Kind::kBFloat16, 1), 2 + 4 + 12.0 / 4);
+  EXPECT_DOUBLE_EQ(states(Kind::kBFloat16, 2), 2 + 16.0 / 4);
+  EXPECT_DOUBLE_EQ(states(Kind::kBFloat16, 3), 18.0 / 4);
+  EXPECT_DOUBLE_EQ(states(Kind::kFloat32, 1), 4 + 4 + 8.0 / 4);
+  EXPECT_DOUBLE_EQ(states(Kind::kFloat32, 2), 4 + 12.0 / 4);
+}
+
+TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
+  EXPECT_EQ(SmallestWorld(Of(80e9, Kind::kBFloat16, 3), 80e9, 0.25), 23);
+  MemoryRequest inference = Of(80e9, Kind::kBFloat16, 3);
+  inference.training = false;
+  EXPECT_EQ(SmallestWorld(inference, 80e9, 0.25), 3);
+  EXPECT_EQ(SmallestWorld(Of(80e9, Kind::kBFloat16, 2), 80e9, 0.25), std::nullopt)
+      << "160 GB of values on every rank";
+}
+
+TEST(MemoryPlan, TheSmallestWorldFitsAndOneLessDoesNot) {
+  for (const int stage : {1, 2, 3}) {
+    for (const double memory : {1e9, 3e9, 7e9}) {
+      MemoryRequest request = Of(150e6, Kind::kBFloat16, stage);
+      request.bucket_elements = 1'000'000;
+      const auto world = SmallestWorld(request, memory, 0.1);
+      if (!world.has_value()) {
+        continue;
+      }
+      request.world_size = *world;
+      EXPECT_LE(PlanMemory(request).total() * 1.1, memory);
+      if (*world > 1) {
+        request.world_size = *world - 1;
+        EXPECT_GT(PlanMemory(request).total() * 1.1, memory);
+      }
+    }
+  }
+}
+
+TEST(ModelShape, CountsTheParametersOfALlama) {
+  // Llama 3.2 1B as published: 1,235,814,400 with the head tied to the embedding.
+  const auto shape = ModelShapeFrom({{"hidden_size", 2048},
+                                     {"intermediate_size", 8192},
+                                     {"num_hidden_layers", 16},
+                                     {"vocab_size", 128256},
+                                     {"num_attention_heads", 32},
+                                     {"num_key_value_heads", 8},
+                                     {"head_dim", 64},
+                                     {"tie_word_embeddings", true}});
+  ASSERT_TRUE(shape.ok()) << shape.status();
+  EXPECT_EQ(shape->parameters, 1235814400);
+  EXPECT_EQ(shape->largest_tensor, 2048.0 * 128256);
+}
+
+TEST(ModelShape, NamesWhatIsMissing) {
+  const auto shape = ModelShapeFrom({{"hidden_size", 8}, {"intermediate_size", -1}});
+  EXPECT_EQ(shape.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(shape.status().message()), HasSubstr("intermediate_size"));
+}
+
+TEST(ParseBytes, TakesUnitsAndRefusesTheRest) {
+  EXPECT_EQ(*ParseBytes("80GB"), 80e9);
+  EXPECT_EQ(*ParseBytes("24 GiB"), 24.0 * (1 << 30));
+  EXPECT_EQ(*ParseBytes("1.5tb"), 1.5e12);
+  for (const char* const bad : {"", "80", "GB", "-1GB", "80 GBit", "nan GB", "inf GB"}) {
+    EXPECT_EQ(ParseBytes(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::plan
