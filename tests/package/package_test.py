@@ -14,7 +14,7 @@ CMAKE = os.environ["DTRAIN_CMAKE"]
 FLAGS = os.environ["DTRAIN_CXX_FLAGS"]  # Of a sanitizer build: all or none of a program has them.
 PUBLIC = f"{SOURCE}/runtime/include/dtrain"
 TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-checkpoint", "dtrain-config", "dtrain-data", "dtrain-gpt",
-         "dtrain-minimal"]
+         "dtrain-minimal", "dtrain-plan"]
 
 
 def files_below(folder):
