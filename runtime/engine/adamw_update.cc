@@ -36,16 +36,16 @@ std::vector<UpdatePiece> UpdatePieces(const std::vector<DecayRange>& ranges,
 
 void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                  const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,
-                 double learning_rate, double gradient_scale, int64_t update,
-                 ParallelFor parallel_for) {
+                 const plan::Betas& betas, double learning_rate, double gradient_scale,
+                 int64_t update, ParallelFor parallel_for) {
   auto* const values = static_cast<std::byte*>(state.flat->values().mutable_data_ptr());
   const DType dtype = state.flat->dtype();
   float* const exp_avg = state.exp_avg.mutable_data_ptr<float>();
   float* const exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
   for (const UpdatePiece& piece : pieces) {
     const kernels::AdamWOptions options{.lr = learning_rate,
-                                        .beta1 = optimizer.beta1,
-                                        .beta2 = optimizer.beta2,
+                                        .beta1 = betas.first,
+                                        .beta2 = betas.second,
                                         .eps = optimizer.eps,
                                         .weight_decay = piece.weight_decay,
                                         .grad_scale = gradient_scale,

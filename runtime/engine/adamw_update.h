@@ -7,6 +7,7 @@
 #include "dtrain/config.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/plan/lr_schedule.h"
 
 namespace dtrain {
 
@@ -39,7 +40,7 @@ std::vector<UpdatePiece> UpdatePieces(const std::vector<DecayRange>& ranges,
 // `update` counts from 1.
 void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                  const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,
-                 double learning_rate, double gradient_scale, int64_t update,
-                 ParallelFor parallel_for);
+                 const plan::Betas& betas, double learning_rate, double gradient_scale,
+                 int64_t update, ParallelFor parallel_for);
 
 }  // namespace dtrain

@@ -136,6 +136,7 @@ void Engine::Impl::Apply(const StepVerdict& verdict) {
   report.grad_norm = std::sqrt(verdict.sum_of_squares) * to_mean;
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
+  const plan::Betas betas = plan::BetasAt(config.scheduler(), config.optimizer(), state.updates);
   if (!verdict.finite) {
     report.skipped = true;
     ++state.skipped;
@@ -146,7 +147,7 @@ void Engine::Impl::Apply(const StepVerdict& verdict) {
     scale *= limit / (report.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_'s formula.
   }
   for (size_t i = 0; i < update_pieces.size(); ++i) {
-    AdamWUpdate(state, reducer->reduced(), update_pieces[i], config.optimizer(),
+    AdamWUpdate(state, reducer->reduced(), update_pieces[i], config.optimizer(), betas,
                 report.learning_rate, scale, state.updates + 1, TorchParallelFor);
     if (gather != nullptr) {
       gather->Start(static_cast<int>(i));

@@ -37,6 +37,8 @@ class ConfigBuilder {
   absl::Status FillRun();
   absl::Status FillBatch();
   absl::Status FillScheduler();
+  absl::Status FillStableDecay();
+  absl::Status FillOneCycle();
   absl::Status FillReduction();
   absl::Status FillComm();
   void FillDefaults();

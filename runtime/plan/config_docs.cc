@@ -53,6 +53,8 @@ g = n / N with "linear".
 | WarmupDecayLR | min + g (max - min) | min + d (max - min), d = max(0, (total - n) / max(1, total - N)) |
 | WarmupCosineLR | lr (r0 + g (1 - r0)) | lr (c + (1 - c)(1 + cos(pi p)) / 2), p = min(1, (n - N + 1) / max(1, total - N)) |
 | LRRangeTest | first (1 + rate (n + 1) / size), the quotient rounded down with staircase | |
+| OneCycle | min to max in `cycle_first_step_size` steps, back in `cycle_second_step_size`, linear or in stairs | min / (1 + `decay_lr_rate` i), i intervals of `decay_step_size` steps |
+| WSD | lr (r0 + (1 - r0) (s + 1) / N), s the optimizer's step | lr, then over the last `decay_num_steps` lr (d + (1 - d)(1 - sqrt(p))), d `decay_min_ratio` |
 
 min, max: `warmup_min_lr`, `warmup_max_lr`; r0, c: `warmup_min_ratio`, `cos_min_ratio`; total:
 `total_num_steps`; lr: the optimizer's.

@@ -29,6 +29,24 @@ std::vector<absl::string_view> SchedulerParams(absl::string_view type) {
     return {"warmup_min_ratio", "warmup_num_steps", "warmup_type", "cos_min_ratio",
             "total_num_steps"};
   }
+  if (type == "WSD") {
+    return {"warmup_min_ratio", "warmup_num_steps", "total_num_steps",
+            "decay_num_steps",  "decay_type",       "decay_min_ratio"};
+  }
+  if (type == "OneCycle") {
+    return {"cycle_min_lr",
+            "cycle_max_lr",
+            "decay_lr_rate",
+            "cycle_first_step_size",
+            "cycle_second_step_size",
+            "cycle_first_stair_count",
+            "cycle_second_stair_count",
+            "decay_step_size",
+            "cycle_momentum",
+            "cycle_min_mom",
+            "cycle_max_mom",
+            "decay_mom_rate"};
+  }
   return {"lr_range_test_min_lr", "lr_range_test_step_rate", "lr_range_test_step_size",
           "lr_range_test_staircase"};
 }
@@ -37,6 +55,8 @@ SchedulerConfig::Kind KindOf(absl::string_view type) {
   return type == "WarmupLR"         ? SchedulerConfig::Kind::kWarmup
          : type == "WarmupDecayLR"  ? SchedulerConfig::Kind::kWarmupDecay
          : type == "WarmupCosineLR" ? SchedulerConfig::Kind::kWarmupCosine
+         : type == "WSD"            ? SchedulerConfig::Kind::kWarmupStableDecay
+         : type == "OneCycle"       ? SchedulerConfig::Kind::kOneCycle
                                     : SchedulerConfig::Kind::kRangeTest;
 }
 
@@ -112,9 +132,15 @@ absl::Status ConfigBuilder::FillScheduler() {
   if (IsAuto(section + "warmup_num_steps")) {
     Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
   }
-  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR";
+  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
   if (decays && !Given(section + "total_num_steps")) {
     Derive(section + "total_num_steps", steps);
+  }
+  if (type == "WSD") {
+    DT_RETURN_IF_ERROR(FillStableDecay());
+  }
+  if (type == "OneCycle") {
+    DT_RETURN_IF_ERROR(FillOneCycle());
   }
   if (IsAuto(section + "warmup_max_lr") ||
       (type == "WarmupLR" && !Given(section + "warmup_max_lr"))) {
@@ -123,6 +149,47 @@ absl::Status ConfigBuilder::FillScheduler() {
   } else if (type == "WarmupDecayLR" && !Given(section + "warmup_max_lr")) {
     values_->by_key[section + "warmup_max_lr"] = 1e-3;
     values_->origins[section + "warmup_max_lr"] = ConfigOrigin::kDefault;
+  }
+  return absl::OkStatus();
+}
+
+// The last tenth decays; warm-up and decay must leave room for each other.
+absl::Status ConfigBuilder::FillStableDecay() {
+  const std::string section = "scheduler.params.";
+  const int64_t total = Value(section + "total_num_steps").get<int64_t>();
+  if (!Given(section + "decay_num_steps")) {
+    Derive(section + "decay_num_steps", std::max<int64_t>(1, total / 10));
+  }
+  if (!Given(section + "warmup_num_steps")) {
+    Derive(section + "warmup_num_steps", std::max<int64_t>(1, total / 50));
+  }
+  const int64_t warmup = Value(section + "warmup_num_steps").get<int64_t>();
+  const int64_t decay = Value(section + "decay_num_steps").get<int64_t>();
+  if (warmup + decay > total) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: warmup_num_steps %d + decay_num_steps %d are more than total_num_steps %d",
+        WhereGiven("scheduler.type"), warmup, decay, total));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::FillOneCycle() {
+  const std::string section = "scheduler.params.";
+  for (const char* const needed : {"cycle_min_lr", "cycle_max_lr"}) {
+    if (!Given(section + needed)) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: OneCycle needs scheduler.params.%s",
+                                                        WhereGiven("scheduler.type"), needed));
+    }
+  }
+  for (const auto& [second, first] :
+       {std::pair("cycle_second_step_size", "cycle_first_step_size"),
+        std::pair("cycle_second_stair_count", "cycle_first_stair_count")}) {
+    if (!Given(section + second)) {
+      Derive(section + second,
+             Given(section + first)
+                 ? Value(section + first)
+                 : Json::parse(plan::FindConfigKey(section + first)->default_value));
+    }
   }
   return absl::OkStatus();
 }
@@ -241,6 +308,26 @@ void ConfigBuilder::FillTyped() {
     s.range_step_rate = param("lr_range_test_step_rate").get<double>();
     s.range_step_size = param("lr_range_test_step_size").get<int64_t>();
     s.range_staircase = param("lr_range_test_staircase").get<bool>();
+    const auto count = [&](const char* name) {
+      return param(name).is_null() ? 0 : param(name).get<int64_t>();
+    };
+    s.decay_num_steps = count("decay_num_steps");
+    s.decay_sqrt = param("decay_type") == "sqrt";
+    s.decay_min_ratio = param("decay_min_ratio").get<double>();
+    const auto rate = [&](const char* name) {
+      return param(name).is_null() ? 0 : param(name).get<double>();
+    };
+    s.cycle = {.min_lr = rate("cycle_min_lr"),
+               .max_lr = rate("cycle_max_lr"),
+               .decay_lr_rate = rate("decay_lr_rate"),
+               .first_steps = count("cycle_first_step_size"),
+               .second_steps = count("cycle_second_step_size"),
+               .first_stairs = count("cycle_first_stair_count"),
+               .second_stairs = count("cycle_second_stair_count"),
+               .decay_steps = count("decay_step_size"),
+               .momentum = param("cycle_momentum").get<bool>(),
+               .min_momentum = rate("cycle_min_mom"),
+               .max_momentum = rate("cycle_max_mom")};
   }
 
   v.data_train = v.at("data.train").get<std::vector<std::string>>();

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "runtime/plan/one_cycle.h"
 
 namespace dtrain::plan {
 namespace {
@@ -43,6 +44,23 @@ double CosineRatio(const SchedulerConfig& schedule, int64_t n) {
   return schedule.cos_min_ratio + (1 - schedule.cos_min_ratio) * cosine;
 }
 
+// Warmup-stable-decay: linear warm-up, the optimizer's lr, then a decay that ends with the run;
+// "sqrt" is 1 - sqrt(p) (Haegele et al. 2024, arXiv 2405.18392).
+double StableDecayRatio(const SchedulerConfig& schedule, int64_t step) {
+  if (step < schedule.warmup_num_steps) {
+    const double done =
+        static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_num_steps);
+    return schedule.warmup_min_ratio + done * (1 - schedule.warmup_min_ratio);
+  }
+  const int64_t begin = schedule.total_num_steps - schedule.decay_num_steps;
+  const double progress =
+      std::clamp(static_cast<double>(step - begin + 1) /
+                     static_cast<double>(std::max<int64_t>(1, schedule.decay_num_steps)),
+                 0.0, 1.0);
+  const double left = 1 - (schedule.decay_sqrt ? std::sqrt(progress) : progress);
+  return schedule.decay_min_ratio + left * (1 - schedule.decay_min_ratio);
+}
+
 double RangeTestLr(const SchedulerConfig& schedule, int64_t n) {
   double interval = static_cast<double>(n + 1) / static_cast<double>(schedule.range_step_size);
   interval = schedule.range_staircase ? std::floor(interval) : interval;
@@ -67,10 +85,21 @@ double LrAt(const SchedulerConfig& schedule, int64_t step) {
                                                                  : DecayGamma(schedule, n));
     case SchedulerConfig::Kind::kWarmupCosine:
       return n < 0 ? 0.0 : schedule.base_lr * CosineRatio(schedule, n);
+    case SchedulerConfig::Kind::kWarmupStableDecay:
+      return schedule.base_lr * StableDecayRatio(schedule, step);
     case SchedulerConfig::Kind::kRangeTest:
       return n < 0 ? schedule.range_min_lr : RangeTestLr(schedule, n);
+    case SchedulerConfig::Kind::kOneCycle:
+      return CycleLr(schedule.cycle, n);
   }
   return schedule.base_lr;
+}
+
+Betas BetasAt(const SchedulerConfig& schedule, const OptimizerConfig& optimizer, int64_t step) {
+  constexpr double kCycleBeta2 = 0.99;  // DeepSpeed's, whatever the optimizer says.
+  return schedule.kind == SchedulerConfig::Kind::kOneCycle && schedule.cycle.momentum
+             ? Betas{CycleMomentum(schedule.cycle, step - 1), kCycleBeta2}
+             : Betas{optimizer.beta1, optimizer.beta2};
 }
 
 }  // namespace dtrain::plan

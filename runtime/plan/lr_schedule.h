@@ -14,4 +14,11 @@ namespace dtrain::plan {
 // The learning rate that optimizer step `step` (from 0) uses. REQUIRES: step >= 0.
 double LrAt(const SchedulerConfig& schedule, int64_t step);
 
+// The optimizer's betas at that step: OneCycle moves them.
+struct Betas {
+  double first = 0;
+  double second = 0;
+};
+Betas BetasAt(const SchedulerConfig& schedule, const OptimizerConfig& optimizer, int64_t step);
+
 }  // namespace dtrain::plan

@@ -63,9 +63,32 @@ struct CompressionConfig {
   bool error_feedback = true;
 };
 
+// OneCycle's parameters; plan/one_cycle.h evaluates them.
+struct OneCycleConfig {
+  double min_lr = 0;
+  double max_lr = 0;
+  double decay_lr_rate = 0;
+  int64_t first_steps = 0;
+  int64_t second_steps = 0;
+  int64_t first_stairs = 0;  // 0: continuous.
+  int64_t second_stairs = 0;
+  int64_t decay_steps = 0;  // Of an interval after the cycle; 0: no decay.
+  bool momentum = true;     // Whether beta1 moves too; beta2 is then 0.99, as in DeepSpeed.
+  double min_momentum = 0;
+  double max_momentum = 0;
+};
+
 // Learning-rate schedule; plan::LrAt (runtime/plan/lr_schedule.h) evaluates it.
 struct SchedulerConfig {
-  enum class Kind { kConstant, kWarmup, kWarmupDecay, kWarmupCosine, kRangeTest };
+  enum class Kind {
+    kConstant,
+    kWarmup,
+    kWarmupDecay,
+    kWarmupCosine,
+    kWarmupStableDecay,
+    kRangeTest,
+    kOneCycle
+  };
   Kind kind = Kind::kConstant;
   double base_lr = 0;  // The optimizer's lr.
   double warmup_min_lr = 0;
@@ -79,6 +102,10 @@ struct SchedulerConfig {
   double range_step_rate = 0;
   int64_t range_step_size = 0;
   bool range_staircase = false;
+  int64_t decay_num_steps = 0;  // WSD.
+  bool decay_sqrt = true;       // decay_type "sqrt"; false: "linear".
+  double decay_min_ratio = 0;
+  OneCycleConfig cycle;
 };
 
 // Where a value comes from.

@@ -195,6 +195,38 @@ TEST(ConfigTest, PrecisionIsOneOfThree) {
               ::testing::AllOf(HasSubstr("bf16.enabled"), HasSubstr("fp16.enabled")));
 }
 
+TEST(ConfigTest, ReadsOneCycleAndWarmupStableDecay) {
+  using Kind = SchedulerConfig::Kind;
+  const SchedulerConfig cycle = Parsed(R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle",
+      "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-2, "cycle_first_step_size": 30,
+                 "cycle_first_stair_count": 3, "cycle_momentum": false}}})")
+                                    .scheduler();
+  EXPECT_EQ(cycle.kind, Kind::kOneCycle);
+  EXPECT_EQ(cycle.cycle.max_lr, 1e-2);
+  EXPECT_EQ(cycle.cycle.second_steps, 30) << "as the first";
+  EXPECT_EQ(cycle.cycle.second_stairs, 3);
+  EXPECT_FALSE(cycle.cycle.momentum);
+  const SchedulerConfig wsd =
+      Parsed(R"({"train_batch_size": 8, "train_steps": 500, "scheduler": {"type": "wsd"}})")
+          .scheduler();
+  EXPECT_EQ(wsd.kind, Kind::kWarmupStableDecay);
+  EXPECT_EQ(wsd.total_num_steps, 500);
+  EXPECT_EQ(wsd.decay_num_steps, 50);
+  EXPECT_EQ(wsd.warmup_num_steps, 10);
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle",
+      "params": {"cycle_min_lr": 1}}})")
+                              .message()),
+              HasSubstr("cycle_max_lr"));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "train_steps": 20, "scheduler": {
+      "type": "WSD", "params": {"warmup_num_steps": 15, "decay_num_steps": 6}}})")
+                              .message()),
+              HasSubstr("15 + decay_num_steps 6"));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "scheduler": {"type": "WSD",
+      "params": {"cycle_min_lr": 1}}})")
+                              .message()),
+              HasSubstr("does not belong to WSD"));
+}
+
 TEST(ConfigTest, WarnsOnceAboutKeysThatOnlyObserveOrTune) {
   const Config config = Parsed(R"({"train_batch_size": 8, "wall_clock_breakdown": true,
     "steps_per_print": 10, "bfloat16": {"enabled": false}})");

@@ -30,6 +30,9 @@ class SteppedScheduler {
       case SchedulerConfig::Kind::kRangeTest:
         lr_ = config.range_min_lr;
         break;
+      case SchedulerConfig::Kind::kOneCycle:
+      case SchedulerConfig::Kind::kWarmupStableDecay:
+        break;  // Tests of their own.
     }
   }
   double lr() const { return lr_; }
@@ -69,6 +72,9 @@ class SteppedScheduler {
         lr_ = config_.range_min_lr * (1 + config_.range_step_rate * interval);
         break;
       }
+      case SchedulerConfig::Kind::kOneCycle:
+      case SchedulerConfig::Kind::kWarmupStableDecay:
+        break;
     }
   }
 
@@ -150,6 +156,59 @@ TEST(LrScheduleTest, HasTheValuesWorkedOutByHand) {
   EXPECT_EQ(LrAt(decay, 13), 0.5);  // n = 12: (16 - 12) / 8.
   EXPECT_EQ(LrAt(decay, 17), 0);    // n = 16: the end.
   EXPECT_EQ(LrAt(decay, 50), 0);
+}
+
+// What DeepSpeed 0.19.8's OneCycle gives: the rate and beta1 of optimizer steps 0, 1, ...
+TEST(LrScheduleTest, OneCycleHasDeepSpeedsValues) {
+  SchedulerConfig schedule;
+  schedule.kind = SchedulerConfig::Kind::kOneCycle;
+  schedule.cycle = {.min_lr = 0.1,
+                    .max_lr = 1,
+                    .decay_lr_rate = 0.5,
+                    .first_steps = 4,
+                    .second_steps = 6,
+                    .decay_steps = 2,
+                    .min_momentum = 0.8,
+                    .max_momentum = 0.9};
+  const auto expect = [&](const std::vector<double>& rates, const std::vector<double>& betas) {
+    for (size_t step = 0; step < rates.size(); ++step) {
+      const auto at = static_cast<int64_t>(step);
+      EXPECT_NEAR(LrAt(schedule, at), rates[step], 1e-6) << "step " << step;
+      const Betas now = BetasAt(schedule, {.beta1 = 0.5, .beta2 = 0.999}, at);
+      EXPECT_NEAR(now.first, betas[step], 1e-6) << "step " << step;
+      EXPECT_EQ(now.second, 0.99);
+    }
+  };
+  expect({0.1, 0.325, 0.55, 0.775, 1, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.08, 0.066667, 0.057143},
+         {0.8, 0.875, 0.85, 0.825, 0.8, 0.816667, 0.833333, 0.85, 0.866667, 0.883333, 0.9, 0.9, 0.9,
+          0.9});
+  schedule.cycle.first_steps = 5;
+  schedule.cycle.second_steps = 5;
+  schedule.cycle.first_stairs = 2;
+  schedule.cycle.second_stairs = 3;
+  schedule.cycle.decay_steps = 0;
+  expect({0.1, 0.1, 0.1, 0.55, 0.55, 1, 0.7, 0.4, 0.4, 0.1, 0.1, 0.1, 0.1},
+         {0.8, 0.9, 0.9, 0.85, 0.85, 0.8, 0.833333, 0.866667, 0.866667, 0.9, 0.9, 0.9, 0.9});
+  schedule.cycle.momentum = false;
+  EXPECT_EQ(BetasAt(schedule, {.beta1 = 0.5, .beta2 = 0.999}, 3).first, 0.5);
+}
+
+TEST(LrScheduleTest, WarmupStableDecayHasItsThreeParts) {
+  SchedulerConfig schedule;
+  schedule.kind = SchedulerConfig::Kind::kWarmupStableDecay;
+  schedule.base_lr = 2;
+  schedule.warmup_num_steps = 4;
+  schedule.total_num_steps = 20;
+  schedule.decay_num_steps = 4;
+  EXPECT_EQ(LrAt(schedule, 0), 0.5);
+  EXPECT_EQ(LrAt(schedule, 3), 2);
+  EXPECT_EQ(LrAt(schedule, 15), 2);
+  EXPECT_EQ(LrAt(schedule, 16), 1) << "1 - sqrt(1 / 4)";
+  EXPECT_EQ(LrAt(schedule, 19), 0);
+  EXPECT_EQ(LrAt(schedule, 1000), 0);
+  schedule.decay_sqrt = false;
+  schedule.decay_min_ratio = 0.1;
+  EXPECT_NEAR(LrAt(schedule, 17), 2 * (0.1 + 0.9 * 0.5), 1e-15);
 }
 
 }  // namespace
