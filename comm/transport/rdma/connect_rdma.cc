@@ -48,7 +48,7 @@ VerbsApi& VerbsOf(const RdmaOptions& options) {
 void SetStatus(EndCard& card, const absl::Status& status) {
   card.code = static_cast<int32_t>(status.code());
   const absl::string_view text = status.message();
-  std::memcpy(card.text, text.data(), std::min(text.size(), sizeof(card.text) - 1));
+  text.copy(card.text, sizeof(card.text) - 1);
 }
 
 absl::Status StatusOf(const EndCard& card) {
