@@ -13,8 +13,9 @@ namespace {
 
 constexpr int64_t kTrainStepsDefault = 1000;
 
-std::optional<int64_t> IfGiven(bool given, const Json* value) {
-  return given ? std::optional<int64_t>(value->get<int64_t>()) : std::nullopt;
+// Null: not given.
+std::optional<int64_t> IfGiven(const Json* value) {
+  return value != nullptr ? std::optional<int64_t>(value->get<int64_t>()) : std::nullopt;
 }
 
 // The parameters that a scheduler takes, as in the reference.
@@ -82,9 +83,7 @@ absl::Status ConfigBuilder::FillRun() {
 }
 
 absl::Status ConfigBuilder::FillBatch() {
-  const auto given = [&](const char* key) {
-    return IfGiven(Given(key), Given(key) ? &Value(key) : nullptr);
-  };
+  const auto given = [&](const char* key) { return IfGiven(Given(key) ? &Value(key) : nullptr); };
   const plan::BatchRequest request{given("train_batch_size"),
                                    given("train_micro_batch_size_per_gpu"),
                                    given("gradient_accumulation_steps")};
