@@ -31,9 +31,11 @@ absl::Status Prepare(PrepareArguments arguments) {
     }
   }
   for (std::string& extension : options.extensions) {
-    extension = extension == "none"                        ? ""
-                : extension.empty() || extension[0] == '.' ? extension
-                                                           : "." + extension;
+    if (extension == "none") {
+      extension.clear();
+    } else if (!extension.empty() && extension[0] != '.') {
+      extension.insert(0, 1, '.');
+    }
   }
   if (!(arguments.max_megabytes > 0 && arguments.max_megabytes < 2048)) {
     return absl::InvalidArgumentError(absl::StrFormat(
