@@ -105,7 +105,7 @@ TEST(ErrnoStatus, GivesTheCodeThatDecidesTheRestart) {
   EXPECT_EQ(ErrnoStatus(ENOENT, "open f").message(), "open f: No such file or directory");
 }
 
-absl::StatusOr<int> Doubled(absl::StatusOr<int> value) {
+absl::StatusOr<int> Doubled(const absl::StatusOr<int>& value) {
   DT_ASSIGN_OR_RETURN(const int number, value);
   DT_RETURN_IF_ERROR(number > 0 ? absl::OkStatus() : absl::OutOfRangeError("not positive"));
   return 2 * number;
