@@ -7,6 +7,7 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/transaction.h"
 
@@ -101,20 +102,6 @@ absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpo
                         from.DisplayName(), rank));
   }
   return result;
-}
-
-// Copies what both have from `source`, laid out as `stored`, to `target`, laid out as `owned`.
-void CopyShared(const at::Tensor& source, absl::Span<const plan::OwnedRange> stored,
-                const at::Tensor& target, absl::Span<const plan::OwnedRange> owned) {
-  for (const plan::OwnedRange& from : stored) {
-    for (const plan::OwnedRange& to : owned) {
-      const plan::FlatRange both = plan::Intersect(from.flat, to.flat);
-      if (both.elements() > 0) {
-        target.narrow(0, to.local + both.begin - to.flat.begin, both.elements())
-            .copy_(source.narrow(0, from.local + both.begin - from.flat.begin, both.elements()));
-      }
-    }
-  }
 }
 
 bool Share(absl::Span<const plan::OwnedRange> a, absl::Span<const plan::OwnedRange> b) {

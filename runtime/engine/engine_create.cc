@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "kernels/grad_norm.h"
+#include "runtime/engine/copy_shared.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
@@ -66,19 +67,6 @@ DType ValueType(const Config& config) {
   return DType::kFloat32;
 }
 
-// Copies what `owned` has of the entry from `whole` to `master`, laid out as `owned`.
-void KeepOwned(const plan::LayoutEntry& entry, const at::Tensor& whole,
-               const std::vector<plan::OwnedRange>& owned, const at::Tensor& master) {
-  const plan::FlatRange here{entry.offset, entry.offset + entry.elements};
-  for (const plan::OwnedRange& range : owned) {
-    const plan::FlatRange both = plan::Intersect(here, range.flat);
-    if (both.elements() > 0) {
-      master.narrow(0, range.local + both.begin - range.flat.begin, both.elements())
-          .copy_(whole.narrow(0, both.begin - here.begin, both.elements()));
-    }
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
@@ -133,12 +121,14 @@ absl::Status Engine::Impl::TakeParameters() {
   if (state.flat->dtype() != DType::kFloat32) {
     state.master = at::zeros({elements}, fp32);
   }
-  return state.flat->MoveIn(FlatOptionsOf(config, job.world_size()),
-                            [this](const plan::LayoutEntry& entry, const at::Tensor& whole) {
-                              if (state.master.defined()) {
-                                KeepOwned(entry, whole, state.owned, state.master);
-                              }
-                            });
+  return state.flat->MoveIn(
+      FlatOptionsOf(config, job.world_size()),
+      [this](const plan::LayoutEntry& entry, const at::Tensor& whole) {
+        if (state.master.defined()) {
+          const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
+          CopyShared(whole, {all}, state.master, state.owned);
+        }
+      });
 }
 
 // How gradients and values travel.
