@@ -50,7 +50,7 @@ void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                                         .weight_decay = piece.weight_decay,
                                         .grad_scale = gradient_scale,
                                         .step = update};
-    const float* const from = gradient.data + (gradient.by_shard ? piece.local : piece.flat);
+    const float* const from = gradient.at(piece.flat, piece.local);
     std::byte* const value = values + static_cast<size_t>(piece.flat) * DTypeBytes(dtype);
     const bool mixed = dtype != DType::kFloat32;
     float* const weights = mixed ? state.master.mutable_data_ptr<float>() + piece.local

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,8 @@ struct GradientSquares {
 struct ReducedGradient {
   const float* data = nullptr;
   bool by_shard = false;
+
+  const float* at(int64_t flat, int64_t local) const { return data + (by_shard ? local : flat); }
 };
 
 class GradientSync {

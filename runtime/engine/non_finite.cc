@@ -15,9 +15,8 @@ size_t FirstHere(const EngineState& state, const ReducedGradient& gradient) {
     const plan::FlatRange whole{entries[i].offset, entries[i].offset + entries[i].elements};
     for (const plan::OwnedRange& owned : state.owned) {
       const plan::FlatRange both = plan::Intersect(whole, owned.flat);
-      const int64_t first =
-          gradient.by_shard ? owned.local + both.begin - owned.flat.begin : both.begin;
-      const float* const begin = gradient.data + first;
+      const float* const begin =
+          gradient.at(both.begin, owned.local + both.begin - owned.flat.begin);
       if (both.elements() > 0 && !std::all_of(begin, begin + both.elements(),
                                               [](float value) { return std::isfinite(value); })) {
         return i;
