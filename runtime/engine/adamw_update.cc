@@ -38,7 +38,6 @@ void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                  const std::vector<UpdatePiece>& pieces, const OptimizerConfig& optimizer,
                  const plan::Betas& betas, double learning_rate, double gradient_scale,
                  int64_t update, ParallelFor parallel_for) {
-  auto* const values = static_cast<std::byte*>(state.flat->values().mutable_data_ptr());
   const DType dtype = state.flat->dtype();
   float* const exp_avg = state.exp_avg.mutable_data_ptr<float>();
   float* const exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
@@ -51,7 +50,7 @@ void AdamWUpdate(EngineState& state, const ReducedGradient& gradient,
                                         .grad_scale = gradient_scale,
                                         .step = update};
     const float* const from = gradient.at(piece.flat, piece.local);
-    std::byte* const value = values + static_cast<size_t>(piece.flat) * DTypeBytes(dtype);
+    std::byte* const value = state.value_at(piece.flat, piece.local);
     const bool mixed = dtype != DType::kFloat32;
     float* const weights = mixed ? state.master.mutable_data_ptr<float>() + piece.local
                                  : reinterpret_cast<float*>(value);

@@ -1,11 +1,13 @@
 // What an engine trains: weights, moments, step. Read and restored by the checkpointer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "base/dtype.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/loss_scale.h"
@@ -32,6 +34,13 @@ class EngineState {
       0;  // Steps that changed weights: skipped ones do not count for bias correction.
   int64_t skipped = 0;
   EngineOptions options;
+
+  // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank
+  // owns. The one place that knows, beside ReducedGradient::at.
+  std::byte* value_at(int64_t element, int64_t /*local*/) const {
+    return static_cast<std::byte*>(flat->values().mutable_data_ptr()) +
+           static_cast<size_t>(element) * DTypeBytes(flat->dtype());
+  }
 };
 
 }  // namespace dtrain
