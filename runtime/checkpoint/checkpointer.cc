@@ -15,6 +15,7 @@
 #include "checkpoint/writer.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
+#include "runtime/checkpoint/model_tensors.h"
 #include "runtime/job/job_state.h"
 
 namespace dtrain {
@@ -119,7 +120,15 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
   job.Beat("save", step);
   EngineSnapshot snapshot;
   if (engine != nullptr) {
-    snapshot = TakeSnapshot(engine->state(), place());
+    absl::StatusOr<EngineSnapshot> taken = TakeSnapshot(engine->state(), place());
+    if (!taken.ok()) {  // The group is broken: nobody can save.
+      checkpoint::SaveReport report;
+      report.status = taken.status();
+      report.id.step = step;
+      Record(report);
+      return report;
+    }
+    snapshot = *std::move(taken);
   }
   Json states = Json::object();
   for (const auto& [name, object] : tracked) {

@@ -7,6 +7,7 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/checkpoint/model_tensors.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/transaction.h"
@@ -18,29 +19,6 @@ constexpr char kExpAvg[] = "exp_avg";
 constexpr char kExpAvgSq[] = "exp_avg_sq";
 constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
-
-absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-std::string PublicName(const EngineState& state, const std::string& name) {
-  return state.options.public_name ? state.options.public_name(name) : name;
-}
-
-// Everything that model/ holds, in one order on every rank.
-std::vector<NamedTensor> ModelTensors(const EngineState& state) {
-  std::vector<NamedTensor> all;
-  const auto& entries = state.flat->layout().entries();
-  for (size_t i = entries.size(); i-- > 0;) {  // Layout order is reverse registration order.
-    all.push_back({PublicName(state, entries[i].name), state.flat->parameters()[i]});
-  }
-  for (const auto* list : {&state.flat->frozen(), &state.flat->module_buffers()}) {
-    for (const NamedTensor& item : *list) {
-      all.push_back({PublicName(state, item.name), item.tensor});
-    }
-  }
-  return all;
-}
 
 // What a rank keeps of each element that it updates, by its name in a checkpoint.
 std::vector<std::pair<const char*, at::Tensor>> UpdateState(const EngineState& state) {
@@ -152,19 +130,6 @@ std::string LayoutHash(const EngineState& state) {
   return absl::StrFormat("%016x", state.flat->layout().hash());
 }
 
-absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
-  for (const NamedTensor& item : ModelTensors(state)) {
-    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
-    at::Tensor target = item.tensor.is_contiguous() ? item.tensor : item.tensor.contiguous();
-    DT_RETURN_IF_ERROR(
-        from.ReadModelTensor({item.name, dtype, target.sizes().vec()}, BytesOf(target)));
-    if (!target.is_alias_of(item.tensor)) {
-      item.tensor.copy_(target);
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 plan::FlatRange SliceOf(int64_t total_elements, RankPlace place) {
@@ -176,33 +141,10 @@ plan::FlatRange SliceOf(int64_t total_elements, RankPlace place) {
   return {cut(place.rank), cut(place.rank + 1)};
 }
 
-absl::Status CheckStorable(const EngineState& state) {
-  for (const NamedTensor& item : ModelTensors(state)) {
-    DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
-  }
-  return absl::OkStatus();
-}
-
-EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place) {
+absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place) {
   const at::NoGradGuard no_grad;
   EngineSnapshot snapshot;
-  const std::vector<NamedTensor> model = ModelTensors(state);
-  uint64_t total = 1;
-  for (const NamedTensor& item : model) {
-    total += item.tensor.nbytes();
-  }
-  uint64_t before = 0;
-  for (const NamedTensor& item : model) {
-    const auto owner = static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
-    before += item.tensor.nbytes();
-    const auto dtype = DTypeOf(item.tensor.scalar_type());
-    if (owner == place.rank && dtype.ok()) {
-      const at::Tensor contiguous = item.tensor.contiguous();
-      snapshot.keep.push_back(contiguous);
-      snapshot.source.model.push_back(
-          {{item.name, *dtype, contiguous.sizes().vec()}, BytesOf(contiguous)});
-    }
-  }
+  DT_RETURN_IF_ERROR(AddModelTensors(state, place, snapshot));
   const std::vector<plan::OwnedRange> stored = StoredRanges(state, place);
   const int64_t elements = ElementsOf(stored);
   for (const auto& [name, tensor] : UpdateState(state)) {

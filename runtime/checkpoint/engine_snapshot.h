@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/json.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/state_source.h"
@@ -28,17 +28,14 @@ struct RankPlace {
 // The part of the moments that `place` stores when every rank has all `total_elements`. Pure.
 plan::FlatRange SliceOf(int64_t total_elements, RankPlace place);
 
-// Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
-// the start, not at the first restore.
-absl::Status CheckStorable(const EngineState& state);
-
 // Spans into the engine's memory: the engine must not step while the source is used. The vectors
-// keep copies (RNG) alive.
+// keep copies (RNG; the tensors that this rank writes, at ZeRO stage 3) alive.
 struct EngineSnapshot {
   checkpoint::SpanSource source;
   std::vector<at::Tensor> keep;
 };
-EngineSnapshot TakeSnapshot(const EngineState& state, RankPlace place);
+// Collective at ZeRO stage 3, where weights are gathered one by one.
+absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place);
 
 // Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
 // model. Another world size or stage is fine: ranges are read from whoever wrote them; the RNG is

@@ -68,6 +68,9 @@ EngineState& Engine::state() { return impl_->state; }
 absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
   try {
+    if (impl_->state.live != nullptr) {
+      return impl_->state.live->WithAll(function);
+    }
     function();
   } catch (const std::exception& error) {
     return FromException("in WithParameters", error);
@@ -107,11 +110,24 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   count += loss.count;
   samples += options.samples > 0 ? options.samples : loss.count;
   ++micro_batches;
+  DT_RETURN_IF_ERROR(GatherStatus());
+  BeginPass(plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
   return reducer->FinishBackward();
 }
 
+// Waiting for weights is no computing.
+void Engine::Impl::MoveWaited(double& phase_s) {
+  if (state.live != nullptr) {
+    const double seconds = state.live->TakeWaitedSeconds();
+    phase_s -= seconds;
+    report.exposed_comm_s += seconds;
+  }
+}
+
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
-  return impl_->Backward(loss, options);
+  const absl::Status status = impl_->Backward(loss, options);
+  impl_->MoveWaited(impl_->report.backward_s);
+  return status;
 }
 
 absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, bool failed) {
@@ -210,6 +226,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     std::optional<StepVerdict> verdict;
     {
       const ScopedSeconds time(impl.report.exposed_comm_s);
+      DT_RETURN_IF_ERROR(impl.GatherStatus());
       DT_ASSIGN_OR_RETURN(GradientSquares squares, impl.reducer->Wait());
       if (impl.job.config().deterministic()) {
         DT_ASSIGN_OR_RETURN(squares,
@@ -228,7 +245,10 @@ absl::StatusOr<StepReport> Engine::Update() {
     }
     {
       const ScopedSeconds time(impl.report.update_s);
-      impl.Apply(*verdict);
+      if (impl.broken = impl.DropGathered(); !impl.broken.ok()) {
+        return impl.broken;
+      }
+      impl.Apply(*verdict);  // A gather begins when all ranks are in it: with their shards updated.
     }
     impl.state.loss_scale =
         plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);
@@ -293,8 +313,10 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       } catch (const std::exception& error) {
         return FromException("in the loss function", error);
       }
+      impl.MoveWaited(impl.report.forward_s);
+      DT_RETURN_IF_ERROR(impl.GatherStatus());
       impl.job.Beat("backward", impl.state.step);
-      DT_RETURN_IF_ERROR(impl.Backward(*loss, options));
+      DT_RETURN_IF_ERROR(Backward(*loss, options));
     }
     return absl::OkStatus();
   };
@@ -313,6 +335,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.FailTogether();
   }
   impl.Abandon();
+  impl.DropGathered().IgnoreError();  // The step's own error says more.
   DT_RETURN_IF_ERROR(transaction.Rollback());
   return status;
 }
@@ -332,8 +355,10 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
     const int64_t batches =
         impl.job.config().eval_batches() * impl.job.config().gradient_accumulation_steps();
     for (int64_t i = 0; i < batches && failure.ok(); ++i) {
+      impl.BeginPass(plan::GatherSchedule::Pass::kEvaluation);
       const auto loss = next();
       failure = loss.status();
+      failure.Update(impl.GatherStatus());
       if (loss.ok()) {
         vote.loss_sum += loss->sum.item<double>();
         vote.count += loss->count;
@@ -343,6 +368,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
     failure = FromException("in the loss function of an evaluation", error);
   }
   modes.Restore();
+  impl.BeginPass(plan::GatherSchedule::Pass::kTraining);
   vote.failed = failure.ok() ? 0 : 1;
   DT_ASSIGN_OR_RETURN(const StepVerdict verdict,
                       Agree(impl.job.group(), vote, "evaluation agreement"));

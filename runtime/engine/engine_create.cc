@@ -7,9 +7,11 @@
 #include "base/status.h"
 #include "kernels/grad_norm.h"
 #include "runtime/engine/copy_shared.h"
+#include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
+#include "runtime/engine/tensor_over.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
@@ -17,10 +19,11 @@
 namespace dtrain {
 namespace {
 
+// Stage 3 opens and releases buckets by pages, of which a norm block is at least one.
 plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
+  const bool blocks = config.deterministic() || config.zero_stage() == 3;
   return {.world_size = world_size,
-          .align_elements =
-              config.deterministic() ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
+          .align_elements = blocks ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
 }
 
 FlatOptions FlatOptionsOf(const Config& config, int world_size) {
@@ -29,7 +32,7 @@ FlatOptions FlatOptionsOf(const Config& config, int world_size) {
   }
   return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
           .with_gradients = config.zero_stage() == 1,
-          .values_symmetric = true};
+          .values = config.zero_stage() == 3 ? ValueMemory::kReserved : ValueMemory::kSymmetric};
 }
 
 comm::Wire WireOf(const Config& config) {
@@ -121,14 +124,29 @@ absl::Status Engine::Impl::TakeParameters() {
   if (state.flat->dtype() != DType::kFloat32) {
     state.master = at::zeros({elements}, fp32);
   }
-  return state.flat->MoveIn(
+  std::shared_ptr<comm::SymmetricBuffer> shard;
+  if (config.zero_stage() == 3) {
+    const DType dtype = state.flat->dtype();
+    DT_ASSIGN_OR_RETURN(
+        shard, comm::SymmetricBuffer::Create(static_cast<size_t>(elements) * DTypeBytes(dtype),
+                                             "dtrain-weights"));
+    state.shard_values = TensorOver(shard, elements, FloatTypeOf(dtype));
+  }
+  DT_RETURN_IF_ERROR(state.flat->MoveIn(
       FlatOptionsOf(config, job.world_size()),
       [this](const plan::LayoutEntry& entry, const at::Tensor& whole) {
-        if (state.master.defined()) {
-          const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
-          CopyShared(whole, {all}, state.master, state.owned);
+        const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
+        for (const at::Tensor& mine : {state.master, state.shard_values}) {
+          if (mine.defined()) {
+            CopyShared(whole, {all}, mine, state.owned);
+          }
         }
-      });
+      }));
+  if (shard != nullptr) {
+    DT_ASSIGN_OR_RETURN(state.live, LiveParameters::Create(job.group(), *state.flat, *state.shards,
+                                                           shard, config.gather_limits()));
+  }
+  return absl::OkStatus();
 }
 
 // How gradients and values travel.
@@ -151,7 +169,9 @@ absl::Status Engine::Impl::CreateSync() {
   }
   const plan::ShardPlan& shards = *state.shards;
   const comm::Wire wire = WireOf(config);
-  DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), flat, shards));
+  if (config.zero_stage() < 3) {
+    DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), flat, shards));
+  }
   if (config.zero_stage() == 1) {
     DT_ASSIGN_OR_RETURN(reducer, ShardedGradients::Create(job.group(), flat, shards, wire));
   } else {

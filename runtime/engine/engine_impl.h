@@ -21,7 +21,7 @@ struct Engine::Impl {
   torch::nn::Module& module;
   EngineState state;
   std::unique_ptr<GradientSync> reducer;
-  std::unique_ptr<ParameterGather> gather;  // Null at stage 0.
+  std::unique_ptr<ParameterGather> gather;  // Stages 1 and 2; else null.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   StepReport report;  // Of the step under way.
@@ -50,6 +50,20 @@ struct Engine::Impl {
       report = StepReport{};
     }
   }
+  // Whatever part of the model a program reads next, it reads anew.
+  void BeginPass(plan::GatherSchedule::Pass pass) {
+    if (state.live != nullptr) {
+      state.live->BeginPass(pass);
+    }
+  }
+  // First error of a gather that an operation waited for.
+  absl::Status GatherStatus() const {
+    return state.live != nullptr ? state.live->status() : absl::OkStatus();
+  }
+  // Weights changed, or the step failed.
+  absl::Status DropGathered() {
+    return state.live != nullptr ? state.live->Invalidate() : absl::OkStatus();
+  }
   void Abandon() {
     reducer->Release();
     loss_sum = 0;
@@ -60,6 +74,7 @@ struct Engine::Impl {
     step_start_nanos = 0;
   }
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
+  void MoveWaited(double& phase_s);
   absl::Status CreateSync();
   absl::Status TakeParameters();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);

@@ -12,18 +12,23 @@
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/loss_scale.h"
 #include "runtime/plan/shard_plan.h"
+#include "runtime/shard/live_parameters.h"
 
 namespace dtrain {
 
 class EngineState {
  public:
   std::unique_ptr<FlatParameters> flat;
-  std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 and 2; null at stage 0.
+  std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 to 3; null at stage 0.
   // What of the layout the moments here are of, in their order: all of it at stage 0.
   std::vector<plan::OwnedRange> owned;
   at::Tensor exp_avg;     // First moment, fp32: [total elements] or [shard elements].
   at::Tensor exp_avg_sq;  // Second moment, the same shape.
   at::Tensor master;      // Weights in fp32, the same shape; undefined where the values are fp32.
+  // ZeRO stage 3: the values of what this rank owns, [shard elements] of flat->dtype(), and what
+  // gathers the others' before they are read. Undefined and null at the other stages.
+  at::Tensor shard_values;
+  std::unique_ptr<LiveParameters> live;
   plan::LossScale loss_scale;
   // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
   // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
@@ -37,9 +42,11 @@ class EngineState {
 
   // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank
   // owns. The one place that knows, beside ReducedGradient::at.
-  std::byte* value_at(int64_t element, int64_t /*local*/) const {
-    return static_cast<std::byte*>(flat->values().mutable_data_ptr()) +
-           static_cast<size_t>(element) * DTypeBytes(flat->dtype());
+  std::byte* value_at(int64_t element, int64_t local) const {
+    const bool by_shard = shard_values.defined();
+    const at::Tensor& values = by_shard ? shard_values : flat->values();
+    return static_cast<std::byte*>(values.mutable_data_ptr()) +
+           static_cast<size_t>(by_shard ? local : element) * DTypeBytes(flat->dtype());
   }
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/engine/dtypes.h"
+#include "runtime/engine/tensor_over.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -27,13 +28,6 @@ absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter
       name, c10::toString(parameter.scalar_type()), parameter.device().str(),
       values == at::kFloat ? ", or bf16 or fp16 with bf16.enabled or fp16.enabled"
                            : absl::StrCat(", or ", c10::toString(values))));
-}
-
-// [elements] over memory that `owner` keeps alive.
-at::Tensor TensorOver(const std::shared_ptr<comm::SymmetricBuffer>& owner, int64_t elements,
-                      at::ScalarType type) {
-  return at::from_blob(
-      owner->data(), {elements}, [owner](void*) {}, at::TensorOptions(type));
 }
 
 // The module's handle of `tensor` sees the change.
@@ -92,12 +86,22 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
     gradients_ = TensorOver(gradient_memory_, elements, at::kFloat);
   }
   const at::ScalarType type = FloatTypeOf(dtype_);
-  if (options.values_symmetric) {
-    DT_ASSIGN_OR_RETURN(value_memory_,
-                        comm::SymmetricBuffer::Create(count * DTypeBytes(dtype_), "dtrain-values"));
-    values_ = TensorOver(value_memory_, elements, type);
-  } else {
-    values_ = at::zeros({elements}, at::TensorOptions(type));
+  const size_t bytes = count * DTypeBytes(dtype_);
+  switch (options.values) {
+    case ValueMemory::kPrivate:
+      values_ = at::zeros({elements}, at::TensorOptions(type));
+      break;
+    case ValueMemory::kSymmetric: {
+      DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values"));
+      values_ = TensorOver(value_memory_, elements, type);
+      break;
+    }
+    case ValueMemory::kReserved: {
+      DT_ASSIGN_OR_RETURN(ReservedMemory range, ReservedMemory::Create(bytes));
+      value_range_ = std::make_shared<ReservedMemory>(std::move(range));
+      values_ = TensorOver(value_range_, elements, type);
+      break;
+    }
   }
   return absl::OkStatus();
 }
@@ -110,7 +114,9 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
     at::Tensor parameter = parameters_[i];
     keep(entry, parameter.to(at::kFloat).contiguous().view({-1}));
     const at::Tensor view = values_.narrow(0, entry.offset, entry.elements).view(entry.shape);
-    view.copy_(parameter);
+    if (value_range_ == nullptr) {
+      view.copy_(parameter);
+    }
     parameter.set_data(view);
     if (gradients_.defined()) {
       gradient_views_.push_back(

@@ -3,7 +3,8 @@
 // Trainable parameters become views of a flat buffer in the layout's order (reverse registration),
 // fp32 or, in mixed precision, a 2-byte type; their gradients of a flat fp32 buffer. What peers
 // read or write lives in a SymmetricBuffer, so that collectives copy nothing: gradients always,
-// values when they are gathered. Not thread-safe.
+// values when they are gathered in place. At ZeRO stage 3 values are only reserved addresses. Not
+// thread-safe.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,7 @@
 #include "base/dtype.h"
 #include "comm/symmetric_buffer.h"
 #include "runtime/plan/layout.h"
+#include "runtime/shard/reserved_memory.h"
 
 namespace torch::nn {
 class Module;
@@ -29,10 +31,17 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+// Where the values are.
+enum class ValueMemory {
+  kPrivate,
+  kSymmetric,  // Peers read them.
+  kReserved,   // Nowhere: addresses alone, whose memory comes and goes (shard/live_parameters.h).
+};
+
 struct FlatOptions {
   int64_t pad_to_multiple = 1;  // The flat buffers' length in elements; the padding holds zeros.
   bool with_gradients = true;   // A flat gradient buffer as large as that of the values.
-  bool values_symmetric = false;
+  ValueMemory values = ValueMemory::kPrivate;
 };
 
 class FlatParameters {
@@ -43,7 +52,8 @@ class FlatParameters {
                                                                   DType values);
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
   // and casts what else computes (frozen parameters, floating-point buffers) to the type of the
-  // values. `keep` sees each parameter before it is rounded to that type: [entry.elements] fp32.
+  // values. `keep` sees each parameter before it is rounded to that type: [entry.elements] fp32;
+  // reserved values are in no other place afterwards.
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
@@ -61,8 +71,9 @@ class FlatParameters {
   DType dtype() const { return dtype_; }          // Of the values.
   at::Tensor& values() { return values_; }        // [padded elements].
   at::Tensor& gradients() { return gradients_; }  // [padded elements] fp32.
-  // Null when they are not symmetric.
+  // Null when they are not symmetric, or not reserved.
   const std::shared_ptr<comm::SymmetricBuffer>& value_memory() const { return value_memory_; }
+  const std::shared_ptr<ReservedMemory>& value_range() const { return value_range_; }
   const std::shared_ptr<comm::SymmetricBuffer>& gradient_memory() const { return gradient_memory_; }
 
  private:
@@ -78,6 +89,7 @@ class FlatParameters {
   std::vector<NamedTensor> module_buffers_;
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
   std::shared_ptr<comm::SymmetricBuffer> value_memory_;
+  std::shared_ptr<ReservedMemory> value_range_;
   at::Tensor values_;
   at::Tensor gradients_;
 };

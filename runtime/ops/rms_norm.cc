@@ -13,6 +13,7 @@ using torch::autograd::variable_list;
 
 template <class T>
 at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& rstd) {
+  RECORD_FUNCTION("dtrain::rms_norm", Inputs(x, weight));
   at::Tensor y = at::empty_like(x);
   kernels::RmsNormForwardArgs<T> args;
   args.hidden = weight.numel();
@@ -30,6 +31,7 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, double eps, at
 template <class T>
 variable_list Backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        const at::Tensor& dy) {
+  RECORD_FUNCTION("dtrain::rms_norm_backward", Inputs(x, weight, rstd, dy));
   at::Tensor dx = at::empty_like(x);
   at::Tensor dweight = at::empty_like(weight);
   kernels::RmsNormBackwardArgs<T> args;

@@ -14,6 +14,7 @@ using torch::autograd::variable_list;
 
 template <class T>
 at::Tensor Forward(const at::Tensor& gate, const at::Tensor& up) {
+  RECORD_FUNCTION("dtrain::swiglu", Inputs(gate, up));
   at::Tensor out = at::empty_like(gate);
   kernels::SwiGluForwardCpu(
       kernels::SwiGluForwardArgs<T>{gate.numel(), Data<T>(gate), Data<T>(up), MutableData<T>(out)},
@@ -23,6 +24,7 @@ at::Tensor Forward(const at::Tensor& gate, const at::Tensor& up) {
 
 template <class T>
 variable_list Backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& dout) {
+  RECORD_FUNCTION("dtrain::swiglu_backward", Inputs(gate, up, dout));
   at::Tensor dgate = at::empty_like(gate);
   at::Tensor dup = at::empty_like(up);
   kernels::SwiGluBackwardCpu(

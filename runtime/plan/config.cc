@@ -110,6 +110,11 @@ int64_t Config::reduce_bucket_elements() const {
   return values_->integer("zero_optimization.reduce_bucket_size");
 }
 bool Config::overlap_comm() const { return values_->boolean("zero_optimization.overlap_comm"); }
+GatherLimits Config::gather_limits() const {
+  return {.live_max = values_->integer("zero_optimization.stage3_max_live_parameters"),
+          .reuse_max = values_->integer("zero_optimization.stage3_max_reuse_distance"),
+          .prefetch_max = values_->integer("zero_optimization.stage3_prefetch_bucket_size")};
+}
 int Config::zero_stage() const {
   return static_cast<int>(values_->integer("zero_optimization.stage"));
 }

@@ -151,9 +151,9 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.use_node_local_storage", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
      0, "Every rank must see checkpoint.dir."},
     // Gradient reduction and ZeRO (sizes in elements).
-    {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kRefused, "[0, 1, 2]", 0,
-     "What ranks share out: 0 nothing, 1 the optimizer's moments, 2 gradients too. Stage 3 "
-     "(weights too) is not built yet: set 2."},
+    {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kUsed, "", 0,
+     "What ranks share out: 0 nothing, 1 the optimizer's moments, 2 gradients too, 3 weights too "
+     "(gathered while operations read them)."},
     {"zero_optimization.reduce_bucket_size", KeyType::kInteger, "6553600", "[1, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
      "Elements reduced in one call. Default: 25 MiB of fp32, so that reduction overlaps backward "
@@ -186,21 +186,28 @@ constexpr ConfigKey kKeys[] = {
     {"zero_optimization.override_module_apply", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
      "Without effect here."},
     {"zero_optimization.sub_group_size", KeyType::kInteger, "1000000000", "[0, inf)",
-     KeyUse::kIgnored, "", 0, "Of stage 3."},
+     KeyUse::kIgnored, "", 0, "The update goes through a rank's part bucket by bucket."},
     {"zero_optimization.stage3_max_live_parameters", KeyType::kInteger, "1000000000", "[0, inf)",
-     KeyUse::kIgnored, "", 0, "Of stage 3."},
+     KeyUse::kUsed, "", 0,
+     "Stage 3: elements of gathered weights on a rank at a time; what is needed last is released "
+     "first. What one operation reads is gathered whatever the limit."},
     {"zero_optimization.stage3_max_reuse_distance", KeyType::kInteger, "1000000000", "[0, inf)",
-     KeyUse::kIgnored, "", 0, "Of stage 3."},
+     KeyUse::kUsed, "", 0,
+     "Stage 3: weights that are read again only after so many elements of others are released at "
+     "once."},
     {"zero_optimization.stage3_prefetch_bucket_size", KeyType::kInteger, "50000000", "[0, inf)",
-     KeyUse::kIgnored, "", kAutoAllowed,
-     "Of stage 3. \"auto\": 0.9 x model.hidden_size squared at stage 3, else the default."},
+     KeyUse::kUsed, "", kAutoAllowed,
+     "Stage 3: elements of weights gathered ahead, in the order of the step before. 0: on demand. "
+     "\"auto\": 0.9 x model.hidden_size squared at stage 3, else the default."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
      "[0, inf)", KeyUse::kIgnored, "", kAutoAllowed,
-     "Of stage 3. \"auto\": 10 x model.hidden_size at stage 3, else the default."},
+     "Neighbours are gathered together, by buckets, so a small parameter costs no gather of its "
+     "own. \"auto\": 10 x model.hidden_size at stage 3, else the default."},
     {"zero_optimization.stage3_model_persistence_threshold", KeyType::kInteger,
-     "9223372036854775807", "[0, inf)", KeyUse::kIgnored, "", 0, "Of stage 3."},
+     "9223372036854775807", "[0, inf)", KeyUse::kIgnored, "", 0,
+     "Neighbours are gathered together, by buckets."},
     {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
-     KeyUse::kIgnored, "", 0, "Of stage 3."},
+     KeyUse::kIgnored, "", 0, "Neighbours are gathered together, by buckets."},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
     {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, inf)",

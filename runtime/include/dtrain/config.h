@@ -54,6 +54,13 @@ struct PrecisionConfig {
   double min_loss_scale = 1;
 };
 
+// Of ZeRO stage 3, in elements; plan/gather_schedule.h keeps them.
+struct GatherLimits {
+  int64_t live_max = 0;   // Exceeded only by what one operation uses at a time.
+  int64_t reuse_max = 0;  // What is used again after more elements than this is released at once.
+  int64_t prefetch_max = 0;  // How far ahead of the present use is gathered.
+};
+
 // How gradient buckets travel; comm/compression/bucket_reduction.h does it.
 struct CompressionConfig {
   std::string type = "none";  // "none", "powersgd", "int8".
@@ -148,6 +155,7 @@ class Config {
   int64_t reduce_bucket_elements() const;
   bool overlap_comm() const;
   int zero_stage() const;
+  GatherLimits gather_limits() const;
 
   // --- Data. Paths and glob patterns as written, relative to the working directory.
   const std::vector<std::string>& data_train() const;

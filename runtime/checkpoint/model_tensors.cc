@@ -1,0 +1,111 @@
+#include "runtime/checkpoint/model_tensors.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "base/status.h"
+#include "runtime/engine/copy_shared.h"
+#include "runtime/engine/dtypes.h"
+
+namespace dtrain {
+namespace {
+
+struct ModelTensor {
+  std::string name;  // Public.
+  at::Tensor tensor;
+  std::optional<size_t> parameter;  // Index in the layout; frozen ones and buffers have none.
+};
+
+std::string PublicName(const EngineState& state, const std::string& name) {
+  return state.options.public_name ? state.options.public_name(name) : name;
+}
+
+// Everything that model/ holds, in one order on every rank.
+std::vector<ModelTensor> ModelTensors(const EngineState& state) {
+  std::vector<ModelTensor> all;
+  const auto& entries = state.flat->layout().entries();
+  for (size_t i = entries.size(); i-- > 0;) {  // Layout order is reverse registration order.
+    all.push_back({PublicName(state, entries[i].name), state.flat->parameters()[i], i});
+  }
+  for (const auto* list : {&state.flat->frozen(), &state.flat->module_buffers()}) {
+    for (const NamedTensor& item : *list) {
+      all.push_back({PublicName(state, item.name), item.tensor, std::nullopt});
+    }
+  }
+  return all;
+}
+
+// Runs `function` while the tensor is whole: collective where it is shared out.
+absl::Status WithWhole(const EngineState& state, const ModelTensor& item,
+                       absl::FunctionRef<void()> function) {
+  if (state.live != nullptr && item.parameter.has_value()) {
+    return state.live->With(*item.parameter, function);
+  }
+  function();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+absl::Status CheckStorable(const EngineState& state) {
+  for (const ModelTensor& item : ModelTensors(state)) {
+    DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddModelTensors(const EngineState& state, RankPlace place, EngineSnapshot& snapshot) {
+  const std::vector<ModelTensor> model = ModelTensors(state);
+  uint64_t total = 1;
+  for (const ModelTensor& item : model) {
+    total += item.tensor.nbytes();
+  }
+  uint64_t before = 0;
+  for (const ModelTensor& item : model) {
+    const auto writer = static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
+    before += item.tensor.nbytes();
+    const auto dtype = DTypeOf(item.tensor.scalar_type());
+    DT_RETURN_IF_ERROR(WithWhole(state, item, [&] {
+      if (writer != place.rank || !dtype.ok()) {
+        return;
+      }
+      const bool passes = state.live != nullptr && item.parameter.has_value();
+      const at::Tensor kept = passes ? item.tensor.clone() : item.tensor.contiguous();
+      snapshot.keep.push_back(kept);
+      snapshot.source.model.push_back({{item.name, *dtype, kept.sizes().vec()}, BytesOf(kept)});
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
+  if (state.live != nullptr) {
+    DT_RETURN_IF_ERROR(state.live->Invalidate());
+  }
+  for (const ModelTensor& item : ModelTensors(state)) {
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
+    const bool shared_out = state.live != nullptr && item.parameter.has_value();
+    at::Tensor target = shared_out                    ? at::empty_like(item.tensor)
+                        : item.tensor.is_contiguous() ? item.tensor
+                                                      : item.tensor.contiguous();
+    DT_RETURN_IF_ERROR(
+        from.ReadModelTensor({item.name, dtype, target.sizes().vec()}, BytesOf(target)));
+    if (shared_out) {
+      const plan::LayoutEntry& entry = state.flat->layout().entries()[*item.parameter];
+      const plan::OwnedRange whole{{entry.offset, entry.offset + entry.elements}, 0};
+      CopyShared(target.view({-1}), {whole}, state.shard_values, state.owned);
+    } else if (!target.is_alias_of(item.tensor)) {
+      item.tensor.copy_(target);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

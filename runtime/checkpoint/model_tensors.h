@@ -1,0 +1,26 @@
+// The whole tensors of a checkpoint's model/ folder, from an engine's memory and back.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "checkpoint/reader.h"
+#include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/engine/engine_state.h"
+
+namespace dtrain {
+
+// The memory of a contiguous tensor.
+absl::Span<std::byte> BytesOf(const at::Tensor& tensor);
+
+// Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
+// the start, not at the first restore.
+absl::Status CheckStorable(const EngineState& state);
+
+// Adds the tensors that the rank at `place` writes. At ZeRO stage 3 a collective: each tensor is
+// gathered in turn, and its writer keeps a copy.
+absl::Status AddModelTensors(const EngineState& state, RankPlace place, EngineSnapshot& snapshot);
+
+// Reads every tensor; at ZeRO stage 3 a rank keeps its part of each.
+absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from);
+
+}  // namespace dtrain

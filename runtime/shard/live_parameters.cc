@@ -1,0 +1,226 @@
+#include "runtime/shard/live_parameters.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "runtime/shard/shard_sums.h"
+
+namespace dtrain {
+namespace {
+
+std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
+  std::vector<int64_t> sizes;
+  for (const plan::FlatRange& bucket : shards.buckets()) {
+    sizes.push_back(bucket.elements());
+  }
+  return sizes;
+}
+
+}  // namespace
+
+LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
+                               const plan::ShardPlan& shards,
+                               std::shared_ptr<comm::SymmetricBuffer> shard,
+                               const GatherLimits& limits)
+    : group_(group),
+      flat_(flat),
+      shards_(shards),
+      shard_(std::move(shard)),
+      names_(BucketNames("weights of bucket", flat, shards)),
+      live_max_(limits.live_max),
+      schedule_(BucketSizes(shards), limits),
+      works_(shards.buckets().size()),
+      backed_(shards.buckets().size(), 0) {}
+
+absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+    std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits) {
+  auto live = std::unique_ptr<LiveParameters>(
+      new LiveParameters(group, flat, shards, std::move(shard), limits));
+  DT_ASSIGN_OR_RETURN(live->registration_, group.Register(live->shard_));
+  live->schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
+  live->unseen_read_.emplace(flat);
+  live->observer_.emplace(flat.values(), *live);
+  return live;
+}
+
+LiveParameters::~LiveParameters() {
+  observer_.reset();
+  for (size_t bucket = 0; bucket < works_.size(); ++bucket) {
+    Wait(static_cast<int>(bucket));
+  }
+}
+
+void LiveParameters::BeginPass(plan::GatherSchedule::Pass pass) {
+  const std::lock_guard lock(mutex_);
+  schedule_.Begin(pass);
+}
+
+absl::Status LiveParameters::Invalidate() {
+  const std::lock_guard lock(mutex_);
+  for (size_t index = 0; index < works_.size(); ++index) {
+    const auto bucket = static_cast<int>(index);
+    Wait(bucket);
+    if (backed_[index] != 0) {  // The memory is kept: the next pass fills it again.
+      const plan::FlatRange bytes = BytesOf(bucket);
+      status_.Update(flat_.value_range()->Close(static_cast<size_t>(bytes.begin),
+                                                static_cast<size_t>(bytes.elements())));
+    }
+  }
+  schedule_.Invalidate();
+  schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
+  return std::exchange(status_, absl::OkStatus());
+}
+
+absl::Status LiveParameters::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+double LiveParameters::TakeWaitedSeconds() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<double>(std::exchange(waited_nanos_, 0)) * 1e-9;
+}
+
+absl::Status LiveParameters::WithAll(absl::FunctionRef<void()> function) {
+  return WithSpan({0, static_cast<int>(works_.size())}, function);
+}
+
+absl::Status LiveParameters::With(size_t index, absl::FunctionRef<void()> function) {
+  return WithSpan(shards_.spans()[index], function);
+}
+
+absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function) {
+  BeginPass(plan::GatherSchedule::Pass::kOther);
+  Use(span);
+  {
+    const absl::Cleanup done = [&] { Done(span); };  // `function` may throw.
+    if (status().ok()) {
+      function();
+    }
+  }
+  BeginPass(plan::GatherSchedule::Pass::kTraining);
+  return status();
+}
+
+void LiveParameters::BeforeRead(int64_t begin, int64_t end) { Use(SpanOf(begin, end)); }
+void LiveParameters::AfterRead(int64_t begin, int64_t end) { Done(SpanOf(begin, end)); }
+
+plan::BucketSpan LiveParameters::SpanOf(int64_t begin, int64_t end) const {
+  const auto& buckets = shards_.buckets();
+  const auto holds = [&](int64_t element) {
+    const auto after =
+        std::upper_bound(buckets.begin(), buckets.end(), element,
+                         [](int64_t at, const plan::FlatRange& bucket) { return at < bucket.end; });
+    return static_cast<int>(after - buckets.begin());
+  };
+  return {holds(begin), holds(end - 1) + 1};
+}
+
+void LiveParameters::Use(plan::BucketSpan span) {
+  const std::lock_guard lock(mutex_);
+  for (int bucket = span.first; bucket < span.last; ++bucket) {
+    schedule_.Use(bucket, actions_);
+  }
+  Act();
+  for (int bucket = span.first; bucket < span.last; ++bucket) {
+    if (works_[static_cast<size_t>(bucket)].has_value()) {
+      const int64_t start = Clock::Real().MonotonicNanos();
+      Wait(bucket);
+      waited_nanos_ += Clock::Real().MonotonicNanos() - start;
+    }
+  }
+}
+
+void LiveParameters::Done(plan::BucketSpan span) {
+  const std::lock_guard lock(mutex_);
+  for (int bucket = span.first; bucket < span.last; ++bucket) {
+    schedule_.Done(bucket, actions_);
+  }
+  Act();
+}
+
+void LiveParameters::Act() {
+  for (const plan::GatherAction& action : actions_) {
+    switch (action.kind) {
+      case plan::GatherAction::Kind::kGather:
+        Gather(action.bucket);
+        break;
+      case plan::GatherAction::Kind::kRelease:
+        Release(action.bucket);
+        break;
+    }
+  }
+  actions_.clear();
+}
+
+plan::FlatRange LiveParameters::BytesOf(int bucket) const {
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  const auto width = static_cast<int64_t>(DTypeBytes(flat_.dtype()));
+  return {range.begin * width, range.end * width};
+}
+
+// Memory that an earlier pass left is given back where the limit needs it.
+absl::Status LiveParameters::Open(int bucket) {
+  const int64_t elements = shards_.buckets()[static_cast<size_t>(bucket)].elements();
+  if (backed_[static_cast<size_t>(bucket)] == 0) {
+    for (size_t other = 0; other < backed_.size(); ++other) {
+      if (backed_elements_ + elements > live_max_ && backed_[other] != 0 &&
+          !schedule_.is_live(static_cast<int>(other))) {
+        Release(static_cast<int>(other));
+      }
+    }
+    backed_[static_cast<size_t>(bucket)] = 1;
+    backed_elements_ += elements;
+  }
+  const plan::FlatRange bytes = BytesOf(bucket);
+  return flat_.value_range()->Open(static_cast<size_t>(bytes.begin),
+                                   static_cast<size_t>(bytes.elements()));
+}
+
+void LiveParameters::Gather(int bucket) {
+  status_.Update(Open(bucket));
+  if (!status_.ok()) {
+    return;
+  }
+  const size_t width = DTypeBytes(flat_.dtype());
+  const plan::FlatRange bytes = BytesOf(bucket);
+  const plan::OwnedRange own = shards_.part(bucket, group_.rank());
+  auto work = group_.AllGather(
+      {static_cast<std::byte*>(shard_->data()) + static_cast<size_t>(own.local) * width,
+       static_cast<size_t>(own.flat.elements()) * width,
+       flat_.dtype(),
+       {}},
+      {flat_.value_range()->data() + bytes.begin,
+       static_cast<size_t>(bytes.elements()),
+       flat_.dtype(),
+       {}},
+      {.name = names_[static_cast<size_t>(bucket)]});
+  if (!work.ok()) {
+    status_ = work.status();
+    return;
+  }
+  works_[static_cast<size_t>(bucket)] = *std::move(work);
+}
+
+void LiveParameters::Wait(int bucket) {
+  if (std::optional<comm::Work>& work = works_[static_cast<size_t>(bucket)]) {
+    status_.Update(work->Wait());
+    work.reset();
+  }
+}
+
+void LiveParameters::Release(int bucket) {
+  Wait(bucket);
+  const plan::FlatRange bytes = BytesOf(bucket);
+  status_.Update(flat_.value_range()->Discard(static_cast<size_t>(bytes.begin),
+                                              static_cast<size_t>(bytes.elements())));
+  backed_[static_cast<size_t>(bucket)] = 0;
+  backed_elements_ -= shards_.buckets()[static_cast<size_t>(bucket)].elements();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,90 @@
+// The weights of ZeRO stage 3: each rank keeps its shard, and gathers what its operations are about
+// to read, bucket by bucket, into the addresses that the module's tensors have.
+//
+// plan::GatherSchedule decides; this class moves memory and data. Gathers are collectives, so every
+// rank must read the same parameters in the same order. A gather that fails leaves zeros and
+// status(), because no error can leave the operation that waits for it. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "comm/symmetric_buffer.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/gather_schedule.h"
+#include "runtime/plan/shard_plan.h"
+#include "runtime/shard/storage_observer.h"
+#include "runtime/shard/unseen_read.h"
+
+namespace dtrain {
+
+class LiveParameters final : public StorageObserver::Listener {
+ public:
+  // Collective. `shard`: this rank's values [shard elements] of flat.dtype(). REQUIRES: all outlive
+  // this object; the values of `flat` are reserved, and `shards` cuts them at multiples of
+  // kNormBlock elements, which are whole pages.
+  static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
+      comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+      std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits);
+  ~LiveParameters() override;
+
+  // A micro-batch or an evaluation batch starts.
+  void BeginPass(plan::GatherSchedule::Pass pass);
+  // The shard changes: what was gathered is void. Gives and clears the first error since the last
+  // call.
+  absl::Status Invalidate();
+  // First error of a gather since Invalidate.
+  absl::Status status() const;
+  // Collective. Runs `function` while all weights are live, whatever the limits say.
+  absl::Status WithAll(absl::FunctionRef<void()> function);
+  // Collective. Runs `function` while the parameter flat.parameters()[index] is live.
+  absl::Status With(size_t index, absl::FunctionRef<void()> function);
+  // Seconds that operations waited for gathers since the last call.
+  double TakeWaitedSeconds();
+
+  void BeforeRead(int64_t begin, int64_t end) override;
+  void AfterRead(int64_t begin, int64_t end) override;
+
+ private:
+  LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+                 std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits);
+  plan::BucketSpan SpanOf(int64_t begin, int64_t end) const;
+  absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
+  void Use(plan::BucketSpan span);
+  void Done(plan::BucketSpan span);
+  void Act();
+  void Gather(int bucket);
+  void Release(int bucket);
+  absl::Status Open(int bucket);
+  void Wait(int bucket);
+  // Where a bucket lies in the reserved memory, in bytes.
+  plan::FlatRange BytesOf(int bucket) const;
+
+  comm::Group& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const std::shared_ptr<comm::SymmetricBuffer> shard_;
+  const std::vector<std::string> names_;  // By bucket.
+  const int64_t live_max_;
+  std::unique_ptr<comm::Registration> registration_;
+
+  mutable std::mutex mutex_;
+  plan::GatherSchedule schedule_;
+  std::vector<plan::GatherAction> actions_;
+  std::vector<std::optional<comm::Work>> works_;  // By bucket: its gather, until waited for.
+  std::vector<uint8_t> backed_;                   // By bucket: has memory, live or not.
+  int64_t backed_elements_ = 0;
+  int64_t waited_nanos_ = 0;
+  absl::Status status_;
+  std::optional<UnseenRead> unseen_read_;
+  std::optional<StorageObserver> observer_;
+};
+
+}  // namespace dtrain
