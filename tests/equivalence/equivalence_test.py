@@ -78,7 +78,7 @@ class Equivalence(EndToEnd):
         sets = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
         for ranks in (2, 3):
             plain = self.losses(self.train(ranks, f"stage0-{ranks}", sets))
-            for stage in (1, 2):
+            for stage in (1, 2, 3):
                 sharded = self.train(ranks, f"stage{stage}-{ranks}",
                                      [*sets, f"zero_optimization.stage={stage}"])
                 self.assert_close(self.losses(sharded), plain, 1e-5)
@@ -91,7 +91,12 @@ class Equivalence(EndToEnd):
                     "tcp": ["comm.transport=tcp"], "again": [],
                     "stage1": ["zero_optimization.stage=1"],
                     "stage2": ["zero_optimization.stage=2"],
-                    "stage2-tcp": ["zero_optimization.stage=2", "comm.transport=tcp"]}
+                    "stage2-tcp": ["zero_optimization.stage=2", "comm.transport=tcp"],
+                    "stage3": ["zero_optimization.stage=3"],
+                    "stage3-tcp": ["zero_optimization.stage=3", "comm.transport=tcp"],
+                    "stage3-tight": ["zero_optimization.stage=3",
+                                     "zero_optimization.reduce_bucket_size=10000",
+                                     "zero_optimization.stage3_max_live_parameters=20000"]}
             runs = {name: self.train(ranks, f"bits-{name}-{ranks}", [*sets, batch, *way])
                     for name, way in ways.items()}
             for name, run_dir in runs.items():
@@ -105,19 +110,20 @@ class Equivalence(EndToEnd):
     def test_a_run_goes_on_at_another_stage_with_another_number_of_ranks(self):
         sets = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
         straight = self.losses(self.train(2, "one-stage", sets))
-        ways = [(2, 1, 3), (3, 2, 6), (1, 0, 8), (2, 2, 10)]
+        ways = [(2, 1, 2), (3, 3, 4), (3, 2, 6), (1, 0, 8), (2, 3, 10)]
         for ranks, stage, until in ways:
             self.train(ranks, "stages", [*sets, f"zero_optimization.stage={stage}",
                                          f"train_steps={until}"])
         self.assert_close(self.losses(f"{self.folder}/stages"), straight, 1e-5)
 
-    def test_resume_at_stage_two_is_no_interruption_to_the_bit(self):
-        sets = ["zero_optimization.stage=2", "train_micro_batch_size_per_gpu=2"]
-        straight = self.train(2, "straight-2", [*sets, "train_steps=12"])
-        self.train(2, "resumed-2", [*sets, "train_steps=5"])
-        resumed = self.train(2, "resumed-2", [*sets, "train_steps=12"])
-        self.assertEqual(self.losses(straight), self.losses(resumed))
-        self.assertEqual(self.model_files(straight), self.model_files(resumed))
+    def test_resume_at_stages_two_and_three_is_no_interruption_to_the_bit(self):
+        for stage in (2, 3):
+            sets = [f"zero_optimization.stage={stage}", "train_micro_batch_size_per_gpu=2"]
+            straight = self.train(2, f"straight-{stage}", [*sets, "train_steps=12"])
+            self.train(2, f"resumed-{stage}", [*sets, "train_steps=5"])
+            resumed = self.train(2, f"resumed-{stage}", [*sets, "train_steps=12"])
+            self.assertEqual(self.losses(straight), self.losses(resumed))
+            self.assertEqual(self.model_files(straight), self.model_files(resumed))
 
     def test_mixed_precision_trains_near_fp32_and_the_same_at_every_stage(self):
         exact = self.losses(self.train(2, "fp32"))
@@ -127,7 +133,7 @@ class Equivalence(EndToEnd):
             plain = self.losses(self.train(2, f"{precision}-0", sets))
             self.assertNotEqual(plain, exact)
             self.assert_close(plain, exact, 2e-2)
-            for stage in (1, 2):
+            for stage in (1, 2, 3):
                 sharded = self.losses(self.train(
                     2, f"{precision}-{stage}", [*sets, f"zero_optimization.stage={stage}"]))
                 self.assertEqual(sharded, plain, f"{precision}, stage {stage}")

@@ -15,6 +15,10 @@ from jobs import MemoryWatch, is_rank, records  # noqa: E402
 
 UNITS = {"MB": 1e6, "GB": 1e9}
 SEQUENCE = 128
+# Stage 3 with room for a part of the weights at a time.
+TIGHT = ["zero_optimization.stage=3", "zero_optimization.stage3_max_live_parameters=2000000",
+         "zero_optimization.stage3_prefetch_bucket_size=500000",
+         "zero_optimization.reduce_bucket_size=400000"]
 
 
 def model(hidden, intermediate, layers):
@@ -55,7 +59,8 @@ class MemoryPlan(EndToEnd):
     def test_the_plan_is_within_a_tenth_of_what_ranks_take(self):
         ways = {"fp32": [], "fp32-2": ["zero_optimization.stage=2"],
                 "bf16": ["bf16.enabled=true"],
-                "bf16-2": ["bf16.enabled=true", "zero_optimization.stage=2"]}
+                "bf16-2": ["bf16.enabled=true", "zero_optimization.stage=2"],
+                "fp32-3": TIGHT, "bf16-3": ["bf16.enabled=true", *TIGHT]}
         for name, sets in ways.items():
             seen, planned = self.difference(name, sets)
             print(f"{name}: measured {seen * 1e-6:.1f} MB, planned {planned * 1e-6:.1f} MB, "
