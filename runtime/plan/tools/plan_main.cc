@@ -17,7 +17,6 @@ namespace dtrain::plan {
 namespace {
 
 constexpr int kStages = 4;
-constexpr int64_t kLiveElements = 1'000'000'000;  // DeepSpeed's stage3_max_live_parameters.
 
 struct Arguments {
   std::string file;
@@ -110,6 +109,7 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   }
   request.precision = config.precision().kind;
   request.zero_stage = config.zero_stage();
+  request.live_elements = config.gather_limits().live_max;
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
   return absl::OkStatus();
@@ -132,12 +132,6 @@ absl::Status Plan(const Arguments& arguments) {
   if (!arguments.file.empty()) {
     DT_RETURN_IF_ERROR(ReadConfig(arguments, request));
   }
-  // A layer or two at a time, however large the limit on live weights.
-  request.live_elements =
-      std::min(kLiveElements, request.model.layers > 0
-                                  ? static_cast<int64_t>(2 * request.model.parameters /
-                                                         static_cast<double>(request.model.layers))
-                                  : int64_t{0});
   std::printf("%s parameters in %s\n", Count(request.model.parameters).c_str(),
               PrecisionText(request.precision));
   if (!arguments.file.empty() || rank_bytes == 0) {
