@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "dtrain/ops.h"
+#include "dtrain/recompute.h"
 
 namespace {
 
@@ -80,7 +81,9 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
   return down_proj_(dtrain::ops::SwiGlu(gate_proj_(x), up_proj_(x)));
 }
 
-LayerImpl::LayerImpl(const GptOptions& options) {
+LayerImpl::LayerImpl(const GptOptions& options, int64_t index)
+    : recompute_all_(options.recompute.full(index)),
+      recompute_mlp_(options.recompute.selective(index)) {
   const int64_t hidden = options.hidden_size;
   input_layernorm_ = register_module("input_layernorm", RmsNorm(hidden, options.rms_norm_eps));
   self_attn_ = register_module("self_attn", Attention(options));
@@ -90,8 +93,12 @@ LayerImpl::LayerImpl(const GptOptions& options) {
 }
 
 at::Tensor LayerImpl::forward(const at::Tensor& x, const RotaryTable& rotary) {
-  const at::Tensor h = x + self_attn_(input_layernorm_(x), rotary);
-  return h + mlp_(post_attention_layernorm_(h));
+  const auto mlp = [this](const at::Tensor& h) { return mlp_(post_attention_layernorm_(h)); };
+  const auto layer = [this, mlp, &rotary](const at::Tensor& input) {
+    const at::Tensor h = input + self_attn_(input_layernorm_(input), rotary);
+    return h + (recompute_mlp_ ? dtrain::Recompute(mlp, h) : mlp(h));
+  };
+  return recompute_all_ ? dtrain::Recompute(layer, x) : layer(x);
 }
 
 BackboneImpl::BackboneImpl(const GptOptions& options) : rotary_(MakeRotary(options)) {
@@ -99,7 +106,7 @@ BackboneImpl::BackboneImpl(const GptOptions& options) : rotary_(MakeRotary(optio
                                   torch::nn::Embedding(options.vocab_size, options.hidden_size));
   layers_ = register_module("layers", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
-    layers_->push_back(Layer(options));
+    layers_->push_back(Layer(options, i));
   }
   norm_ = register_module("norm", RmsNorm(options.hidden_size, options.rms_norm_eps));
 }

@@ -56,10 +56,12 @@ TORCH_MODULE(Mlp);
 
 class LayerImpl : public torch::nn::Module {
  public:
-  explicit LayerImpl(const GptOptions& options);
+  LayerImpl(const GptOptions& options, int64_t index);
   at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary);
 
  private:
+  bool recompute_all_;
+  bool recompute_mlp_;
   RmsNorm input_layernorm_{nullptr}, post_attention_layernorm_{nullptr};
   Attention self_attn_{nullptr};
   Mlp mlp_{nullptr};

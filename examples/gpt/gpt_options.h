@@ -18,6 +18,7 @@ struct GptOptions {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
+  dtrain::ActivationCheckpointingConfig recompute = {};  // Of the run, not of the model's shape.
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
 

@@ -36,7 +36,8 @@ absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model
 
 absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
-  DT_ASSIGN_OR_RETURN(const GptOptions options, GptOptions::FromJson(config.user("model")));
+  DT_ASSIGN_OR_RETURN(GptOptions options, GptOptions::FromJson(config.user("model")));
+  options.recompute = config.activation_checkpointing();
   Gpt model(options);
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
   DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation));

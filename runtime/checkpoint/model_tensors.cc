@@ -86,13 +86,10 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, EngineSn
 }
 
 absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
-  if (state.live != nullptr) {
-    DT_RETURN_IF_ERROR(state.live->Invalidate());
-  }
   for (const ModelTensor& item : ModelTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
     const bool shared_out = state.live != nullptr && item.parameter.has_value();
-    at::Tensor target = shared_out                    ? at::empty_like(item.tensor)
+    at::Tensor target = shared_out ? at::empty(item.tensor.sizes(), item.tensor.options())
                         : item.tensor.is_contiguous() ? item.tensor
                                                       : item.tensor.contiguous();
     DT_RETURN_IF_ERROR(
@@ -105,7 +102,7 @@ absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
       item.tensor.copy_(target);
     }
   }
-  return absl::OkStatus();
+  return state.live != nullptr ? state.live->Invalidate() : absl::OkStatus();
 }
 
 }  // namespace dtrain

@@ -53,6 +53,18 @@ GradientHooks::~GradientHooks() {
   }
 }
 
+absl::Status CheckNotLaunched(const FlatParameters& flat, size_t index,
+                              const plan::LaunchQueue& queue) {
+  if (!queue.is_launched(index)) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrFormat(
+      "the gradient of %s came twice in one backward, the second time after its bucket was "
+      "reduced: a parameter that several recomputed segments share gets one from each; put its "
+      "uses into one segment, or recompute none of them",
+      flat.layout().entries()[index].name));
+}
+
 absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient) {
   if (gradient.layout() == at::kStrided) {
     return absl::OkStatus();

@@ -76,4 +76,9 @@ class GradientHooks {
 // Unimplemented names a parameter whose gradient is not dense.
 absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient);
 
+// Unimplemented names a parameter whose gradient comes again in a backward after a bucket of it was
+// handed to the group: what is added then would be lost.
+absl::Status CheckNotLaunched(const FlatParameters& flat, size_t index,
+                              const plan::LaunchQueue& queue);
+
 }  // namespace dtrain

@@ -115,6 +115,14 @@ GatherLimits Config::gather_limits() const {
           .reuse_max = values_->integer("zero_optimization.stage3_max_reuse_distance"),
           .prefetch_max = values_->integer("zero_optimization.stage3_prefetch_bucket_size")};
 }
+ActivationCheckpointingConfig Config::activation_checkpointing() const {
+  using Mode = ActivationCheckpointingConfig::Mode;
+  const Json& mode = values_->at("activation_checkpointing.mode");
+  return {.mode = mode == "full"        ? Mode::kFull
+                  : mode == "selective" ? Mode::kSelective
+                                        : Mode::kNone,
+          .every = values_->integer("activation_checkpointing.every")};
+}
 int Config::zero_stage() const {
   return static_cast<int>(values_->integer("zero_optimization.stage"));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -41,6 +42,23 @@ absl::StatusOr<int64_t> FieldOr(const Json& model, const char* name, int64_t abs
 double KeptByLayer(const ModelShape& model) {
   return static_cast<double>(4 * model.hidden + 2 * model.query_width + 2 * model.kv_width +
                              3 * model.intermediate);
+}
+
+// What forward keeps of each token, in values; with recomputing also what one layer makes anew.
+double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
+  using Mode = ActivationCheckpointingConfig::Mode;
+  const auto layers = static_cast<double>(model.layers);
+  const double layer = KeptByLayer(model);
+  const double ends = static_cast<double>(2 * model.hidden);
+  if (recompute.mode == Mode::kNone || model.layers == 0) {
+    return layers * layer + ends;
+  }
+  const double chosen = std::ceil(layers / static_cast<double>(recompute.every));
+  // The MLP keeps its norm's output, gate, up and their product.
+  const double mlp = static_cast<double>(model.hidden + 3 * model.intermediate);
+  const bool full = recompute.mode == Mode::kFull;
+  const double dropped = full ? layer - static_cast<double>(model.hidden) : mlp;
+  return layers * layer - chosen * dropped + dropped + ends;
 }
 
 }  // namespace
@@ -91,9 +109,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   plan.buckets =
       value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * kFp32 * bucket : 0);
   const auto tokens = static_cast<double>(request.micro_batch * request.sequence_length);
-  plan.activations = tokens * value_bytes *
-                     (static_cast<double>(model.layers) * KeptByLayer(model) +
-                      2 * static_cast<double>(model.hidden));
+  plan.activations = tokens * value_bytes * Kept(model, request.recompute);
   // The softmax that the loss keeps and two gradients of that size, fp32.
   plan.logits = 3 * kFp32 * tokens * static_cast<double>(model.vocabulary);
   return plan;

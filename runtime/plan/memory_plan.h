@@ -43,7 +43,8 @@ struct MemoryRequest {
   int64_t sequence_length = 0;
   int64_t bucket_elements = 0;
   int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
-  bool training = true;       // Else weights alone, for inference.
+  ActivationCheckpointingConfig recompute = {};
+  bool training = true;  // Else weights alone, for inference.
 };
 
 // Bytes on one rank.

@@ -61,11 +61,8 @@ void PartitionedGradients::OnGradient(size_t index) {
     status_.Update(dense);
     return;
   }
-  if (queue_.is_launched(index)) {
-    status_.Update(absl::UnimplementedError(absl::StrFormat(
-        "the gradient of %s came twice in one backward, the second time after its bucket was "
-        "reduced; use zero_optimization.stage 0 or 1 for this model",
-        flat_.layout().entries()[index].name)));
+  if (const absl::Status once = CheckNotLaunched(flat_, index, queue_); !once.ok()) {
+    status_.Update(once);
     return;
   }
   const at::Tensor dense = gradient.to(at::kFloat).contiguous();

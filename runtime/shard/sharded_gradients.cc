@@ -42,8 +42,12 @@ void ShardedGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
 }
 
 void ShardedGradients::OnGradient(size_t index) {
-  if (const absl::Status taken = whole_.Take(index); !taken.ok()) {
-    status_ = taken;
+  absl::Status taken = whole_.Take(index);
+  if (last_) {
+    taken.Update(CheckNotLaunched(flat_, index, queue_));
+  }
+  if (!taken.ok()) {
+    status_.Update(taken);
     return;
   }
   if (last_) {

@@ -61,6 +61,18 @@ struct GatherLimits {
   int64_t prefetch_max = 0;  // How far ahead of the present use is gathered.
 };
 
+// What of forward is computed again in backward (<dtrain/recompute.h>): the model asks and obeys.
+struct ActivationCheckpointingConfig {
+  enum class Mode { kNone, kFull, kSelective };
+  Mode mode = Mode::kNone;
+  int64_t every = 1;
+
+  // Whether unit `index` (a layer) is recomputed whole, or in the parts that are cheap to compute
+  // and large to keep.
+  bool full(int64_t index) const { return mode == Mode::kFull && index % every == 0; }
+  bool selective(int64_t index) const { return mode == Mode::kSelective && index % every == 0; }
+};
+
 // How gradient buckets travel; comm/compression/bucket_reduction.h does it.
 struct CompressionConfig {
   std::string type = "none";  // "none", "powersgd", "int8".
@@ -156,6 +168,7 @@ class Config {
   bool overlap_comm() const;
   int zero_stage() const;
   GatherLimits gather_limits() const;
+  ActivationCheckpointingConfig activation_checkpointing() const;
 
   // --- Data. Paths and glob patterns as written, relative to the working directory.
   const std::vector<std::string>& data_train() const;
