@@ -110,6 +110,7 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   }
   request.precision = config.precision().kind;
   request.zero_stage = config.zero_stage();
+  request.moment_bytes = MomentBytes(config.optimizer());
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
   return absl::OkStatus();
