@@ -10,12 +10,12 @@ struct SetFloat {
   __device__ float operator()(float x) const { return x; }
 };
 
-template <class G, bool kCopyOut>
+template <class G, class S, bool kCopyOut>
 struct AdamWBody {
   float* p;
   const G* g;
-  float* m;
-  float* v;
+  S* m;
+  S* v;
   BFloat16* out;
   const AdamWStepScalars* scalars;
 
@@ -47,15 +47,16 @@ struct AdamWBody {
   }
 };
 
-template <class G>
-absl::Status Launch(const char* name, int64_t n, float* p, const G* g, float* m, float* v,
-                    BFloat16* out, const AdamWStepScalars* scalars, CudaStream stream) {
+template <class G, class S>
+absl::Status Launch(const char* name, int64_t n, float* p, const G* g, S* m, S* v, BFloat16* out,
+                    const AdamWStepScalars* scalars, CudaStream stream) {
   const bool aligned = Aligned16(p, m, v) && Aligned16(g, out);
   if (out != nullptr) {
-    return LaunchElementwise(name, n, aligned, AdamWBody<G, true>{p, g, m, v, out, scalars},
+    return LaunchElementwise(name, n, aligned, AdamWBody<G, S, true>{p, g, m, v, out, scalars},
                              stream);
   }
-  return LaunchElementwise(name, n, aligned, AdamWBody<G, false>{p, g, m, v, out, scalars}, stream);
+  return LaunchElementwise(name, n, aligned, AdamWBody<G, S, false>{p, g, m, v, out, scalars},
+                           stream);
 }
 
 __global__ void SetClipKernel(const double* square_sum, double unscale, double norm_max, int count,
@@ -88,6 +89,12 @@ absl::Status AdamWCudaBf16Grad(int64_t n, float* p, const BFloat16* g, float* m,
                                BFloat16* p_bf16_or_null, const AdamWStepScalars* device_scalars,
                                CudaStream stream) {
   return Launch("adamw bf16", n, p, g, m, v, p_bf16_or_null, device_scalars, stream);
+}
+
+absl::Status AdamWCudaBf16State(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
+                                BFloat16* p_bf16_or_null, const AdamWStepScalars* device_scalars,
+                                CudaStream stream) {
+  return Launch("adamw bf16 state", n, p, g, m, v, p_bf16_or_null, device_scalars, stream);
 }
 
 }  // namespace dtrain::kernels

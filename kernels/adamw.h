@@ -1,14 +1,16 @@
-// AdamW with decoupled weight decay on flat buffers: unscale, clip, update and the bf16 working
-// copy in one pass (28 bytes a parameter, 30 with the copy).
+// AdamW, and Adam with weight decay in the gradient, on flat buffers: unscale, clip, update and the
+// bf16 working copy in one pass (28 bytes a parameter, 30 with the copy).
 //
 // Per element, with torch.optim.AdamW's formula (Loshchilov & Hutter 2019, arXiv 1711.05101):
-//   g = gradient * grad_scale
+//   g = gradient * grad_scale, limited to +-grad_limit
+//   g = g + l2 p                                         (torch.optim.Adam's weight_decay)
 //   m = m + (1 - beta1) (g - m)
 //   v = beta2 v + (1 - beta2) g g
 //   p = p - (lr weight_decay p + lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps))
-// The last line adds both changes before p is touched, so p is rounded once: within 1 ulp of the
-// fp64 formula (torch rounds p twice). Same bits on every SIMD variant, thread count, split and
-// on CUDA. Thread-safe on disjoint buffers; nothing is allocated.
+// Moments in bf16 are read and rounded to nearest even; the update of p takes them as they were
+// before that rounding. The last line adds both changes before p is touched, so p is rounded once:
+// within 1 ulp of the fp64 formula (torch rounds p twice). Same bits on every SIMD variant, thread
+// count, split and on CUDA. Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +28,11 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;
-  double grad_scale = 1;  // Multiplies the gradient: 1 / loss scale * clip factor.
-  int64_t step = 1;       // Of this update; the first is 1.
+  double weight_decay = 0;  // Apart from the gradient.
+  double l2 = 0;            // Weight decay added to the gradient.
+  double grad_scale = 1;    // Multiplies the gradient: 1 / loss scale * clip factor.
+  double grad_limit = 0;    // Largest magnitude of an element after that; 0: none.
+  int64_t step = 1;         // Of this update; the first is 1.
 };
 
 // What one step's update needs, as the kernels read it. On a GPU it lives in device memory at a
@@ -36,6 +40,8 @@ struct AdamWOptions {
 // a kernel changes its fields between replays.
 struct AdamWStepScalars {
   float grad_scale;
+  float grad_limit;
+  float l2;
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;
@@ -57,6 +63,10 @@ void AdamWCpu(int64_t n, float* p, const float* g, float* m, float* v, BFloat16*
 void AdamWCpuBf16Grad(int64_t n, float* p, const BFloat16* g, float* m, float* v,
                       BFloat16* p_bf16_or_null, const AdamWOptions& options,
                       ParallelFor parallel_for);
+// Moments in bf16: 20 bytes a parameter.
+void AdamWCpuBf16State(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
+                       BFloat16* p_bf16_or_null, const AdamWOptions& options,
+                       ParallelFor parallel_for);
 
 // Puts the clip factor into `count` groups' device scalars without the host: for the summed square
 // of the scaled gradient at *square_sum, with `unscale` = 1 / loss scale,
@@ -74,5 +84,8 @@ absl::Status AdamWCuda(int64_t n, float* p, const float* g, float* m, float* v,
 absl::Status AdamWCudaBf16Grad(int64_t n, float* p, const BFloat16* g, float* m, float* v,
                                BFloat16* p_bf16_or_null, const AdamWStepScalars* device_scalars,
                                CudaStream stream);
+absl::Status AdamWCudaBf16State(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
+                                BFloat16* p_bf16_or_null, const AdamWStepScalars* device_scalars,
+                                CudaStream stream);
 
 }  // namespace dtrain::kernels

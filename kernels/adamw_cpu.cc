@@ -2,15 +2,16 @@
 
 #include "base/check.h"
 #include "kernels/adamw.h"
+#include "kernels/scaled_gradient.h"
 #include "kernels/simd_table.h"
 #include "kernels/write_mode.h"
 
 namespace dtrain::kernels {
 namespace {
 
-template <class G, class Loop>
-void Run(int64_t n, float* p, const G* g, float* m, float* v, BFloat16* p_bf16,
-         const AdamWOptions& options, ParallelFor parallel_for, Loop loop) {
+template <class G, class S, class Loop>
+void Run(int64_t n, float* p, const G* g, S* m, S* v, BFloat16* p_bf16, const AdamWOptions& options,
+         ParallelFor parallel_for, Loop loop) {
   const AdamWStepScalars scalars = MakeAdamWStepScalars(options);
   const Write write = WriteFor(n * static_cast<int64_t>(sizeof(BFloat16)), false);
   parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
@@ -29,6 +30,8 @@ AdamWStepScalars MakeAdamWStepScalars(const AdamWOptions& options) {
   const double correction1 = 1 - std::pow(options.beta1, step);
   const double correction2 = 1 - std::pow(options.beta2, step);
   return {.grad_scale = static_cast<float>(options.grad_scale),
+          .grad_limit = LimitOrNone(options.grad_limit),
+          .l2 = static_cast<float>(options.l2),
           .one_minus_beta1 = static_cast<float>(1 - options.beta1),
           .beta2 = static_cast<float>(options.beta2),
           .one_minus_beta2 = static_cast<float>(1 - options.beta2),
@@ -48,6 +51,12 @@ void AdamWCpuBf16Grad(int64_t n, float* p, const BFloat16* g, float* m, float* v
                       BFloat16* p_bf16_or_null, const AdamWOptions& options,
                       ParallelFor parallel_for) {
   Run(n, p, g, m, v, p_bf16_or_null, options, parallel_for, ActiveTable().adamw_bf16);
+}
+
+void AdamWCpuBf16State(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
+                       BFloat16* p_bf16_or_null, const AdamWOptions& options,
+                       ParallelFor parallel_for) {
+  Run(n, p, g, m, v, p_bf16_or_null, options, parallel_for, ActiveTable().adamw_bf16_state);
 }
 
 }  // namespace dtrain::kernels

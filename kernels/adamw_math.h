@@ -4,6 +4,7 @@
 #include "kernels/adamw.h"
 #include "kernels/float_math.h"
 #include "kernels/host_device.h"
+#include "kernels/scaled_gradient.h"
 
 namespace dtrain::kernels {
 
@@ -16,7 +17,8 @@ struct AdamWState {
 template <class F, class Set>
 DT_HOST_DEVICE inline AdamWState<F> AdamWElement(AdamWState<F> s, F gradient,
                                                  const AdamWStepScalars& scalars, Set set) {
-  const F g = gradient * set(scalars.grad_scale);
+  const F scaled = ScaledGradient(gradient, scalars.grad_scale, scalars.grad_limit, set);
+  const F g = Fma(set(scalars.l2), s.p, scaled);
   s.m = Fma(set(scalars.one_minus_beta1), g - s.m, s.m);
   s.v = Fma(set(scalars.beta2), s.v, set(scalars.one_minus_beta2) * g * g);
   const F denominator = Fma(Sqrt(s.v), set(scalars.inverse_sqrt_correction), set(scalars.eps));

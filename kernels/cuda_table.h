@@ -5,10 +5,13 @@
 // for shapes and errors.
 #pragma once
 
+#include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/flat.h"
 #include "kernels/grad_norm.h"
+#include "kernels/lion.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/sgd.h"
 #include "kernels/swiglu.h"
 
 namespace dtrain::kernels {
@@ -17,6 +20,10 @@ struct CudaKernelTable {
   decltype(&AdamWSetClipCuda) adamw_set_clip;
   decltype(&AdamWCuda) adamw;
   decltype(&AdamWCudaBf16Grad) adamw_bf16_grad;
+  decltype(&AdamWCudaBf16State) adamw_bf16_state;
+  decltype(&SgdCuda) sgd;
+  decltype(&LionCuda) lion;
+  decltype(&AdagradCuda) adagrad;
 
   absl::Status (*block_square_sums)(const float*, int64_t, int64_t, double*, CudaStream);
   absl::Status (*block_square_sums_bf16)(const BFloat16*, int64_t, int64_t, double*, CudaStream);

@@ -18,6 +18,8 @@ DT_HOST_DEVICE inline float Round(float a) { return rintf(a); }
 DT_HOST_DEVICE inline float Max(float a, float b) { return a > b ? a : b; }
 DT_HOST_DEVICE inline float Min(float a, float b) { return a < b ? a : b; }
 DT_HOST_DEVICE inline float NegativeAbs(float a) { return -fabsf(a); }
+// 1 with a's sign; 0 for +-0.
+DT_HOST_DEVICE inline float Sign(float a) { return a == 0 ? 0.0F : copysignf(1.0F, a); }
 DT_HOST_DEVICE inline float SelectPositive(float x, float a, float b) {
   return __builtin_bit_cast(int32_t, x) < 0 ? b : a;
 }

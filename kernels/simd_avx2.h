@@ -104,6 +104,11 @@ inline F32x16 NegativeAbs(F32x16 a) {
   const __m256 sign = _mm256_set1_ps(-0.0F);
   return {_mm256_or_ps(a.lo, sign), _mm256_or_ps(a.hi, sign)};
 }
+inline __m256 SignHalf(__m256 a) {
+  const __m256 one = _mm256_or_ps(_mm256_and_ps(a, _mm256_set1_ps(-0.0F)), _mm256_set1_ps(1.0F));
+  return _mm256_and_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_NEQ_UQ), one);
+}
+inline F32x16 Sign(F32x16 a) { return {SignHalf(a.lo), SignHalf(a.hi)}; }
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return {_mm256_blendv_ps(a.lo, b.lo, x.lo), _mm256_blendv_ps(a.hi, b.hi, x.hi)};
 }

@@ -63,6 +63,10 @@ inline F32x16 Round(F32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_
 inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline F32x16 NegativeAbs(F32x16 a) { return {_mm512_or_ps(a.v, _mm512_set1_ps(-0.0F))}; }
+inline F32x16 Sign(F32x16 a) {
+  const __m512 one = _mm512_or_ps(_mm512_and_ps(a.v, _mm512_set1_ps(-0.0F)), _mm512_set1_ps(1.0F));
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, _mm512_setzero_ps(), _CMP_NEQ_UQ), one)};
+}
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return {_mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(x.v)), a.v, b.v)};
 }

@@ -8,8 +8,13 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/adagrad_math.h"
 #include "kernels/adamw_math.h"
 #include "kernels/grad_norm.h"
+#include "kernels/lamb_math.h"
+#include "kernels/lion_math.h"
+#include "kernels/muon_math.h"
+#include "kernels/sgd_math.h"
 #include "kernels/simd_table.h"
 #include "kernels/swiglu_math.h"
 
@@ -101,8 +106,8 @@ DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
 
 // ---- AdamW ----
 
-template <bool kCopyOut, class G>
-void AdamWLoop(int64_t n, float* p, const G* g, float* m, float* v, BFloat16* out,
+template <bool kCopyOut, class G, class S>
+void AdamWLoop(int64_t n, float* p, const G* g, S* m, S* v, BFloat16* out,
                const AdamWStepScalars& scalars, Write write_out) {
   const AdamWStepScalars local = scalars;  // So that no store could change it.
   EachSixteen(n, out, write_out, [&](auto io, int64_t i) {
@@ -117,14 +122,135 @@ void AdamWLoop(int64_t n, float* p, const G* g, float* m, float* v, BFloat16* ou
   });
 }
 
-template <class G>
-void AdamW(int64_t n, float* p, const G* g, float* m, float* v, BFloat16* out,
+template <class G, class S>
+void AdamW(int64_t n, float* p, const G* g, S* m, S* v, BFloat16* out,
            const AdamWStepScalars& scalars, Write write_out) {
   if (out != nullptr) {
     AdamWLoop<true>(n, p, g, m, v, out, scalars, write_out);
   } else {
     AdamWLoop<false>(n, p, g, m, v, out, scalars, Write::kCached);
   }
+}
+
+// ---- Optimizers with one state ----
+
+template <bool kCopyOut, class S, class Rule, class Scalars>
+void OneStateRuns(int64_t n, float* p, const float* g, S* s, BFloat16* out, const Scalars& scalars,
+                  Write write_out) {
+  const Scalars local = scalars;  // So that no store could change it.
+  EachSixteen(n, out, write_out, [&](auto io, int64_t i) {
+    const OneState<F32x16> next = Rule::Element(OneState<F32x16>{io.Read(p + i), io.Read(s + i)},
+                                                io.Read(g + i), local, kSet);
+    io.Write(p + i, next.p);
+    io.Write(s + i, next.s);
+    if constexpr (kCopyOut) {
+      io.WriteOut(out + i, next.p);
+    }
+  });
+}
+
+template <class S, class Rule, class Scalars>
+void OneStateUpdate(int64_t n, float* p, const float* g, void* state, BFloat16* out,
+                    const Scalars& scalars, Write write_out) {
+  auto* const s = static_cast<S*>(state);
+  if (out != nullptr) {
+    OneStateRuns<true, S, Rule>(n, p, g, s, out, scalars, write_out);
+  } else {
+    OneStateRuns<false, S, Rule>(n, p, g, s, out, scalars, Write::kCached);
+  }
+}
+
+// A copy [n] after the fact: what these loops are bound by does not show in a second pass over the
+// cache, and it keeps the number of their forms small.
+inline void CopyOut(int64_t i, const float* p, BFloat16* out, int64_t count) {
+  if (out == nullptr) {
+    return;
+  }
+  if (count == 16) {
+    Store(out + i, Load(p + i));
+  } else {
+    Part{count}.Write(out + i, Part{count}.Read(p + i));
+  }
+}
+
+// Runs body(io, i, count) by sixteens, then copies p [n] out.
+template <class Body>
+DT_FLATTEN void EachThenCopyOut(int64_t n, const float* p, BFloat16* out, Body body) {
+  EachSixteen(n, [&](auto io, int64_t i) {
+    body(io, i);
+    CopyOut(i, p, out, n - i < 16 ? n - i : 16);
+  });
+}
+
+template <class S>
+void Sgd(int64_t n, float* p, const float* g, void* state, BFloat16* out,
+         const SgdStepScalars& scalars, Write write_out) {
+  if (state != nullptr) {
+    OneStateUpdate<S, SgdRule>(n, p, g, state, out, scalars, write_out);
+    return;
+  }
+  const SgdStepScalars local = scalars;
+  EachThenCopyOut(n, p, out, [&](auto io, int64_t i) {
+    io.Write(p + i, PlainSgdElement(io.Read(p + i), io.Read(g + i), local, kSet));
+  });
+}
+
+// ---- LAMB and Muon ----
+
+inline double SumLanes(const F64x16& sum) {
+  double lanes[16];
+  StoreLanes(lanes, sum);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) {
+      lanes[lane] += lanes[lane + width];
+    }
+  }
+  return lanes[0];
+}
+
+inline LambSums LambMomentsBlock(int64_t n, const float* p, const float* g, float* m, float* v,
+                                 const LambStepScalars& scalars) {
+  const LambStepScalars local = scalars;
+  F64x16 weights;
+  F64x16 updates;
+  EachSixteen(n, [&](auto io, int64_t i) {
+    const F32x16 weight = io.Read(p + i);
+    const LambMoments<F32x16> next = LambMomentsElement(
+        LambMoments<F32x16>{io.Read(m + i), io.Read(v + i)}, io.Read(g + i), local, kSet);
+    io.Write(m + i, next.m);
+    io.Write(v + i, next.v);
+    AddSquares(weights, weight);
+    AddSquares(updates, LambUpdate(weight, next, local, kSet));
+  });
+  return {SumLanes(weights), SumLanes(updates)};
+}
+
+inline void LambApply(int64_t n, float* p, const float* m, const float* v, BFloat16* out,
+                      const LambStepScalars& scalars, float trust_step) {
+  const LambStepScalars local = scalars;
+  EachThenCopyOut(n, p, out, [&](auto io, int64_t i) {
+    const F32x16 weight = io.Read(p + i);
+    const LambMoments<F32x16> moments{io.Read(m + i), io.Read(v + i)};
+    io.Write(p + i, weight - Set(trust_step) * LambUpdate(weight, moments, local, kSet));
+  });
+}
+
+inline void MuonDirection(int64_t n, const float* g, float* s, float* direction,
+                          const MuonStepScalars& scalars) {
+  const MuonStepScalars local = scalars;
+  EachSixteen(n, [&](auto io, int64_t i) {
+    const OneState<F32x16> next = MuonDirectionElement(io.Read(s + i), io.Read(g + i), local, kSet);
+    io.Write(s + i, next.s);
+    io.Write(direction + i, next.p);
+  });
+}
+
+inline void MuonApply(int64_t n, float* p, const float* direction, BFloat16* out, float step,
+                      float decay) {
+  EachThenCopyOut(n, p, out, [&](auto io, int64_t i) {
+    const F32x16 weight = io.Read(p + i);
+    io.Write(p + i, weight - Fma(Set(decay), weight, Set(step) * io.Read(direction + i)));
+  });
 }
 
 // ---- Gradient norm ----
@@ -325,8 +451,16 @@ constexpr SimdTable MakeTable(SimdLevel level) {
   using H = Float16;
   return SimdTable{
       .level = level,
-      .adamw_f32 = AdamW<float>,
-      .adamw_bf16 = AdamW<B>,
+      .adamw_f32 = AdamW<float, float>,
+      .adamw_bf16 = AdamW<B, float>,
+      .adamw_bf16_state = AdamW<float, B>,
+      .sgd = {Sgd<float>, Sgd<B>},
+      .lion = {OneStateUpdate<float, LionRule>, OneStateUpdate<B, LionRule>},
+      .adagrad = {OneStateUpdate<float, AdagradRule>, OneStateUpdate<B, AdagradRule>},
+      .lamb_moments = LambMomentsBlock,
+      .lamb_apply = LambApply,
+      .muon_direction = MuonDirection,
+      .muon_apply = MuonApply,
       .square_sum_f32 = BlockSquareSum<float>,
       .square_sum_bf16 = BlockSquareSum<B>,
       .scale = {{ScaleLoop<float, float>, ScaleLoop<float, B>, ScaleLoop<float, H>},

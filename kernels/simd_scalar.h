@@ -93,6 +93,10 @@ inline F32x16 Min(F32x16 a, F32x16 b) {
 inline F32x16 NegativeAbs(F32x16 a) {
   return EachLane([&](int i) { return -__builtin_fabsf(a.v[i]); });
 }
+// 1 with a's sign; 0 for +-0. NaN gives any of them.
+inline F32x16 Sign(F32x16 a) {
+  return EachLane([&](int i) { return a.v[i] == 0 ? 0.0F : __builtin_copysignf(1.0F, a.v[i]); });
+}
 // a where the sign bit of x is clear, else b.
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return EachLane([&](int i) { return __builtin_signbit(x.v[i]) != 0 ? b.v[i] : a.v[i]; });

@@ -6,8 +6,13 @@
 
 #include "base/cpu_features.h"
 #include "base/float16.h"
+#include "kernels/adagrad.h"
 #include "kernels/adamw.h"
+#include "kernels/lamb.h"
+#include "kernels/lion.h"
+#include "kernels/muon.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/sgd.h"
 #include "kernels/swiglu.h"
 
 namespace dtrain::kernels {
@@ -18,6 +23,14 @@ enum class Write : bool { kCached, kStream };
 // Indices of the flat operations' dtypes.
 enum FlatDType : int { kFlatF32 = 0, kFlatBf16 = 1, kFlatF16 = 2, kFlatDTypes = 3 };
 
+// Indices of an optimizer state's types.
+enum StateType : int { kStateF32 = 0, kStateBf16 = 1, kStateTypes = 2 };
+
+// `state` is [n] of the type that the entry is for.
+template <class Scalars>
+using OneStateLoop = void (*)(int64_t n, float* p, const float* g, void* state, BFloat16* out,
+                              const Scalars& scalars, Write write_out);
+
 using ConvertLoop = void (*)(int64_t n, const void* src, void* dst, float scale, Write write);
 
 struct SimdTable {
@@ -27,6 +40,23 @@ struct SimdTable {
                     const AdamWStepScalars& scalars, Write write_out);
   void (*adamw_bf16)(int64_t n, float* p, const BFloat16* g, float* m, float* v, BFloat16* out,
                      const AdamWStepScalars& scalars, Write write_out);
+  void (*adamw_bf16_state)(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
+                           BFloat16* out, const AdamWStepScalars& scalars, Write write_out);
+
+  // Optimizers with one state, by its type.
+  OneStateLoop<SgdStepScalars> sgd[kStateTypes];  // State null: no momentum.
+  OneStateLoop<LionStepScalars> lion[kStateTypes];
+  OneStateLoop<AdagradStepScalars> adagrad[kStateTypes];
+
+  // At most one norm block: new moments, sums of squares of weights and updates.
+  LambSums (*lamb_moments)(int64_t n, const float* p, const float* g, float* m, float* v,
+                           const LambStepScalars& scalars);
+  void (*lamb_apply)(int64_t n, float* p, const float* m, const float* v, BFloat16* out,
+                     const LambStepScalars& scalars, float trust_step);
+  void (*muon_direction)(int64_t n, const float* g, float* m, float* direction,
+                         const MuonStepScalars& scalars);
+  void (*muon_apply)(int64_t n, float* p, const float* direction, BFloat16* out, float step,
+                     float decay);
 
   // The sum of squares of at most one norm block.
   double (*square_sum_f32)(const float* x, int64_t n);

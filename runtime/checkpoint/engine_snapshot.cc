@@ -15,19 +15,36 @@
 namespace dtrain {
 namespace {
 
-constexpr char kExpAvg[] = "exp_avg";
-constexpr char kExpAvgSq[] = "exp_avg_sq";
 constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
 
 // What a rank keeps of each element that it updates, by its name in a checkpoint.
-std::vector<std::pair<const char*, at::Tensor>> UpdateState(const EngineState& state) {
-  std::vector<std::pair<const char*, at::Tensor>> all = {{kExpAvg, state.exp_avg},
-                                                         {kExpAvgSq, state.exp_avg_sq}};
+std::vector<NamedTensor> UpdateState(const EngineState& state) {
+  std::vector<NamedTensor> all;
+  for (const StateSlot& slot : state.slots) {
+    all.push_back({slot.name, slot.tensor});
+  }
   if (state.master.defined()) {
-    all.emplace_back(kMaster, state.master);
+    all.push_back({kMaster, state.master});
   }
   return all;
+}
+
+DType StateType(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16;
+}
+
+// States of one optimizer mean nothing to another.
+absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoint& from) {
+  const std::string saved =  // Checkpoints of the first version held AdamW's and did not say so.
+      from.manifest().state.engine.value("optimizer", std::string("AdamW"));
+  if (saved == state.optimizer) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s holds the states of optimizer %s, this run has %s: set optimizer.type back, or start "
+      "anew with --fresh",
+      from.DisplayName(), saved, state.optimizer));
 }
 
 int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
@@ -98,10 +115,10 @@ absl::Status RestoreUpdateState(EngineState& state, checkpoint::Checkpoint& from
       continue;
     }
     const int64_t elements = ElementsOf(stored);
-    const at::Tensor read = at::empty({elements}, at::TensorOptions(at::kFloat));
     for (const auto& [name, tensor] : UpdateState(state)) {
+      const at::Tensor read = at::empty({elements}, tensor.options());
       DT_RETURN_IF_ERROR(
-          from.ReadStateTensor(rank, {name, DType::kFloat32, {elements}}, BytesOf(read)));
+          from.ReadStateTensor(rank, {name, StateType(tensor), {elements}}, BytesOf(read)));
       CopyShared(read, stored, tensor, state.owned);
     }
   }
@@ -149,7 +166,7 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   const int64_t elements = ElementsOf(stored);
   for (const auto& [name, tensor] : UpdateState(state)) {
     const at::Tensor part = tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements);
-    snapshot.source.state.push_back({{name, DType::kFloat32, {elements}}, BytesOf(part)});
+    snapshot.source.state.push_back({{name, StateType(part), {elements}}, BytesOf(part)});
   }
   const at::Tensor rng = CpuRngState();
   snapshot.keep.push_back(rng);
@@ -160,7 +177,8 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   }
   snapshot.source.job.zero_stage = state.zero_stage;
   snapshot.source.job.layout_hash = LayoutHash(state);
-  snapshot.source.job.engine = {{"step", state.step},
+  snapshot.source.job.engine = {{"optimizer", state.optimizer},
+                                {"step", state.step},
                                 {"updates", state.updates},
                                 {"skipped", state.skipped},
                                 {"total_elements", state.flat->layout().total_elements()},
@@ -174,6 +192,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   const at::NoGradGuard no_grad;
   const checkpoint::Manifest& manifest = from.manifest();
   DT_RETURN_IF_ERROR(from.CheckLayout(LayoutHash(state)));
+  DT_RETURN_IF_ERROR(CheckOptimizer(state, from));
   DT_RETURN_IF_ERROR(RestoreModel(state, from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, from));
   if (manifest.world_size == place.world_size) {

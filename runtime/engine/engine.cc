@@ -19,7 +19,6 @@
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/stopwatch.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/engine/transaction.h"
 #include "runtime/plan/lr_schedule.h"
 #include "torch/nn/module.h"
@@ -144,7 +143,24 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
   return Agree(job.group(), vote);
 }
 
-void Engine::Impl::Apply(const StepVerdict& verdict) {
+// `gradient_scale` unscales and clips.
+UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
+  const Config& config = job.config();
+  UpdateStep step{.update = state.updates + 1,
+                  .gradient_scale = gradient_scale,
+                  .gradient_limit = config.gradient_clipping_value(),
+                  .settings = settings};
+  for (ParamSettings& group : step.settings) {
+    group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr, state.updates);
+    const plan::Betas betas =
+        plan::BetasAt(config.scheduler(), {group.beta1, group.beta2}, state.updates);
+    group.beta1 = betas.first;
+    group.beta2 = betas.second;
+  }
+  return step;
+}
+
+absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   const Config& config = job.config();
   // The mean's gradient from that of the sum times loss_factor().
   const double to_mean =
@@ -152,24 +168,26 @@ void Engine::Impl::Apply(const StepVerdict& verdict) {
   report.grad_norm = std::sqrt(verdict.sum_of_squares) * to_mean;
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
-  const plan::Betas betas = plan::BetasAt(config.scheduler(), config.optimizer(), state.updates);
   if (!verdict.finite) {
     report.skipped = true;
     ++state.skipped;
-    return;
+    return absl::OkStatus();
   }
   double scale = to_mean;
   if (const double limit = config.gradient_clipping(); limit > 0 && report.grad_norm > limit) {
     scale *= limit / (report.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_'s formula.
   }
+  const UpdateStep step = StepOf(scale);
+  const ReducedGradient gradient = reducer->reduced();
+  DT_RETURN_IF_ERROR(rule->Prepare({job.group(), state, gradient, update_pieces, step}));
   for (size_t i = 0; i < update_pieces.size(); ++i) {
-    AdamWUpdate(state, reducer->reduced(), update_pieces[i], config.optimizer(), betas,
-                report.learning_rate, scale, state.updates + 1, TorchParallelFor);
+    UpdatePiecesBy(*rule, step, state, gradient, update_pieces[i]);
     if (gather != nullptr) {
       gather->Start(static_cast<int>(i));
     }
   }
   ++state.updates;
+  return absl::OkStatus();
 }
 
 StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
@@ -248,7 +266,8 @@ absl::StatusOr<StepReport> Engine::Update() {
       if (impl.broken = impl.DropGathered(); !impl.broken.ok()) {
         return impl.broken;
       }
-      impl.Apply(*verdict);  // A gather begins when all ranks are in it: with their shards updated.
+      // A gather begins when all ranks are in it: with their shards updated.
+      DT_RETURN_IF_ERROR(impl.Apply(*verdict));
     }
     impl.state.loss_scale =
         plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);

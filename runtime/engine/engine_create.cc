@@ -2,15 +2,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "ATen/Functions.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "c10/core/ScalarType.h"
 #include "kernels/grad_norm.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
+#include "runtime/engine/state_memory.h"
 #include "runtime/engine/tensor_over.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/shard/partitioned_gradients.h"
@@ -74,11 +75,6 @@ DType ValueType(const Config& config) {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
                                                        EngineOptions options) {
-  if (!job.config().optimizer().decoupled) {
-    return absl::UnimplementedError(
-        "optimizer.params.adam_w_mode false (L2 in the gradient) is not supported; remove it for "
-        "AdamW's decoupled weight decay");
-  }
   auto impl = std::make_unique<Impl>(job, model);
   EngineState& state = impl->state;
   state.options = std::move(options);
@@ -96,16 +92,19 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
-// Who updates which elements, and the moments and masters of those; then the module's parameters go
+// Who updates which elements, and the states and masters of those; then the module's parameters go
 // into the flat buffers.
 absl::Status Engine::Impl::TakeParameters() {
   const Config& config = job.config();
   const plan::ParamLayout& layout = state.flat->layout();
-  const std::vector<DecayRange> decay = DecayRanges(layout, config.optimizer());
+  DT_ASSIGN_OR_RETURN(rule, MakeUpdateRule(config, state.options.optimizer, layout));
+  DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
+                      GroupParameters(layout, config.optimizer(), rule->by_parameter()));
+  settings = groups.settings;
   int64_t elements = layout.total_elements();
   if (config.zero_stage() == 0) {
     state.owned = {{{0, elements}, 0}};
-    update_pieces = {UpdatePieces(decay, state.owned[0])};
+    update_pieces = {UpdatePieces(groups, state.owned[0])};
   } else {
     plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
     options.buckets.bucket_elements = plan::BucketElements(config, elements);
@@ -114,15 +113,18 @@ absl::Status Engine::Impl::TakeParameters() {
     state.owned = state.shards->owned(job.rank());
     for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
       const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
-      update_pieces.push_back(UpdatePieces(decay, part));
+      update_pieces.push_back(UpdatePieces(groups, part));
     }
     elements = state.shards->shard_elements();
   }
-  const at::TensorOptions fp32(at::kFloat);
-  state.exp_avg = at::zeros({elements}, fp32);
-  state.exp_avg_sq = at::zeros({elements}, fp32);
+  const at::ScalarType type = config.optimizer().bf16_states ? at::kBFloat16 : at::kFloat;
+  state.optimizer = rule->name();
+  for (const std::string& name : rule->states()) {
+    DT_ASSIGN_OR_RETURN(at::Tensor slot, MakeState(elements, type, rule->first_state()));
+    state.slots.push_back({name, std::move(slot)});
+  }
   if (state.flat->dtype() != DType::kFloat32) {
-    state.master = at::zeros({elements}, fp32);
+    DT_ASSIGN_OR_RETURN(state.master, MakeState(elements, at::kFloat, 0));
   }
   std::shared_ptr<comm::SymmetricBuffer> shard;
   if (config.zero_stage() == 3) {

@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "comm/group.h"
 #include "dtrain/engine.h"
-#include "runtime/engine/adamw_update.h"
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/parameter_gather.h"
 
 namespace dtrain {
@@ -22,6 +22,8 @@ struct Engine::Impl {
   EngineState state;
   std::unique_ptr<GradientSync> reducer;
   std::unique_ptr<ParameterGather> gather;  // Stages 1 and 2; else null.
+  std::unique_ptr<UpdateRule> rule;
+  std::vector<ParamSettings> settings;  // By UpdatePiece::settings.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   StepReport report;  // Of the step under way.
@@ -40,7 +42,8 @@ struct Engine::Impl {
 
   // What the loss's sum is multiplied with before backward; gradients are divided by it.
   double loss_factor() const {
-    return state.loss_unit > 0 ? state.loss_scale.scale / state.loss_unit : state.loss_scale.scale;
+    const double scale = state.loss_scale.scale / job.config().gradient_predivision();
+    return state.loss_unit > 0 ? scale / state.loss_unit : scale;
   }
 
   void Begin() {
@@ -78,7 +81,8 @@ struct Engine::Impl {
   absl::Status CreateSync();
   absl::Status TakeParameters();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
-  void Apply(const StepVerdict& verdict);
+  absl::Status Apply(const StepVerdict& verdict);
+  UpdateStep StepOf(double gradient_scale) const;
   StepReport Finish(const StepVerdict& verdict);
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);

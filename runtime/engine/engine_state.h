@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -16,15 +17,21 @@
 
 namespace dtrain {
 
+// One number that the optimizer keeps of each element.
+struct StateSlot {
+  std::string name;   // In checkpoints.
+  at::Tensor tensor;  // fp32 or bf16: [total elements] or [shard elements].
+};
+
 class EngineState {
  public:
   std::unique_ptr<FlatParameters> flat;
   std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 to 3; null at stage 0.
-  // What of the layout the moments here are of, in their order: all of it at stage 0.
+  // What of the layout the slots here are of, in their order: all of it at stage 0.
   std::vector<plan::OwnedRange> owned;
-  at::Tensor exp_avg;     // First moment, fp32: [total elements] or [shard elements].
-  at::Tensor exp_avg_sq;  // Second moment, the same shape.
-  at::Tensor master;      // Weights in fp32, the same shape; undefined where the values are fp32.
+  std::string optimizer;         // Whose slots they are, as checkpoints say it.
+  std::vector<StateSlot> slots;  // In the optimizer's order.
+  at::Tensor master;  // Weights in fp32, the slots' shape; undefined where the values are fp32.
   // ZeRO stage 3: the values of what this rank owns, [shard elements] of flat->dtype(), and what
   // gathers the others' before they are read. Undefined and null at the other stages.
   at::Tensor shard_values;

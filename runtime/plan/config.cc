@@ -14,42 +14,7 @@ namespace {
 
 constexpr size_t kConfigBytesMax = size_t{16} << 20;
 
-// `*` in `pattern` stands for any text, also none.
-bool Matches(absl::string_view pattern, absl::string_view name) {
-  size_t p = 0;
-  size_t n = 0;
-  size_t star = absl::string_view::npos;
-  size_t retry = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      retry = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++p;
-      ++n;
-    } else if (star != absl::string_view::npos) {
-      p = star + 1;
-      n = ++retry;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') {
-    ++p;
-  }
-  return p == pattern.size();
-}
-
 }  // namespace
-
-double OptimizerConfig::WeightDecayFor(absl::string_view parameter_name) const {
-  for (const std::string& pattern : no_weight_decay) {
-    if (Matches(pattern, parameter_name)) {
-      return 0;
-    }
-  }
-  return weight_decay;
-}
 
 absl::string_view ConfigOriginName(ConfigOrigin origin) {
   switch (origin) {
@@ -105,6 +70,13 @@ int Config::world_size() const { return values_->world_size; }
 const OptimizerConfig& Config::optimizer() const { return values_->optimizer; }
 const SchedulerConfig& Config::scheduler() const { return values_->scheduler; }
 double Config::gradient_clipping() const { return values_->number("gradient_clipping"); }
+double Config::gradient_clipping_value() const {
+  return values_->number("gradient_clipping_value");
+}
+double Config::gradient_predivision() const {
+  return values_->boolean("prescale_gradients") ? values_->world_size
+                                                : values_->number("gradient_predivide_factor");
+}
 
 int64_t Config::reduce_bucket_elements() const {
   return values_->integer("zero_optimization.reduce_bucket_size");

@@ -148,11 +148,13 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(CheckSupport());
   DT_RETURN_IF_ERROR(FillRun());
   DT_RETURN_IF_ERROR(FillBatch());
+  DT_RETURN_IF_ERROR(FillOptimizer());
   DT_RETURN_IF_ERROR(FillScheduler());
   DT_RETURN_IF_ERROR(FillComm());
   FillDefaults();
   DT_RETURN_IF_ERROR(CheckPrecision());
   FillTyped();
+  DT_RETURN_IF_ERROR(CheckOptimizer());
   return Config(std::move(values_));
 }
 

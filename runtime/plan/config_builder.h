@@ -36,6 +36,9 @@ class ConfigBuilder {
   absl::Status CheckPrecision() const;
   absl::Status FillRun();
   absl::Status FillBatch();
+  absl::Status FillOptimizer();
+  absl::Status CheckOptimizer();
+  void FillTypedOptimizer();
   absl::Status FillScheduler();
   absl::Status FillStableDecay();
   absl::Status FillOneCycle();

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -116,6 +117,8 @@ absl::string_view KeyTypeName(KeyType type) {
       return "two numbers";
     case KeyType::kIntegerList:
       return "a list of integers";
+    case KeyType::kObjectList:
+      return "a list of objects";
     case KeyType::kFree:
       return "an object";
   }
@@ -159,6 +162,12 @@ absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {
     case KeyType::kStringList:
     case KeyType::kIntegerList:
       return CheckList(key, value);
+    case KeyType::kObjectList:
+      if (value.is_array() && std::all_of(value.begin(), value.end(),
+                                          [](const Json& item) { return item.is_object(); })) {
+        return value;
+      }
+      break;
     case KeyType::kFree:
       if (value.is_object()) {
         return value;

@@ -40,6 +40,24 @@ value is JSON, else a string. `null` means absent. Sizes of buckets count elemen
 One of the first two must be given; what is absent follows, with an accumulation of 1 when only one
 is given. Numbers that do not fit are an error that shows all four and the nearest sizes that do.
 
+## Optimizers
+
+| type | parameters | keeps of each element | rule |
+|---|---|---|---|
+| AdamW, Adam | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0 | exp_avg, exp_avg_sq | torch.optim.AdamW's; Adam with `adam_w_mode` false: torch.optim.Adam's |
+| SGD | lr 1e-3, momentum 0, dampening 0, nesterov false, weight_decay 0 | momentum_buffer, with momentum | torch.optim.SGD's |
+| Lion | lr 1e-3, betas [0.9, 0.999], weight_decay 0 | exp_avg | the paper's (arXiv 2302.06675) |
+| Lamb | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, max_coeff 10, min_coeff 0.01 | exp_avg, exp_avg_sq | DeepSpeed's FusedLamb; the trust ratio is of whole parameters |
+| Adagrad | lr 1e-2, lr_decay 0, eps 1e-10, weight_decay 0, initial_accumulator_value 0 | sum | torch.optim.Adagrad's |
+| Muon | muon_lr 0.02, adam_lr 3e-4 (both: lr, if given), momentum 0.95, weight_decay 0; betas [0.9, 0.95], eps 1e-10 | exp_avg, exp_avg_sq | DeepSpeed's: matrices by Newton-Schulz, in fp32; AdamW for vectors and what is called embed or lm_head |
+
+A program may bring an optimizer of its own (`dtrain/optimizer.h`). In `optimizer.param_groups`,
+a list of `{"params": [patterns], "lr": ..., "weight_decay": ..., "betas": ..., "eps": ...}`, each
+parameter takes each setting from the first group that names it and gives that setting, then from
+`no_weight_decay`, then from `optimizer.params`. Schedules that scale the optimizer's lr
+(WarmupCosineLR, WSD, none) scale a group's lr alike; with those that state rates of their own a
+group's lr counts as its ratio to the optimizer's.
+
 ## Learning rate
 
 n counts the scheduler's steps from 0 and N = max(2, `warmup_num_steps`). The scheduler steps after
@@ -152,6 +170,8 @@ Json TypeSchema(const ConfigKey& key) {
                   {"maxItems", 2}};
     case KeyType::kIntegerList:
       return Json{{"type", "array"}, {"items", Json{{"type", "integer"}}}};
+    case KeyType::kObjectList:
+      return Json{{"type", "array"}, {"items", Json{{"type", "object"}}}};
     case KeyType::kFree:
       return Json{{"type", "object"}};
   }

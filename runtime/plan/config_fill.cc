@@ -268,14 +268,7 @@ void ConfigBuilder::FillTyped() {
   v.micro_batch = v.integer("train_micro_batch_size_per_gpu");
   v.accumulation = v.integer("gradient_accumulation_steps");
 
-  v.optimizer.lr = v.number("optimizer.params.lr");
-  v.optimizer.beta1 = v.at("optimizer.params.betas")[0].get<double>();
-  v.optimizer.beta2 = v.at("optimizer.params.betas")[1].get<double>();
-  v.optimizer.eps = v.number("optimizer.params.eps");
-  v.optimizer.weight_decay = v.number("optimizer.params.weight_decay");
-  v.optimizer.decoupled =
-      v.at("optimizer.type") == "AdamW" || v.boolean("optimizer.params.adam_w_mode");
-  v.optimizer.no_weight_decay = v.at("optimizer.no_weight_decay").get<std::vector<std::string>>();
+  FillTypedOptimizer();
 
   PrecisionConfig& p = v.precision;
   p.kind = v.boolean("bf16.enabled")   ? PrecisionConfig::Kind::kBFloat16

@@ -19,6 +19,7 @@ enum class KeyType {
   kStringList,  // A string stands for a list of one.
   kNumberPair,
   kIntegerList,
+  kObjectList,
   kFree,  // Any object; its content is the user's.
 };
 

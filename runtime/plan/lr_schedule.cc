@@ -95,11 +95,27 @@ double LrAt(const SchedulerConfig& schedule, int64_t step) {
   return schedule.base_lr;
 }
 
-Betas BetasAt(const SchedulerConfig& schedule, const OptimizerConfig& optimizer, int64_t step) {
+double GroupLrAt(const SchedulerConfig& schedule, double base_lr, double lr, int64_t step) {
+  using Kind = SchedulerConfig::Kind;
+  if (lr == base_lr) {
+    return LrAt(schedule, step);
+  }
+  const bool scales = schedule.kind == Kind::kConstant || schedule.kind == Kind::kWarmupCosine ||
+                      schedule.kind == Kind::kWarmupStableDecay;
+  if (!scales) {
+    DT_CHECK(base_lr > 0) << " a group's lr " << lr << " beside 0";
+    return LrAt(schedule, step) * (lr / base_lr);
+  }
+  SchedulerConfig of_group = schedule;
+  of_group.base_lr = lr;
+  return LrAt(of_group, step);
+}
+
+Betas BetasAt(const SchedulerConfig& schedule, const Betas& optimizer, int64_t step) {
   constexpr double kCycleBeta2 = 0.99;  // DeepSpeed's, whatever the optimizer says.
   return schedule.kind == SchedulerConfig::Kind::kOneCycle && schedule.cycle.momentum
              ? Betas{CycleMomentum(schedule.cycle, step - 1), kCycleBeta2}
-             : Betas{optimizer.beta1, optimizer.beta2};
+             : optimizer;
 }
 
 }  // namespace dtrain::plan

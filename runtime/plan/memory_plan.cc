@@ -85,6 +85,10 @@ absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
   return shape;
 }
 
+double MomentBytes(const OptimizerConfig& optimizer) {
+  return static_cast<double>(optimizer.state_slots().size()) * (optimizer.bf16_states ? 2 : kFp32);
+}
+
 MemoryPlan PlanMemory(const MemoryRequest& request) {
   const ModelShape& model = request.model;
   const double value_bytes = ValueBytes(request.precision);
@@ -103,7 +107,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
     return plan;
   }
   plan.gradients = kFp32 * held(2);
-  plan.moments = 2 * kFp32 * held(1);
+  plan.moments = request.moment_bytes * held(1);
   plan.master = value_bytes < kFp32 ? kFp32 * held(1) : 0;
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
   plan.buckets =

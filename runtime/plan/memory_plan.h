@@ -1,8 +1,9 @@
 // What training takes of a rank's memory, and the smallest world that fits. Pure; thread-safe.
 //
 // Bytes a parameter on N ranks, by ZeRO stage, with e bytes a value (4; in mixed precision 2):
-//   values e (stage 3: e / N), gradients 4 (stages 2 and 3: 4 / N), moments 8 (from stage 1: 8 / N)
-//   and in mixed precision the fp32 master 4 (from stage 1: 4 / N): 18 at stage 0.
+//   values e (stage 3: e / N), gradients 4 (stages 2 and 3: 4 / N), AdamW's moments 8 (from stage
+//   1: 8 / N; other optimizers' as optimizer_config.h says) and in mixed precision the fp32 master
+//   4 (from stage 1: 4 / N): 18 at stage 0.
 // On top: the buckets in which stage 2 stages gradients, the weights that stage 3 has gathered,
 // what forward keeps for backward and the logits. Not in it: the process itself, LibTorch's and the
 // network's own buffers.
@@ -44,7 +45,8 @@ struct MemoryRequest {
   int64_t bucket_elements = 0;
   int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
   ActivationCheckpointingConfig recompute = {};
-  bool training = true;  // Else weights alone, for inference.
+  double moment_bytes = 8;  // What the optimizer keeps of each parameter (MomentBytes).
+  bool training = true;     // Else weights alone, for inference.
 };
 
 // Bytes on one rank.
@@ -61,6 +63,9 @@ struct MemoryPlan {
   double states() const { return values + gradients + master + moments; }
   double total() const { return states() + buckets + live + activations + logits; }
 };
+
+// Of an optimizer's states, a parameter.
+double MomentBytes(const OptimizerConfig& optimizer);
 
 MemoryPlan PlanMemory(const MemoryRequest& request);
 

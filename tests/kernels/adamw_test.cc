@@ -127,6 +127,51 @@ TYPED_TEST(AdamW, LeavesTheCopyAloneWhenThereIsNone) {
   EXPECT_TRUE(without.out.SameBits(State<TypeParam>(1000).out));
 }
 
+TEST(AdamWFloat, AddsAnL2DecayToTheGradientAndLimitsIt) {
+  // torch.optim.Adam's weight_decay: as if the gradient had it already. The limit comes first.
+  EachVariant([](SimdLevel) {
+    AdamWOptions options = Options();
+    options.weight_decay = 0;
+    options.grad_scale = 1;
+    State<float> by_hand(1000);
+    State<float> by_kernel(1000);
+    for (int64_t i = 0; i < 1000; ++i) {
+      by_hand.g[i] = std::fma(0.25F, by_hand.p[i], std::max(-0.5F, std::min(0.5F, by_hand.g[i])));
+    }
+    by_hand.Update(options, true, SerialFor);
+    options.l2 = 0.25;
+    options.grad_limit = 0.5;
+    by_kernel.Update(options, true, SerialFor);
+    EXPECT_TRUE(by_kernel.SameBits(by_hand));
+  });
+}
+
+TEST(AdamWFloat, KeepsMomentsInBf16WithOneMoreRounding) {
+  EachVariant([](SimdLevel) {
+    for (const int64_t n : testing::OddSizes()) {
+      Buffer<float> p(n, 3);
+      Buffer<BFloat16> m(n, 3), v(n, 3), out(n, 3);
+      p.Fill(1, 2.0F);
+      m.Fill(2, 0.1F);
+      v.Fill(3, 0.01F, 0.0101F);
+      State<float> wide(n, 3);
+      for (int64_t i = 0; i < n; ++i) {
+        wide.m[i] = m(i);
+        wide.v[i] = v(i);
+      }
+      AdamWCpuBf16State(n, p.get(), wide.g.get(), m.get(), v.get(), out.get(), Options(),
+                        testing::Split{2, 1});
+      wide.Update(Options(), true, SerialFor);
+      ASSERT_TRUE(p.SameBits(wide.p) && out.SameBits(wide.out));
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(m[i].bits, ToBFloat16(wide.m(i)).bits) << i;
+        ASSERT_EQ(v[i].bits, ToBFloat16(wide.v(i)).bits) << i;
+      }
+      ASSERT_TRUE(p.GuardIntact() && m.GuardIntact() && v.GuardIntact() && out.GuardIntact());
+    }
+  });
+}
+
 TEST(AdamWFloat, MatchesTorchOverThreeSteps) {
   // torch 2.11: AdamW([0.5, -1.25, 3, 1e-3], lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1,
   // fused=True).

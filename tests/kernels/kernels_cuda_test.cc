@@ -5,10 +5,13 @@
 
 #include <cstdio>
 
+#include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/flat.h"
 #include "kernels/grad_norm.h"
+#include "kernels/lion.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/sgd.h"
 #include "kernels/swiglu.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -111,6 +114,59 @@ TEST_F(Cuda, AdamWGivesTheBitsOfTheCpu) {
       SCOPED_TRACE(n);
       TestAdamW<float>(stream_, n, shift);
       TestAdamW<BFloat16>(stream_, n, shift);
+    }
+  }
+}
+
+// `cpu` and `cuda` update the buffers that they are given with the same options.
+template <class S, class Scalars, class Cpu, class Gpu>
+void TestOneState(cudaStream_t stream, int64_t n, int64_t shift, const Scalars& scalars, Cpu cpu,
+                  Gpu cuda) {
+  const DType type = sizeof(S) == 4 ? DType::kFloat32 : DType::kBFloat16;
+  Buffer<float> p(n), g(n);
+  Buffer<S> s(n);
+  Buffer<BFloat16> out(n);
+  p.Fill(1);
+  g.Fill(2);
+  s.Fill(3, 0.01F, 0.0101F);
+  Device<float> dp(p, shift), dg(g, shift);
+  Device<S> ds(s, shift);
+  Device<BFloat16> dout(out, shift);
+  Scalars* device_scalars = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device_scalars, sizeof(scalars)));
+  ASSERT_CUDA(cudaMemcpy(device_scalars, &scalars, sizeof(scalars), cudaMemcpyHostToDevice));
+  cpu(n, p.get(), g.get(), MutableFlat{s.get(), type}, out.get());
+  ASSERT_TRUE(
+      cuda(n, dp.get(), dg.get(), MutableFlat{ds.get(), type}, dout.get(), device_scalars, stream)
+          .ok());
+  EXPECT_TRUE(dp.Read(stream).SameBits(p));
+  EXPECT_TRUE(ds.Read(stream).SameBits(s));
+  EXPECT_TRUE(dout.Read(stream).SameBits(out));
+  cudaFree(device_scalars);
+}
+
+template <class S>
+void TestOneStateOptimizers(cudaStream_t stream, int64_t n, int64_t shift) {
+  const SgdOptions sgd{.momentum = 0.9, .weight_decay = 0.1, .nesterov = true, .step = 2};
+  TestOneState<S>(
+      stream, n, shift, MakeSgdStepScalars(sgd),
+      [&](auto... buffers) { SgdCpu(buffers..., sgd, SerialFor); }, SgdCuda);
+  const LionOptions lion{.weight_decay = 0.1, .grad_limit = 0.5};
+  TestOneState<S>(
+      stream, n, shift, MakeLionStepScalars(lion),
+      [&](auto... buffers) { LionCpu(buffers..., lion, SerialFor); }, LionCuda);
+  const AdagradOptions adagrad{.lr_decay = 0.1, .weight_decay = 0.1, .step = 3};
+  TestOneState<S>(
+      stream, n, shift, MakeAdagradStepScalars(adagrad),
+      [&](auto... buffers) { AdagradCpu(buffers..., adagrad, SerialFor); }, AdagradCuda);
+}
+
+TEST_F(Cuda, OptimizersWithOneStateGiveTheBitsOfTheCpu) {
+  for (const int64_t n : testing::OddSizes()) {
+    for (const int64_t shift : {0, 1}) {
+      SCOPED_TRACE(n);
+      TestOneStateOptimizers<float>(stream_, n, shift);
+      TestOneStateOptimizers<BFloat16>(stream_, n, shift);
     }
   }
 }

@@ -69,8 +69,10 @@ absl::Status CheckShares(Engine& engine, const Way& way, int size) {
   const int64_t total = state.flat->layout().total_elements();
   const int64_t align = way.stage < 3 ? plan::ParamLayout::kAlignElements : kernels::kNormBlock;
   const int64_t largest = way.stage == 0 ? total : total / size + align;
-  if (state.exp_avg.numel() > largest || state.exp_avg_sq.numel() > largest) {
-    return absl::InternalError(absl::StrCat("moments of ", state.exp_avg.numel(), " elements"));
+  for (const StateSlot& slot : state.slots) {
+    if (slot.tensor.numel() > largest) {
+      return absl::InternalError(absl::StrCat(slot.name, " of ", slot.tensor.numel(), " elements"));
+    }
   }
   return state.flat->gradients().defined() == (way.stage < 2)
              ? absl::OkStatus()

@@ -21,24 +21,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/json.h"
+#include "dtrain/optimizer_config.h"
 
 namespace dtrain {
-
-// Adam with (decoupled = AdamW) or without decoupled weight decay.
-struct OptimizerConfig {
-  double lr = 0;
-  double beta1 = 0;
-  double beta2 = 0;
-  double eps = 0;
-  double weight_decay = 0;
-  bool decoupled = true;
-  // Parameters whose name matches one of these (`*` stands for any text) are not decayed. Empty, as
-  // in torch and DeepSpeed: all are decayed.
-  std::vector<std::string> no_weight_decay;
-
-  // The decay of one parameter.
-  double WeightDecayFor(absl::string_view parameter_name) const;
-};
 
 // What the module computes in. With bf16 and fp16 its parameters and buffers are of that type, each
 // rank keeps an fp32 master of the weights that it updates, and gradients are summed in fp32.
@@ -160,7 +145,10 @@ class Config {
   // --- Optimizer.
   const OptimizerConfig& optimizer() const;
   const SchedulerConfig& scheduler() const;
-  double gradient_clipping() const;  // Largest global norm; 0: no clipping.
+  double gradient_clipping() const;        // Largest global norm; 0: no clipping.
+  double gradient_clipping_value() const;  // Largest element after that; 0: no limit.
+  // What gradients are divided by before ranks add them up; the sum is multiplied with it.
+  double gradient_predivision() const;
   const PrecisionConfig& precision() const;
 
   // --- Gradient reduction.

@@ -17,6 +17,7 @@
 #include "dtrain/job.h"
 #include "dtrain/loss.h"
 #include "dtrain/metrics.h"
+#include "dtrain/optimizer.h"
 #include "dtrain/tracked.h"
 
 namespace torch::nn {
@@ -36,6 +37,8 @@ struct EngineOptions {
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
   Json model_config = {};
+  // In place of optimizer.type; optimizer.params and the scheduler give its settings. Null: none.
+  std::shared_ptr<const Optimizer> optimizer = {};
 };
 
 struct BackwardOptions {

@@ -111,6 +111,7 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   request.zero_stage = config.zero_stage();
   request.live_elements = config.gather_limits().live_max;
   request.recompute = config.activation_checkpointing();
+  request.moment_bytes = MomentBytes(config.optimizer());
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
   return absl::OkStatus();

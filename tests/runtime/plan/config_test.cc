@@ -32,7 +32,7 @@ TEST(ConfigTest, FillsDeepSpeedsDefaults) {
   EXPECT_EQ(config.optimizer().beta2, 0.999);
   EXPECT_EQ(config.optimizer().eps, 1e-8);
   EXPECT_EQ(config.optimizer().weight_decay, 0);
-  EXPECT_TRUE(config.optimizer().decoupled);
+  EXPECT_EQ(config.optimizer().kind, OptimizerConfig::Kind::kAdamW);
   EXPECT_EQ(config.scheduler().kind, SchedulerConfig::Kind::kConstant);
   EXPECT_EQ(config.zero_stage(), 0);
   EXPECT_TRUE(config.overlap_comm());
@@ -110,10 +110,13 @@ TEST(ConfigTest, WeightDecayIsExemptByNamePattern) {
   const Config config = Parsed(
       R"({"train_batch_size": 8, "optimizer": {"params": {"weight_decay": 0.1},
           "no_weight_decay": ["*.bias", "*norm*"]}})");
-  EXPECT_EQ(config.optimizer().WeightDecayFor("h.0.fc.bias"), 0);
-  EXPECT_EQ(config.optimizer().WeightDecayFor("h.0.norm1.weight"), 0);
-  EXPECT_EQ(config.optimizer().WeightDecayFor("h.0.fc.weight"), 0.1);
-  EXPECT_EQ(config.optimizer().WeightDecayFor("bias"), 0.1);
+  const auto decay = [&](const char* name) {
+    return config.optimizer().SettingsFor(name, {4}).weight_decay;
+  };
+  EXPECT_EQ(decay("h.0.fc.bias"), 0);
+  EXPECT_EQ(decay("h.0.norm1.weight"), 0);
+  EXPECT_EQ(decay("h.0.fc.weight"), 0.1);
+  EXPECT_EQ(decay("bias"), 0.1);
 }
 
 TEST(ConfigTest, UnknownKeyNamesTheNearestAndTheLine) {
@@ -152,10 +155,11 @@ TEST(ConfigTest, WrongTypesAndRangesNameKeyValueAndRange) {
 TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   for (const char* text :
        {R"({"train_batch_size": 8, "zero_optimization": {"mics_shard_size": 8}})",
-        R"({"train_batch_size": 8, "bf16": {"enabled": true, "bf16_optimizer_states": true}})",
+        R"({"train_batch_size": 8, "bf16": {"enabled": true, "bf16_optimizer_states": true},
+            "optimizer": {"type": "Lamb"}})",
         R"({"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}})",
         R"({"train_batch_size": 8, "torch_autocast": {"enabled": true}})",
-        R"({"train_batch_size": 8, "optimizer": {"type": "Lamb"}})",
+        R"({"train_batch_size": 8, "optimizer": {"type": "OneBitLamb"}})",
         R"({"train_batch_size": 8, "optimizer": {"params": {"max_grad_norm": 1}}})",
         R"({"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
         R"({"train_batch_size": 8, "activation_checkpointing": {"number_checkpoints": 4}})",

@@ -174,7 +174,7 @@ TEST(LrScheduleTest, OneCycleHasDeepSpeedsValues) {
     for (size_t step = 0; step < rates.size(); ++step) {
       const auto at = static_cast<int64_t>(step);
       EXPECT_NEAR(LrAt(schedule, at), rates[step], 1e-6) << "step " << step;
-      const Betas now = BetasAt(schedule, {.beta1 = 0.5, .beta2 = 0.999}, at);
+      const Betas now = BetasAt(schedule, {.first = 0.5, .second = 0.999}, at);
       EXPECT_NEAR(now.first, betas[step], 1e-6) << "step " << step;
       EXPECT_EQ(now.second, 0.99);
     }
@@ -190,7 +190,7 @@ TEST(LrScheduleTest, OneCycleHasDeepSpeedsValues) {
   expect({0.1, 0.1, 0.1, 0.55, 0.55, 1, 0.7, 0.4, 0.4, 0.1, 0.1, 0.1, 0.1},
          {0.8, 0.9, 0.9, 0.85, 0.85, 0.8, 0.833333, 0.866667, 0.866667, 0.9, 0.9, 0.9, 0.9});
   schedule.cycle.momentum = false;
-  EXPECT_EQ(BetasAt(schedule, {.beta1 = 0.5, .beta2 = 0.999}, 3).first, 0.5);
+  EXPECT_EQ(BetasAt(schedule, {.first = 0.5, .second = 0.999}, 3).first, 0.5);
 }
 
 TEST(LrScheduleTest, WarmupStableDecayHasItsThreeParts) {

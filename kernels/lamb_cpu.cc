@@ -1,0 +1,71 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/grad_norm.h"
+#include "kernels/lamb.h"
+#include "kernels/scaled_gradient.h"
+#include "kernels/simd_table.h"
+#include "kernels/write_mode.h"
+
+namespace dtrain::kernels {
+namespace {
+
+constexpr int64_t kBlockGrain = kElementGrain / kNormBlock;
+
+LambStepScalars Scalars(const LambOptions& options) {
+  DT_CHECK(options.beta1 >= 0 && options.beta1 < 1) << " beta1 " << options.beta1;
+  DT_CHECK(options.beta2 >= 0 && options.beta2 < 1) << " beta2 " << options.beta2;
+  return {.grad_scale = static_cast<float>(options.grad_scale),
+          .grad_limit = LimitOrNone(options.grad_limit),
+          .one_minus_beta1 = static_cast<float>(1 - options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .one_minus_beta2 = static_cast<float>(1 - options.beta2),
+          .eps = static_cast<float>(options.eps),
+          .weight_decay = static_cast<float>(options.weight_decay)};
+}
+
+// lr with the bias corrections.
+double StepSize(const LambOptions& options) {
+  DT_CHECK_GE(options.step, 1);
+  const auto step = static_cast<double>(options.step);
+  return options.lr * std::sqrt(1 - std::pow(options.beta2, step)) /
+         (1 - std::pow(options.beta1, step));
+}
+
+}  // namespace
+
+void LambMomentsCpu(int64_t n, int64_t offset, const float* p, const float* g, float* m, float* v,
+                    LambSums* sums, const LambOptions& options, ParallelFor parallel_for) {
+  const LambStepScalars scalars = Scalars(options);
+  const auto moments = ActiveTable().lamb_moments;
+  const int64_t first_block = offset / kNormBlock;
+  parallel_for(NormBlocks(offset, n), kBlockGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t block_start = (first_block + block) * kNormBlock - offset;
+      const int64_t from = std::max<int64_t>(block_start, 0);
+      const int64_t to = std::min(block_start + kNormBlock, n);
+      sums[block] = moments(to - from, p + from, g + from, m + from, v + from, scalars);
+    }
+  });
+}
+
+double LambTrust(const LambSums& sums, const LambOptions& options) {
+  return sums.weights > 0 && sums.updates > 0
+             ? std::clamp(std::sqrt(sums.weights) / std::sqrt(sums.updates), options.min_coeff,
+                          options.max_coeff)
+             : 1;
+}
+
+void LambApplyCpu(int64_t n, float* p, const float* m, const float* v, BFloat16* p_bf16_or_null,
+                  double trust, const LambOptions& options, ParallelFor parallel_for) {
+  const LambStepScalars scalars = Scalars(options);
+  const auto step = static_cast<float>(StepSize(options) * trust);
+  const auto apply = ActiveTable().lamb_apply;
+  parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+    apply(end - begin, p + begin, m + begin, v + begin,
+          p_bf16_or_null == nullptr ? nullptr : p_bf16_or_null + begin, scalars, step);
+  });
+}
+
+}  // namespace dtrain::kernels

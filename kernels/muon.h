@@ -1,0 +1,43 @@
+// The element-wise ends of Muon on flat buffers: momentum before the matrix is orthogonalised, and
+// the step along the result after it.
+//
+// Per element, as DeepSpeed's (Jordan 2024, kellerjordan.github.io/posts/muon):
+//   g = gradient * grad_scale, limited to +-grad_limit
+//   s = s + (1 - momentum) (g - s);  direction = nesterov: g + momentum (s - g); else s
+//   p = p - lr (weight_decay p + scale * orthogonalised direction)
+// Same bits on every SIMD variant, thread count and split. Thread-safe on disjoint buffers; nothing
+// is allocated. There is no CUDA form.
+#pragma once
+
+#include <cstdint>
+
+#include "base/float16.h"
+#include "base/parallel_for.h"
+
+namespace dtrain::kernels {
+
+struct MuonOptions {
+  double lr = 0.02;
+  double momentum = 0.95;
+  double weight_decay = 0;
+  bool nesterov = true;
+  double grad_scale = 1;  // Multiplies the gradient: 1 / loss scale * clip factor.
+  double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
+};
+
+struct MuonStepScalars {
+  float grad_scale;
+  float grad_limit;
+  float one_minus_momentum;
+  float share_of_state;  // In the direction, the rest being the gradient's: 1 without nesterov.
+};
+
+// Updates the momentum s [n] and writes direction [n].
+void MuonDirectionCpu(int64_t n, const float* g, float* s, float* direction,
+                      const MuonOptions& options, ParallelFor parallel_for);
+
+// Updates p [n] along direction [n], which is orthogonalised by now, times `scale`.
+void MuonApplyCpu(int64_t n, float* p, const float* direction, BFloat16* p_bf16_or_null,
+                  double scale, const MuonOptions& options, ParallelFor parallel_for);
+
+}  // namespace dtrain::kernels

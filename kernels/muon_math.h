@@ -1,0 +1,19 @@
+// The element math of Muon, for F = a SIMD vector.
+#pragma once
+
+#include "kernels/muon.h"
+#include "kernels/one_state.h"
+#include "kernels/scaled_gradient.h"
+
+namespace dtrain::kernels {
+
+// `s.p` is the direction that comes out.
+template <class F, class Set>
+inline OneState<F> MuonDirectionElement(F state, F gradient, const MuonStepScalars& scalars,
+                                        Set set) {
+  const F g = ScaledGradient(gradient, scalars.grad_scale, scalars.grad_limit, set);
+  const F next = Fma(set(scalars.one_minus_momentum), g - state, state);
+  return {Fma(set(scalars.share_of_state), next - g, g), next};
+}
+
+}  // namespace dtrain::kernels

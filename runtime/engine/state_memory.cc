@@ -1,0 +1,33 @@
+#include "runtime/engine/state_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "ATen/Functions.h"
+#include "absl/strings/str_format.h"
+
+namespace dtrain {
+
+absl::StatusOr<at::Tensor> MakeState(int64_t elements, at::ScalarType type, float value) {
+  const size_t bytes = std::max<size_t>(1, static_cast<size_t>(elements) * at::elementSize(type));
+  void* const data =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%d bytes for the optimizer's states: %s; a higher zero_optimization.stage or more ranks "
+        "take less on each",
+        bytes, std::strerror(errno)));
+  }
+  madvise(data, bytes, MADV_HUGEPAGE);  // A hint: fewer page faults and TLB misses.
+  const at::Tensor state = at::from_blob(
+      data, {elements}, [bytes](void* memory) { munmap(memory, bytes); }, at::TensorOptions(type));
+  if (value != 0) {
+    state.fill_(value);
+  }
+  return state;
+}
+
+}  // namespace dtrain

@@ -1,0 +1,44 @@
+// An optimizer of the program's own, given to the engine by EngineOptions::optimizer.
+//
+// The engine keeps its states (fp32, saved in checkpoints, shared out by ZeRO), unscales and clips
+// the gradient, sums it over ranks, keeps masters in mixed precision and rounds the weights.
+// What is left is the rule for elements: a function of weight, gradient and states of one element
+// alone gives the same model at every ZeRO stage and number of ranks. A rule that looks at more
+// (norms of whole parameters) sees only the part that this rank updates.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtrain/optimizer_config.h"
+
+namespace dtrain {
+
+// A run of consecutive elements of one parameter.
+struct ParameterPart {
+  absl::string_view name;
+  absl::Span<const int64_t> shape;  // Of the whole parameter.
+  int64_t begin = 0;                // Of the run, in the parameter's elements.
+  absl::Span<float> weights;
+  absl::Span<const float> gradient;            // Mean over the batch, clipped.
+  absl::Span<const absl::Span<float>> states;  // In the order of states(); zeros at first.
+  int64_t update = 1;                          // Updates of this run, this one included.
+  // By optimizer.params, parameter groups and the schedule.
+  ParamSettings settings;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  // Checkpoints say whose states they hold: another name does not resume them.
+  virtual std::string name() const = 0;
+  // What it keeps of each element, by the names that checkpoints use.
+  virtual std::vector<std::string> states() const = 0;
+  // Changes weights and states. Called from several threads at a time with different parts.
+  virtual void Update(const ParameterPart& part) const = 0;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,70 @@
+// Which optimizer, and what it applies to each parameter. Free of LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtrain {
+
+// One entry of optimizer.param_groups: what it gives holds for the parameters that it names.
+struct ParamGroupConfig {
+  std::vector<std::string> params;  // Patterns; `*` stands for any text.
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+  std::optional<double> eps = {};
+  std::optional<std::pair<double, double>> betas = {};
+};
+
+// What the optimizer applies to one parameter.
+struct ParamSettings {
+  double lr = 0;  // Before the schedule.
+  double weight_decay = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  bool orthogonal = false;  // Muon's rule for matrices, not its AdamW.
+  bool operator==(const ParamSettings&) const = default;
+};
+
+struct OptimizerConfig {
+  enum class Kind { kAdamW, kAdam, kSgd, kLion, kLamb, kAdagrad, kMuon };
+  Kind kind = Kind::kAdamW;  // kAdam: weight decay in the gradient.
+  double lr = 0;             // Muon: of its matrices.
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+  double momentum = 0;  // SGD, Muon.
+  double dampening = 0;
+  bool nesterov = false;
+  double max_coeff = 0;  // LAMB: limits of the trust ratio.
+  double min_coeff = 0;
+  double lr_decay = 0;  // Adagrad.
+  double initial_accumulator_value = 0;
+  double adam_lr = 0;        // Muon: of what is no hidden matrix.
+  bool bf16_states = false;  // Else fp32.
+  // Parameters whose name matches one of these are not decayed: as a last group. Empty, as in torch
+  // and DeepSpeed: all are decayed.
+  std::vector<std::string> no_weight_decay = {};
+  std::vector<ParamGroupConfig> groups = {};
+
+  // "AdamW": as checkpoints name it.
+  std::string name() const;
+  // What it keeps of each element, by the names that checkpoints use.
+  std::vector<std::string> state_slots() const;
+  // Of the parameter of this name and shape: each setting from the first group that matches and
+  // gives it, else from optimizer.params.
+  ParamSettings SettingsFor(absl::string_view parameter_name,
+                            absl::Span<const int64_t> shape) const;
+};
+
+// `*` in `pattern` stands for any text, also none.
+bool MatchesPattern(absl::string_view pattern, absl::string_view name);
+
+}  // namespace dtrain

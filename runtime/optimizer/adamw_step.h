@@ -1,0 +1,12 @@
+// AdamW on one piece: a rule of its own, and Muon's for what is no hidden matrix.
+#pragma once
+
+#include "runtime/optimizer/update_rule.h"
+
+namespace dtrain {
+
+// `decay_in_gradient`: Adam. States 0 and 1 are the moments.
+void AdamWStep(const UpdateStep& step, const UpdatePiece& piece, const PieceMemory& memory,
+               bool decay_in_gradient);
+
+}  // namespace dtrain

@@ -1,0 +1,127 @@
+// AdamW, Adam, SGD, Lion and Adagrad: from settings to one kernel call a piece.
+#include "kernels/adagrad.h"
+#include "kernels/adamw.h"
+#include "kernels/lion.h"
+#include "kernels/sgd.h"
+#include "runtime/engine/torch_pool.h"
+#include "runtime/optimizer/adamw_step.h"
+#include "runtime/optimizer/update_rule.h"
+
+namespace dtrain {
+namespace {
+
+using Kind = OptimizerConfig::Kind;
+
+class ElementwiseRule : public UpdateRule {
+ public:
+  explicit ElementwiseRule(const OptimizerConfig& optimizer) : optimizer_(optimizer) {}
+  std::string name() const override { return optimizer_.name(); }
+  std::vector<std::string> states() const override { return optimizer_.state_slots(); }
+  float first_state() const override {
+    return static_cast<float>(optimizer_.initial_accumulator_value);
+  }
+
+ protected:
+  const OptimizerConfig optimizer_;
+};
+
+class AdamRule final : public ElementwiseRule {
+ public:
+  using ElementwiseRule::ElementwiseRule;
+  void Update(const UpdateStep& step, const UpdatePiece& piece,
+              const PieceMemory& memory) const override {
+    AdamWStep(step, piece, memory, optimizer_.kind == Kind::kAdam);
+  }
+};
+
+class SgdRule final : public ElementwiseRule {
+ public:
+  using ElementwiseRule::ElementwiseRule;
+  void Update(const UpdateStep& step, const UpdatePiece& piece,
+              const PieceMemory& memory) const override {
+    kernels::SgdCpu(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
+                    {.lr = step.of(piece).lr,
+                     .momentum = optimizer_.momentum,
+                     .dampening = optimizer_.dampening,
+                     .weight_decay = step.of(piece).weight_decay,
+                     .nesterov = optimizer_.nesterov,
+                     .grad_scale = step.gradient_scale,
+                     .grad_limit = step.gradient_limit,
+                     .step = step.update},
+                    TorchParallelFor);
+  }
+};
+
+class LionRule final : public ElementwiseRule {
+ public:
+  using ElementwiseRule::ElementwiseRule;
+  void Update(const UpdateStep& step, const UpdatePiece& piece,
+              const PieceMemory& memory) const override {
+    kernels::LionCpu(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
+                     {.lr = step.of(piece).lr,
+                      .beta1 = step.of(piece).beta1,
+                      .beta2 = step.of(piece).beta2,
+                      .weight_decay = step.of(piece).weight_decay,
+                      .grad_scale = step.gradient_scale,
+                      .grad_limit = step.gradient_limit},
+                     TorchParallelFor);
+  }
+};
+
+class AdagradRule final : public ElementwiseRule {
+ public:
+  using ElementwiseRule::ElementwiseRule;
+  void Update(const UpdateStep& step, const UpdatePiece& piece,
+              const PieceMemory& memory) const override {
+    kernels::AdagradCpu(piece.elements, memory.weights, memory.gradient, memory.states[0],
+                        memory.bf16,
+                        {.lr = step.of(piece).lr,
+                         .lr_decay = optimizer_.lr_decay,
+                         .eps = step.of(piece).eps,
+                         .weight_decay = step.of(piece).weight_decay,
+                         .grad_scale = step.gradient_scale,
+                         .grad_limit = step.gradient_limit,
+                         .step = step.update},
+                        TorchParallelFor);
+  }
+};
+
+}  // namespace
+
+void AdamWStep(const UpdateStep& step, const UpdatePiece& piece, const PieceMemory& memory,
+               bool decay_in_gradient) {
+  const ParamSettings& settings = step.of(piece);
+  const kernels::AdamWOptions options{.lr = settings.lr,
+                                      .beta1 = settings.beta1,
+                                      .beta2 = settings.beta2,
+                                      .eps = settings.eps,
+                                      .weight_decay = decay_in_gradient ? 0 : settings.weight_decay,
+                                      .l2 = decay_in_gradient ? settings.weight_decay : 0,
+                                      .grad_scale = step.gradient_scale,
+                                      .grad_limit = step.gradient_limit,
+                                      .step = step.update};
+  if (memory.states[0].dtype == DType::kBFloat16) {
+    kernels::AdamWCpuBf16State(piece.elements, memory.weights, memory.gradient,
+                               static_cast<BFloat16*>(memory.states[0].data),
+                               static_cast<BFloat16*>(memory.states[1].data), memory.bf16, options,
+                               TorchParallelFor);
+    return;
+  }
+  kernels::AdamWCpu(piece.elements, memory.weights, memory.gradient, memory.fp32_state(0),
+                    memory.fp32_state(1), memory.bf16, options, TorchParallelFor);
+}
+
+std::unique_ptr<UpdateRule> MakeElementwiseRule(const OptimizerConfig& optimizer) {
+  switch (optimizer.kind) {
+    case Kind::kSgd:
+      return std::make_unique<SgdRule>(optimizer);
+    case Kind::kLion:
+      return std::make_unique<LionRule>(optimizer);
+    case Kind::kAdagrad:
+      return std::make_unique<AdagradRule>(optimizer);
+    default:
+      return std::make_unique<AdamRule>(optimizer);
+  }
+}
+
+}  // namespace dtrain

@@ -1,0 +1,112 @@
+// LAMB: moments of all pieces, norms of whole parameters over the ranks, then the weights.
+#include <utility>
+
+#include "base/status.h"
+#include "kernels/grad_norm.h"
+#include "kernels/lamb.h"
+#include "runtime/engine/torch_pool.h"
+#include "runtime/optimizer/update_rule.h"
+
+namespace dtrain {
+namespace {
+
+// Sums of a parameter come from whoever owns its blocks and are added as a tree over them, so that
+// they do not depend on how blocks are shared out (kernels/grad_norm.h).
+class LambRule final : public UpdateRule {
+ public:
+  LambRule(const OptimizerConfig& optimizer, const plan::ParamLayout& layout)
+      : optimizer_(optimizer), layout_(layout) {
+    for (const plan::LayoutEntry& entry : layout.entries()) {
+      first_block_.push_back(blocks_);
+      blocks_ += kernels::NormBlocks(entry.offset, entry.elements);
+    }
+  }
+  std::string name() const override { return optimizer_.name(); }
+  std::vector<std::string> states() const override { return optimizer_.state_slots(); }
+  bool by_parameter() const override { return true; }
+  bool elementwise() const override { return false; }
+
+  absl::Status Prepare(const WholeUpdate& update) override {
+    // Of weights, then of updates.
+    std::vector<double> sums(static_cast<size_t>(2 * blocks_), 0.0);
+    for (const std::vector<UpdatePiece>& pieces : update.pieces) {
+      for (const UpdatePiece& piece : pieces) {
+        AddMoments(update, piece, sums);
+      }
+    }
+    if (update.state.shards != nullptr) {  // Else every rank has all.
+      DT_ASSIGN_OR_RETURN(
+          const comm::Work work,
+          update.group.AllReduce({sums.data(), sums.size() * sizeof(double), DType::kFloat64, {}},
+                                 comm::ReduceOp::kSum,
+                                 {.name = "norms of parameters", .caller_waits = true}));
+      DT_RETURN_IF_ERROR(work.Wait());
+    }
+    trust_.clear();
+    for (size_t i = 0; i < layout_.entries().size(); ++i) {
+      const plan::LayoutEntry& entry = layout_.entries()[i];
+      const int64_t count = kernels::NormBlocks(entry.offset, entry.elements);
+      double* const weights = sums.data() + first_block_[i];
+      double* const updates = weights + blocks_;
+      trust_.push_back(kernels::LambTrust(
+          {kernels::TreeSum(weights, count), kernels::TreeSum(updates, count)}, Options({})));
+    }
+    return absl::OkStatus();
+  }
+
+  void Update(const UpdateStep& step, const UpdatePiece& piece,
+              const PieceMemory& memory) const override {
+    kernels::LambApplyCpu(
+        piece.elements, memory.weights, memory.fp32_state(0), memory.fp32_state(1), memory.bf16,
+        trust_[static_cast<size_t>(piece.entry)], OptionsFor(step, piece), TorchParallelFor);
+  }
+
+ private:
+  kernels::LambOptions Options(kernels::LambOptions options) const {
+    options.max_coeff = optimizer_.max_coeff;
+    options.min_coeff = optimizer_.min_coeff;
+    return options;
+  }
+  kernels::LambOptions OptionsFor(const UpdateStep& step, const UpdatePiece& piece) const {
+    const ParamSettings& settings = step.of(piece);
+    return Options({.lr = settings.lr,
+                    .beta1 = settings.beta1,
+                    .beta2 = settings.beta2,
+                    .eps = settings.eps,
+                    .weight_decay = settings.weight_decay,
+                    .grad_scale = step.gradient_scale,
+                    .grad_limit = step.gradient_limit,
+                    .step = step.update});
+  }
+  // A block that a bucket's end cuts is summed in two pieces: added, not stored.
+  void AddMoments(const WholeUpdate& update, const UpdatePiece& piece, std::vector<double>& sums) {
+    const PieceMemory memory = MemoryOf(update.state, update.gradient, piece);
+    block_sums_.resize(static_cast<size_t>(kernels::NormBlocks(piece.flat, piece.elements)));
+    kernels::LambMomentsCpu(piece.elements, piece.flat, memory.weights, memory.gradient,
+                            memory.fp32_state(0), memory.fp32_state(1), block_sums_.data(),
+                            OptionsFor(update.step, piece), TorchParallelFor);
+    const auto entry = static_cast<size_t>(piece.entry);
+    const int64_t first = first_block_[entry] + piece.flat / kernels::kNormBlock -
+                          layout_.entries()[entry].offset / kernels::kNormBlock;
+    for (size_t block = 0; block < block_sums_.size(); ++block) {
+      sums[static_cast<size_t>(first) + block] += block_sums_[block].weights;
+      sums[static_cast<size_t>(first + blocks_) + block] += block_sums_[block].updates;
+    }
+  }
+
+  const OptimizerConfig optimizer_;
+  const plan::ParamLayout& layout_;
+  int64_t blocks_ = 0;
+  std::vector<int64_t> first_block_;  // By entry.
+  std::vector<kernels::LambSums> block_sums_;
+  std::vector<double> trust_;  // By entry, of this step.
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> MakeLambRule(const OptimizerConfig& optimizer,
+                                         const plan::ParamLayout& layout) {
+  return std::make_unique<LambRule>(optimizer, layout);
+}
+
+}  // namespace dtrain

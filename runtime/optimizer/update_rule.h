@@ -1,0 +1,91 @@
+// What an optimizer does to the elements that a rank owns. One form for each kind; the engine calls
+// Prepare once a step, then Update for every piece, bucket by bucket.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/float16.h"
+#include "comm/group.h"
+#include "dtrain/optimizer.h"
+#include "kernels/flat.h"
+#include "runtime/engine/engine_state.h"
+#include "runtime/engine/gradient_sync.h"
+#include "runtime/optimizer/update_pieces.h"
+
+namespace dtrain {
+
+// One step's numbers.
+struct UpdateStep {
+  int64_t update = 1;                   // From 1.
+  double gradient_scale = 1;            // Unscales and clips.
+  double gradient_limit = 0;            // Largest magnitude of an element after that; 0: none.
+  std::vector<ParamSettings> settings;  // By UpdatePiece::settings, with the schedule applied.
+
+  const ParamSettings& of(const UpdatePiece& piece) const {
+    return settings[static_cast<size_t>(piece.settings)];
+  }
+};
+
+constexpr size_t kStatesMax = 8;
+
+// Where a piece's numbers are.
+struct PieceMemory {
+  float* weights = nullptr;  // Values in fp32, else their master.
+  const float* gradient = nullptr;
+  BFloat16* bf16 = nullptr;  // Values in bf16, to be rounded from the weights.
+  kernels::MutableFlat states[kStatesMax] = {};
+
+  float* fp32_state(size_t index) const { return static_cast<float*>(states[index].data); }
+};
+PieceMemory MemoryOf(const EngineState& state, const ReducedGradient& gradient,
+                     const UpdatePiece& piece);
+
+// Everything of a step, for rules that look beyond elements.
+struct WholeUpdate {
+  comm::Group& group;
+  const EngineState& state;
+  ReducedGradient gradient;
+  absl::Span<const std::vector<UpdatePiece>> pieces;
+  const UpdateStep& step;
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  virtual std::string name() const = 0;  // As checkpoints name it.
+  virtual std::vector<std::string> states() const = 0;
+  virtual float first_state() const { return 0; }      // What states start from.
+  virtual bool by_parameter() const { return false; }  // Pieces must not join parameters.
+  // Whether an element's update looks at that element alone.
+  virtual bool elementwise() const { return true; }
+  // Collective.
+  virtual absl::Status Prepare(const WholeUpdate& /*update*/) { return absl::OkStatus(); }
+  virtual void Update(const UpdateStep& step, const UpdatePiece& piece,
+                      const PieceMemory& memory) const = 0;
+};
+
+// By the configuration, or the program's own. InvalidArgument: both are given, or the program's
+// keeps more than kStatesMax states. `layout` must outlive the rule.
+absl::StatusOr<std::unique_ptr<UpdateRule>> MakeUpdateRule(const Config& config,
+                                                           std::shared_ptr<const Optimizer> own,
+                                                           const plan::ParamLayout& layout);
+
+// The parts of MakeUpdateRule.
+std::unique_ptr<UpdateRule> MakeElementwiseRule(const OptimizerConfig& optimizer);
+std::unique_ptr<UpdateRule> MakeLambRule(const OptimizerConfig& optimizer,
+                                         const plan::ParamLayout& layout);
+std::unique_ptr<UpdateRule> MakeMuonRule(const OptimizerConfig& optimizer,
+                                         const plan::ParamLayout& layout);
+std::unique_ptr<UpdateRule> MakeOwnRule(std::shared_ptr<const Optimizer> own,
+                                        const plan::ParamLayout& layout);
+
+// Updates the pieces and rounds what is kept in fp16 from its master.
+void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
+                    const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces);
+
+}  // namespace dtrain

@@ -1,0 +1,19 @@
+// optimizer.param_groups from its JSON. Private to the room.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/json.h"
+#include "dtrain/optimizer_config.h"
+
+namespace dtrain::plan {
+
+// `settings`: those that the optimizer knows, of lr, weight_decay, betas and eps. InvalidArgument
+// names the entry, the value and what is allowed.
+absl::StatusOr<std::vector<ParamGroupConfig>> ParseParamGroups(
+    const Json& list, absl::Span<const absl::string_view> settings);
+
+}  // namespace dtrain::plan

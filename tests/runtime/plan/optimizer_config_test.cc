@@ -1,0 +1,183 @@
+// optimizer.*: types, their parameters and defaults, parameter groups.
+#include "dtrain/optimizer_config.h"
+
+#include "absl/strings/str_cat.h"
+#include "dtrain/config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/plan/lr_schedule.h"
+#include "runtime/plan/memory_plan.h"
+
+namespace dtrain {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+absl::StatusOr<Config> Parse(const std::string& optimizer, const std::string& more = "") {
+  return Config::Parse(
+      absl::StrCat(R"({"train_batch_size": 8, "optimizer": )", optimizer, more, "}"), "run.json",
+      {}, 1);
+}
+
+OptimizerConfig Of(const std::string& optimizer, const std::string& more = "") {
+  const auto config = Parse(optimizer, more);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? config->optimizer() : OptimizerConfig{};
+}
+
+std::string ErrorOf(const std::string& optimizer, const std::string& more = "") {
+  return std::string(Parse(optimizer, more).status().message());
+}
+
+TEST(OptimizerConfigTest, EachTypeHasItsDefaultsAndStates) {
+  const OptimizerConfig adam = Of(R"({"type": "adam"})");
+  EXPECT_EQ(adam.name(), "AdamW") << "as DeepSpeed";
+  EXPECT_THAT(adam.state_slots(), ElementsAre("exp_avg", "exp_avg_sq"));
+  EXPECT_EQ(Of(R"({"type": "Adam", "params": {"adam_w_mode": false}})").name(), "Adam");
+
+  const OptimizerConfig sgd = Of(R"({"type": "sgd"})");
+  EXPECT_EQ(sgd.name(), "SGD");
+  EXPECT_EQ(sgd.lr, 1e-3);
+  EXPECT_THAT(sgd.state_slots(), IsEmpty());
+  EXPECT_THAT(Of(R"({"type": "SGD", "params": {"momentum": 0.9}})").state_slots(),
+              ElementsAre("momentum_buffer"));
+
+  EXPECT_THAT(Of(R"({"type": "Lion"})").state_slots(), ElementsAre("exp_avg"));
+
+  const OptimizerConfig lamb = Of(R"({"type": "Lamb", "params": {"max_coeff": 5}})");
+  EXPECT_EQ(lamb.max_coeff, 5);
+  EXPECT_EQ(lamb.min_coeff, 0.01);
+
+  const OptimizerConfig adagrad = Of(R"({"type": "Adagrad", "params": {"lr": "auto"}})");
+  EXPECT_EQ(adagrad.lr, 1e-2);
+  EXPECT_EQ(adagrad.eps, 1e-10);
+  EXPECT_THAT(adagrad.state_slots(), ElementsAre("sum"));
+
+  const OptimizerConfig muon = Of(R"({"type": "Muon"})");
+  EXPECT_EQ(muon.lr, 0.02);
+  EXPECT_EQ(muon.adam_lr, 3e-4);
+  EXPECT_EQ(muon.momentum, 0.95);
+  EXPECT_EQ(muon.beta2, 0.95);
+  EXPECT_EQ(muon.eps, 1e-10);
+  const OptimizerConfig both = Of(R"({"type": "Muon", "params": {"lr": 0.5, "adam_lr": 0.25}})");
+  EXPECT_EQ(both.lr, 0.5);
+  EXPECT_EQ(both.adam_lr, 0.25);
+}
+
+TEST(OptimizerConfigTest, MuonTakesHiddenMatricesAlone) {
+  const OptimizerConfig muon = Of(R"({"type": "Muon"})");
+  EXPECT_TRUE(muon.SettingsFor("layers.0.mlp.up.weight", {4, 8}).orthogonal);
+  EXPECT_EQ(muon.SettingsFor("layers.0.mlp.up.weight", {4, 8}).lr, 0.02);
+  for (const char* const other :
+       {"token_embedding.weight", "model.EMBED.weight", "lm_head.weight"}) {
+    EXPECT_FALSE(muon.SettingsFor(other, {4, 8}).orthogonal) << other;
+    EXPECT_EQ(muon.SettingsFor(other, {4, 8}).lr, 3e-4) << other;
+  }
+  EXPECT_FALSE(muon.SettingsFor("layers.0.norm.weight", {8}).orthogonal);
+}
+
+TEST(OptimizerConfigTest, EachSettingComesFromTheFirstGroupThatGivesIt) {
+  const OptimizerConfig config = Of(R"({
+    "params": {"lr": 0.1, "weight_decay": 0.5}, "no_weight_decay": ["*.bias", "*norm*"],
+    "param_groups": [{"params": "head.*", "lr": 0.01},
+                     {"params": ["head.norm", "tail.*"], "lr": 7, "weight_decay": 0.25,
+                      "betas": [0.5, 0.75], "eps": 1e-3}]})");
+  const auto settings = [&](const char* name) { return config.SettingsFor(name, {2, 2}); };
+  EXPECT_EQ(settings("body.weight"), (ParamSettings{0.1, 0.5, 0.9, 0.999, 1e-8}));
+  EXPECT_EQ(settings("body.bias"), (ParamSettings{0.1, 0, 0.9, 0.999, 1e-8}));
+  EXPECT_EQ(settings("head.weight"), (ParamSettings{0.01, 0.5, 0.9, 0.999, 1e-8}));
+  EXPECT_EQ(settings("head.norm"), (ParamSettings{0.01, 0.25, 0.5, 0.75, 1e-3}));
+  EXPECT_EQ(settings("tail.bias"), (ParamSettings{7, 0.25, 0.5, 0.75, 1e-3}))
+      << "a group is more exact than the short form";
+}
+
+TEST(OptimizerConfigTest, MistakesAreNamed) {
+  EXPECT_EQ(
+      ErrorOf(R"({"type": "SGD", "params": {"eps": 1e-6}})"),
+      "run.json:1: optimizer.params.eps does not belong to SGD, which takes lr, weight_decay, "
+      "momentum, dampening, nesterov");
+  EXPECT_EQ(ErrorOf(R"({"type": "SGD", "params": {"nesterov": true}})"),
+            "run.json:1: optimizer.params.nesterov needs momentum above 0 and dampening 0; got 0 "
+            "and 0");
+  EXPECT_EQ(ErrorOf(R"({"type": "Lamb", "params": {"min_coeff": 3, "max_coeff": 2}})"),
+            "run.json:1: optimizer.params.min_coeff 3 is above max_coeff 2");
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": ["a"]}, {"lr": 1}]})"),
+              HasSubstr("optimizer.param_groups[1] has no \"params\""));
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": [], "lr": 1}]})"),
+              HasSubstr("optimizer.param_groups[0].params is []"));
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": "a", "lr": -1}]})"),
+              HasSubstr("optimizer.param_groups[0].lr is -1; want a number in [0, inf)"));
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": "a", "lrr": 1}]})"),
+              HasSubstr("optimizer.param_groups[0].lrr is no setting of a group of this optimizer, "
+                        "which takes params, lr, weight_decay, betas, eps"));
+  EXPECT_THAT(ErrorOf(R"({"type": "SGD", "param_groups": [{"params": "a", "betas": [0.5, 0.5]}]})"),
+              HasSubstr("which takes params, lr, weight_decay"));
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [3]})"), HasSubstr("want a list of objects"));
+  EXPECT_THAT(ErrorOf(R"({"params": {"lr": 0}, "param_groups": [{"params": "a", "lr": 1}]})",
+                      R"(, "scheduler": {"type": "WarmupLR"})"),
+              HasSubstr("optimizer.params.lr, which is 0"));
+  EXPECT_THAT(ErrorOf("{}", R"(, "bf16": {"bf16_optimizer_states": true})"),
+              HasSubstr("bf16.bf16_optimizer_states without bf16.enabled"));
+  EXPECT_THAT(ErrorOf("{}", R"(, "prescale_gradients": true, "gradient_predivide_factor": 2)"),
+              HasSubstr("exclude each other"));
+}
+
+TEST(OptimizerConfigTest, ABf16SecondMomentThatCannotShrinkIsWarnedOf) {
+  const char* const states = R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true})";
+  const auto slow = Parse("{}", states);
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  ASSERT_EQ(slow->warnings().size(), 1U);
+  EXPECT_THAT(slow->warnings()[0], HasSubstr("beta2 0.999"));
+  EXPECT_THAT(Parse(R"({"params": {"betas": [0.9, 0.95]}})", states)->warnings(), IsEmpty());
+}
+
+TEST(OptimizerConfigTest, ARunDirectorysValuesAreReadBackAlike) {
+  for (const char* const optimizer :
+       {R"({"type": "Muon", "params": {"lr": 0.1}, "param_groups": [{"params": "a", "lr": 1}]})",
+        R"({"type": "Adagrad"})", R"({"type": "SGD", "params": {"momentum": 0.9}})"}) {
+    const auto config = Parse(optimizer);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const Json saved = config->values_in_force();
+    const auto again = Config::Parse(DumpJson(saved), "config.json", {}, 1);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(Parse(optimizer)->IdentityDifference(saved), std::nullopt);
+    EXPECT_EQ(again->optimizer().name(), config->optimizer().name());
+    EXPECT_EQ(again->optimizer().lr, config->optimizer().lr);
+    EXPECT_EQ(again->optimizer().adam_lr, config->optimizer().adam_lr);
+  }
+}
+
+TEST(OptimizerConfigTest, SchedulesScaleAGroupsRate) {
+  SchedulerConfig cosine{.kind = SchedulerConfig::Kind::kWarmupCosine,
+                         .base_lr = 0.1,
+                         .cos_min_ratio = 0.1,
+                         .warmup_num_steps = 2,
+                         .total_num_steps = 10};
+  for (const int64_t step : {0, 1, 5, 10}) {
+    EXPECT_DOUBLE_EQ(plan::GroupLrAt(cosine, 0.1, 0.3, step), 3 * plan::LrAt(cosine, step));
+  }
+  const SchedulerConfig warmup{.kind = SchedulerConfig::Kind::kWarmup,
+                               .base_lr = 0.1,
+                               .warmup_max_lr = 0.4,
+                               .warmup_num_steps = 2};
+  EXPECT_DOUBLE_EQ(plan::GroupLrAt(warmup, 0.1, 0.05, 9), 0.2);
+  EXPECT_EQ(plan::GroupLrAt({.base_lr = 0}, 0, 0.3, 4), 0.3) << "without a schedule";
+}
+
+TEST(OptimizerConfigTest, TheMemoryPlanCountsItsStates) {
+  EXPECT_EQ(plan::MomentBytes(Of("{}")), 8);
+  EXPECT_EQ(plan::MomentBytes(Of(R"({"type": "Lion"})")), 4);
+  EXPECT_EQ(plan::MomentBytes(Of(R"({"type": "SGD"})")), 0);
+  EXPECT_EQ(
+      plan::MomentBytes(Of("{}", R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true})")),
+      4);
+  plan::MemoryRequest request;
+  request.model.parameters = 10;
+  request.moment_bytes = 4;
+  EXPECT_EQ(plan::PlanMemory(request).moments, 40);
+}
+
+}  // namespace
+}  // namespace dtrain
