@@ -1,57 +1,45 @@
 #include "dtrain/recompute.h"
 
-#include "ATen/Functions.h"
+#include <memory>
+#include <string>
+
 #include "ATen/core/grad_mode.h"
-#include "ATen/core/ivalue.h"
 #include "runtime/engine/cpu_rng.h"
 #include "torch/csrc/autograd/autograd.h"
-#include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
 
 namespace dtrain {
 namespace {
 
-using torch::autograd::AutogradContext;
+using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-constexpr char kPlan[] = "plan";
-
-// What backward needs beside the inputs.
-struct Plan : torch::CustomClassHolder {
-  explicit Plan(Segment run) : segment(std::move(run)) {}
-  Segment segment;
-  CpuRngSnapshot rng;  // Before forward.
-};
-
-// The segment again, with a graph, from inputs that end the outer one.
-variable_list RunAgain(const Plan& plan, const variable_list& inputs) {
-  const at::AutoGradMode with_graph(true);
-  const CpuRngSnapshot now;
-  plan.rng.Restore();
-  variable_list outputs = plan.segment(inputs);
-  now.Restore();
-  return outputs;
-}
-
-class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
+// Stands in the outer graph for a segment, whose own graph exists during apply alone.
+class RecomputeNode final : public torch::autograd::Node {
  public:
-  // `anchor` requires a gradient, so that a segment whose inputs do not (token ids) is in the graph
-  // for the sake of its parameters.
-  static variable_list forward(AutogradContext* context, const at::Tensor& /*anchor*/,
-                               const Segment& segment, const variable_list& inputs) {
-    context->saved_data[kPlan] = c10::IValue::make_capsule(c10::make_intrusive<Plan>(segment));
-    context->save_for_backward(inputs);
-    return segment(inputs);
+  RecomputeNode(Segment segment, const variable_list& inputs, const CpuRngSnapshot& before)
+      : segment_(std::move(segment)), rng_(before) {
+    torch::autograd::edge_list edges;
+    for (const at::Tensor& input : inputs) {
+      inputs_.emplace_back(input, /*is_output=*/false);
+      edges.push_back(input.requires_grad() ? torch::autograd::impl::gradient_edge(input)
+                                            : torch::autograd::Edge());
+    }
+    set_next_edges(std::move(edges));
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto plan =
-        c10::static_intrusive_pointer_cast<Plan>(context->saved_data[kPlan].toCapsule());
+  std::string name() const override { return "dtrain::Recompute"; }
+  void release_variables() override { inputs_.clear(); }
+
+  variable_list apply(variable_list&& gradients) override {
     variable_list inputs;
-    for (const at::Tensor& saved : context->get_saved_variables()) {
-      inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
+    for (const SavedVariable& saved : inputs_) {
+      const at::Tensor input = saved.unpack();
+      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
     }
-    const variable_list outputs = RunAgain(*plan, inputs);
+    const variable_list outputs = RunAgain(inputs);
     variable_list roots;
     variable_list seeds;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -61,12 +49,27 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
       }
     }
     torch::autograd::backward(roots, seeds);  // Also into the parameters, whose hooks see it.
-    variable_list result = {at::Tensor(), at::Tensor()};  // Of the anchor and the segment.
+    variable_list result;
     for (const at::Tensor& input : inputs) {
       result.push_back(input.grad());
     }
     return result;
   }
+
+ private:
+  // The segment with a graph, from inputs that end the outer one.
+  variable_list RunAgain(const variable_list& inputs) const {
+    const at::AutoGradMode with_graph(true);
+    const CpuRngSnapshot now;
+    rng_.Restore();
+    variable_list outputs = segment_(inputs);
+    now.Restore();
+    return outputs;
+  }
+
+  const Segment segment_;
+  const CpuRngSnapshot rng_;  // Before forward.
+  std::vector<SavedVariable> inputs_;
 };
 
 }  // namespace
@@ -75,8 +78,21 @@ std::vector<at::Tensor> RecomputeSegment(Segment segment, const std::vector<at::
   if (!at::GradMode::is_enabled()) {
     return segment(inputs);
   }
-  const at::Tensor anchor = at::empty({0}).requires_grad_();
-  return RecomputeFunction::apply(anchor, segment, inputs);
+  const CpuRngSnapshot before;
+  variable_list outputs;
+  {
+    const at::NoGradGuard no_graph;
+    for (const at::Tensor& output : segment(inputs)) {
+      outputs.push_back(output.detach());  // An input that is passed on keeps its own history.
+    }
+  }
+  // In the graph whatever the inputs are: token ids need no gradient, but the parameters do.
+  const auto node = std::shared_ptr<RecomputeNode>(
+      new RecomputeNode(std::move(segment), inputs, before), torch::autograd::deleteNode);
+  for (const at::Tensor& output : outputs) {
+    torch::autograd::set_history(output, node);
+  }
+  return outputs;
 }
 
 }  // namespace dtrain
