@@ -15,10 +15,12 @@
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gemm_probe.h"
+#include "runtime/engine/heap_in_use.h"
 #include "runtime/engine/loss_unit.h"
+#include "runtime/engine/memory_report.h"
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
-#include "runtime/engine/stopwatch.h"
+#include "runtime/engine/phase.h"
 #include "runtime/engine/transaction.h"
 #include "runtime/plan/lr_schedule.h"
 #include "torch/nn/module.h"
@@ -26,8 +28,9 @@
 namespace dtrain {
 namespace {
 
-constexpr int64_t kGemmProbeStep = 2;   // After the caches are warm, before people look.
-constexpr int kNonFiniteStepsMax = 20;  // In a row; then the run is stopped as diverged.
+constexpr int64_t kGemmProbeStep = 2;          // After the caches are warm, before people look.
+constexpr int64_t kModuleCheckInterval = 100;  // Steps; the first is checked.
+constexpr int kNonFiniteStepsMax = 20;         // In a row; then the run is stopped as diverged.
 
 absl::Status FromException(const char* where, const std::exception& error) {
   const std::string text = error.what();  // LibTorch appends a backtrace after the first line.
@@ -96,9 +99,12 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (job.config().precision().kind == PrecisionConfig::Kind::kFloat16 && state.loss_unit == 0) {
     DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
   }
+  if (micro_batches == 0 && state.step % kModuleCheckInterval == 0) {
+    DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
+  }
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
-  const ScopedSeconds time(report.backward_s);
+  const ScopedPhase phase("dtrain::backward", report.backward_s);
   try {
     const double factor = loss_factor();
     (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor).backward();
@@ -198,7 +204,9 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
+  report.memory = ReportMemory(state, *reducer, activations);
   const StepReport finished = report;
+  trace.End(state.step);
   Abandon();  // Buckets and sums are free for the next step.
   return finished;
 }
@@ -243,7 +251,7 @@ absl::StatusOr<StepReport> Engine::Update() {
   const auto work = [&]() -> absl::StatusOr<StepReport> {
     std::optional<StepVerdict> verdict;
     {
-      const ScopedSeconds time(impl.report.exposed_comm_s);
+      const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
       DT_RETURN_IF_ERROR(impl.GatherStatus());
       DT_ASSIGN_OR_RETURN(GradientSquares squares, impl.reducer->Wait());
       if (impl.job.config().deterministic()) {
@@ -262,7 +270,7 @@ absl::StatusOr<StepReport> Engine::Update() {
                           FirstNonFinite(impl.job.group(), impl.state, impl.reducer->reduced()));
     }
     {
-      const ScopedSeconds time(impl.report.update_s);
+      const ScopedPhase phase("dtrain::update", impl.report.update_s);
       if (impl.broken = impl.DropGathered(); !impl.broken.ok()) {
         return impl.broken;
       }
@@ -272,7 +280,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     impl.state.loss_scale =
         plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);
     if (impl.gather != nullptr) {
-      const ScopedSeconds time(impl.report.exposed_comm_s);
+      const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
       if (impl.broken = impl.gather->Wait(); !impl.broken.ok()) {
         return impl.broken;  // Some values are of this step, some of the last.
       }
@@ -303,7 +311,12 @@ absl::StatusOr<StepReport> Engine::Update() {
 // only honest way until a step can be recovered on all ranks together.
 void Engine::Impl::FailTogether() {
   if (job.world_size() > 1) {
-    job.group().Abort(absl::StrFormat("step %d failed on rank %d", state.step + 1, job.rank()));
+    const std::string reason =
+        absl::StrFormat("step %d failed on rank %d", state.step + 1, job.rank());
+    job.group().Abort(reason);
+    if (state.live != nullptr) {
+      state.live->Abort(reason);
+    }
     broken = absl::AbortedError("an earlier step failed");
   }
 }
@@ -320,15 +333,17 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       BackwardOptions options{.last_micro_batch = micro + 1 == accumulation};
       {
         impl.job.Beat("data", impl.state.step);
-        const ScopedSeconds time(impl.report.data_s);
+        const ScopedPhase phase("dtrain::data", impl.report.data_s);
         DT_ASSIGN_OR_RETURN(options.samples, load());
       }
       impl.NoteFirstForward();
       std::optional<Loss> loss;
       try {
         impl.job.Beat("forward", impl.state.step);
-        const ScopedSeconds time(impl.report.forward_s);
+        const ScopedPhase phase("dtrain::forward", impl.report.forward_s);
+        const int64_t before = HeapBytesInUse();
         loss = forward();
+        impl.activations = std::max(impl.activations, HeapBytesInUse() - before);
       } catch (const std::exception& error) {
         return FromException("in the loss function", error);
       }

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "c10/core/ScalarType.h"
 #include "kernels/grad_norm.h"
+#include "runtime/engine/available_memory.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -13,6 +14,7 @@
 #include "runtime/engine/model_sync.h"
 #include "runtime/engine/state_memory.h"
 #include "runtime/engine/tensor_over.h"
+#include "runtime/job/job_state.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
@@ -82,6 +84,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   state.loss_scale = plan::FirstLossScale(job.config().precision());
   DT_ASSIGN_OR_RETURN(state.flat, FlatParameters::Describe(model, ValueType(job.config())));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
+  DT_RETURN_IF_ERROR(impl->CheckMemory());
   DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
   if (state.options.flops_per_sample == 0) {
     state.options.flops_per_sample =
@@ -90,6 +93,35 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->TakeParameters());
   DT_RETURN_IF_ERROR(impl->CreateSync());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+// Collective: before anything large is allocated, whether the states fit on every rank.
+absl::Status Engine::Impl::CheckMemory() {
+  const Config& config = job.config();
+  plan::RankMemory mine = ReadRankMemory();
+  std::vector<plan::RankMemory> all(static_cast<size_t>(job.world_size()));
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      job.group().AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
+                            {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
+                            {.name = "available memory", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  const plan::ParamLayout& layout = state.flat->layout();
+  plan::MemoryRequest request;
+  request.precision = config.precision().kind;
+  request.zero_stage = config.zero_stage();
+  request.world_size = job.world_size();
+  request.hpz_partition_size = config.hpz_partition_size();
+  request.bucket_elements = plan::BucketElements(config, layout.total_elements());
+  request.moment_bytes = plan::MomentBytes(config.optimizer());
+  request.model.parameters = static_cast<double>(layout.parameter_elements());
+  double held = 0;  // By the module's tensors, which are given up as they are moved.
+  for (const at::Tensor& parameter : state.flat->parameters()) {
+    request.model.largest_tensor =
+        std::max(request.model.largest_tensor, static_cast<double>(parameter.numel()));
+    held += static_cast<double>(parameter.nbytes());
+  }
+  return plan::CheckStatesFit(request, plan::LeastAvailable(all) + held);
 }
 
 // Who updates which elements, and the states and masters of those; then the module's parameters go
@@ -145,8 +177,14 @@ absl::Status Engine::Impl::TakeParameters() {
         }
       }));
   if (shard != nullptr) {
-    DT_ASSIGN_OR_RETURN(state.live, LiveParameters::Create(job.group(), *state.flat, *state.shards,
-                                                           shard, config.gather_limits()));
+    std::unique_ptr<SecondaryShards> secondary;
+    if (const int size = config.hpz_partition_size(); size > 1) {
+      DT_ASSIGN_OR_RETURN(secondary, SecondaryShards::Create(job.group(), job.state().store, size,
+                                                             *state.shards, state.flat->dtype()));
+    }
+    DT_ASSIGN_OR_RETURN(state.live,
+                        LiveParameters::Create(job.group(), *state.flat, *state.shards, shard,
+                                               config.gather_limits(), std::move(secondary)));
   }
   return absl::OkStatus();
 }

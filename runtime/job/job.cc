@@ -115,8 +115,7 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }
-  return comm::CreateHostGroup(
-      state.rendezvous == nullptr ? nullptr : state.rendezvous->store.get(), options);
+  return comm::CreateHostGroup(state.store, options);
 }
 
 // The records of a rank that hangs are asked for from outside. SIGUSR1 is left to schedulers, which
@@ -195,6 +194,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     const Deadline deadline = Deadline::After(absl::Seconds(s.config->comm_timeout_seconds()));
     if (s.env.world_size > 1) {
       DT_ASSIGN_OR_RETURN(s.rendezvous, Meet(s.env, s.run_dir, deadline));
+      s.store = s.rendezvous->store.get();
     }
     s.fresh = options.fresh && s.env.attempt == 0;
     RunDirectoryOptions directory{.path = s.run_dir,

@@ -26,6 +26,7 @@ struct Job::State {
   std::unique_ptr<Rendezvous> rendezvous;      // Null when alone.
   std::unique_ptr<comm::FlightDumper> flight;  // Outlives the group, whose calls it writes down.
   std::unique_ptr<comm::Group> group;
+  comm::Store* store = nullptr;  // That the group was made with; null when alone.
   std::unique_ptr<Metrics> metrics;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.
 };

@@ -82,10 +82,17 @@ int64_t Config::reduce_bucket_elements() const {
   return values_->integer("zero_optimization.reduce_bucket_size");
 }
 bool Config::overlap_comm() const { return values_->boolean("zero_optimization.overlap_comm"); }
+TraceConfig Config::metrics_trace() const {
+  return {.first_step = values_->integer("metrics.trace_first_step"),
+          .steps = values_->integer("metrics.trace_steps")};
+}
 GatherLimits Config::gather_limits() const {
   return {.live_max = values_->integer("zero_optimization.stage3_max_live_parameters"),
           .reuse_max = values_->integer("zero_optimization.stage3_max_reuse_distance"),
           .prefetch_max = values_->integer("zero_optimization.stage3_prefetch_bucket_size")};
+}
+int Config::hpz_partition_size() const {
+  return static_cast<int>(values_->integer("zero_optimization.zero_hpz_partition_size"));
 }
 ActivationCheckpointingConfig Config::activation_checkpointing() const {
   using Mode = ActivationCheckpointingConfig::Mode;

@@ -153,6 +153,7 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(FillComm());
   FillDefaults();
   DT_RETURN_IF_ERROR(CheckPrecision());
+  DT_RETURN_IF_ERROR(CheckSharding());
   FillTyped();
   DT_RETURN_IF_ERROR(CheckOptimizer());
   return Config(std::move(values_));
@@ -162,6 +163,26 @@ absl::Status ConfigBuilder::CheckPrecision() const {
   if (values_->boolean("bf16.enabled") && values_->boolean("fp16.enabled")) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: bf16.enabled and fp16.enabled are both true; keep one", WhereGiven("fp16.enabled")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::CheckSharding() const {
+  constexpr char kKey[] = "zero_optimization.zero_hpz_partition_size";
+  const int64_t size = values_->integer(kKey);
+  if (size == 1) {
+    return absl::OkStatus();
+  }
+  if (values_->integer("zero_optimization.stage") != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s %d needs zero_optimization.stage 3, which shares weights out; set "
+                        "it, or remove this key",
+                        WhereGiven(kKey), kKey, size));
+  }
+  if (values_->world_size % size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s %d does not divide the world size %d; best: the ranks of a node",
+                        WhereGiven(kKey), kKey, size, values_->world_size));
   }
   return absl::OkStatus();
 }

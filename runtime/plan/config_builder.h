@@ -34,6 +34,7 @@ class ConfigBuilder {
 
   absl::Status CheckSupport();
   absl::Status CheckPrecision() const;
+  absl::Status CheckSharding() const;
   absl::Status FillRun();
   absl::Status FillBatch();
   absl::Status FillOptimizer();

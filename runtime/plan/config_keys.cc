@@ -239,8 +239,11 @@ constexpr ConfigKey kKeys[] = {
      KeyUse::kIgnored, "", 0, "Neighbours are gathered together, by buckets."},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
-    {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, inf)",
-     KeyUse::kRefused, "[1]", 0, "Hierarchical partitioning is not built yet."},
+    {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, 65536]",
+     KeyUse::kUsed, "", 0,
+     "Stage 3: neighbouring ranks that keep gathered weights shared out among them, so that a "
+     "step's later gathers stay inside (ZeRO++'s hpZ; best: ranks of a node). It must divide the "
+     "world size. 1: off."},
     {"zero_optimization.zero_quantized_weights", KeyType::kBool, "false", "", KeyUse::kRefused,
      "[false]", 0, "Quantised weight gathers are not built yet."},
     {"zero_optimization.zero_quantized_nontrainable_weights", KeyType::kBool, "false", "",
@@ -363,6 +366,11 @@ constexpr ConfigKey kKeys[] = {
      "Steps between two printed lines; every step is recorded."},
     {"metrics.tensorboard", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
      "Whether the launcher writes TensorBoard event files."},
+    {"metrics.trace_steps", KeyType::kInteger, "0", "[0, 1000]", KeyUse::kUsed, "", 0,
+     "Steps recorded as a Chrome trace on every rank, in trace/ of the run directory: operations, "
+     "memory and dtrain's phases. 0: none."},
+    {"metrics.trace_first_step", KeyType::kInteger, "3", "[1, inf)", KeyUse::kUsed, "", 0,
+     "The first step of metrics.trace_steps."},
     {"steps_per_print", KeyType::kInteger, "10", "[1, inf)", KeyUse::kIgnored, "", 0,
      "Use metrics.interval."},
     {"wall_clock_breakdown", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,

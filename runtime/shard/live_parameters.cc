@@ -25,22 +25,25 @@ std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
 LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
                                const plan::ShardPlan& shards,
                                std::shared_ptr<comm::SymmetricBuffer> shard,
-                               const GatherLimits& limits)
+                               const GatherLimits& limits,
+                               std::unique_ptr<SecondaryShards> secondary)
     : group_(group),
       flat_(flat),
       shards_(shards),
       shard_(std::move(shard)),
       names_(BucketNames("weights of bucket", flat, shards)),
       live_max_(limits.live_max),
+      secondary_(std::move(secondary)),
       schedule_(BucketSizes(shards), limits),
       works_(shards.buckets().size()),
       backed_(shards.buckets().size(), 0) {}
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits) {
+    std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits,
+    std::unique_ptr<SecondaryShards> secondary) {
   auto live = std::unique_ptr<LiveParameters>(
-      new LiveParameters(group, flat, shards, std::move(shard), limits));
+      new LiveParameters(group, flat, shards, std::move(shard), limits, std::move(secondary)));
   DT_ASSIGN_OR_RETURN(live->registration_, group.Register(live->shard_));
   live->schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
   live->unseen_read_.emplace(flat);
@@ -71,6 +74,9 @@ absl::Status LiveParameters::Invalidate() {
                                                 static_cast<size_t>(bytes.elements())));
     }
   }
+  if (secondary_ != nullptr) {
+    secondary_->Invalidate();
+  }
   schedule_.Invalidate();
   schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
   return std::exchange(status_, absl::OkStatus());
@@ -79,6 +85,11 @@ absl::Status LiveParameters::Invalidate() {
 absl::Status LiveParameters::status() const {
   const std::lock_guard lock(mutex_);
   return status_;
+}
+
+int64_t LiveParameters::backed_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return backed_elements_ * static_cast<int64_t>(DTypeBytes(flat_.dtype()));
 }
 
 double LiveParameters::TakeWaitedSeconds() {
@@ -105,6 +116,12 @@ absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<v
   }
   BeginPass(plan::GatherSchedule::Pass::kTraining);
   return status();
+}
+
+void LiveParameters::Abort(const std::string& reason) {
+  if (secondary_ != nullptr) {
+    secondary_->Abort(reason);
+  }
 }
 
 void LiveParameters::BeforeRead(int64_t begin, int64_t end) { Use(SpanOf(begin, end)); }
@@ -182,24 +199,35 @@ absl::Status LiveParameters::Open(int bucket) {
                                    static_cast<size_t>(bytes.elements()));
 }
 
+comm::Buffer LiveParameters::WholeOf(int bucket) const {
+  const plan::FlatRange bytes = BytesOf(bucket);
+  return {flat_.value_range()->data() + bytes.begin,
+          static_cast<size_t>(bytes.elements()),
+          flat_.dtype(),
+          {}};
+}
+
+absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
+  const std::string& name = names_[static_cast<size_t>(bucket)];
+  if (secondary_ != nullptr && secondary_->has(bucket)) {
+    return secondary_->Gather(bucket, WholeOf(bucket), name);
+  }
+  const size_t width = DTypeBytes(flat_.dtype());
+  const plan::OwnedRange own = shards_.part(bucket, group_.rank());
+  return group_.AllGather(
+      {static_cast<std::byte*>(shard_->data()) + static_cast<size_t>(own.local) * width,
+       static_cast<size_t>(own.flat.elements()) * width,
+       flat_.dtype(),
+       {}},
+      WholeOf(bucket), {.name = name});
+}
+
 void LiveParameters::Gather(int bucket) {
   status_.Update(Open(bucket));
   if (!status_.ok()) {
     return;
   }
-  const size_t width = DTypeBytes(flat_.dtype());
-  const plan::FlatRange bytes = BytesOf(bucket);
-  const plan::OwnedRange own = shards_.part(bucket, group_.rank());
-  auto work = group_.AllGather(
-      {static_cast<std::byte*>(shard_->data()) + static_cast<size_t>(own.local) * width,
-       static_cast<size_t>(own.flat.elements()) * width,
-       flat_.dtype(),
-       {}},
-      {flat_.value_range()->data() + bytes.begin,
-       static_cast<size_t>(bytes.elements()),
-       flat_.dtype(),
-       {}},
-      {.name = names_[static_cast<size_t>(bucket)]});
+  auto work = StartGather(bucket);
   if (!work.ok()) {
     status_ = work.status();
     return;
@@ -208,9 +236,14 @@ void LiveParameters::Gather(int bucket) {
 }
 
 void LiveParameters::Wait(int bucket) {
-  if (std::optional<comm::Work>& work = works_[static_cast<size_t>(bucket)]) {
-    status_.Update(work->Wait());
-    work.reset();
+  std::optional<comm::Work>& work = works_[static_cast<size_t>(bucket)];
+  if (!work.has_value()) {
+    return;
+  }
+  status_.Update(work->Wait());
+  work.reset();
+  if (secondary_ != nullptr && !secondary_->has(bucket)) {
+    secondary_->Keep(bucket, static_cast<const std::byte*>(WholeOf(bucket).data));
   }
 }
 

@@ -20,6 +20,7 @@
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/gather_schedule.h"
 #include "runtime/plan/shard_plan.h"
+#include "runtime/shard/secondary_shards.h"
 #include "runtime/shard/storage_observer.h"
 #include "runtime/shard/unseen_read.h"
 
@@ -27,12 +28,13 @@ namespace dtrain {
 
 class LiveParameters final : public StorageObserver::Listener {
  public:
-  // Collective. `shard`: this rank's values [shard elements] of flat.dtype(). REQUIRES: all outlive
-  // this object; the values of `flat` are reserved, and `shards` cuts them at multiples of
-  // kNormBlock elements, which are whole pages.
+  // Collective. `shard`: this rank's values [shard elements] of flat.dtype(); `secondary` may be
+  // null. REQUIRES: all outlive this object; the values of `flat` are reserved, and `shards` cuts
+  // them at multiples of kNormBlock elements, which are whole pages.
   static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits);
+      std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits,
+      std::unique_ptr<SecondaryShards> secondary);
   ~LiveParameters() override;
 
   // A micro-batch or an evaluation batch starts.
@@ -46,15 +48,21 @@ class LiveParameters final : public StorageObserver::Listener {
   absl::Status WithAll(absl::FunctionRef<void()> function);
   // Collective. Runs `function` while the parameter flat.parameters()[index] is live.
   absl::Status With(size_t index, absl::FunctionRef<void()> function);
+  // Memory that gathered weights take, or took and keep.
+  int64_t backed_bytes() const;
   // Seconds that operations waited for gathers since the last call.
   double TakeWaitedSeconds();
+
+  // Ends what the small groups have under way; the world's group is the caller's. Any thread.
+  void Abort(const std::string& reason);
 
   void BeforeRead(int64_t begin, int64_t end) override;
   void AfterRead(int64_t begin, int64_t end) override;
 
  private:
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                 std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits);
+                 std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits,
+                 std::unique_ptr<SecondaryShards> secondary);
   plan::BucketSpan SpanOf(int64_t begin, int64_t end) const;
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
   void Use(plan::BucketSpan span);
@@ -64,8 +72,10 @@ class LiveParameters final : public StorageObserver::Listener {
   void Release(int bucket);
   absl::Status Open(int bucket);
   void Wait(int bucket);
+  absl::StatusOr<comm::Work> StartGather(int bucket);
   // Where a bucket lies in the reserved memory, in bytes.
   plan::FlatRange BytesOf(int bucket) const;
+  comm::Buffer WholeOf(int bucket) const;
 
   comm::Group& group_;
   FlatParameters& flat_;
@@ -73,6 +83,7 @@ class LiveParameters final : public StorageObserver::Listener {
   const std::shared_ptr<comm::SymmetricBuffer> shard_;
   const std::vector<std::string> names_;  // By bucket.
   const int64_t live_max_;
+  const std::unique_ptr<SecondaryShards> secondary_;  // Null: every gather is of all ranks.
   std::unique_ptr<comm::Registration> registration_;
 
   mutable std::mutex mutex_;

@@ -186,11 +186,66 @@ TEST(EngineStage3Test, MixedPrecisionTrainsAsAtStageTwo) {
   }
 }
 
+TEST(EngineStage3Test, ASecondShardingInSmallGroupsChangesNoNumber) {
+  for (const int accumulation : {1, 3}) {
+    const std::vector<double> plain = NumbersOf(4, {.stage = 2, .accumulation = accumulation});
+    for (const int size : {2, 4}) {
+      Way way{.accumulation = accumulation,
+              .more = {absl::StrCat("zero_optimization.zero_hpz_partition_size=", size)}};
+      way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
+      EXPECT_EQ(NumbersOf(4, way), plain) << size;
+    }
+  }
+}
+
 TEST(EngineStage3Test, OverTcpToo) {
   const std::vector<double> plain = NumbersOf(2, {.stage = 0, .more = {"comm.transport=tcp"}});
   Way way{.more = {"comm.transport=tcp"}};
   way.more.insert(way.more.end(), kLimits[1], kLimits[1] + 3);
   EXPECT_EQ(NumbersOf(2, way), plain);
+}
+
+// A student learns from a teacher that learns too.
+TEST(EngineStage3Test, TwoEnginesInOneProgramTrainSideBySide) {
+  const auto numbers_at = [](int stage) {
+    auto cluster = testing::Cluster::Start({.size = 2}, [stage](RankContext& context) {
+      at::set_num_threads(1);
+      const testing::TempFolder folder;
+      const auto train = [&]() -> absl::Status {
+        DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), {.stage = stage}));
+        at::manual_seed(9);
+        Chain teacher;
+        Chain student;
+        DT_ASSIGN_OR_RETURN(auto first, Engine::Create(*job, teacher));
+        DT_ASSIGN_OR_RETURN(auto second, Engine::Create(*job, student));
+        Tokens a{.rank = context.rank, .size = context.size, .accumulation = 1};
+        Tokens b = a;
+        std::vector<double> numbers;
+        for (int i = 0; i < 3; ++i) {
+          DT_ASSIGN_OR_RETURN(const auto taught, first->Step(a, [&](const at::Tensor& tokens) {
+            return Loss(teacher.Loss(tokens), tokens.size(0));
+          }));
+          DT_ASSIGN_OR_RETURN(const auto learnt, second->Step(b, [&](const at::Tensor& tokens) {
+            const at::Tensor goal = teacher.weights[0].detach();
+            return Loss(student.Loss(tokens) + (student.weights[0] - goal).square().sum(),
+                        tokens.size(0));
+          }));
+          numbers.insert(numbers.end(), {taught.loss, learnt.loss});
+        }
+        return context.store->Set("numbers/" + std::to_string(context.rank),
+                                  DumpJson(Json(numbers)), Deadline::After(absl::Seconds(10)));
+      };
+      return train();
+    });
+    const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(60)));
+    for (const auto& result : (*cluster)->Join()) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+    return text.value_or("");
+  };
+  const std::string plain = numbers_at(0);
+  EXPECT_THAT(plain, HasSubstr(","));
+  EXPECT_EQ(numbers_at(3), plain);
 }
 
 using EngineStage3DeathTest = ::testing::Test;
@@ -241,8 +296,9 @@ TEST(EngineStage3Test, ARankKeepsItsShareAndNoMore) {
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     const EngineState& state = engine->state();
     const int64_t total = state.flat->layout().total_elements();
-    if (state.shard_values.numel() > total / 2 + 4096 || state.exp_avg.numel() > total / 2 + 4096 ||
-        state.flat->gradients().defined() || state.flat->value_memory() != nullptr) {
+    if (state.shard_values.numel() > total / 2 + 4096 ||
+        state.slots[0].tensor.numel() > total / 2 + 4096 || state.flat->gradients().defined() ||
+        state.flat->value_memory() != nullptr) {
       return absl::InternalError("more than a share");
     }
     return absl::OkStatus();

@@ -58,6 +58,12 @@ struct ActivationCheckpointingConfig {
   bool selective(int64_t index) const { return mode == Mode::kSelective && index % every == 0; }
 };
 
+// Steps that are recorded as a Chrome trace, in RUN_DIR/trace/rank-R.json.
+struct TraceConfig {
+  int64_t first_step = 3;  // From 1.
+  int64_t steps = 0;       // 0: none.
+};
+
 // How gradient buckets travel; comm/compression/bucket_reduction.h does it.
 struct CompressionConfig {
   std::string type = "none";  // "none", "powersgd", "int8".
@@ -156,6 +162,7 @@ class Config {
   bool overlap_comm() const;
   int zero_stage() const;
   GatherLimits gather_limits() const;
+  int hpz_partition_size() const;  // Ranks of a second sharding of weights; 1: none.
   ActivationCheckpointingConfig activation_checkpointing() const;
 
   // --- Data. Paths and glob patterns as written, relative to the working directory.
@@ -180,6 +187,7 @@ class Config {
   // --- Metrics.
   int64_t metrics_interval() const;  // Steps between two printed lines.
   bool metrics_tensorboard() const;
+  TraceConfig metrics_trace() const;
 
   // --- The user's part: the object under `name`, "model" or "sample"; {} when it is absent.
   // REQUIRES: one of these names.
