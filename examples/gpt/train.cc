@@ -38,7 +38,7 @@ absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
   DT_ASSIGN_OR_RETURN(GptOptions options, GptOptions::FromJson(config.user("model")));
   options.recompute = config.activation_checkpointing();
-  Gpt model(options);
+  Gpt model = dtrain::Construct(job, [&] { return Gpt(options); });
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
   DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation));
   DT_RETURN_IF_ERROR(CheckVocabulary(options, *train));

@@ -142,7 +142,10 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
 }
 
 void Checkpointer::State::Record(const checkpoint::SaveReport& report) {
-  Json details = {{"m", {{"ckpt/bytes", report.bytes}, {"ckpt/seconds", report.seconds}}},
+  Json details = {{"m",
+                   {{"ckpt/bytes", report.bytes},
+                    {"ckpt/seconds", report.seconds},
+                    {"time/checkpoint_s", report.seconds}}},
                   {"durable", report.durable()}};
   if (report.durable()) {
     saved_step = report.id.step;

@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "comm/group.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/engine/step_trace.h"
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/parameter_gather.h"
 
@@ -26,7 +28,9 @@ struct Engine::Impl {
   std::vector<ParamSettings> settings;  // By UpdatePiece::settings.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
-  StepReport report;  // Of the step under way.
+  StepTrace trace;
+  StepReport report;        // Of the step under way.
+  int64_t activations = 0;  // Bytes that forward left, at most.
   double loss_sum = 0;
   int64_t count = 0;
   int64_t samples = 0;
@@ -38,7 +42,11 @@ struct Engine::Impl {
   bool first_forward_noted = false;
   absl::Status broken;  // After an error inside Update there is no way on.
 
-  Impl(Job& j, torch::nn::Module& m) : job(j), module(m) {}
+  Impl(Job& j, torch::nn::Module& m)
+      : job(j),
+        module(m),
+        trace(j.config().metrics_trace(),
+              absl::StrCat(j.run_dir(), "/trace/rank-", j.rank(), ".json")) {}
 
   // What the loss's sum is multiplied with before backward; gradients are divided by it.
   double loss_factor() const {
@@ -50,6 +58,7 @@ struct Engine::Impl {
     if (micro_batches == 0 && step_start_nanos == 0) {
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
+      trace.Begin(state.step + 1);
       report = StepReport{};
     }
   }
@@ -70,6 +79,7 @@ struct Engine::Impl {
   void Abandon() {
     reducer->Release();
     loss_sum = 0;
+    activations = 0;
     count = 0;
     samples = 0;
     micro_batches = 0;
@@ -78,6 +88,7 @@ struct Engine::Impl {
   }
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
+  absl::Status CheckMemory();
   absl::Status CreateSync();
   absl::Status TakeParameters();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);

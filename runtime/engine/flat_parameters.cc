@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "ATen/Functions.h"
@@ -128,6 +129,29 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
       for (const NamedTensor& item : *list) {
         CastInPlace(item.tensor, FloatTypeOf(dtype_));
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlatParameters::CheckUnchanged(torch::nn::Module& module) const {
+  std::unordered_set<const void*> known;
+  for (const at::Tensor& parameter : parameters_) {
+    known.insert(parameter.unsafeGetTensorImpl());
+  }
+  const auto* const storage = values_.storage().unsafeGetStorageImpl();
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.defined() || !parameter.requires_grad()) {
+      continue;
+    }
+    const bool ours = known.count(parameter.unsafeGetTensorImpl()) > 0;
+    if (!ours || parameter.storage().unsafeGetStorageImpl() != storage) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "parameter %s is %s Engine::Create took the module; change the module before, and copy "
+          "new values into its tensors",
+          item.key(),
+          ours ? "in other memory (set_data, to) than when" : "another or a new one since"));
     }
   }
   return absl::OkStatus();

@@ -57,6 +57,10 @@ class FlatParameters {
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
+  // FailedPrecondition names a parameter of `module` that is no longer the one that was moved in,
+  // or is new and trainable. Walks the module: about 1 us a parameter.
+  absl::Status CheckUnchanged(torch::nn::Module& module) const;
+
   const plan::ParamLayout& layout() const { return layout_; }
   // Trainable parameters, in the layout's order; shared ones once.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }

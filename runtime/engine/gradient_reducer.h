@@ -40,6 +40,7 @@ class GradientReducer final : public GradientSync {
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
+  int64_t bytes() const override { return static_cast<int64_t>(flat_.gradients().nbytes()); }
   void Release() override;
   const absl::Status& status() const override { return status_; }
   size_t bucket_count() const { return buckets_.size(); }

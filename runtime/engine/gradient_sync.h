@@ -44,6 +44,8 @@ class GradientSync {
   virtual absl::StatusOr<GradientSquares> Wait() = 0;
   // After Wait, until Release.
   virtual ReducedGradient reduced() const = 0;
+  // Memory that gradients and their buckets take.
+  virtual int64_t bytes() const = 0;
   // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.
   virtual void Release() = 0;
   // First error inside a hook (a sparse gradient, a collective that could not start).

@@ -36,6 +36,15 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
   metrics.emplace_back("time/backward_s", report.backward_s);
   metrics.emplace_back("time/exposed_comm_s", report.exposed_comm_s);
   metrics.emplace_back("time/update_s", report.update_s);
+  const MemoryReport& memory = report.memory;
+  for (const auto& [name, bytes] : {std::pair("memory/weights_bytes", memory.weights),
+                                    std::pair("memory/live_weights_bytes", memory.live_weights),
+                                    std::pair("memory/gradients_bytes", memory.gradients),
+                                    std::pair("memory/optimizer_bytes", memory.optimizer),
+                                    std::pair("memory/activations_bytes", memory.activations),
+                                    std::pair("memory/resident_bytes", memory.resident)}) {
+    metrics.emplace_back(name, static_cast<double>(bytes));
+  }
   return metrics;
 }
 

@@ -99,6 +99,9 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   };
   MemoryPlan plan;
   plan.values = value_bytes * held(3);
+  if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
+    plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
+  }
   plan.live =
       request.zero_stage >= 3
           ? value_bytes * std::min(model.parameters, static_cast<double>(request.live_elements))

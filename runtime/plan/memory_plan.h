@@ -44,6 +44,7 @@ struct MemoryRequest {
   int64_t sequence_length = 0;
   int64_t bucket_elements = 0;
   int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
+  int64_t hpz_partition_size = 1;
   ActivationCheckpointingConfig recompute = {};
   double moment_bytes = 8;  // What the optimizer keeps of each parameter (MomentBytes).
   bool training = true;     // Else weights alone, for inference.

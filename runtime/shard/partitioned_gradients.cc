@@ -160,6 +160,12 @@ void PartitionedGradients::CollectOldest() {
   slot.work = comm::Work();
 }
 
+int64_t PartitionedGradients::bytes() const {
+  const auto slots = static_cast<int64_t>(slots_.size());
+  return static_cast<int64_t>(sizeof(float)) *
+         (shards_.shard_elements() + slots * shards_.largest_bucket());
+}
+
 void PartitionedGradients::CollectAll() {
   while (!under_way_.empty()) {
     CollectOldest();

@@ -36,6 +36,7 @@ class PartitionedGradients final : public GradientSync {
   absl::Status FinishBackward() override;
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
+  int64_t bytes() const override;
   void Release() override;
   const absl::Status& status() const override { return status_; }
 

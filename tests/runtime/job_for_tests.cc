@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
                                         ? comm::CreateHostGroup(nullptr, alone)
                                         : comm::CreateHostGroup(options.rank->store,
                                                                 options.rank->group_options()));
+  state->store = options.rank == nullptr ? nullptr : options.rank->store;
   DT_ASSIGN_OR_RETURN(state->metrics, Metrics::Open({.directory = options.run_dir + "/metrics",
                                                      .rank = state->env.rank}));
   return Job::FromState(std::move(state));

@@ -4,6 +4,7 @@
 #include "base/status.h"          // IWYU pragma: export
 #include "dtrain/checkpointer.h"  // IWYU pragma: export
 #include "dtrain/config.h"        // IWYU pragma: export
+#include "dtrain/construct.h"     // IWYU pragma: export
 #include "dtrain/engine.h"        // IWYU pragma: export
 #include "dtrain/flops.h"         // IWYU pragma: export
 #include "dtrain/job.h"           // IWYU pragma: export

@@ -16,6 +16,16 @@
 namespace dtrain {
 
 // What one Engine::Step did. Times in seconds of this rank.
+// Bytes on this rank at the end of a step.
+struct MemoryReport {
+  int64_t weights = 0;       // Values, or this rank's share of them.
+  int64_t live_weights = 0;  // Stage 3: memory for gathered ones.
+  int64_t gradients = 0;     // With the buckets that they travel in.
+  int64_t optimizer = 0;     // Masters and the optimizer's states.
+  int64_t activations = 0;  // What forward left for backward: the most of the step's micro-batches.
+  int64_t resident = 0;     // The process; shared memory of peers that it touched included.
+};
+
 struct StepReport {
   int64_t step = 0;          // Steps finished, this one included.
   double loss = 0;           // Mean over the global batch.
@@ -31,7 +41,8 @@ struct StepReport {
   double exposed_comm_s = 0;  // Waiting for reductions that backward did not hide.
   double update_s = 0;
   double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
-  double model_flops = 0;       // Strict model FLOPs of this rank's share of the step; 0: unknown.
+  MemoryReport memory;
+  double model_flops = 0;  // Strict model FLOPs of this rank's share of the step; 0: unknown.
 };
 
 // The "kind" of a record that is neither a step nor an evaluation.

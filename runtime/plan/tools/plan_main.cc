@@ -110,6 +110,7 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   request.precision = config.precision().kind;
   request.zero_stage = config.zero_stage();
   request.live_elements = config.gather_limits().live_max;
+  request.hpz_partition_size = config.hpz_partition_size();
   request.recompute = config.activation_checkpointing();
   request.moment_bytes = MomentBytes(config.optimizer());
   request.bucket_elements =

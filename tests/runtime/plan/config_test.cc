@@ -152,6 +152,17 @@ TEST(ConfigTest, WrongTypesAndRangesNameKeyValueAndRange) {
   EXPECT_THAT(std::string(Failure(R"({"seed": 1, "seed": 2})").message()), HasSubstr("twice"));
 }
 
+TEST(ConfigTest, ASecondShardingNeedsStageThreeAndADivisorOfTheWorld) {
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
+                                      "zero_optimization": {"zero_hpz_partition_size": 2}})")
+                              .message()),
+              HasSubstr("zero_hpz_partition_size 2 needs zero_optimization.stage 3"));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
+                              "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3}})")
+                              .message()),
+              HasSubstr("does not divide the world size"));
+}
+
 TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   for (const char* text :
        {R"({"train_batch_size": 8, "zero_optimization": {"mics_shard_size": 8}})",

@@ -1,0 +1,16 @@
+// What the parts of a training take of this rank's memory.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/metrics.h"
+#include "runtime/engine/engine_state.h"
+#include "runtime/engine/gradient_sync.h"
+
+namespace dtrain {
+
+// `activations`: bytes that the step's forward left allocated, which the caller measures.
+MemoryReport ReportMemory(const EngineState& state, const GradientSync& gradients,
+                          int64_t activations);
+
+}  // namespace dtrain

@@ -1,0 +1,28 @@
+// Whether a model's states fit into the memory that its ranks have, and what would make them. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/plan/memory_plan.h"
+
+namespace dtrain::plan {
+
+// What a rank can still have. Ranks of one machine, or of one cgroup with a limit, share theirs.
+struct RankMemory {
+  uint64_t machine = 0;           // Equal for ranks of one machine.
+  uint64_t cgroup = 0;            // Equal for ranks of one cgroup, of one machine.
+  int64_t machine_available = 0;  // Bytes.
+  int64_t cgroup_available = 0;   // Bytes; INT64_MAX without a limit.
+};
+
+// The least that any rank has, when all take equal parts of what they share.
+// REQUIRES: not empty.
+double LeastAvailable(absl::Span<const RankMemory> ranks);
+
+// OK, or InvalidArgument: what the states take and what there is, and which higher stages, or how
+// many ranks, would do. Activations and the process itself are not counted.
+absl::Status CheckStatesFit(const MemoryRequest& request, double available);
+
+}  // namespace dtrain::plan

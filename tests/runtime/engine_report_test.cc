@@ -1,0 +1,127 @@
+// What an engine says of its steps: memory by category, traces; and of a module that changed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ATen/ATen.h"
+#include "base/json.h"
+#include "dtrain/engine.h"
+#include "dtrain/recompute.h"
+#include "runtime/engine/engine_state.h"
+#include "tests/runtime/job_for_tests.h"
+#include "torch/nn/module.h"
+
+namespace dtrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kRows = 4096;
+
+class Wide : public torch::nn::Module {
+ public:
+  explicit Wide(bool recompute = false) : recompute_(recompute) {
+    weight = register_parameter("weight", at::randn({64, 64}) * 0.1);
+  }
+  at::Tensor Loss(const at::Tensor& x) {
+    const auto middle = [this](const at::Tensor& h) { return at::tanh(h.matmul(weight)).sin(); };
+    return (recompute_ ? Recompute(middle, x) : middle(x)).square().sum();
+  }
+  at::Tensor weight;
+
+ private:
+  bool recompute_;
+};
+
+struct Rows {
+  absl::StatusOr<at::Tensor> Next() { return at::ones({kRows, 64}); }
+};
+
+class EngineReportTest : public ::testing::Test {
+ protected:
+  void Make(Wide& model, std::vector<std::string> overrides = {}) {
+    overrides.insert(overrides.begin(), "train_batch_size=1");
+    job_ = *testing::MakeTestJob({.run_dir = folder_.path(), .overrides = std::move(overrides)});
+    auto engine = Engine::Create(*job_, model);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+  absl::StatusOr<StepReport> Step(Wide& model) {
+    Rows rows;
+    return engine_->Step(rows, [&](const at::Tensor& x) { return Loss(model.Loss(x), kRows); });
+  }
+  testing::TempFolder folder_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineReportTest, MemoryIsToldByCategory) {
+  for (const int stage : {0, 2, 3}) {
+    Wide model;
+    Make(model, {"zero_optimization.stage=" + std::to_string(stage)});
+    const auto report = Step(model);
+    ASSERT_TRUE(report.ok()) << report.status();
+    const MemoryReport& memory = report->memory;
+    EXPECT_EQ(memory.weights, 4 * 64 * 64) << stage;
+    EXPECT_EQ(memory.optimizer, 2 * 4 * 64 * 64) << stage;
+    EXPECT_EQ(memory.live_weights, stage == 3 ? 4 * 64 * 64 : 0);
+    EXPECT_GE(memory.gradients, 4 * 64 * 64);
+    // The product for tanh's backward, tanh for sin's, sin for the square's.
+    EXPECT_GE(memory.activations, 2 * 4 * kRows * 64) << stage;
+    EXPECT_GT(memory.resident, memory.weights + memory.optimizer + memory.gradients);
+    engine_.reset();
+  }
+}
+
+TEST_F(EngineReportTest, WhatIsRecomputedIsNoActivation) {
+  Wide kept;
+  Make(kept);
+  const int64_t all = Step(kept)->memory.activations;
+  engine_.reset();
+  Wide recomputed(true);
+  Make(recomputed);
+  EXPECT_LT(Step(recomputed)->memory.activations, 2 * all / 3);
+}
+
+TEST_F(EngineReportTest, ChosenStepsAreWrittenAsAChromeTrace) {
+  Wide model;
+  Make(model, {"metrics.trace_steps=2", "metrics.trace_first_step=2"});
+  const std::string path = folder_.path() + "/trace/rank-0.json";
+  for (int step = 1; step <= 4; ++step) {
+    ASSERT_TRUE(Step(model).ok());
+    EXPECT_EQ(std::filesystem::exists(path), step >= 3) << "after step " << step;
+  }
+  std::ifstream file(path);
+  const Json trace = Json::parse(file);
+  const auto count = [&](const std::string& name) {
+    const Json& events = trace.at("traceEvents");
+    return std::count_if(events.begin(), events.end(),
+                         [&](const Json& event) { return event.value("name", "") == name; });
+  };
+  for (const char* const phase :
+       {"dtrain::data", "dtrain::forward", "dtrain::backward", "dtrain::wait", "dtrain::update"}) {
+    EXPECT_EQ(count(phase), 2) << phase;
+  }
+  EXPECT_GE(count("aten::mm"), 2 * 2);
+  EXPECT_GT(count("[memory]"), 0);
+}
+
+TEST_F(EngineReportTest, AModuleThatChangedIsRefusedByName) {
+  Wide moved;
+  Make(moved);
+  moved.weight.set_data(at::randn({64, 64}));
+  auto report = Step(moved);
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("parameter weight is in other"));
+  engine_.reset();
+  Wide grown;
+  Make(grown);
+  grown.register_parameter("late", at::zeros({3}));
+  report = Step(grown);
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("parameter late is another or"));
+}
+
+}  // namespace
+}  // namespace dtrain
