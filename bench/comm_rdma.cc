@@ -143,6 +143,8 @@ int main(int argc, char** argv) {
   app.add_option("--queue-pairs", plan.rdma.queue_pairs)->capture_default_str();
   app.add_option("--slots", plan.rdma.slots)->capture_default_str();
   app.add_option("--slot-bytes", plan.rdma.slot_bytes)->capture_default_str();
+  app.add_option("--timeout", plan.rdma.timeout, "4.096 us x 2^N until a packet counts as lost")
+      ->capture_default_str();
   app.add_flag("--tcp", tcp, "Over TCP, to compare");
   CLI11_PARSE(app, argc, argv);
   plan.network = tcp ? dtrain::comm::Network::kTcp : dtrain::comm::Network::kRdma;

@@ -25,7 +25,8 @@ struct RdmaOptions {
   int traffic_class = 0;    // In [0, 255]: DSCP x 4 (+ ECN bits) of the packets.
   int service_level = 0;  // In [0, 7]: the priority that PFC acts on where it follows the VLAN tag.
   int timeout = 18;       // In [1, 31]: 4.096 us x 2^timeout without an answer is a lost packet.
-  int retries = 7;        // In [0, 7]: of a lost packet, then the peer counts as unreachable.
+  // In [0, 7]: of a lost packet, then the peer counts as unreachable. 7 is for ever on soft-RoCE.
+  int retries = 6;
   size_t slot_bytes = size_t{256} << 10;  // Staged at a time, in [4 KiB, 16 MiB].
   int slots = 8;                          // Under way to each peer, in [2, 256].
   // All staging memory of a rank; with many peers, slots shrink to fit. It is pinned.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::comm {
@@ -40,6 +41,7 @@ GroupOptions Options(const RankContext& context) {
   GroupOptions options = context.group_options();
   options.node_id = absl::StrFormat("node%d", context.rank);
   options.network = Network::kRdma;
+  options.rdma.timeout = kGuestTimeout;
   return options;
 }
 

@@ -24,6 +24,7 @@
 #include "comm/net/store_client.h"
 #include "comm/net/store_server.h"
 #include "tests/comm/group_oracle.h"
+#include "tests/comm/rdma_for_tests.h"
 
 namespace dtrain::comm {
 namespace {
@@ -124,6 +125,9 @@ absl::Status RunRank(const HostOptions& host) {
   options.host_address = host.address;
   options.job_key.assign(32, 0x5a);
   options.network = Network::kRdma;
+  if (host.scenario != Scenario::kCut) {  // Which waits for the device to give up: 8 x 1.1 s.
+    options.rdma.timeout = kGuestTimeout;
+  }
   // A stopped rank is noticed by this alone; everything else must be faster.
   options.timeout = host.scenario == Scenario::kStop ? absl::Seconds(3) : absl::Seconds(40);
   options.connect_timeout = absl::Minutes(1);

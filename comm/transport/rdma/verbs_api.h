@@ -54,7 +54,7 @@ struct QueuePairSettings {
   int traffic_class = 0;
   int service_level = 0;
   int timeout = 18;
-  int retries = 7;
+  int retries = 6;
 };
 
 struct RdmaWrite {

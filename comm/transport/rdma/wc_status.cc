@@ -54,7 +54,10 @@ WcWords WordsOf(int status) {
 
 std::string DescribeWc(int status, unsigned vendor_error, absl::string_view port,
                        absl::string_view port_state) {
-  const WcWords words = WordsOf(status);
+  WcWords words = WordsOf(status);
+  if (port_state != "ACTIVE") {  // Then whatever the device said first is its effect.
+    words.remedy = kPath;
+  }
   return absl::StrFormat("%s (%s = %d, vendor error 0x%x, own port %s is %s): %s", words.meaning,
                          words.name, status, vendor_error, port, port_state, words.remedy);
 }

@@ -34,5 +34,11 @@ TEST(WcStatusTest, RetriesExceededPointAtThePath) {
   }
 }
 
+TEST(WcStatusTest, APortThatIsDownIsTheRemedyWhateverTheDeviceSaidFirst) {
+  const int refused = 2;  // IBV_WC_LOC_QP_OP_ERR: what soft-RoCE says then.
+  EXPECT_THAT(DescribeWc(refused, 0, "rxe0/1", "DOWN"), HasSubstr("check the cable"));
+  EXPECT_THAT(DescribeWc(refused, 0, "rxe0/1", "ACTIVE"), HasSubstr("report it"));
+}
+
 }  // namespace
 }  // namespace dtrain::comm
