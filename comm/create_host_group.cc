@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "comm/collectives/hierarchical_collectives.h"
 #include "comm/collectives/message_collectives.h"
+#include "comm/collectives/probe_link.h"
 #include "comm/collectives/shm_collectives.h"
 #include "comm/group.h"
 #include "comm/host_group.h"
@@ -42,14 +43,15 @@ struct RankCard {
 };
 
 std::string SumsOf(const GroupOptions& options) {
-  const char* const names[] = {"automatic", "direct", "ring"};
+  const char* const names[] = {"automatic", "direct", "ring", "doubling", "halving"};
   return absl::StrCat(names[static_cast<int>(options.algorithm)],
                       options.deterministic ? " deterministic" : "");
 }
 
 std::string NetworkOf(const GroupOptions& options) {
   const char* const names[] = {"automatic", "tcp", "rdma"};
-  return names[static_cast<int>(options.network)];
+  return absl::StrFormat("%s, %d TCP connections", names[static_cast<int>(options.network)],
+                         options.tcp_connections);
 }
 
 std::string Encode(const RankCard& card) {
@@ -136,11 +138,20 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "group \"%s\" of %d ranks was given no store to meet in", options.name, options.size));
   }
+  if (options.tcp_connections < 1 || options.tcp_connections > 16) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d TCP connections to each peer; allowed: 1 to 16", options.tcp_connections));
+  }
   if (options.network != Network::kTcp) {
     DT_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
   }
   return absl::OkStatus();
 }
+
+// The set-up has nobody else who could end it, or wait for it.
+constexpr auto kNever = [] { return absl::OkStatus(); };
+constexpr auto kNo = [] { return false; };
+WaitContext SetUp(Deadline deadline) { return {deadline, kNever, kNo}; }
 
 absl::StatusOr<std::unique_ptr<ShmCollectives>> ConnectShm(UnixListener listener,
                                                            const GroupOptions& options,
@@ -156,10 +167,7 @@ absl::StatusOr<std::unique_ptr<ShmCollectives>> ConnectShm(UnixListener listener
   }
   DT_ASSIGN_OR_RETURN(UnixMesh mesh,
                       UnixMesh::Connect(std::move(listener), std::move(members), self, deadline));
-  const auto never = [] { return absl::OkStatus(); };
-  const auto spin = [] { return false; };
-  const WaitContext context{deadline, never, spin};
-  return ShmCollectives::Create(std::move(mesh), options.name, context);
+  return ShmCollectives::Create(std::move(mesh), options.name, SetUp(deadline));
 }
 
 absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& options,
@@ -194,6 +202,11 @@ absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener list
   MessageOptions messages{.name = between.over_rdma ? "rdma" : "tcp",
                           .algorithm = options.algorithm,
                           .deterministic = options.deterministic};
+  if (options.link_cost.has_value()) {
+    messages.link_cost = *options.link_cost;
+  } else if (options.algorithm == Algorithm::kAutomatic) {
+    DT_ASSIGN_OR_RETURN(messages.link_cost, ProbeLink(*between.transport, SetUp(deadline)));
+  }
   if (!layout.even || layout.local.size() == 1) {
     return std::make_unique<MessageCollectives>(std::move(between.transport), messages);
   }

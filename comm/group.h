@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,7 +103,16 @@ class Group {
 };
 
 // How ranks that do not share memory reduce and gather: comm/collectives/algorithm.h.
-enum class Algorithm : uint8_t { kAutomatic, kDirect, kRing };
+enum class Algorithm : uint8_t { kAutomatic, kDirect, kRing, kDoubling, kHalving };
+
+// What an exchange over messages costs (comm/collectives/link_cost.h).
+struct LinkCost {
+  double step_us = 0;
+  double message_us = 0;
+  double pair_us_per_mib = 0;
+  double all_us_per_mib = 0;
+  double sum_us_per_mib = 0;
+};
 
 struct GroupOptions {
   int rank = 0;
@@ -121,9 +131,12 @@ struct GroupOptions {
   bool deterministic = false;  // Sum in rank order whatever the transport and chunk.
   // Other than automatic: taken wherever the promised bits allow it (tests, measurements).
   Algorithm algorithm = Algorithm::kAutomatic;
+  // What the choice goes by; none: it is measured when the group is created. Equal on all ranks.
+  std::optional<LinkCost> link_cost = {};
   bool allow_shared_memory = true;  // Off: `wire` even on one host (tests, `comm.transport: tcp`).
   Network network = Network::kAutomatic;  // Between nodes. Equal on all ranks.
   RdmaOptions rdma = {};
+  int tcp_connections = 1;  // For data, to each peer, in [1, 16]. Equal on all ranks.
 };
 
 class Store;  // comm/net/store.h

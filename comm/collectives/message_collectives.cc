@@ -97,14 +97,16 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
   const size_t parts = whole ? 1 : static_cast<size_t>(size_);
   // The header has the largest buffer's bytes, in the caller's type.
   const size_t unit = dtype == DType::kUInt8 ? 1 : DTypeBytes(header.dtype);
-  const Schedule schedule(
-      {.kind = header.kind,
-       .algorithm = ChooseAlgorithm(header, size_, options_.deterministic, options_.algorithm),
-       .rank = self_,
-       .size = size_,
-       .root = header.root,
-       .count = header.bytes / unit / parts,
-       .element_bytes = DTypeBytes(dtype)});
+  const Choice choice = ChooseAlgorithm(header, size_, options_.deterministic, options_.algorithm,
+                                        options_.link_cost);
+  const Schedule schedule({.kind = header.kind,
+                           .algorithm = choice.algorithm,
+                           .rank = self_,
+                           .size = size_,
+                           .root = header.root,
+                           .count = header.bytes / unit / parts,
+                           .element_bytes = DTypeBytes(dtype),
+                           .pairwise = choice.pairwise});
   double partial = 0;
   DT_RETURN_IF_ERROR(RunSchedule(schedule,
                                  {.input = input,
@@ -114,7 +116,14 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                                   .average_over = options_.average_over,
                                   .sum_of_squares = call.sum_of_squares ? &partial : nullptr},
                                  scratch_, *transport_, context));
-  return call.sum_of_squares != nullptr ? SumPartials(call, partial, context) : absl::OkStatus();
+  if (call.sum_of_squares == nullptr) {
+    return absl::OkStatus();
+  }
+  if (choice.algorithm == Algorithm::kDoubling) {  // Every rank completed everything.
+    *call.sum_of_squares = partial;
+    return absl::OkStatus();
+  }
+  return SumPartials(call, partial, context);
 }
 
 absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& context) {

@@ -20,6 +20,7 @@ struct MessageOptions {
   std::string name = "tcp";  // Of the transport, for records.
   Algorithm algorithm = Algorithm::kAutomatic;
   bool deterministic = false;
+  LinkCost link_cost = {};
   // Of a transport between some ranks of a group: their ranks there, for reports; none: the same.
   std::vector<int> group_ranks = {};
   // What an average divides by, when each rank brings a sum over several; 0: their number.

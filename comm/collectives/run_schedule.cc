@@ -1,6 +1,7 @@
 #include "comm/collectives/run_schedule.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/status.h"
 #include "comm/collectives/reduce.h"
@@ -13,7 +14,8 @@ class Runner {
   Runner(const ScheduleMemory& memory, char* scratch, int size)
       : memory_(memory), scratch_(scratch), size_(size), element_(DTypeBytes(memory.dtype)) {}
 
-  absl::Status Move(const Step& step, Transport& transport, const WaitContext& context) {
+  absl::Status Move(const Step& step, Transport& transport, const WaitContext& context,
+                    absl::FunctionRef<void()> meanwhile) {
     transfers_.clear();
     for (const Message& message : step.sends) {
       transfers_.push_back(
@@ -23,7 +25,7 @@ class Runner {
       transfers_.push_back(
           ReceiveFrom(message.peer, Writable(message.range), message.range.count * element_));
     }
-    return transport.Move(transfers_, context);
+    return transport.Move(transfers_, context, meanwhile);
   }
 
   void Reduce(const Step& step) {
@@ -39,21 +41,42 @@ class Runner {
       }
       return;
     }
-    inputs_.clear();
-    for (const Range& range : step.inputs) {
-      inputs_.push_back(Place(range));
+    if (!step.pairwise) {
+      inputs_.clear();
+      for (const Range& range : step.inputs) {
+        inputs_.push_back(Place(range));
+      }
+      Sum(output, count, step.complete);
+      return;
     }
-    const bool partial = memory_.op == ReduceOp::kAverage && !step.complete;
+    std::vector<Range> left = step.inputs;
+    while (left.size() > 2) {
+      for (size_t i = 0; i < left.size() / 2; ++i) {
+        const Range& first = left[2 * i];
+        const Range& second = left[2 * i + 1];
+        // What is not scratch is this rank's own, and stays.
+        const Range& kept = first.area == Area::kScratch ? first : second;
+        inputs_ = {Place(first), Place(second)};
+        Sum(Writable(kept), count, /*complete=*/false);
+        left[i] = kept;
+      }
+      left.resize(left.size() / 2);
+    }
+    inputs_ = {Place(left[0]), Place(left[1])};
+    Sum(output, count, step.complete);
+  }
+
+ private:
+  void Sum(void* output, size_t count, bool complete) {
+    const bool partial = memory_.op == ReduceOp::kAverage && !complete;
     comm::Reduce({.inputs = inputs_,
                   .outputs = absl::MakeConstSpan(&output, 1),
                   .count = count,
                   .dtype = memory_.dtype,
                   .op = partial ? ReduceOp::kSum : memory_.op,
                   .divisor = memory_.average_over != 0 ? memory_.average_over : size_,
-                  .sum_of_squares = step.complete ? memory_.sum_of_squares : nullptr});
+                  .sum_of_squares = complete ? memory_.sum_of_squares : nullptr});
   }
-
- private:
   const char* Place(const Range& range) const {
     return range.area == Area::kInput ? memory_.input + range.start * element_ : Writable(range);
   }
@@ -80,11 +103,18 @@ absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
   }
   Runner runner(memory, scratch.data(), transport.size());
   Step step;
+  Step before;  // Its sum may still be due.
   for (size_t index = 0; index < schedule.steps(); ++index) {
     schedule.Fill(index, step);
-    DT_RETURN_IF_ERROR(runner.Move(step, transport, context));
-    runner.Reduce(step);
+    if (!before.deferred) {
+      runner.Reduce(before);
+      before = Step();
+    }
+    DT_RETURN_IF_ERROR(
+        runner.Move(step, transport, context, [&runner, &before] { runner.Reduce(before); }));
+    std::swap(step, before);
   }
+  runner.Reduce(before);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/numeric/bits.h"
 #include "base/check.h"
 #include "comm/collectives/algorithm.h"
 
@@ -20,57 +21,91 @@ Range Part(Area area, const Slice& slice, size_t offset = 0) {
 
 }  // namespace
 
+bool Schedule::HasForm(CallKind kind, Algorithm algorithm, int size) {
+  const bool power_of_two = (size & (size - 1)) == 0;
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return kind == CallKind::kAllReduce || kind == CallKind::kReduceScatter ||
+             kind == CallKind::kAllGather;
+    case Algorithm::kDoubling:
+      return power_of_two && (kind == CallKind::kAllReduce || kind == CallKind::kAllGather);
+    case Algorithm::kHalving:
+      return power_of_two && size > 2 && kind == CallKind::kAllReduce;  // Of two it is direct.
+    default:
+      return true;
+  }
+}
+
 Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
   DT_CHECK(options.size >= 2 && options.rank >= 0 && options.rank < options.size);
+  DT_CHECK(HasForm(options.kind, options.algorithm, options.size));
   const auto size = static_cast<size_t>(options.size);
   const size_t count = options.count;
   const bool ring = options.algorithm == Algorithm::kRing;
   chunk_ = ring ? ChunkElements(kRingChunkBytes, options, 1)
                 : ChunkElements(kDirectChunkBytes, options, 1);
-  switch (options.kind) {
+  if (options.algorithm == Algorithm::kDoubling || options.algorithm == Algorithm::kHalving) {
+    const auto rounds = static_cast<size_t>(absl::bit_width(static_cast<unsigned>(size)) - 1);
+    const bool halving = options.algorithm == Algorithm::kHalving;
+    steps_ = halving ? 2 * rounds : rounds;
+    scratch_ = options.kind == CallKind::kAllReduce ? count : 0;
+  } else if (ring) {
+    PlanRing();
+  } else {
+    PlanDirect();
+  }
+  if (count == 0) {
+    steps_ = 0;
+  }
+}
+
+void Schedule::PlanRing() {
+  const auto size = static_cast<size_t>(options_.size);
+  const size_t count = options_.count;
+  if (options_.kind == CallKind::kAllReduce) {
+    // The first slice may be shorter than others, never longer than count / size + one unit.
+    size_t longest = 0;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      longest = std::max(longest, SliceOf(count, options_.size, rank).count);
+    }
+    chunks_ = ChunkCount(longest, chunk_);
+    steps_ = 2 * (size - 1) * chunks_;
+    scratch_ = 2 * std::min(chunk_, longest);
+    return;
+  }
+  chunks_ = ChunkCount(count, chunk_);
+  steps_ = (size - 1) * chunks_;
+  if (options_.kind == CallKind::kReduceScatter) {
+    // Whole groups of rooms: chunks past the end are empty.
+    steps_ = ChunkCount(chunks_, kRingRooms) * kRingRooms * (size - 1);
+    scratch_ = 2 * kRingRooms * chunk_;
+  }
+}
+
+void Schedule::PlanDirect() {
+  const auto size = static_cast<size_t>(options_.size);
+  const size_t count = options_.count;
+  switch (options_.kind) {
     case CallKind::kAllReduce:
-      // The first slice may be shorter than others, never longer than count / size + one unit.
-      if (ring) {
-        size_t longest = 0;
-        for (int rank = 0; rank < options.size; ++rank) {
-          longest = std::max(longest, SliceOf(count, options.size, rank).count);
-        }
-        chunks_ = ChunkCount(longest, chunk_);
-        steps_ = 2 * (size - 1) * chunks_;
-        scratch_ = std::min(chunk_, longest);
-      } else {
-        chunks_ = ChunkCount(count, chunk_);
-        steps_ = chunks_ + 1;
-        scratch_ = (std::min(chunk_, count) / size + kSliceElements) * size;
-      }
+      chunks_ = ChunkCount(count, chunk_);
+      steps_ = chunks_ + 2;
+      scratch_ = 2 * (std::min(chunk_, count) / size + kSliceElements) * size;
       break;
     case CallKind::kReduceScatter:
-      chunk_ = ring ? chunk_ : ChunkElements(kDirectChunkBytes, options, size);
+      chunk_ = ChunkElements(kDirectChunkBytes, options_, size);
       chunks_ = ChunkCount(count, chunk_);
-      if (ring) {
-        // Whole groups of rooms: chunks past the end are empty.
-        steps_ = ChunkCount(chunks_, kRingRooms) * kRingRooms * (size - 1);
-        scratch_ = 2 * kRingRooms * chunk_;
-      } else {
-        steps_ = chunks_;
-        scratch_ = chunk_ * size;
-      }
-      break;
-    case CallKind::kAllGather:
-      chunks_ = ChunkCount(count, chunk_);
-      steps_ = ring ? (size - 1) * chunks_ : 1;
+      steps_ = chunks_;
+      scratch_ = 2 * std::min(chunk_, count) * size;
       break;
     case CallKind::kBroadcast:
       steps_ = 2;
       break;
+    case CallKind::kAllGather:
     case CallKind::kAllToAll:
       steps_ = 1;
       break;
     default:
-      DT_CHECK(false) << CallKindName(options.kind) << " has no schedule";
-  }
-  if (count == 0) {
-    steps_ = 0;
+      DT_CHECK(false) << CallKindName(options_.kind) << " has no schedule";
   }
 }
 
@@ -84,15 +119,30 @@ void Schedule::Fill(size_t index, Step& step) const {
   step.receives.clear();
   step.inputs.clear();
   step.output = Range();
-  step.complete = false;
-  const bool ring = options_.algorithm == Algorithm::kRing;
+  step.complete = step.pairwise = step.deferred = false;
+  const bool reduces = options_.kind == CallKind::kAllReduce;
+  switch (options_.algorithm) {
+    case Algorithm::kRing:
+      return reduces                                     ? FillRingAllReduce(index, step)
+             : options_.kind == CallKind::kReduceScatter ? FillRingReduceScatter(index, step)
+                                                         : FillRingAllGather(index, step);
+    case Algorithm::kDoubling:
+      return reduces ? FillDoublingAllReduce(index, step) : FillDoublingAllGather(index, step);
+    case Algorithm::kHalving:
+      return FillHalvingAllReduce(index, step);
+    default:
+      return FillDirect(index, step);
+  }
+}
+
+void Schedule::FillDirect(size_t index, Step& step) const {
   switch (options_.kind) {
     case CallKind::kAllReduce:
-      return ring ? FillRingAllReduce(index, step) : FillDirectAllReduce(index, step);
+      return FillDirectAllReduce(index, step);
     case CallKind::kReduceScatter:
-      return ring ? FillRingReduceScatter(index, step) : FillDirectReduceScatter(index, step);
+      return FillDirectReduceScatter(index, step);
     case CallKind::kAllGather:
-      return ring ? FillRingAllGather(index, step) : FillDirectAllGather(step);
+      return FillDirectAllGather(step);
     case CallKind::kBroadcast:
       return FillBroadcast(index, step);
     default:
@@ -100,23 +150,25 @@ void Schedule::Fill(size_t index, Step& step) const {
   }
 }
 
-// Step c moves the contributions to chunk c and the results of chunk c - 1.
-void Schedule::FillDirectAllReduce(size_t chunk, Step& step) const {
+// Step c moves the contributions to chunk c and the results of chunk c - 2, while those to chunk
+// c - 1 are summed.
+void Schedule::FillDirectAllReduce(size_t index, Step& step) const {
   const int rank = options_.rank;
   const int size = options_.size;
-  const Slice now = ChunkOf(options_.count, chunk_, chunk);
-  const Slice before = chunk == 0 ? Slice() : ChunkOf(options_.count, chunk_, chunk - 1);
+  const Slice now = ChunkOf(options_.count, chunk_, index);
+  const Slice before = index < 2 ? Slice() : ChunkOf(options_.count, chunk_, index - 2);
   const auto slice_of = [size](const Slice& part, int owner) {
     return Part(Area::kOutput, SliceOf(part.count, size, owner), part.start);
   };
   const Range mine = slice_of(now, rank);
-  const size_t room = scratch_ / static_cast<size_t>(size);
+  const size_t room = scratch_ / 2 / static_cast<size_t>(size);
+  const size_t half = index % 2 * (scratch_ / 2);
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) {
       step.inputs.push_back(mine);
       continue;
     }
-    const Range incoming{Area::kScratch, static_cast<size_t>(peer) * room, mine.count};
+    const Range incoming{Area::kScratch, half + static_cast<size_t>(peer) * room, mine.count};
     step.sends.push_back({peer, slice_of(before, rank)});
     step.sends.push_back({peer, slice_of(now, peer)});
     step.receives.push_back({peer, slice_of(before, peer)});
@@ -124,7 +176,8 @@ void Schedule::FillDirectAllReduce(size_t chunk, Step& step) const {
     step.inputs.push_back(incoming);
   }
   step.output = mine;
-  step.complete = true;
+  step.complete = step.deferred = true;
+  step.pairwise = options_.pairwise;
 }
 
 void Schedule::FillDirectReduceScatter(size_t chunk, Step& step) const {
@@ -132,18 +185,20 @@ void Schedule::FillDirectReduceScatter(size_t chunk, Step& step) const {
   const auto source = [&](int owner) {
     return Part(Area::kInput, slice, static_cast<size_t>(owner) * options_.count);
   };
+  const size_t room = scratch_ / 2 / static_cast<size_t>(options_.size);
+  const size_t half = chunk % 2 * (scratch_ / 2);
   for (int peer = 0; peer < options_.size; ++peer) {
     if (peer == options_.rank) {
       step.inputs.push_back(source(peer));
       continue;
     }
-    const Range incoming{Area::kScratch, static_cast<size_t>(peer) * chunk_, slice.count};
+    const Range incoming{Area::kScratch, half + static_cast<size_t>(peer) * room, slice.count};
     step.sends.push_back({peer, source(peer)});
     step.receives.push_back({peer, incoming});
     step.inputs.push_back(incoming);
   }
   step.output = Part(Area::kOutput, slice);
-  step.complete = true;
+  step.complete = step.deferred = true;
 }
 
 void Schedule::FillDirectAllGather(Step& step) const {
@@ -224,11 +279,12 @@ void Schedule::FillRingAllReduce(size_t index, Step& step) const {
     step.receives.push_back({Behind(1), received});
     return;
   }
-  const Range incoming{Area::kScratch, 0, received.count};
+  const Range incoming{Area::kScratch, index % 2 * (scratch_ / 2), received.count};
   step.receives.push_back({Behind(1), incoming});
   step.inputs = {incoming, received};
   step.output = received;
   step.complete = turn + 1 == turns;
+  step.deferred = chunks_ > 1;  // Else the next step sends it.
 }
 
 // The same first half, with the partial sums in scratch because the input stays as it is: chunk by
@@ -251,6 +307,7 @@ void Schedule::FillRingReduceScatter(size_t index, Step& step) const {
   step.inputs = {incoming, source(Behind(turn + 2))};
   step.complete = turn + 1 == turns;
   step.output = step.complete ? Part(Area::kOutput, slice) : incoming;
+  step.deferred = true;  // It is sent kRingRooms steps later.
 }
 
 void Schedule::FillRingAllGather(size_t index, Step& step) const {

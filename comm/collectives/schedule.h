@@ -5,16 +5,24 @@
 // one direction have the same sizes in the same order on both sides, and no step waits for a later
 // one, even if a send ends only when it is received: tests/comm/schedule_test.cc proves both.
 //
+// A sum may be deferred: it runs while the transfers of the next step move, which touch nothing of
+// it, so that neither the link nor the core waits for the other.
+//
 // Direct: every rank sends each slice straight to the rank that reduces it and gets each result
 // straight from there: as many bytes as a ring in one hop instead of 2(n-1), summed in rank order.
-// The results of one chunk travel while the next is being reduced.
+// The contributions of a chunk travel while the one before is being reduced and the results of
+// the one before that travel.
 // Ring: partial sums go from rank to rank and the results once round again; every rank talks to its
 // two neighbours alone. The chunks of a slice follow each other, so a link carries one while the
 // rank reduces another.
+// Doubling and halving, for powers of two: in step k a rank exchanges with the one whose number
+// differs in bit k, all that it has (doubling: fewest steps), or the half of it that the other
+// keeps (halving: as many bytes as a ring in 2 log2 n steps, then the results the same way back).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "comm/call.h"
@@ -45,6 +53,11 @@ struct Step {
   // them. Empty: nothing. One: a copy.
   std::vector<Range> inputs;
   Range output;
+  // The inputs are summed in pairs, the sums in pairs again, and so on; all but one are scratch and
+  // lose their values.
+  bool pairwise = false;
+  // The sum may run while the transfers of the next step move.
+  bool deferred = false;
   // The sum is over all ranks now: an average is divided, the sum of squares taken.
   bool complete = false;
 };
@@ -59,12 +72,17 @@ struct ScheduleOptions {
   // Elements of the whole buffer (all-reduce, broadcast) or of one rank's part (the others).
   size_t count = 0;
   size_t element_bytes = 1;
+  // A direct all-reduce sums pairwise: the bits of doubling and halving. REQUIRES: a power of two.
+  bool pairwise = false;
 };
 
 class Schedule {
  public:
-  // REQUIRES: size >= 2; kRing only for all-reduce, reduce-scatter and all-gather.
+  // REQUIRES: size >= 2, and HasForm of the options.
   explicit Schedule(const ScheduleOptions& options);
+
+  // Whether there is a schedule of this kind and algorithm for so many ranks.
+  static bool HasForm(CallKind kind, Algorithm algorithm, int size);
 
   size_t steps() const { return steps_; }
   size_t scratch_elements() const { return scratch_; }
@@ -75,6 +93,9 @@ class Schedule {
   // Chunks of a ring's reduce-scatter that are under way together.
   static constexpr size_t kRingRooms = 4;
 
+  void PlanRing();
+  void PlanDirect();
+  void FillDirect(size_t index, Step& step) const;
   void FillDirectAllReduce(size_t chunk, Step& step) const;
   void FillDirectReduceScatter(size_t chunk, Step& step) const;
   void FillDirectAllGather(Step& step) const;
@@ -83,6 +104,12 @@ class Schedule {
   void FillRingAllReduce(size_t index, Step& step) const;
   void FillRingReduceScatter(size_t index, Step& step) const;
   void FillRingAllGather(size_t index, Step& step) const;
+  void FillDoublingAllReduce(size_t index, Step& step) const;
+  void FillDoublingAllGather(size_t index, Step& step) const;
+  void FillHalvingAllReduce(size_t index, Step& step) const;
+  // Slices [first, second) that this rank keeps after `rounds` of halving.
+  std::pair<int, int> Kept(int rank, size_t rounds) const;
+  Range Slices(std::pair<int, int> slices) const;
   // The rank, or its slice, `back` places before this rank in the ring.
   int Behind(size_t back) const;
   int next() const { return (options_.rank + 1) % options_.size; }

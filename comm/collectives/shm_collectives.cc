@@ -33,8 +33,11 @@ class ShmRegistration final : public Registration {
 std::vector<StreamPeer> PeersOf(const UnixMesh& mesh) {
   std::vector<StreamPeer> peers;
   for (int i = 0; i < mesh.size(); ++i) {
-    auto channel = i == mesh.self() ? nullptr : std::make_unique<PlainChannel>(mesh.fd(i));
-    peers.push_back({std::move(channel), nullptr, mesh.PeerName(i)});
+    StreamPeer& peer = peers.emplace_back();
+    peer.name = mesh.PeerName(i);
+    if (i != mesh.self()) {
+      peer.data.push_back(std::make_unique<PlainChannel>(mesh.fd(i)));
+    }
   }
   return peers;
 }

@@ -25,7 +25,9 @@ class FaultyTransport final : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) override {
+  using Transport::Move;
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                    absl::FunctionRef<void()> meanwhile) override {
     const bool faulty = fault_.at_move >= 0 && moves_++ >= fault_.at_move;
     if (faulty) {
       Clock::Real().Sleep(fault_.delay);
@@ -34,7 +36,7 @@ class FaultyTransport final : public Transport {
         return fault_.error;
       }
     }
-    const absl::Status status = inner_->Move(transfers, context);
+    const absl::Status status = inner_->Move(transfers, context, meanwhile);
     for (const Transfer& transfer : transfers) {
       if (faulty && status.ok() && transfer.direction == Transfer::Direction::kReceive &&
           transfer.peer == fault_.flip_byte_from_peer && transfer.bytes != 0) {

@@ -18,17 +18,24 @@ namespace {
 constexpr int kVerdictGraceMs = 200;
 }  // namespace
 
+Slice StripeOf(size_t bytes, size_t connections, size_t index) {
+  if (bytes < kStripeBytesMin) {
+    return index == 0 ? Slice{0, bytes} : Slice{};
+  }
+  return SliceOf(bytes, static_cast<int>(connections), static_cast<int>(index));
+}
+
 StreamTransport::StreamTransport(int rank, std::vector<StreamPeer> peers,
                                  std::function<absl::Status(int peer)> explain)
     : rank_(rank),
       peers_(std::move(peers)),
       explain_(std::move(explain)),
-      sends_(peers_.size()),
-      receives_(peers_.size()),
+      lanes_(peers_.size()),
       verdicts_(peers_.size()),
       control_open_(peers_.size()) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     control_open_[i] = peers_[i].control != nullptr;
+    lanes_[i].resize(peers_[i].data.size());
   }
 }
 
@@ -73,8 +80,8 @@ absl::Status StreamTransport::AwaitVerdict(int peer) {
 void StreamTransport::AddDescriptors(std::vector<pollfd>& items,
                                      absl::FunctionRef<bool(int peer)> awaited) const {
   for (size_t i = 0; i < peers_.size(); ++i) {
-    if (peers_[i].data != nullptr && awaited(static_cast<int>(i))) {
-      items.push_back({peers_[i].data->fd(), POLLIN, 0});
+    if (!peers_[i].data.empty() && awaited(static_cast<int>(i))) {
+      items.push_back({peers_[i].data[0]->fd(), POLLIN, 0});
     }
     if (control_open_[i]) {
       items.push_back({peers_[i].control->fd(), POLLIN, 0});
@@ -84,7 +91,7 @@ void StreamTransport::AddDescriptors(std::vector<pollfd>& items,
 
 bool StreamTransport::Ended(int peer) const {
   char byte = 0;
-  const int fd = peers_.at(static_cast<size_t>(peer)).data->fd();
+  const int fd = peers_.at(static_cast<size_t>(peer)).data.at(0)->fd();
   const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
@@ -106,47 +113,58 @@ absl::Status StreamTransport::Gone(int peer, const absl::Status& what) {
   return absl::UnavailableError(absl::StrCat(PeerName(peer), " is gone: ", what.message()));
 }
 
-absl::StatusOr<bool> StreamTransport::Progress(int peer, Lane& lane, bool sending) {
-  bool any = false;
+absl::Status StreamTransport::Progress(int peer, Channel& channel, Lane& lane, bool sending) {
   while (!lane.idle()) {
-    const Transfer& transfer = *lane.queue[lane.next];
-    auto* const data = static_cast<std::byte*>(transfer.data);
-    Channel& channel = *peers_[static_cast<size_t>(peer)].data;
+    const absl::Span<std::byte> message = lane.queue[lane.next];
     const absl::StatusOr<bool> whole =
-        sending ? channel.TrySend(absl::MakeConstSpan(data, transfer.bytes))
-                : channel.TryReceive(absl::MakeSpan(data, transfer.bytes));
+        sending ? channel.TrySend(message) : channel.TryReceive(message);
     if (!whole.ok()) {
       return Gone(peer, whole.status());
     }
     if (!*whole) {
       break;
     }
-    any = true;
     ++lane.next;
   }
-  return any;
+  return absl::OkStatus();
 }
 
-absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers,
-                                   const WaitContext& context) {
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    sends_[i] = Lane();
-    receives_[i] = Lane();
+void StreamTransport::Fill(absl::Span<const Transfer> transfers) {
+  for (std::vector<Lanes>& lanes : lanes_) {
+    for (Lanes& lane : lanes) {
+      lane = Lanes();
+    }
   }
   for (const Transfer& transfer : transfers) {
     DT_CHECK(transfer.peer != rank_);
-    if (transfer.bytes != 0) {
-      auto& lanes = transfer.direction == Transfer::Direction::kSend ? sends_ : receives_;
-      lanes.at(static_cast<size_t>(transfer.peer)).queue.push_back(&transfer);
+    std::vector<Lanes>& lanes = lanes_.at(static_cast<size_t>(transfer.peer));
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      const Slice part = StripeOf(transfer.bytes, lanes.size(), i);
+      if (part.count != 0) {
+        const bool sending = transfer.direction == Transfer::Direction::kSend;
+        (sending ? lanes[i].send : lanes[i].receive)
+            .queue.emplace_back(static_cast<std::byte*>(transfer.data) + part.start, part.count);
+      }
     }
   }
-  while (true) {
+}
+
+absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                                   absl::FunctionRef<void()> meanwhile) {
+  Fill(transfers);
+  for (bool first = true;; first = false) {
     bool done = true;
     for (int peer = 0; peer < size(); ++peer) {
       const auto i = static_cast<size_t>(peer);
-      DT_RETURN_IF_ERROR(Progress(peer, sends_[i], true).status());
-      DT_RETURN_IF_ERROR(Progress(peer, receives_[i], false).status());
-      done = done && sends_[i].idle() && receives_[i].idle();
+      for (size_t c = 0; c < lanes_[i].size(); ++c) {
+        Channel& channel = *peers_[i].data[c];
+        DT_RETURN_IF_ERROR(Progress(peer, channel, lanes_[i][c].send, true));
+        DT_RETURN_IF_ERROR(Progress(peer, channel, lanes_[i][c].receive, false));
+        done = done && lanes_[i][c].idle();
+      }
+    }
+    if (first) {
+      meanwhile();
     }
     if (done) {
       return absl::OkStatus();
@@ -159,9 +177,12 @@ absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers,
 absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
   std::vector<pollfd> items;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    const int events = (sends_[i].idle() ? 0 : POLLOUT) | (receives_[i].idle() ? 0 : POLLIN);
-    if (events != 0) {
-      items.push_back({peers_[i].data->fd(), static_cast<short>(events), 0});
+    for (size_t c = 0; c < lanes_[i].size(); ++c) {
+      const Lanes& lanes = lanes_[i][c];
+      const int events = (lanes.send.idle() ? 0 : POLLOUT) | (lanes.receive.idle() ? 0 : POLLIN);
+      if (events != 0) {
+        items.push_back({peers_[i].data[c]->fd(), static_cast<short>(events), 0});
+      }
     }
     if (control_open_[i]) {
       items.push_back({peers_[i].control->fd(), POLLIN, 0});
@@ -177,7 +198,8 @@ absl::Status StreamTransport::TimedOut() const {
   std::string text = "timed out waiting for";
   absl::string_view separator = " ";
   for (size_t i = 0; i < peers_.size(); ++i) {
-    if (!sends_[i].idle() || !receives_[i].idle()) {
+    if (!std::all_of(lanes_[i].begin(), lanes_[i].end(),
+                     [](const Lanes& lanes) { return lanes.idle(); })) {
       absl::StrAppend(&text, separator, peers_[i].name);
       separator = "; ";
     }
@@ -201,8 +223,8 @@ void StreamTransport::Shutdown(const absl::Status& reason) {
           absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&verdict), sizeof(verdict)));
       static_cast<void>(sent);
     }
-    if (peer.data != nullptr) {
-      peer.data->Shutdown();
+    for (const auto& channel : peer.data) {
+      channel->Shutdown();
     }
   }
 }

@@ -1,5 +1,7 @@
-// A Transport over connected streams, one to each peer: TCP between hosts, Unix sockets inside one.
+// A Transport over connected streams to each peer: TCP between hosts, Unix sockets inside one.
 //
+// Long messages are cut into as many parts as there are connections to the peer (StripeOf), so that
+// one lost packet holds up one of them and the paths of a network are all used.
 // One thread sleeps in poll for all peers and moves what can be moved in both directions, so two
 // ranks that send to each other cannot block each other. A second, silent connection to each peer
 // carries the one thing that must overtake data: the reason why a rank gave up.
@@ -15,16 +17,23 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "comm/collectives/partition.h"
 #include "comm/transport/channel.h"
 #include "comm/transport/transport.h"
 
 namespace dtrain::comm {
 
 struct StreamPeer {
-  std::unique_ptr<Channel> data;     // Null for this rank itself.
-  std::unique_ptr<Channel> control;  // Null: reasons travel in another way (see `explain`).
-  std::string name;                  // "rank 1 (node a, pid 12)".
+  std::vector<std::unique_ptr<Channel>> data = {};  // None for this rank itself.
+  std::unique_ptr<Channel> control = {};  // Null: reasons travel in another way (see `explain`).
+  std::string name = {};                  // "rank 1 (node a, pid 12)".
 };
+
+// Below this a message goes over the first connection whole: a part is worth its calls.
+inline constexpr size_t kStripeBytesMin = size_t{256} << 10;
+
+// The part of a message of `bytes` that goes over connection `index` of `connections`.
+Slice StripeOf(size_t bytes, size_t connections, size_t index);
 
 class StreamTransport final : public Transport {
  public:
@@ -34,7 +43,9 @@ class StreamTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
-  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) override;
+  using Transport::Move;
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                    absl::FunctionRef<void()> meanwhile) override;
   void Shutdown(const absl::Status& reason) override;
   std::string PeerName(int peer) const override {
     return peers_.at(static_cast<size_t>(peer)).name;
@@ -60,12 +71,18 @@ class StreamTransport final : public Transport {
   };
   // What is left to move over one connection in one direction.
   struct Lane {
-    std::vector<const Transfer*> queue;
+    std::vector<absl::Span<std::byte>> queue;
     size_t next = 0;
     bool idle() const { return next == queue.size(); }
   };
-  // Moves what can be moved now; whether the lane was emptied further.
-  absl::StatusOr<bool> Progress(int peer, Lane& lane, bool sending);
+  struct Lanes {
+    Lane send;
+    Lane receive;
+    bool idle() const { return send.idle() && receive.idle(); }
+  };
+  void Fill(absl::Span<const Transfer> transfers);
+  // Moves what can be moved now.
+  absl::Status Progress(int peer, Channel& channel, Lane& lane, bool sending);
   // What the peer said on its control channel, or OK.
   absl::Status ReadVerdict(int peer);
   absl::Status AwaitVerdict(int peer);
@@ -76,9 +93,8 @@ class StreamTransport final : public Transport {
   const int rank_;
   const std::vector<StreamPeer> peers_;
   const std::function<absl::Status(int)> explain_;
-  std::vector<Lane> sends_;
-  std::vector<Lane> receives_;
-  std::vector<Verdict> verdicts_;  // Being received.
+  std::vector<std::vector<Lanes>> lanes_;  // By peer and connection.
+  std::vector<Verdict> verdicts_;          // Being received.
   std::vector<bool> control_open_;
   std::mutex shutdown_mutex_;
   bool shut_down_ = false;

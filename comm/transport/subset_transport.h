@@ -25,12 +25,14 @@ class SubsetTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
-  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) override {
+  using Transport::Move;
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                    absl::FunctionRef<void()> meanwhile) override {
     transfers_.assign(transfers.begin(), transfers.end());
     for (Transfer& transfer : transfers_) {
       transfer.peer = members_.at(static_cast<size_t>(transfer.peer));
     }
-    return inner_->Move(transfers_, context);
+    return inner_->Move(transfers_, context, meanwhile);
   }
   void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
   std::string PeerName(int peer) const override {

@@ -12,8 +12,8 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr int kDataChannel = 0;
-constexpr int kControlChannel = 1;
+// Channel 0 of a pair carries reasons, those from 1 on data.
+constexpr int kControlChannel = 0;
 
 absl::StatusOr<JobKey> KeyOf(const GroupOptions& options) {
   if (options.job_key.empty()) {
@@ -72,12 +72,12 @@ absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
                                        deadline)
                  : listener->AcceptFrom(rank, channel, deadline);
     };
-    for (const int channel : {kDataChannel, kControlChannel}) {
+    for (int channel = 0; channel <= options.tcp_connections; ++channel) {
       auto socket = open(channel);
       if (!socket.ok()) {
         return Annotate(socket.status(), absl::StrCat("connecting to ", peer.name));
       }
-      auto& place = channel == kDataChannel ? peer.data : peer.control;
+      auto& place = channel == kControlChannel ? peer.control : peer.data.emplace_back();
       place = std::make_unique<DataChannel>(*std::move(socket));
     }
   }

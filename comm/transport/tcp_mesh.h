@@ -1,5 +1,5 @@
-// Authenticated TCP connections between all ranks of a group: two to each peer, one for data and
-// one for the reason of a failure.
+// Authenticated TCP connections between all ranks of a group: to each peer as many for data as
+// the options say and one for the reason of a failure.
 #pragma once
 
 #include <memory>

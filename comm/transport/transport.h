@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "comm/transport/wait_context.h"
@@ -37,7 +38,13 @@ class Transport {
   // the order given. DeadlineExceeded names the peers that it still waits for, Unavailable the peer
   // that is gone (with what is known of it), else what `context.interrupted` said. After an error
   // nothing may be moved any more.
-  virtual absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) = 0;
+  // `meanwhile` is called once, after what can be moved at once has been: for work that touches
+  // nothing of the transfers.
+  virtual absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                            absl::FunctionRef<void()> meanwhile) = 0;
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) {
+    return Move(transfers, context, [] {});
+  }
   // Tells the peers why and closes all connections. Never blocks; idempotent.
   virtual void Shutdown(const absl::Status& reason) = 0;
   // "rank 1 (node a, pid 12)".

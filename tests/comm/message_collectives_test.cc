@@ -38,8 +38,8 @@ struct Wires {
     for (int peer = 0; peer < kSize; ++peer) {
       peers[static_cast<size_t>(peer)].name = "rank " + std::to_string(peer);
       if (peer != rank) {
-        peers[static_cast<size_t>(peer)].data =
-            std::make_unique<PlainChannel>(end[{rank, peer}].get());
+        peers[static_cast<size_t>(peer)].data.push_back(
+            std::make_unique<PlainChannel>(end[{rank, peer}].get()));
       }
     }
     return std::make_unique<StreamTransport>(rank, std::move(peers),

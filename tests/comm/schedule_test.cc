@@ -10,12 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/prng.h"
 
 namespace dtrain::comm {
 namespace {
 
-// What an element holds: place `place` of the input, summed over the ranks in `order`, a
-// hexadecimal digit each, `ranks` of them, the first one highest.
+// What an element holds: place `place` of the input, summed over `ranks` ranks in an order and with
+// brackets that `order` tells from all others.
 struct Element {
   size_t place = SIZE_MAX;
   uint64_t order = 0;
@@ -28,14 +29,37 @@ struct Element {
   }
 };
 
-Element Original(size_t place, int rank) { return {place, static_cast<uint64_t>(rank), 1, false}; }
+Element Original(size_t place, int rank) {
+  return {place, static_cast<uint64_t>(rank) + 1, 1, false};
+}
+
+// (a + b), and not (b + a).
+Element Add(const Element& a, const Element& b) {
+  const uint64_t order = SplitMix64(a.order * 0x9e3779b97f4a7c15ULL + b.order).Next();
+  return {a.place, order, a.ranks + b.ranks, false};
+}
+
+Element AddUp(std::vector<Element> values, bool pairwise) {
+  while (pairwise && values.size() > 1) {
+    for (size_t i = 0; i < values.size() / 2; ++i) {
+      values[i] = Add(values[2 * i], values[2 * i + 1]);
+    }
+    values.resize(values.size() / 2);
+  }
+  for (size_t i = 1; i < values.size(); ++i) {
+    values[0] = Add(values[0], values[i]);
+  }
+  return values[0];
+}
 
 // The sum over all ranks from `first` on.
-Element Sum(size_t place, int first, int size) {
-  Element sum{place, 0, size, true};
+Element Sum(size_t place, int first, int size, bool pairwise) {
+  std::vector<Element> values;
   for (int i = 0; i < size; ++i) {
-    sum.order = sum.order << 4 | static_cast<uint64_t>((first + i) % size);
+    values.push_back(Original(place, (first + i) % size));
   }
+  Element sum = AddUp(std::move(values), pairwise);
+  sum.complete = true;
   return sum;
 }
 
@@ -45,8 +69,10 @@ bool Overlap(const Range& a, const Range& b) {
 
 class Simulation {
  public:
-  // `in_place`: kInput is kOutput.
-  Simulation(const ScheduleOptions& options, bool in_place) : in_place_(in_place) {
+  // `in_place`: kInput is kOutput. `late`: deferred sums run at the last moment that they may, else
+  // at the first.
+  Simulation(const ScheduleOptions& options, bool in_place, bool late = true)
+      : in_place_(in_place), late_(late) {
     ScheduleOptions own = options;
     for (own.rank = 0; own.rank < options.size; ++own.rank) {
       ranks_.emplace_back(own);
@@ -92,6 +118,7 @@ class Simulation {
     Schedule schedule;
     size_t index = 0;
     Step step;
+    Step due;  // Its sum runs after the transfers of `step`.
     // By peer; empty messages are not made.
     std::vector<std::deque<Range>> sends;
     std::vector<std::deque<Range>> receives;
@@ -119,6 +146,7 @@ class Simulation {
       return;
     }
     rank.schedule.Fill(rank.index, rank.step);
+    CheckDeferred(rank);
     for (const Message& message : rank.step.sends) {
       Queue(rank, message, rank.sends);
     }
@@ -132,6 +160,30 @@ class Simulation {
       for (const Message& other : rank.step.receives) {
         if (&message != &other && Overlap(message.range, other.range)) {
           problem_ = absl::StrCat("rank ", rank.number, " receives twice into one place");
+        }
+      }
+    }
+  }
+
+  // A deferred sum and the transfers that run beside it touch different places.
+  void CheckDeferred(const Rank& rank) {
+    const auto touches = [&](const Range& range, const Range& other) {
+      if (Overlap(range, other) && range.count != 0 && other.count != 0) {
+        problem_ =
+            absl::StrFormat("rank %d step %d moves what is being summed", rank.number, rank.index);
+      }
+    };
+    for (const Message& message : rank.step.receives) {
+      touches(message.range, rank.due.output);
+      for (const Range& input : rank.due.inputs) {
+        touches(message.range, input);
+      }
+    }
+    for (const Message& message : rank.step.sends) {
+      touches(message.range, rank.due.output);
+      for (const Range& input : rank.due.inputs) {  // Sums in pairs are kept in scratch.
+        if (rank.due.pairwise && input.area == Area::kScratch) {
+          touches(message.range, input);
         }
       }
     }
@@ -175,35 +227,45 @@ class Simulation {
         !std::all_of(rank.receives.begin(), rank.receives.end(), idle)) {
       return false;
     }
-    Reduce(rank);
+    Reduce(rank, rank.due);
+    rank.due = Step();
+    if (rank.step.deferred && late_ && rank.index + 1 < rank.schedule.steps()) {
+      rank.due = rank.step;
+    } else {
+      Reduce(rank, rank.step);
+    }
     ++rank.index;
     Enter(rank);
     return true;
   }
 
-  void Reduce(Rank& rank) {
-    const Step& step = rank.step;
-    std::vector<Element> result(step.output.count);
-    for (size_t input = 0; input < step.inputs.size(); ++input) {
-      const Range& range = step.inputs[input];
+  void Reduce(Rank& rank, const Step& step) {
+    std::vector<std::vector<Element>> terms(step.output.count);
+    for (const Range& range : step.inputs) {
       const Element* const values = Place(rank, range);
-      if (values == nullptr || range.count != result.size()) {
+      if (values == nullptr || range.count != terms.size()) {
         problem_ += " in a sum";
         return;
       }
-      for (size_t i = 0; i < result.size(); ++i) {
-        const Element& value = values[i];
-        if (value.complete || (input != 0 && value.place != result[i].place)) {
+      for (size_t i = 0; i < terms.size(); ++i) {
+        if (values[i].complete || (!terms[i].empty() && values[i].place != terms[i][0].place)) {
           problem_ = absl::StrFormat("rank %d step %d adds another element's value", rank.number,
                                      rank.index);
           return;
         }
-        result[i] = {value.place, result[i].order << 4 * value.ranks | value.order,
-                     result[i].ranks + value.ranks, step.complete};
+        terms[i].push_back(values[i]);
+      }
+      if (step.pairwise && range.area == Area::kScratch) {  // Its values are lost.
+        std::fill_n(Place(rank, range), range.count, Element());
       }
     }
-    if (step.inputs.empty() || result.empty()) {
+    if (step.inputs.empty() || terms.empty()) {
       return;
+    }
+    std::vector<Element> result;
+    for (std::vector<Element>& values : terms) {
+      result.push_back(AddUp(std::move(values), step.pairwise));
+      result.back().complete = step.complete;
     }
     if (Element* const output = Place(rank, step.output); output != nullptr) {
       std::copy(result.begin(), result.end(), output);
@@ -211,6 +273,7 @@ class Simulation {
   }
 
   const bool in_place_;
+  const bool late_;
   std::deque<Rank> ranks_;
   std::string problem_;
 };
@@ -218,18 +281,32 @@ class Simulation {
 struct Shape {
   int size;
   size_t count;
-  Algorithm algorithm;
+  Algorithm algorithm = Algorithm::kDirect;
+  bool pairwise = false;
 };
+
+// Whether the sum is that of pairs of pairs.
+bool SumsInPairs(const Shape& shape) {
+  return shape.pairwise || shape.algorithm == Algorithm::kDoubling ||
+         shape.algorithm == Algorithm::kHalving;
+}
 
 // Many chunks with few elements: those of the schedule are as many bytes as an element claims.
 constexpr size_t kElementBytes = size_t{16} << 10;
 
-std::vector<Shape> Shapes() {
+// Those for which `kind` has a schedule.
+std::vector<Shape> Shapes(CallKind kind) {
   std::vector<Shape> shapes;
   for (const int size : {2, 3, 4, 5, 6, 7, 8, 9, 16}) {
     for (const size_t count : {0, 1, 2, 15, 63, 64, 65, 129, 700, 1023, 1024, 3001}) {
-      for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing}) {
-        shapes.push_back({size, count, algorithm});
+      for (const Algorithm algorithm :
+           {Algorithm::kDirect, Algorithm::kRing, Algorithm::kDoubling, Algorithm::kHalving}) {
+        if (Schedule::HasForm(kind, algorithm, size)) {
+          shapes.push_back({size, count, algorithm});
+        }
+      }
+      if (kind == CallKind::kAllReduce && (size & (size - 1)) == 0) {
+        shapes.push_back({size, count, Algorithm::kDirect, /*pairwise=*/true});
       }
     }
   }
@@ -237,8 +314,10 @@ std::vector<Shape> Shapes() {
 }
 
 std::string Name(const Shape& shape) {
-  return absl::StrFormat("%d ranks, %d elements, %s", shape.size, shape.count,
-                         shape.algorithm == Algorithm::kRing ? "ring" : "direct");
+  const char* const names[] = {"automatic", "direct", "ring", "doubling", "halving"};
+  return absl::StrFormat("%d ranks, %d elements, %s%s", shape.size, shape.count,
+                         names[static_cast<int>(shape.algorithm)],
+                         shape.pairwise ? " in pairs" : "");
 }
 
 ScheduleOptions Options(CallKind kind, const Shape& shape, int root = -1) {
@@ -247,7 +326,8 @@ ScheduleOptions Options(CallKind kind, const Shape& shape, int root = -1) {
           .size = shape.size,
           .root = root,
           .count = shape.count,
-          .element_bytes = kElementBytes};
+          .element_bytes = kElementBytes,
+          .pairwise = shape.pairwise};
 }
 
 int OwnerOf(size_t place, const Shape& shape) {
@@ -265,7 +345,7 @@ int FirstOf(int owner, const Shape& shape) {
 }
 
 TEST(ScheduleTest, AllReduceEndsWithEveryRanksValuesInThePromisedOrder) {
-  for (const Shape& shape : Shapes()) {
+  for (const Shape& shape : Shapes(CallKind::kAllReduce)) {
     Simulation simulation(Options(CallKind::kAllReduce, shape), /*in_place=*/true);
     for (int rank = 0; rank < shape.size; ++rank) {
       for (size_t i = 0; i < shape.count; ++i) {
@@ -274,7 +354,8 @@ TEST(ScheduleTest, AllReduceEndsWithEveryRanksValuesInThePromisedOrder) {
     }
     ASSERT_EQ(simulation.Run(), "") << Name(shape);
     for (size_t i = 0; i < shape.count; ++i) {
-      const Element want = Sum(i, FirstOf(OwnerOf(i, shape), shape), shape.size);
+      const Element want =
+          Sum(i, FirstOf(OwnerOf(i, shape), shape), shape.size, SumsInPairs(shape));
       for (int rank = 0; rank < shape.size; ++rank) {
         ASSERT_TRUE(simulation.output(rank)[i] == want) << Name(shape) << " element " << i;
       }
@@ -292,7 +373,7 @@ void FillParts(Simulation& simulation, const Shape& shape) {
 }
 
 TEST(ScheduleTest, ReduceScatterGivesEachRankItsPartAndLeavesTheInput) {
-  for (const Shape& shape : Shapes()) {
+  for (const Shape& shape : Shapes(CallKind::kReduceScatter)) {
     Simulation simulation(Options(CallKind::kReduceScatter, shape), /*in_place=*/false);
     FillParts(simulation, shape);
     for (int rank = 0; rank < shape.size; ++rank) {
@@ -304,7 +385,8 @@ TEST(ScheduleTest, ReduceScatterGivesEachRankItsPartAndLeavesTheInput) {
     for (int rank = 0; rank < shape.size; ++rank) {
       for (size_t i = 0; i < shape.count; ++i) {
         const size_t place = static_cast<size_t>(rank) * shape.count + i;
-        ASSERT_TRUE(simulation.output(rank)[i] == Sum(place, FirstOf(rank, shape), shape.size))
+        ASSERT_TRUE(simulation.output(rank)[i] ==
+                    Sum(place, FirstOf(rank, shape), shape.size, SumsInPairs(shape)))
             << Name(shape) << " rank " << rank << " element " << i;
       }
     }
@@ -312,7 +394,7 @@ TEST(ScheduleTest, ReduceScatterGivesEachRankItsPartAndLeavesTheInput) {
 }
 
 TEST(ScheduleTest, AllGatherGivesEveryRankEveryPart) {
-  for (const Shape& shape : Shapes()) {
+  for (const Shape& shape : Shapes(CallKind::kAllGather)) {
     Simulation simulation(Options(CallKind::kAllGather, shape), /*in_place=*/false);
     for (int rank = 0; rank < shape.size; ++rank) {
       for (size_t i = 0; i < shape.count; ++i) {
@@ -332,7 +414,7 @@ TEST(ScheduleTest, AllGatherGivesEveryRankEveryPart) {
 }
 
 TEST(ScheduleTest, BroadcastGivesEveryRankTheRootsValues) {
-  for (const Shape& shape : Shapes()) {
+  for (const Shape& shape : Shapes(CallKind::kBroadcast)) {
     for (int root = 0; root < shape.size && shape.algorithm == Algorithm::kDirect; ++root) {
       Simulation simulation(Options(CallKind::kBroadcast, shape, root), /*in_place=*/true);
       for (int rank = 0; rank < shape.size; ++rank) {
@@ -351,7 +433,7 @@ TEST(ScheduleTest, BroadcastGivesEveryRankTheRootsValues) {
 }
 
 TEST(ScheduleTest, AllToAllGivesRankRPartROfEveryRank) {
-  for (const Shape& shape : Shapes()) {
+  for (const Shape& shape : Shapes(CallKind::kAllToAll)) {
     Simulation simulation(Options(CallKind::kAllToAll, {shape.size, shape.count}), false);
     FillParts(simulation, shape);
     for (int rank = 0; rank < shape.size; ++rank) {

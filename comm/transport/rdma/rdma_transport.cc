@@ -44,9 +44,10 @@ bool RdmaTransport::Busy(size_t peer) const {
   return !state.sends.idle() || !state.receives.idle() || parts_.peers[peer].send.under_way() != 0;
 }
 
-absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context) {
+absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                                 absl::FunctionRef<void()> meanwhile) {
   Fill(transfers);
-  while (true) {
+  for (bool first = true;; first = false) {
     DT_ASSIGN_OR_RETURN(bool any, Drain());
     bool done = true;
     for (size_t peer = 0; peer < states_.size(); ++peer) {
@@ -61,6 +62,9 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
       if (!state.broken.ok() || (state.ended && !any)) {
         return parts_.mesh->Explain(static_cast<int>(peer), state.broken);
       }
+    }
+    if (first) {
+      meanwhile();
     }
     if (done) {
       return absl::OkStatus();

@@ -63,7 +63,9 @@ class RdmaTransport final : public Transport {
 
   int rank() const override { return parts_.mesh->rank(); }
   int size() const override { return parts_.mesh->size(); }
-  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) override;
+  using Transport::Move;
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                    absl::FunctionRef<void()> meanwhile) override;
   void Shutdown(const absl::Status& reason) override { parts_.mesh->Shutdown(reason); }
   std::string PeerName(int peer) const override { return parts_.mesh->PeerName(peer); }
 
