@@ -221,8 +221,8 @@ absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener list
   messages.average_over = options.size;
   auto across = std::make_unique<MessageCollectives>(
       std::make_unique<SubsetTransport>(shared, layout.across), messages);
-  return std::make_unique<HierarchicalCollectives>(std::move(local), std::move(across),
-                                                   std::move(all), options.deterministic);
+  return std::make_unique<HierarchicalCollectives>(
+      std::move(local), std::move(across), std::move(all), layout.places, options.deterministic);
 }
 
 }  // namespace

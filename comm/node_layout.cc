@@ -27,11 +27,14 @@ NodeLayout LayOutNodes(const std::vector<std::string>& node_ids, int rank) {
     return ranks.size() == layout.local.size();
   });
   if (layout.even) {
-    const auto place = static_cast<size_t>(
-        std::find(layout.local.begin(), layout.local.end(), rank) - layout.local.begin());
+    layout.places.resize(layout.local.size());
     for (const std::vector<int>& ranks : nodes) {
-      layout.across.push_back(ranks[place]);
+      for (size_t place = 0; place < ranks.size(); ++place) {
+        layout.places[place].push_back(ranks[place]);
+      }
     }
+    layout.across = layout.places[static_cast<size_t>(
+        std::find(layout.local.begin(), layout.local.end(), rank) - layout.local.begin())];
   }
   return layout;
 }

@@ -12,6 +12,8 @@ struct NodeLayout {
   std::vector<int> local;   // The ranks of this rank's node, in order.
   std::vector<int> across;  // Even only: the ranks with this rank's place in `local`, node by node,
                             // nodes in the order of their first ranks.
+  // Even only: `across` of every rank in `local`, in its order.
+  std::vector<std::vector<int>> places;
 };
 
 // `node_ids` by rank.

@@ -1,5 +1,6 @@
 #include "comm/collectives/hierarchical_collectives.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
@@ -10,18 +11,25 @@ namespace dtrain::comm {
 HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<ShmCollectives> local,
                                                  std::unique_ptr<MessageCollectives> across,
                                                  std::unique_ptr<MessageCollectives> all,
-                                                 bool deterministic)
+                                                 ShmCollectives::Places places, bool deterministic)
     : local_(std::move(local)),
       across_(std::move(across)),
       all_(std::move(all)),
+      places_(std::move(places)),
       deterministic_(deterministic) {}
 
 bool HierarchicalCollectives::InNodesFirst(const CallHeader& header) const {
-  if (header.kind != CallKind::kAllReduce) {
+  if (header.kind == CallKind::kAllGather) {
+    return true;
+  }
+  if (header.kind != CallKind::kAllReduce && header.kind != CallKind::kReduceScatter) {
     return false;
   }
-  // A node's fp32 sum is rounded once, as it leaves, where the wire has 16 bits.
-  const bool rounds_between = header.wire != Wire::kSameAsBuffer && !deterministic_;
+  // A node's fp32 sum is rounded once, as it leaves. In fp16 the sum for an average might not fit
+  // where the average does.
+  const bool narrow = header.dtype == DType::kBFloat16 ||
+                      (header.dtype == DType::kFloat16 && header.op != ReduceOp::kAverage);
+  const bool rounds_between = !deterministic_ && (narrow || header.wire != Wire::kSameAsBuffer);
   return rounds_between || PartialSumsMayTravel(header, deterministic_);
 }
 
@@ -29,21 +37,60 @@ absl::Status HierarchicalCollectives::Begin(const Call& call, const WaitContext&
   return InNodesFirst(call.header) ? local_->Begin(call, context) : all_->Begin(call, context);
 }
 
+absl::Status HierarchicalCollectives::MeetBoth(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(local_->Meet(call, context));
+  return across_->Begin(call, context);
+}
+
+Call HierarchicalCollectives::Between(const Call& call, const Buffer& input, const Buffer& output) {
+  Call between = call;
+  between.input = input;
+  between.output = output;
+  between.header.bytes = std::max(input.bytes, output.bytes);
+  return between;
+}
+
 absl::Status HierarchicalCollectives::AllReduce(const Call& call, const WaitContext& context) {
   if (!InNodesFirst(call.header)) {
     return all_->AllReduce(call, context);
   }
-  // Equal inside every node and between the nodes is equal everywhere.
-  DT_RETURN_IF_ERROR(local_->Meet(call, context));
-  DT_RETURN_IF_ERROR(across_->Begin(call, context));
+  DT_RETURN_IF_ERROR(MeetBoth(call, context));
   DT_ASSIGN_OR_RETURN(const Buffer slice, local_->ReduceSlice(call, context));
   double squares = 0;
-  Call between = call;
-  between.header.bytes = slice.bytes;
-  between.input = between.output = slice;
+  Call between = Between(call, slice, slice);
   between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
   DT_RETURN_IF_ERROR(across_->AllReduce(between, context));
   return local_->GatherSlices(call, squares, context);
+}
+
+absl::Status HierarchicalCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
+  if (!InNodesFirst(call.header)) {
+    return all_->ReduceScatter(call, context);
+  }
+  DT_RETURN_IF_ERROR(MeetBoth(call, context));
+  Buffer sums = call.output;
+  sums.bytes = call.output.bytes * places_[0].size();
+  parts_.resize(std::max(parts_.size(), sums.bytes));
+  sums.data = parts_.data();
+  DT_RETURN_IF_ERROR(local_->ReduceParts(call, places_, call.output.bytes, parts_.data(), context));
+  double squares = 0;
+  Call between = Between(call, sums, call.output);
+  between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
+  DT_RETURN_IF_ERROR(across_->ReduceScatter(between, context));
+  if (call.sum_of_squares != nullptr) {
+    DT_ASSIGN_OR_RETURN(*call.sum_of_squares, local_->SumSquares(call, squares, context));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCollectives::AllGather(const Call& call, const WaitContext& context) {
+  DT_RETURN_IF_ERROR(MeetBoth(call, context));
+  Buffer gathered = call.input;
+  gathered.bytes = call.input.bytes * places_[0].size();
+  parts_.resize(std::max(parts_.size(), gathered.bytes));
+  gathered.data = parts_.data();
+  DT_RETURN_IF_ERROR(across_->AllGather(Between(call, call.input, gathered), context));
+  return local_->GatherParts(call, places_, call.input.bytes, parts_.data(), context);
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> HierarchicalCollectives::Register(

@@ -3,15 +3,17 @@
 //
 // An all-reduce is reduced by slices inside each node, each slice is all-reduced between the ranks
 // that have the same place on their nodes, and the slices are gathered inside: a node sends and
-// receives what one rank of it would, whatever their number. Sums are over the ranks of a node in
-// rank order first, then over nodes (in their order, unless a ring reduces): the same bits on every
-// rank and in every run, but not those of rank order over all. So reductions of 16-bit types, and
-// all of a deterministic group, go over messages between all ranks, as every other collective does.
-// fp32 with 16 bits on the wire is summed in fp32 inside the node and rounded where it leaves.
+// receives what one rank of it would, whatever their number. A reduce-scatter sums inside each node
+// the parts of all ranks of a place and scatters them between those; an all-gather goes the other
+// way. Sums are over the ranks of a node first, then over nodes: the same bits on every rank and in
+// every run, but not those of rank order over all. So reductions of a deterministic group go over
+// messages between all ranks, as broadcasts and all-to-alls do. What has 16 bits, as a type or on
+// the wire, is summed in fp32 inside the node and rounded where it leaves.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/collectives/message_collectives.h"
 #include "comm/collectives/shm_collectives.h"
@@ -20,10 +22,11 @@ namespace dtrain::comm {
 
 class HierarchicalCollectives final : public Backend {
  public:
-  // `across` and `all` use the same connections.
+  // `across` and `all` use the same connections; `places` are those of NodeLayout.
   HierarchicalCollectives(std::unique_ptr<ShmCollectives> local,
                           std::unique_ptr<MessageCollectives> across,
-                          std::unique_ptr<MessageCollectives> all, bool deterministic);
+                          std::unique_ptr<MessageCollectives> all, ShmCollectives::Places places,
+                          bool deterministic);
 
   std::string transport() const override { return "shm+" + across_->transport(); }
   absl::Status RunPointToPoint(absl::Span<const Call> calls, const WaitContext& context) override {
@@ -44,12 +47,8 @@ class HierarchicalCollectives final : public Backend {
     return all_->Meet(call, context);
   }
   absl::Status AllReduce(const Call& call, const WaitContext& context) override;
-  absl::Status ReduceScatter(const Call& call, const WaitContext& context) override {
-    return all_->ReduceScatter(call, context);
-  }
-  absl::Status AllGather(const Call& call, const WaitContext& context) override {
-    return all_->AllGather(call, context);
-  }
+  absl::Status ReduceScatter(const Call& call, const WaitContext& context) override;
+  absl::Status AllGather(const Call& call, const WaitContext& context) override;
   absl::Status Broadcast(const Call& call, const WaitContext& context) override {
     return all_->Broadcast(call, context);
   }
@@ -58,13 +57,19 @@ class HierarchicalCollectives final : public Backend {
   }
 
  private:
-  // Whether the call is reduced inside the nodes first.
+  // Whether the call goes through the nodes' memory.
   bool InNodesFirst(const CallHeader& header) const;
+  // Makes `call` known inside the node and between the nodes: then it is everywhere.
+  absl::Status MeetBoth(const Call& call, const WaitContext& context);
+  // The call between the ranks of one place, on other buffers.
+  static Call Between(const Call& call, const Buffer& input, const Buffer& output);
 
   const std::unique_ptr<ShmCollectives> local_;
   const std::unique_ptr<MessageCollectives> across_;
   const std::unique_ptr<MessageCollectives> all_;
+  const ShmCollectives::Places places_;
   const bool deterministic_;
+  std::vector<char> parts_;  // Of all ranks of this place.
 };
 
 }  // namespace dtrain::comm

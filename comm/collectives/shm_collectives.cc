@@ -301,13 +301,18 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
   return absl::OkStatus();
 }
 
-absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, const WaitContext& context) {
+Call ShmCollectives::InsideNode(const Call& call) {
   Call inner = call;
   inner.sum_of_squares = nullptr;
   inner.header.wire = Wire::kSameAsBuffer;  // Memory is no wire: it rounds between the nodes.
   if (call.header.op == ReduceOp::kAverage) {
     inner.header.op = ReduceOp::kSum;
   }
+  return inner;
+}
+
+absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, const WaitContext& context) {
+  const Call inner = InsideNode(call);
   const auto part_of = SlicesOf(call.output, size_);
   const Slice own = part_of(self_);
   double unused = 0;

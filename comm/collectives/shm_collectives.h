@@ -55,6 +55,19 @@ class ShmCollectives final : public Backend {
   // Each rank gets the slices of the others; the sum of squares, if wanted, is that of `squares`.
   absl::Status GatherSlices(const Call& call, double squares, const WaitContext& context);
 
+  // The halves of a reduce-scatter and of an all-gather whose parts belong to more ranks than
+  // these: `places` says which parts are each member's, equally many. Both after Begin and Meet.
+  using Places = std::vector<std::vector<int>>;
+  // Each rank ends with the node's sums (maxima, minima) of its parts of the input, of `part_bytes`
+  // each, one after the other in `sums`; they may be written over afterwards.
+  absl::Status ReduceParts(const Call& call, const Places& places, size_t part_bytes, char* sums,
+                           const WaitContext& context);
+  // `own` holds this rank's parts one after the other; every rank ends with all in its output.
+  absl::Status GatherParts(const Call& call, const Places& places, size_t part_bytes,
+                           const char* own, const WaitContext& context);
+  // The sum over the node of every rank's `squares`.
+  absl::StatusOr<double> SumSquares(const Call& call, double squares, const WaitContext& context);
+
  private:
   // The bytes of a buffer that belong to a member.
   using PartOf = absl::FunctionRef<Slice(int index)>;
@@ -76,6 +89,8 @@ class ShmCollectives final : public Backend {
   absl::Status GatherParts(const Call& call, bool registered, PartOf part_of, const char* own,
                            absl::FunctionRef<const char*(int index)> from,
                            const WaitContext& context);
+  // What memory is summed of `call`: as it is, and not divided yet.
+  static Call InsideNode(const Call& call);
   size_t LongestPart(PartOf part_of) const;
   // Reduces as `call` says; what is counted for the sum of squares is added to `squares`.
   static void ReduceFor(const Call& call, absl::Span<const void* const> inputs,

@@ -20,6 +20,7 @@ TEST(NodeLayoutTest, TheSamePlaceOnEachNodeIsAcross) {
   EXPECT_EQ(layout.nodes, 3);
   EXPECT_EQ(layout.local, (Ranks{2, 3}));
   EXPECT_EQ(layout.across, (Ranks{1, 3, 5}));
+  EXPECT_EQ(layout.places, (std::vector<Ranks>{{0, 2, 4}, {1, 3, 5}}));
 }
 
 TEST(NodeLayoutTest, RanksMayAlternateBetweenNodes) {
