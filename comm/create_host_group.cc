@@ -19,6 +19,7 @@
 #include "comm/collectives/shm_collectives.h"
 #include "comm/group.h"
 #include "comm/host_group.h"
+#include "comm/net/socket.h"
 #include "comm/net/store.h"
 #include "comm/node_layout.h"
 #include "comm/transport/rdma/connect_rdma.h"
@@ -138,6 +139,10 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "group \"%s\" of %d ranks was given no store to meet in", options.name, options.size));
   }
+  if (!options.host_interface.empty()) {
+    DT_RETURN_IF_ERROR(Annotate(InterfaceAddress(options.host_interface).status(),
+                                "comm.interface names the device of the ranks' connections"));
+  }
   if (options.tcp_connections < 1 || options.tcp_connections > 16) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d TCP connections to each peer; allowed: 1 to 16", options.tcp_connections));
@@ -184,8 +189,9 @@ absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& op
   if (options.network == Network::kTcp) {
     return RdmaConnection{std::move(mesh), false};
   }
-  return ConnectRdma(std::move(mesh), options.rdma, HostAddress(store, options),
-                     options.network == Network::kRdma, deadline);
+  DT_ASSIGN_OR_RETURN(const std::string address, HostAddress(store, options));
+  return ConnectRdma(std::move(mesh), options.rdma, address, options.network == Network::kRdma,
+                     deadline);
 }
 
 // Shared memory on one node; between nodes RDMA or TCP, below which nodes that hold equally many

@@ -122,7 +122,8 @@ struct GroupOptions {
   std::string name = "world";     // Prefix of this group's keys in the store.
   std::string node_id = {};       // Ranks with equal node_id share memory.
   std::string host_address = {};  // Where TCP connections of peers reach this rank; "": from store.
-  std::string job_key = {};       // 32 bytes: pair keys of data connections derive from it.
+  std::string host_interface = {};  // Not empty: the address of this network device instead.
+  std::string job_key = {};         // 32 bytes: pair keys of data connections derive from it.
   // Of each collective, until its like have shown how long they take (comm/call_timeout.h); after
   // that five times as long, but never less than timeout_min nor more than this.
   absl::Duration timeout = absl::Minutes(10);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "comm/net/data_socket.h"
+#include "comm/net/socket.h"
 #include "comm/net/store_client.h"
 #include "comm/transport/stream_transport.h"
 
@@ -28,7 +29,10 @@ absl::StatusOr<JobKey> KeyOf(const GroupOptions& options) {
 
 }  // namespace
 
-std::string HostAddress(Store& store, const GroupOptions& options) {
+absl::StatusOr<std::string> HostAddress(Store& store, const GroupOptions& options) {
+  if (!options.host_interface.empty()) {
+    return InterfaceAddress(options.host_interface);
+  }
   if (!options.host_address.empty()) {
     return options.host_address;
   }
@@ -46,7 +50,8 @@ absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
   listen.epoch = options.epoch;
   listen.self = options.rank;
   listen.world_size = options.size;
-  const Endpoint mine{HostAddress(store, options), 0};
+  Endpoint mine;
+  DT_ASSIGN_OR_RETURN(mine.host, HostAddress(store, options));
   DT_ASSIGN_OR_RETURN(const auto listener, DataListener::Create(mine, key, listen));
   const std::string published = absl::StrCat(prefix, "/tcp");
   DT_RETURN_IF_ERROR(store.Set(RankKey(published, options.rank),

@@ -15,7 +15,8 @@
 namespace dtrain::comm {
 
 // Where peers reach this rank: as the options say, else the address that it uses towards the store.
-std::string HostAddress(Store& store, const GroupOptions& options);
+// NotFound: there is no such network device.
+absl::StatusOr<std::string> HostAddress(Store& store, const GroupOptions& options);
 
 // Collective and blocking: listens on HostAddress, publishes the port under `prefix` in
 // the store, connects to the lower ranks and accepts the higher ones. `names` are for reports, by

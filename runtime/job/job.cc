@@ -97,6 +97,22 @@ absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& o
   return CheckSameConfig(answer["config"], state);
 }
 
+void ConnectAs(const NetworkConfig& network, comm::GroupOptions& options) {
+  options.allow_shared_memory = network.transport != "tcp";
+  options.network = network.transport == "rdma"   ? comm::Network::kRdma
+                    : network.transport == "auto" ? comm::Network::kAutomatic
+                                                  : comm::Network::kTcp;
+  options.host_interface = network.interface;
+  options.tcp_connections = network.tcp_connections;
+  options.rdma.device = network.rdma_device;
+  options.rdma.gid_index = network.rdma_gid_index;
+  options.rdma.queue_pairs = network.rdma_queue_pairs;
+  options.rdma.traffic_class = network.rdma_traffic_class;
+  options.rdma.service_level = network.rdma_service_level;
+  options.rdma.timeout = network.rdma_timeout;
+  options.rdma.retries = network.rdma_retries;
+}
+
 absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state) {
   comm::GroupOptions options;
   options.rank = state.env.rank;
@@ -108,10 +124,7 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   options.timeout_min = absl::Seconds(state.config->comm_timeout_min_seconds());
   options.connect_timeout = options.timeout;
   options.deterministic = state.config->deterministic();
-  const std::string& transport = state.config->comm_transport();
-  options.allow_shared_memory = transport != "tcp";
-  // "auto" will try RDMA first once tests/roce passes between two hosts.
-  options.network = transport == "rdma" ? comm::Network::kRdma : comm::Network::kTcp;
+  ConnectAs(state.config->comm_network(), options);
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }

@@ -117,7 +117,7 @@ const std::string& Config::checkpoint_dir() const { return values_->checkpoint_d
 
 double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
 double Config::comm_timeout_min_seconds() const { return values_->number("comm.timeout_min_s"); }
-const std::string& Config::comm_transport() const { return values_->transport; }
+const NetworkConfig& Config::comm_network() const { return values_->network; }
 const PrecisionConfig& Config::precision() const { return values_->precision; }
 const CompressionConfig& Config::comm_compression() const { return values_->compression; }
 const std::string& Config::comm_wire_dtype() const { return values_->wire_dtype; }

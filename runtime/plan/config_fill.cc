@@ -326,7 +326,16 @@ void ConfigBuilder::FillTyped() {
   v.data_validation = v.at("data.validation").get<std::vector<std::string>>();
   v.data_format = v.at("data.format").get<std::string>();
   v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();
-  v.transport = v.at("comm.transport").get<std::string>();
+  v.network.transport = v.at("comm.transport").get<std::string>();
+  v.network.interface = v.at("comm.interface").get<std::string>();
+  v.network.tcp_connections = v.at("comm.tcp.connections").get<int>();
+  v.network.rdma_device = v.at("comm.rdma.device").get<std::string>();
+  v.network.rdma_gid_index = v.at("comm.rdma.gid_index").get<int>();
+  v.network.rdma_queue_pairs = v.at("comm.rdma.queue_pairs").get<int>();
+  v.network.rdma_traffic_class = v.at("comm.rdma.traffic_class").get<int>();
+  v.network.rdma_service_level = v.at("comm.rdma.service_level").get<int>();
+  v.network.rdma_timeout = v.at("comm.rdma.timeout").get<int>();
+  v.network.rdma_retries = v.at("comm.rdma.retries").get<int>();
   v.wire_dtype = v.at("comm.wire_dtype").get<std::string>();
   v.compression.type = v.at("comm.compression.type").get<std::string>();
   v.compression.rank = v.integer("comm.compression.rank");

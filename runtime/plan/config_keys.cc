@@ -1,5 +1,11 @@
 #include "runtime/plan/config_keys.h"
 
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "absl/strings/match.h"
+
 namespace dtrain::plan {
 namespace {
 
@@ -320,47 +326,6 @@ constexpr ConfigKey kKeys[] = {
      "Autocast is not supported."},
     {"data_types.grad_accum_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
      "[\"fp32\"]", 0, "Gradients accumulate in fp32."},
-    // Comm.
-    {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "A collective that takes longer fails and names the missing rank. The first calls of a kind "
-     "have this limit; then it is learnt: five times the longest so far, but not under "
-     "comm.timeout_min_s."},
-    {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "Least limit that is learnt: raise it where one rank alone may pause between collectives (a "
-     "slow disk, an export on rank 0). comm.timeout_s or more: nothing is learnt."},
-    {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
-     "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
-     "How ranks exchange data. auto: shared memory inside a host, TCP between hosts. tcp: "
-     "everywhere. rdma: RoCE between hosts (not proven between two real hosts yet), an error where "
-     "it cannot be had."},
-    {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
-     "Element type of gradients on the way; sums are fp32. fp16 has 3 bits more than bf16, but a "
-     "sum above 65,504 makes the step be skipped. Absent: communication_data_type, else fp32."},
-    {"communication_data_type", KeyType::kString, "null", "fp32|bf16|bfp16|fp16", KeyUse::kUsed, "",
-     0, "DeepSpeed's name for comm.wire_dtype (bfp16 is its spelling of bf16)."},
-    {"comm.compression.type", KeyType::kString, "\"none\"", "none|powersgd|int8", KeyUse::kUsed, "",
-     0,
-     "How gradient buckets are compressed on the way. powersgd: low-rank factors (Vogels et al. "
-     "2019). int8: blocks of 256 with a scale, all-to-all, as ZeRO++'s qgZ. Both change numbers: "
-     "what is left out of a step is added to the next. That memory is not in checkpoints: it "
-     "begins from zero after a resume."},
-    {"comm.compression.rank", KeyType::kInteger, "4", "[1, 64]", KeyUse::kUsed, "", 0,
-     "Of powersgd's factors."},
-    {"comm.compression.start_step", KeyType::kInteger, "100", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Steps at the start of a run that are not compressed."},
-    {"comm.compression.min_elements", KeyType::kInteger, "65536", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Smaller buckets are not compressed."},
-    {"comm.compression.error_feedback", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
-     "Off only to see what it is for: a run then loses what compression leaves out."},
-    {"prescale_gradients", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Divide gradients by the number of ranks before they are summed, not after: against overflow "
-     "of a 2-byte comm.wire_dtype."},
-    {"gradient_predivide_factor", KeyType::kNumber, "1.0", "(0, inf)", KeyUse::kUsed, "", 0,
-     "Divide gradients by this before they are summed; the sum is multiplied with it again."},
-    {"sparse_gradients", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "Gradients are dense."},
-    {"communication_timeout", KeyType::kNumber, "null", "", KeyUse::kIgnored, "", 0,
-     "Use comm.timeout_s."},
     // Metrics.
     {"metrics.interval", KeyType::kInteger, "10", "[1, inf)", KeyUse::kUsed, "", 0,
      "Steps between two printed lines; every step is recorded."},
@@ -496,6 +461,17 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> ConfigKeys() { return kKeys; }
+absl::Span<const ConfigKey> ConfigKeys() {
+  static const std::vector<ConfigKey> all = [] {
+    std::vector<ConfigKey> keys(std::begin(kKeys), std::end(kKeys));
+    const auto before = std::find_if(keys.begin(), keys.end(), [](const ConfigKey& key) {
+      return absl::StartsWith(key.path, "metrics.");
+    });
+    const absl::Span<const ConfigKey> comm = CommConfigKeys();
+    keys.insert(before, comm.begin(), comm.end());
+    return keys;
+  }();
+  return all;
+}
 
 }  // namespace dtrain::plan

@@ -49,6 +49,8 @@ inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in 
 inline constexpr unsigned kIdentity = 2;     // Must not change when a run is resumed.
 
 absl::Span<const ConfigKey> ConfigKeys();
+// The part of it in config_keys_comm.cc.
+absl::Span<const ConfigKey> CommConfigKeys();
 // Null when there is none.
 const ConfigKey* FindConfigKey(absl::string_view path);
 // Whether keys stand below `path` ("zero_optimization").

@@ -30,7 +30,7 @@ struct Config::Values {
   std::vector<std::string> data_validation;
   std::string data_format;
   std::string checkpoint_dir;
-  std::string transport;
+  NetworkConfig network;
   std::string wire_dtype;
   CompressionConfig compression;
 

@@ -381,6 +381,16 @@ TEST(GroupArgumentsTest, AreRefusedByName) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(GroupArgumentsTest, ANetworkDeviceThatDoesNotExistIsNamedWithThoseThatDo) {
+  const absl::Status status = CreateHostGroup(nullptr, {.host_interface = "nosuch0"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  for (const char* const part : {"comm.interface", "\"nosuch0\"", "lo"}) {
+    EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status;
+  }
+  EXPECT_EQ(CreateHostGroup(nullptr, {.tcp_connections = 17}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(GroupArgumentsTest, AGroupOfOneIsAlone) {
   auto group = CreateHostGroup(nullptr, {});
   ASSERT_TRUE(group.ok());

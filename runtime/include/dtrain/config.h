@@ -73,6 +73,21 @@ struct CompressionConfig {
   bool error_feedback = true;
 };
 
+// How ranks of different hosts are connected; comm/group.h and comm/rdma_options.h say what the
+// numbers mean.
+struct NetworkConfig {
+  std::string transport = "auto";  // "auto", "shm", "tcp", "rdma".
+  std::string interface;           // Network device; "": the one that reaches the store.
+  int tcp_connections = 1;
+  std::string rdma_device;
+  int rdma_gid_index = -1;
+  int rdma_queue_pairs = 1;
+  int rdma_traffic_class = 0;
+  int rdma_service_level = 0;
+  int rdma_timeout = 18;
+  int rdma_retries = 6;
+};
+
 // OneCycle's parameters; plan/one_cycle.h evaluates them.
 struct OneCycleConfig {
   double min_lr = 0;
@@ -178,8 +193,8 @@ class Config {
 
   // --- Comm.
   double comm_timeout_seconds() const;
-  double comm_timeout_min_seconds() const;     // Of a learnt limit.
-  const std::string& comm_transport() const;   // "auto", "shm", "tcp", "rdma".
+  double comm_timeout_min_seconds() const;  // Of a learnt limit.
+  const NetworkConfig& comm_network() const;
   const std::string& comm_wire_dtype() const;  // "fp32", "bf16", "fp16".
 
   const CompressionConfig& comm_compression() const;

@@ -40,7 +40,8 @@ TEST(ConfigTest, FillsDeepSpeedsDefaults) {
   EXPECT_EQ(config.train_steps(), 1000);
   EXPECT_EQ(config.sequence_length(), 1024);
   EXPECT_EQ(config.comm_wire_dtype(), "fp32");
-  EXPECT_EQ(config.comm_transport(), "auto");
+  EXPECT_EQ(config.comm_network().transport, "auto");
+  EXPECT_EQ(config.comm_network().rdma_timeout, 18);
   EXPECT_THAT(config.warnings(), IsEmpty());
 }
 
@@ -57,6 +58,9 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
              "format": "llmc"},
     "checkpoint": {"interval": 50, "keep": 2, "dir": "/c"},
     "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "transport": "tcp", "wire_dtype": "bf16",
+             "interface": "eth1", "tcp": {"connections": 4},
+             "rdma": {"device": "mlx5_1", "gid_index": 3, "queue_pairs": 2, "traffic_class": 106,
+                      "service_level": 5, "timeout": 20, "retries": 3},
              "compression": {"type": "powersgd", "rank": 2, "start_step": 9, "min_elements": 100,
                              "error_feedback": false}},
     "metrics": {"interval": 5, "tensorboard": false},
@@ -84,7 +88,17 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_EQ(config.comm_compression().start_step, 9);
   EXPECT_EQ(config.comm_compression().min_elements, 100);
   EXPECT_FALSE(config.comm_compression().error_feedback);
-  EXPECT_EQ(config.comm_transport(), "tcp");
+  const NetworkConfig& network = config.comm_network();
+  EXPECT_EQ(network.transport, "tcp");
+  EXPECT_EQ(network.interface, "eth1");
+  EXPECT_EQ(network.tcp_connections, 4);
+  EXPECT_EQ(network.rdma_device, "mlx5_1");
+  EXPECT_EQ(network.rdma_gid_index, 3);
+  EXPECT_EQ(network.rdma_queue_pairs, 2);
+  EXPECT_EQ(network.rdma_traffic_class, 106);
+  EXPECT_EQ(network.rdma_service_level, 5);
+  EXPECT_EQ(network.rdma_timeout, 20);
+  EXPECT_EQ(network.rdma_retries, 3);
   EXPECT_EQ(config.comm_wire_dtype(), "bf16");
   EXPECT_EQ(config.metrics_interval(), 5);
   EXPECT_FALSE(config.metrics_tensorboard());
