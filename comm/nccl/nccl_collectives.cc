@@ -1,4 +1,6 @@
 // The collectives of NcclGroup: what each checks and puts on the stream.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -20,6 +22,20 @@ std::string Describe(absl::string_view kind, const Buffer& buffer, absl::string_
     absl::StrAppend(&text, " \"", options.name, "\"");
   }
   return text;
+}
+
+FlightCall Flight(CallKind kind, const Buffer& input, const Buffer& output,
+                  const CollectiveOptions& options, ReduceOp op = ReduceOp::kSum) {
+  FlightCall flight;
+  flight.header.kind = kind;
+  flight.header.bytes = std::max(input.bytes, output.bytes);
+  flight.header.dtype = input.dtype;
+  flight.header.op = op;
+  flight.header.sum_of_squares = options.sum_of_squares != nullptr;
+  SetName(flight.header, options.name);
+  flight.input_bytes = input.bytes;
+  flight.output_bytes = output.bytes;
+  return flight;
 }
 
 }  // namespace
@@ -109,6 +125,7 @@ absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
                                           const CollectiveOptions& options) {
   Call call;
   call.what = Describe("all_reduce", buffer, ReduceOpName(op), options);
+  call.flight = Flight(CallKind::kAllReduce, buffer, buffer, options, op);
   DT_RETURN_IF_ERROR(CheckReduction(call.what, buffer, op, options));
   call.result = buffer;
   call.sum_of_squares = options.sum_of_squares;
@@ -131,6 +148,7 @@ absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, Reduc
                                               const CollectiveOptions& options) {
   Call call;
   call.what = Describe("reduce_scatter", input, ReduceOpName(op), options);
+  call.flight = Flight(CallKind::kReduceScatter, input, output, options, op);
   DT_RETURN_IF_ERROR(CheckReduction(call.what, input, op, options));
   DT_RETURN_IF_ERROR(CheckParts(call.what, output, input));
   call.result = output;
@@ -155,6 +173,7 @@ absl::StatusOr<Work> NcclGroup::AllGather(Buffer input, Buffer output,
                                           const CollectiveOptions& options) {
   Call call;
   call.what = Describe("all_gather", output, "", options);
+  call.flight = Flight(CallKind::kAllGather, input, output, options);
   DT_RETURN_IF_ERROR(CheckParts(call.what, input, output));
   call.queue = [=, this](Deadline deadline) -> absl::Status {
     return CallNccl(
@@ -171,6 +190,8 @@ absl::StatusOr<Work> NcclGroup::Broadcast(Buffer buffer, int root,
                                           const CollectiveOptions& options) {
   Call call;
   call.what = Describe("broadcast", buffer, absl::StrCat("from ", root), options);
+  call.flight = Flight(CallKind::kBroadcast, buffer, buffer, options);
+  call.flight.header.root = root;
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
   DT_RETURN_IF_ERROR(CheckPeer(call.what, root));
   call.queue = [=, this](Deadline deadline) -> absl::Status {
@@ -189,6 +210,7 @@ absl::StatusOr<Work> NcclGroup::AllToAll(Buffer input, Buffer output,
                                          const CollectiveOptions& options) {
   Call call;
   call.what = Describe("all_to_all", input, "", options);
+  call.flight = Flight(CallKind::kAllToAll, input, output, options);
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, input));
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, output));
   if (input.bytes != output.bytes || input.dtype != output.dtype ||
@@ -208,6 +230,7 @@ absl::StatusOr<Work> NcclGroup::AllToAll(Buffer input, Buffer output,
 absl::StatusOr<Work> NcclGroup::Send(Buffer buffer, int peer, const CollectiveOptions& options) {
   Call call;
   call.what = Describe("send", buffer, absl::StrCat("to ", peer), options);
+  call.flight = Flight(CallKind::kSend, buffer, buffer, options);
   call.peer = peer;
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
   DT_RETURN_IF_ERROR(CheckPeer(call.what, peer));
@@ -225,6 +248,7 @@ absl::StatusOr<Work> NcclGroup::Send(Buffer buffer, int peer, const CollectiveOp
 absl::StatusOr<Work> NcclGroup::Receive(Buffer buffer, int peer, const CollectiveOptions& options) {
   Call call;
   call.what = Describe("receive", buffer, absl::StrCat("from ", peer), options);
+  call.flight = Flight(CallKind::kReceive, buffer, buffer, options);
   call.peer = peer;
   DT_RETURN_IF_ERROR(CheckBuffer(call.what, buffer));
   DT_RETURN_IF_ERROR(CheckPeer(call.what, peer));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/nccl/nccl_call.h"
@@ -24,6 +25,15 @@ std::string StorePrefix(const GroupOptions& options) {
 std::string Label(const GroupOptions& options) {
   return absl::StrFormat("NCCL group %s (epoch %d, rank %d of %d)", options.name, options.epoch,
                          options.rank, options.size);
+}
+
+std::shared_ptr<FlightRecorder> RecorderOf(const GroupOptions& options) {
+  return FlightRecorder::Create({.name = options.name,
+                                 .rank = options.rank,
+                                 .size = options.size,
+                                 .world_ranks = options.world_ranks,
+                                 .epoch = options.epoch,
+                                 .transport = "nccl"});
 }
 
 // Rank 0 makes the unique id, the others read it; every rank says that it came.
@@ -84,7 +94,11 @@ class NcclRegistration final : public Registration {
 }  // namespace
 
 NcclGroup::NcclGroup(const NcclSeams& seams, Store* store, NcclGroupOptions options)
-    : seams_(seams), store_(store), options_(std::move(options)), label_(Label(options_.group)) {}
+    : seams_(seams),
+      store_(store),
+      options_(std::move(options)),
+      label_(Label(options_.group)),
+      recorder_(RecorderOf(options_.group)) {}
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclSeams& seams, Store* store,
                                                              const NcclGroupOptions& options) {
@@ -127,6 +141,7 @@ absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator) {
   watchdog.communicator = communicator_.get();
   watchdog.device = options_.device;
   watchdog.group = label_;
+  watchdog.recorder = recorder_;
   watchdog_ = std::make_unique<NcclWatchdog>(
       watchdog, NcclArrivals(store_, StorePrefix(options_.group), rank(), size()));
   return absl::OkStatus();
@@ -173,6 +188,8 @@ absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::RegisterDevice(void* da
   return std::make_unique<NcclRegistration>(communicator_, handle);
 }
 
+std::string NcclGroup::FlightRecord() const { return DumpJson(FlightRecords(*recorder_)); }
+
 absl::Status NcclGroup::FollowComputeStream() {
   CudaApi& cuda = *seams_.cuda;
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventRecord(ordering_event_, options_.compute_stream),
@@ -195,6 +212,11 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call) {
   DT_RETURN_IF_ERROR(watchdog_->Drain(options_.pending_max - 1, deadline));
   NcclPending pending;
   pending.work = std::make_shared<NcclWork>();
+  FlightCall flight = call.flight;
+  flight.peer = call.peer;
+  flight.header.step = step_.load(std::memory_order_relaxed);
+  flight.header.sequence = call.peer < 0 ? collectives_ + 1 : 0;
+  pending.ticket = recorder_->Queued(flight);
   pending.what = call.what;
   pending.peer = call.peer;
   pending.timeout = options_.group.timeout;
@@ -205,9 +227,11 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call) {
     // Half a collective may be on the stream: the ranks no longer agree on the order.
     watchdog_->ReturnEvents(pending.start, pending.end);
     const absl::Status health = watchdog_->health();
+    recorder_->Ended(pending.ticket, queued);
     watchdog_->Abort(absl::StrCat(call.what, ": ", queued.message()));
     return health.ok() ? Annotate(queued, absl::StrCat(label_, ": ", call.what)) : health;
   }
+  recorder_->Started(pending.ticket, pending.timeout);  // On the stream: as far as a host can see.
   pending.sequence = call.peer < 0 ? collectives_++ : 0;
   ++sequence_;
   Work work(pending.work);

@@ -79,6 +79,8 @@ class NcclGroup final : public Group {
                                const CollectiveOptions& options = {}) override;
   absl::Status Barrier(Deadline deadline) override;
   void Abort(const std::string& reason) override { watchdog_->Abort(reason); }
+  void SetStep(int64_t step) override { step_.store(step, std::memory_order_relaxed); }
+  std::string FlightRecord() const override;
 
   // Later work on `stream` waits, on the device, for every collective started so far.
   absl::Status JoinStream(CudaStream* stream);
@@ -124,6 +126,8 @@ class NcclGroup final : public Group {
   Store* const store_;
   const NcclGroupOptions options_;
   const std::string label_;
+  const std::shared_ptr<FlightRecorder> recorder_;
+  std::atomic<int64_t> step_{-1};
   CudaStream* stream_ = nullptr;
   CudaEvent* ordering_event_ = nullptr;  // Between streams.
   std::shared_ptr<NcclCommunicator> communicator_;

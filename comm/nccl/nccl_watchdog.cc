@@ -29,12 +29,17 @@ NcclWatchdog::~NcclWatchdog() {
   thread_.join();
   for (NcclPending& pending : pending_) {
     free_events_.emplace_back(pending.start, pending.end);
-    pending.work->Finish(absl::AbortedError(absl::StrCat(options_.group, ": destroyed")), 0);
+    Finish(pending, absl::AbortedError(absl::StrCat(options_.group, ": destroyed")), 0);
   }
   for (const auto& [start, end] : free_events_) {
     (void)options_.cuda->EventDestroy(start);
     (void)options_.cuda->EventDestroy(end);
   }
+}
+
+void NcclWatchdog::Finish(const NcclPending& pending, const absl::Status& status, int64_t nanos) {
+  options_.recorder->Ended(pending.ticket, status);
+  pending.work->Finish(status, nanos);
 }
 
 absl::Status NcclWatchdog::TakeEvents(CudaEvent** start, CudaEvent** end) {
@@ -66,7 +71,7 @@ void NcclWatchdog::Watch(NcclPending pending) {
     free_events_.emplace_back(pending.start, pending.end);  // Not used again; freed at the end.
     const absl::Status health = health_;
     lock.unlock();
-    pending.work->Finish(health, 0);
+    Finish(pending, health, 0);
     return;
   }
   pending_.push_back(std::move(pending));
@@ -160,7 +165,7 @@ bool NcclWatchdog::FinishHead() {
   pending_.pop_front();
   free_events_.emplace_back(head.start, head.end);
   // At least 1 ns: 0 means "not done".
-  head.work->Finish(absl::OkStatus(), 1 + static_cast<int64_t>(milliseconds * 1e6F));
+  Finish(head, absl::OkStatus(), 1 + static_cast<int64_t>(milliseconds * 1e6F));
   changed_.notify_all();
   return true;
 }
@@ -227,7 +232,7 @@ void NcclWatchdog::Break(const absl::Status& status) {
       std::lock_guard lock(mutex_);
       free_events_.emplace_back(pending.start, pending.end);
     }
-    pending.work->Finish(status, 0);
+    Finish(pending, status, 0);
   }
   arrivals_.AnnounceAbort(std::string(status.message()));
   std::lock_guard lock(mutex_);

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
+#include "comm/flight_recorder.h"
 #include "comm/nccl/cuda_api.h"
 #include "comm/nccl/nccl_arrivals.h"
 #include "comm/nccl/nccl_communicator.h"
@@ -28,6 +29,7 @@ struct NcclPending {
   std::shared_ptr<NcclWork> work;
   CudaEvent* start = nullptr;
   CudaEvent* end = nullptr;
+  uint64_t ticket = 0;    // In the flight recorder.
   uint64_t sequence = 0;  // Of collectives: the same on every rank.
   int peer = -1;          // Of a send or receive, which only two ranks know of.
   std::string what;       // "all_reduce of 1024 fp32 (sum) \"bucket 3\"".
@@ -41,6 +43,7 @@ struct NcclPending {
 struct NcclWatchdogOptions {
   CudaApi* cuda = nullptr;
   NcclCommunicator* communicator = nullptr;
+  std::shared_ptr<FlightRecorder> recorder;
   int device = 0;
   std::string group;  // "NCCL group world epoch 0, rank 1 of 2": starts each report.
   absl::Duration poll_interval = absl::Microseconds(100);
@@ -75,6 +78,8 @@ class NcclWatchdog {
   absl::Status Examine();                      // Not OK: the group must end with it.
   absl::Status Late(const NcclPending& head);  // The report of a passed deadline.
   void Break(const absl::Status& status);
+  // Tells whoever waits, and the records.
+  void Finish(const NcclPending& pending, const absl::Status& status, int64_t nanos);
 
   const NcclWatchdogOptions options_;
   NcclArrivals arrivals_;  // Of the thread.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/json.h"
 #include "tests/comm/nccl/forked_ranks.h"
 
 namespace dtrain::comm {
@@ -60,6 +61,41 @@ TEST(NcclFailures, ARankThatStaysAwayIsNamedAtTheDeadline) {
     } else {
       // Until its peers gave up, so that it cannot look like a rank that died.
       (void)self.store->Get("nccl/world/0/abort", Deadline::After(absl::Seconds(50)));
+    }
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, TheFlightRecordHoldsTheCallsAndTheFailure) {
+  RunRanks(2, [](FakeRank& self) {
+    self.options.group.timeout = absl::Seconds(3);
+    auto group = self.MakeGroup();
+    group->SetStep(12);
+    CollectiveOptions options;
+    options.name = "bucket 7";
+    EXPECT_TRUE(
+        EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum, options), absl::Seconds(30)).ok());
+    if (self.rank == 0) {  // Its peer has left the order.
+      EXPECT_FALSE(
+          EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum, options), absl::Seconds(30))
+              .ok());
+    } else {
+      (void)self.store->Get("nccl/world/0/abort", Deadline::After(absl::Seconds(50)));
+    }
+    const auto record = ParseJson(group->FlightRecord(), "flight record");
+    ASSERT_TRUE(record.ok()) << record.status();
+    const Json& entries = (*record)["entries"];
+    ASSERT_EQ(entries.size(), self.rank == 0 ? 2U : 1U);
+    EXPECT_EQ(entries[0]["collective_seq_id"], 1);
+    EXPECT_EQ(entries[0]["state"], "completed");
+    EXPECT_EQ(entries[0]["profiling_name"], "nccl:all_reduce");
+    EXPECT_EQ(entries[0]["dtrain"]["name"], "bucket 7");
+    EXPECT_EQ(entries[0]["dtrain"]["step"], 12);
+    if (self.rank == 0) {
+      EXPECT_EQ(entries[1]["collective_seq_id"], 2);
+      EXPECT_NE(entries[1]["state"], "completed");
+      EXPECT_THAT(entries[1]["dtrain"]["error"].get<std::string>(), HasSubstr("bucket 7"));
     }
     group.reset();
     self.ExpectClean();
