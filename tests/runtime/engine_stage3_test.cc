@@ -241,8 +241,9 @@ TEST(EngineStage3Test, ARankKeepsItsShareAndNoMore) {
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     const EngineState& state = engine->state();
     const int64_t total = state.flat->layout().total_elements();
-    if (state.shard_values.numel() > total / 2 + 4096 || state.exp_avg.numel() > total / 2 + 4096 ||
-        state.flat->gradients().defined() || state.flat->value_memory() != nullptr) {
+    if (state.shard_values.numel() > total / 2 + 4096 ||
+        state.slots[0].tensor.numel() > total / 2 + 4096 || state.flat->gradients().defined() ||
+        state.flat->value_memory() != nullptr) {
       return absl::InternalError("more than a share");
     }
     return absl::OkStatus();
