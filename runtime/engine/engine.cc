@@ -166,6 +166,18 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
   return step;
 }
 
+absl::Status Engine::Impl::UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient) {
+  return stream->Run([&](const StateChunk& chunk, absl::Span<std::byte* const> near) {
+    for (const UpdatePiece& piece : chunk.pieces) {
+      UpdatePieceBy(*rule, step, state, piece,
+                    NearMemoryOf(state, gradient, piece, chunk.local, near));
+    }
+    if (chunk.ends_bucket && gather != nullptr) {
+      gather->Start(chunk.bucket);
+    }
+  });
+}
+
 absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   const Config& config = job.config();
   // The mean's gradient from that of the sum times loss_factor().
@@ -186,6 +198,11 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   const UpdateStep step = StepOf(scale);
   const ReducedGradient gradient = reducer->reduced();
   DT_RETURN_IF_ERROR(rule->Prepare({job.group(), state, gradient, update_pieces, step}));
+  if (stream != nullptr) {
+    DT_RETURN_IF_ERROR(UpdateFromFar(step, gradient));
+    ++state.updates;
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < update_pieces.size(); ++i) {
     UpdatePiecesBy(*rule, step, state, gradient, update_pieces[i]);
     if (gather != nullptr) {
@@ -275,7 +292,11 @@ absl::StatusOr<StepReport> Engine::Update() {
         return impl.broken;
       }
       // A gather begins when all ranks are in it: with their shards updated.
-      DT_RETURN_IF_ERROR(impl.Apply(*verdict));
+      if (absl::Status applied = impl.Apply(*verdict); !applied.ok()) {
+        impl.FailTogether();  // The others would wait for this rank's values.
+        impl.broken = applied;
+        return applied;
+      }
     }
     impl.state.loss_scale =
         plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);

@@ -15,7 +15,9 @@
 #include "runtime/engine/state_memory.h"
 #include "runtime/engine/tensor_over.h"
 #include "runtime/job/job_state.h"
+#include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/offload_plan.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
 
@@ -149,15 +151,7 @@ absl::Status Engine::Impl::TakeParameters() {
     }
     elements = state.shards->shard_elements();
   }
-  const at::ScalarType type = config.optimizer().bf16_states ? at::kBFloat16 : at::kFloat;
-  state.optimizer = rule->name();
-  for (const std::string& name : rule->states()) {
-    DT_ASSIGN_OR_RETURN(at::Tensor slot, MakeState(elements, type, rule->first_state()));
-    state.slots.push_back({name, std::move(slot)});
-  }
-  if (state.flat->dtype() != DType::kFloat32) {
-    DT_ASSIGN_OR_RETURN(state.master, MakeState(elements, at::kFloat, 0));
-  }
+  DT_RETURN_IF_ERROR(MakeStates(elements));
   std::shared_ptr<comm::SymmetricBuffer> shard;
   if (config.zero_stage() == 3) {
     const DType dtype = state.flat->dtype();
@@ -185,6 +179,35 @@ absl::Status Engine::Impl::TakeParameters() {
     DT_ASSIGN_OR_RETURN(state.live,
                         LiveParameters::Create(job.group(), *state.flat, *state.shards, shard,
                                                config.gather_limits(), std::move(secondary)));
+  }
+  return absl::OkStatus();
+}
+
+// The slots that the optimizer declares, and the master: near, or in a far tier and streamed.
+absl::Status Engine::Impl::MakeStates(int64_t elements) {
+  const Config& config = job.config();
+  const OffloadOptions offload = OffloadOptionsOf(config);
+  std::vector<FarState> far;
+  const auto make = [&](at::ScalarType type, float value) -> absl::StatusOr<at::Tensor> {
+    if (offload.device == OffloadOptions::Device::kNone) {
+      return MakeState(elements, type, value);
+    }
+    DT_ASSIGN_OR_RETURN(far.emplace_back(), MakeFarState(offload, elements, type, value));
+    return far.back().tensor();
+  };
+  const at::ScalarType type = config.optimizer().bf16_states ? at::kBFloat16 : at::kFloat;
+  state.optimizer = rule->name();
+  for (const std::string& name : rule->states()) {
+    DT_ASSIGN_OR_RETURN(at::Tensor slot, make(type, rule->first_state()));
+    state.slots.push_back({name, std::move(slot)});
+  }
+  if (state.flat->dtype() != DType::kFloat32) {
+    DT_ASSIGN_OR_RETURN(state.master, make(at::kFloat, 0));
+  }
+  if (!far.empty()) {
+    const int64_t chunk = plan::OffloadChunkElements(elements, offload.buffers);
+    stream = std::make_unique<StateStream>(std::move(far), CutChunks(update_pieces, chunk),
+                                           offload.buffers);
   }
   return absl::OkStatus();
 }

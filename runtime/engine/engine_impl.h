@@ -13,6 +13,7 @@
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/step_trace.h"
+#include "runtime/offload/state_stream.h"
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/parameter_gather.h"
 
@@ -26,6 +27,7 @@ struct Engine::Impl {
   std::unique_ptr<ParameterGather> gather;  // Stages 1 and 2; else null.
   std::unique_ptr<UpdateRule> rule;
   std::vector<ParamSettings> settings;  // By UpdatePiece::settings.
+  std::unique_ptr<StateStream> stream;  // Of offloaded states; null when they are near.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   StepTrace trace;
@@ -94,6 +96,8 @@ struct Engine::Impl {
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
   absl::Status Apply(const StepVerdict& verdict);
   UpdateStep StepOf(double gradient_scale) const;
+  absl::Status UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient);
+  absl::Status MakeStates(int64_t elements);
   StepReport Finish(const StepVerdict& verdict);
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);

@@ -9,34 +9,63 @@
 
 namespace dtrain {
 
-PieceMemory MemoryOf(const EngineState& state, const ReducedGradient& gradient,
-                     const UpdatePiece& piece) {
+namespace {
+
+// `state_at(i)`: the piece's place in slot i, then in the master.
+template <class StateAt>
+PieceMemory MemoryBy(const EngineState& state, const ReducedGradient& gradient,
+                     const UpdatePiece& piece, StateAt state_at) {
   PieceMemory memory;
   std::byte* const value = state.value_at(piece.flat, piece.local);
   const DType dtype = state.flat->dtype();
-  memory.weights = dtype == DType::kFloat32 ? reinterpret_cast<float*>(value)
-                                            : state.master.mutable_data_ptr<float>() + piece.local;
+  memory.weights =
+      reinterpret_cast<float*>(dtype == DType::kFloat32 ? value : state_at(state.slots.size()));
   memory.bf16 = dtype == DType::kBFloat16 ? reinterpret_cast<BFloat16*>(value) : nullptr;
   memory.gradient = gradient.at(piece.flat, piece.local);
   for (size_t i = 0; i < state.slots.size(); ++i) {
-    const at::Tensor& slot = state.slots[i].tensor;
-    memory.states[i] = {static_cast<std::byte*>(slot.mutable_data_ptr()) +
-                            piece.local * static_cast<int64_t>(slot.element_size()),
-                        slot.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16};
+    const bool wide = state.slots[i].tensor.scalar_type() == at::kFloat;
+    memory.states[i] = {state_at(i), wide ? DType::kFloat32 : DType::kBFloat16};
   }
   return memory;
+}
+
+const at::Tensor& StateTensor(const EngineState& state, size_t index) {
+  return index < state.slots.size() ? state.slots[index].tensor : state.master;
+}
+
+}  // namespace
+
+PieceMemory MemoryOf(const EngineState& state, const ReducedGradient& gradient,
+                     const UpdatePiece& piece) {
+  return MemoryBy(state, gradient, piece, [&](size_t index) {
+    const at::Tensor& tensor = StateTensor(state, index);
+    return static_cast<std::byte*>(tensor.mutable_data_ptr()) +
+           piece.local * static_cast<int64_t>(tensor.element_size());
+  });
+}
+
+PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradient,
+                         const UpdatePiece& piece, int64_t local,
+                         absl::Span<std::byte* const> near) {
+  return MemoryBy(state, gradient, piece, [&](size_t index) {
+    const auto width = static_cast<int64_t>(StateTensor(state, index).element_size());
+    return near[index] + (piece.local - local) * width;
+  });
+}
+
+void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
+                   const UpdatePiece& piece, const PieceMemory& memory) {
+  rule.Update(step, piece, memory);
+  if (state.flat->dtype() == DType::kFloat16) {
+    kernels::CopyCpu(piece.elements, {memory.weights},
+                     {state.value_at(piece.flat, piece.local), DType::kFloat16}, TorchParallelFor);
+  }
 }
 
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
                     const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces) {
   for (const UpdatePiece& piece : pieces) {
-    const PieceMemory memory = MemoryOf(state, gradient, piece);
-    rule.Update(step, piece, memory);
-    if (state.flat->dtype() == DType::kFloat16) {
-      kernels::CopyCpu(piece.elements, {memory.weights},
-                       {state.value_at(piece.flat, piece.local), DType::kFloat16},
-                       TorchParallelFor);
-    }
+    UpdatePieceBy(rule, step, state, piece, MemoryOf(state, gradient, piece));
   }
 }
 

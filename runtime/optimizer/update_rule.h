@@ -2,6 +2,7 @@
 // Prepare once a step, then Update for every piece, bucket by bucket.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -45,6 +46,12 @@ struct PieceMemory {
 PieceMemory MemoryOf(const EngineState& state, const ReducedGradient& gradient,
                      const UpdatePiece& piece);
 
+// The same for states in a far tier, whose near copies of the elements from `local` on are `near`,
+// in the order of the slots, then the master.
+PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradient,
+                         const UpdatePiece& piece, int64_t local,
+                         absl::Span<std::byte* const> near);
+
 // Everything of a step, for rules that look beyond elements.
 struct WholeUpdate {
   comm::Group& group;
@@ -84,7 +91,10 @@ std::unique_ptr<UpdateRule> MakeMuonRule(const OptimizerConfig& optimizer,
 std::unique_ptr<UpdateRule> MakeOwnRule(std::shared_ptr<const Optimizer> own,
                                         const plan::ParamLayout& layout);
 
-// Updates the pieces and rounds what is kept in fp16 from its master.
+// Updates a piece and rounds what is kept in fp16 from its master.
+void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
+                   const UpdatePiece& piece, const PieceMemory& memory);
+// Near states: all pieces.
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
                     const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces);
 

@@ -39,6 +39,7 @@ class ConfigBuilder {
   absl::Status FillBatch();
   absl::Status FillOptimizer();
   absl::Status CheckOptimizer();
+  absl::Status CheckOffload() const;
   void FillTypedOptimizer();
   absl::Status FillScheduler();
   absl::Status FillStableDecay();

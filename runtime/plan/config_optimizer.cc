@@ -144,12 +144,40 @@ absl::Status ConfigBuilder::CheckOptimizer() {
         "ranks, exclude each other; keep one",
         WhereGiven("gradient_predivide_factor"), values_->number("gradient_predivide_factor")));
   }
+  DT_RETURN_IF_ERROR(CheckOffload());
   // Half of bf16's spacing is 1/512 of a value: a smaller share never takes from the moment.
   if (o.bf16_states && (o.kind == Kind::kAdamW || o.kind == Kind::kAdam) && o.beta2 > 0.996) {
     values_->warnings.push_back(absl::StrFormat(
         "optimizer.params.betas: with bf16.bf16_optimizer_states and beta2 %g the second moment "
         "can grow but not shrink; use 0.99 or less",
         o.beta2));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::CheckOffload() const {
+  using Kind = OptimizerConfig::Kind;
+  const std::string key = "zero_optimization.offload_optimizer.device";
+  const auto device = Value(key).get<std::string>();
+  if (device == "none") {
+    return absl::OkStatus();
+  }
+  if (Value("zero_optimization.stage") == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s \"%s\" needs zero_optimization.stage 1, 2 or 3; got 0",
+                        WhereGiven(key), key, device));
+  }
+  if (device == "nvme" && Value("zero_optimization.offload_optimizer.nvme_path").is_null()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s \"nvme\" needs zero_optimization.offload_optimizer.nvme_path, a "
+                        "folder on a local disk",
+                        WhereGiven(key), key));
+  }
+  if (const Kind kind = values_->optimizer.kind; kind == Kind::kLamb || kind == Kind::kMuon) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "%s: %s \"%s\" with optimizer.type %s, which looks at whole parameters, is not supported; "
+        "set \"none\", or another optimizer",
+        WhereGiven(key), key, device, values_->optimizer.name()));
   }
   return absl::OkStatus();
 }

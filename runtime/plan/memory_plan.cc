@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/plan/offload_plan.h"
 
 namespace dtrain::plan {
 namespace {
@@ -115,6 +116,14 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
   plan.buckets =
       value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * kFp32 * bucket : 0);
+  if (request.offload_buffers > 0) {
+    plan.offloaded = plan.moments + plan.master;
+    plan.moments = plan.master = 0;
+    const auto owned = static_cast<int64_t>(held(1));
+    const int64_t chunk = std::min(owned, OffloadChunkElements(owned, request.offload_buffers));
+    plan.buckets += static_cast<double>(request.offload_buffers * chunk) *
+                    (request.moment_bytes + (value_bytes < kFp32 ? kFp32 : 0));
+  }
   const auto tokens = static_cast<double>(request.micro_batch * request.sequence_length);
   plan.activations = tokens * value_bytes * Kept(model, request.recompute);
   // The softmax that the loss keeps and two gradients of that size, fp32.

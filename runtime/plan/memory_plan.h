@@ -46,8 +46,9 @@ struct MemoryRequest {
   int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
   int64_t hpz_partition_size = 1;
   ActivationCheckpointingConfig recompute = {};
-  double moment_bytes = 8;  // What the optimizer keeps of each parameter (MomentBytes).
-  bool training = true;     // Else weights alone, for inference.
+  double moment_bytes = 8;      // What the optimizer keeps of each parameter (MomentBytes).
+  int64_t offload_buffers = 0;  // Near buffers of offloaded states; 0: states are not offloaded.
+  bool training = true;         // Else weights alone, for inference.
 };
 
 // Bytes on one rank.
@@ -56,10 +57,12 @@ struct MemoryPlan {
   double gradients = 0;
   double master = 0;
   double moments = 0;
-  double buckets = 0;      // Staging of gradients, the fresh gradient of the largest tensor.
-  double live = 0;         // Gathered weights.
+  double buckets = 0;  // Staging of gradients and of offloaded states, the fresh gradient of the
+                       // largest tensor.
+  double live = 0;     // Gathered weights.
   double activations = 0;  // Kept by forward for backward.
   double logits = 0;       // The peak between forward and backward.
+  double offloaded = 0;    // Moments and master in a far tier: in none of the sums.
 
   double states() const { return values + gradients + master + moments; }
   double total() const { return states() + buckets + live + activations + logits; }

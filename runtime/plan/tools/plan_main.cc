@@ -73,6 +73,10 @@ void PrintPlan(const MemoryRequest& request) {
     }
   }
   std::printf("  %-13s %12s\n", "in all", Size(plan.total()).c_str());
+  if (plan.offloaded > 0) {
+    std::printf("  %-13s %12s  (moments and masters, in the far tier)\n", "offloaded",
+                Size(plan.offloaded).c_str());
+  }
 }
 
 // A line a stage, and one for inference.
@@ -113,6 +117,10 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   request.hpz_partition_size = config.hpz_partition_size();
   request.recompute = config.activation_checkpointing();
   request.moment_bytes = MomentBytes(config.optimizer());
+  if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
+    request.offload_buffers =
+        config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
+  }
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
   return absl::OkStatus();

@@ -124,6 +124,35 @@ TEST(OptimizerConfigTest, MistakesAreNamed) {
               HasSubstr("exclude each other"));
 }
 
+TEST(OptimizerConfigTest, OffloadNeedsItsStageItsFolderAndAnElementwiseOptimizer) {
+  const auto error = [](const char* optimizer, const char* zero) {
+    return ErrorOf(optimizer, absl::StrCat(R"(, "zero_optimization": )", zero));
+  };
+  EXPECT_EQ(error("{}", R"({"offload_optimizer": {"device": "cpu"}})"),
+            "run.json:1: zero_optimization.offload_optimizer.device \"cpu\" needs "
+            "zero_optimization.stage 1, 2 or 3; got 0");
+  EXPECT_THAT(error("{}", R"({"stage": 2, "offload_optimizer": {"device": "nvme"}})"),
+              HasSubstr("needs zero_optimization.offload_optimizer.nvme_path"));
+  EXPECT_THAT(
+      error(R"({"type": "Muon"})", R"({"stage": 2, "offload_optimizer": {"device": "cpu"}})"),
+      HasSubstr("\"cpu\" with optimizer.type Muon, which looks at whole parameters"));
+  EXPECT_EQ(error("{}", R"({"stage": 3, "offload_optimizer": {"device": "cpu"}})"), "");
+}
+
+TEST(OptimizerConfigTest, TheMemoryPlanPutsOffloadedStatesElsewhere) {
+  plan::MemoryRequest request;
+  request.model.parameters = 64e6;
+  request.precision = PrecisionConfig::Kind::kBFloat16;
+  request.zero_stage = 1;
+  request.world_size = 2;
+  const plan::MemoryPlan near = PlanMemory(request);
+  request.offload_buffers = 4;
+  const plan::MemoryPlan far = PlanMemory(request);
+  EXPECT_EQ(far.offloaded, near.moments + near.master);
+  EXPECT_EQ(far.states(), near.states() - far.offloaded);
+  EXPECT_EQ(far.buckets - near.buckets, 4.0 * (1 << 20) * 12);
+}
+
 TEST(OptimizerConfigTest, ABf16SecondMomentThatCannotShrinkIsWarnedOf) {
   const char* const states = R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true})";
   const auto slow = Parse("{}", states);

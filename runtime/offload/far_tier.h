@@ -1,0 +1,40 @@
+// Where optimizer states and masters live when they are not beside the values: a second host
+// buffer, or a file that has no name, so that nothing is left of it whatever ends the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
+
+namespace dtrain {
+
+// One state's far memory. `tensor` is all of it, for checkpoints and the first values: over the
+// buffer, or over a mapping of the file, whose pages come and go with the page cache. The update
+// goes through Read and Write. Not thread-safe for ranges that overlap.
+class FarState {
+ public:
+  // [elements] of fp32 or bf16, all `value`, in memory.
+  static absl::StatusOr<FarState> InMemory(int64_t elements, at::ScalarType type, float value);
+  // The same in a file inside `folder`, whose blocks are reserved at once: a disk that is too small
+  // is an error here, not during training. NotFound, PermissionDenied and ResourceExhausted name
+  // the folder and the size.
+  static absl::StatusOr<FarState> InFile(const std::string& folder, int64_t elements,
+                                         at::ScalarType type, float value);
+
+  const at::Tensor& tensor() const { return tensor_; }
+  // Bytes from `offset` on. Unavailable: the disk fails.
+  absl::Status Read(int64_t offset, absl::Span<std::byte> into) const;
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> from) const;
+
+ private:
+  at::Tensor tensor_;
+  std::shared_ptr<UniqueFd> file_;  // Null: in memory.
+};
+
+}  // namespace dtrain
