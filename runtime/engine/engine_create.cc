@@ -13,8 +13,6 @@
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
 #include "runtime/engine/state_memory.h"
-#include "runtime/engine/tensor_over.h"
-#include "runtime/job/job_state.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/offload_plan.h"
@@ -152,13 +150,9 @@ absl::Status Engine::Impl::TakeParameters() {
     elements = state.shards->shard_elements();
   }
   DT_RETURN_IF_ERROR(MakeStates(elements));
-  std::shared_ptr<comm::SymmetricBuffer> shard;
+  ShardMemory shard;
   if (config.zero_stage() == 3) {
-    const DType dtype = state.flat->dtype();
-    DT_ASSIGN_OR_RETURN(
-        shard, comm::SymmetricBuffer::Create(static_cast<size_t>(elements) * DTypeBytes(dtype),
-                                             "dtrain-weights"));
-    state.shard_values = TensorOver(shard, elements, FloatTypeOf(dtype));
+    DT_ASSIGN_OR_RETURN(shard, MakeShard(elements));
   }
   DT_RETURN_IF_ERROR(state.flat->MoveIn(
       FlatOptionsOf(config, job.world_size()),
@@ -170,23 +164,13 @@ absl::Status Engine::Impl::TakeParameters() {
           }
         }
       }));
-  if (shard != nullptr) {
-    std::unique_ptr<SecondaryShards> secondary;
-    if (const int size = config.hpz_partition_size(); size > 1) {
-      DT_ASSIGN_OR_RETURN(secondary, SecondaryShards::Create(job.group(), job.state().store, size,
-                                                             *state.shards, state.flat->dtype()));
-    }
-    DT_ASSIGN_OR_RETURN(state.live,
-                        LiveParameters::Create(job.group(), *state.flat, *state.shards, shard,
-                                               config.gather_limits(), std::move(secondary)));
-  }
-  return absl::OkStatus();
+  return config.zero_stage() == 3 ? CreateLive(shard) : absl::OkStatus();
 }
 
 // The slots that the optimizer declares, and the master: near, or in a far tier and streamed.
 absl::Status Engine::Impl::MakeStates(int64_t elements) {
   const Config& config = job.config();
-  const OffloadOptions offload = OffloadOptionsOf(config);
+  const OffloadOptions offload = OptimizerOffload(config);
   std::vector<FarState> far;
   const auto make = [&](at::ScalarType type, float value) -> absl::StatusOr<at::Tensor> {
     if (offload.device == OffloadOptions::Device::kNone) {

@@ -91,6 +91,8 @@ struct Engine::Impl {
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
   absl::Status CheckMemory();
+  absl::StatusOr<ShardMemory> MakeShard(int64_t elements);
+  absl::Status CreateLive(const ShardMemory& shard);
   absl::Status CreateSync();
   absl::Status TakeParameters();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);

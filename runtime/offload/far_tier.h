@@ -10,7 +10,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/unique_fd.h"
+#include "runtime/offload/mapped_file.h"
 
 namespace dtrain {
 
@@ -21,11 +21,10 @@ class FarState {
  public:
   // [elements] of fp32 or bf16, all `value`, in memory.
   static absl::StatusOr<FarState> InMemory(int64_t elements, at::ScalarType type, float value);
-  // The same in a file inside `folder`, whose blocks are reserved at once: a disk that is too small
-  // is an error here, not during training. NotFound, PermissionDenied and ResourceExhausted name
-  // the folder and the size.
+  // The same in a file inside `folder`; errors as MappedFile::Create's.
   static absl::StatusOr<FarState> InFile(const std::string& folder, int64_t elements,
-                                         at::ScalarType type, float value);
+                                         at::ScalarType type, float value,
+                                         absl::string_view setting);
 
   const at::Tensor& tensor() const { return tensor_; }
   // Bytes from `offset` on. Unavailable: the disk fails.
@@ -34,7 +33,7 @@ class FarState {
 
  private:
   at::Tensor tensor_;
-  std::shared_ptr<UniqueFd> file_;  // Null: in memory.
+  std::shared_ptr<MappedFile> file_;  // Null: in memory.
 };
 
 }  // namespace dtrain

@@ -1,4 +1,4 @@
-// zero_optimization.offload_optimizer, and how states are made by it.
+// zero_optimization.offload_optimizer and offload_param, and how far memory is made by them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,13 @@ struct OffloadOptions {
   enum class Device { kNone, kMemory, kFile };
   Device device = Device::kNone;
   std::string folder;
+  std::string setting;  // The key that says the folder.
   int buffers = 4;
 };
 
-OffloadOptions OffloadOptionsOf(const Config& config);
+// Of optimizer states and masters; of the weights that a rank keeps at ZeRO stage 3.
+OffloadOptions OptimizerOffload(const Config& config);
+OffloadOptions ParameterOffload(const Config& config);
 
 // REQUIRES: a device.
 absl::StatusOr<FarState> MakeFarState(const OffloadOptions& options, int64_t elements,

@@ -167,7 +167,22 @@ absl::Status ConfigBuilder::CheckPrecision() const {
   return absl::OkStatus();
 }
 
+// Weights are shared out at stage 3 alone.
 absl::Status ConfigBuilder::CheckSharding() const {
+  constexpr char kDevice[] = "zero_optimization.offload_param.device";
+  constexpr char kFolder[] = "zero_optimization.offload_param.nvme_path";
+  const Json& device = values_->at(kDevice);
+  if (device != "none" && values_->integer("zero_optimization.stage") != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s %s needs zero_optimization.stage 3, which shares weights out; set "
+                        "it, or \"none\"",
+                        WhereGiven(kDevice), kDevice, DumpJson(device)));
+  }
+  if (device == "nvme" && values_->at(kFolder).is_null()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s \"nvme\" needs %s, a folder on a local disk", WhereGiven(kDevice),
+                        kDevice, kFolder));
+  }
   constexpr char kKey[] = "zero_optimization.zero_hpz_partition_size";
   const int64_t size = values_->integer(kKey);
   if (size == 1) {

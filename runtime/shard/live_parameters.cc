@@ -23,14 +23,13 @@ std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
 }  // namespace
 
 LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
-                               const plan::ShardPlan& shards,
-                               std::shared_ptr<comm::SymmetricBuffer> shard,
+                               const plan::ShardPlan& shards, const ShardMemory& shard,
                                const GatherLimits& limits,
                                std::unique_ptr<SecondaryShards> secondary)
     : group_(group),
       flat_(flat),
       shards_(shards),
-      shard_(std::move(shard)),
+      shard_(shard),
       names_(BucketNames("weights of bucket", flat, shards)),
       live_max_(limits.live_max),
       secondary_(std::move(secondary)),
@@ -40,11 +39,13 @@ LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits,
+    const ShardMemory& shard, const GatherLimits& limits,
     std::unique_ptr<SecondaryShards> secondary) {
   auto live = std::unique_ptr<LiveParameters>(
-      new LiveParameters(group, flat, shards, std::move(shard), limits, std::move(secondary)));
-  DT_ASSIGN_OR_RETURN(live->registration_, group.Register(live->shard_));
+      new LiveParameters(group, flat, shards, shard, limits, std::move(secondary)));
+  if (shard.symmetric != nullptr) {
+    DT_ASSIGN_OR_RETURN(live->registration_, group.Register(shard.symmetric));
+  }
   live->schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
   live->unseen_read_.emplace(flat);
   live->observer_.emplace(flat.values(), *live);
@@ -214,12 +215,11 @@ absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
   }
   const size_t width = DTypeBytes(flat_.dtype());
   const plan::OwnedRange own = shards_.part(bucket, group_.rank());
-  return group_.AllGather(
-      {static_cast<std::byte*>(shard_->data()) + static_cast<size_t>(own.local) * width,
-       static_cast<size_t>(own.flat.elements()) * width,
-       flat_.dtype(),
-       {}},
-      WholeOf(bucket), {.name = name});
+  return group_.AllGather({shard_.data + static_cast<size_t>(own.local) * width,
+                           static_cast<size_t>(own.flat.elements()) * width,
+                           flat_.dtype(),
+                           {}},
+                          WholeOf(bucket), {.name = name});
 }
 
 void LiveParameters::Gather(int bucket) {

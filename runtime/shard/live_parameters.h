@@ -26,14 +26,21 @@
 
 namespace dtrain {
 
+// This rank's values: [shard elements] of the flat values' type. Peers read them without a copy
+// where they are `symmetric`, which may be null.
+struct ShardMemory {
+  std::byte* data = nullptr;
+  std::shared_ptr<comm::SymmetricBuffer> symmetric;
+};
+
 class LiveParameters final : public StorageObserver::Listener {
  public:
-  // Collective. `shard`: this rank's values [shard elements] of flat.dtype(); `secondary` may be
-  // null. REQUIRES: all outlive this object; the values of `flat` are reserved, and `shards` cuts
-  // them at multiples of kNormBlock elements, which are whole pages.
+  // Collective. `secondary` may be null. REQUIRES: all outlive this object; the values of `flat`
+  // are reserved, and `shards` cuts them at multiples of kNormBlock elements, which are whole
+  // pages.
   static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits,
+      const ShardMemory& shard, const GatherLimits& limits,
       std::unique_ptr<SecondaryShards> secondary);
   ~LiveParameters() override;
 
@@ -61,7 +68,7 @@ class LiveParameters final : public StorageObserver::Listener {
 
  private:
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                 std::shared_ptr<comm::SymmetricBuffer> shard, const GatherLimits& limits,
+                 const ShardMemory& shard, const GatherLimits& limits,
                  std::unique_ptr<SecondaryShards> secondary);
   plan::BucketSpan SpanOf(int64_t begin, int64_t end) const;
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
@@ -80,7 +87,7 @@ class LiveParameters final : public StorageObserver::Listener {
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const std::shared_ptr<comm::SymmetricBuffer> shard_;
+  const ShardMemory shard_;
   const std::vector<std::string> names_;  // By bucket.
   const int64_t live_max_;
   const std::unique_ptr<SecondaryShards> secondary_;  // Null: every gather is of all ranks.

@@ -198,6 +198,24 @@ TEST(EngineStage3Test, ASecondShardingInSmallGroupsChangesNoNumber) {
   }
 }
 
+TEST(EngineStage3Test, OffloadedWeightsAndStatesTrainToTheSameBits) {
+  const testing::TempFolder disk;
+  const std::vector<double> plain = NumbersOf(2, {.stage = 0});
+  const std::vector<std::vector<std::string>> tiers = {
+      {"zero_optimization.offload_param.device=cpu"},
+      {"zero_optimization.offload_param.device=nvme",
+       "zero_optimization.offload_param.nvme_path=" + disk.path()},
+      {"zero_optimization.offload_param.device=nvme",
+       "zero_optimization.offload_param.nvme_path=" + disk.path(),
+       "zero_optimization.offload_optimizer.device=nvme",
+       "zero_optimization.offload_optimizer.nvme_path=" + disk.path()}};
+  for (const auto& tier : tiers) {
+    Way way{.more = tier};
+    way.more.insert(way.more.end(), kLimits[1], kLimits[1] + 3);
+    EXPECT_EQ(NumbersOf(2, way), plain) << tier.front();
+  }
+}
+
 TEST(EngineStage3Test, OverTcpToo) {
   const std::vector<double> plain = NumbersOf(2, {.stage = 0, .more = {"comm.transport=tcp"}});
   Way way{.more = {"comm.transport=tcp"}};

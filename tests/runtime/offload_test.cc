@@ -56,7 +56,7 @@ TEST(CutChunks, CutsLongPiecesJoinsShortOnesAndKeepsBucketsApart) {
 absl::StatusOr<FarState> Make(const std::string& folder, int64_t elements, at::ScalarType type,
                               float value) {
   return folder.empty() ? FarState::InMemory(elements, type, value)
-                        : FarState::InFile(folder, elements, type, value);
+                        : FarState::InFile(folder, elements, type, value, "key");
 }
 
 TEST(StateStream, GivesEveryElementOnceInOrderAndKeepsWhatIsWritten) {
@@ -96,13 +96,13 @@ TEST(StateStream, GivesEveryElementOnceInOrderAndKeepsWhatIsWritten) {
 
 TEST(FarState, AFileHasNoNameSoThatNothingIsLeftOfIt) {
   const testing::TempFolder folder;
-  const auto state = FarState::InFile(folder.path(), 100000, at::kFloat, 1);
+  const auto state = FarState::InFile(folder.path(), 100000, at::kFloat, 1, "key");
   ASSERT_TRUE(state.ok()) << state.status();
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "whatever ends the process";
 }
 
 TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
-  const auto missing = FarState::InFile("/nowhere/at/all", 10, at::kFloat, 0);
+  const auto missing = FarState::InFile("/nowhere/at/all", 10, at::kFloat, 0, "key");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()),
               HasSubstr("zero_optimization.offload_optimizer.nvme_path \"/nowhere/at/all\""));
@@ -113,11 +113,11 @@ TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{4096, before.rlim_max};  // What a full disk is for this process.
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const auto full = FarState::InFile(folder.path(), 1 << 20, at::kFloat, 0);
+  const auto full = FarState::InFile(folder.path(), 1 << 20, at::kFloat, 0, "key");
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   ASSERT_FALSE(full.ok());
   EXPECT_THAT(std::string(full.status().message()),
-              HasSubstr("4194304 bytes for one optimizer state of this rank cannot be reserved"));
+              HasSubstr("4194304 bytes cannot be reserved there"));
 }
 
 TEST(OffloadChunkElements, AreManyForSmallShardsAndLimitedForLargeOnes) {

@@ -166,6 +166,17 @@ TEST(ConfigTest, WrongTypesAndRangesNameKeyValueAndRange) {
   EXPECT_THAT(std::string(Failure(R"({"seed": 1, "seed": 2})").message()), HasSubstr("twice"));
 }
 
+TEST(ConfigTest, OffloadedWeightsNeedStageThreeAndAFolder) {
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "zero_optimization":
+                                      {"stage": 2, "offload_param": {"device": "cpu"}}})")
+                              .message()),
+              HasSubstr("offload_param.device \"cpu\" needs zero_optimization.stage 3"));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "zero_optimization":
+                                      {"stage": 3, "offload_param": {"device": "nvme"}}})")
+                              .message()),
+              HasSubstr("needs zero_optimization.offload_param.nvme_path"));
+}
+
 TEST(ConfigTest, ASecondShardingNeedsStageThreeAndADivisorOfTheWorld) {
   EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
                                       "zero_optimization": {"zero_hpz_partition_size": 2}})")

@@ -1,0 +1,47 @@
+// Memory that is a file without a name: its pages come and go with the page cache, and nothing is
+// left of it whatever ends the process.
+//
+// Owns the file and one mapping of all of it. Movable.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/unique_fd.h"
+
+namespace dtrain {
+
+class MappedFile {
+ public:
+  // `bytes` of zeros in `folder`, whose blocks are reserved at once: a disk that is too small is an
+  // error here, not a SIGBUS later. NotFound, PermissionDenied and ResourceExhausted begin with
+  // `setting`, which says where the folder comes from, and name folder and size.
+  static absl::StatusOr<MappedFile> Create(const std::string& folder, size_t bytes,
+                                           absl::string_view setting);
+  MappedFile(MappedFile&& other) noexcept
+      : file_(std::move(other.file_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(file_, other.file_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~MappedFile();
+
+  void* data() const { return data_; }
+  int fd() const { return file_.get(); }
+
+ private:
+  MappedFile(UniqueFd file, void* data, size_t bytes)
+      : file_(std::move(file)), data_(data), bytes_(bytes) {}
+  UniqueFd file_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace dtrain
