@@ -108,13 +108,12 @@ absl::Status Engine::Impl::CheckMemory() {
   DT_RETURN_IF_ERROR(work.Wait());
   const plan::ParamLayout& layout = state.flat->layout();
   plan::MemoryRequest request;
-  request.precision = config.precision().kind;
-  request.zero_stage = config.zero_stage();
-  request.world_size = job.world_size();
-  request.hpz_partition_size = config.hpz_partition_size();
-  request.bucket_elements = plan::BucketElements(config, layout.total_elements());
-  request.moment_bytes = plan::MomentBytes(config.optimizer());
   request.model.parameters = static_cast<double>(layout.parameter_elements());
+  request.world_size = job.world_size();
+  plan::ReadInto(config, request);
+  if (*config.Find("zero_optimization.offload_optimizer.device") != "nvme") {
+    request.offload_buffers = 0;  // A CPU rank's far buffer is memory too.
+  }
   double held = 0;  // By the module's tensors, which are given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
     request.model.largest_tensor =

@@ -11,6 +11,7 @@ namespace dtrain::plan {
 namespace {
 
 constexpr int kStageMax = 3;
+constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
@@ -19,7 +20,7 @@ double Needed(const MemoryRequest& request) {
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
 
-// The stages above today's that would fit, with what they take.
+// The first of higher stages, offload and more ranks that would make it fit.
 std::string Remedy(MemoryRequest request, double available) {
   for (int stage = request.zero_stage + 1; stage <= kStageMax; ++stage) {
     request.zero_stage = stage;
@@ -29,6 +30,13 @@ std::string Remedy(MemoryRequest request, double available) {
     }
   }
   request.zero_stage = kStageMax;
+  MemoryRequest offloaded = request;
+  offloaded.offload_buffers = kOffloadBuffers;
+  if (request.offload_buffers == 0 && Needed(offloaded) <= available) {
+    return absl::StrFormat(
+        "zero_optimization.stage 3 with offload_optimizer.device \"nvme\" takes %s",
+        Gigabytes(Needed(offloaded)));
+  }
   const std::optional<int64_t> ranks = SmallestWorld(request, available, /*reserve=*/0);
   std::string text = ranks.has_value()
                          ? absl::StrFormat("zero_optimization.stage 3 on %d ranks fits", *ranks)

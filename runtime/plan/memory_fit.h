@@ -21,8 +21,8 @@ struct RankMemory {
 // REQUIRES: not empty.
 double LeastAvailable(absl::Span<const RankMemory> ranks);
 
-// OK, or InvalidArgument: what the states take and what there is, and which higher stages, or how
-// many ranks, would do. Activations and the process itself are not counted.
+// OK, or InvalidArgument: what the states take and what there is, and which higher stage,
+// whether offload, or how many ranks would do. Activations and the process itself are not counted.
 absl::Status CheckStatesFit(const MemoryRequest& request, double available);
 
 }  // namespace dtrain::plan

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/offload_plan.h"
 
 namespace dtrain::plan {
@@ -90,6 +91,22 @@ double MomentBytes(const OptimizerConfig& optimizer) {
   return static_cast<double>(optimizer.state_slots().size()) * (optimizer.bf16_states ? 2 : kFp32);
 }
 
+void ReadInto(const Config& config, MemoryRequest& request) {
+  request.precision = config.precision().kind;
+  request.zero_stage = config.zero_stage();
+  request.live_elements = config.gather_limits().live_max;
+  request.values_in_file = *config.Find("zero_optimization.offload_param.device") == "nvme";
+  request.hpz_partition_size = config.hpz_partition_size();
+  request.recompute = config.activation_checkpointing();
+  request.moment_bytes = MomentBytes(config.optimizer());
+  if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
+    request.offload_buffers =
+        config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
+  }
+  request.bucket_elements =
+      BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
+}
+
 MemoryPlan PlanMemory(const MemoryRequest& request) {
   const ModelShape& model = request.model;
   const double value_bytes = ValueBytes(request.precision);
@@ -99,7 +116,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
     return model.parameters / (request.zero_stage >= from ? ranks : 1);
   };
   MemoryPlan plan;
-  plan.values = value_bytes * held(3);
+  plan.values = request.zero_stage >= 3 && request.values_in_file ? 0 : value_bytes * held(3);
   if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
     plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
   }

@@ -45,11 +45,16 @@ struct MemoryRequest {
   int64_t bucket_elements = 0;
   int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
   int64_t hpz_partition_size = 1;
+  bool values_in_file = false;  // Stage 3: a rank's share of the weights is no memory.
   ActivationCheckpointingConfig recompute = {};
   double moment_bytes = 8;      // What the optimizer keeps of each parameter (MomentBytes).
   int64_t offload_buffers = 0;  // Near buffers of offloaded states; 0: states are not offloaded.
   bool training = true;         // Else weights alone, for inference.
 };
+
+// Takes from `config` all but the model's shape, its batch and the world size. REQUIRES: the number
+// of parameters is set.
+void ReadInto(const Config& config, MemoryRequest& request);
 
 // Bytes on one rank.
 struct MemoryPlan {

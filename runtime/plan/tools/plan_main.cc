@@ -95,11 +95,10 @@ void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
   };
   for (int stage = 0; stage < kStages; ++stage) {
     request.zero_stage = stage;
-    line(absl::StrCat("ZeRO stage ", stage, stage == 3 ? "*" : ""));
+    line(absl::StrCat("ZeRO stage ", stage));
   }
   request.training = false;
   line("inference");
-  std::printf("* not built yet\n");
 }
 
 // Fills `request` from a configuration; what --params gives takes the place of the model's shape.
@@ -111,18 +110,7 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
     request.micro_batch = config.micro_batch();
     request.sequence_length = config.sequence_length();
   }
-  request.precision = config.precision().kind;
-  request.zero_stage = config.zero_stage();
-  request.live_elements = config.gather_limits().live_max;
-  request.hpz_partition_size = config.hpz_partition_size();
-  request.recompute = config.activation_checkpointing();
-  request.moment_bytes = MomentBytes(config.optimizer());
-  if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
-    request.offload_buffers =
-        config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
-  }
-  request.bucket_elements =
-      BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
+  ReadInto(config, request);
   return absl::OkStatus();
 }
 

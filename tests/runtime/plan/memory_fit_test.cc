@@ -57,8 +57,9 @@ TEST(MemoryFitTest, WhatDoesNotFitIsToldWhatWould) {
       "zero_optimization.stage 1 takes 0.01 GB");
   EXPECT_THAT(text(0, 4, 8e6), HasSubstr("zero_optimization.stage 2 takes"));
   EXPECT_THAT(text(2, 4, 5e6), HasSubstr("zero_optimization.stage 3 takes"));
-  EXPECT_THAT(text(0, 4, 2e6),
-              HasSubstr("zero_optimization.stage 3 on 8 ranks fits; bf16.enabled"));
+  EXPECT_THAT(text(0, 4, 3.5e6), HasSubstr("stage 3 with offload_optimizer.device \"nvme\" takes"));
+  EXPECT_THAT(text(0, 4, 1e6),
+              HasSubstr("zero_optimization.stage 3 on 16 ranks fits; bf16.enabled"));
   EXPECT_THAT(text(3, 4, 0), HasSubstr("no number of ranks makes it fit"));
 }
 
