@@ -105,7 +105,7 @@ TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
   const auto missing = FarState::InFile("/nowhere/at/all", 10, at::kFloat, 0, "key");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()),
-              HasSubstr("zero_optimization.offload_optimizer.nvme_path \"/nowhere/at/all\""));
+              HasSubstr("key \"/nowhere/at/all\""));
 
   const testing::TempFolder folder;
   rlimit before = {};
