@@ -16,9 +16,8 @@ import tempfile
 import time
 
 from jobs import MemoryWatch, first_forward, is_rank, launch_command, records, series
+from peers import is_rank_of, read_facts, steps_of, twin_command, twin_environment
 from report import print_goals, write_results
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def run(command, of_rank, facts_of, env):
@@ -58,21 +57,14 @@ def ddp_round(args, folder, profile):
     facts_path = os.path.join(folder, "facts.jsonl")
 
     def facts():
-        with open(facts_path, encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file]
+        lines = read_facts(facts_path)
         first = next(l["ts"] for l in lines if l["kind"] == "first_forward")
-        steps = [l["tokens_per_s"] for l in lines if l["kind"] == "step"]
         share = [l["gemm_attention_share"] for l in lines if l["kind"] == "profile"]
-        return first, steps, share[0] if share else None
+        return first, steps_of(lines, "tokens_per_s"), share[0] if share else None
 
-    twin = os.path.join(HERE, "twins", "gpt_ddp.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
-               twin, args.config, "--facts", facts_path,
-               *[word for value in sets(args) for word in ("--set", value)]]
-    if profile:
-        command.append("--profile")
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return run(command, lambda c: twin in c and "-u" in c, facts, env)
+    command = twin_command("ddp", args.config, facts_path, sets(args),
+                           ["--profile"] if profile else [])
+    return run(command, is_rank_of("ddp"), facts, twin_environment())
 
 
 def sets(args):

@@ -1,7 +1,4 @@
-"""The numerics contract through the real programs: ranks, accumulation, resume, and DDP as a peer."""
-import json
-import os
-import subprocess
+"""The numerics contract through the real programs: ranks, accumulation, stages and resume."""
 import sys
 
 import end_to_end
@@ -151,34 +148,6 @@ class Equivalence(EndToEnd):
                                [f"{precision}.enabled=true", "train_steps=8"])
             # One rank's gradients are rounded once for the whole batch, two ranks' each for theirs.
             self.assert_close(self.losses(moved), self.losses(straight), 1e-2)
-
-    def test_fifty_steps_equal_torch_ddp(self):
-        # lr = 0 and no decay: the weights of the first checkpoint are the initial ones.
-        initial = self.train(2, "initial", ["train_steps=1", "optimizer.params.lr=0",
-                                            "optimizer.params.weight_decay=0"])
-        ours = self.losses(self.train(2, "ours", ["train_steps=50"]))
-        weights = f"{self.folder}/initial.safetensors"
-        self.merge_weights(initial, weights)
-        facts = f"{self.folder}/ddp.jsonl"
-        result = self.run_program(
-            [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
-             f"{SOURCE}/bench/twins/gpt_ddp.py", self.config, "--set", "train_steps=50",
-             "--weights", weights, "--facts", facts], env={"OMP_NUM_THREADS": "1"})
-        self.assertEqual(result.code, 0, result.output)
-        with open(facts, encoding="utf-8") as file:
-            theirs = {f["step"]: f["loss"] for f in map(json.loads, file) if f["kind"] == "step"}
-        self.assertEqual(len(theirs), 50)
-        self.assert_close(ours, theirs, 1e-4)
-
-    def merge_weights(self, run_dir, path):
-        from safetensors.torch import load_file, save_file
-        newest = max(n for n in os.listdir(f"{run_dir}/checkpoints") if n.startswith("step-"))
-        model = f"{run_dir}/checkpoints/{newest}/model"
-        tensors = {}
-        for name in os.listdir(model):
-            if name.endswith(".safetensors"):
-                tensors.update(load_file(f"{model}/{name}"))
-        save_file(tensors, path)
 
 
 class Launchers(EndToEnd):

@@ -1,0 +1,45 @@
+"""The peers' twins as the benchmarks start them, under torchrun, and the facts that they leave."""
+import json
+import os
+import sys
+
+TWINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins")
+
+
+def twin_path(peer):
+    return os.path.join(TWINS, f"gpt_{peer}.py")
+
+
+def torchrun(script, config, facts, sets, extra, ranks):
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks),
+            "--standalone", script, config, "--facts", facts,
+            *[word for value in sets for word in ("--set", value)], *extra]
+
+
+def twin_command(peer, config, facts, sets=(), extra=(), ranks=2):
+    """`peer`: ddp, deepspeed or fsdp2; `sets`: KEY=VALUE of --set."""
+    return torchrun(twin_path(peer), config, facts, sets, extra, ranks)
+
+
+def stages_command(ways, config, facts, sets=(), extra=(), ranks=2):
+    """`ways`: PEER:STAGE, one after the other; the facts of each in a file of its own."""
+    return torchrun(twin_path("stages"), config, facts, sets, [*extra, "--ways", *ways], ranks)
+
+
+def twin_environment():
+    """One thread a rank, as dtrain has on as many cores."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def is_rank_of(peer):
+    """Whether a command line is a rank's, and not torchrun's own."""
+    return lambda command: twin_path(peer) in command and "-u" in command
+
+
+def read_facts(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def steps_of(facts, name):
+    return [fact[name] for fact in facts if fact["kind"] == "step"]

@@ -1,0 +1,24 @@
+"""Several peers and ZeRO stages in one process, one after the other, each from the same weights.
+
+For comparing losses of a small model: importing the peers takes longer than training it. Ways are
+PEER:STAGE, as ddp:0, fsdp2:3, deepspeed:1; each has a facts file of its own, FACTS.PEER-STAGE.
+"""
+import importlib
+
+import twin
+
+
+def main():
+    parser = twin.argument_parser()
+    parser.add_argument("--ways", nargs="+", required=True)
+    args = parser.parse_args()
+    with twin.process_group():
+        for way in args.ways:
+            peer, stage = way.split(":")
+            make_peer = importlib.import_module(f"gpt_{peer}").make_peer
+            overrides = [*args.set, f"zero_optimization.stage={stage}"]
+            twin.run(args, make_peer, overrides, f"{args.facts}.{peer}-{stage}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""./dev bench zero: dtrain's ZeRO stages beside DDP, DeepSpeed and FSDP2 on 2 ranks.
+
+Two models, the default GPT and one of 100M parameters. Every round runs each program once, in an
+order that turns with the round; ratios are those of one round, and table and goals show their
+median over rounds. The memory of model states is measured apart, since watching a job slows it.
+"""
+import argparse
+import os
+import statistics
+
+from report import print_goals, write_results
+from zero_memory import states
+from zero_ways import MODELS, tokens_per_s, ways_of
+
+OVER_PEER, OF_STAGE_0 = 1.2, 0.97
+
+
+def measure_speed(args, model):
+    """[{way: tokens/s}], one a round."""
+    ways, rounds = ways_of(args.stages), []
+    for i in range(args.rounds):
+        turn = i % len(ways)
+        speeds = {}
+        for way in ways[turn:] + ways[:turn]:
+            speeds[way.name] = tokens_per_s(args, model, way)
+            print(f"{model.name} round {i + 1}/{args.rounds}: {way.name:16}"
+                  f"{speeds[way.name]:9,.0f} tokens/s   load {os.getloadavg()[0]:.1f}", flush=True)
+        rounds.append(speeds)
+    return rounds
+
+
+def measure_states(args, model):
+    rows = []
+    for stage in args.stages:
+        row = states(args, model, stage)
+        row["ratio"] = row["measured"] / row["planned"]
+        rows.append(row)
+        print(f"{model.name} stage {stage}: states {row['measured'] * 1e-6:.1f} MB, "
+              f"planned {row['planned'] * 1e-6:.1f} MB, {row['ratio']:.3f}", flush=True)
+    return rows
+
+
+def ratio(rounds, ours, theirs):
+    return statistics.median(r[ours] / r[theirs] for r in rounds)
+
+
+def against_best_peer(rounds, stage):
+    peers = [name for name in rounds[0] if name in (f"deepspeed-{stage}", f"fsdp2-{stage}")]
+    return statistics.median(r[f"dtrain-{stage}"] / max(r[p] for p in peers) for r in rounds)
+
+
+def stage_goal(name, rounds, stage):
+    """Either is enough; the line shows the one that is further beyond its target."""
+    over_peer = against_best_peer(rounds, stage)
+    of_stage_0 = ratio(rounds, f"dtrain-{stage}", "dtrain-0")
+    if over_peer / OVER_PEER >= of_stage_0 / OF_STAGE_0:
+        return (f"{name}.stage{stage}_vs_best_peer", over_peer, ">=", OVER_PEER)
+    return (f"{name}.stage{stage}_vs_stage0", of_stage_0, ">=", OF_STAGE_0)
+
+
+def speed_goals(model, rounds, stages):
+    name = f"zero.{model.name}"
+    goals = [(f"{name}.stage0_vs_ddp", ratio(rounds, "dtrain-0", "ddp"), ">=", 1.0)]
+    goals += [stage_goal(name, rounds, stage) for stage in stages if stage > 0]
+    if 3 in stages:
+        goals.append((f"{name}.stage3_step_of_stage0", ratio(rounds, "dtrain-0", "dtrain-3"),
+                      "<=", 1.15))
+    return goals
+
+
+def state_goals(model, rows):
+    return [(f"zero.{model.name}.stage{row['stage']}_states_off_the_plan", abs(row["ratio"] - 1),
+             "<=", 0.02) for row in rows]
+
+
+def print_table(model, rounds):
+    print(f"\n{model.name:18}{'tokens/s':>10}{'of DDP':>9}{'of dtrain-0':>13}")
+    for way in rounds[0]:
+        speed = statistics.median(r[way] for r in rounds)
+        print(f"{way:18}{speed:10,.0f}{ratio(rounds, way, 'ddp'):9.3f}"
+              f"{ratio(rounds, way, 'dtrain-0'):13.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--config", default="examples/configs/gpt.json")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=0, help="0: the model's own number")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--stages", nargs="+", type=int, default=[0, 1, 2, 3], choices=range(4))
+    parser.add_argument("--parts", nargs="+", default=["states", "speed"],
+                        choices=["states", "speed"])
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+    results, goals = [], []
+    for model in (MODELS[name] for name in args.models):
+        result = {"model": model.name}
+        if "states" in args.parts:
+            result["states"] = measure_states(args, model)
+            goals += state_goals(model, result["states"])
+        if "speed" in args.parts:
+            result["tokens_per_s"] = measure_speed(args, model)
+            goals += speed_goals(model, result["tokens_per_s"], args.stages)
+            print_table(model, result["tokens_per_s"])
+        results.append(result)
+    write_results(args.json, "zero", rounds=args.rounds, models=results, goals=print_goals(goals))
+
+
+if __name__ == "__main__":
+    main()

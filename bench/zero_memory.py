@@ -1,0 +1,67 @@
+"""Bytes of model states on a rank, seen from outside, beside what `dtrain plan` says.
+
+A model and one with half its layers are trained on a few tokens and the difference of their peaks
+is taken, so that all that both have drops out: the process, LibTorch, the transport, buckets, live
+weights. What activations differ by is below a hundredth of the states. glibc's allocator is told to
+give blocks back at once, as in tests/equivalence/memory_plan_test.py.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+from jobs import MemoryWatch, is_rank, launch_command, records
+from zero_ways import QUIET, tight_sets
+
+STATES = ("values", "gradients", "master", "moments")
+UNITS = {"MB": 1e6, "GB": 1e9}
+FEW_TOKENS = ["train_batch_size=2", "train_micro_batch_size_per_gpu=1", "data.sequence_length=2"]
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def sets_of(model, stage, layers):
+    return [*QUIET, *model.sets, *FEW_TOKENS, *tight_sets(model),
+            f"train_steps={model.watched_steps}", f"zero_optimization.stage={stage}",
+            f"model.num_hidden_layers={layers}"]
+
+
+def planned(args, model, stage, layers):
+    words = [word for value in sets_of(model, stage, layers) for word in ("--set", value)]
+    text = subprocess.run([f"{args.bin}/dtrain", "plan", args.config, "--world-size", "2", *words],
+                          check=True, capture_output=True, text=True).stdout
+    total = 0.0
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] in STATES:
+            total += float(words[1]) * UNITS[words[2]]
+    return total
+
+
+def measured(args, model, stage, layers):
+    """The biggest rank's peak from the second step on: construction is not a state."""
+    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder, \
+            tempfile.TemporaryFile() as log:
+        run_dir = os.path.join(folder, "run")
+        process = subprocess.Popen(
+            launch_command(args, run_dir, args.config, sets_of(model, stage, layers)),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, **GIVE_BACK})
+        watch = MemoryWatch(process, is_rank)
+        watch.start()
+        code = process.wait()
+        watch.join()
+        if code != 0:
+            log.seek(0)
+            sys.exit(f"bench: dtrain launch ended with {code}:\n{log.read().decode()[-3000:]}")
+        steps = [record["ts"] for record in records(run_dir) if record["kind"] == "step"]
+    return max(size for at, size in watch.samples if steps[0] <= at <= steps[-1])
+
+
+def states(args, model, stage):
+    """{measured, planned} bytes of half the layers' states."""
+    half = model.layers // 2
+    return {
+        "stage": stage,
+        "measured": measured(args, model, stage, model.layers) - measured(args, model, stage, half),
+        "planned": planned(args, model, stage, model.layers) - planned(args, model, stage, half),
+    }
