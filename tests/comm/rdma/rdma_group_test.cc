@@ -126,11 +126,12 @@ TEST(RdmaGroupTest, AFailedWriteIsToldInWordsByTheRankAndToThePeer) {
 
 TEST(RdmaGroupTest, ACutPathIsFoundBeforeTheDeadlineByAWaitThatSendsNothing) {
   const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
-    // Its first write greets, the second asks whether rank 0 is still there.
-    FakeVerbs verbs(context.rank == 1 ? FakeVerbsFaults{.cut_at_write = 1} : FakeVerbsFaults());
+    const auto cut = std::make_shared<std::atomic<bool>>(false);
+    FakeVerbs verbs({.cut_now = cut});
     GroupOptions options = Options(context, verbs);
     options.rdma.probe_interval = absl::Milliseconds(100);
     DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    cut->store(context.rank == 1);  // Its next write asks whether rank 0 is still there.
     float value = 0;
     const Buffer one{&value, 4};
     if (context.rank == 0) {
@@ -273,8 +274,8 @@ TEST(RdmaGroupTest, RanksOfDifferentWishesAreRefused) {
              .status();
        })) {
     EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
-    EXPECT_THAT(Text(result), HasSubstr("\"rdma\""));
-    EXPECT_THAT(Text(result), HasSubstr("\"tcp\""));
+    EXPECT_THAT(Text(result), HasSubstr("\"rdma, "));
+    EXPECT_THAT(Text(result), HasSubstr("\"tcp, "));
   }
 }
 

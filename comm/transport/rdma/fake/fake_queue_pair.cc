@@ -128,8 +128,10 @@ absl::Status FakeQueuePair::Post(const RdmaWrite& write) {
     BreakWith(device_->faults.fail_status, /*tell=*/false);
     return absl::OkStatus();
   }
-  if (device_->faults.cut_at_write >= 0 && index >= device_->faults.cut_at_write &&
-      !std::exchange(device_->cut, true)) {
+  const FakeVerbsFaults& faults = device_->faults;
+  const bool cut = (faults.cut_at_write >= 0 && index >= faults.cut_at_write) ||
+                   (faults.cut_now != nullptr && faults.cut_now->load());
+  if (cut && !std::exchange(device_->cut, true)) {
     device_->cut_nanos = Clock::Real().MonotonicNanos();
   }
   if (write.bytes != 0 && device_->Find(write.local_key, reinterpret_cast<uint64_t>(write.from),

@@ -6,7 +6,9 @@
 // errors. A peer whose process ends acknowledges nothing any more.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,8 @@ struct FakeVerbsFaults {
   int fail_status = 0;               // this status, and its queue pair is in error.
   int cut_at_write = -1;             // From this write on nothing leaves and nothing comes in; what
                                      // is under way fails with retries exceeded soon after.
+  std::shared_ptr<std::atomic<bool>> cut_now =
+      {};  // The same from the first write while it is true.
 };
 
 class FakeVerbs final : public VerbsApi {
