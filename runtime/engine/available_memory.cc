@@ -1,6 +1,7 @@
 #include "runtime/engine/available_memory.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -92,6 +93,9 @@ plan::RankMemory ReadRankMemory() {
   const auto kilobytes = Field(ReadText("/proc/meminfo"), "MemAvailable:");
   memory.machine_available = kilobytes.has_value() ? *kilobytes * 1024 : kNoLimit;
   memory.cgroup_available = kNoLimit;
+  // Containers see their own cgroup as "/": their namespaces tell them apart.
+  std::error_code none;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/cgroup", none).string();
   std::istringstream lines(ReadText("/proc/self/cgroup"));  // "4:memory:/path", "0::/path".
   std::string line;
   while (std::getline(lines, line)) {
@@ -106,6 +110,7 @@ plan::RankMemory ReadRankMemory() {
       TakeTightest(controller.empty() ? kVersion2 : kVersion1, path, memory);
     }
   }
+  memory.cgroup ^= std::hash<std::string>()(space);
   return memory;
 }
 

@@ -9,6 +9,7 @@
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -69,6 +70,9 @@ EngineState& Engine::state() { return impl_->state; }
 
 absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
+  DT_RETURN_IF_ERROR(impl_->CheckIdle());
+  impl_->with_parameters = true;
+  const absl::Cleanup over = [this] { impl_->with_parameters = false; };
   try {
     if (impl_->state.live != nullptr) {
       return impl_->state.live->WithAll(function);
@@ -78,6 +82,13 @@ absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
     return FromException("in WithParameters", error);
   }
   return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::CheckIdle() const {
+  return with_parameters ? absl::FailedPreconditionError(
+                               "an engine that runs a function of WithParameters cannot step, "
+                               "evaluate or run another: return from the function first")
+                         : broken;
 }
 
 absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& options) {
@@ -99,8 +110,13 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (job.config().precision().kind == PrecisionConfig::Kind::kFloat16 && state.loss_unit == 0) {
     DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
   }
-  if (micro_batches == 0 && state.step % kModuleCheckInterval == 0) {
-    DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
+  if (micro_batches == 0) {
+    if (state.step % kModuleCheckInterval == 0) {
+      DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
+    }
+    if (state.live != nullptr || state.master.defined()) {
+      DT_RETURN_IF_ERROR(state.flat->CheckUnwritten());
+    }
   }
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
@@ -316,7 +332,13 @@ absl::StatusOr<StepReport> Engine::Update() {
     }
     return finished;
   };
-  auto result = work();
+  auto result = [&]() -> absl::StatusOr<StepReport> {
+    try {
+      return work();
+    } catch (const std::exception& error) {  // Of a program's optimizer, or memory.
+      return FromException("in the update", error);
+    }
+  }();
   if (!result.ok() && !absl::IsAborted(result.status())) {
     impl.broken = result.status();
   }
@@ -345,7 +367,7 @@ void Engine::Impl::FailTogether() {
 absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                            absl::FunctionRef<Loss()> forward, Tracked* data) {
   Impl& impl = *impl_;
-  DT_RETURN_IF_ERROR(impl.broken);
+  DT_RETURN_IF_ERROR(impl.CheckIdle());
   impl.Begin();
   StepTransaction transaction(impl.state.flat->module_buffers(), data);
   const int64_t accumulation = impl.job.config().gradient_accumulation_steps();
@@ -355,7 +377,11 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       {
         impl.job.Beat("data", impl.state.step);
         const ScopedPhase phase("dtrain::data", impl.report.data_s);
-        DT_ASSIGN_OR_RETURN(options.samples, load());
+        try {
+          DT_ASSIGN_OR_RETURN(options.samples, load());
+        } catch (const std::exception& error) {
+          return FromException("in the data source", error);
+        }
       }
       impl.NoteFirstForward();
       std::optional<Loss> loss;
@@ -397,7 +423,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
 
 absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next) {
   Impl& impl = *impl_;
-  DT_RETURN_IF_ERROR(impl.broken);
+  DT_RETURN_IF_ERROR(impl.CheckIdle());
   impl.job.Beat("eval", impl.state.step);
   const at::NoGradGuard no_grad;
   const ModuleModes modes(impl.module);
@@ -423,6 +449,11 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
     failure = FromException("in the loss function of an evaluation", error);
   }
   modes.Restore();
+  if (!failure.ok() && impl.state.live != nullptr) {
+    impl.FailTogether();  // The others may wait for weights, not for the agreement.
+    impl.DropGathered().IgnoreError();
+    return failure;
+  }
   impl.BeginPass(plan::GatherSchedule::Pass::kTraining);
   vote.failed = failure.ok() ? 0 : 1;
   DT_ASSIGN_OR_RETURN(const StepVerdict verdict,

@@ -16,6 +16,7 @@
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/offload_plan.h"
+#include "runtime/shard/construction_file.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
 
@@ -91,6 +92,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
   }
   DT_RETURN_IF_ERROR(impl->TakeParameters());
+  state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -114,11 +116,11 @@ absl::Status Engine::Impl::CheckMemory() {
   if (*config.Find("zero_optimization.offload_optimizer.device") != "nvme") {
     request.offload_buffers = 0;  // A CPU rank's far buffer is memory too.
   }
-  double held = 0;  // By the module's tensors, which are given up as they are moved.
+  double held = 0;  // Memory of the module's tensors, which are given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
     request.model.largest_tensor =
         std::max(request.model.largest_tensor, static_cast<double>(parameter.numel()));
-    held += static_cast<double>(parameter.nbytes());
+    held += IsInConstructionFile(parameter) ? 0 : static_cast<double>(parameter.nbytes());
   }
   return plan::CheckStatesFit(request, plan::LeastAvailable(all) + held);
 }

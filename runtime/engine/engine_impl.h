@@ -42,7 +42,8 @@ struct Engine::Impl {
   double gemm_rate = 0;
   int non_finite_in_a_row = 0;
   bool first_forward_noted = false;
-  absl::Status broken;  // After an error inside Update there is no way on.
+  bool with_parameters = false;  // A function of WithParameters runs.
+  absl::Status broken;           // After an error inside Update there is no way on.
 
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
@@ -60,6 +61,9 @@ struct Engine::Impl {
     if (micro_batches == 0 && step_start_nanos == 0) {
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
+      if (state.live != nullptr) {
+        state.live->TakeWaitedSeconds();  // Of an evaluation or a save: no part of the step.
+      }
       trace.Begin(state.step + 1);
       report = StepReport{};
     }
@@ -90,6 +94,7 @@ struct Engine::Impl {
   }
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
+  absl::Status CheckIdle() const;
   absl::Status CheckMemory();
   absl::StatusOr<ShardMemory> MakeShard(int64_t elements);
   absl::Status CreateLive(const ShardMemory& shard);

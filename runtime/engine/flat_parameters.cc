@@ -148,10 +148,28 @@ absl::Status FlatParameters::CheckUnchanged(torch::nn::Module& module) const {
     const bool ours = known.count(parameter.unsafeGetTensorImpl()) > 0;
     if (!ours || parameter.storage().unsafeGetStorageImpl() != storage) {
       return absl::FailedPreconditionError(absl::StrFormat(
-          "parameter %s is %s Engine::Create took the module; change the module before, and copy "
-          "new values into its tensors",
-          item.key(),
+          "parameter %s is %s Engine::Create took the module; change the module before", item.key(),
           ours ? "in other memory (set_data, to) than when" : "another or a new one since"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void FlatParameters::RememberVersions() {
+  versions_.clear();
+  for (const at::Tensor& parameter : parameters_) {
+    versions_.push_back(parameter._version());
+  }
+}
+
+absl::Status FlatParameters::CheckUnwritten() const {
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    if (parameters_[i]._version() != versions_[i]) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "parameter %s was written to by the program, which is lost at zero_optimization.stage 3 "
+          "and in mixed precision, where its values are copies; write before Engine::Create, or "
+          "give the engine an optimizer (dtrain/optimizer.h)",
+          layout_.entries()[i].name));
     }
   }
   return absl::OkStatus();

@@ -60,6 +60,10 @@ class FlatParameters {
   // FailedPrecondition names a parameter of `module` that is no longer the one that was moved in,
   // or is new and trainable. Walks the module: about 1 us a parameter.
   absl::Status CheckUnchanged(torch::nn::Module& module) const;
+  // FailedPrecondition names a parameter that an operation wrote to since RememberVersions: for
+  // engines whose values are copies, of masters or of shards, where such a write would be lost.
+  void RememberVersions();
+  absl::Status CheckUnwritten() const;
 
   const plan::ParamLayout& layout() const { return layout_; }
   // Trainable parameters, in the layout's order; shared ones once.
@@ -89,6 +93,7 @@ class FlatParameters {
   const DType dtype_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> gradient_views_;
+  std::vector<int64_t> versions_;  // LibTorch's counters of operations that write.
   std::vector<NamedTensor> frozen_;
   std::vector<NamedTensor> module_buffers_;
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;

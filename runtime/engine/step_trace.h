@@ -13,7 +13,7 @@ namespace dtrain {
 
 class StepTrace {
  public:
-  // `path`: of the file, which Finish writes.
+  // `path`: of the file, made after the last chosen step.
   StepTrace(const TraceConfig& config, std::string path)
       : config_(config), path_(std::move(path)) {}
   ~StepTrace();
@@ -22,8 +22,8 @@ class StepTrace {
 
   // Step `step` (from 1) begins: starts recording at the first chosen one.
   void Begin(int64_t step);
-  // Step `step` is over, one way or the other: after the last chosen one the file is written. A
-  // file that cannot be written is a warning: the training goes on.
+  // Step `step` is finished: after the last chosen one the file is written. A file that cannot be
+  // written is a warning: the training goes on.
   void End(int64_t step);
 
  private:

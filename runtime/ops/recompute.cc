@@ -31,9 +31,13 @@ class RecomputeNode final : public torch::autograd::Node {
   }
 
   std::string name() const override { return "dtrain::Recompute"; }
-  void release_variables() override { inputs_.clear(); }
+  void release_variables() override {
+    inputs_.clear();
+    released_ = true;
+  }
 
   variable_list apply(variable_list&& gradients) override {
+    TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
     variable_list inputs;
     for (const SavedVariable& saved : inputs_) {
       const at::Tensor input = saved.unpack();
@@ -70,6 +74,7 @@ class RecomputeNode final : public torch::autograd::Node {
   const Segment segment_;
   const CpuRngSnapshot rng_;  // Before forward.
   std::vector<SavedVariable> inputs_;
+  bool released_ = false;
 };
 
 }  // namespace

@@ -164,10 +164,10 @@ bool GatherSchedule::MakeRoom(int64_t elements, size_t use, std::vector<GatherAc
 
 void GatherSchedule::Prefetch(std::vector<GatherAction>& actions) {
   const Record& record = records_[static_cast<size_t>(pass_)];
-  const int64_t end = record.before[position_ + 1] + limits_.prefetch_max;
+  const int64_t here = record.before[position_ + 1];
   for (size_t use = position_ + 1; use < record.uses.size(); ++use) {
     const int bucket = record.uses[use];
-    if (record.before[use + 1] > end) {
+    if (record.before[use + 1] - here > limits_.prefetch_max) {
       return;
     }
     if (!is_live(bucket)) {

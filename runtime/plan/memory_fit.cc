@@ -13,10 +13,7 @@ namespace {
 constexpr int kStageMax = 3;
 constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
-double Needed(const MemoryRequest& request) {
-  const MemoryPlan plan = PlanMemory(request);
-  return plan.states() + plan.buckets;
-}
+double Needed(const MemoryRequest& request) { return PlanMemory(request).total(); }
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
 

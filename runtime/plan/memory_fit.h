@@ -22,7 +22,8 @@ struct RankMemory {
 double LeastAvailable(absl::Span<const RankMemory> ranks);
 
 // OK, or InvalidArgument: what the states take and what there is, and which higher stage,
-// whether offload, or how many ranks would do. Activations and the process itself are not counted.
+// whether offload, or how many ranks would do. Activations count if the request
+// has a batch; the process itself does not.
 absl::Status CheckStatesFit(const MemoryRequest& request, double available);
 
 }  // namespace dtrain::plan

@@ -1,4 +1,4 @@
-// ShardPlan: which elements of the flat buffers each rank owns at ZeRO stages 1 and 2, and in which
+// ShardPlan: which elements of the flat buffers each rank owns at ZeRO stages 1 to 3, and in which
 // pieces they travel.
 //
 // A pure function of layout, sizes and world size. The flat buffer, padded to whole units of world

@@ -7,6 +7,7 @@
 #include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
 #include "runtime/offload/mapped_file.h"
+#include "runtime/shard/construction_file.h"
 
 namespace dtrain {
 namespace {
@@ -37,11 +38,13 @@ class FileAllocator final : public c10::Allocator {
   void Stop() {
     c10::SetCPUAllocator(before_, kPriority);
     folder_.clear();
+    thread_ = std::thread::id();
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    return bytes >= kSmallest && std::this_thread::get_id() == thread_ ? MapFile(bytes, folder_)
-                                                                       : before_->allocate(bytes);
+    // What was made in the scope may grow after it, through this allocator.
+    const bool ours = bytes >= kSmallest && std::this_thread::get_id() == thread_;
+    return ours ? MapFile(bytes, folder_) : c10::GetDefaultCPUAllocator()->allocate(bytes);
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
@@ -60,6 +63,10 @@ FileAllocator& TheAllocator() {
 }
 
 }  // namespace
+
+bool IsInConstructionFile(const at::Tensor& tensor) {
+  return tensor.storage().data_ptr().get_deleter() == &Delete;
+}
 
 ConstructionScope::ConstructionScope(const Job& job) : active_(job.config().zero_stage() == 3) {
   if (active_) {

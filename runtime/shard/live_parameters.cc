@@ -1,12 +1,18 @@
 #include "runtime/shard/live_parameters.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "kernels/grad_norm.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
@@ -18,6 +24,12 @@ std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
     sizes.push_back(bucket.elements());
   }
   return sizes;
+}
+
+// The operation that waits would touch memory that it may not, and no error can leave it.
+[[noreturn]] void EndWithoutMemory(const absl::Status& status) {
+  DT_LOG(Error) << status.message();
+  _exit(ExitCodeFor(status));
 }
 
 }  // namespace
@@ -41,6 +53,12 @@ absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
     const ShardMemory& shard, const GatherLimits& limits,
     std::unique_ptr<SecondaryShards> secondary) {
+  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  if (kernels::kNormBlock * static_cast<int64_t>(DTypeBytes(flat.dtype())) % page != 0) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "zero_optimization.stage 3 on a machine with pages of %d bytes is not supported; set 2",
+        page));
+  }
   auto live = std::unique_ptr<LiveParameters>(
       new LiveParameters(group, flat, shards, shard, limits, std::move(secondary)));
   if (shard.symmetric != nullptr) {
@@ -110,12 +128,14 @@ absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<v
   BeginPass(plan::GatherSchedule::Pass::kOther);
   Use(span);
   {
-    const absl::Cleanup done = [&] { Done(span); };  // `function` may throw.
+    const absl::Cleanup done = [&] {  // `function` may throw, on one rank alone.
+      Done(span);
+      BeginPass(plan::GatherSchedule::Pass::kTraining);
+    };
     if (status().ok()) {
       function();
     }
   }
-  BeginPass(plan::GatherSchedule::Pass::kTraining);
   return status();
 }
 
@@ -136,6 +156,8 @@ plan::BucketSpan LiveParameters::SpanOf(int64_t begin, int64_t end) const {
                          [](int64_t at, const plan::FlatRange& bucket) { return at < bucket.end; });
     return static_cast<int>(after - buckets.begin());
   };
+  DT_CHECK(begin >= 0 && begin < end && end <= shards_.padded_elements())
+      << "a read of elements " << begin << " to " << end;
   return {holds(begin), holds(end - 1) + 1};
 }
 
@@ -223,7 +245,9 @@ absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
 }
 
 void LiveParameters::Gather(int bucket) {
-  status_.Update(Open(bucket));
+  if (const absl::Status open = Open(bucket); !open.ok()) {
+    EndWithoutMemory(open);
+  }
   if (!status_.ok()) {
     return;
   }

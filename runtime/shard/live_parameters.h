@@ -2,8 +2,9 @@
 // to read, bucket by bucket, into the addresses that the module's tensors have.
 //
 // plan::GatherSchedule decides; this class moves memory and data. Gathers are collectives, so every
-// rank must read the same parameters in the same order. A gather that fails leaves zeros and
-// status(), because no error can leave the operation that waits for it. Thread-safe.
+// rank must read the same parameters in the same order. A gather that fails leaves
+// anything in the weights, and status(), because no error can leave the operation that waits for
+// it. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,7 @@ namespace {
 
 struct Watch {
   const c10::StorageImpl* storage = nullptr;
+  int64_t width = 1;  // Bytes of an element.
   StorageObserver::Listener* listener = nullptr;
 };
 
@@ -54,7 +55,10 @@ void AddRead(const Watches& watches, const c10::TensorImpl& tensor, Reads& reads
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
       last += (tensor.size(dim) - 1) * tensor.stride(dim);
     }
-    reads.push_back({watch.listener, tensor.storage_offset(), last + 1});
+    // A view may be of another type (bytes, complex): what counts are elements of the watched one.
+    const auto width = static_cast<int64_t>(tensor.itemsize());
+    reads.push_back({watch.listener, tensor.storage_offset() * width / watch.width,
+                     ((last + 1) * width + watch.width - 1) / watch.width});
   }
 }
 
@@ -105,7 +109,8 @@ void After(const at::RecordFunction& /*operation*/, at::ObserverContext* context
 StorageObserver::StorageObserver(const at::Tensor& tensor, Listener& listener) {
   Watches& watches = TheWatches();
   const std::unique_lock lock(watches.mutex);
-  watches.all.push_back({tensor.storage().unsafeGetStorageImpl(), &listener});
+  watches.all.push_back({tensor.storage().unsafeGetStorageImpl(),
+                         static_cast<int64_t>(tensor.itemsize()), &listener});
   if (watches.callback == at::INVALID_CALLBACK_HANDLE) {
     watches.callback = at::addGlobalCallback(at::RecordFunctionCallback(&Before, &After)
                                                  .needsInputs(true)

@@ -216,6 +216,90 @@ TEST(EngineStage3Test, OffloadedWeightsAndStatesTrainToTheSameBits) {
   }
 }
 
+// One rank alone: what an engine of stage 3 makes of a function of its model.
+class EngineStage3AloneTest : public ::testing::Test {
+ protected:
+  void Make(int stage) {
+    at::set_num_threads(1);
+    Way way{.stage = stage};
+    way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
+    job_ = *MakeJob(nullptr, folder_.path(), way);
+    at::manual_seed(4);
+    model_ = std::make_unique<Chain>();
+    engine_ = *Engine::Create(*job_, *model_);
+  }
+  absl::StatusOr<StepReport> Step() {
+    Tokens source{.rank = 0, .size = 1, .accumulation = 1};
+    return engine_->Step(source, [this](const at::Tensor& tokens) {
+      return Loss(model_->Loss(tokens), tokens.size(0));
+    });
+  }
+  testing::TempFolder folder_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Chain> model_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineStage3AloneTest, ViewsOfAnotherTypeReadTheRightElements) {
+  std::vector<double> sums;
+  for (const int stage : {0, 3}) {
+    Make(stage);
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& weight : model_->weights) {
+      sums.push_back(weight.view(at::kByte).to(at::kLong).sum().item<double>());
+      sums.push_back(at::view_as_complex(weight.view({-1, 2})).abs().sum().item<double>());
+    }
+    engine_.reset();
+  }
+  const size_t half = sums.size() / 2;
+  for (size_t i = 0; i < half; ++i) {
+    EXPECT_EQ(sums[half + i], sums[i]) << i;
+  }
+}
+
+TEST_F(EngineStage3AloneTest, AWriteThatWouldBeLostIsRefusedByName) {
+  Make(3);
+  ASSERT_TRUE(Step().ok());
+  {
+    const at::NoGradGuard no_grad;
+    model_->biases[2].clamp_(-1, 1);
+  }
+  const auto report = Step();
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("parameter bias2 was written to"));
+}
+
+TEST_F(EngineStage3AloneTest, AnEngineThatLendsItsParametersDoesNotStep) {
+  Make(3);
+  absl::Status inside;
+  ASSERT_TRUE(engine_->WithParameters([&] { inside = Step().status(); }).ok());
+  EXPECT_THAT(std::string(inside.message()), HasSubstr("WithParameters"));
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST(EngineStage3Test, AnEvaluationThatFailsOnOneRankEndsTheOtherAndSaysWhy) {
+  const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    at::set_num_threads(1);
+    const testing::TempFolder folder;
+    DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), {}));
+    Chain model;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    Tokens source{.rank = context.rank, .size = context.size, .accumulation = 1};
+    return engine
+        ->Evaluate(source,
+                   [&](const at::Tensor& tokens) -> Loss {
+                     if (context.rank == 1) {
+                       throw std::runtime_error("a label is out of range");
+                     }
+                     return {model.Loss(tokens), tokens.size(0)};
+                   })
+        .status();
+  });
+  EXPECT_THAT(std::string(results[1].status.message()), HasSubstr("a label is out of range"));
+  EXPECT_FALSE(results[0].status.ok());
+  EXPECT_LT(results[0].duration, absl::Seconds(45));
+}
+
 TEST(EngineStage3Test, OverTcpToo) {
   const std::vector<double> plain = NumbersOf(2, {.stage = 0, .more = {"comm.transport=tcp"}});
   Way way{.more = {"comm.transport=tcp"}};

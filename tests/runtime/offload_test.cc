@@ -104,8 +104,7 @@ TEST(FarState, AFileHasNoNameSoThatNothingIsLeftOfIt) {
 TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
   const auto missing = FarState::InFile("/nowhere/at/all", 10, at::kFloat, 0, "key");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.status().message()),
-              HasSubstr("key \"/nowhere/at/all\""));
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("key \"/nowhere/at/all\""));
 
   const testing::TempFolder folder;
   rlimit before = {};

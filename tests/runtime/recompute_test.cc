@@ -139,6 +139,13 @@ TEST(RecomputeTest, ASegmentsGraphIsNotKept) {
   EXPECT_TRUE(x.grad().allclose(x.exp().cos() * x.exp()));
 }
 
+TEST(RecomputeTest, ASecondBackwardIsLibTorchsError) {
+  const at::Tensor x = at::ones({4}).requires_grad_();
+  const at::Tensor y = Recompute([](const at::Tensor& in) { return in.exp(); }, x).sum();
+  y.backward();
+  EXPECT_THROW(y.backward(), std::exception);
+}
+
 TEST(RecomputeTest, WithoutGradientsItJustRuns) {
   const at::NoGradGuard no_grad;
   int runs = 0;
