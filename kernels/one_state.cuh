@@ -30,8 +30,8 @@ struct OneStateBody {
     const Lanes<kLanes> lanes_g = LoadLanes<kLanes>(g + i);
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
-      const OneState<float> next = Rule::Element(
-          OneState<float>{lanes_p.v[lane], lanes_s.v[lane]}, lanes_g.v[lane], step, SetOneFloat{});
+      const OneState<float> next = Rule::Element(OneState<float>{lanes_p.v[lane], lanes_s.v[lane]},
+                                                 lanes_g.v[lane], step, SetOneFloat{});
       lanes_p.v[lane] = next.p;
       lanes_s.v[lane] = next.s;
     }
