@@ -109,6 +109,14 @@ class Tidy(unittest.TestCase):
                     wrong.append(f"{path}:{i}: {line.strip()}")
         self.assertEqual([w for w in wrong if "XXXXXX" not in w], [])
 
+    # What is built, packed or measured in bulk belongs into ignored folders.
+    LARGEST_FILE_BYTES = 256 * 1024
+
+    def test_no_large_file_is_tracked(self):
+        wrong = [f"{path}: {os.path.getsize(f'{SOURCE}/{path}')} bytes" for path in sources("")
+                 if os.path.getsize(f"{SOURCE}/{path}") > self.LARGEST_FILE_BYTES]
+        self.assertEqual(wrong, [])
+
     def test_the_environment_is_read_in_one_place(self):
         # cpu_features has the one documented exception: a switch read before anything else runs.
         allowed = {"base/job_env.cc", "base/cpu_features.cc"}
