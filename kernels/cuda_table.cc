@@ -26,6 +26,11 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .swiglu_forward_bf16 = SwiGluForwardCuda,
       .swiglu_backward = SwiGluBackwardCuda,
       .swiglu_backward_bf16 = SwiGluBackwardCuda,
+      .cross_entropy_forward = CrossEntropyForwardCuda,
+      .cross_entropy_forward_bf16 = CrossEntropyForwardCuda,
+      .cross_entropy_backward = CrossEntropyBackwardCuda,
+      .cross_entropy_backward_bf16 = CrossEntropyBackwardCuda,
+      .cross_entropy_totals = CrossEntropyTotalsCuda,
   };
   return &table;
 }

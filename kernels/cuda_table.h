@@ -7,6 +7,7 @@
 
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/flat.h"
 #include "kernels/grad_norm.h"
 #include "kernels/lion.h"
@@ -43,6 +44,12 @@ struct CudaKernelTable {
   absl::Status (*swiglu_forward_bf16)(const SwiGluForwardArgs<BFloat16>&, CudaStream);
   absl::Status (*swiglu_backward)(const SwiGluBackwardArgs<float>&, CudaStream);
   absl::Status (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>&, CudaStream);
+
+  absl::Status (*cross_entropy_forward)(const CrossEntropyArgs<float>&, CudaStream);
+  absl::Status (*cross_entropy_forward_bf16)(const CrossEntropyArgs<BFloat16>&, CudaStream);
+  absl::Status (*cross_entropy_backward)(const CrossEntropyArgs<float>&, CudaStream);
+  absl::Status (*cross_entropy_backward_bf16)(const CrossEntropyArgs<BFloat16>&, CudaStream);
+  decltype(&CrossEntropyTotalsCuda) cross_entropy_totals;
 };
 
 // The table behind the opaque pointer that the plugin gives (comm::Plugin::kernel_table()).

@@ -8,6 +8,7 @@
 
 #include "kernels/adagrad_math.h"
 #include "kernels/adamw_math.h"
+#include "kernels/cross_entropy_simd_loops.h"
 #include "kernels/grad_norm.h"
 #include "kernels/lamb_math.h"
 #include "kernels/lion_math.h"
@@ -339,6 +340,7 @@ constexpr SimdTable MakeTable(SimdLevel level) {
       .swiglu_forward_bf16 = SwiGluForward<B>,
       .swiglu_backward_f32 = SwiGluBackward<float>,
       .swiglu_backward_bf16 = SwiGluBackward<B>,
+      .cross_entropy = kCrossEntropyLoops,
   };
 }
 

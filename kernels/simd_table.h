@@ -8,6 +8,7 @@
 #include "base/float16.h"
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/lamb.h"
 #include "kernels/lion.h"
 #include "kernels/muon.h"
@@ -32,6 +33,17 @@ using OneStateLoop = void (*)(int64_t n, float* p, const float* g, void* state, 
                               const Scalars& scalars, Write write_out);
 
 using ConvertLoop = void (*)(int64_t n, const void* src, void* dst, float scale, Write write);
+
+// Rows [begin, end).
+template <class T>
+using CrossEntropyLoop = void (*)(const CrossEntropyArgs<T>& args, int64_t begin, int64_t end,
+                                  Write write);
+struct CrossEntropyLoops {
+  CrossEntropyLoop<float> forward_f32;
+  CrossEntropyLoop<BFloat16> forward_bf16;
+  CrossEntropyLoop<float> backward_f32;
+  CrossEntropyLoop<BFloat16> backward_bf16;
+};
 
 struct SimdTable {
   SimdLevel level;
@@ -82,6 +94,8 @@ struct SimdTable {
   void (*swiglu_forward_bf16)(const SwiGluForwardArgs<BFloat16>& args, Write write);
   void (*swiglu_backward_f32)(const SwiGluBackwardArgs<float>& args, Write write);
   void (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>& args, Write write);
+
+  CrossEntropyLoops cross_entropy;
 };
 
 const SimdTable& ScalarTable();

@@ -1,0 +1,187 @@
+// The rows of cross-entropy on F32x16; a part of simd_loops.h.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cross_entropy_math.h"
+#include "kernels/exp_math.h"
+#include "kernels/simd_core.h"
+
+namespace dtrain::kernels::DT_SIMD {
+namespace {
+
+// Elements whose maximum is found before their exponentials are added: a piece stays in the
+// innermost cache, so that memory is read once.
+constexpr int64_t kSoftmaxPiece = 2048;
+
+inline void FillLowest(float* p) {
+  for (int i = 0; i < 16; ++i) {
+    p[i] = -std::numeric_limits<float>::infinity();
+  }
+}
+inline void FillLowest(BFloat16* p) {
+  for (int i = 0; i < 16; ++i) {
+    p[i].bits = 0xff80;
+  }
+}
+
+// As io.Read, with -infinity after the end: e^-infinity adds nothing.
+template <class T>
+F32x16 ReadLogits(Whole io, const T* p) {
+  return io.Read(p);
+}
+template <class T>
+F32x16 ReadLogits(Part io, const T* p) {
+  T copy[16];
+  FillLowest(copy);
+  __builtin_memcpy(copy, p, static_cast<uint64_t>(io.count) * sizeof(T));
+  return Load(copy);
+}
+
+// The largest of `floor` and x [n]; NaN is passed over.
+template <class T>
+DT_FLATTEN float LargestOf(const T* x, int64_t n, float floor) {
+  F32x16 part[4] = {Set(floor), Set(floor), Set(floor), Set(floor)};
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    for (int k = 0; k < 4; ++k) {
+      part[k] = Max(Load(x + i + 16 * k), part[k]);
+    }
+  }
+  for (; i + 16 <= n; i += 16) {
+    part[0] = Max(Load(x + i), part[0]);
+  }
+  if (i < n) {
+    part[1] = Max(ReadLogits(Part{n - i}, x + i), part[1]);
+  }
+  float lanes[16];
+  Store(lanes, Max(Max(part[0], part[1]), Max(part[2], part[3])));
+  for (const float lane : lanes) {
+    floor = lane > floor ? lane : floor;
+  }
+  return floor;
+}
+
+inline float ExpOf(float x) {
+  float lanes[16];
+  Store(lanes, Exp(Set(x), kSet));
+  return lanes[0];
+}
+
+// log(sum_j e^x_j) by a running maximum (Milakov & Gimelshein 2018, arXiv 1805.02867). From the
+// lowest finite value, so that a piece of nothing but -infinity adds 0 and not NaN.
+template <class T>
+float LogSumExp(const T* x, int64_t n) {
+  float largest = -std::numeric_limits<float>::max();
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kSoftmaxPiece) {
+    const int64_t count = n - begin < kSoftmaxPiece ? n - begin : kSoftmaxPiece;
+    const T* const piece = x + begin;
+    const float next = LargestOf(piece, count, largest);
+    if (next > largest) {
+      sum *= static_cast<double>(ExpOf(largest - next));
+      largest = next;
+    }
+    const F32x16 base = Set(largest);
+    sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i) {
+      return Pair{Exp(ReadLogits(io, piece + i) - base, kSet), Set(1.0F)};
+    }));
+  }
+  return static_cast<float>(static_cast<double>(largest) + __builtin_log(sum));
+}
+
+template <class T>
+double SumOf(const T* x, int64_t n) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kSoftmaxPiece) {
+    const int64_t count = n - begin < kSoftmaxPiece ? n - begin : kSoftmaxPiece;
+    sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i) {
+      return Pair{io.Read(x + begin + i), Set(1.0F)};
+    }));
+  }
+  return sum;
+}
+
+template <class T>
+float ReadOne(const T* p) {
+  float lanes[16];
+  Store(lanes, Part{1}.Read(p));
+  return lanes[0];
+}
+
+template <class T>
+void CrossEntropyRowForward(const CrossEntropyArgs<T>& args, int64_t row) {
+  const int64_t target = args.targets[row];
+  if (target == args.options.ignore_index) {
+    args.losses[row] = 0;
+    args.lse[row] = 0;
+    return;
+  }
+  if (!TargetInRange(target, args.vocab)) {
+    args.losses[row] = std::numeric_limits<float>::quiet_NaN();
+    args.lse[row] = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  const T* const x = args.logits + row * args.vocab;
+  const float lse = LogSumExp(x, args.vocab);
+  const double logit_sum = args.options.label_smoothing > 0 ? SumOf(x, args.vocab) : 0;
+  args.lse[row] = lse;
+  args.losses[row] =
+      CrossEntropyRowLoss(lse, ReadOne(x + target), logit_sum, args.vocab, args.options);
+}
+
+template <class T>
+void CrossEntropyRowBackward(const CrossEntropyArgs<T>& args, int64_t row, Write write) {
+  const int64_t target = args.targets[row];
+  T* const out = args.gradient + row * args.vocab;
+  if (target == args.options.ignore_index) {
+    EachSixteen(args.vocab, out, write,
+                [&](auto io, int64_t i) { io.WriteOut(out + i, Set(0.0F)); });
+    return;
+  }
+  const T* const x = args.logits + row * args.vocab;
+  const bool in_range = TargetInRange(target, args.vocab);
+  const float target_logit = in_range ? ReadOne(x + target) : 0.0F;
+  const CrossEntropyRowGradient row_gradient =
+      MakeCrossEntropyRowGradient(args.lse[row], args.vocab, args.gradient_scale, args.options);
+  const F32x16 lse = Set(args.lse[row]);
+  const F32x16 along_p = Set(row_gradient.along_p);
+  const F32x16 everywhere = Set(row_gradient.everywhere);
+  EachSixteen(args.vocab, out, write, [&](auto io, int64_t i) {
+    io.WriteOut(out + i, Fma(Exp(io.Read(x + i) - lse, kSet), along_p, everywhere));
+  });
+  if (in_range) {  // Again from the logit, so that it is rounded once.
+    const F32x16 p = Exp(Set(target_logit) - lse, kSet);
+    Part{1}.Write(out + target, Fma(p, along_p, everywhere + Set(row_gradient.at_target)));
+  }
+}
+
+template <class T>
+void CrossEntropyForward(const CrossEntropyArgs<T>& args, int64_t begin, int64_t end, Write write) {
+  for (int64_t row = begin; row < end; ++row) {
+    CrossEntropyRowForward(args, row);
+    if (args.gradient != nullptr) {
+      CrossEntropyRowBackward(args, row, write);
+    }
+  }
+}
+
+template <class T>
+void CrossEntropyBackward(const CrossEntropyArgs<T>& args, int64_t begin, int64_t end,
+                          Write write) {
+  for (int64_t row = begin; row < end; ++row) {
+    CrossEntropyRowBackward(args, row, write);
+  }
+}
+
+constexpr CrossEntropyLoops kCrossEntropyLoops = {
+    .forward_f32 = CrossEntropyForward<float>,
+    .forward_bf16 = CrossEntropyForward<BFloat16>,
+    .backward_f32 = CrossEntropyBackward<float>,
+    .backward_bf16 = CrossEntropyBackward<BFloat16>,
+};
+
+}  // namespace
+}  // namespace dtrain::kernels::DT_SIMD
