@@ -1,5 +1,5 @@
-// The limit beside which bench_kernels puts each kernel: a loop with the same mix of read and
-// write streams and next to no arithmetic.
+// The limit beside which `dtrain bench kernels` puts each kernel: a loop with the same mix of read
+// and write streams and next to no arithmetic.
 //
 // A copy is no bound for a loop of four reads and three writes, so each kernel names its own mix.
 // The streams are two or four bytes an element wide. The first `in_place` write streams go to the
@@ -29,7 +29,7 @@ struct ProbeStreams {
 };
 
 // Runs the mix over elements [begin, end), multiples of 16. Returns a value that depends on every
-// read. REQUIRES: a mix that bench/kernels.cc uses; the streams are 64-byte aligned; AVX2.
+// read. REQUIRES: a mix that Probe lists; the streams are 64-byte aligned; AVX2.
 float Probe(const StreamMix& mix, const ProbeStreams& streams, bool non_temporal, int64_t begin,
             int64_t end);
 

@@ -1,4 +1,4 @@
-#include "bench/kernels_probe.h"
+#include "bench/kernels/probe.h"
 
 #include <immintrin.h>
 

@@ -1,0 +1,167 @@
+"""./dev bench kernels: CPU kernels beside a probe of their streams, torch eager and torch.compile.
+
+One run, interleaved: a round of a case is (probe, kernel, probe) in dtrain-bench-kernels and one
+call of each form in a Python process, on the same shapes and threads; their order is reversed
+every second round. Ratios are of one round; tables and goals show their medians. A case without
+a twin in bench/twins/kernels.py is measured against the probe alone and named.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from report import print_goals, write_results
+
+TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins", "kernels.py")
+PEERS = ("eager", "compile")
+OF_PROBE, OVER_EAGER, OF_COMPILE = 0.90, 2.0, 0.97
+SETTLE_S = 0.005  # Until the other process's worker threads sleep.
+# Peers get their memory from a heap that is never given back, so that a fresh output costs them
+# no page faults, as it costs none in an arena.
+NO_PAGE_FAULTS = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000",
+                  "MALLOC_TOP_PAD_": "268435456"}
+
+
+class Server:
+    """A process that answers a line by a line of JSON."""
+
+    def __init__(self, command, env=None):
+        self.command = command
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, env=env)
+
+    def ask(self, *words):
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"bench: {' '.join(self.command)} ended with {self.process.wait()} at {words}")
+        return json.loads(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def ask(server, *words):
+    time.sleep(SETTLE_S)
+    return server.ask(*words)
+
+
+def measure(case, args, ours, twin):
+    """The rounds of one case; "missing" when it has no twin."""
+    peers = [] if twin is None or "missing" in twin.ask(case["name"], PEERS[0]) else list(PEERS)
+    rounds = []
+    for i in range(args.rounds):
+        taken = {}
+        sides = ["ours", *peers]
+        for side in sides if i % 2 == 0 else reversed(sides):
+            taken[side] = ask(ours, case["name"], args.threads) if side == "ours" \
+                else ask(twin, case["name"], side)["s"]
+        rounds.append(taken)
+    return rounds, peers
+
+
+def quantile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def summary(case, rounds, peers):
+    """Medians; ratios above 1 say that dtrain's kernel is the faster."""
+    giga = case["bytes"] * 1e-9
+    steady = [r["ours"] for r in rounds if r["ours"]["steady"]]
+    probe = {id(r): (r["ours"]["probe_before_s"] + r["ours"]["probe_after_s"]) / 2 for r in rounds}
+    row = {"name": case["name"], "rounds": len(rounds), "rounds_steady": len(steady),
+           "gb_per_s": giga / statistics.median(r["ours"]["kernel_s"] for r in rounds),
+           "probe_gb_per_s": giga / statistics.median(probe.values())}
+    if steady:
+        row["probe_fraction"] = statistics.median(
+            (s["probe_before_s"] + s["probe_after_s"]) / 2 / s["kernel_s"] for s in steady)
+    for peer in peers:
+        ratios = [r[peer] / r["ours"]["kernel_s"] for r in rounds]
+        row[peer] = {"gb_per_s": giga / statistics.median(r[peer] for r in rounds),
+                     "ratio": statistics.median(ratios), "ratio_p10": quantile(ratios, 0.1),
+                     "ratio_p90": quantile(ratios, 0.9),
+                     "probe_fraction": statistics.median(probe[id(r)] / r[peer] for r in rounds)}
+    return row
+
+
+def goals_of(row):
+    name, goals = f"kernels.{row['name']}", []
+    if "probe_fraction" in row:
+        goals.append((f"{name}.probe_fraction", row["probe_fraction"], ">=", OF_PROBE))
+    if "eager" in row:
+        # Nobody passes the probe: an eager form near it cannot be beaten twice.
+        reachable = OF_PROBE / row["eager"]["probe_fraction"]
+        goals.append((f"{name}.vs_eager", row["eager"]["ratio"], ">=", min(OVER_EAGER, reachable)))
+        goals.append((f"{name}.vs_compile", row["compile"]["ratio"], ">=", OF_COMPILE))
+    return goals
+
+
+def print_row(row):
+    def peer(name):
+        one = row.get(name)
+        return f"{one['gb_per_s']:9.2f}{one['ratio']:7.2f}" if one else f"{'-':>9}{'-':>7}"
+
+    share = f"{100 * row['probe_fraction']:6.1f}" if "probe_fraction" in row else "  busy"
+    print(f"{row['name']:28}{row['gb_per_s']:8.2f}{row['probe_gb_per_s']:8.2f}{share}"
+          f"{peer('eager')}{peer('compile')}{row['rounds_steady']:4} of {row['rounds']}", flush=True)
+
+
+def torch_version():
+    return subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], check=True,
+                          capture_output=True, text=True).stdout.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--filter", default="", help="only cases whose name contains this")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--elements", type=int, default=16 << 20, help="of each stream")
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 4 Mi elements")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.elements = 3, 4 << 20
+    program = [f"{args.bin}/dtrain-bench-kernels", "--elements", str(args.elements)]
+    known = json.loads(subprocess.run([*program, "--list"], check=True, capture_output=True,
+                                      text=True).stdout)
+    cases = [case for case in known["cases"] if args.filter in case["name"]]
+    if not cases:
+        sys.exit(f"bench: --filter {args.filter!r} matches no case; there are: "
+                 f"{', '.join(case['name'] for case in known['cases'])}")
+    ours, twin = Server([*program, "--serve"]), None
+    if not args.no_peers:
+        shapes = {case["name"]: case["shape"] for case in cases if case["shape"]}
+        twin = Server([sys.executable, TWIN, "--elements", str(known["elements"]), "--hidden",
+                       str(known["hidden"]), "--threads", str(args.threads), "--shapes",
+                       json.dumps(shapes)], env={**os.environ, **NO_PAGE_FAULTS})
+    print(f"{known['cpu']}, variant {known['variant']}, {known['elements']} elements, "
+          f"{args.threads} threads, {args.rounds} rounds, load average {os.getloadavg()[0]:.1f}\n"
+          f"{'kernel':28}{'GB/s':>8}{'probe':>8}{'%':>6}{'eager':>9}{'ratio':>7}{'compile':>9}"
+          f"{'ratio':>7}  steady")
+    rows = []
+    for case in cases:
+        rounds, peers = measure(case, args, ours, twin)
+        rows.append(summary(case, rounds, peers))
+        print_row(rows[-1])
+    for server in filter(None, (ours, twin)):
+        server.close()
+    alone = [row["name"] for row in rows if "eager" not in row]
+    if alone and twin is not None:
+        print(f"without a twin in torch: {', '.join(alone)}")
+    goals = print_goals([goal for row in rows for goal in goals_of(row)])
+    facts = {key: known[key] for key in ("commit", "variant", "elements", "hidden")}
+    write_results(args.json, "kernels", rounds=args.rounds, threads=args.threads,
+                  torch=torch_version() if twin is not None else None, rows=rows, goals=goals, **facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// Cases of the norms, with and without a residual.
+#include "bench/kernels/both_types.h"
+#include "kernels/rmsnorm.h"
+
+namespace dtrain::bench {
+namespace {
+
+template <class T>
+kernels::RmsNormForwardArgs<T> RmsForward(Arena& a, bool residual) {
+  return {.tokens = a.rows(),
+          .hidden = kHidden,
+          .x = a.Stream<T>(0),
+          .residual = residual ? a.Stream<T>(1) : nullptr,
+          .weight = a.Stream<T>(5),
+          .sum = residual ? a.Stream<T>(2) : nullptr,
+          .y = a.Stream<T>(3),
+          .rstd = a.rstd.data()};
+}
+
+template <class T>
+kernels::RmsNormBackwardArgs<T> RmsBackward(Arena& a, bool residual) {
+  return {.tokens = a.rows(),
+          .hidden = kHidden,
+          .h = a.Stream<T>(0),
+          .weight = a.Stream<T>(5),
+          .rstd = a.rstd.data(),
+          .dy = a.Stream<T>(1),
+          .dsum = residual ? a.Stream<T>(2) : nullptr,
+          .dh = a.Stream<T>(3),
+          .dweight = a.Stream<T>(4),
+          .workspace = a.workspace.data()};
+}
+
+}  // namespace
+
+std::vector<Case> NormCases() {
+  std::vector<Case> cases;
+  for (const bool residual : {false, true}) {
+    const std::string name = residual ? "rmsnorm_add" : "rmsnorm";
+    AddBothTypes(cases, name + "_forward", residual ? 2 : 1, residual ? 2 : 1,
+                 [=](auto type) -> Kernel {
+                   return [=](Arena& a, const Threads& t) {
+                     kernels::RmsNormForwardCpu(RmsForward<decltype(type)>(a, residual), t);
+                   };
+                 });
+    AddBothTypes(cases, name + "_backward", residual ? 3 : 2, 1, [=](auto type) -> Kernel {
+      return [=](Arena& a, const Threads& t) {
+        kernels::RmsNormBackwardCpu(RmsBackward<decltype(type)>(a, residual), t);
+      };
+    });
+  }
+  return cases;
+}
+
+}  // namespace dtrain::bench

@@ -1,0 +1,281 @@
+"""torch's own forms of the operations that `dtrain bench kernels` measures: eager and compiled.
+
+A process that bench/kernels.py talks to: standard input gives `NAME eager|compile` a line, and each is
+one timed call, answered by one JSON line: {"s": seconds} or {"missing": why}. The first call of
+a compiled form compiles it; its outputs are compared with eager's before anything is timed.
+"""
+import argparse
+import json
+import sys
+import time
+
+import torch
+from torch.nn import functional as F
+
+EPS, DECAY, LR, BETA1, BETA2 = 1e-6, 0.1, 1e-3, 0.9, 0.999
+ARENA_STREAMS = 6  # Of four bytes an element: bench/kernels/case.h.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+class Setting:
+    """Sizes, and fresh operands of `elements` numbers [rows, hidden]."""
+
+    def __init__(self, elements, hidden, shapes):
+        self.elements, self.hidden, self.shapes = elements, hidden, shapes
+
+    def rows(self, dtype):
+        return torch.randn(self.elements // self.hidden, self.hidden).to(dtype)
+
+    def flat(self, dtype):
+        return torch.randn(self.elements).to(dtype)
+
+
+class Twin:
+    """`eager` and `compiled` each do the operation once and return what it wrote; `compiled` is
+    what torch.compile is given. Operands live in the closures."""
+
+    def __init__(self, eager, compiled=None):
+        self.eager, self.compiled = eager, compiled or eager
+
+
+TWINS = {}
+
+
+def twin(*names):
+    """Registers a maker: (setting, dtype) -> Twin. A name without a type is made for both."""
+    def register(make):
+        for name in names:
+            TWINS[name] = make
+        return make
+    return register
+
+
+def adamw(setting, gradient_type, copy):
+    p, m, v = (setting.flat(torch.float32) for _ in range(3))
+    v.abs_()
+    g, low = setting.flat(gradient_type), torch.empty(setting.elements, dtype=torch.bfloat16)
+    step = torch.tensor(5.0)
+
+    def eager():
+        torch._fused_adamw_([p], [g.float()], [m], [v], [], [step], lr=LR, beta1=BETA1, beta2=BETA2,
+                            weight_decay=DECAY, eps=1e-8, amsgrad=False, maximize=False)
+        return low.copy_(p) if copy else p
+
+    def compiled():
+        gradient = g.float()
+        first = torch.lerp(m, gradient, 1 - BETA1)
+        second = BETA2 * v + (1 - BETA2) * gradient * gradient
+        size = LR / (1 - BETA1 ** 5)
+        value = p * (1 - LR * DECAY) - size * first / (second.sqrt() / (1 - BETA2 ** 5) ** 0.5 + 1e-8)
+        m.copy_(first)
+        v.copy_(second)
+        p.copy_(value)
+        if copy:
+            low.copy_(value)
+            return low
+        return p
+    # In place: both advance the same state, so their outputs differ by a step and are not compared.
+    result = Twin(eager, compiled)
+    result.in_place = True
+    return result
+
+
+@twin("adamw_f32")
+def adamw_f32(setting, _):
+    return adamw(setting, torch.float32, copy=False)
+
+
+@twin("adamw_f32_copy_bf16")
+def adamw_f32_copy(setting, _):
+    return adamw(setting, torch.float32, copy=True)
+
+
+@twin("adamw_bf16_copy_bf16")
+def adamw_bf16_copy(setting, _):
+    return adamw(setting, torch.bfloat16, copy=True)
+
+
+@twin("square_sum")
+def square_sum(setting, dtype):
+    x = setting.flat(dtype)
+    return Twin(lambda: torch.linalg.vector_norm(x, dtype=torch.float32),
+                lambda: x.float().square().sum().sqrt())
+
+
+def copying(source, target):
+    def make(setting, _):
+        x, y = setting.flat(source), torch.empty(setting.elements, dtype=target)
+        return Twin(lambda: y.copy_(x))
+    return make
+
+
+TWINS["copy_f32"] = copying(torch.float32, torch.float32)
+TWINS["cast_f32_bf16"] = copying(torch.float32, torch.bfloat16)
+TWINS["cast_bf16_f32"] = copying(torch.bfloat16, torch.float32)
+
+
+@twin("scale")
+def scale(setting, dtype):
+    x, y = setting.flat(dtype), torch.empty(setting.elements, dtype=dtype)
+    return Twin(lambda: torch.mul(x, 0.5, out=y), lambda: y.copy_(x * 0.5))
+
+
+@twin("accumulate")
+def accumulate(setting, dtype):
+    x, y = setting.flat(dtype), setting.flat(dtype)
+    result = Twin(lambda: y.add_(x))
+    result.in_place = True
+    return result
+
+
+def rms_operands(setting, dtype):
+    x, weight = setting.rows(dtype), torch.rand(setting.hidden).to(dtype) + 0.5
+    return x, weight
+
+
+@twin("rmsnorm_forward")
+def rmsnorm_forward(setting, dtype):
+    x, weight = rms_operands(setting, dtype)
+    return Twin(lambda: F.rms_norm(x, (setting.hidden,), weight, EPS))
+
+
+@twin("rmsnorm_add_forward")
+def rmsnorm_add_forward(setting, dtype):
+    x, weight = rms_operands(setting, dtype)
+    residual = setting.rows(dtype)
+
+    def forward():
+        h = x + residual
+        return F.rms_norm(h, (setting.hidden,), weight, EPS), h
+    return Twin(forward)
+
+
+def rmsnorm_backward_of(setting, dtype, residual):
+    x, weight = rms_operands(setting, dtype)
+    dy, dsum = setting.rows(dtype), setting.rows(dtype)
+    x.requires_grad_()
+    weight.requires_grad_()
+    y = F.rms_norm(x, (setting.hidden,), weight, EPS)
+    h, w = x.detach(), weight.detach()
+    rstd = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + EPS)
+
+    def eager():
+        dh, dweight = torch.autograd.grad(y, (x, weight), dy, retain_graph=True)
+        return dh + dsum if residual else dh, dweight
+
+    def compiled():
+        gradient, normal = dy.float(), h.float() * rstd
+        scaled = gradient * w.float()
+        dh = rstd * (scaled - normal * (scaled * normal).mean(-1, keepdim=True))
+        dh = dh + dsum.float() if residual else dh
+        return dh.to(dtype), (gradient * normal).sum(0).to(dtype)
+    return Twin(eager, compiled)
+
+
+@twin("rmsnorm_backward")
+def rmsnorm_backward(setting, dtype):
+    return rmsnorm_backward_of(setting, dtype, residual=False)
+
+
+@twin("rmsnorm_add_backward")
+def rmsnorm_add_backward(setting, dtype):
+    return rmsnorm_backward_of(setting, dtype, residual=True)
+
+
+@twin("swiglu_forward")
+def swiglu_forward(setting, dtype):
+    gate, up = setting.rows(dtype), setting.rows(dtype)
+    return Twin(lambda: F.silu(gate) * up)
+
+
+@twin("swiglu_backward")
+def swiglu_backward(setting, dtype):
+    gate, up = setting.rows(dtype).requires_grad_(), setting.rows(dtype).requires_grad_()
+    dout, y = setting.rows(dtype), F.silu(gate) * up
+
+    def compiled():
+        g, u, d = gate.detach().float(), up.detach().float(), dout.float()
+        sigmoid = torch.sigmoid(g)
+        silu = g * sigmoid
+        dgate = d * u * (sigmoid + silu * (1 - sigmoid))
+        return dgate.to(dtype), (d * silu).to(dtype)
+    return Twin(lambda: torch.autograd.grad(y, (gate, up), dout, retain_graph=True), compiled)
+
+
+def find(name):
+    """(maker, dtype) of a case, or None: the whole name, else the name less its type."""
+    if name in TWINS:
+        return TWINS[name], None
+    base, _, suffix = name.rpartition("_")
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}.get(suffix)
+    return (TWINS[base], dtype) if base in TWINS and dtype else None
+
+
+def flatten(outputs):
+    return [t.float() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+
+def check_equal(name, eager, compiled):
+    """The two peers do the same work: relative distance of each output."""
+    for index, (a, b) in enumerate(zip(flatten(eager), flatten(compiled))):
+        limit = max(TOLERANCE[t.dtype] for t in
+                    (eager if isinstance(eager, tuple) else (eager,)))
+        distance = ((a - b).norm() / a.norm().clamp_min(1e-30)).item()
+        if not distance <= limit:
+            raise SystemExit(f"{name}: output {index} of torch.compile is {distance:.2g} off eager's, "
+                             f"allowed: {limit}")
+
+
+class Ready:
+    """The forms of one case, compiled, compared and warm."""
+
+    evicting = None  # As large as dtrain's arena: what it writes leaves nothing in the caches.
+
+    def __init__(self, name, setting):
+        if Ready.evicting is None:
+            Ready.evicting = torch.empty(ARENA_STREAMS * setting.elements)
+        maker, dtype = find(name)
+        self.twin = maker(setting, dtype)
+        torch._dynamo.reset()
+        self.forms = {"eager": self.twin.eager,
+                      "compile": torch.compile(self.twin.compiled, dynamic=False)}
+        eager, compiled = self.forms["eager"](), self.forms["compile"]()
+        if not getattr(self.twin, "in_place", False):
+            check_equal(name, eager, compiled)
+        for form in self.forms.values():
+            form()
+
+    def seconds(self, kind):
+        Ready.evicting.fill_(0.01)
+        start = time.perf_counter()
+        self.forms[kind]()
+        return time.perf_counter() - start
+
+
+def serve(setting):
+    current, ready = None, None
+    for line in sys.stdin:
+        name, kind = line.split()
+        if find(name) is None:
+            print(json.dumps({"missing": f"bench/twins/kernels.py has no twin of {name}"}), flush=True)
+            continue
+        if name != current:
+            ready = None  # Frees the operands before the next case makes its own.
+            current, ready = name, Ready(name, setting)
+        print(json.dumps({"s": ready.seconds(kind)}), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, required=True)
+    parser.add_argument("--hidden", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shapes", default="{}", help="JSON: case -> what else it must know")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    serve(Setting(args.elements, args.hidden, json.loads(args.shapes)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The benchmarks' drivers: what they make of measured times, and that they run."""
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BIN = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BIN"]
+sys.path.insert(0, f"{SOURCE}/bench")
+
+import kernels  # noqa: E402
+import report  # noqa: E402
+
+
+def one_round(kernel, eager, compiled, probe=1.0, steady=True):
+    return {"ours": {"probe_before_s": probe, "probe_after_s": probe, "kernel_s": kernel,
+                     "steady": steady}, "eager": eager, "compile": compiled}
+
+
+CASE = {"name": "op", "bytes": 10**9}
+
+
+class KernelSummary(unittest.TestCase):
+    def test_ratios_are_medians_of_rounds_not_ratios_of_medians(self):
+        rounds = [one_round(1, 2, 1), one_round(2, 3, 2), one_round(4, 12, 2)]
+        row = kernels.summary(CASE, rounds, kernels.PEERS)
+        self.assertEqual(row["eager"]["ratio"], 2)
+        self.assertEqual(row["compile"]["ratio"], 1)
+        self.assertEqual(row["probe_fraction"], 0.5)
+        self.assertEqual(row["gb_per_s"], 0.5)
+
+    def test_an_unsteady_round_says_nothing_of_the_probe(self):
+        rounds = [one_round(2, 2, 2), one_round(1, 2, 2, steady=False)]
+        self.assertEqual(kernels.summary(CASE, rounds, kernels.PEERS)["probe_fraction"], 0.5)
+        busy = kernels.summary(CASE, rounds[1:], kernels.PEERS)
+        self.assertNotIn("probe_fraction", busy)
+        self.assertNotIn("kernels.op.probe_fraction", [goal[0] for goal in kernels.goals_of(busy)])
+
+    def test_nobody_is_asked_to_pass_the_probe(self):
+        # Eager at 0.6 of the probe: 0.9 / 0.6 = 1.5 is as good as it gets.
+        near = kernels.summary(CASE, [one_round(1, 1 / 0.6, 1)], kernels.PEERS)
+        target = {goal[0]: goal[3] for goal in kernels.goals_of(near)}
+        self.assertAlmostEqual(target["kernels.op.vs_eager"], 1.5)
+        far = kernels.summary(CASE, [one_round(1, 10, 1)], kernels.PEERS)
+        target = {goal[0]: goal[3] for goal in kernels.goals_of(far)}
+        self.assertEqual(target["kernels.op.vs_eager"], 2)
+        self.assertEqual(target["kernels.op.vs_compile"], 0.97)
+
+    def test_goal_lines_say_ok_or_short(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            report.print_goals([("a", 0.5, ">=", 0.9), ("b", 0.5, "<=", 0.9)])
+        self.assertIn("goal a measured 0.5 target >= 0.9 short\n", out.getvalue())
+        self.assertIn("goal b measured 0.5 target <= 0.9 ok\n", out.getvalue())
+
+
+class KernelDriver(unittest.TestCase):
+    def run_driver(self, *arguments):
+        return subprocess.run([sys.executable, f"{SOURCE}/bench/kernels.py", "--bin", BIN, "--no-peers",
+                               "--elements", "65536", "--rounds", "2", *arguments], text=True,
+                              capture_output=True, timeout=100, check=False)
+
+    def test_it_measures_and_writes_what_it_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/kernels.json"
+            done = self.run_driver("--filter", "copy_f32", "--json", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path, encoding="utf-8") as file:
+                written = json.load(file)
+        self.assertIn("copy_f32", [row["name"] for row in written["rows"]])
+        self.assertGreater(written["rows"][0]["gb_per_s"], 0)
+        self.assertEqual(written["elements"], 65536)
+
+    def test_a_filter_without_a_case_names_the_cases(self):
+        done = self.run_driver("--filter", "no such")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("copy_f32", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
