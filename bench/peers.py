@@ -2,6 +2,7 @@
 import json
 import os
 import sys
+import tempfile
 
 TWINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins")
 
@@ -26,9 +27,13 @@ def stages_command(ways, config, facts, sets=(), extra=(), ranks=2):
     return torchrun(twin_path("stages"), config, facts, sets, [*extra, "--ways", *ways], ranks)
 
 
-def twin_environment():
-    """One thread a rank, as dtrain has on as many cores."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+def twin_environment(ranks=2):
+    """The cores shared among the ranks, as `dtrain launch` shares them. What torch.compile made is
+    kept, so that only the first run of a model waits for it."""
+    threads = max(1, os.cpu_count() // ranks)
+    return {"TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), "dtrain-bench-inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ, "OMP_NUM_THREADS": str(threads),
+            "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def is_rank_of(peer):

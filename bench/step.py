@@ -1,9 +1,10 @@
-"""./dev bench step: the default GPT, 2 ranks, dtrain beside torchrun + DDP, interleaved in one run.
+"""./dev bench step: training steps of dtrain beside torch eager and torch.compile, interleaved.
 
-Each round starts both programs on the same configuration and batches (order reversed every second
-round) and takes: tokens/s (median over steps), seconds from the command to the start of the first
-forward, private memory of the ranks (RssAnon + own shared memory) before the first batch and at the
-peak of the steps, seen from outside through /proc.
+Speed: two models on 1 and 2 ranks. A round runs each program once on the same configuration and
+batches, in an order that turns with the round; a ratio is of one round, tables and goals show
+medians. f, the GEMM and attention share of eager's step, and what of dtrain's step is neither are
+profiled in the same run. Start: seconds to the first forward and private memory of the ranks
+(RssAnon + own shared memory), seen from outside; measured apart, since watching a job slows it.
 """
 import argparse
 import json
@@ -18,116 +19,224 @@ import time
 from jobs import MemoryWatch, first_forward, is_rank, launch_command, records, series
 from peers import is_rank_of, read_facts, steps_of, twin_command, twin_environment
 from report import print_goals, write_results
+from step_trace import shares_of_trace
+
+QUIET = ["eval_interval=0", "checkpoint.interval=0", "sample={\"bytes\":0}"]
+WARM_UP_STEPS = 3
+MODELS = {
+    "5M": (),
+    "100M": ("model.hidden_size=768", "model.intermediate_size=2048", "model.num_hidden_layers=14",
+             "model.num_attention_heads=12", "model.num_key_value_heads=12", "train_batch_size=2",
+             "train_micro_batch_size_per_gpu=1"),
+}
+WAYS = ("dtrain", "eager", "compile")
+OVER_EAGER, OF_POSSIBLE, OVER_COMPILE, OUTSIDE = 1.25, 0.92, 1.0, 0.10
 
 
-def run(command, of_rank, facts_of, env):
-    """One job; what it took."""
+def run(command, env, of_rank=None):
+    """One job: when it started, and what a watch of its ranks saw when `of_rank` is given."""
     with tempfile.TemporaryFile() as log:
         start = time.time()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        watch = MemoryWatch(process, of_rank)
-        watch.start()
+        watch = MemoryWatch(process, of_rank) if of_rank else None
+        if watch:
+            watch.start()
         code = process.wait()
-        watch.join()
+        if watch:
+            watch.join()
         if code != 0:
             log.seek(0)
             sys.exit(f"bench: {' '.join(command)} ended with {code}:\n{log.read().decode()[-3000:]}")
-    first, steps, share = facts_of()
-    return {
-        "first_forward_s": first - start,
-        "tokens_per_s": statistics.median(steps[3:]),
-        "memory_before": watch.before(first),
-        "memory_peak": watch.peak(first),
-        "gemm_attention_share": share,
-    }
+    return start, watch
 
 
-def dtrain_round(args, folder):
-    run_dir = os.path.join(folder, "run")
+class Job:
+    """One way to train one model on a number of ranks."""
 
-    def facts():
-        lines = records(run_dir)
-        steps = [value for _, value in series(lines, "perf/tokens_per_s")]
-        return first_forward(lines), steps, None
+    def __init__(self, args, way, model, ranks, steps):
+        self.args, self.way, self.ranks = args, way, ranks
+        self.sets = [*QUIET, *MODELS[model], f"train_steps={steps}"]
 
-    return run(launch_command(args, run_dir, args.config, sets(args)), is_rank, facts, os.environ)
-
-
-def ddp_round(args, folder, profile):
-    facts_path = os.path.join(folder, "facts.jsonl")
-
-    def facts():
+    def run(self, folder, profile=False, watched=False):
+        """{"steps": tokens/s of each, "first_forward_s", memory...}; with `profile` also shares."""
+        if self.way == "dtrain":
+            return self.run_dtrain(folder, profile, watched)
+        facts_path = os.path.join(folder, "facts.jsonl")
+        extra = (["--compile"] if self.way == "compile" else []) + (["--profile"] if profile else [])
+        command = twin_command("ddp", self.args.config, facts_path, self.sets, extra, self.ranks)
+        start, watch = run(command, twin_environment(self.ranks),
+                           is_rank_of("ddp") if watched else None)
         lines = read_facts(facts_path)
-        first = next(l["ts"] for l in lines if l["kind"] == "first_forward")
-        share = [l["gemm_attention_share"] for l in lines if l["kind"] == "profile"]
-        return first, steps_of(lines, "tokens_per_s"), share[0] if share else None
+        first = next(line["ts"] for line in lines if line["kind"] == "first_forward")
+        result = self.result(start, first, steps_of(lines, "tokens_per_s"), watch)
+        if profile:
+            result["f"] = next(line["gemm_attention_share"] for line in lines
+                               if line["kind"] == "profile")
+        return result
 
-    command = twin_command("ddp", args.config, facts_path, sets(args),
-                           ["--profile"] if profile else [])
-    return run(command, is_rank_of("ddp"), facts, twin_environment())
+    def run_dtrain(self, folder, profile, watched):
+        run_dir = os.path.join(folder, "run")
+        steps = int(self.sets[-1].split("=")[1])
+        sets = [*self.sets, *([f"metrics.trace_first_step={steps}", "metrics.trace_steps=1"]
+                              if profile else [])]
+        start, watch = run(launch_command(self.args, run_dir, self.args.config, sets, self.ranks),
+                           os.environ, is_rank if watched else None)
+        lines = records(run_dir)
+        speeds = [value for _, value in series(lines, "perf/tokens_per_s")]
+        result = self.result(start, first_forward(lines), speeds, watch)
+        if profile:
+            result["trace"] = shares_of_trace(f"{run_dir}/trace/rank-0.json")
+        return result
+
+    @staticmethod
+    def result(start, first, speeds, watch):
+        result = {"steps": speeds, "first_forward_s": first - start,
+                  "tokens_per_s": statistics.median(speeds[WARM_UP_STEPS:])}
+        if watch:
+            result.update(memory_before=watch.before(first), memory_peak=watch.peak(first))
+        return result
 
 
-def sets(args):
-    return [f"train_steps={args.steps}", "eval_interval=0", "checkpoint.interval=0",
-            "sample={\"bytes\":0}"]
+def in_folder(job, **how):
+    folder = tempfile.mkdtemp(prefix="dtrain-bench-")
+    try:
+        return job.run(folder, **how)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def median(rounds, key):
-    return statistics.median(r[key] for r in rounds)
+def quantile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
 
 
-def main():
+def measure_speed(args, model, ranks):
+    """The rounds of one model on `ranks` ranks, and both profiles."""
+    jobs = {way: Job(args, way, model, ranks, args.steps) for way in args.ways}
+    rounds = []
+    for i in range(args.rounds):
+        turn = i % len(args.ways)
+        order = args.ways[turn:] + args.ways[:turn]
+        taken = {way: in_folder(jobs[way])["tokens_per_s"] for way in order}
+        rounds.append(taken)
+        print(f"{model}, {ranks} rank{'s' if ranks > 1 else ''}, round {i + 1}/{args.rounds}: "
+              + ", ".join(f"{way} {taken[way]:,.0f}" for way in args.ways)
+              + f" tokens/s; load {os.getloadavg()[0]:.1f}", flush=True)
+    result = {"model": model, "ranks": ranks, "rounds": rounds,
+              "trace": in_folder(jobs["dtrain"], profile=True)["trace"]}
+    if "eager" in jobs:
+        result["f"] = in_folder(jobs["eager"], profile=True)["f"]
+    for peer in args.ways[1:]:
+        ratios = [r["dtrain"] / r[peer] for r in rounds]
+        result[f"over_{peer}"] = {"median": statistics.median(ratios), "p10": quantile(ratios, 0.1),
+                                  "p90": quantile(ratios, 0.9)}
+    return result
+
+
+def speed_goals(result):
+    name = f"step.{result['model']}.{result['ranks']}"
+    goals = []
+    if "over_eager" in result:
+        target = min(OVER_EAGER, OF_POSSIBLE / result["f"])
+        goals.append((f"{name}.vs_eager", result["over_eager"]["median"], ">=", target))
+    if "over_compile" in result:
+        goals.append((f"{name}.vs_compile", result["over_compile"]["median"], ">=", OVER_COMPILE))
+    goals.append((f"{name}.outside_gemm_attention", result["trace"]["outside"], "<=", OUTSIDE))
+    return goals
+
+
+def print_speed(result):
+    print(f"\n{result['model']}, {result['ranks']} rank{'s' if result['ranks'] > 1 else ''}")
+    for way in result["rounds"][0]:
+        over = result.get(f"over_{way}")
+        ratio = f"  dtrain is {over['median']:.3f} of it ({over['p10']:.3f} to {over['p90']:.3f})" \
+            if over else ""
+        print(f"  {way:10}{statistics.median(r[way] for r in result['rounds']):10,.0f} tokens/s{ratio}")
+    if "f" in result:
+        print(f"  f, GEMM + attention share of eager's step: {result['f']:.3f}; no engine can beat "
+              f"1/f = {1 / result['f']:.2f}")
+    trace = result["trace"]
+    print(f"  dtrain's step: GEMM + attention {trace['gemm_attention']:.3f}, outside "
+          f"{trace['outside']:.3f}, of it waiting for peers {trace['wait']:.3f}; most of the rest: "
+          + ", ".join(f"{name} {share:.3f}" for name, share in trace["most"]))
+
+
+def measure_start(args):
+    """[(key, dtrain, DDP)] medians for the 5M model on 2 ranks, with ratios of rounds."""
+    jobs = {way: Job(args, way, "5M", 2, WARM_UP_STEPS + 3) for way in ("dtrain", "eager")}
+    rounds = []
+    for i in range(args.rounds):
+        order = list(jobs) if i % 2 == 0 else list(reversed(jobs))
+        rounds.append({way: in_folder(jobs[way], watched=True) for way in order})
+    rows = []
+    print(f"\n{'':34}{'dtrain':>12}{'torchrun+DDP':>14}{'ratio':>8}")
+    for key, unit, scale in (("first_forward_s", "s to first forward", 1),
+                             ("memory_before", "MB before the first batch", 1e-6),
+                             ("memory_peak", "MB at the peak of a step", 1e-6)):
+        ours, peer = (statistics.median(r[way][key] for r in rounds) * scale
+                      for way in ("dtrain", "eager"))
+        ratio = statistics.median(r["dtrain"][key] / r["eager"][key] for r in rounds)
+        rows.append({"name": key, "dtrain": ours, "ddp": peer, "ratio": ratio})
+        print(f"{unit:34}{ours:12,.2f}{peer:14,.2f}{ratio:8.3f}")
+    return rows
+
+
+def start_goals(rows):
+    ratio = {row["name"]: row["ratio"] for row in rows}
+    return [("step.first_forward_vs_torchrun", ratio["first_forward_s"], "<=", 1 / 6),
+            ("step.memory_before_first_batch_vs_ddp", ratio["memory_before"], "<=", 0.4),
+            ("step.memory_peak_vs_ddp", ratio["memory_peak"], "<=", 0.9)]
+
+
+def measure_bookkeeping(args):
+    done = subprocess.run([f"{args.bin}/bench_bookkeeping", "--json", "-"], check=True,
+                          capture_output=True, text=True)
+    rows = json.loads(done.stdout)
+    for row in rows:
+        print(f"bookkeeping with {row['tensors']} parameter tensors: {row['us_per_tensor']:.3f} us "
+              "each")
+    return rows
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--config", default="examples/configs/gpt.json")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--quick", action="store_true", help="1 round of 6 steps")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], choices=[1, 2])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--parts", nargs="+", default=["speed", "start", "bookkeeping"],
+                        choices=["speed", "start", "bookkeeping"])
     parser.add_argument("--json", default="")
     args = parser.parse_args()
-    ours, peer = [], []
-    f = None
-    for i in range(args.rounds):
-        folder = tempfile.mkdtemp(prefix="dtrain-bench-")
-        try:
-            pair = [lambda: ours.append(dtrain_round(args, folder)),
-                    lambda: peer.append(ddp_round(args, folder, profile=False))]
-            for job in pair if i % 2 == 0 else reversed(pair):
-                job()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        print(f"round {i + 1}/{args.rounds}: dtrain {ours[-1]['tokens_per_s']:,.0f} tok/s, "
-              f"DDP {peer[-1]['tokens_per_s']:,.0f} tok/s", flush=True)
-    folder = tempfile.mkdtemp(prefix="dtrain-bench-")
-    f = ddp_round(args, folder, profile=True)["gemm_attention_share"]
-    shutil.rmtree(folder, ignore_errors=True)
-    bookkeeping = json.loads(subprocess.run([f"{args.bin}/bench_bookkeeping", "--json", "-"], check=True,
-                                            capture_output=True, text=True).stdout)
+    if args.quick:
+        args.rounds, args.steps = 1, 6
+    if args.steps <= WARM_UP_STEPS:
+        parser.error(f"--steps {args.steps}: allowed: more than the {WARM_UP_STEPS} of warm-up")
+    args.ways = ["dtrain", *[way for way in WAYS if way in args.ways and way != "dtrain"]]
+    return args
 
-    rows = []
-    print(f"\n{'':34}{'dtrain':>12}{'torchrun+DDP':>14}{'ratio':>8}")
-    for key, unit, scale in (("tokens_per_s", "tokens/s", 1), ("first_forward_s", "s to first forward", 1),
-                             ("memory_before", "MB before the first batch", 1e-6),
-                             ("memory_peak", "MB at the peak of a step", 1e-6)):
-        a, b = median(ours, key) * scale, median(peer, key) * scale
-        ratios = sorted(o[key] / p[key] for o, p in zip(ours, peer))
-        ratio = statistics.median(ratios)
-        rows.append({"name": key, "dtrain": a, "ddp": b, "ratio": ratio, "ratio_min": ratios[0],
-                     "ratio_max": ratios[-1]})
-        print(f"{unit:34}{a:12,.2f}{b:14,.2f}{ratio:8.3f}")
-    print(f"f, GEMM + attention share of the eager step: {f:.3f}; no engine can beat 1/f = {1 / f:.2f}")
-    for row in bookkeeping:
-        print(f"bookkeeping with {row['tensors']} parameter tensors: {row['us_per_tensor']:.3f} us each")
 
-    ratio = {row["name"]: row["ratio"] for row in rows}
-    goals = [
-        ("step.tokens_per_s_vs_ddp", ratio["tokens_per_s"], ">=", 1.05),
-        ("step.first_forward_vs_torchrun", ratio["first_forward_s"], "<=", 1 / 6),
-        ("step.memory_before_first_batch_vs_ddp", ratio["memory_before"], "<=", 0.4),
-        ("step.memory_peak_vs_ddp", ratio["memory_peak"], "<=", 0.9),
-    ]
-    goals += [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
-              for row in bookkeeping]
-    write_results(args.json, "step", rounds=args.rounds, rows=rows, f=f, bookkeeping=bookkeeping,
+def main():
+    args = parse()
+    facts, goals = {}, []
+    if "speed" in args.parts:
+        facts["speed"] = [measure_speed(args, model, ranks) for model in args.models
+                          for ranks in args.ranks]
+        for result in facts["speed"]:
+            print_speed(result)
+            goals += speed_goals(result)
+    if "start" in args.parts:
+        facts["start"] = measure_start(args)
+        goals += start_goals(facts["start"])
+    if "bookkeeping" in args.parts:
+        facts["bookkeeping"] = measure_bookkeeping(args)
+        goals += [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
+                  for row in facts["bookkeeping"]]
+    write_results(args.json, "step", rounds=args.rounds, steps=args.steps, **facts,
                   goals=print_goals(goals))
 
 

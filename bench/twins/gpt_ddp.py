@@ -1,8 +1,13 @@
 """The example's GPT under torch DistributedDataParallel: the peer of `dtrain-gpt`.
 
 In DDP's fastest form: gradients as bucket views, fused AdamW, no reduction before the last
-micro-batch. With --weights it starts from dtrain's weights, so that losses can be compared.
+micro-batch; a single rank trains the plain module. --compile compiles it (around DDP, as torch
+documents). With --weights it starts from dtrain's weights, so that losses can be compared.
 """
+import contextlib
+
+import torch
+import torch.distributed as dist
 from torch import nn
 
 import twin
@@ -11,13 +16,18 @@ import twin
 class Ddp(twin.Peer):
     def __init__(self, setting, model):
         self.setting = setting
-        self.module = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        self.ddp = None
+        if dist.get_world_size() > 1:
+            self.ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        self.module = self.ddp or model
         self.optimizer = setting.adamw(self.module.parameters())
+        if setting.compile:
+            self.module = torch.compile(self.module, dynamic=False)
 
     def micro_batch(self, tokens, targets, last):
-        self.module.require_backward_grad_sync = last
-        loss = self.module(tokens, targets) / self.setting.accumulation
-        loss.backward()
+        with contextlib.nullcontext() if last or self.ddp is None else self.ddp.no_sync():
+            loss = self.module(tokens, targets) / self.setting.accumulation
+            loss.backward()
         return loss.detach()
 
     def update(self):

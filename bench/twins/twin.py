@@ -34,8 +34,8 @@ class Peer:
 class Setting:
     """The values in force."""
 
-    def __init__(self, config, world):
-        self.config = config
+    def __init__(self, config, world, compile_model=False):
+        self.config, self.compile = config, compile_model
         self.global_batch = config["train_batch_size"]
         self.micro = config["train_micro_batch_size_per_gpu"]
         self.accumulation = self.global_batch // (self.micro * world)
@@ -57,6 +57,7 @@ def argument_parser():
     parser.add_argument("--weights", help="safetensors file to start from")
     parser.add_argument("--facts", required=True, help="JSON lines: what happened and when")
     parser.add_argument("--profile", action="store_true", help="GEMM + attention share of a step")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, where the peer has it")
     return parser
 
 
@@ -93,13 +94,12 @@ def learning_rate(config, step):
     return base * (low + (1 - low) * (1 + math.cos(math.pi * progress)) / 2)
 
 
-def gemm_attention_share(profiler):
-    total = share = 0.0
-    for event in profiler.key_averages():
-        total += event.self_cpu_time_total
-        if re.search(r"aten::(mm|addmm|bmm)$|scaled_dot_product|flash_attention", event.key):
-            share += event.self_cpu_time_total
-    return share / total
+def gemm_attention_share(profiler, seconds):
+    """Of `seconds` of steps: what is between operations and waits for peers counts too. Compiled
+    code announces its products by names of its own."""
+    pattern = r"aten::(mm|addmm|bmm)$|scaled_dot_product|flash_attention|extern_kernels"
+    return 1e-6 / seconds * sum(event.self_cpu_time_total for event in profiler.key_averages()
+                                if re.search(pattern, event.key))
 
 
 class Facts:
@@ -128,7 +128,7 @@ def train(args, setting, peer, facts):
     config = setting.config
     sampler = TokenSampler(config["data"]["train"][0], setting.sequence, setting.global_batch,
                            config["seed"])
-    profiler = None
+    profiler, profiled_s = None, 0.0
     for step in range(config["train_steps"]):
         if args.profile and step == config["train_steps"] - 3 and rank == 0:
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
@@ -147,11 +147,13 @@ def train(args, setting, peer, facts):
         mean = total.clone()
         dist.all_reduce(mean)
         seconds = time.perf_counter() - start
+        profiled_s += seconds if profiler else 0.0
         facts.say(kind="step", step=step + 1, loss=mean.item() / world,
                   tokens_per_s=setting.global_batch * setting.sequence / seconds, seconds=seconds)
     if profiler is not None:
         profiler.__exit__(None, None, None)
-        facts.say(kind="profile", gemm_attention_share=gemm_attention_share(profiler))
+        facts.say(kind="profile", gemm_attention_share=gemm_attention_share(profiler,
+                                                                                 profiled_s))
 
 
 @contextlib.contextmanager
@@ -165,7 +167,7 @@ def process_group():
 
 def run(args, make_peer, overrides, facts):
     """Trains a new model; `make_peer(setting, model)` gives the Peer."""
-    setting = Setting(read_config(args.config, overrides), dist.get_world_size())
+    setting = Setting(read_config(args.config, overrides), dist.get_world_size(), args.compile)
     peer = make_peer(setting, start_model(args, setting))
     train(args, setting, peer, Facts(facts, dist.get_rank()))
 

@@ -13,6 +13,8 @@ sys.path.insert(0, f"{SOURCE}/bench")
 
 import kernels  # noqa: E402
 import report  # noqa: E402
+import step  # noqa: E402
+import step_trace  # noqa: E402
 
 
 def one_round(kernel, eager, compiled, probe=1.0, steady=True):
@@ -78,6 +80,42 @@ class KernelDriver(unittest.TestCase):
         done = self.run_driver("--filter", "no such")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("copy_f32", done.stderr)
+
+
+class StepShares(unittest.TestCase):
+    def test_a_moment_counts_for_the_innermost_operation(self):
+        shares = step_trace.shares([("dtrain::forward", 0, 60), ("aten::linear", 10, 40),
+                                    ("aten::mm", 20, 40), ("aten::mul", 40, 50),
+                                    ("dtrain::wait", 60, 80), ("aten::add_", 65, 70),
+                                    ("dtrain::update", 90, 100)])
+        self.assertAlmostEqual(shares["gemm_attention"], 0.2)
+        self.assertAlmostEqual(shares["wait"], 0.2)
+        self.assertAlmostEqual(shares["outside"], 0.8)
+        rest = dict(shares["most"])
+        self.assertAlmostEqual(rest["aten::mul"], 0.1)
+        self.assertAlmostEqual(rest["between operations"], 0.1)
+        self.assertNotIn("aten::add_", rest)
+
+    def test_what_attention_calls_is_attention(self):
+        shares = step_trace.shares([("aten::scaled_dot_product_attention", 0, 40),
+                                    ("aten::softmax", 10, 20), ("aten::mul", 40, 50)])
+        self.assertAlmostEqual(shares["gemm_attention"], 0.8)
+
+    def test_a_trace_without_a_step_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/t.json", "w", encoding="utf-8") as file:
+                json.dump({"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0,
+                                            "dur": 1, "tid": 1}]}, file)
+            with self.assertRaisesRegex(ValueError, "no dtrain::forward"):
+                step_trace.shares_of_trace(f"{folder}/t.json")
+
+    def test_no_engine_is_asked_to_beat_one_over_f(self):
+        result = {"model": "5M", "ranks": 1, "f": 0.9, "over_eager": {"median": 1.0},
+                  "over_compile": {"median": 1.0}, "trace": {"outside": 0.05}}
+        target = {goal[0]: goal[3] for goal in step.speed_goals(result)}
+        self.assertAlmostEqual(target["step.5M.1.vs_eager"], 0.92 / 0.9)
+        self.assertEqual(step.speed_goals({**result, "f": 0.5})[0][3], 1.25)
+        self.assertEqual(target["step.5M.1.outside_gemm_attention"], 0.10)
 
 
 if __name__ == "__main__":
