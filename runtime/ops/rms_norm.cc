@@ -79,4 +79,10 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return at::rms_norm(x, weight.sizes(), weight, eps);
 }
 
+NormOfSum AddRmsNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                     double eps) {
+  const at::Tensor sum = x + residual;
+  return {RmsNorm(sum, weight, eps), sum};
+}
+
 }  // namespace dtrain::ops

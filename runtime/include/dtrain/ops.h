@@ -1,7 +1,10 @@
 // Fused operations with autograd, for models that want them. Inputs the kernels do not cover
-// (types, devices, layouts) fall back to ATen with the same result.
+// (types, devices, layouts) fall back to ATen with the same result to rounding.
 //
-// Thread-safe. fp32 and bf16, contiguous CPU tensors take the fused path.
+// Thread-safe. fp32 and bf16, contiguous CPU tensors take the fused path: sums and math in fp32,
+// each result rounded once, the same bits on every run. They work with ZeRO stage 3 and inside
+// dtrain::Recompute; they cannot be differentiated twice. A shape or type that no path takes throws
+// c10::Error with the shapes.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +14,81 @@
 
 namespace dtrain::ops {
 
-// y = x / sqrt(mean(x^2, last dim) + eps) * weight. x [..., hidden], weight [hidden] -> [...,
-// hidden]. (Zhang & Sennrich 2019.)
+// ---- Normalisation over the last dimension; x [..., hidden], weight and bias [hidden] ----
+
+// y = x / sqrt(mean(x^2) + eps) * weight. (Zhang & Sennrich 2019, arXiv 1910.07467.)
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-// silu(gate) * up, element by element; both the same shape. (Shazeer 2020.)
+// y = (x - mean) / sqrt(variance + eps) * weight + bias; the bias may be undefined. (Ba et al.
+// 2016, arXiv 1607.06450.)
+at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     double eps);
+
+struct NormOfSum {
+  at::Tensor y;    // The norm of the sum.
+  at::Tensor sum;  // x + residual, rounded to their type: the next residual.
+};
+
+// The norm of x + residual, both of one shape. One pass over memory each way: backward takes the
+// gradients of both results and gives x and residual the same tensor.
+NormOfSum AddRmsNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                     double eps);
+NormOfSum AddLayerNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                       const at::Tensor& bias, double eps);
+
+// ---- Activations, element by element ----
+
+// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv 1606.08415): x P(N(0, 1) < x), or with
+// the tanh of GPT-2 ("gelu_new", "gelu_pytorch_tanh").
+enum class GeluForm { kExact, kTanh };
+at::Tensor Gelu(const at::Tensor& x, GeluForm form);
+
+// Gated linear units (Shazeer 2020, arXiv 2002.05202): act(gate) * up, where act is silu or gelu.
+// gate and up have one shape; gate_up [..., 2 hidden] holds both, gate first, as one projection
+// gives them, and the result is [..., hidden].
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
+at::Tensor SwiGlu(const at::Tensor& gate_up);
+at::Tensor GeGlu(const at::Tensor& gate, const at::Tensor& up, GeluForm form);
+at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form);
+
+// ---- Rotary positions (Su et al. 2021, arXiv 2104.09864) ----
+
+// cos and sin of position x inverse frequency, fp32 [positions, rotary_dim / 2] each.
+struct RopeTable {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+// Inverse frequencies theta^(-2i / rotary_dim), i < rotary_dim / 2; angles in fp64.
+RopeTable MakeRopeTable(int64_t positions, int64_t rotary_dim, double theta);
+// For scaled frequencies; inverse_frequencies is fp64 [rotary_dim / 2].
+RopeTable MakeRopeTable(int64_t positions, const at::Tensor& inverse_frequencies);
+
+// Which elements of a head make pair i: i and i + rotary_dim / 2 (Llama, Qwen, GPT-NeoX), or 2i and
+// 2i + 1 (GPT-J).
+enum class RopeForm { kHalfSplit, kInterleaved };
+
+struct RopeOptions {
+  RopeForm form = RopeForm::kHalfSplit;
+  // int64 [batch, sequence], each in [0, the table's positions): where a token stands in its
+  // document. Undefined: 0, 1, ... in every sequence.
+  at::Tensor positions = {};
+};
+
+// Rotates every pair (a, b) of x [batch, sequence, heads, head_dim] to (a cos - b sin, b cos + a
+// sin). What a head has beyond rotary_dim passes through.
+at::Tensor Rope(const at::Tensor& x, const RopeTable& table, const RopeOptions& options = {});
+
+// q [batch, sequence, heads, head_dim], k and v [batch, sequence, kv_heads, head_dim].
+struct Qkv {
+  at::Tensor q, k, v;
+};
+
+// The heads of a fused projection, qkv [batch, sequence, (heads + 2 kv_heads) head_dim] with all of
+// q first, then k, then v; q and k rotated. v is a view of qkv; do not change it in place. Backward
+// writes the gradient of qkv in one pass.
+Qkv RopeQkv(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const RopeTable& table,
+            const RopeOptions& options = {});
 
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // Targets that count for nothing.

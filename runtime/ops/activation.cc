@@ -1,7 +1,6 @@
-#include "kernels/swiglu.h"
-
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"
+#include "kernels/swiglu.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -50,7 +49,19 @@ class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
   }
 };
 
+// gate and up of gate_up [..., 2 hidden], as views.
+std::pair<at::Tensor, at::Tensor> Halves(const at::Tensor& gate_up) {
+  TORCH_CHECK(gate_up.dim() > 0 && gate_up.size(-1) % 2 == 0,
+              "a fused gate_up is [..., 2 hidden], not ", gate_up.sizes());
+  const int64_t hidden = gate_up.size(-1) / 2;
+  return {gate_up.narrow(-1, 0, hidden), gate_up.narrow(-1, hidden, hidden)};
+}
+
 }  // namespace
+
+at::Tensor Gelu(const at::Tensor& x, GeluForm form) {
+  return at::gelu(x, form == GeluForm::kTanh ? "tanh" : "none");
+}
 
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) {
   if (Fusable(gate) && Fusable(up) && gate.scalar_type() == up.scalar_type() &&
@@ -58,6 +69,20 @@ at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) {
     return SwiGluFunction::apply(gate, up);
   }
   return at::silu(gate) * up;
+}
+
+at::Tensor SwiGlu(const at::Tensor& gate_up) {
+  const auto [gate, up] = Halves(gate_up);
+  return at::silu(gate) * up;
+}
+
+at::Tensor GeGlu(const at::Tensor& gate, const at::Tensor& up, GeluForm form) {
+  return Gelu(gate, form) * up;
+}
+
+at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form) {
+  const auto [gate, up] = Halves(gate_up);
+  return Gelu(gate, form) * up;
 }
 
 }  // namespace dtrain::ops
