@@ -7,10 +7,17 @@
 
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
+#include "kernels/adamw_stochastic.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
+#include "kernels/embedding.h"
 #include "kernels/flat.h"
+#include "kernels/fp8.h"
 #include "kernels/grad_norm.h"
+#include "kernels/int8_blocks.h"
+#include "kernels/lamb.h"
 #include "kernels/lion.h"
+#include "kernels/muon.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/sgd.h"
 #include "kernels/swiglu.h"
@@ -22,9 +29,15 @@ struct CudaKernelTable {
   decltype(&AdamWCuda) adamw;
   decltype(&AdamWCudaBf16Grad) adamw_bf16_grad;
   decltype(&AdamWCudaBf16State) adamw_bf16_state;
+  decltype(&AdamWStochasticCuda) adamw_stochastic;
   decltype(&SgdCuda) sgd;
   decltype(&LionCuda) lion;
   decltype(&AdagradCuda) adagrad;
+  decltype(&LambMomentsCuda) lamb_moments;
+  decltype(&LambTrustCuda) lamb_trust;
+  decltype(&LambApplyCuda) lamb_apply;
+  decltype(&MuonDirectionCuda) muon_direction;
+  decltype(&MuonApplyCuda) muon_apply;
 
   absl::Status (*block_square_sums)(const float*, int64_t, int64_t, double*, CudaStream);
   absl::Status (*block_square_sums_bf16)(const BFloat16*, int64_t, int64_t, double*, CudaStream);
@@ -50,6 +63,22 @@ struct CudaKernelTable {
   absl::Status (*cross_entropy_backward)(const CrossEntropyArgs<float>&, CudaStream);
   absl::Status (*cross_entropy_backward_bf16)(const CrossEntropyArgs<BFloat16>&, CudaStream);
   decltype(&CrossEntropyTotalsCuda) cross_entropy_totals;
+
+  decltype(&QuantizeInt8Cuda) quantize_int8;
+  decltype(&DequantizeInt8Cuda) dequantize_int8;
+  decltype(&CastToFp8Cuda) cast_to_fp8;
+  decltype(&CastFromFp8Cuda) cast_from_fp8;
+  decltype(&TransposeToFp8Cuda) transpose_to_fp8;
+  decltype(&AmaxCuda) amax;
+
+  absl::Status (*dropout)(const DropoutArgs<float>&, CudaStream);
+  absl::Status (*dropout_bf16)(const DropoutArgs<BFloat16>&, CudaStream);
+
+  decltype(&EmbeddingWorkspaceBytesCuda) embedding_workspace_bytes;
+  absl::Status (*embedding_backward)(const EmbeddingBackwardArgs<float>&, void*, size_t,
+                                     CudaStream);
+  absl::Status (*embedding_backward_bf16)(const EmbeddingBackwardArgs<BFloat16>&, void*, size_t,
+                                          CudaStream);
 };
 
 // The table behind the opaque pointer that the plugin gives (comm::Plugin::kernel_table()).

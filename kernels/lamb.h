@@ -8,13 +8,16 @@
 //   trust = |w| / |u|, within [min_coeff, max_coeff]; 1 where a norm is 0
 //   p = p - lr sqrt(1 - beta2^step) / (1 - beta1^step) trust u
 // Same bits on every SIMD variant, thread count and split at whole norm blocks (grad_norm.h).
-// Thread-safe on disjoint buffers; nothing is allocated. There is no CUDA form.
+// CUDA adds the squares in another order, so trust ratios agree to 1e-12; the moments' bits are the
+// same. Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "base/float16.h"
 #include "base/parallel_for.h"
+#include "kernels/cuda_stream.h"
 
 namespace dtrain::kernels {
 
@@ -31,6 +34,7 @@ struct LambOptions {
   int64_t step = 1;       // Of this update; the first is 1.
 };
 
+// As AdamWStepScalars: what a GPU reads from a fixed address.
 struct LambStepScalars {
   float grad_scale;
   float grad_limit;
@@ -39,7 +43,14 @@ struct LambStepScalars {
   float one_minus_beta2;
   float eps;
   float weight_decay;
+  int32_t skip;      // CUDA only: not 0 leaves every buffer as it is.
+  double step_size;  // lr with the bias corrections.
+  double max_coeff;
+  double min_coeff;
 };
+
+// REQUIRES: step >= 1, betas in [0, 1).
+LambStepScalars MakeLambStepScalars(const LambOptions& options);
 
 // Squares of weights and updates, summed in fp64.
 struct LambSums {
@@ -58,5 +69,18 @@ double LambTrust(const LambSums& sums, const LambOptions& options);
 // Updates p [n] from the new moments.
 void LambApplyCpu(int64_t n, float* p, const float* m, const float* v, BFloat16* p_bf16_or_null,
                   double trust, const LambOptions& options, ParallelFor parallel_for);
+
+// The same on device pointers. Queue one kernel on `stream`, do not synchronise; Internal when the
+// launch fails. LambTrustCuda adds the `count` sums of one tensor and writes step size times trust
+// to *trust_step, which LambApplyCuda reads.
+absl::Status LambMomentsCuda(int64_t n, int64_t offset, const float* p, const float* g, float* m,
+                             float* v, LambSums* sums, const LambStepScalars* device_scalars,
+                             CudaStream stream);
+absl::Status LambTrustCuda(const LambSums* sums, int64_t count,
+                           const LambStepScalars* device_scalars, float* trust_step,
+                           CudaStream stream);
+absl::Status LambApplyCuda(int64_t n, float* p, const float* m, const float* v,
+                           BFloat16* p_bf16_or_null, const float* trust_step,
+                           const LambStepScalars* device_scalars, CudaStream stream);
 
 }  // namespace dtrain::kernels

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/grad_norm.h"
 #include "kernels/lamb.h"
+#include "kernels/lamb_math.h"
 #include "kernels/scaled_gradient.h"
 #include "kernels/simd_table.h"
 #include "kernels/write_mode.h"
@@ -13,31 +14,30 @@ namespace {
 
 constexpr int64_t kBlockGrain = kElementGrain / kNormBlock;
 
-LambStepScalars Scalars(const LambOptions& options) {
+}  // namespace
+
+LambStepScalars MakeLambStepScalars(const LambOptions& options) {
   DT_CHECK(options.beta1 >= 0 && options.beta1 < 1) << " beta1 " << options.beta1;
   DT_CHECK(options.beta2 >= 0 && options.beta2 < 1) << " beta2 " << options.beta2;
+  DT_CHECK_GE(options.step, 1);
+  const auto step = static_cast<double>(options.step);
   return {.grad_scale = static_cast<float>(options.grad_scale),
           .grad_limit = LimitOrNone(options.grad_limit),
           .one_minus_beta1 = static_cast<float>(1 - options.beta1),
           .beta2 = static_cast<float>(options.beta2),
           .one_minus_beta2 = static_cast<float>(1 - options.beta2),
           .eps = static_cast<float>(options.eps),
-          .weight_decay = static_cast<float>(options.weight_decay)};
+          .weight_decay = static_cast<float>(options.weight_decay),
+          .skip = 0,
+          .step_size = options.lr * std::sqrt(1 - std::pow(options.beta2, step)) /
+                       (1 - std::pow(options.beta1, step)),
+          .max_coeff = options.max_coeff,
+          .min_coeff = options.min_coeff};
 }
-
-// lr with the bias corrections.
-double StepSize(const LambOptions& options) {
-  DT_CHECK_GE(options.step, 1);
-  const auto step = static_cast<double>(options.step);
-  return options.lr * std::sqrt(1 - std::pow(options.beta2, step)) /
-         (1 - std::pow(options.beta1, step));
-}
-
-}  // namespace
 
 void LambMomentsCpu(int64_t n, int64_t offset, const float* p, const float* g, float* m, float* v,
                     LambSums* sums, const LambOptions& options, ParallelFor parallel_for) {
-  const LambStepScalars scalars = Scalars(options);
+  const LambStepScalars scalars = MakeLambStepScalars(options);
   const auto moments = ActiveTable().lamb_moments;
   const int64_t first_block = offset / kNormBlock;
   parallel_for(NormBlocks(offset, n), kBlockGrain, [&](int64_t begin, int64_t end) {
@@ -51,16 +51,13 @@ void LambMomentsCpu(int64_t n, int64_t offset, const float* p, const float* g, f
 }
 
 double LambTrust(const LambSums& sums, const LambOptions& options) {
-  return sums.weights > 0 && sums.updates > 0
-             ? std::clamp(std::sqrt(sums.weights) / std::sqrt(sums.updates), options.min_coeff,
-                          options.max_coeff)
-             : 1;
+  return LambTrustOf(sums, options.min_coeff, options.max_coeff);
 }
 
 void LambApplyCpu(int64_t n, float* p, const float* m, const float* v, BFloat16* p_bf16_or_null,
                   double trust, const LambOptions& options, ParallelFor parallel_for) {
-  const LambStepScalars scalars = Scalars(options);
-  const auto step = static_cast<float>(StepSize(options) * trust);
+  const LambStepScalars scalars = MakeLambStepScalars(options);
+  const auto step = static_cast<float>(scalars.step_size * trust);
   const auto apply = ActiveTable().lamb_apply;
   parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
     apply(end - begin, p + begin, m + begin, v + begin,

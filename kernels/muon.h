@@ -5,14 +5,16 @@
 //   g = gradient * grad_scale, limited to +-grad_limit
 //   s = s + (1 - momentum) (g - s);  direction = nesterov: g + momentum (s - g); else s
 //   p = p - lr (weight_decay p + scale * orthogonalised direction)
-// Same bits on every SIMD variant, thread count and split. Thread-safe on disjoint buffers; nothing
-// is allocated. There is no CUDA form.
+// Same bits on every SIMD variant, thread count, split and on CUDA. Thread-safe on disjoint
+// buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "base/float16.h"
 #include "base/parallel_for.h"
+#include "kernels/cuda_stream.h"
 
 namespace dtrain::kernels {
 
@@ -25,12 +27,19 @@ struct MuonOptions {
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
 };
 
+// As AdamWStepScalars: what a GPU reads from a fixed address.
 struct MuonStepScalars {
   float grad_scale;
   float grad_limit;
   float one_minus_momentum;
   float share_of_state;  // In the direction, the rest being the gradient's: 1 without nesterov.
+  float decay;           // lr * weight_decay.
+  int32_t skip;          // CUDA only: not 0 leaves every buffer as it is.
+  double lr;
 };
+
+// REQUIRES: momentum in [0, 1).
+MuonStepScalars MakeMuonStepScalars(const MuonOptions& options);
 
 // Updates the momentum s [n] and writes direction [n].
 void MuonDirectionCpu(int64_t n, const float* g, float* s, float* direction,
@@ -39,5 +48,12 @@ void MuonDirectionCpu(int64_t n, const float* g, float* s, float* direction,
 // Updates p [n] along direction [n], which is orthogonalised by now, times `scale`.
 void MuonApplyCpu(int64_t n, float* p, const float* direction, BFloat16* p_bf16_or_null,
                   double scale, const MuonOptions& options, ParallelFor parallel_for);
+
+// The same on device pointers. Queue one kernel on `stream`, do not synchronise; Internal when the
+// launch fails.
+absl::Status MuonDirectionCuda(int64_t n, const float* g, float* s, float* direction,
+                               const MuonStepScalars* device_scalars, CudaStream stream);
+absl::Status MuonApplyCuda(int64_t n, float* p, const float* direction, BFloat16* p_bf16_or_null,
+                           double scale, const MuonStepScalars* device_scalars, CudaStream stream);
 
 }  // namespace dtrain::kernels

@@ -6,14 +6,20 @@
 
 namespace dtrain::kernels {
 
+MuonStepScalars MakeMuonStepScalars(const MuonOptions& options) {
+  DT_CHECK(options.momentum >= 0 && options.momentum < 1) << " momentum " << options.momentum;
+  return {.grad_scale = static_cast<float>(options.grad_scale),
+          .grad_limit = LimitOrNone(options.grad_limit),
+          .one_minus_momentum = static_cast<float>(1 - options.momentum),
+          .share_of_state = static_cast<float>(options.nesterov ? options.momentum : 1),
+          .decay = static_cast<float>(options.lr * options.weight_decay),
+          .skip = 0,
+          .lr = options.lr};
+}
+
 void MuonDirectionCpu(int64_t n, const float* g, float* s, float* direction,
                       const MuonOptions& options, ParallelFor parallel_for) {
-  DT_CHECK(options.momentum >= 0 && options.momentum < 1) << " momentum " << options.momentum;
-  const MuonStepScalars scalars{
-      .grad_scale = static_cast<float>(options.grad_scale),
-      .grad_limit = LimitOrNone(options.grad_limit),
-      .one_minus_momentum = static_cast<float>(1 - options.momentum),
-      .share_of_state = static_cast<float>(options.nesterov ? options.momentum : 1)};
+  const MuonStepScalars scalars = MakeMuonStepScalars(options);
   const auto loop = ActiveTable().muon_direction;
   parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
     loop(end - begin, g + begin, s + begin, direction + begin, scalars);

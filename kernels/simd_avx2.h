@@ -62,6 +62,18 @@ inline void Store(BFloat16* p, F32x16 x) {
 inline void Store(Float16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
 }
+inline __m256 WidenInt8(const void* p) {
+  const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+inline F32x16 Load(const int8_t* p) { return {WidenInt8(p), WidenInt8(p + 8)}; }
+inline void Store(int8_t* p, F32x16 x) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
 inline void Stream(float* p, F32x16 x) {
   _mm256_stream_ps(p, x.lo);
   _mm256_stream_ps(p + 8, x.hi);

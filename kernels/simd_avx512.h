@@ -44,6 +44,14 @@ inline void Store(BFloat16* p, F32x16 x) {
 inline void Store(Float16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
 }
+inline F32x16 Load(const int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
+inline void Store(int8_t* p, F32x16 x) {
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
 inline void Stream(float* p, F32x16 x) { _mm512_stream_ps(p, x.v); }
 inline void Stream(BFloat16* p, F32x16 x) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackBf16(x));

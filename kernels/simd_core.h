@@ -1,6 +1,6 @@
 // What every family of loops is written with: how sixteen elements are read and written, loops over
-// ranges, and sums in a fixed order. Included by simd_loops.h after a simd_*.h, with DT_SIMD naming
-// that file's namespace.
+// ranges, and sums in a fixed order. Included by simd_loops.h after a simd_bits_*.h, with DT_SIMD
+// naming that file's namespace.
 //
 // A loop takes sixteen elements at a time; the last few go through a zero-filled copy and the same
 // code, so an element's bits never depend on where a range begins or ends.
@@ -14,6 +14,7 @@ namespace dtrain::kernels::DT_SIMD {
 namespace {
 
 constexpr auto kSet = [](float x) { return Set(x); };
+constexpr auto kSetWord = [](uint32_t x) { return SetWord(x); };
 
 // How a loop body reads and writes its sixteen elements.
 struct Whole {

@@ -9,10 +9,14 @@
 #include "kernels/adagrad_math.h"
 #include "kernels/adamw_math.h"
 #include "kernels/cross_entropy_simd_loops.h"
+#include "kernels/embedding_simd_loops.h"
+#include "kernels/fp8_simd_loops.h"
 #include "kernels/grad_norm.h"
+#include "kernels/int8_blocks_simd_loops.h"
 #include "kernels/lamb_math.h"
 #include "kernels/lion_math.h"
 #include "kernels/muon_math.h"
+#include "kernels/random_simd_loops.h"
 #include "kernels/sgd_math.h"
 #include "kernels/simd_core.h"
 #include "kernels/simd_table.h"
@@ -154,8 +158,7 @@ inline void MuonDirection(int64_t n, const float* g, float* s, float* direction,
 inline void MuonApply(int64_t n, float* p, const float* direction, BFloat16* out, float step,
                       float decay) {
   EachThenCopyOut(n, p, out, [&](auto io, int64_t i) {
-    const F32x16 weight = io.Read(p + i);
-    io.Write(p + i, weight - Fma(Set(decay), weight, Set(step) * io.Read(direction + i)));
+    io.Write(p + i, MuonApplyElement(io.Read(p + i), io.Read(direction + i), step, decay, kSet));
   });
 }
 
@@ -341,6 +344,10 @@ constexpr SimdTable MakeTable(SimdLevel level) {
       .swiglu_backward_f32 = SwiGluBackward<float>,
       .swiglu_backward_bf16 = SwiGluBackward<B>,
       .cross_entropy = kCrossEntropyLoops,
+      .int8_blocks = kInt8BlockLoops,
+      .embedding = kEmbeddingLoops,
+      .random = kRandomLoops,
+      .fp8 = kFp8Loops,
   };
 }
 

@@ -53,6 +53,15 @@ inline void Store(Float16* p, F32x16 x) {
     p[i] = ToFloat16(x.v[i]);
   }
 }
+inline F32x16 Load(const int8_t* p) {
+  return EachLane([&](int i) { return static_cast<float>(p[i]); });
+}
+// REQUIRES: integral values in [-128, 127].
+inline void Store(int8_t* p, F32x16 x) {
+  for (int i = 0; i < 16; ++i) {
+    p[i] = static_cast<int8_t>(x.v[i]);
+  }
+}
 // Stores past the caches. REQUIRES: p is aligned to its 16 elements.
 template <class T>
 inline void Stream(T* p, F32x16 x) {

@@ -9,6 +9,10 @@
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
+#include "kernels/embedding.h"
+#include "kernels/fp8.h"
+#include "kernels/int8_blocks.h"
 #include "kernels/lamb.h"
 #include "kernels/lion.h"
 #include "kernels/muon.h"
@@ -43,6 +47,38 @@ struct CrossEntropyLoops {
   CrossEntropyLoop<BFloat16> forward_bf16;
   CrossEntropyLoop<float> backward_f32;
   CrossEntropyLoop<BFloat16> backward_bf16;
+};
+
+// Blocks [begin, end), by the type of the values that are not int8.
+struct Int8BlockLoops {
+  void (*quantize[kStateTypes])(const QuantizeInt8Args& args, int64_t begin, int64_t end);
+  void (*dequantize[kStateTypes])(const DequantizeInt8Args& args, int64_t begin, int64_t end,
+                                  Write write);
+};
+
+// Rows [begin, end) of the table, from tokens that are sorted.
+struct EmbeddingLoops {
+  void (*backward_f32)(const EmbeddingBackwardArgs<float>& args, int64_t begin, int64_t end);
+  void (*backward_bf16)(const EmbeddingBackwardArgs<BFloat16>& args, int64_t begin, int64_t end);
+};
+
+// Runs [begin, end) of kPhiloxRun elements. kStream: `out` is aligned to sixteen elements.
+template <class T>
+using DropoutLoop = void (*)(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin,
+                             int64_t end, Write write);
+struct RandomLoops {
+  DropoutLoop<float> dropout_f32;
+  DropoutLoop<BFloat16> dropout_bf16;
+  // Elements whose first is the layout's element `first`.
+  void (*adamw)(int64_t n, int64_t first, float* p, const float* g, BFloat16* m, BFloat16* v,
+                BFloat16* out, const AdamWStepScalars& scalars, const PhiloxStream& stream);
+};
+
+// Casts return the bits of the largest magnitude. Indexed [format][type of the other side].
+struct Fp8Loops {
+  uint32_t (*to[2][kStateTypes])(int64_t n, const void* src, uint8_t* dst, float scale);
+  void (*from[2][kStateTypes])(int64_t n, const uint8_t* src, void* dst, float scale, Write write);
+  uint32_t (*amax[kStateTypes])(int64_t n, const void* src);
 };
 
 struct SimdTable {
@@ -96,6 +132,10 @@ struct SimdTable {
   void (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>& args, Write write);
 
   CrossEntropyLoops cross_entropy;
+  Int8BlockLoops int8_blocks;
+  EmbeddingLoops embedding;
+  RandomLoops random;
+  Fp8Loops fp8;
 };
 
 const SimdTable& ScalarTable();

@@ -1,5 +1,5 @@
 // The avx2 variant of every CPU kernel; its compile flags are in CMakeLists.txt.
-#include "kernels/simd_avx2.h"
+#include "kernels/simd_bits_avx2.h"
 #define DT_SIMD avx2
 #include "kernels/simd_loops.h"
 

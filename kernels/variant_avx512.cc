@@ -1,5 +1,5 @@
 // The avx512 variant of every CPU kernel; its compile flags are in CMakeLists.txt.
-#include "kernels/simd_avx512.h"
+#include "kernels/simd_bits_avx512.h"
 #define DT_SIMD avx512
 #include "kernels/simd_loops.h"
 

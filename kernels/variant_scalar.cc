@@ -1,5 +1,5 @@
 // The scalar variant of every CPU kernel; its compile flags are in CMakeLists.txt.
-#include "kernels/simd_scalar.h"
+#include "kernels/simd_bits_scalar.h"
 #define DT_SIMD scalar
 #include "kernels/simd_loops.h"
 

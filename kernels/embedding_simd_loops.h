@@ -1,0 +1,63 @@
+// Sums of gathered rows on F32x16; a part of simd_loops.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/embedding.h"
+#include "kernels/simd_core.h"
+
+namespace dtrain::kernels::DT_SIMD {
+namespace {
+
+// kSets sixteens of columns at `column`, summed over tokens order[0, count).
+template <int kSets, class Io, class T>
+DT_FLATTEN void AddRows(Io io, const T* dy, int64_t width, const int64_t* order, int64_t count,
+                        int64_t column, T* out) {
+  F32x16 sum[kSets];
+  const T* const first = dy + order[0] * width + column;
+  for (int k = 0; k < kSets; ++k) {
+    sum[k] = io.Read(first + 16 * k);
+  }
+  for (int64_t i = 1; i < count; ++i) {
+    const T* const row = dy + order[i] * width + column;
+    for (int k = 0; k < kSets; ++k) {
+      sum[k] = sum[k] + io.Read(row + 16 * k);
+    }
+  }
+  for (int k = 0; k < kSets; ++k) {
+    io.WriteOut(out + column + 16 * k, sum[k]);
+  }
+}
+
+// Rows [begin, end) of the table.
+template <class T>
+void EmbeddingBackward(const EmbeddingBackwardArgs<T>& args, int64_t begin, int64_t end) {
+  const int64_t width = args.width;
+  for (int64_t v = begin; v < end; ++v) {
+    T* const out = args.dweight + v * width;
+    const int64_t* const order = args.order + args.starts[v];
+    const int64_t count = v == args.padding_index ? 0 : args.starts[v + 1] - args.starts[v];
+    if (count == 0) {
+      __builtin_memset(out, 0, static_cast<uint64_t>(width) * sizeof(T));
+      continue;
+    }
+    int64_t column = 0;
+    for (; column + 64 <= width; column += 64) {
+      AddRows<4>(Whole{}, args.dy, width, order, count, column, out);
+    }
+    for (; column + 16 <= width; column += 16) {
+      AddRows<1>(Whole{}, args.dy, width, order, count, column, out);
+    }
+    if (column < width) {
+      AddRows<1>(Part{width - column}, args.dy, width, order, count, column, out);
+    }
+  }
+}
+
+constexpr EmbeddingLoops kEmbeddingLoops = {
+    .backward_f32 = EmbeddingBackward<float>,
+    .backward_bf16 = EmbeddingBackward<BFloat16>,
+};
+
+}  // namespace
+}  // namespace dtrain::kernels::DT_SIMD

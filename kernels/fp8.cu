@@ -1,0 +1,291 @@
+#include <cuda_runtime_api.h>
+
+#include "base/check.h"
+#include "kernels/cuda_packed.cuh"
+#include "kernels/fp8.h"
+#include "kernels/fp8_math.h"
+
+namespace dtrain::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTile = 64;
+constexpr int kTileStride = kTile + 4;  // Words of neighbouring rows lie in other banks.
+
+struct SetWordCuda {
+  __device__ uint32_t operator()(uint32_t x) const { return x; }
+};
+struct SetFloatCuda {
+  __device__ float operator()(float x) const { return x; }
+};
+
+template <Fp8Format kFormat>
+__device__ uint8_t Encode(float x) {
+  return static_cast<uint8_t>(EncodeFp8<kFormat>(x, SetWordCuda{}));
+}
+template <Fp8Format kFormat>
+__device__ float Decode(uint8_t code) {
+  return DecodeFp8<kFormat>(uint32_t{code}, SetWordCuda{}, SetFloatCuda{});
+}
+
+// The largest magnitude of the block into *amax: a maximum of integers, the same in any order.
+__device__ void RaiseAmax(uint32_t most, float* amax) {
+  most = __reduce_max_sync(0xffffffffU, most);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(reinterpret_cast<unsigned*>(amax), most);
+  }
+}
+
+__device__ inline uint32_t Magnitude(float x) { return __float_as_uint(x) & 0x7fffffffU; }
+
+template <Fp8Format kFormat, class T, bool kWide, bool kAmax>
+__global__ void __launch_bounds__(kThreads) ToKernel(CastToFp8Args args, const float* scale) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  uint32_t most = 0;
+  if (i < args.n) {
+    const auto* const src = static_cast<const T*>(args.src.data);
+    const float factor = *scale;
+    if constexpr (kWide) {
+      const Packed x = LoadPacked(src + i);
+      Bytes<uint8_t> codes;
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) {
+        codes.v[lane] = Encode<kFormat>(x.v[lane] * factor);
+        most = Max(most, Magnitude(x.v[lane]));
+      }
+      StoreBytes(args.dst + i, codes);
+    } else {
+      const float x = Widen(src[i]);
+      args.dst[i] = Encode<kFormat>(x * factor);
+      most = Magnitude(x);
+    }
+  }
+  if constexpr (kAmax) {
+    RaiseAmax(most, args.amax);
+  }
+}
+
+template <Fp8Format kFormat, class T, bool kWide>
+__global__ void __launch_bounds__(kThreads) FromKernel(CastFromFp8Args args, const float* scale) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  if (i >= args.n) {
+    return;
+  }
+  auto* const dst = static_cast<T*>(args.dst.data);
+  const float factor = *scale;
+  if constexpr (kWide) {
+    const Bytes<uint8_t> codes = LoadBytes(args.src + i);
+    Packed x;
+#pragma unroll
+    for (int lane = 0; lane < kPack; ++lane) {
+      x.v[lane] = Decode<kFormat>(codes.v[lane]) * factor;
+    }
+    StorePacked(dst + i, x);
+  } else {
+    dst[i] = Narrow<T>(Decode<kFormat>(args.src[i]) * factor);
+  }
+}
+
+template <class T, bool kWide>
+__global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, float* amax) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  uint32_t most = 0;
+  if (i < n) {
+    if constexpr (kWide) {
+      const Packed x = LoadPacked(src + i);
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) {
+        most = Max(most, Magnitude(x.v[lane]));
+      }
+    } else {
+      most = Magnitude(Widen(src[i]));
+    }
+  }
+  RaiseAmax(most, amax);
+}
+
+// A block for a tile: four threads a row cast sixteen columns each into shared memory, then four
+// threads a column write sixteen rows each.
+template <Fp8Format kFormat, class T, bool kWide>
+__global__ void __launch_bounds__(kThreads)
+    TransposeKernel(TransposeToFp8Args args, const float* scale) {
+  __shared__ __align__(16) uint8_t tile[kTile][kTileStride];
+  const int64_t top = int64_t{blockIdx.y} * kTile;
+  const int64_t left = int64_t{blockIdx.x} * kTile;
+  const int major = static_cast<int>(threadIdx.x) / 4;
+  const int minor = static_cast<int>(threadIdx.x) % 4 * kPack;
+  const auto* const src = static_cast<const T*>(args.src.data);
+  const float factor = *scale;
+  const int64_t row = top + major;
+  const int64_t column = left + minor;
+  if constexpr (kWide) {
+    if (row < args.rows && column < args.columns) {
+      const int64_t at = row * args.columns + column;
+      const Packed x = LoadPacked(src + at);
+      Bytes<uint8_t> codes;
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) {
+        codes.v[lane] = Encode<kFormat>(x.v[lane] * factor);
+      }
+      if (args.dst != nullptr) {
+        StoreBytes(args.dst + at, codes);
+      }
+      uint32_t words[4];
+      memcpy(words, &codes, sizeof(codes));
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        *reinterpret_cast<uint32_t*>(&tile[major][minor + 4 * word]) = words[word];
+      }
+    }
+  } else {
+    for (int lane = 0; lane < kPack; ++lane) {
+      if (row < args.rows && column + lane < args.columns) {
+        const int64_t at = row * args.columns + column + lane;
+        const uint8_t code = Encode<kFormat>(Widen(src[at]) * factor);
+        if (args.dst != nullptr) {
+          args.dst[at] = code;
+        }
+        tile[major][minor + lane] = code;
+      }
+    }
+  }
+  __syncthreads();
+  const int64_t out_row = left + major;  // A column of the source.
+  const int64_t out_column = top + minor;
+  uint8_t* const out = args.transposed + out_row * args.rows + out_column;
+  if constexpr (kWide) {
+    if (out_row < args.columns && out_column < args.rows) {
+      Bytes<uint8_t> codes;
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) {
+        codes.v[lane] = tile[minor + lane][major];
+      }
+      StoreBytes(out, codes);
+    }
+  } else {
+    for (int lane = 0; lane < kPack; ++lane) {
+      if (out_row < args.columns && out_column + lane < args.rows) {
+        out[lane] = tile[minor + lane][major];
+      }
+    }
+  }
+}
+
+unsigned Blocks(int64_t n, bool wide) {
+  const int64_t each = kThreads * (wide ? kPack : 1);
+  return static_cast<unsigned>((n + each - 1) / each);
+}
+
+// Calls function(format, T{}) with both as types.
+template <Fp8Format kFormat>
+struct Format {
+  static constexpr Fp8Format kValue = kFormat;
+};
+template <class Function>
+void WithTypes(Fp8Format format, DType dtype, Function function) {
+  DT_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16)
+      << " FP8 is cast from and to fp32 and bf16, not " << DTypeName(dtype);
+  const auto with_format = [&](auto type) {
+    if (format == Fp8Format::kE4m3) {
+      function(Format<Fp8Format::kE4m3>{}, type);
+    } else {
+      function(Format<Fp8Format::kE5m2>{}, type);
+    }
+  };
+  if (dtype == DType::kFloat32) {
+    with_format(float{});
+  } else {
+    with_format(BFloat16{});
+  }
+}
+
+}  // namespace
+
+absl::Status CastToFp8Cuda(const CastToFp8Args& args, const float* scale, CudaStream stream) {
+  RequireStream(stream);
+  if (args.amax != nullptr) {
+    cudaMemsetAsync(args.amax, 0, sizeof(float), stream);
+  }
+  if (args.n == 0) {
+    return LaunchStatus("cast to FP8");
+  }
+  const bool wide = args.n % kPack == 0 && Aligned16(args.src.data) && Aligned16(args.dst);
+  const unsigned blocks = Blocks(args.n, wide);
+  WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
+    constexpr Fp8Format kFormat = decltype(format)::kValue;
+    using T = decltype(type);
+    if (wide && args.amax != nullptr) {
+      ToKernel<kFormat, T, true, true><<<blocks, kThreads, 0, stream>>>(args, scale);
+    } else if (wide) {
+      ToKernel<kFormat, T, true, false><<<blocks, kThreads, 0, stream>>>(args, scale);
+    } else if (args.amax != nullptr) {
+      ToKernel<kFormat, T, false, true><<<blocks, kThreads, 0, stream>>>(args, scale);
+    } else {
+      ToKernel<kFormat, T, false, false><<<blocks, kThreads, 0, stream>>>(args, scale);
+    }
+  });
+  return LaunchStatus("cast to FP8");
+}
+
+absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, CudaStream stream) {
+  RequireStream(stream);
+  if (args.n == 0) {
+    return absl::OkStatus();
+  }
+  const bool wide = args.n % kPack == 0 && Aligned16(args.dst.data) && Aligned16(args.src);
+  const unsigned blocks = Blocks(args.n, wide);
+  WithTypes(args.format, args.dst.dtype, [&](auto format, auto type) {
+    constexpr Fp8Format kFormat = decltype(format)::kValue;
+    using T = decltype(type);
+    if (wide) {
+      FromKernel<kFormat, T, true><<<blocks, kThreads, 0, stream>>>(args, scale);
+    } else {
+      FromKernel<kFormat, T, false><<<blocks, kThreads, 0, stream>>>(args, scale);
+    }
+  });
+  return LaunchStatus("cast from FP8");
+}
+
+absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* scale,
+                                CudaStream stream) {
+  RequireStream(stream);
+  if (args.rows == 0 || args.columns == 0) {
+    return absl::OkStatus();
+  }
+  const bool wide = args.rows % kPack == 0 && args.columns % kPack == 0 &&
+                    Aligned16(args.src.data) && Aligned16(args.dst, args.transposed);
+  const dim3 grid(static_cast<unsigned>((args.columns + kTile - 1) / kTile),
+                  static_cast<unsigned>((args.rows + kTile - 1) / kTile));
+  WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
+    constexpr Fp8Format kFormat = decltype(format)::kValue;
+    using T = decltype(type);
+    if (wide) {
+      TransposeKernel<kFormat, T, true><<<grid, kThreads, 0, stream>>>(args, scale);
+    } else {
+      TransposeKernel<kFormat, T, false><<<grid, kThreads, 0, stream>>>(args, scale);
+    }
+  });
+  return LaunchStatus("transpose to FP8");
+}
+
+absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream) {
+  RequireStream(stream);
+  cudaMemsetAsync(amax, 0, sizeof(float), stream);
+  if (n == 0) {
+    return LaunchStatus("amax");
+  }
+  const bool wide = n % kPack == 0 && Aligned16(src.data);
+  const unsigned blocks = Blocks(n, wide);
+  WithTypes(Fp8Format::kE4m3, src.dtype, [&](auto, auto type) {
+    using T = decltype(type);
+    const auto* const data = static_cast<const T*>(src.data);
+    if (wide) {
+      AmaxKernel<T, true><<<blocks, kThreads, 0, stream>>>(n, data, amax);
+    } else {
+      AmaxKernel<T, false><<<blocks, kThreads, 0, stream>>>(n, data, amax);
+    }
+  });
+  return LaunchStatus("amax");
+}
+
+}  // namespace dtrain::kernels

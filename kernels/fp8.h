@@ -1,0 +1,77 @@
+// Casts to and from 8-bit floating point with a scale, the largest magnitude, and the transpose
+// that an FP8 GEMM wants of its second factor.
+//
+// Formats (Micikevicius et al. 2022, arXiv 2209.05433): e4m3 has a sign, 4 exponent and 3 mantissa
+// bits, largest 448, no infinity, NaN 0x7f; e5m2 has 5 and 2, largest 57344, infinity 0x7c, NaN
+// above. A cast rounds to nearest, ties to even, and saturates: what lies beyond the largest value,
+// infinity too, becomes the largest value; NaN stays NaN (0x7f with its sign). Sources and results
+// are fp32 or bf16. Same bits on every SIMD variant, thread count, split and on CUDA. Thread-safe
+// on disjoint buffers; no alignment is needed, nothing is allocated.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "base/parallel_for.h"
+#include "kernels/cuda_stream.h"
+#include "kernels/flat.h"
+
+namespace dtrain::kernels {
+
+enum class Fp8Format : uint8_t { kE4m3, kE5m2 };
+
+constexpr float Fp8Largest(Fp8Format format) {
+  return format == Fp8Format::kE4m3 ? 448.0F : 57344.0F;
+}
+
+// What to multiply by before the cast so that `amax` becomes the largest value. 1 where amax is 0
+// or not finite, or so small that the factor would not be.
+constexpr float Fp8Scale(float amax, Fp8Format format) {
+  const float scale = Fp8Largest(format) / amax;
+  return amax > 0 && scale > 0 && scale <= std::numeric_limits<float>::max() ? scale : 1;
+}
+
+// dst = fp8(src * scale).
+struct CastToFp8Args {
+  int64_t n = 0;
+  Fp8Format format = Fp8Format::kE4m3;
+  ConstFlat src;           // [n], fp32 or bf16.
+  uint8_t* dst = nullptr;  // [n].
+  float* amax = nullptr;   // Gets the largest |src|, as AmaxCpu; null: not wanted.
+};
+void CastToFp8Cpu(const CastToFp8Args& args, float scale, ParallelFor parallel_for);
+
+// dst = src * scale, rounded once.
+struct CastFromFp8Args {
+  int64_t n = 0;
+  Fp8Format format = Fp8Format::kE4m3;
+  const uint8_t* src = nullptr;  // [n].
+  MutableFlat dst;               // [n], fp32 or bf16.
+};
+void CastFromFp8Cpu(const CastFromFp8Args& args, float scale, ParallelFor parallel_for);
+
+// dst = fp8(src * scale), and transposed = its transpose, of a matrix src [rows, columns].
+struct TransposeToFp8Args {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  Fp8Format format = Fp8Format::kE4m3;
+  ConstFlat src;                  // [rows, columns], fp32 or bf16.
+  uint8_t* dst = nullptr;         // [rows, columns]; null: not wanted.
+  uint8_t* transposed = nullptr;  // [columns, rows].
+};
+void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor parallel_for);
+
+// The largest magnitude of src [n], fp32 or bf16; NaN if there is one; 0 of nothing.
+float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for);
+
+// The same on device pointers. `scale` (device memory) is read when the kernel runs, so that a
+// CUDA graph may hold it; *amax is device memory. Queue kernels on `stream`, do not synchronise;
+// Internal when a launch fails.
+absl::Status CastToFp8Cuda(const CastToFp8Args& args, const float* scale, CudaStream stream);
+absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, CudaStream stream);
+absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* scale,
+                                CudaStream stream);
+absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream);
+
+}  // namespace dtrain::kernels
