@@ -90,6 +90,16 @@ struct Qkv {
 Qkv RopeQkv(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const RopeTable& table,
             const RopeOptions& options = {});
 
+// Rows `ids` [...] (int64) of weight [vocab, width] -> [..., width]. The gradient of the weight is
+// dense; each row adds its tokens' gradients in their order in fp32, without atomics: the same bits
+// on every run. The row `padding_index` (-1: none) gets no gradient.
+at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& weight, int64_t padding_index = -1);
+
+// x / (1 - p) where an element is kept, else 0; x itself unless `training`. What is kept follows
+// from one number drawn from the default CPU generator (Philox from there, the same on every number
+// of threads); no mask is stored. On devices that fall back, LibTorch's own generator.
+at::Tensor Dropout(const at::Tensor& x, double p, bool training = true);
+
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // Targets that count for nothing.
   double z_loss = 0;            // Adds z_loss * lse^2, lse = log(sum_j e^logit_j). (PaLM, 2022.)
