@@ -5,6 +5,10 @@
 // each result rounded once, the same bits on every run. They work with ZeRO stage 3 and inside
 // dtrain::Recompute; they cannot be differentiated twice. A shape or type that no path takes throws
 // c10::Error with the shapes.
+//
+// LayerNorm, Gelu, SwiGlu(gate_up), GeGlu, Rope and RopeQkv are ATen composites on every type until
+// their kernels are here, and AddRmsNorm and AddLayerNorm add before they normalise; their results
+// and gradients are those that are stated, their speed and rounding in bf16 ATen's.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +33,7 @@ struct NormOfSum {
   at::Tensor sum;  // x + residual, rounded to their type: the next residual.
 };
 
-// The norm of x + residual, both of one shape. One pass over memory each way: backward takes the
-// gradients of both results and gives x and residual the same tensor.
+// The norm of x + residual, both of one shape; backward takes the gradients of both results.
 NormOfSum AddRmsNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                      double eps);
 NormOfSum AddLayerNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
@@ -85,8 +88,7 @@ struct Qkv {
 };
 
 // The heads of a fused projection, qkv [batch, sequence, (heads + 2 kv_heads) head_dim] with all of
-// q first, then k, then v; q and k rotated. v is a view of qkv; do not change it in place. Backward
-// writes the gradient of qkv in one pass.
+// q first, then k, then v; q and k rotated. v is a view of qkv; do not change it in place.
 Qkv RopeQkv(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const RopeTable& table,
             const RopeOptions& options = {});
 
