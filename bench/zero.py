@@ -15,8 +15,8 @@ from zero_ways import MODELS, tokens_per_s, ways_of
 OVER_PEER, OF_STAGE_0 = 1.2, 0.97
 
 
-def measure_speed(args, model):
-    """[{way: tokens/s}], one a round."""
+def measure_speed(args, model, keep):
+    """[{way: tokens/s}], one a round; `keep` is called with those so far after each."""
     ways, rounds = ways_of(args.stages), []
     for i in range(args.rounds):
         turn = i % len(ways)
@@ -26,6 +26,7 @@ def measure_speed(args, model):
             print(f"{model.name} round {i + 1}/{args.rounds}: {way.name:16}"
                   f"{speeds[way.name]:9,.0f} tokens/s   load {os.getloadavg()[0]:.1f}", flush=True)
         rounds.append(speeds)
+        keep(rounds)
     return rounds
 
 
@@ -94,17 +95,26 @@ def main():
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     results, goals = [], []
+
+    def write(**facts):
+        write_results(args.json, "zero", rounds=args.rounds, models=results, **facts)
+
     for model in (MODELS[name] for name in args.models):
         result = {"model": model.name}
+        results.append(result)
         if "states" in args.parts:
             result["states"] = measure_states(args, model)
             goals += state_goals(model, result["states"])
         if "speed" in args.parts:
-            result["tokens_per_s"] = measure_speed(args, model)
+
+            def keep(rounds, result=result):
+                result["tokens_per_s"] = rounds
+                write()  # Rounds take minutes: one that fails must not lose the others.
+
+            measure_speed(args, model, keep)
             goals += speed_goals(model, result["tokens_per_s"], args.stages)
             print_table(model, result["tokens_per_s"])
-        results.append(result)
-    write_results(args.json, "zero", rounds=args.rounds, models=results, goals=print_goals(goals))
+    write(goals=print_goals(goals))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,11 @@ def measured(args, model, stage, layers):
             log.seek(0)
             sys.exit(f"bench: dtrain launch ended with {code}:\n{log.read().decode()[-3000:]}")
         steps = [record["ts"] for record in records(run_dir) if record["kind"] == "step"]
-    return max(size for at, size in watch.samples if steps[0] <= at <= steps[-1])
+    seen = [size for at, size in watch.samples if steps[0] <= at <= steps[-1]]
+    if not seen:
+        sys.exit("bench: the steps were over before the ranks' memory was looked at: more "
+                 "watched_steps in zero_ways.py")
+    return max(seen)
 
 
 def states(args, model, stage):
