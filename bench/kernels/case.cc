@@ -24,7 +24,7 @@ Arena::~Arena() { std::free(base); }
 
 std::vector<Case> Cases() {
   std::vector<Case> all = FlatCases();
-  for (auto* const more : {&NormCases, &ActivationCases}) {
+  for (auto* const more : {&NormCases, &ActivationCases, &TokenCases}) {
     for (Case& one : more()) {
       all.push_back(std::move(one));
     }

@@ -67,6 +67,7 @@ struct Case {
 std::vector<Case> FlatCases();        // Optimizer, norm of the gradient, casts and sums.
 std::vector<Case> NormCases();        // RMSNorm.
 std::vector<Case> ActivationCases();  // SwiGLU.
+std::vector<Case> TokenCases();       // Cross-entropy, dropout, amax.
 std::vector<Case> Cases();
 
 }  // namespace dtrain::bench
