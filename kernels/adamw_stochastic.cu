@@ -52,8 +52,8 @@ __device__ void Update(const Buffers& at, int64_t i, const uint32_t (&words)[kLa
 // words are for neighbours sixteen apart.
 template <bool kAligned, bool kCopyOut>
 __global__ void __launch_bounds__(kThreads)
-    Kernel(int64_t n, int64_t first, Buffers at, const AdamWStepScalars* scalars,
-           const PhiloxStream* random) {
+    AdamWStochasticKernel(int64_t n, int64_t first, Buffers at, const AdamWStepScalars* scalars,
+                          const PhiloxStream* random) {
   const AdamWStepScalars step = *scalars;
   if (step.skip != 0) {
     return;
@@ -105,16 +105,16 @@ absl::Status AdamWStochasticCuda(int64_t n, int64_t first, float* p, const float
   const int64_t runs = (first + n - 1) / kPhiloxRun - first / kPhiloxRun + 1;
   const auto blocks = static_cast<unsigned>((2 * runs + kThreads - 1) / kThreads);
   if (aligned && p_bf16_or_null != nullptr) {
-    Kernel<true, true>
+    AdamWStochasticKernel<true, true>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);
   } else if (aligned) {
-    Kernel<true, false>
+    AdamWStochasticKernel<true, false>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);
   } else if (p_bf16_or_null != nullptr) {
-    Kernel<false, true>
+    AdamWStochasticKernel<false, true>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);
   } else {
-    Kernel<false, false>
+    AdamWStochasticKernel<false, false>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);
   }
   return LaunchStatus("adamw with stochastic rounding");
