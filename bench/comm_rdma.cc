@@ -1,23 +1,29 @@
 // RDMA between two ranks of this host: messages one way, and all-reduce of fp32.
 //
-// A table by size with GB/s, the median of `--rounds`. busbw of two ranks is bytes / time. Given
+// A table by size with MB/s, the median of `--rounds`. busbw of two ranks is bytes / time. Given
 // what ib_write_bw reached on the same device (--limit-mb-s), prints each as a share of it. The
-// group is that of a job: every message is staged, and compared with what was sent.
+// group is that of a job, on a buffer that is registered with it, as the engine's are; with
+// --staged long messages are copied through slots as short ones are. Every message is compared with
+// what was sent.
 #include <sys/utsname.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "comm/group.h"
+#include "comm/symmetric_buffer.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain {
@@ -29,6 +35,8 @@ struct Plan {
   double limit_mb_s = 0;
   comm::Network network = comm::Network::kRdma;
   comm::RdmaOptions rdma;
+  bool registered = true;
+  bool staged = false;
   std::string json;
 };
 
@@ -58,10 +66,21 @@ absl::StatusOr<std::vector<Line>> RunRank(const testing::RankContext& context, c
   options.node_id = absl::StrFormat("node %d", context.rank);
   options.network = plan.network;
   options.rdma = plan.rdma;
+  if (plan.staged) {
+    options.rdma.direct_bytes_min = std::numeric_limits<int64_t>::max();
+  }
   DT_ASSIGN_OR_RETURN(auto group, comm::CreateHostGroup(context.store, options));
+  DT_ASSIGN_OR_RETURN(const auto memory,
+                      comm::SymmetricBuffer::Create(
+                          *std::max_element(plan.sizes.begin(), plan.sizes.end()), "bench"));
+  std::unique_ptr<comm::Registration> registration;
+  if (plan.registered) {
+    DT_ASSIGN_OR_RETURN(registration, group->Register(memory));
+  }
   std::vector<Line> lines;
   for (const size_t bytes : plan.sizes) {
-    std::vector<float> values(bytes / 4, static_cast<float>(context.rank + 1));
+    const auto values = absl::MakeSpan(static_cast<float*>(memory->data()), bytes / 4);
+    std::fill(values.begin(), values.end(), static_cast<float>(context.rank + 1));
     const comm::Buffer buffer{values.data(), bytes};
     DT_ASSIGN_OR_RETURN(
         const double one_way, MedianMicros(*group, plan.rounds, [&]() -> absl::Status {
@@ -97,6 +116,8 @@ absl::Status Print(const std::vector<Line>& lines, const Plan& plan) {
   Json json = {{"bench", "comm_rdma"},
                {"commit", kCommit},
                {"kernel", system.release},
+               {"registered", plan.registered},
+               {"staged", plan.staged},
                {"transport", plan.network == comm::Network::kTcp ? "tcp" : "rdma"},
                {"ib_write_bw_mb_s", plan.limit_mb_s},
                {"lines", Json::array()}};
@@ -146,6 +167,8 @@ int main(int argc, char** argv) {
   app.add_option("--timeout", plan.rdma.timeout, "4.096 us x 2^N until a packet counts as lost")
       ->capture_default_str();
   app.add_flag("--tcp", tcp, "Over TCP, to compare");
+  app.add_flag("--staged", plan.staged, "Copy long messages too, to compare");
+  app.add_flag("!--unregistered", plan.registered, "A buffer that the group was not told of");
   CLI11_PARSE(app, argc, argv);
   plan.network = tcp ? dtrain::comm::Network::kTcp : dtrain::comm::Network::kRdma;
   if (plan.sizes.empty()) {

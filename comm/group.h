@@ -48,6 +48,8 @@ struct CollectiveOptions {
 class Registration {
  public:
   virtual ~Registration() = default;
+  // Of the same buffer by another way, for as long. Of the group itself.
+  std::unique_ptr<Registration> more = {};
 };
 
 class Group {

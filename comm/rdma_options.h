@@ -31,6 +31,11 @@ struct RdmaOptions {
   int slots = 8;                          // Under way to each peer, in [2, 256].
   // All staging memory of a rank; with many peers, slots shrink to fit. It is pinned.
   size_t staging_bytes_max = size_t{256} << 20;
+  // Messages from here on are written straight into the receiver's memory, where both ends can be
+  // registered. Equal on all ranks.
+  size_t direct_bytes_min = size_t{128} << 10;
+  // Of memory that nobody registered and that stays pinned because messages may use it again.
+  size_t kept_bytes_max = size_t{1} << 30;
   // A peer that sent nothing for so long is asked whether it can still be reached.
   absl::Duration probe_interval = absl::Seconds(1);
   VerbsApi* verbs = nullptr;  // Null: this host's libibverbs. Must outlive the group.

@@ -96,7 +96,10 @@ absl::Status HierarchicalCollectives::AllGather(const Call& call, const WaitCont
 absl::StatusOr<std::unique_ptr<Registration>> HierarchicalCollectives::Register(
     const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) {
   DT_RETURN_IF_ERROR(all_->Run(call, context));
-  return local_->Register(call, std::move(buffer), context);
+  DT_ASSIGN_OR_RETURN(auto between, all_->Hold(buffer));
+  DT_ASSIGN_OR_RETURN(auto local, local_->Register(call, std::move(buffer), context));
+  local->more = std::move(between);
+  return local;
 }
 
 void HierarchicalCollectives::Break(const absl::Status& reason) {

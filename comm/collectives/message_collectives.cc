@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/float16.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "comm/collectives/algorithm.h"
 #include "comm/collectives/run_schedule.h"
@@ -37,6 +38,22 @@ void Widen(const char* from, char* to, size_t count) {
 void FromWire(Wire wire, const char* from, char* to, size_t count) {
   wire == Wire::kBFloat16 ? Widen<BFloat16>(from, to, count) : Widen<Float16>(from, to, count);
 }
+
+// A buffer that the transport reaches, or only keeps alive.
+class HeldBuffer final : public Registration {
+ public:
+  HeldBuffer(std::shared_ptr<SymmetricBuffer> buffer, std::unique_ptr<RegisteredMemory> reached)
+      : buffer_(std::move(buffer)), reached_(std::move(reached)) {}
+  bool Holds(const Buffer& buffer) const {
+    const char* const begin = static_cast<const char*>(buffer_->data());
+    const char* const data = static_cast<const char*>(buffer.data);
+    return data >= begin && data + buffer.bytes <= begin + buffer_->bytes();
+  }
+
+ private:
+  const std::shared_ptr<SymmetricBuffer> buffer_;
+  const std::unique_ptr<RegisteredMemory> reached_;  // Goes first.
+};
 
 }  // namespace
 
@@ -107,6 +124,7 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                            .count = header.bytes / unit / parts,
                            .element_bytes = DTypeBytes(dtype),
                            .pairwise = choice.pairwise});
+  Grow(scratch_, schedule.scratch_elements() * DTypeBytes(dtype));
   double partial = 0;
   DT_RETURN_IF_ERROR(RunSchedule(schedule,
                                  {.input = input,
@@ -115,7 +133,7 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                                   .op = header.op,
                                   .average_over = options_.average_over,
                                   .sum_of_squares = call.sum_of_squares ? &partial : nullptr},
-                                 scratch_, *transport_, context));
+                                 scratch_.bytes, *transport_, context));
   if (call.sum_of_squares == nullptr) {
     return absl::OkStatus();
   }
@@ -133,10 +151,10 @@ absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& 
     return RunOn(call, data, data, call.header.dtype, context);
   }
   const size_t count = call.output.count();
-  wire_.resize(count * kWireBytes);
-  ToWire(wire, data, wire_.data(), count);
-  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), wire_.data(), WireDType(wire), context));
-  FromWire(wire, wire_.data(), data, count);
+  Grow(wire_, count * kWireBytes);
+  ToWire(wire, data, wire_.bytes.data(), count);
+  DT_RETURN_IF_ERROR(RunOn(call, wire_.bytes.data(), wire_.bytes.data(), WireDType(wire), context));
+  FromWire(wire, wire_.bytes.data(), data, count);
   return absl::OkStatus();
 }
 
@@ -149,10 +167,10 @@ absl::Status MessageCollectives::ReduceScatter(const Call& call, const WaitConte
   }
   // Behind the input in 16 bits lies room for the result.
   const size_t count = call.input.count();
-  wire_.resize((count + call.output.count()) * kWireBytes);
-  ToWire(wire, input, wire_.data(), count);
-  char* const result = wire_.data() + count * kWireBytes;
-  DT_RETURN_IF_ERROR(RunOn(call, wire_.data(), result, WireDType(wire), context));
+  Grow(wire_, (count + call.output.count()) * kWireBytes);
+  ToWire(wire, input, wire_.bytes.data(), count);
+  char* const result = wire_.bytes.data() + count * kWireBytes;
+  DT_RETURN_IF_ERROR(RunOn(call, wire_.bytes.data(), result, WireDType(wire), context));
   FromWire(wire, result, output, call.output.count());
   return absl::OkStatus();
 }
@@ -161,10 +179,41 @@ absl::Status MessageCollectives::MoveOnly(const Call& call, const WaitContext& c
   return RunOn(call, Bytes(call.input), Bytes(call.output), DType::kUInt8, context);
 }
 
+void MessageCollectives::Grow(Room& room, size_t bytes) {
+  if (room.bytes.size() >= bytes) {
+    return;
+  }
+  room.reached.reset();  // Before the memory goes.
+  room.bytes.resize(bytes);
+  auto reached = transport_->Register(room.bytes.data(), room.bytes.size());
+  room.reached = reached.ok() ? *std::move(reached) : nullptr;  // Else it is copied.
+}
+
+absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Hold(
+    std::shared_ptr<SymmetricBuffer> buffer) {
+  auto reached = transport_->Register(buffer->data(), buffer->bytes());
+  if (absl::IsResourceExhausted(reached.status())) {
+    // It is used all the same, but copied.
+    if (!std::exchange(warned_, true)) {
+      DT_LOG(Warning) << "messages of \"" << buffer->name()
+                      << "\" are copied: " << reached.status().message();
+    }
+    return std::make_unique<HeldBuffer>(std::move(buffer), nullptr);
+  }
+  DT_RETURN_IF_ERROR(reached.status());
+  return std::make_unique<HeldBuffer>(std::move(buffer), *std::move(reached));
+}
+
 absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Register(
-    const Call& call, std::shared_ptr<SymmetricBuffer> /*buffer*/, const WaitContext& context) {
+    const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) {
   DT_RETURN_IF_ERROR(Begin(call, context));
-  return std::make_unique<Registration>();
+  return Hold(std::move(buffer));
+}
+
+bool MessageCollectives::Locate(const Registration& registration, const Buffer& buffer,
+                                CallHeader& /*header*/) const {
+  const auto* const held = dynamic_cast<const HeldBuffer*>(&registration);
+  return held != nullptr && held->Holds(buffer);
 }
 
 }  // namespace dtrain::comm

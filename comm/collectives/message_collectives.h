@@ -39,10 +39,12 @@ class MessageCollectives final : public Backend {
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Call& call,
                                                          std::shared_ptr<SymmetricBuffer> buffer,
                                                          const WaitContext& context) override;
-  bool Locate(const Registration& /*registration*/, const Buffer& /*buffer*/,
-              CallHeader& /*header*/) const override {
-    return false;  // Nothing is reached in place.
-  }
+  // A call keeps the registration of the buffer that its input lies in; the header says nothing of
+  // it, since what a transport reaches without copying is a matter between two ranks.
+  bool Locate(const Registration& registration, const Buffer& buffer,
+              CallHeader& header) const override;
+  // The part of Register that is this rank's own.
+  absl::StatusOr<std::unique_ptr<Registration>> Hold(std::shared_ptr<SymmetricBuffer> buffer);
   void Break(const absl::Status& reason) override { transport_->Shutdown(reason); }
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
 
@@ -68,6 +70,13 @@ class MessageCollectives final : public Backend {
   // Runs the schedule of `call` from `input` to `output`, elements of `dtype`.
   absl::Status RunOn(const Call& call, const char* input, char* output, DType dtype,
                      const WaitContext& context);
+  // Memory of this object that the transport reaches.
+  struct Room {
+    std::vector<char> bytes;
+    std::unique_ptr<RegisteredMemory> reached;
+  };
+  // At least `bytes` of it; what it held is lost when it grows.
+  void Grow(Room& room, size_t bytes);
   // What is not reduced moves as bytes.
   absl::Status MoveOnly(const Call& call, const WaitContext& context);
   // Sums `partial` over ranks in rank order.
@@ -78,8 +87,9 @@ class MessageCollectives final : public Backend {
   const int self_;
   const int size_;
   PointToPoint messages_;
-  std::vector<char> scratch_;  // Of schedules.
-  std::vector<char> wire_;     // The buffer in 16 bits, when that is what travels.
+  Room scratch_;         // Of schedules.
+  Room wire_;            // The buffer in 16 bits, when that is what travels.
+  bool warned_ = false;  // That memory cannot be pinned.
 };
 
 }  // namespace dtrain::comm

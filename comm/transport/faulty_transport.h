@@ -45,6 +45,9 @@ class FaultyTransport final : public Transport {
     }
     return status;
   }
+  absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
+    return inner_->Register(data, bytes);
+  }
   void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
   std::string PeerName(int peer) const override { return inner_->PeerName(peer); }
 

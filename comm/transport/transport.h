@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "comm/transport/wait_context.h"
 
@@ -29,6 +31,12 @@ inline Transfer ReceiveFrom(int peer, void* data, size_t bytes) {
   return {Transfer::Direction::kReceive, peer, data, bytes};
 }
 
+// Memory that a transport reaches without copying it, until this is dropped. Any thread.
+class RegisteredMemory {
+ public:
+  virtual ~RegisteredMemory() = default;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -44,6 +52,13 @@ class Transport {
                             absl::FunctionRef<void()> meanwhile) = 0;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) {
     return Move(transfers, context, [] {});
+  }
+  // Makes transfers of this memory cheaper; null where it makes no difference. The memory must not
+  // be freed before the result is dropped. By the thread that calls Move. ResourceExhausted: it
+  // cannot be pinned.
+  virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* /*data*/,
+                                                                     size_t /*bytes*/) {
+    return std::unique_ptr<RegisteredMemory>();
   }
   // Tells the peers why and closes all connections. Never blocks; idempotent.
   virtual void Shutdown(const absl::Status& reason) = 0;

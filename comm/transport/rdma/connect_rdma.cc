@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace dtrain::comm {
 namespace {
 
 constexpr int kQueuePairsMax = 8;
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kFormat = 2;
 
 // What a rank tells a peer about its end, byte for byte; `code` not 0: why it cannot connect.
 struct EndCard {
@@ -32,10 +33,12 @@ struct EndCard {
   uint32_t region_key = 0;
   uint64_t slot_bytes = 0;
   uint64_t slots_address = 0;
+  uint64_t offers_address = 0;
+  uint64_t direct_bytes_min = 0;
   uint32_t numbers[kQueuePairsMax] = {};
   uint32_t first_packets[kQueuePairsMax] = {};
 };
-static_assert(sizeof(EndCard) == 1072, "the same on every host, without padding");
+static_assert(sizeof(EndCard) == 1088, "the same on every host, without padding");
 
 // The set-up has nobody else who could end it, or wait for it.
 constexpr auto kNever = [] { return absl::OkStatus(); };
@@ -70,6 +73,7 @@ class Connector {
         theirs_(size_) {
     parts_.mesh = std::move(mesh);
     parts_.probe_interval = options.probe_interval;
+    parts_.direct_bytes_min = options.direct_bytes_min;
   }
 
   // OK: `transport()` works. An error of this rank or, naming it, of another; all ranks get one.
@@ -107,11 +111,15 @@ class Connector {
     DT_ASSIGN_OR_RETURN(
         parts_.device,
         VerbsOf(options_).Open(port_.device, port_.port, 2 * depth * options_.queue_pairs * peers));
+    const size_t for_peer = RdmaPeer::StagingBytes(parts_.plan);
     DT_ASSIGN_OR_RETURN(StagingMemory staging,
-                        StagingMemory::Create(2 * ring * static_cast<size_t>(peers)));
+                        StagingMemory::Create(for_peer * static_cast<size_t>(peers)));
     parts_.staging = std::make_unique<StagingMemory>(std::move(staging));
     DT_ASSIGN_OR_RETURN(parts_.region,
                         parts_.device->Register(parts_.staging->data(), parts_.staging->bytes()));
+    auto watch = UserfaultWatch::Create();  // Without it only what is registered goes directly.
+    parts_.memory = std::make_unique<MemoryCache>(
+        *parts_.device, watch.ok() ? *std::move(watch) : nullptr, options_.kept_bytes_max);
     SplitMix64 random(static_cast<uint64_t>(Clock::Real().MonotonicNanos()) ^ rank_);
     std::byte* next = parts_.staging->data();
     for (size_t peer = 0; peer < size_; ++peer) {
@@ -121,7 +129,9 @@ class Connector {
       }
       made.send_slots = next;
       made.receive_slots = next + ring;
-      next += 2 * ring;
+      made.offers_out = reinterpret_cast<Offer*>(next + 2 * ring);
+      made.offers_in = made.offers_out + kOffersMax;
+      next += for_peer;
       DT_RETURN_IF_ERROR(MakePairs(peer, made, depth, random));
     }
     return absl::OkStatus();
@@ -136,6 +146,8 @@ class Connector {
     card.slot_bytes = parts_.plan.slot_bytes;
     card.region_key = parts_.region->remote_key();
     card.slots_address = reinterpret_cast<uint64_t>(made.receive_slots);
+    card.offers_address = reinterpret_cast<uint64_t>(made.offers_in);
+    card.direct_bytes_min = options_.direct_bytes_min;
     for (size_t pair = 0; pair < static_cast<size_t>(options_.queue_pairs); ++pair) {
       DT_ASSIGN_OR_RETURN(auto created, parts_.device->CreateQueuePair(depth, depth));
       card.numbers[pair] = created->number();
@@ -161,6 +173,7 @@ class Connector {
     DT_RETURN_IF_ERROR(CheckAlike(mine, theirs));
     RdmaPeer& made = parts_.peers[peer];
     made.remote_slots = theirs.slots_address;
+    made.remote_offers = theirs.offers_address;
     made.remote_key = theirs.region_key;
     QueuePairSettings settings;
     settings.port = port_.port;
@@ -190,11 +203,12 @@ class Connector {
           "its RDMA card has another format: run one version of dtrain on all nodes");
     }
     if (mine.pairs != theirs.pairs || mine.slots != theirs.slots ||
-        mine.slot_bytes != theirs.slot_bytes) {
+        mine.slot_bytes != theirs.slot_bytes || mine.direct_bytes_min != theirs.direct_bytes_min) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "it has %d queue pairs and %d slots of %d bytes, this rank %d and %d of %d: give all "
-          "ranks the same configuration",
-          theirs.pairs, theirs.slots, theirs.slot_bytes, mine.pairs, mine.slots, mine.slot_bytes));
+          "it has %d queue pairs, %d slots of %d bytes and long messages from %d bytes on, this "
+          "rank %d, %d of %d and %d: give all ranks the same configuration",
+          theirs.pairs, theirs.slots, theirs.slot_bytes, theirs.direct_bytes_min, mine.pairs,
+          mine.slots, mine.slot_bytes, mine.direct_bytes_min));
     }
     if (IsIpv4Mapped(mine.gid) != IsIpv4Mapped(theirs.gid)) {
       return absl::FailedPreconditionError(absl::StrFormat(
@@ -267,6 +281,8 @@ absl::Status CheckRdmaOptions(const RdmaOptions& options) {
   DT_RETURN_IF_ERROR(CheckRange("timeout", options.timeout, 1, 31));
   DT_RETURN_IF_ERROR(CheckRange("retries", options.retries, 0, 7));
   DT_RETURN_IF_ERROR(CheckRange("slots", options.slots, 2, kSlotsMax));
+  DT_RETURN_IF_ERROR(CheckRange("direct_bytes_min", static_cast<int64_t>(options.direct_bytes_min),
+                                4096, std::numeric_limits<int64_t>::max()));
   return CheckRange("slot_bytes", static_cast<int64_t>(options.slot_bytes), 4096, 16 << 20);
 }
 

@@ -41,11 +41,13 @@ void RdmaTransport::Fill(absl::Span<const Transfer> transfers) {
 // leaves now takes nothing away from its peers.
 bool RdmaTransport::Busy(size_t peer) const {
   const State& state = states_[peer];
-  return !state.sends.idle() || !state.receives.idle() || parts_.peers[peer].send.under_way() != 0;
+  return !state.sends.idle() || !state.receives.idle() ||
+         parts_.peers[peer].send.under_way() != 0 || state.pieces_under_way != 0;
 }
 
 absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                                  absl::FunctionRef<void()> meanwhile) {
+  parts_.memory->NextMove();
   Fill(transfers);
   for (bool first = true;; first = false) {
     DT_ASSIGN_OR_RETURN(bool any, Drain());
@@ -79,18 +81,53 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
 absl::StatusOr<bool> RdmaTransport::Progress(size_t peer) {
   State& state = states_[peer];
   RdmaPeer& rings = parts_.peers[peer];
-  bool any = false;
-  while (state.broken.ok() && !state.sends.idle() && rings.send.CanSend()) {
-    DT_RETURN_IF_ERROR(SendChunk(peer));
-    any = true;
-  }
-  while (!state.receives.idle() && rings.receive.Front().has_value()) {
-    DT_RETURN_IF_ERROR(TakeChunk(peer, *rings.receive.Front()));
-    any = true;
-  }
   const bool reachable = state.broken.ok() && !state.ended;
+  if (reachable) {
+    DT_RETURN_IF_ERROR(MakeOffers(peer));
+  }
+  DT_ASSIGN_OR_RETURN(const bool sent, ProgressSends(peer));
+  DT_ASSIGN_OR_RETURN(const bool received, ProgressReceives(peer));
   if (reachable && rings.receive.OwesCredit() && state.credits_under_way < kCreditsUnderWayMax) {
     DT_RETURN_IF_ERROR(GiveCredit(peer));
+  }
+  return sent || received;
+}
+
+absl::StatusOr<bool> RdmaTransport::ProgressSends(size_t peer) {
+  State& state = states_[peer];
+  Lane& lane = state.sends;
+  bool any = false;
+  while (state.broken.ok() && !lane.idle()) {
+    if (IsLong(lane.front()) && !lane.by_ring) {
+      DT_ASSIGN_OR_RETURN(const bool moved, SendDirectly(peer));
+      if (!moved) {
+        break;
+      }
+    } else if (parts_.peers[peer].send.CanSend()) {
+      DT_RETURN_IF_ERROR(SendChunk(peer));
+    } else {
+      break;
+    }
+    any = true;
+  }
+  return any;
+}
+
+absl::StatusOr<bool> RdmaTransport::ProgressReceives(size_t peer) {
+  RdmaPeer& rings = parts_.peers[peer];
+  Lane& lane = states_[peer].receives;
+  bool any = false;
+  while (!lane.idle()) {
+    const std::optional<ArrivedChunk> chunk = rings.receive.Front();
+    if (IsLong(lane.front()) && rings.direct_receives.FrontIsDone()) {
+      rings.direct_receives.Take();
+      lane.Advance();
+    } else if (chunk.has_value() && (chunk->of_long || !IsLong(lane.front()))) {
+      DT_RETURN_IF_ERROR(TakeChunk(peer, chunk->bytes));
+    } else {
+      break;  // A chunk of a later message may have overtaken the end of a direct one.
+    }
+    any = true;
   }
   return any;
 }
@@ -98,7 +135,7 @@ absl::StatusOr<bool> RdmaTransport::Progress(size_t peer) {
 absl::Status RdmaTransport::SendChunk(size_t peer) {
   RdmaPeer& rings = parts_.peers[peer];
   Lane& lane = states_[peer].sends;
-  const Transfer& transfer = *lane.queue[lane.next];
+  const Transfer& transfer = lane.front();
   const size_t bytes = std::min(parts_.plan.slot_bytes, transfer.bytes - lane.done);
   const uint64_t chunk = rings.send.Take();
   const size_t slot = rings.send.SlotOf(chunk);
@@ -112,13 +149,12 @@ absl::Status RdmaTransport::SendChunk(size_t peer) {
   write.local_key = parts_.region->local_key();
   write.to = rings.remote_slots + slot * parts_.plan.slot_bytes;
   write.remote_key = rings.remote_key;
-  write.immediate =
-      Immediate{false, static_cast<uint16_t>(chunk & 0x7fff), rings.receive.taken()}.Encode();
-  rings.receive.ToldCredit();
+  Immediate immediate = With(peer, Immediate::Kind::kChunk, chunk);
+  immediate.of_long = lane.by_ring;
+  write.immediate = immediate.Encode();
   lane.done += bytes;
   if (lane.done == transfer.bytes) {
-    ++lane.next;
-    lane.done = 0;
+    lane.Advance();
   }
   return rings.pairs[pair]->Post(write);
 }
@@ -126,7 +162,7 @@ absl::Status RdmaTransport::SendChunk(size_t peer) {
 absl::Status RdmaTransport::TakeChunk(size_t peer, uint32_t bytes) {
   RdmaPeer& rings = parts_.peers[peer];
   Lane& lane = states_[peer].receives;
-  const Transfer& transfer = *lane.queue[lane.next];
+  const Transfer& transfer = lane.front();
   const size_t expected = std::min(parts_.plan.slot_bytes, transfer.bytes - lane.done);
   if (bytes != expected) {
     return absl::InternalError(absl::StrFormat(
@@ -139,18 +175,28 @@ absl::Status RdmaTransport::TakeChunk(size_t peer, uint32_t bytes) {
   rings.receive.Pop();
   lane.done += bytes;
   if (lane.done == transfer.bytes) {
-    ++lane.next;
-    lane.done = 0;
+    if (IsLong(transfer)) {
+      rings.direct_receives.Take();
+    }
+    lane.Advance();
   }
   return absl::OkStatus();
+}
+
+// Every immediate brings what was taken so far.
+Immediate RdmaTransport::With(size_t peer, Immediate::Kind kind, uint64_t number) {
+  ReceiveRing& ring = parts_.peers[peer].receive;
+  ring.ToldCredit();
+  return {.kind = kind,
+          .chunk = static_cast<uint16_t>(number & Immediate::kChunkMask),
+          .taken = ring.taken()};
 }
 
 absl::Status RdmaTransport::GiveCredit(size_t peer) {
   RdmaPeer& rings = parts_.peers[peer];
   RdmaWrite write;
   write.id = RequestId{RequestId::Kind::kCredit, peer, 0, 0}.Encode();
-  write.immediate = Immediate{true, 0, rings.receive.taken()}.Encode();
-  rings.receive.ToldCredit();
+  write.immediate = With(peer, Immediate::Kind::kCredit, 0).Encode();
   ++states_[peer].credits_under_way;
   return rings.pairs[0]->Post(write);
 }
@@ -213,6 +259,11 @@ absl::Status RdmaTransport::Handle(const Completion& completion) {
     case RequestId::Kind::kProbe:
       --state.probes_under_way;
       break;
+    case RequestId::Kind::kOffer:
+      break;
+    case RequestId::Kind::kPiece:
+      --state.pieces_under_way;
+      break;
     case RequestId::Kind::kReceive:
       return Annotate(Arrived(id.peer, id.pair, completion), PeerName(static_cast<int>(id.peer)));
   }
@@ -224,8 +275,17 @@ absl::Status RdmaTransport::Arrived(size_t peer, size_t pair, const Completion& 
   const Immediate immediate = Immediate::Decode(completion.immediate);
   DT_RETURN_IF_ERROR(rings.pairs[pair]->PostReceive(completion.id));
   DT_RETURN_IF_ERROR(rings.send.Credit(immediate.taken));
-  return immediate.credit_only ? absl::OkStatus()
-                               : rings.receive.Arrive(immediate.chunk, completion.bytes);
+  switch (immediate.kind) {
+    case Immediate::Kind::kChunk:
+      return rings.receive.Arrive(immediate.chunk, {completion.bytes, immediate.of_long});
+    case Immediate::Kind::kOffer:
+      return rings.direct_sends.OfferCame();
+    case Immediate::Kind::kDone:
+      return rings.direct_receives.Done(immediate.chunk);
+    case Immediate::Kind::kCredit:
+      break;
+  }
+  return absl::OkStatus();
 }
 
 void RdmaTransport::Fail(size_t peer, const Completion& completion) {

@@ -1,5 +1,6 @@
 // A Transport over RDMA: bytes are staged in a slot and written into the same slot of the peer's
-// ring, with an immediate that tells it (ring.h).
+// ring, with an immediate that tells it (ring.h). Long messages are written by the device straight
+// from the sender's memory into the receiver's, where both are registered (direct_messages.h).
 //
 // TCP connections to the same peers stay open beside it, silent: they tell at once when a process
 // ends and carry the reason of a rank that gives up. A peer that sends nothing for a while is sent
@@ -15,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/rdma_options.h"
+#include "comm/transport/rdma/direct_messages.h"
+#include "comm/transport/rdma/memory_cache.h"
 #include "comm/transport/rdma/ring.h"
 #include "comm/transport/rdma/staging.h"
 #include "comm/transport/rdma/verbs_api.h"
@@ -26,12 +29,21 @@ namespace dtrain::comm {
 // One peer's connected queue pairs and rings.
 struct RdmaPeer {
   explicit RdmaPeer(int slots) : send(slots), receive(slots) {}
+  // Bytes of staging memory for a peer: both rings, and boxes for offers both ways.
+  static size_t StagingBytes(const RingPlan& plan) {
+    return 2 * (static_cast<size_t>(plan.slots) * plan.slot_bytes + kOffersMax * sizeof(Offer));
+  }
   std::vector<std::unique_ptr<QueuePair>> pairs;  // None for this rank itself.
   SendRing send;
   ReceiveRing receive;
   std::byte* send_slots = nullptr;
   const std::byte* receive_slots = nullptr;
-  uint64_t remote_slots = 0;  // Its receive_slots for this rank.
+  DirectSends direct_sends;
+  DirectReceives direct_receives;
+  Offer* offers_out = nullptr;       // kOffersMax, as they leave.
+  const Offer* offers_in = nullptr;  // kOffersMax, where the peer writes.
+  uint64_t remote_slots = 0;         // Its receive_slots for this rank.
+  uint64_t remote_offers = 0;        // Its offers_in.
   uint32_t remote_key = 0;
 };
 
@@ -42,10 +54,12 @@ class RdmaTransport final : public Transport {
     std::string port_name;  // "rxe0/1".
     RingPlan plan;
     absl::Duration probe_interval;
+    size_t direct_bytes_min = 0;
     // In the order in which they are made; destroyed from the last to the first.
     std::unique_ptr<VerbsDevice> device;
     std::unique_ptr<StagingMemory> staging;
     std::unique_ptr<MemoryRegion> region;
+    std::unique_ptr<MemoryCache> memory;
     std::vector<RdmaPeer> peers;  // By rank.
   };
   // REQUIRES: every queue pair is connected and has its receives posted (QueueDepth of them).
@@ -66,20 +80,35 @@ class RdmaTransport final : public Transport {
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                     absl::FunctionRef<void()> meanwhile) override;
+  absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
+    return parts_.memory->Register(data, bytes);
+  }
   void Shutdown(const absl::Status& reason) override { parts_.mesh->Shutdown(reason); }
   std::string PeerName(int peer) const override { return parts_.mesh->PeerName(peer); }
 
  private:
-  // Credits and probes of a queue pair, beside its chunks.
-  static constexpr int kExtraRequests = 4;
   static constexpr int kCreditsUnderWayMax = 2;
+  static constexpr size_t kPiecesUnderWayMax = 8;
+  // Of a queue pair, beside its chunks: pieces, credits, offers, a probe, and some room.
+  static constexpr int kExtraRequests = 16;
+  // A device writes at most 8 MiB at a time (soft-RoCE), and several queue pairs share a message.
+  static constexpr size_t kPieceBytes = size_t{1} << 20;
 
   // What is left to move in one direction.
   struct Lane {
     std::vector<const Transfer*> queue;
     size_t next = 0;
-    size_t done = 0;  // Bytes of the next one.
+    size_t done = 0;       // Bytes of the next one.
+    size_t offered = 0;    // Receives: those before it need no offer any more.
+    bool by_ring = false;  // Sends: the next one goes through the ring, though it is long.
     bool idle() const { return next == queue.size(); }
+    const Transfer& front() const { return *queue[next]; }
+    // The front one is complete.
+    void Advance() {
+      ++next;
+      done = 0;
+      by_ring = false;
+    }
   };
   // What is known of a peer beyond its rings.
   struct State {
@@ -87,6 +116,7 @@ class RdmaTransport final : public Transport {
     Lane receives;
     int credits_under_way = 0;
     int probes_under_way = 0;
+    size_t pieces_under_way = 0;
     bool ended = false;   // Its process closed its connection; nothing can come any more.
     absl::Status broken;  // Of a queue pair.
   };
@@ -102,6 +132,15 @@ class RdmaTransport final : public Transport {
   absl::StatusOr<bool> Progress(size_t peer);
   absl::Status SendChunk(size_t peer);
   absl::Status TakeChunk(size_t peer, uint32_t bytes);
+  absl::StatusOr<bool> ProgressSends(size_t peer);
+  absl::StatusOr<bool> ProgressReceives(size_t peer);
+  // Long messages: rdma_direct.cc.
+  bool IsLong(const Transfer& transfer) const { return transfer.bytes >= parts_.direct_bytes_min; }
+  absl::Status MakeOffers(size_t peer);
+  absl::StatusOr<bool> SendDirectly(size_t peer);
+  absl::Status PostPiece(size_t peer, const Offer& offer, const MemoryRegion& source);
+  absl::Status PostDone(size_t peer);
+  Immediate With(size_t peer, Immediate::Kind kind, uint64_t number);
   absl::Status GiveCredit(size_t peer);
   absl::Status Probe(size_t peer, size_t pair);
   absl::Status ProbeTheSilent();

@@ -7,7 +7,7 @@
 namespace dtrain::comm {
 
 struct RequestId {
-  enum class Kind : uint8_t { kChunk, kCredit, kProbe, kReceive };
+  enum class Kind : uint8_t { kChunk, kCredit, kProbe, kReceive, kOffer, kPiece };
   Kind kind = Kind::kChunk;
   size_t peer = 0;  // Below 2^24.
   size_t pair = 0;  // Below 2^8.

@@ -37,20 +37,22 @@ absl::Status SendRing::Credit(uint16_t taken) {
   return absl::OkStatus();
 }
 
-absl::Status ReceiveRing::Arrive(uint16_t chunk, uint32_t bytes) {
-  // At most bytes_.size() chunks are under way from `taken_` on, so 15 bits tell which this is.
-  const uint64_t ahead = (chunk - taken_) & 0x7fff;
-  if (ahead >= bytes_.size() || bytes_[(taken_ + ahead) % bytes_.size()].has_value()) {
+absl::Status ReceiveRing::Arrive(uint16_t chunk, ArrivedChunk arrived) {
+  // At most chunks_.size() chunks are under way from `taken_` on, so 13 bits tell which this is.
+  const uint64_t ahead = (chunk - taken_) & Immediate::kChunkMask;
+  std::optional<ArrivedChunk>& place = chunks_[(taken_ + ahead) % chunks_.size()];
+  if (ahead >= chunks_.size() || place.has_value()) {
     return absl::InternalError(absl::StrFormat("chunk %d came, and the next is %d of a ring of %d",
-                                               chunk, taken_ & 0x7fff, bytes_.size()));
+                                               chunk, taken_ & Immediate::kChunkMask,
+                                               chunks_.size()));
   }
-  bytes_[(taken_ + ahead) % bytes_.size()] = bytes;
+  place = arrived;
   return absl::OkStatus();
 }
 
 void ReceiveRing::Pop() {
   DT_CHECK(Front().has_value());
-  bytes_[slot()].reset();
+  chunks_[slot()].reset();
   ++taken_;
 }
 

@@ -20,19 +20,34 @@ namespace dtrain::comm {
 // More would make the numbers in an immediate ambiguous.
 inline constexpr int kSlotsMax = 256;
 
-// The 32 bits that come with a chunk, or alone when there is only credit to give.
+// The 32 bits that come with a write. All kinds bring credit.
 struct Immediate {
-  bool credit_only = false;
-  uint16_t chunk = 0;  // Its number modulo 2^15.
-  uint16_t taken = 0;  // Chunks taken so far, modulo 2^16.
+  enum class Kind : uint8_t {
+    kChunk,
+    kCredit,  // Nothing else.
+    kOffer,   // The next offer is in its place (direct_messages.h).
+    kDone,    // The bytes of the oldest offer are all in theirs.
+  };
+  static constexpr uint32_t kChunkMask = 0x1fff;
+
+  Kind kind = Kind::kChunk;
+  bool of_long = false;  // Of a chunk: its message could have gone directly.
+  uint16_t chunk = 0;    // Its number modulo 2^13.
+  uint16_t taken = 0;    // Chunks taken so far, modulo 2^16.
 
   uint32_t Encode() const {
-    return (credit_only ? 1U << 31 : 0U) | (static_cast<uint32_t>(chunk & 0x7fff) << 16) | taken;
+    return (static_cast<uint32_t>(kind) << 30) | (of_long ? 1U << 29 : 0U) |
+           ((chunk & kChunkMask) << 16) | taken;
   }
   static Immediate Decode(uint32_t bits) {
-    return {(bits >> 31) != 0, static_cast<uint16_t>((bits >> 16) & 0x7fff),
-            static_cast<uint16_t>(bits & 0xffff)};
+    return {static_cast<Kind>(bits >> 30), ((bits >> 29) & 1U) != 0,
+            static_cast<uint16_t>((bits >> 16) & kChunkMask), static_cast<uint16_t>(bits & 0xffff)};
   }
+};
+
+struct ArrivedChunk {
+  uint32_t bytes = 0;
+  bool of_long = false;
 };
 
 class SendRing {
@@ -62,21 +77,22 @@ class SendRing {
 
 class ReceiveRing {
  public:
-  explicit ReceiveRing(int slots) : bytes_(static_cast<size_t>(slots)) {}
-  // A chunk has come, in any order within the ring. Internal: its slot is taken.
-  absl::Status Arrive(uint16_t chunk, uint32_t bytes);
-  // Bytes of the next chunk in order, when it is here, in slot().
-  std::optional<uint32_t> Front() const { return bytes_[slot()]; }
-  size_t slot() const { return static_cast<size_t>(taken_ % bytes_.size()); }
+  explicit ReceiveRing(int slots) : chunks_(static_cast<size_t>(slots)) {}
+  // Chunk number `chunk` (modulo 2^13) has come, in any order within the ring. Internal: its slot
+  // is taken.
+  absl::Status Arrive(uint16_t chunk, ArrivedChunk arrived);
+  // The next chunk in order, when it is here, in slot().
+  std::optional<ArrivedChunk> Front() const { return chunks_[slot()]; }
+  size_t slot() const { return static_cast<size_t>(taken_ % chunks_.size()); }
   // REQUIRES: Front().
   void Pop();
   uint16_t taken() const { return static_cast<uint16_t>(taken_); }
   // So many credits are not given yet that the sender may be waiting for them.
-  bool OwesCredit() const { return (taken_ - told_) * 2 >= bytes_.size(); }
+  bool OwesCredit() const { return (taken_ - told_) * 2 >= chunks_.size(); }
   void ToldCredit() { told_ = taken_; }
 
  private:
-  std::vector<std::optional<uint32_t>> bytes_;
+  std::vector<std::optional<ArrivedChunk>> chunks_;
   uint64_t taken_ = 0;
   uint64_t told_ = 0;
 };

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,8 +15,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "comm/symmetric_buffer.h"
 #include "comm/transport/rdma/connect_rdma.h"
 #include "comm/transport/rdma/fake/fake_verbs.h"
+#include "comm/transport/rdma/unmap_watch.h"
 #include "comm/transport/rdma/wc_status.h"
 #include "tests/comm/group_oracle.h"
 #include "tests/testing/cluster.h"
@@ -87,6 +92,105 @@ TEST(RdmaGroupTest, SmallRingsAndSeveralQueuePairsGiveTheSameBits) {
              return group->Barrier(Deadline::Infinite());
            };
            return run();
+         })) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+struct LongMessages {
+  int pairs = 1;
+  bool registered = true;     // The buffers, with the group.
+  int regions_max_on_1 = -1;  // Of rank 1, which then copies.
+  bool direct = true;         // What is expected.
+};
+
+// Reduces, gathers and sends buffers that are longer than slots by far; an error when a bit is
+// wrong, or messages did not go as they should.
+absl::Status MoveLongMessages(const RankContext& context, const LongMessages& how) {
+  const auto largest = std::make_shared<std::atomic<uint32_t>>(0);
+  FakeVerbs verbs(
+      {.regions_max = context.rank == 1 ? how.regions_max_on_1 : -1, .largest_write = largest});
+  GroupOptions options = Options(context, verbs);
+  options.rdma.slots = 2;
+  options.rdma.slot_bytes = 4096;
+  options.rdma.queue_pairs = how.pairs;
+  options.rdma.direct_bytes_min = 20000;
+  DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+  const size_t bytes = size_t{12} << 20;
+  DT_ASSIGN_OR_RETURN(const auto memory, SymmetricBuffer::Create(bytes, "long"));
+  std::unique_ptr<Registration> registration;
+  if (how.registered) {
+    DT_ASSIGN_OR_RETURN(registration, group->Register(memory));
+  }
+  uint64_t seed = 1;
+  for (const size_t count : {size_t{3000}, size_t{20011}, size_t{1000003}, size_t{3000000}}) {
+    const std::string input = oracle::Input(DType::kFloat32, count, context.rank, ++seed);
+    std::memcpy(memory->data(), input.data(), input.size());
+    const Buffer buffer{memory->data(), input.size()};
+    DT_ASSIGN_OR_RETURN(Work work, group->AllReduce(buffer, ReduceOp::kSum));
+    DT_RETURN_IF_ERROR(work.Wait());
+    const std::string sums =
+        oracle::Reduced(DType::kFloat32, count, context.size, seed, ReduceOp::kSum);
+    DT_RETURN_IF_ERROR(oracle::Equal(std::string(static_cast<char*>(memory->data()), input.size()),
+                                     sums, DType::kFloat32, "all_reduce"));
+    // A short and a long message each way round the ranks, at the same time.
+    std::string next = std::string(input.size(), ' ');
+    std::string shorts(8, static_cast<char>('a' + context.rank));
+    std::string short_next(8, ' ');
+    const int to = (context.rank + 1) % context.size;
+    const int from = (context.rank + context.size - 1) % context.size;
+    std::memcpy(memory->data(), input.data(), input.size());
+    std::vector<Work> works(4);
+    DT_ASSIGN_OR_RETURN(works[0], group->Send({shorts.data(), 8, DType::kUInt8}, to));
+    DT_ASSIGN_OR_RETURN(works[1], group->Send(buffer, to));
+    DT_ASSIGN_OR_RETURN(works[2], group->Receive({short_next.data(), 8, DType::kUInt8}, from));
+    DT_ASSIGN_OR_RETURN(works[3], group->Receive({next.data(), next.size()}, from));
+    for (const Work& one : works) {
+      DT_RETURN_IF_ERROR(one.Wait());
+    }
+    if (next != oracle::Input(DType::kFloat32, count, from, seed) ||
+        short_next != std::string(8, static_cast<char>('a' + from))) {
+      return absl::InternalError("received other bytes than were sent");
+    }
+  }
+  DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+  const bool direct = largest->load() > 4096;
+  return direct == how.direct
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat("largest write ", largest->load()));
+}
+
+void ExpectLongMessages(const LongMessages& how, int size = 3) {
+  for (const RankResult& result : RunRanks({.size = size}, [how](RankContext& context) {
+         return MoveLongMessages(context, how);
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(RdmaGroupTest, LongMessagesOfRegisteredBuffersAreWrittenInPlaceWithTheSameBits) {
+  ExpectLongMessages({});
+  ExpectLongMessages({}, 2);
+}
+
+TEST(RdmaGroupTest, SeveralQueuePairsShareALongMessage) { ExpectLongMessages({.pairs = 3}); }
+
+TEST(RdmaGroupTest, BuffersThatNobodyRegisteredAreReachedToo) {
+  if (!UserfaultWatch::Create().ok()) {
+    GTEST_SKIP() << "LOUD SKIP: " << UserfaultWatch::Create().status();
+  }
+  ExpectLongMessages({.registered = false});
+  ExpectLongMessages({.pairs = 2, .registered = false}, 2);
+}
+
+// Rank 1 has its staging memory and nothing else: what it sends and receives is copied, and the
+// other ranks go on writing to each other directly.
+TEST(RdmaGroupTest, ARankThatCannotPinMoreCopiesAndTheSumsAreTheSame) {
+  for (const int pairs : {1, 3}) {
+    for (const RankResult& result : RunRanks({.size = 3}, [pairs](RankContext& context) {
+           return MoveLongMessages(
+               context, {.pairs = pairs, .regions_max_on_1 = 1, .direct = context.rank != 1});
          })) {
       EXPECT_TRUE(result.status.ok()) << result.status;
     }
@@ -198,7 +302,7 @@ std::vector<Lack> Lacks() {
        {.cannot_pin = true},
        "",
        absl::StatusCode::kResourceExhausted,
-       {"cannot register 8388608 bytes", "locked memory is 65536 bytes", "ulimit -l unlimited"}},
+       {"cannot register 8388864 bytes", "locked memory is 65536 bytes", "ulimit -l unlimited"}},
       {"connection",
        {.cannot_connect = true},
        "",
@@ -308,6 +412,7 @@ TEST(RdmaOptionsTest, EachFieldHasARange) {
   refused([](RdmaOptions& o) { o.retries = 8; }, "retries is 8");
   refused([](RdmaOptions& o) { o.slots = 1; }, "slots is 1; allowed: 2 to 256");
   refused([](RdmaOptions& o) { o.slot_bytes = 1024; }, "slot_bytes is 1024");
+  refused([](RdmaOptions& o) { o.direct_bytes_min = 64; }, "direct_bytes_min is 64");
 }
 
 }  // namespace

@@ -13,15 +13,19 @@ namespace dtrain::comm {
 namespace {
 
 TEST(ImmediateTest, KeepsItsParts) {
-  for (const bool credit_only : {false, true}) {
-    for (const int chunk : {0, 1, 255, 0x7fff}) {
-      for (const int taken : {0, 1, 0xffff}) {
-        const Immediate decoded = Immediate::Decode(
-            Immediate{credit_only, static_cast<uint16_t>(chunk), static_cast<uint16_t>(taken)}
-                .Encode());
-        EXPECT_EQ(decoded.credit_only, credit_only);
-        EXPECT_EQ(decoded.chunk, chunk);
-        EXPECT_EQ(decoded.taken, taken);
+  using Kind = Immediate::Kind;
+  for (const Kind kind : {Kind::kChunk, Kind::kCredit, Kind::kOffer, Kind::kDone}) {
+    for (const bool of_long : {false, true}) {
+      for (const int chunk : {0, 1, 255, 0x1fff}) {
+        for (const int taken : {0, 1, 0xffff}) {
+          const Immediate decoded = Immediate::Decode(
+              Immediate{kind, of_long, static_cast<uint16_t>(chunk), static_cast<uint16_t>(taken)}
+                  .Encode());
+          EXPECT_EQ(decoded.kind, kind);
+          EXPECT_EQ(decoded.of_long, of_long);
+          EXPECT_EQ(decoded.chunk, chunk);
+          EXPECT_EQ(decoded.taken, taken);
+        }
       }
     }
   }
@@ -67,10 +71,10 @@ TEST(RingTest, RandomOrdersDeliverEveryChunkInOrderWithoutOverwritingOne) {
             if (!wires[pair].empty()) {
               const uint64_t chunk = wires[pair].front();
               wires[pair].pop_front();
-              ASSERT_TRUE(
-                  receive
-                      .Arrive(static_cast<uint16_t>(chunk & 0x7fff), static_cast<uint32_t>(chunk))
-                      .ok());
+              ASSERT_TRUE(receive
+                              .Arrive(static_cast<uint16_t>(chunk & Immediate::kChunkMask),
+                                      {static_cast<uint32_t>(chunk), chunk % 3 == 0})
+                              .ok());
               acknowledged[pair].push_back(send.SlotOf(chunk));
             }
             break;
@@ -82,7 +86,8 @@ TEST(RingTest, RandomOrdersDeliverEveryChunkInOrderWithoutOverwritingOne) {
             break;
           case 3:
             if (receive.Front().has_value()) {
-              ASSERT_EQ(*receive.Front(), static_cast<uint32_t>(taken));
+              ASSERT_EQ(receive.Front()->bytes, static_cast<uint32_t>(taken));
+              ASSERT_EQ(receive.Front()->of_long, taken % 3 == 0);
               ASSERT_EQ(memory[receive.slot()], taken) << "overwritten before it was taken";
               receive.Pop();
               ++taken;
@@ -106,11 +111,11 @@ TEST(RingTest, RandomOrdersDeliverEveryChunkInOrderWithoutOverwritingOne) {
 
 TEST(RingTest, APeerThatBreaksTheRulesIsNoticed) {
   ReceiveRing receive(4);
-  EXPECT_TRUE(receive.Arrive(1, 10).ok());
+  EXPECT_TRUE(receive.Arrive(1, {10}).ok());
   EXPECT_FALSE(receive.Front().has_value()) << "chunk 0 is not here";
-  EXPECT_EQ(receive.Arrive(1, 10).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(receive.Arrive(4, 10).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(receive.Arrive(0x7fff, 10).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(receive.Arrive(1, {10}).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(receive.Arrive(4, {10}).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(receive.Arrive(0x1fff, {10}).code(), absl::StatusCode::kInternal);
   SendRing send(4);
   EXPECT_EQ(send.Credit(1).code(), absl::StatusCode::kInternal);
   send.Take();

@@ -124,6 +124,9 @@ absl::Status FakeQueuePair::Post(const RdmaWrite& write) {
     return absl::OkStatus();
   }
   const int index = device_->writes++;
+  if (auto& largest = device_->faults.largest_write; largest != nullptr) {
+    largest->store(std::max(largest->load(), write.bytes));
+  }
   if (index == device_->faults.fail_write) {
     BreakWith(device_->faults.fail_status, /*tell=*/false);
     return absl::OkStatus();

@@ -37,7 +37,8 @@ class FakeDevice final : public VerbsDevice {
   explicit FakeDevice(std::shared_ptr<FakeDeviceState> state) : state_(std::move(state)) {}
 
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) override {
-    if (state_->faults.cannot_pin) {
+    const bool too_many = state_->faults.regions_max >= 0 && made_++ >= state_->faults.regions_max;
+    if (state_->faults.cannot_pin || too_many) {
       return absl::ResourceExhaustedError(CannotPin(bytes, "65536 bytes"));
     }
     const uint32_t key = next_key_++;
@@ -74,6 +75,7 @@ class FakeDevice final : public VerbsDevice {
   const std::shared_ptr<FakeDeviceState> state_;
   std::vector<FakeQueuePair*> pairs_;  // They outlive the last Poll.
   uint32_t next_key_ = 0x1000;
+  int made_ = 0;
 };
 
 }  // namespace

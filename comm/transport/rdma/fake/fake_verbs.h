@@ -20,6 +20,7 @@ struct FakeVerbsFaults {
   bool no_library = false;
   std::vector<RdmaPort> ports = {};  // Instead of one good one, when not empty.
   bool cannot_pin = false;           // Registering fails as with too low a memlock limit.
+  int regions_max = -1;              // The same, once there were so many in this device's life.
   bool cannot_connect = false;       // A queue pair refuses to connect.
   int fail_write = -1;               // This write of the process (0 is the first) completes with
   int fail_status = 0;               // this status, and its queue pair is in error.
@@ -27,6 +28,8 @@ struct FakeVerbsFaults {
                                      // is under way fails with retries exceeded soon after.
   std::shared_ptr<std::atomic<bool>> cut_now =
       {};  // The same from the first write while it is true.
+  // No fault: when not null, the bytes of the largest write so far.
+  std::shared_ptr<std::atomic<uint32_t>> largest_write = {};
 };
 
 class FakeVerbs final : public VerbsApi {
