@@ -62,7 +62,9 @@ absl::StatusOr<std::vector<Address>> Lookup(const std::string& host, int port, i
   const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
   if (error != 0) {
     return absl::UnavailableError(
-        absl::StrFormat("cannot resolve host \"%s\": %s", host, gai_strerror(error)));
+        absl::StrFormat("cannot resolve host \"%s\": %s; check its spelling and this host's "
+                        "name service (getent hosts %s)",
+                        host, gai_strerror(error), host));
   }
   std::vector<Address> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
@@ -103,8 +105,10 @@ absl::StatusOr<std::vector<Address>> Resolve(const std::string& host, int port, 
   std::unique_lock lock(query->mutex);
   while (!query->answered) {
     if (deadline.Expired()) {
-      return absl::DeadlineExceededError(
-          absl::StrFormat("host \"%s\" was not resolved in time", host));
+      return absl::DeadlineExceededError(absl::StrFormat(
+          "host \"%s\" was not resolved in time; check its spelling and this host's "
+          "name service (getent hosts %s)",
+          host, host));
     }
     query->done.wait_for(lock, std::chrono::milliseconds(deadline.PollTimeoutMs()));
   }
