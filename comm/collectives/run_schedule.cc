@@ -14,18 +14,15 @@ class Runner {
   Runner(const ScheduleMemory& memory, char* scratch, int size)
       : memory_(memory), scratch_(scratch), size_(size), element_(DTypeBytes(memory.dtype)) {}
 
-  absl::Status Move(const Step& step, Transport& transport, const WaitContext& context,
-                    absl::FunctionRef<void()> meanwhile) {
-    transfers_.clear();
-    for (const Message& message : step.sends) {
-      transfers_.push_back(
-          SendTo(message.peer, Place(message.range), message.range.count * element_));
+  // `ahead`: the next step, if it may begin during this one; else null.
+  absl::Status Move(const Step& step, const Step* ahead, Transport& transport,
+                    const WaitContext& context, absl::FunctionRef<void()> meanwhile) {
+    List(step, transfers_);
+    ahead_.clear();
+    if (ahead != nullptr) {
+      List(*ahead, ahead_);
     }
-    for (const Message& message : step.receives) {
-      transfers_.push_back(
-          ReceiveFrom(message.peer, Writable(message.range), message.range.count * element_));
-    }
-    return transport.Move(transfers_, context, meanwhile);
+    return transport.Move(transfers_, context, meanwhile, ahead_);
   }
 
   void Reduce(const Step& step) {
@@ -67,6 +64,17 @@ class Runner {
   }
 
  private:
+  void List(const Step& step, std::vector<Transfer>& transfers) const {
+    transfers.clear();
+    for (const Message& message : step.sends) {
+      transfers.push_back(
+          SendTo(message.peer, Place(message.range), message.range.count * element_));
+    }
+    for (const Message& message : step.receives) {
+      transfers.push_back(
+          ReceiveFrom(message.peer, Writable(message.range), message.range.count * element_));
+    }
+  }
   void Sum(void* output, size_t count, bool complete) {
     const bool partial = memory_.op == ReduceOp::kAverage && !complete;
     comm::Reduce({.inputs = inputs_,
@@ -89,6 +97,7 @@ class Runner {
   const int size_;
   const size_t element_;
   std::vector<Transfer> transfers_;
+  std::vector<Transfer> ahead_;
   std::vector<const void*> inputs_;
 };
 
@@ -102,17 +111,27 @@ absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
     scratch.resize(bytes);
   }
   Runner runner(memory, scratch.data(), transport.size());
-  Step step;
+  const bool in_place = memory.input == memory.output;
   Step before;  // Its sum may still be due.
+  Step step;
+  Step next;
+  if (schedule.steps() > 0) {
+    schedule.Fill(0, step);
+  }
   for (size_t index = 0; index < schedule.steps(); ++index) {
-    schedule.Fill(index, step);
+    const bool last = index + 1 == schedule.steps();
+    if (!last) {
+      schedule.Fill(index + 1, next);
+    }
     if (!before.deferred) {
       runner.Reduce(before);
       before = Step();
     }
     DT_RETURN_IF_ERROR(
-        runner.Move(step, transport, context, [&runner, &before] { runner.Reduce(before); }));
+        runner.Move(step, !last && MayBeginDuring(step, next, in_place) ? &next : nullptr,
+                    transport, context, [&runner, &before] { runner.Reduce(before); }));
     std::swap(step, before);
+    std::swap(next, step);
   }
   runner.Reduce(before);
   return absl::OkStatus();

@@ -59,6 +59,46 @@ Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
   }
 }
 
+bool MayBeginDuring(const Step& now, const Step& next, bool in_place) {
+  const auto overlap = [in_place](const Range& a, const Range& b) {
+    const auto area = [in_place](const Range& range) {
+      return in_place && range.area == Area::kInput ? Area::kOutput : range.area;
+    };
+    return area(a) == area(b) && a.start < b.start + b.count && b.start < a.start + a.count;
+  };
+  // Of one range with all that `now` writes, or, when it is written itself, reads.
+  const auto clashes = [&](const Range& range, bool written) {
+    bool any = overlap(range, now.output) && !now.inputs.empty();
+    for (const Message& message : now.receives) {
+      any = any || overlap(range, message.range);
+    }
+    if (written) {
+      for (const Message& message : now.sends) {
+        any = any || overlap(range, message.range);
+      }
+      for (const Range& input : now.inputs) {
+        any = any || overlap(range, input);
+      }
+    }
+    // Sums in pairs leave partial ones in their inputs.
+    for (const Range& input : now.inputs) {
+      any = any || (now.pairwise && overlap(range, input));
+    }
+    return any;
+  };
+  for (const Message& message : next.sends) {
+    if (clashes(message.range, /*written=*/false)) {
+      return false;
+    }
+  }
+  for (const Message& message : next.receives) {
+    if (clashes(message.range, /*written=*/true)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Schedule::PlanRing() {
   const auto size = static_cast<size_t>(options_.size);
   const size_t count = options_.count;

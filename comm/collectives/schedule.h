@@ -76,6 +76,11 @@ struct ScheduleOptions {
   bool pairwise = false;
 };
 
+// Whether the transfers of `next` may begin before those of `now` have ended and what follows them
+// is summed: they neither send what `now` receives or sums, nor receive into what it still uses.
+// `in_place`: input and output are the same memory.
+bool MayBeginDuring(const Step& now, const Step& next, bool in_place);
+
 class Schedule {
  public:
   // REQUIRES: size >= 2, and HasForm of the options.

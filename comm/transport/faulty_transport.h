@@ -27,7 +27,8 @@ class FaultyTransport final : public Transport {
   int size() const override { return inner_->size(); }
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                    absl::FunctionRef<void()> meanwhile) override {
+                    absl::FunctionRef<void()> meanwhile,
+                    absl::Span<const Transfer> ahead) override {
     const bool faulty = fault_.at_move >= 0 && moves_++ >= fault_.at_move;
     if (faulty) {
       Clock::Real().Sleep(fault_.delay);
@@ -36,7 +37,7 @@ class FaultyTransport final : public Transport {
         return fault_.error;
       }
     }
-    const absl::Status status = inner_->Move(transfers, context, meanwhile);
+    const absl::Status status = inner_->Move(transfers, context, meanwhile, ahead);
     for (const Transfer& transfer : transfers) {
       if (faulty && status.ok() && transfer.direction == Transfer::Direction::kReceive &&
           transfer.peer == fault_.flip_byte_from_peer && transfer.bytes != 0) {

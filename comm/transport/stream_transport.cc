@@ -129,12 +129,7 @@ absl::Status StreamTransport::Progress(int peer, Channel& channel, Lane& lane, b
   return absl::OkStatus();
 }
 
-void StreamTransport::Fill(absl::Span<const Transfer> transfers) {
-  for (std::vector<Lanes>& lanes : lanes_) {
-    for (Lanes& lane : lanes) {
-      lane = Lanes();
-    }
-  }
+void StreamTransport::Append(absl::Span<const Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
     DT_CHECK(transfer.peer != rank_);
     std::vector<Lanes>& lanes = lanes_.at(static_cast<size_t>(transfer.peer));
@@ -150,8 +145,17 @@ void StreamTransport::Fill(absl::Span<const Transfer> transfers) {
 }
 
 absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                                   absl::FunctionRef<void()> meanwhile) {
-  Fill(transfers);
+                                   absl::FunctionRef<void()> meanwhile,
+                                   absl::Span<const Transfer> ahead) {
+  if (!std::exchange(ahead_, false)) {
+    Append(transfers);
+  }
+  for (std::vector<Lanes>& of_peer : lanes_) {
+    for (Lanes& lanes : of_peer) {
+      lanes.send.Begin();
+      lanes.receive.Begin();
+    }
+  }
   for (bool first = true;; first = false) {
     bool done = true;
     for (int peer = 0; peer < size(); ++peer) {
@@ -160,11 +164,13 @@ absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers, const W
         Channel& channel = *peers_[i].data[c];
         DT_RETURN_IF_ERROR(Progress(peer, channel, lanes_[i][c].send, true));
         DT_RETURN_IF_ERROR(Progress(peer, channel, lanes_[i][c].receive, false));
-        done = done && lanes_[i][c].idle();
+        done = done && lanes_[i][c].done();
       }
     }
     if (first) {
       meanwhile();
+      Append(ahead);
+      ahead_ = !ahead.empty();
     }
     if (done) {
       return absl::OkStatus();
@@ -199,7 +205,7 @@ absl::Status StreamTransport::TimedOut() const {
   absl::string_view separator = " ";
   for (size_t i = 0; i < peers_.size(); ++i) {
     if (!std::all_of(lanes_[i].begin(), lanes_[i].end(),
-                     [](const Lanes& lanes) { return lanes.idle(); })) {
+                     [](const Lanes& lanes) { return lanes.done(); })) {
       absl::StrAppend(&text, separator, peers_[i].name);
       separator = "; ";
     }

@@ -45,7 +45,7 @@ class StreamTransport final : public Transport {
   int size() const override { return static_cast<int>(peers_.size()); }
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                    absl::FunctionRef<void()> meanwhile) override;
+                    absl::FunctionRef<void()> meanwhile, absl::Span<const Transfer> ahead) override;
   void Shutdown(const absl::Status& reason) override;
   std::string PeerName(int peer) const override {
     return peers_.at(static_cast<size_t>(peer)).name;
@@ -73,14 +73,23 @@ class StreamTransport final : public Transport {
   struct Lane {
     std::vector<absl::Span<std::byte>> queue;
     size_t next = 0;
+    size_t wanted = 0;  // Of the queue: by the Move under way. The rest is ahead of the next.
     bool idle() const { return next == queue.size(); }
+    bool done() const { return next >= wanted; }
+    // A Move begins: it wants all that is queued.
+    void Begin() {
+      queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(next));
+      next = 0;
+      wanted = queue.size();
+    }
   };
   struct Lanes {
     Lane send;
     Lane receive;
-    bool idle() const { return send.idle() && receive.idle(); }
+    bool done() const { return send.done() && receive.done(); }
   };
-  void Fill(absl::Span<const Transfer> transfers);
+  // Behind what is queued.
+  void Append(absl::Span<const Transfer> transfers);
   // Moves what can be moved now.
   absl::Status Progress(int peer, Channel& channel, Lane& lane, bool sending);
   // What the peer said on its control channel, or OK.
@@ -94,6 +103,7 @@ class StreamTransport final : public Transport {
   const std::vector<StreamPeer> peers_;
   const std::function<absl::Status(int)> explain_;
   std::vector<std::vector<Lanes>> lanes_;  // By peer and connection.
+  bool ahead_ = false;                     // The transfers of the next Move are queued.
   std::vector<Verdict> verdicts_;          // Being received.
   std::vector<bool> control_open_;
   std::mutex shutdown_mutex_;

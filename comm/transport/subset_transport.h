@@ -27,12 +27,9 @@ class SubsetTransport final : public Transport {
   int size() const override { return static_cast<int>(members_.size()); }
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                    absl::FunctionRef<void()> meanwhile) override {
-    transfers_.assign(transfers.begin(), transfers.end());
-    for (Transfer& transfer : transfers_) {
-      transfer.peer = members_.at(static_cast<size_t>(transfer.peer));
-    }
-    return inner_->Move(transfers_, context, meanwhile);
+                    absl::FunctionRef<void()> meanwhile,
+                    absl::Span<const Transfer> ahead) override {
+    return inner_->Move(Renamed(transfers, transfers_), context, meanwhile, Renamed(ahead, ahead_));
   }
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return inner_->Register(data, bytes);
@@ -43,10 +40,20 @@ class SubsetTransport final : public Transport {
   }
 
  private:
+  // The transfers with the inner transport's ranks, in `memory`.
+  absl::Span<const Transfer> Renamed(absl::Span<const Transfer> transfers,
+                                     std::vector<Transfer>& memory) const {
+    memory.assign(transfers.begin(), transfers.end());
+    for (Transfer& transfer : memory) {
+      transfer.peer = members_.at(static_cast<size_t>(transfer.peer));
+    }
+    return memory;
+  }
   const std::shared_ptr<Transport> inner_;
   const std::vector<int> members_;
   int rank_ = 0;
   std::vector<Transfer> transfers_;
+  std::vector<Transfer> ahead_;
 };
 
 }  // namespace dtrain::comm

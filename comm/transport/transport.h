@@ -48,8 +48,16 @@ class Transport {
   // nothing may be moved any more.
   // `meanwhile` is called once, after what can be moved at once has been: for work that touches
   // nothing of the transfers.
+  // `ahead` are the transfers of the next Move, which is then given exactly these: they begin when
+  // `meanwhile` has returned, behind those of this call, and go on after it. So a rank that waits
+  // for one peer's bytes holds up nobody who waits for its own. None: nothing begins.
   virtual absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                            absl::FunctionRef<void()> meanwhile) = 0;
+                            absl::FunctionRef<void()> meanwhile,
+                            absl::Span<const Transfer> ahead) = 0;
+  absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
+                    absl::FunctionRef<void()> meanwhile) {
+    return Move(transfers, context, meanwhile, {});
+  }
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) {
     return Move(transfers, context, [] {});
   }

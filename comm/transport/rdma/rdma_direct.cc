@@ -15,7 +15,7 @@ absl::Status RdmaTransport::MakeOffers(size_t peer) {
   RdmaPeer& ends = parts_.peers[peer];
   Lane& lane = states_[peer].receives;
   for (; lane.offered < lane.queue.size(); ++lane.offered) {
-    const Transfer& transfer = *lane.queue[lane.offered];
+    const Transfer& transfer = lane.queue[lane.offered];
     if (!IsLong(transfer)) {
       continue;
     }
@@ -110,6 +110,7 @@ absl::Status RdmaTransport::PostPiece(size_t peer, const Offer& offer, const Mem
   }
   lane.done += bytes;
   ++states_[peer].pieces_under_way;
+  ++states_[peer].posted;
   return ends.pairs[pair]->Post(write);
 }
 
@@ -119,6 +120,7 @@ absl::Status RdmaTransport::PostDone(size_t peer) {
   write.id = RequestId{RequestId::Kind::kPiece, peer, 0, 0}.Encode();
   write.immediate = With(peer, Immediate::Kind::kDone, ends.direct_sends.number()).Encode();
   ++states_[peer].pieces_under_way;
+  ++states_[peer].posted;
   return ends.pairs[0]->Post(write);
 }
 

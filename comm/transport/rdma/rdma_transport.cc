@@ -22,17 +22,13 @@ RdmaTransport::RdmaTransport(Parts parts)
       states_(parts_.peers.size()),
       quiet_since_nanos_(Clock::Real().MonotonicNanos()) {}
 
-void RdmaTransport::Fill(absl::Span<const Transfer> transfers) {
-  for (State& state : states_) {
-    state.sends = Lane();
-    state.receives = Lane();
-  }
+void RdmaTransport::Append(absl::Span<const Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
     DT_CHECK(transfer.peer != rank());
     State& state = states_.at(static_cast<size_t>(transfer.peer));
     if (transfer.bytes != 0) {
       const bool sending = transfer.direction == Transfer::Direction::kSend;
-      (sending ? state.sends : state.receives).queue.push_back(&transfer);
+      (sending ? state.sends : state.receives).queue.push_back(transfer);
     }
   }
 }
@@ -41,14 +37,21 @@ void RdmaTransport::Fill(absl::Span<const Transfer> transfers) {
 // leaves now takes nothing away from its peers.
 bool RdmaTransport::Busy(size_t peer) const {
   const State& state = states_[peer];
-  return !state.sends.idle() || !state.receives.idle() ||
-         parts_.peers[peer].send.under_way() != 0 || state.pieces_under_way != 0;
+  return state.sends.next < state.sends.wanted || state.receives.next < state.receives.wanted ||
+         state.completed < state.leaves_at;
 }
 
 absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                                 absl::FunctionRef<void()> meanwhile) {
-  parts_.memory->NextMove();
-  Fill(transfers);
+                                 absl::FunctionRef<void()> meanwhile,
+                                 absl::Span<const Transfer> ahead) {
+  if (!std::exchange(ahead_, false)) {
+    parts_.memory->NextMove();
+    Append(transfers);
+  }
+  for (State& state : states_) {
+    state.sends.Begin();
+    state.receives.Begin();
+  }
   for (bool first = true;; first = false) {
     DT_ASSIGN_OR_RETURN(bool any, Drain());
     bool done = true;
@@ -67,6 +70,10 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
     }
     if (first) {
       meanwhile();
+      if (CompletesInOrder()) {  // Else it could not be told what of this call has left.
+        Append(ahead);
+        ahead_ = !ahead.empty();
+      }
     }
     if (done) {
       return absl::OkStatus();
@@ -76,6 +83,11 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
       DT_RETURN_IF_ERROR(WaitForAny(context));
     }
   }
+}
+
+bool RdmaTransport::CompletesInOrder() const {
+  return std::all_of(parts_.peers.begin(), parts_.peers.end(),
+                     [](const RdmaPeer& peer) { return peer.pairs.size() <= 1; });
 }
 
 absl::StatusOr<bool> RdmaTransport::Progress(size_t peer) {
@@ -97,7 +109,13 @@ absl::StatusOr<bool> RdmaTransport::ProgressSends(size_t peer) {
   State& state = states_[peer];
   Lane& lane = state.sends;
   bool any = false;
-  while (state.broken.ok() && !lane.idle()) {
+  while (true) {
+    if (lane.next < lane.wanted || (lane.next == lane.wanted && lane.done == 0)) {
+      state.leaves_at = state.posted;  // Nothing ahead has begun.
+    }
+    if (!state.broken.ok() || lane.idle()) {
+      break;
+    }
     if (IsLong(lane.front()) && !lane.by_ring) {
       DT_ASSIGN_OR_RETURN(const bool moved, SendDirectly(peer));
       if (!moved) {
@@ -152,6 +170,7 @@ absl::Status RdmaTransport::SendChunk(size_t peer) {
   Immediate immediate = With(peer, Immediate::Kind::kChunk, chunk);
   immediate.of_long = lane.by_ring;
   write.immediate = immediate.Encode();
+  ++states_[peer].posted;
   lane.done += bytes;
   if (lane.done == transfer.bytes) {
     lane.Advance();
@@ -251,6 +270,7 @@ absl::Status RdmaTransport::Handle(const Completion& completion) {
   }
   switch (id.kind) {
     case RequestId::Kind::kChunk:
+      ++state.completed;
       parts_.peers[id.peer].send.Complete(id.slot);
       break;
     case RequestId::Kind::kCredit:
@@ -262,6 +282,7 @@ absl::Status RdmaTransport::Handle(const Completion& completion) {
     case RequestId::Kind::kOffer:
       break;
     case RequestId::Kind::kPiece:
+      ++state.completed;
       --state.pieces_under_way;
       break;
     case RequestId::Kind::kReceive:
@@ -353,7 +374,6 @@ absl::Status RdmaTransport::TimedOut() const {
 }
 
 absl::Status RdmaTransport::Greet(const WaitContext& context) {
-  Fill({});
   for (size_t peer = 0; peer < states_.size(); ++peer) {
     for (size_t pair = 0; pair < parts_.peers[peer].pairs.size(); ++pair) {
       DT_RETURN_IF_ERROR(Probe(peer, pair));

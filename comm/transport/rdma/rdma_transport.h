@@ -8,6 +8,7 @@
 // before the deadline, and a process that is merely stopped is not taken for a dead one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -79,7 +80,7 @@ class RdmaTransport final : public Transport {
   int size() const override { return parts_.mesh->size(); }
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
-                    absl::FunctionRef<void()> meanwhile) override;
+                    absl::FunctionRef<void()> meanwhile, absl::Span<const Transfer> ahead) override;
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return parts_.memory->Register(data, bytes);
   }
@@ -96,13 +97,21 @@ class RdmaTransport final : public Transport {
 
   // What is left to move in one direction.
   struct Lane {
-    std::vector<const Transfer*> queue;
+    std::vector<Transfer> queue;
     size_t next = 0;
+    size_t wanted = 0;     // Of the queue: by the Move under way. The rest is ahead of the next.
     size_t done = 0;       // Bytes of the next one.
     size_t offered = 0;    // Receives: those before it need no offer any more.
     bool by_ring = false;  // Sends: the next one goes through the ring, though it is long.
     bool idle() const { return next == queue.size(); }
-    const Transfer& front() const { return *queue[next]; }
+    const Transfer& front() const { return queue[next]; }
+    // A Move begins: it wants all that is queued.
+    void Begin() {
+      queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(next));
+      offered -= std::min(offered, next);
+      next = 0;
+      wanted = queue.size();
+    }
     // The front one is complete.
     void Advance() {
       ++next;
@@ -117,11 +126,18 @@ class RdmaTransport final : public Transport {
     int credits_under_way = 0;
     int probes_under_way = 0;
     size_t pieces_under_way = 0;
+    // Chunks and pieces, in all: what this Move sends has left when so many are completed.
+    uint64_t posted = 0;
+    uint64_t completed = 0;
+    uint64_t leaves_at = 0;
     bool ended = false;   // Its process closed its connection; nothing can come any more.
     absl::Status broken;  // Of a queue pair.
   };
 
-  void Fill(absl::Span<const Transfer> transfers);
+  // Behind what is queued.
+  void Append(absl::Span<const Transfer> transfers);
+  // Whether every peer has one queue pair, on which requests complete in order.
+  bool CompletesInOrder() const;
   bool Busy(size_t peer) const;
   // Handles all completions that are there; whether there were any.
   absl::StatusOr<bool> Drain();
@@ -150,6 +166,7 @@ class RdmaTransport final : public Transport {
 
   Parts parts_;
   std::vector<State> states_;
+  bool ahead_ = false;             // The transfers of the next Move are queued.
   int64_t quiet_since_nanos_ = 0;  // The last completion or probe.
 };
 
