@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/types/span.h"
 #include "comm/nccl/cuda_api.h"
 
 namespace dtrain::comm {
@@ -59,6 +60,13 @@ class NcclApi {
   // Non-blocking: kInProgress until every rank has called it; `*comm` is set at once.
   virtual NcclResult CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id,
                                         int rank, const char* name) = 0;
+  // Whether this NCCL has CommInitRankScalable (2.23 and later).
+  virtual bool HasScalableInit() = 0;
+  // The same with several ids, each of which serves its share of the ranks while they meet. `ids`
+  // are the same on all ranks, in the same order; id i was made by some rank.
+  virtual NcclResult CommInitRankScalable(NcclComm** comm, int ranks,
+                                          absl::Span<const NcclUniqueId> ids, int rank,
+                                          const char* name) = 0;
   // The state of `comm`: kSuccess, kInProgress, or the error that broke it.
   virtual NcclResult CommGetAsyncError(NcclComm* comm, NcclResult* error) = 0;
   // Flushes; kInProgress until every rank has called it.

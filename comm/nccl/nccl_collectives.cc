@@ -24,6 +24,12 @@ std::string Describe(absl::string_view kind, const Buffer& buffer, absl::string_
   return text;
 }
 
+// A sum of fp32 in 16 bits on the wire. Extrema need none: rounding keeps their order, not values.
+bool IsNarrow(const Buffer& buffer, ReduceOp op, Wire wire) {
+  return wire != Wire::kSameAsBuffer && buffer.dtype == DType::kFloat32 &&
+         (op == ReduceOp::kSum || op == ReduceOp::kAverage);
+}
+
 FlightCall Flight(CallKind kind, const Buffer& input, const Buffer& output,
                   const CollectiveOptions& options, ReduceOp op = ReduceOp::kSum) {
   FlightCall flight;
@@ -31,6 +37,7 @@ FlightCall Flight(CallKind kind, const Buffer& input, const Buffer& output,
   flight.header.bytes = std::max(input.bytes, output.bytes);
   flight.header.dtype = input.dtype;
   flight.header.op = op;
+  flight.header.wire = IsNarrow(input, op, options.wire) ? options.wire : Wire::kSameAsBuffer;
   flight.header.sum_of_squares = options.sum_of_squares != nullptr;
   SetName(flight.header, options.name);
   flight.input_bytes = input.bytes;
@@ -64,11 +71,10 @@ absl::Status NcclGroup::CheckReduction(absl::string_view what, const Buffer& buf
   }
   const bool itself = (options.wire == Wire::kBFloat16 && buffer.dtype == DType::kBFloat16) ||
                       (options.wire == Wire::kFloat16 && buffer.dtype == DType::kFloat16);
-  if (options.wire != Wire::kSameAsBuffer && !itself) {
-    return absl::UnimplementedError(
-        absl::StrFormat("%s: %s: another type on the wire for a %s buffer; NCCL sends the buffer's "
-                        "own type: give a 16-bit buffer, or leave CollectiveOptions::wire alone",
-                        label_, what, DTypeName(buffer.dtype)));
+  if (options.wire != Wire::kSameAsBuffer && buffer.dtype != DType::kFloat32 && !itself) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s: %s on the wire is for fp32 buffers: leave CollectiveOptions::wire alone", label_,
+        what, WireName(options.wire)));
   }
   if (options.sum_of_squares != nullptr &&
       (!IsFloating(buffer.dtype) || buffer.dtype == DType::kFloat64)) {
@@ -130,6 +136,9 @@ absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
   call.result = buffer;
   call.sum_of_squares = options.sum_of_squares;
   call.queue = [=, this](Deadline deadline) -> absl::Status {
+    if (IsNarrow(buffer, op, options.wire)) {
+      return NarrowAllReduce(buffer, op, options.wire, deadline);
+    }
     if (InOrder(buffer, op)) {
       return OrderedAllReduce(buffer, op, deadline);
     }
@@ -155,6 +164,9 @@ absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, Reduc
   call.result_is_part = true;
   call.sum_of_squares = options.sum_of_squares;
   call.queue = [=, this](Deadline deadline) -> absl::Status {
+    if (IsNarrow(input, op, options.wire)) {
+      return NarrowReduceScatter(input, output, op, options.wire, deadline);
+    }
     if (InOrder(input, op)) {
       return OrderedReduceScatter(input, output, op, deadline);
     }

@@ -42,15 +42,17 @@ absl::Status NcclCommunicator::GoneError(absl::string_view what) {
   return absl::AbortedError(absl::StrCat(what, ": the NCCL communicator was aborted"));
 }
 
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(NcclApi* api,
-                                                                           const NcclUniqueId& id,
-                                                                           int rank, int ranks,
-                                                                           const std::string& name,
-                                                                           Deadline deadline) {
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    NcclApi* api, absl::Span<const NcclUniqueId> ids, int rank, int ranks, const std::string& name,
+    Deadline deadline) {
+  const bool scalable = ids.size() > 1;
   const std::string what =
-      absl::StrCat("ncclCommInitRankConfig of \"", name, "\", rank ", rank, " of ", ranks);
+      absl::StrCat(scalable ? "ncclCommInitRankScalable of \"" : "ncclCommInitRankConfig of \"",
+                   name, "\", rank ", rank, " of ", ranks);
   NcclComm* comm = nullptr;
-  const NcclResult result = api->CommInitRankConfig(&comm, ranks, id, rank, name.c_str());
+  const NcclResult result = scalable
+                                ? api->CommInitRankScalable(&comm, ranks, ids, rank, name.c_str())
+                                : api->CommInitRankConfig(&comm, ranks, ids[0], rank, name.c_str());
   DT_RETURN_IF_ERROR(NcclStatus(*api, result, nullptr, what));
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, comm, rank, ranks));
   DT_RETURN_IF_ERROR(made->Settle(what, deadline));

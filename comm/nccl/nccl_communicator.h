@@ -25,13 +25,12 @@ namespace dtrain::comm {
 
 class NcclCommunicator {
  public:
-  // Blocks until all `ranks` have come. DeadlineExceeded when they do not; the half-made
-  // communicator is aborted. REQUIRES: the calling thread's CUDA device is set; `api` outlives it.
-  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(NcclApi* api,
-                                                                  const NcclUniqueId& id, int rank,
-                                                                  int ranks,
-                                                                  const std::string& name,
-                                                                  Deadline deadline);
+  // `ids`: one, or several for scalable initialisation. Blocks until all `ranks` have come.
+  // DeadlineExceeded when they do not; the half-made communicator is aborted. REQUIRES: the calling
+  // thread's CUDA device is set; `api` outlives it.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
+      NcclApi* api, absl::Span<const NcclUniqueId> ids, int rank, int ranks,
+      const std::string& name, Deadline deadline);
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   // Aborts what was not closed.

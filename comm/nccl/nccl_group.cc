@@ -1,7 +1,9 @@
 #include "comm/nccl/nccl_group.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -36,30 +38,42 @@ std::shared_ptr<FlightRecorder> RecorderOf(const GroupOptions& options) {
                                  .transport = "nccl"});
 }
 
-// Rank 0 makes the unique id, the others read it; every rank says that it came.
-absl::StatusOr<NcclUniqueId> MeetForId(NcclApi& nccl, Store* store, const GroupOptions& options,
-                                       Deadline deadline) {
-  NcclUniqueId id = {};
-  if (options.rank == 0) {
-    DT_RETURN_IF_ERROR(NcclStatus(nccl, nccl.GetUniqueId(&id), nullptr, "ncclGetUniqueId"));
+// How many ids `options` need: one serves so many ranks.
+int IdCount(NcclApi& nccl, const NcclGroupOptions& options) {
+  const int per_id = std::max(1, options.ranks_per_id);
+  return nccl.HasScalableInit() ? (options.group.size + per_id - 1) / per_id : 1;
+}
+
+// Ranks spread evenly over the job make the ids, every rank reads all and says that it came.
+absl::StatusOr<std::vector<NcclUniqueId>> MeetForIds(NcclApi& nccl, Store* store,
+                                                     const NcclGroupOptions& options,
+                                                     Deadline deadline) {
+  const GroupOptions& group = options.group;
+  const std::string prefix = StorePrefix(group);
+  std::vector<NcclUniqueId> ids(static_cast<size_t>(IdCount(nccl, options)));
+  const auto key = [&](size_t i) { return absl::StrCat(prefix, "/id/", i); };
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (group.rank == static_cast<int>(i * static_cast<size_t>(group.size) / ids.size())) {
+      DT_RETURN_IF_ERROR(NcclStatus(nccl, nccl.GetUniqueId(&ids[i]), nullptr, "ncclGetUniqueId"));
+      if (store != nullptr) {
+        DT_RETURN_IF_ERROR(
+            store->Set(key(i), absl::string_view(ids[i].data(), ids[i].size()), deadline));
+      }
+    }
   }
   if (store == nullptr) {
-    return id;
+    return ids;
   }
-  const std::string prefix = StorePrefix(options);
-  const std::string key = absl::StrCat(prefix, "/id");
-  if (options.rank == 0) {
-    DT_RETURN_IF_ERROR(store->Set(key, absl::string_view(id.data(), id.size()), deadline));
+  DT_RETURN_IF_ERROR(store->Set(RankKey(absl::StrCat(prefix, "/came"), group.rank), "", deadline));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(const std::string bytes, store->Get(key(i), deadline));
+    if (bytes.size() != ids[i].size()) {
+      return absl::InternalError(absl::StrCat("the store's ", key(i), " holds ", bytes.size(),
+                                              " bytes; expected ", ids[i].size()));
+    }
+    std::memcpy(ids[i].data(), bytes.data(), bytes.size());
   }
-  DT_RETURN_IF_ERROR(
-      store->Set(RankKey(absl::StrCat(prefix, "/came"), options.rank), "", deadline));
-  DT_ASSIGN_OR_RETURN(const std::string bytes, store->Get(key, deadline));
-  if (bytes.size() != id.size()) {
-    return absl::InternalError(
-        absl::StrCat("the store's ", key, " holds ", bytes.size(), " bytes; expected ", id.size()));
-  }
-  std::memcpy(id.data(), bytes.data(), id.size());
-  return id;
+  return ids;
 }
 
 // `status` of an initialisation, with the ranks that did not come when that is why.
@@ -114,12 +128,12 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclSeams& se
   DT_RETURN_IF_ERROR(CudaStatus(*seams.cuda, seams.cuda->SetDevice(options.device),
                                 absl::StrCat("cudaSetDevice(", options.device, ")")));
   std::unique_ptr<NcclGroup> made(new NcclGroup(seams, store, options));
-  const auto id = MeetForId(*seams.nccl, store, group, deadline);
-  if (!id.ok()) {
-    return ExplainInit(Annotate(id.status(), made->label_), store, group);
+  const auto ids = MeetForIds(*seams.nccl, store, options, deadline);
+  if (!ids.ok()) {
+    return ExplainInit(Annotate(ids.status(), made->label_), store, group);
   }
   auto communicator =
-      NcclCommunicator::Create(seams.nccl, *id, group.rank, group.size, group.name, deadline);
+      NcclCommunicator::Create(seams.nccl, *ids, group.rank, group.size, group.name, deadline);
   if (!communicator.ok()) {
     return ExplainInit(Annotate(communicator.status(), made->label_), store, group);
   }

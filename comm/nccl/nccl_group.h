@@ -7,8 +7,11 @@
 // ranks that did not come. After an error Work, the device may still touch the buffers until the
 // group is destroyed. Thread-safe; all ranks call in the same order.
 //
-// Another type on the wire is refused (Unimplemented). sum_of_squares is host memory that must
-// live until the Work is done.
+// With 16 bits on the wire (CollectiveOptions::wire, fp32 buffers) ranks exchange rounded parts,
+// add them in fp32 in rank order, round once more and share the sums: half of NCCL's own bytes, and
+// more memory to go through. One group has one communicator and one stream; Split with one colour
+// gives a second of both for another role, so that gathers need not queue behind reductions.
+// sum_of_squares is host memory that must live until the Work is done.
 #pragma once
 
 #include <atomic>
@@ -39,6 +42,9 @@ struct NcclGroupOptions {
   // The stream whose queued work each collective follows; null: the default stream.
   CudaStream* compute_stream = nullptr;
   size_t pending_max = 1024;  // Collectives not finished; a further call waits.
+  // Ranks that meet at one unique id; more ranks use several (scalable initialisation), where this
+  // NCCL can. Equal on all ranks.
+  int ranks_per_id = 128;
 };
 
 class NcclGroup final : public Group {
@@ -116,6 +122,12 @@ class NcclGroup final : public Group {
   absl::Status OrderedReduceScatter(const Buffer& input, const Buffer& output, ReduceOp op,
                                     Deadline deadline);
   absl::Status OrderedAllReduce(const Buffer& buffer, ReduceOp op, Deadline deadline);
+  // The same in 16 bits on the wire; buffers of fp32.
+  absl::Status NarrowAllReduce(const Buffer& buffer, ReduceOp op, Wire wire, Deadline deadline);
+  absl::Status NarrowReduceScatter(const Buffer& input, const Buffer& output, ReduceOp op,
+                                   Wire wire, Deadline deadline);
+  absl::Status QueueCast(const void* from, DType from_dtype, void* to, DType to_dtype,
+                         size_t count);
   // Part r of `from` [size x count] goes to rank r; `to` [size x count] gets one of each.
   absl::Status ExchangeParts(const char* from, char* to, size_t count, DType dtype,
                              Deadline deadline);

@@ -25,6 +25,10 @@ struct NcclKernels {
   // `parts` itself.
   CudaResult (*sum_parts_in_order)(const void* parts, int part_count, size_t count, DType dtype,
                                    float scale, void* output, CudaStream* stream) = nullptr;
+  // to[i] = from[i], rounded to nearest even or widened: from fp32 to bf16 or fp16, or back. What
+  // fp16 cannot hold becomes infinite.
+  CudaResult (*cast)(const void* from, DType from_dtype, void* to, DType to_dtype, size_t count,
+                     CudaStream* stream) = nullptr;
   size_t scratch_bytes = 0;
 };
 

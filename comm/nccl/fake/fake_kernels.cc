@@ -73,6 +73,15 @@ CudaResult SumPartsInOrder(const void* parts, int part_count, size_t count, DTyp
   });
 }
 
+CudaResult Cast(const void* from, DType from_dtype, void* to, DType to_dtype, size_t count,
+                CudaStream* stream) {
+  return the_cuda->Enqueue(stream, [=] {
+    for (size_t i = 0; i < count; ++i) {
+      StoreAs(LoadAs(from, from_dtype, i), to, to_dtype, i);
+    }
+  });
+}
+
 }  // namespace
 
 NcclKernels MakeFakeKernels(FakeCuda* cuda) {
@@ -81,6 +90,7 @@ NcclKernels MakeFakeKernels(FakeCuda* cuda) {
   kernels.sum_of_squares = SumOfSquares;
   kernels.sum_in_order = SumInOrder;
   kernels.sum_parts_in_order = SumPartsInOrder;
+  kernels.cast = Cast;
   kernels.scratch_bytes = 64;
   return kernels;
 }

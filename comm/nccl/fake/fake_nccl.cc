@@ -126,6 +126,30 @@ NcclResult FakeNccl::CommInitRankConfig(NcclComm** comm, int ranks, const NcclUn
   return NcclResult::kInProgress;
 }
 
+NcclResult FakeNccl::CommInitRankScalable(NcclComm** comm, int ranks,
+                                          absl::Span<const NcclUniqueId> ids, int rank,
+                                          const char* name) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (ids[i] == ids[j]) {
+        return Violation("CommInitRankScalable with one id twice");
+      }
+    }
+    if (ids[i][0] != 'F') {
+      return NcclResult::kInvalidArgument;
+    }
+  }
+  if (ids.empty() || ids.size() > static_cast<size_t>(ranks)) {
+    return NcclResult::kInvalidArgument;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    calls_.push_back("CommInitRankScalable");
+  }
+  // Which id a rank meets at matters to NCCL's bootstrap alone: here the first stands for all.
+  return CommInitRankConfig(comm, ranks, ids[0], rank, name);
+}
+
 NcclResult FakeNccl::CommGetAsyncError(NcclComm* handle, NcclResult* error) {
   const Use use(this, handle, "CommGetAsyncError");
   FakeNcclComm* const comm = use.comm().get();

@@ -21,9 +21,10 @@
 namespace dtrain::comm {
 
 struct FakeNcclFaults {
-  bool init_hangs = false;     // Never leaves kInProgress.
-  int hanging_operation = -1;  // Index of the operation (from 0) that never ends.
-  int async_error_after = -1;  // Operations after which every communicator is broken.
+  bool init_hangs = false;        // Never leaves kInProgress.
+  bool no_scalable_init = false;  // As NCCL before 2.23.
+  int hanging_operation = -1;     // Index of the operation (from 0) that never ends.
+  int async_error_after = -1;     // Operations after which every communicator is broken.
   NcclResult async_error = NcclResult::kRemoteError;
   // CommGetAsyncError answers kInProgress so often after each call, as a busy NCCL does.
   int polls_in_progress = 1;
@@ -46,6 +47,9 @@ class FakeNccl final : public NcclApi {
   NcclResult GetUniqueId(NcclUniqueId* id) override;
   NcclResult CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id, int rank,
                                 const char* name) override;
+  bool HasScalableInit() override { return !faults_.no_scalable_init; }
+  NcclResult CommInitRankScalable(NcclComm** comm, int ranks, absl::Span<const NcclUniqueId> ids,
+                                  int rank, const char* name) override;
   NcclResult CommGetAsyncError(NcclComm* comm, NcclResult* error) override;
   NcclResult CommFinalize(NcclComm* comm) override;
   NcclResult CommDestroy(NcclComm* comm) override;

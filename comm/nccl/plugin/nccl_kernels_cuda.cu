@@ -142,6 +142,48 @@ CudaResult SumPartsInOrder(const void* parts, int part_count, size_t count, DTyp
   }
 }
 
+// Two elements a thread and step: 8 bytes of fp32 and 4 of the other type.
+template <typename From, typename To>
+__global__ void Cast(const From* from, size_t count, To* to) {
+  const size_t stride = size_t{gridDim.x} * kThreads * 2;
+  for (size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) * 2; i < count; i += stride) {
+    const float first = Load(from, i);
+    if (i + 1 < count) {
+      const float second = Load(from, i + 1);
+      Store(second, to, i + 1);
+    }
+    Store(first, to, i);
+  }
+}
+
+template <typename From, typename To>
+CudaResult LaunchCast(const void* from, void* to, size_t count, CudaStream* stream) {
+  const size_t blocks = (count + 2 * kThreads - 1) / (2 * kThreads);
+  Cast<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), kThreads, 0, Native(stream)>>>(
+      static_cast<const From*>(from), count, static_cast<To*>(to));
+  return Launched();
+}
+
+CudaResult CastTo(const void* from, DType from_dtype, void* to, DType to_dtype, size_t count,
+                  CudaStream* stream) {
+  if (count == 0) {
+    return CudaResult::kSuccess;
+  }
+  if (from_dtype == DType::kFloat32 && to_dtype == DType::kBFloat16) {
+    return LaunchCast<float, __nv_bfloat16>(from, to, count, stream);
+  }
+  if (from_dtype == DType::kFloat32 && to_dtype == DType::kFloat16) {
+    return LaunchCast<float, __half>(from, to, count, stream);
+  }
+  if (from_dtype == DType::kBFloat16 && to_dtype == DType::kFloat32) {
+    return LaunchCast<__nv_bfloat16, float>(from, to, count, stream);
+  }
+  if (from_dtype == DType::kFloat16 && to_dtype == DType::kFloat32) {
+    return LaunchCast<__half, float>(from, to, count, stream);
+  }
+  return CudaResult::kInvalidValue;
+}
+
 }  // namespace
 
 NcclKernels CudaNcclKernels() {
@@ -149,6 +191,7 @@ NcclKernels CudaNcclKernels() {
   kernels.sum_of_squares = SumOfSquares;
   kernels.sum_in_order = SumInOrder;
   kernels.sum_parts_in_order = SumPartsInOrder;
+  kernels.cast = CastTo;
   kernels.scratch_bytes = kPartials * sizeof(double);
   return kernels;
 }

@@ -27,6 +27,8 @@ struct Functions {
   decltype(&ncclGetLastError) get_last_error;
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config;
+  // As nccl.h 2.23 declares it, which may be later than the header here; null where it is missing.
+  ncclResult_t (*comm_init_rank_scalable)(ncclComm_t*, int, int, int, ncclUniqueId*, ncclConfig_t*);
   decltype(&ncclCommGetAsyncError) comm_get_async_error;
   decltype(&ncclCommFinalize) comm_finalize;
   decltype(&ncclCommDestroy) comm_destroy;
@@ -80,13 +82,23 @@ class Real final : public NcclApi {
   }
   NcclResult CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id, int rank,
                                 const char* name) override {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.commName = name;
+    ncclConfig_t config = ConfigOf(name);
     ncclUniqueId native;
     std::memcpy(native.internal, id.data(), id.size());
     return Result(f_.comm_init_rank_config(reinterpret_cast<ncclComm_t*>(comm), ranks, native, rank,
                                            &config));
+  }
+  bool HasScalableInit() override { return f_.comm_init_rank_scalable != nullptr; }
+  NcclResult CommInitRankScalable(NcclComm** comm, int ranks, absl::Span<const NcclUniqueId> ids,
+                                  int rank, const char* name) override {
+    ncclConfig_t config = ConfigOf(name);
+    std::vector<ncclUniqueId> native(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::memcpy(native[i].internal, ids[i].data(), ids[i].size());
+    }
+    return Result(f_.comm_init_rank_scalable(reinterpret_cast<ncclComm_t*>(comm), ranks, rank,
+                                             static_cast<int>(native.size()), native.data(),
+                                             &config));
   }
   NcclResult CommGetAsyncError(NcclComm* comm, NcclResult* error) override {
     ncclResult_t state = ncclSuccess;
@@ -157,6 +169,12 @@ class Real final : public NcclApi {
   }
 
  private:
+  static ncclConfig_t ConfigOf(const char* name) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.commName = name;
+    return config;
+  }
   const Functions f_;
   const std::string path_;
 };
@@ -216,6 +234,8 @@ NcclApi* Make(std::string* error) {
   if (!error->empty()) {
     return nullptr;
   }
+  void* const scalable = dlsym(library, "ncclCommInitRankScalable");
+  std::memcpy(&functions.comm_init_rank_scalable, &scalable, sizeof(scalable));
   Dl_info info = {};
   const bool known = dladdr(reinterpret_cast<void*>(functions.get_version), &info) != 0;
   return new Real(functions, known && info.dli_fname != nullptr ? info.dli_fname : "libnccl.so.2");

@@ -293,6 +293,65 @@ TEST_P(NcclCollectives, DeterministicReductionsAddInRankOrderBitForBit) {
   });
 }
 
+// Each element is rounded as it leaves, summed in fp32 in rank order, and rounded once more.
+TEST_P(NcclCollectives, SixteenBitsOnTheWireAreSummedInFp32BitForBit) {
+  RunRanks(GetParam(), [](FakeRank& self) {
+    auto group = self.MakeGroup();
+    const size_t total = kCount * static_cast<size_t>(self.size);
+    const auto noise = [&](int rank) {
+      std::vector<float> values = InputOf(rank, total);
+      for (float& value : values) {
+        value *= 1.0F + 1.0F / (3.0F + static_cast<float>(rank));
+      }
+      return values;
+    };
+    for (const Wire wire : {Wire::kBFloat16, Wire::kFloat16}) {
+      const auto round = [wire](float value) {
+        return wire == Wire::kBFloat16 ? ToFloat(ToBFloat16(value)) : ToFloat(ToFloat16(value));
+      };
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+        const float scale = op == ReduceOp::kSum ? 1.0F : 1.0F / static_cast<float>(self.size);
+        std::vector<float> expected(total);
+        for (int rank = 0; rank < self.size; ++rank) {
+          const std::vector<float> input = noise(rank);
+          for (size_t i = 0; i < total; ++i) {
+            expected[i] += round(input[i]);
+          }
+        }
+        double squares = 0;
+        for (float& value : expected) {
+          value = round(scale * value);
+          squares += static_cast<double>(value) * value;
+        }
+        double sum_of_squares = 0;
+        const CollectiveOptions options{.wire = wire, .sum_of_squares = &sum_of_squares};
+        // A length that leaves the last rank a short part.
+        const Buffer odd = Upload(self, noise(self.rank));
+        Buffer shorter = odd;
+        shorter.bytes -= sizeof(float);
+        ASSERT_TRUE(group->AllReduce(shorter, op, options)->Wait().ok());
+        EXPECT_TRUE(
+            std::equal(expected.begin(), expected.end() - 1, static_cast<float*>(odd.data)));
+        EXPECT_EQ(static_cast<float*>(odd.data)[total - 1], noise(self.rank).back())
+            << "what is not of the buffer stays";
+
+        const Buffer input = Upload(self, noise(self.rank));
+        const Buffer output = Upload(self, std::vector<float>(kCount));
+        ASSERT_TRUE(group->ReduceScatter(input, output, op, options)->Wait().ok());
+        EXPECT_TRUE(std::equal(static_cast<float*>(output.data),
+                               static_cast<float*>(output.data) + kCount,
+                               expected.begin() + static_cast<long>(kCount) * self.rank));
+        EXPECT_NEAR(sum_of_squares, squares, 1e-9 * squares);
+        EXPECT_EQ(Download(input), noise(self.rank)) << "the input is only read";
+      }
+    }
+    const auto calls = self.nccl.calls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "AllReduce"), 0) << "fp32 never travels";
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
 TEST_P(NcclCollectives, CollectivesFollowTheComputeStreamAndJoinItAgain) {
   RunRanks(GetParam(), [](FakeRank& self) {
     CudaStream* compute = nullptr;
@@ -388,8 +447,8 @@ TEST(NcclGroup, WrongBuffersAreRefusedBeforeAnythingIsQueued) {
     Buffer odd = OnDevice(self.Allocate(64), 8, DType::kFloat32);
     CollectiveOptions narrow;
     narrow.wire = Wire::kBFloat16;
-    EXPECT_EQ(group->AllReduce(odd, ReduceOp::kSum, narrow).status().code(),
-              absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(group->AllReduce(numbers, ReduceOp::kSum, narrow).status().code(),
+              absl::StatusCode::kInvalidArgument);
     odd.bytes = 33;
     EXPECT_EQ(group->AllReduce(odd, ReduceOp::kSum).status().code(),
               absl::StatusCode::kInvalidArgument);

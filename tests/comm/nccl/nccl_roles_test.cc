@@ -1,0 +1,80 @@
+// How NCCL groups come to be: a second role beside the first, and many ranks at several ids.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/comm/nccl/forked_ranks.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr size_t kCount = 9001;
+
+Buffer Filled(FakeRank& self, size_t count, float value) {
+  auto* const data = static_cast<float*>(self.Allocate(count * sizeof(float)));
+  std::fill(data, data + count, value);
+  return {data, count * sizeof(float), DType::kFloat32, {DeviceKind::kCuda, 0}};
+}
+
+std::vector<float> Values(const Buffer& buffer) {
+  const auto* const data = static_cast<const float*>(buffer.data);
+  return {data, data + buffer.count()};
+}
+
+// A second role has a stream and a communicator of its own: its collectives do not queue behind
+// those of the first.
+TEST(NcclGroup, ARoleOfItsOwnIsNotHeldUpByTheOther) {
+  RunRanks(2, [](FakeRank& self) {
+    auto reductions = self.MakeGroup();
+    auto gathers = reductions->Split(0, self.rank, "gathers");
+    ASSERT_TRUE(gathers.ok()) << gathers.status();
+    EXPECT_EQ((*gathers)->rank(), self.rank);
+    EXPECT_EQ((*gathers)->size(), 2);
+    const Buffer mine = Filled(self, kCount, static_cast<float>(self.rank));
+    const Buffer all = Filled(self, 2 * kCount, -1);
+    const Buffer gradient = Filled(self, kCount, 1);
+    if (self.rank == 0) {  // Rank 1 reduces only after both have gathered.
+      auto reduced = reductions->AllReduce(gradient, ReduceOp::kSum);
+      ASSERT_TRUE(reduced.ok());
+      auto work = (*gathers)->AllGather(mine, all);
+      ASSERT_TRUE(work->Wait().ok());
+      EXPECT_FALSE(reduced->Done());
+      ASSERT_TRUE(self.store->Set("gathered", "", Deadline::Infinite()).ok());
+      ASSERT_TRUE(reduced->Wait().ok());
+    } else {
+      ASSERT_TRUE((*gathers)->AllGather(mine, all)->Wait().ok());
+      ASSERT_TRUE(self.store->Get("gathered", Deadline::After(absl::Seconds(30))).ok());
+      ASSERT_TRUE(reductions->AllReduce(gradient, ReduceOp::kSum)->Wait().ok());
+    }
+    EXPECT_THAT(Values(gradient), testing::Each(2.0F));
+    EXPECT_EQ(Values(all)[0], 0.0F);
+    EXPECT_EQ(Values(all)[kCount], 1.0F);
+    gathers->reset();
+    reductions.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclGroup, ManyRanksMeetAtSeveralIdsWhereNcclCan) {
+  for (const bool old : {false, true}) {
+    RunRanks(
+        3,
+        [old](FakeRank& self) {
+          self.options.ranks_per_id = 2;
+          auto group = self.MakeGroup();
+          const Buffer buffer = Filled(self, kCount, static_cast<float>(self.rank + 1));
+          ASSERT_TRUE(group->AllReduce(buffer, ReduceOp::kSum)->Wait().ok());
+          EXPECT_THAT(Values(buffer), testing::Each(6.0F));
+          const auto calls = self.nccl.calls();
+          EXPECT_EQ(std::count(calls.begin(), calls.end(), "CommInitRankScalable"), old ? 0 : 1);
+          group.reset();
+          self.ExpectClean();
+        },
+        [old](int) { return FakeNcclFaults{.no_scalable_init = old}; });
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::comm
