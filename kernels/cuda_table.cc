@@ -43,6 +43,7 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .cast_from_fp8 = CastFromFp8Cuda,
       .transpose_to_fp8 = TransposeToFp8Cuda,
       .amax = AmaxCuda,
+      .create_matmul = CreateMatmul,
       .dropout = DropoutCuda,
       .dropout_bf16 = DropoutCuda,
       .embedding_workspace_bytes = EmbeddingWorkspaceBytesCuda,

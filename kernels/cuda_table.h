@@ -17,6 +17,7 @@
 #include "kernels/int8_blocks.h"
 #include "kernels/lamb.h"
 #include "kernels/lion.h"
+#include "kernels/matmul.h"
 #include "kernels/muon.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/sgd.h"
@@ -70,6 +71,8 @@ struct CudaKernelTable {
   decltype(&CastFromFp8Cuda) cast_from_fp8;
   decltype(&TransposeToFp8Cuda) transpose_to_fp8;
   decltype(&AmaxCuda) amax;
+
+  decltype(&CreateMatmul) create_matmul;
 
   absl::Status (*dropout)(const DropoutArgs<float>&, CudaStream);
   absl::Status (*dropout_bf16)(const DropoutArgs<BFloat16>&, CudaStream);

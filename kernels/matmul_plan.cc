@@ -1,0 +1,89 @@
+#include "kernels/matmul_plan.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace dtrain::kernels {
+namespace {
+
+bool IsFp8(MatmulType type) { return type == MatmulType::kE4m3 || type == MatmulType::kE5m2; }
+
+template <class... Parts>
+absl::Status Wrong(const MatmulProblem& p, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "matmul [", p.m, ", ", p.k, "] x [", p.k, ", ", p.n, "] of ", MatmulTypeName(p.a), " and ",
+      MatmulTypeName(p.b), " into ", MatmulTypeName(p.out), ": ", parts...));
+}
+
+absl::Status CheckFp8(const MatmulProblem& p) {
+  if (p.a == MatmulType::kE5m2 && p.b == MatmulType::kE5m2) {
+    return Wrong(p, "at most one factor may be e5m2; cast the other to e4m3");
+  }
+  if (p.transpose_a || !p.transpose_b) {
+    return Wrong(p,
+                 "FP8 takes a as [m, k] and b as [n, k]; write the transpose when casting "
+                 "(TransposeToFp8Cuda)");
+  }
+  if (p.m % 16 != 0 || p.n % 16 != 0 || p.k % 16 != 0) {
+    return Wrong(p, "FP8 needs multiples of 16; pad the matrices or use bf16");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTypes(const MatmulProblem& p) {
+  if (IsFp8(p.out)) {
+    return Wrong(p, "the result must be fp32 or bf16; cast it afterwards");
+  }
+  if (IsFp8(p.a) && IsFp8(p.b)) {
+    return CheckFp8(p);
+  }
+  if (p.a != p.b) {
+    return Wrong(p, "factors must be of one type, or both FP8; cast one");
+  }
+  if (p.a == MatmulType::kFloat32 && p.out != MatmulType::kFloat32) {
+    return Wrong(p, "fp32 factors give an fp32 result; cast them or it");
+  }
+  return absl::OkStatus();
+}
+
+// A row-major [rows, columns] is a column-major [columns, rows].
+MatmulOperand Stored(int64_t rows, int64_t columns, bool transposed, MatmulType type) {
+  return {columns, rows, transposed, type};
+}
+
+}  // namespace
+
+absl::string_view MatmulTypeName(MatmulType type) {
+  switch (type) {
+    case MatmulType::kFloat32:
+      return "fp32";
+    case MatmulType::kBFloat16:
+      return "bf16";
+    case MatmulType::kE4m3:
+      return "e4m3";
+    case MatmulType::kE5m2:
+      return "e5m2";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<MatmulPlan> PlanMatmul(const MatmulProblem& p) {
+  if (p.m < 1 || p.n < 1 || p.k < 1) {
+    return Wrong(p, "every size must be at least 1");
+  }
+  if (absl::Status types = CheckTypes(p); !types.ok()) {
+    return types;
+  }
+  if (p.accumulate && p.out != MatmulType::kFloat32) {
+    return Wrong(p, "accumulation needs an fp32 result: small terms would be lost in bf16");
+  }
+  if (p.accumulate && p.epilogue != MatmulEpilogue::kNone) {
+    return Wrong(p, "an epilogue would apply to the sum; accumulate without one");
+  }
+  return MatmulPlan{
+      .first = p.transpose_b ? Stored(p.n, p.k, true, p.b) : Stored(p.k, p.n, false, p.b),
+      .second = p.transpose_a ? Stored(p.k, p.m, true, p.a) : Stored(p.m, p.k, false, p.a),
+      .out = Stored(p.m, p.n, false, p.out)};
+}
+
+}  // namespace dtrain::kernels
