@@ -1,6 +1,7 @@
 #include "base/check.h"
 #include "kernels/adamw_math.h"
 #include "kernels/adamw_stochastic.h"
+#include "kernels/cuda_index.h"
 #include "kernels/cuda_vector.cuh"
 #include "kernels/stochastic_math.h"
 
@@ -59,17 +60,17 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t run = first / kPhiloxRun + thread / 2;
-  const int64_t half = thread % 2 * kWidth;
+  const RandomSpan span = RandomSpanOf(thread, first);
   const PhiloxStream stream = *random;
   PhiloxWords<uint32_t> lanes[kWidth];
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) {
-    lanes[lane] = PhiloxRun(stream, run, static_cast<uint32_t>(half + lane), SetWordCuda{});
+    lanes[lane] =
+        PhiloxRun(stream, span.run, static_cast<uint32_t>(span.lane + lane), SetWordCuda{});
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int64_t i = run * kPhiloxRun + half + 16 * k - first;
+    const int64_t i = span.Element(k, first);
     uint32_t words[kWidth];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
@@ -102,8 +103,8 @@ absl::Status AdamWStochasticCuda(int64_t n, int64_t first, float* p, const float
   }
   const Buffers at{p, g, m, v, p_bf16_or_null};
   const bool aligned = first % kWidth == 0 && Aligned16(p, g) && Aligned16(m, v, p_bf16_or_null);
-  const int64_t runs = (first + n - 1) / kPhiloxRun - first / kPhiloxRun + 1;
-  const auto blocks = static_cast<unsigned>((2 * runs + kThreads - 1) / kThreads);
+  const int64_t threads = RandomThreads(n, first);
+  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   if (aligned && p_bf16_or_null != nullptr) {
     AdamWStochasticKernel<true, true>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);

@@ -1,3 +1,4 @@
+#include "kernels/cuda_index.h"
 #include "kernels/cuda_vector.cuh"
 #include "kernels/dropout.h"
 #include "kernels/flat.h"
@@ -11,25 +12,24 @@ struct SetWordCuda {
   __device__ uint32_t operator()(uint32_t x) const { return x; }
 };
 
-// A thread takes lanes [8 h, 8 h + 8) of a run: eight counters, whose four words are for eight
-// neighbouring elements each, sixteen apart.
+// A thread takes a RandomSpan: eight counters, whose four words are for eight neighbouring elements
+// each, sixteen apart.
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs<T> args, DropoutRule rule) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t run = thread / 2;
-  const int64_t half = thread % 2 * kWidth;
-  const int64_t first = run * kPhiloxRun + half;
-  if (first >= args.count) {
+  const RandomSpan span = RandomSpanOf(thread, 0);
+  if (span.Element(0, 0) >= args.count) {
     return;
   }
   PhiloxWords<uint32_t> words[kWidth];
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) {
-    words[lane] = PhiloxRun(args.stream, run, static_cast<uint32_t>(half + lane), SetWordCuda{});
+    words[lane] =
+        PhiloxRun(args.stream, span.run, static_cast<uint32_t>(span.lane + lane), SetWordCuda{});
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int64_t i = first + 16 * k;
+    const int64_t i = span.Element(k, 0);
     if (kAligned && i + kWidth <= args.count) {
       Lanes<kWidth> x = LoadLanes<kWidth>(args.x + i);
 #pragma unroll
@@ -61,7 +61,7 @@ absl::Status Launch(const DropoutArgs<T>& args, CudaStream stream) {
     return FillCuda(args.count, 0, {args.out, dtype}, stream);
   }
   const DropoutRule rule = MakeDropoutRule(args.p);
-  const int64_t threads = (args.count + kPhiloxRun - 1) / kPhiloxRun * 2;
+  const int64_t threads = RandomThreads(args.count, 0);
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   if (Aligned16(args.x, args.out)) {
     DropoutKernel<T, true><<<blocks, kThreads, 0, stream>>>(args, rule);

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"
+#include "kernels/cuda_index.h"
 #include "kernels/cuda_packed.cuh"
 #include "kernels/fp8.h"
 #include "kernels/fp8_math.h"
@@ -9,7 +10,7 @@ namespace dtrain::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 64;
+constexpr int kTile = kTransposeTile;
 constexpr int kTileStride = kTile + 4;  // Words of neighbouring rows lie in other banks.
 
 struct SetWordCuda {
@@ -110,14 +111,13 @@ template <Fp8Format kFormat, class T, bool kWide>
 __global__ void __launch_bounds__(kThreads)
     TransposeKernel(TransposeToFp8Args args, const float* scale) {
   __shared__ __align__(16) uint8_t tile[kTile][kTileStride];
-  const int64_t top = int64_t{blockIdx.y} * kTile;
-  const int64_t left = int64_t{blockIdx.x} * kTile;
   const int major = static_cast<int>(threadIdx.x) / 4;
   const int minor = static_cast<int>(threadIdx.x) % 4 * kPack;
   const auto* const src = static_cast<const T*>(args.src.data);
   const float factor = *scale;
-  const int64_t row = top + major;
-  const int64_t column = left + minor;
+  const TileSpan source = TileSource(blockIdx.y, blockIdx.x, static_cast<int>(threadIdx.x));
+  const int64_t row = source.row;
+  const int64_t column = source.column;
   if constexpr (kWide) {
     if (row < args.rows && column < args.columns) {
       const int64_t at = row * args.columns + column;
@@ -150,8 +150,9 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  const int64_t out_row = left + major;  // A column of the source.
-  const int64_t out_column = top + minor;
+  const TileSpan result = TileResult(blockIdx.y, blockIdx.x, static_cast<int>(threadIdx.x));
+  const int64_t out_row = result.row;  // A column of the source.
+  const int64_t out_column = result.column;
   uint8_t* const out = args.transposed + out_row * args.rows + out_column;
   if constexpr (kWide) {
     if (out_row < args.columns && out_column < args.rows) {
@@ -254,8 +255,8 @@ absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* sca
   }
   const bool wide = args.rows % kPack == 0 && args.columns % kPack == 0 &&
                     Aligned16(args.src.data) && Aligned16(args.dst, args.transposed);
-  const dim3 grid(static_cast<unsigned>((args.columns + kTile - 1) / kTile),
-                  static_cast<unsigned>((args.rows + kTile - 1) / kTile));
+  const dim3 grid(static_cast<unsigned>(TransposeTiles(args.columns)),
+                  static_cast<unsigned>(TransposeTiles(args.rows)));
   WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
     constexpr Fp8Format kFormat = decltype(format)::kValue;
     using T = decltype(type);
