@@ -131,9 +131,17 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   count += loss.count;
   samples += options.samples > 0 ? options.samples : loss.count;
   ++micro_batches;
-  DT_RETURN_IF_ERROR(GatherStatus());
+  DT_RETURN_IF_ERROR(BackgroundStatus());
   BeginPass(plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
   return reducer->FinishBackward();
+}
+
+// `left`: bytes that a forward left on the heap, where a far tier in memory is too.
+void Engine::Impl::NoteActivations(int64_t left) {
+  if (activation_store != nullptr && activation_store->in_memory()) {
+    left -= activation_store->far_bytes();
+  }
+  activations = std::max(activations, left);
 }
 
 // Waiting for weights is no computing.
@@ -238,6 +246,12 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.gemm_flops_per_s = gemm_rate;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
   report.memory = ReportMemory(state, *reducer, activations);
+  if (activation_store != nullptr) {
+    report.memory.far_activations = activation_store->TakePeakFarBytes();
+  }
+  const RecomputeSeconds again = TakeRecomputeSeconds();
+  report.recompute_s = again.recompute;
+  report.activation_wait_s = again.wait;
   const StepReport finished = report;
   trace.End(state.step);
   Abandon();  // Buckets and sums are free for the next step.
@@ -285,7 +299,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     std::optional<StepVerdict> verdict;
     {
       const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
-      DT_RETURN_IF_ERROR(impl.GatherStatus());
+      DT_RETURN_IF_ERROR(impl.BackgroundStatus());
       DT_ASSIGN_OR_RETURN(GradientSquares squares, impl.reducer->Wait());
       if (impl.job.config().deterministic()) {
         DT_ASSIGN_OR_RETURN(squares,
@@ -390,12 +404,12 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
         const ScopedPhase phase("dtrain::forward", impl.report.forward_s);
         const int64_t before = HeapBytesInUse();
         loss = forward();
-        impl.activations = std::max(impl.activations, HeapBytesInUse() - before);
+        impl.NoteActivations(HeapBytesInUse() - before);
       } catch (const std::exception& error) {
         return FromException("in the loss function", error);
       }
       impl.MoveWaited(impl.report.forward_s);
-      DT_RETURN_IF_ERROR(impl.GatherStatus());
+      DT_RETURN_IF_ERROR(impl.BackgroundStatus());
       impl.job.Beat("backward", impl.state.step);
       DT_RETURN_IF_ERROR(Backward(*loss, options));
     }
@@ -439,7 +453,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
       impl.BeginPass(plan::GatherSchedule::Pass::kEvaluation);
       const auto loss = next();
       failure = loss.status();
-      failure.Update(impl.GatherStatus());
+      failure.Update(impl.BackgroundStatus());
       if (loss.ok()) {
         vote.loss_sum += loss->sum.item<double>();
         vote.count += loss->count;

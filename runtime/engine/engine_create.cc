@@ -86,6 +86,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_ASSIGN_OR_RETURN(state.flat, FlatParameters::Describe(model, ValueType(job.config())));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
   DT_RETURN_IF_ERROR(impl->CheckMemory());
+  DT_ASSIGN_OR_RETURN(impl->activation_store,
+                      ActivationStore::For(job.config().activation_checkpointing()));
   DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
   if (state.options.flops_per_sample == 0) {
     state.options.flops_per_sample =

@@ -7,13 +7,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "comm/group.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/step_trace.h"
+#include "runtime/offload/activation_store.h"
 #include "runtime/offload/state_stream.h"
+#include "runtime/ops/recompute_times.h"
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/parameter_gather.h"
 
@@ -28,6 +31,7 @@ struct Engine::Impl {
   std::unique_ptr<UpdateRule> rule;
   std::vector<ParamSettings> settings;  // By UpdatePiece::settings.
   std::unique_ptr<StateStream> stream;  // Of offloaded states; null when they are near.
+  std::shared_ptr<ActivationStore> activation_store;  // Null: what segments keep stays near.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   StepTrace trace;
@@ -64,6 +68,7 @@ struct Engine::Impl {
       if (state.live != nullptr) {
         state.live->TakeWaitedSeconds();  // Of an evaluation or a save: no part of the step.
       }
+      TakeRecomputeSeconds();  // Of other engines.
       trace.Begin(state.step + 1);
       report = StepReport{};
     }
@@ -74,8 +79,12 @@ struct Engine::Impl {
       state.live->BeginPass(pass);
     }
   }
-  // First error of a gather that an operation waited for.
-  absl::Status GatherStatus() const {
+  // First error of what runs beside forward and backward: a gather that an operation waited for,
+  // the tier of activations.
+  absl::Status BackgroundStatus() const {
+    if (activation_store != nullptr) {
+      DT_RETURN_IF_ERROR(activation_store->status());
+    }
     return state.live != nullptr ? state.live->status() : absl::OkStatus();
   }
   // Weights changed, or the step failed.
@@ -94,6 +103,7 @@ struct Engine::Impl {
   }
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
+  void NoteActivations(int64_t left);
   absl::Status CheckIdle() const;
   absl::Status CheckMemory();
   absl::StatusOr<ShardMemory> MakeShard(int64_t elements);

@@ -36,7 +36,15 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
   metrics.emplace_back("time/backward_s", report.backward_s);
   metrics.emplace_back("time/exposed_comm_s", report.exposed_comm_s);
   metrics.emplace_back("time/update_s", report.update_s);
+  if (report.recompute_s > 0) {
+    metrics.emplace_back("time/recompute_s", report.recompute_s);
+    metrics.emplace_back("time/activation_wait_s", report.activation_wait_s);
+  }
   const MemoryReport& memory = report.memory;
+  if (memory.far_activations > 0) {
+    metrics.emplace_back("memory/far_activations_bytes",
+                         static_cast<double>(memory.far_activations));
+  }
   for (const auto& [name, bytes] : {std::pair("memory/weights_bytes", memory.weights),
                                     std::pair("memory/live_weights_bytes", memory.live_weights),
                                     std::pair("memory/gradients_bytes", memory.gradients),

@@ -1,19 +1,21 @@
 #include "runtime/offload/far_tier.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "ATen/Functions.h"
-#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/engine/state_memory.h"
 #include "runtime/engine/tensor_over.h"
+#include "runtime/offload/nameless_file.h"
 
 namespace dtrain {
+namespace {
+
+constexpr char kStates[] = "optimizer states";
+
+}  // namespace
+
 absl::StatusOr<FarState> FarState::InMemory(int64_t elements, at::ScalarType type, float value) {
   FarState state;
   DT_ASSIGN_OR_RETURN(state.tensor_, MakeState(elements, type, value));
@@ -40,20 +42,7 @@ absl::Status FarState::Read(int64_t offset, absl::Span<std::byte> into) const {
                 into.size());
     return absl::OkStatus();
   }
-  while (!into.empty()) {
-    const ssize_t got = pread(file_->fd(), into.data(), into.size(), offset);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got <= 0) {
-      return absl::UnavailableError(
-          absl::StrFormat("reading optimizer states at byte %d of their file: %s", offset,
-                          got == 0 ? "it is shorter than it was made" : std::strerror(errno)));
-    }
-    into.remove_prefix(static_cast<size_t>(got));
-    offset += got;
-  }
-  return absl::OkStatus();
+  return ReadAt(file_->fd(), offset, into, kStates);
 }
 
 absl::Status FarState::Write(int64_t offset, absl::Span<const std::byte> from) const {
@@ -62,24 +51,7 @@ absl::Status FarState::Write(int64_t offset, absl::Span<const std::byte> from) c
                 from.size());
     return absl::OkStatus();
   }
-  const int64_t begin = offset;
-  const auto bytes = static_cast<int64_t>(from.size());
-  while (!from.empty()) {
-    const ssize_t put = pwrite(file_->fd(), from.data(), from.size(), offset);
-    if (put < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put <= 0) {
-      return absl::UnavailableError(
-          absl::StrFormat("writing optimizer states at byte %d of their file: %s", offset,
-                          std::strerror(put == 0 ? ENOSPC : errno)));
-    }
-    from.remove_prefix(static_cast<size_t>(put));
-    offset += put;
-  }
-  // Towards the disk at once: dirty pages would otherwise fill memory until the kernel stalls us.
-  sync_file_range(file_->fd(), begin, bytes, SYNC_FILE_RANGE_WRITE);
-  return absl::OkStatus();
+  return WriteAt(file_->fd(), offset, from, kStates);
 }
 
 }  // namespace dtrain

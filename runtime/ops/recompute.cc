@@ -1,10 +1,15 @@
 #include "dtrain/recompute.h"
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "runtime/engine/cpu_rng.h"
+#include "runtime/engine/phase.h"
+#include "runtime/offload/activation_store.h"
+#include "runtime/ops/recompute_times.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -16,14 +21,74 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
+// The seconds of one segment's backward, added to the process's when it ends.
+class SegmentSeconds {
+ public:
+  ~SegmentSeconds() {
+    std::lock_guard lock(Mutex());
+    All().recompute += seconds.recompute;
+    All().wait += seconds.wait;
+  }
+  static RecomputeSeconds Take() {
+    std::lock_guard lock(Mutex());
+    return std::exchange(All(), RecomputeSeconds());
+  }
+  RecomputeSeconds seconds;
+
+ private:
+  static std::mutex& Mutex() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+  static RecomputeSeconds& All() {
+    static auto* const all = new RecomputeSeconds;
+    return *all;
+  }
+};
+
+// An input of a segment until backward: as LibTorch keeps tensors, or in the far tier.
+class KeptInput {
+ public:
+  KeptInput(const at::Tensor& input, const std::shared_ptr<ActivationStore>& store) {
+    if (store == nullptr || !ActivationStore::Takes(input)) {
+      near_ = SavedVariable(input, /*is_output=*/false);
+      return;
+    }
+    store_ = store;
+    far_ = store->Put(input);
+    version_ = torch::autograd::impl::version_counter(input);
+    version_then_ = version_.current_version();
+  }
+  // It again, as a leaf.
+  at::Tensor Unpack() const {
+    if (store_ == nullptr) {
+      const at::Tensor input = near_.unpack();
+      return input.detach().requires_grad_(input.requires_grad());
+    }
+    TORCH_CHECK(version_.current_version() == version_then_,
+                "an input of a recomputed segment has been modified by an inplace operation: it is "
+                "at version ",
+                version_.current_version(), "; expected version ", version_then_);
+    return store_->Get(far_).detach().requires_grad_(true);
+  }
+
+ private:
+  SavedVariable near_;
+  std::shared_ptr<ActivationStore> store_;  // Null: near.
+  std::shared_ptr<ActivationStore::Kept> far_;
+  c10::VariableVersion version_{c10::VariableVersion::DISABLED};
+  uint32_t version_then_ = 0;
+};
+
 // Stands in the outer graph for a segment, whose own graph exists during apply alone.
 class RecomputeNode final : public torch::autograd::Node {
  public:
   RecomputeNode(Segment segment, const variable_list& inputs, const CpuRngSnapshot& before)
       : segment_(std::move(segment)), rng_(before) {
     torch::autograd::edge_list edges;
+    const std::shared_ptr<ActivationStore> store = ActivationStore::Current();
     for (const at::Tensor& input : inputs) {
-      inputs_.emplace_back(input, /*is_output=*/false);
+      inputs_.emplace_back(input, store);
       edges.push_back(input.requires_grad() ? torch::autograd::impl::gradient_edge(input)
                                             : torch::autograd::Edge());
     }
@@ -39,11 +104,18 @@ class RecomputeNode final : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
     variable_list inputs;
-    for (const SavedVariable& saved : inputs_) {
-      const at::Tensor input = saved.unpack();
-      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
+    variable_list outputs;
+    {
+      SegmentSeconds spent;
+      {
+        const ScopedPhase phase("dtrain::activation_wait", spent.seconds.wait);
+        for (const KeptInput& kept : inputs_) {
+          inputs.push_back(kept.Unpack());
+        }
+      }
+      const ScopedPhase phase("dtrain::recompute", spent.seconds.recompute);
+      outputs = RunAgain(inputs);
     }
-    const variable_list outputs = RunAgain(inputs);
     variable_list roots;
     variable_list seeds;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -73,11 +145,13 @@ class RecomputeNode final : public torch::autograd::Node {
 
   const Segment segment_;
   const CpuRngSnapshot rng_;  // Before forward.
-  std::vector<SavedVariable> inputs_;
+  std::vector<KeptInput> inputs_;
   bool released_ = false;
 };
 
 }  // namespace
+
+RecomputeSeconds TakeRecomputeSeconds() { return SegmentSeconds::Take(); }
 
 std::vector<at::Tensor> RecomputeSegment(Segment segment, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) {

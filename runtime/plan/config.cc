@@ -96,11 +96,19 @@ int Config::hpz_partition_size() const {
 }
 ActivationCheckpointingConfig Config::activation_checkpointing() const {
   using Mode = ActivationCheckpointingConfig::Mode;
+  using Tier = ActivationCheckpointingConfig::Tier;
   const Json& mode = values_->at("activation_checkpointing.mode");
-  return {.mode = mode == "full"        ? Mode::kFull
-                  : mode == "selective" ? Mode::kSelective
-                                        : Mode::kNone,
-          .every = values_->integer("activation_checkpointing.every")};
+  const Json& folder = values_->at("activation_checkpointing.nvme_path");
+  return {
+      .mode = mode == "full"        ? Mode::kFull
+              : mode == "selective" ? Mode::kSelective
+                                    : Mode::kNone,
+      .every = values_->integer("activation_checkpointing.every"),
+      .tier = !folder.is_null()                                                ? Tier::kFile
+              : values_->boolean("activation_checkpointing.cpu_checkpointing") ? Tier::kMemory
+                                                                               : Tier::kNone,
+      .nvme_path = folder.is_null() ? "" : folder.get<std::string>(),
+      .wait_written = values_->boolean("activation_checkpointing.synchronize_checkpoint_boundary")};
 }
 int Config::zero_stage() const {
   return static_cast<int>(values_->integer("zero_optimization.stage"));

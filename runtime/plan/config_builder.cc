@@ -15,6 +15,17 @@ namespace dtrain {
 using plan::ConfigKey;
 using plan::KeyUse;
 
+namespace {
+
+// A value in a message of one line.
+std::string Short(const Json& value) {
+  constexpr size_t kMost = 80;
+  std::string text = DumpJson(value);
+  return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
+}
+
+}  // namespace
+
 ConfigBuilder::ConfigBuilder(absl::string_view text, absl::string_view file_name, int world_size)
     : text_(text) {
   values_->file_name = std::string(file_name);
@@ -97,7 +108,7 @@ absl::Status ConfigBuilder::Take(const std::string& path, const Json& value, Con
   if (const char* today = plan::TodaysName(path)) {
     values_->warnings.push_back(
         absl::StrFormat("%s: %s is an older spelling of %s", at, path, today));
-    return Take(today, value, origin, where);
+    return Take(today, plan::TodaysValue(path, value), origin, where);
   }
   if (const ConfigKey* key = plan::FindConfigKey(path)) {
     return TakeKnown(*key, value, origin, at);
@@ -154,6 +165,7 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   FillDefaults();
   DT_RETURN_IF_ERROR(CheckPrecision());
   DT_RETURN_IF_ERROR(CheckSharding());
+  DT_RETURN_IF_ERROR(CheckActivations());
   FillTyped();
   DT_RETURN_IF_ERROR(CheckOptimizer());
   return Config(std::move(values_));
@@ -202,6 +214,40 @@ absl::Status ConfigBuilder::CheckSharding() const {
   return absl::OkStatus();
 }
 
+absl::Status ConfigBuilder::CheckActivations() {
+  const std::string section = "activation_checkpointing.";
+  const bool in_memory = values_->boolean(section + "cpu_checkpointing");
+  const bool in_file = !values_->at(section + "nvme_path").is_null();
+  const bool waits = values_->boolean(section + "synchronize_checkpoint_boundary");
+  if (in_memory && in_file) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %scpu_checkpointing and nvme_path are two places for one thing; keep "
+                        "one",
+                        WhereGiven(section + "nvme_path"), section));
+  }
+  if ((in_memory || in_file) && values_->at(section + "mode") == "none") {
+    values_->warnings.push_back(absl::StrFormat(
+        "%s: what moves is what the model itself hands to dtrain::Recompute, for %smode is "
+        "\"none\"; \"full\" recomputes whole layers",
+        WhereGiven(section + (in_file ? "nvme_path" : "cpu_checkpointing")), section));
+  }
+  if (waits && !in_memory && !in_file) {
+    values_->warnings.push_back(absl::StrFormat(
+        "%s: %ssynchronize_checkpoint_boundary has no effect without cpu_checkpointing or "
+        "nvme_path",
+        WhereGiven(section + "synchronize_checkpoint_boundary"), section));
+  }
+  return absl::OkStatus();
+}
+
+bool ConfigBuilder::IsDisabled(const ConfigKey& key, const Json& value) {
+  if ((key.flags & plan::kOffWhenDisabled) == 0) {
+    return false;
+  }
+  const auto enabled = value.find("enabled");
+  return value.empty() || (enabled != value.end() && *enabled == false);
+}
+
 absl::Status ConfigBuilder::CheckSupport() {
   for (const auto& [path, value] : values_->by_key) {
     const ConfigKey* key = plan::FindConfigKey(path);
@@ -209,17 +255,17 @@ absl::Status ConfigBuilder::CheckSupport() {
       continue;
     }
     const Json supported = Json::parse(key->use == KeyUse::kRefused ? key->accepted : "[]");
-    const bool harmless = value == Json::parse(key->default_value) ||
+    const bool harmless = value == Json::parse(key->default_value) || IsDisabled(*key, value) ||
                           std::find(supported.begin(), supported.end(), value) != supported.end();
     if (harmless) {
       continue;
     }
     if (key->use == KeyUse::kRefused) {
       return absl::UnimplementedError(absl::StrFormat(
-          "%s: %s = %s is not supported. %s", WhereGiven(path), path, DumpJson(value), key->doc));
+          "%s: %s = %s is not supported. %s", WhereGiven(path), path, Short(value), key->doc));
     }
     values_->warnings.push_back(absl::StrFormat("%s: %s = %s has no effect here. %s",
-                                                WhereGiven(path), path, DumpJson(value), key->doc));
+                                                WhereGiven(path), path, Short(value), key->doc));
   }
   return absl::OkStatus();
 }

@@ -33,8 +33,10 @@ class ConfigBuilder {
   std::string WhereGiven(absl::string_view path) const;
 
   absl::Status CheckSupport();
+  static bool IsDisabled(const plan::ConfigKey& key, const Json& value);
   absl::Status CheckPrecision() const;
   absl::Status CheckSharding() const;
+  absl::Status CheckActivations();
   absl::Status FillRun();
   absl::Status FillBatch();
   absl::Status FillOptimizer();

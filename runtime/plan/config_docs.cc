@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -143,6 +144,20 @@ Json NumberSchema(const ConfigKey& key, const char* type) {
   return schema;
 }
 
+// Case does not matter to a configuration, but a schema has no other way to say so.
+Json Spellings(absl::string_view range) {
+  Json all = Json::array();
+  for (const absl::string_view choice : absl::StrSplit(range, '|')) {
+    for (const std::string& spelling :
+         {std::string(choice), absl::AsciiStrToLower(choice), absl::AsciiStrToUpper(choice)}) {
+      if (std::find(all.begin(), all.end(), spelling) == all.end()) {
+        all.push_back(spelling);
+      }
+    }
+  }
+  return all;
+}
+
 Json TypeSchema(const ConfigKey& key) {
   switch (key.type) {
     case KeyType::kBool:
@@ -154,8 +169,7 @@ Json TypeSchema(const ConfigKey& key) {
     case KeyType::kString: {
       Json schema{{"type", "string"}};
       if (*key.range != '\0') {
-        const std::vector<std::string> choices = absl::StrSplit(key.range, '|');
-        schema["enum"] = choices;
+        schema["enum"] = Spellings(key.range);
       }
       return schema;
     }
@@ -188,6 +202,24 @@ Json KeySchema(const ConfigKey& key) {
               {"anyOf", std::move(choices)}};
 }
 
+// Where the schema of `path` belongs below `root`; sections on the way are made.
+Json& Place(Json& root, absl::string_view path) {
+  Json* node = &root;
+  const std::vector<std::string> parts = absl::StrSplit(path, '.');
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    Json& child = (*node)["properties"][parts[i]];
+    if (child.is_null()) {
+      const Json types = parts[i] == "zero_optimization"
+                             ? Json::array({"object", "boolean", "null"})
+                             : Json::array({"object", "null"});
+      child =
+          Json{{"type", types}, {"additionalProperties", false}, {"properties", Json::object()}};
+    }
+    node = &child;
+  }
+  return (*node)["properties"][parts.back()];
+}
+
 }  // namespace
 
 std::string ConfigMarkdown() {
@@ -216,20 +248,15 @@ Json ConfigSchema() {
             {"additionalProperties", false},
             {"properties", Json::object()}};
   for (const ConfigKey& key : ConfigKeys()) {
-    Json* node = &root;
-    const std::vector<std::string> parts = absl::StrSplit(key.path, '.');
-    for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      Json& child = (*node)["properties"][parts[i]];
-      if (child.is_null()) {
-        const Json types = parts[i] == "zero_optimization"
-                               ? Json::array({"object", "boolean", "null"})
-                               : Json::array({"object", "null"});
-        child =
-            Json{{"type", types}, {"additionalProperties", false}, {"properties", Json::object()}};
-      }
-      node = &child;
-    }
-    (*node)["properties"][parts.back()] = KeySchema(key);
+    Place(root, key.path) = KeySchema(key);
+  }
+  for (const OlderName& name : OlderNames()) {
+    const Json today = KeySchema(*FindConfigKey(name.today));
+    Json choices = today["anyOf"];
+    choices.push_back(Json{{"type", "boolean"}});  // Some were switches.
+    Place(root, name.older) = Json{{"description", absl::StrCat("Older spelling of ", name.today)},
+                                   {"deprecated", true},
+                                   {"anyOf", std::move(choices)}};
   }
   return root;
 }

@@ -1,10 +1,7 @@
 #include "runtime/plan/config_keys.h"
 
-#include <algorithm>
 #include <iterator>
 #include <vector>
-
-#include "absl/strings/match.h"
 
 namespace dtrain::plan {
 namespace {
@@ -327,143 +324,8 @@ constexpr ConfigKey kKeys[] = {
      0, "Masters and gradients are fp32."},
     {"bf16.bf16_optimizer_states", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Optimizer states in bf16, rounded to nearest; masters stay fp32. Not with Lamb and Muon."},
-    {"amp.enabled", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "Apex AMP is not supported."},
-    {"torch_autocast.enabled", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "Autocast is not supported."},
     {"data_types.grad_accum_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
      "[\"fp32\"]", 0, "Gradients accumulate in fp32."},
-    // Metrics.
-    {"metrics.interval", KeyType::kInteger, "10", "[1, inf)", KeyUse::kUsed, "", 0,
-     "Steps between two printed lines; every step is recorded."},
-    {"metrics.tensorboard", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
-     "Whether the launcher writes TensorBoard event files."},
-    {"metrics.trace_steps", KeyType::kInteger, "0", "[0, 1000]", KeyUse::kUsed, "", 0,
-     "Steps recorded as a Chrome trace on every rank, in trace/ of the run directory: operations, "
-     "memory and dtrain's phases. 0: none."},
-    {"metrics.trace_first_step", KeyType::kInteger, "3", "[1, inf)", KeyUse::kUsed, "", 0,
-     "The first step of metrics.trace_steps."},
-    {"steps_per_print", KeyType::kInteger, "10", "[1, inf)", KeyUse::kIgnored, "", 0,
-     "Use metrics.interval."},
-    {"wall_clock_breakdown", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Times of a step are always recorded."},
-    {"memory_breakdown", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"dump_state", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0, "Without effect here."},
-    {"disable_allgather", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"dataloader_drop_last", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Nothing is dropped: a batch may span two epochs."},
-    {"zero_allow_untested_optimizer", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"use_data_before_expert_parallelism", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"timers_barrier", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"zero_force_ds_cpu_optimizer", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"graph_harvesting", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"tensorboard.enabled", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Use metrics.tensorboard."},
-    {"tensorboard.output_path", KeyType::kString, "\"\"", "", KeyUse::kIgnored, "", 0,
-     "The run directory holds all output."},
-    {"tensorboard.job_name", KeyType::kString, "\"DeepSpeedJobName\"", "", KeyUse::kIgnored, "", 0,
-     "The run directory holds all output."},
-    {"csv_monitor.enabled", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Metrics are always in metrics/rank-0.jsonl."},
-    {"csv_monitor.output_path", KeyType::kString, "\"\"", "", KeyUse::kIgnored, "", 0,
-     "The run directory holds all output."},
-    {"csv_monitor.job_name", KeyType::kString, "\"DeepSpeedJobName\"", "", KeyUse::kIgnored, "", 0,
-     "The run directory holds all output."},
-    {"wandb.enabled", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Run wandb sync on the TensorBoard files."},
-    {"wandb.group", KeyType::kString, "null", "", KeyUse::kIgnored, "", 0, "Of wandb."},
-    {"wandb.team", KeyType::kString, "null", "", KeyUse::kIgnored, "", 0, "Of wandb."},
-    {"wandb.project", KeyType::kString, "\"deepspeed\"", "", KeyUse::kIgnored, "", 0, "Of wandb."},
-    {"comms_logger.enabled", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "The flight recorder keeps the last collectives."},
-    {"comms_logger.verbose", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "The flight recorder keeps the last collectives."},
-    {"comms_logger.prof_all", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "The flight recorder keeps the last collectives."},
-    {"comms_logger.debug", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "The flight recorder keeps the last collectives."},
-    {"comms_logger.prof_ops", KeyType::kStringList, "[]", "", KeyUse::kIgnored, "", 0,
-     "The flight recorder keeps the last collectives."},
-    {"flops_profiler.enabled", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    {"flops_profiler.recompute_fwd_factor", KeyType::kNumber, "0", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    {"flops_profiler.profile_step", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    {"flops_profiler.module_depth", KeyType::kInteger, "-1", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    {"flops_profiler.top_modules", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    {"flops_profiler.detailed", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    {"flops_profiler.output_file", KeyType::kString, "null", "", KeyUse::kIgnored, "", 0,
-     "Model FLOP/s are always recorded."},
-    // Other sections of DeepSpeed.
-    {"activation_checkpointing.mode", KeyType::kString, "\"none\"", "none|full|selective",
-     KeyUse::kUsed, "", 0,
-     "What backward computes again instead of keeping it: whole layers (full), or of each layer "
-     "what is cheap to compute and large to keep (selective; the example's MLP). Same bits. For "
-     "models that call dtrain::Recompute, as the example does."},
-    {"activation_checkpointing.every", KeyType::kInteger, "1", "[1, inf)", KeyUse::kUsed, "", 0,
-     "The mode is for every so manieth layer, from the first on."},
-    {"activation_checkpointing.partition_activations", KeyType::kBool, "false", "",
-     KeyUse::kRefused, "[false]", 0, "Of model parallelism, which is not supported."},
-    {"activation_checkpointing.number_checkpoints", KeyType::kInteger, "null", "", KeyUse::kRefused,
-     "[]", 0, "Use activation_checkpointing.mode and .every."},
-    {"activation_checkpointing.contiguous_memory_optimization", KeyType::kBool, "false", "",
-     KeyUse::kIgnored, "", 0, "Of model parallelism, which is not supported."},
-    {"activation_checkpointing.cpu_checkpointing", KeyType::kBool, "false", "", KeyUse::kRefused,
-     "[false]", 0, "Activations stay on the device."},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", KeyType::kBool, "false", "",
-     KeyUse::kIgnored, "", 0, "Without effect here."},
-    {"activation_checkpointing.profile", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    {"elasticity.enabled", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "The batch is set by train_batch_size and kept when the world size changes."},
-    {"elasticity.max_train_batch_size", KeyType::kInteger, "2000", "", KeyUse::kIgnored, "", 0,
-     "Of elasticity."},
-    {"elasticity.micro_batch_sizes", KeyType::kIntegerList, "[2, 4, 6]", "", KeyUse::kIgnored, "",
-     0, "Of elasticity."},
-    {"elasticity.min_gpus", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0, "Of elasticity."},
-    {"elasticity.max_gpus", KeyType::kInteger, "10000", "", KeyUse::kIgnored, "", 0,
-     "Of elasticity."},
-    {"elasticity.min_time", KeyType::kInteger, "0", "", KeyUse::kIgnored, "", 0, "Of elasticity."},
-    {"elasticity.prefer_larger_batch", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Of elasticity."},
-    {"elasticity.version", KeyType::kNumber, "0.2", "", KeyUse::kIgnored, "", 0, "Of elasticity."},
-    {"elasticity.ignore_non_elastic_batch_info", KeyType::kBool, "false", "", KeyUse::kIgnored, "",
-     0, "Of elasticity."},
-    {"elasticity.model_parallel_size", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0,
-     "Of elasticity."},
-    {"elasticity.num_gpus_per_node", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0,
-     "Of elasticity."},
-    {"aio.block_size", KeyType::kInteger, "1048576", "", KeyUse::kIgnored, "", 0,
-     "Of NVMe offload."},
-    {"aio.queue_depth", KeyType::kInteger, "8", "", KeyUse::kIgnored, "", 0, "Of NVMe offload."},
-    {"aio.intra_op_parallelism", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0,
-     "Of NVMe offload."},
-    {"aio.thread_count", KeyType::kInteger, "1", "", KeyUse::kIgnored, "", 0, "Of NVMe offload."},
-    {"aio.single_submit", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0, "Of NVMe offload."},
-    {"aio.overlap_events", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0, "Of NVMe offload."},
-    {"aio.use_gds", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0, "Of NVMe offload."},
-    {"tensor_parallel.autotp_size", KeyType::kInteger, "0", "[0, inf)", KeyUse::kRefused, "[0, 1]",
-     0, "Tensor parallelism is not supported."},
-    {"autotuning.enabled", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
-    // The user's part.
-    {"model", KeyType::kFree, "{}", "", KeyUse::kUsed, "", kIdentity,
-     "Free; config.user(\"model\") hands it to the program."},
-    {"sample", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
-     "Free; config.user(\"sample\") hands it to the program."},
-    {"origins", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
-     "Written into the config.json of a run directory (where each value came from); not read."},
 };
 
 }  // namespace
@@ -471,11 +333,10 @@ constexpr ConfigKey kKeys[] = {
 absl::Span<const ConfigKey> ConfigKeys() {
   static const std::vector<ConfigKey> all = [] {
     std::vector<ConfigKey> keys(std::begin(kKeys), std::end(kKeys));
-    const auto before = std::find_if(keys.begin(), keys.end(), [](const ConfigKey& key) {
-      return absl::StartsWith(key.path, "metrics.");
-    });
-    const absl::Span<const ConfigKey> comm = CommConfigKeys();
-    keys.insert(before, comm.begin(), comm.end());
+    for (const absl::Span<const ConfigKey> part :
+         {CommConfigKeys(), OtherConfigKeys(), DeepSpeedConfigKeys()}) {
+      keys.insert(keys.end(), part.begin(), part.end());
+    }
     return keys;
   }();
   return all;

@@ -47,10 +47,14 @@ struct ConfigKey {
 
 inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in `doc`.
 inline constexpr unsigned kIdentity = 2;     // Must not change when a run is resumed.
+// An object that is as absent when it is empty or its "enabled" is false.
+inline constexpr unsigned kOffWhenDisabled = 4;
 
 absl::Span<const ConfigKey> ConfigKeys();
-// The part of it in config_keys_comm.cc.
+// The parts of it in files config_keys_*.cc of their own.
 absl::Span<const ConfigKey> CommConfigKeys();
+absl::Span<const ConfigKey> DeepSpeedConfigKeys();
+absl::Span<const ConfigKey> OtherConfigKeys();
 // Null when there is none.
 const ConfigKey* FindConfigKey(absl::string_view path);
 // Whether keys stand below `path` ("zero_optimization").
@@ -64,6 +68,13 @@ std::string NearestConfigKey(absl::string_view path);
 
 // An older spelling and today's name; null when `path` is none.
 const char* TodaysName(absl::string_view path);
+struct OlderName {
+  const char* older;
+  const char* today;
+};
+absl::Span<const OlderName> OlderNames();
+// What an older key's value is under today's name: some were switches of what is now a choice.
+Json TodaysValue(absl::string_view older, const Json& value);
 
 // `value` as the table wants it (5e8 becomes an integer, a string a list of one), or an error that
 // starts with the key and names the value, the type and the range. "auto" passes where allowed.

@@ -97,12 +97,16 @@ std::string NearestConfigKey(absl::string_view path) {
   return nearest;
 }
 
-const char* TodaysName(absl::string_view path) {
-  static constexpr struct {
-    const char* older;
-    const char* today;
-  } kNames[] = {
+absl::Span<const OlderName> OlderNames() {
+  static constexpr OlderName kNames[] = {
       {"bfloat16.enabled", "bf16.enabled"},
+      {"bfloat16.immediate_grad_update", "bf16.immediate_grad_update"},
+      {"bfloat16.check_grad_overflow", "bf16.check_grad_overflow"},
+      {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device"},
+      {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device"},
+      {"zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device"},
+      {"zero_optimization.cpu_offload_use_pin_memory",
+       "zero_optimization.offload_optimizer.pin_memory"},
       {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
        "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
       {"zero_optimization.gather_16bit_weights_on_model_save",
@@ -112,14 +116,26 @@ const char* TodaysName(absl::string_view path) {
       {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
       {"zero_optimization.param_persistence_threshold",
        "zero_optimization.stage3_param_persistence_threshold"},
+      {"bf16.check_overflow", "bf16.check_grad_overflow"},
       {"scheduler.params.total_steps", "scheduler.params.total_num_steps"},
   };
-  for (const auto& name : kNames) {
+  return kNames;
+}
+
+const char* TodaysName(absl::string_view path) {
+  for (const OlderName& name : OlderNames()) {
     if (path == name.older) {
       return name.today;
     }
   }
   return nullptr;
+}
+
+Json TodaysValue(absl::string_view older, const Json& value) {
+  const bool was_switch = older == "zero_optimization.cpu_offload" ||
+                          older == "zero_optimization.cpu_offload_param" ||
+                          older == "zero_optimization.cpu_offload_params";
+  return was_switch && value.is_boolean() ? Json(value.get<bool>() ? "cpu" : "none") : value;
 }
 
 }  // namespace dtrain::plan

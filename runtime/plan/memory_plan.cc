@@ -46,6 +46,25 @@ double KeptByLayer(const ModelShape& model) {
                              3 * model.intermediate);
 }
 
+// Layers of which something is recomputed.
+double Chosen(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
+  return recompute.mode == ActivationCheckpointingConfig::Mode::kNone
+             ? 0
+             : std::ceil(static_cast<double>(model.layers) / static_cast<double>(recompute.every));
+}
+
+// Of each token, in values, what segments keep in a far tier: their one input. A few are near all
+// the same, on their way.
+double KeptFar(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
+  if (recompute.tier == ActivationCheckpointingConfig::Tier::kNone) {
+    return 0;
+  }
+  const double chosen = Chosen(model, recompute);
+  const double near =
+      std::min(chosen, static_cast<double>(kActivationsInFlight + kActivationsReadAhead));
+  return (chosen - near) * static_cast<double>(model.hidden);
+}
+
 // What forward keeps of each token, in values; with recomputing also what one layer makes anew.
 double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
   using Mode = ActivationCheckpointingConfig::Mode;
@@ -55,7 +74,7 @@ double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recomp
   if (recompute.mode == Mode::kNone || model.layers == 0) {
     return layers * layer + ends;
   }
-  const double chosen = std::ceil(layers / static_cast<double>(recompute.every));
+  const double chosen = Chosen(model, recompute);
   // The MLP keeps its norm's output, gate, up and their product.
   const double mlp = static_cast<double>(model.hidden + 3 * model.intermediate);
   const bool full = recompute.mode == Mode::kFull;
@@ -142,7 +161,8 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
                     (request.moment_bytes + (value_bytes < kFp32 ? kFp32 : 0));
   }
   const auto tokens = static_cast<double>(request.micro_batch * request.sequence_length);
-  plan.activations = tokens * value_bytes * Kept(model, request.recompute);
+  plan.far_activations = tokens * value_bytes * KeptFar(model, request.recompute);
+  plan.activations = tokens * value_bytes * Kept(model, request.recompute) - plan.far_activations;
   // The softmax that the loss keeps and two gradients of that size, fp32.
   plan.logits = 3 * kFp32 * tokens * static_cast<double>(model.vocabulary);
   return plan;

@@ -65,9 +65,10 @@ struct MemoryPlan {
   double buckets = 0;  // Staging of gradients and of offloaded states, the fresh gradient of the
                        // largest tensor.
   double live = 0;     // Gathered weights.
-  double activations = 0;  // Kept by forward for backward.
-  double logits = 0;       // The peak between forward and backward.
-  double offloaded = 0;    // Moments and master in a far tier: in none of the sums.
+  double activations = 0;      // Kept by forward for backward.
+  double logits = 0;           // The peak between forward and backward.
+  double offloaded = 0;        // Moments and master in a far tier: in none of the sums.
+  double far_activations = 0;  // Likewise, of recomputed segments.
 
   double states() const { return values + gradients + master + moments; }
   double total() const { return states() + buckets + live + activations + logits; }

@@ -1,4 +1,4 @@
-// How offloaded optimizer states travel. Pure; thread-safe.
+// How offloaded optimizer states and activations travel. Pure; thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -14,5 +14,10 @@ constexpr int64_t OffloadChunkElements(int64_t elements, int64_t buffers) {
   constexpr int64_t kLargest = int64_t{1} << 20;
   return std::clamp(elements / (2 * buffers), kSmallest, kLargest);
 }
+
+// Activations that wait to be written while forward goes on, one more being written; and those read
+// ahead of backward. Two hide a disk as fast as a segment computes, and are little memory.
+inline constexpr int64_t kActivationsInFlight = 2;
+inline constexpr int64_t kActivationsReadAhead = 2;
 
 }  // namespace dtrain::plan

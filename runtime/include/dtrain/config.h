@@ -51,6 +51,12 @@ struct ActivationCheckpointingConfig {
   enum class Mode { kNone, kFull, kSelective };
   Mode mode = Mode::kNone;
   int64_t every = 1;
+  // Where a segment's inputs wait for backward: beside the weights, in a second host buffer, or in
+  // a file.
+  enum class Tier { kNone, kMemory, kFile };
+  Tier tier = Tier::kNone;
+  std::string nvme_path;      // Folder of kFile.
+  bool wait_written = false;  // Forward waits at each segment until they are there.
 
   // Whether unit `index` (a layer) is recomputed whole, or in the parts that are cheap to compute
   // and large to keep.

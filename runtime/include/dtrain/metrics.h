@@ -15,7 +15,6 @@
 
 namespace dtrain {
 
-// What one Engine::Step did. Times in seconds of this rank.
 // Bytes on this rank at the end of a step.
 struct MemoryReport {
   int64_t weights = 0;       // Values, or this rank's share of them.
@@ -23,9 +22,11 @@ struct MemoryReport {
   int64_t gradients = 0;     // With the buckets that they travel in.
   int64_t optimizer = 0;     // Masters and the optimizer's states.
   int64_t activations = 0;  // What forward left for backward: the most of the step's micro-batches.
-  int64_t resident = 0;     // The process; shared memory of peers that it touched included.
+  int64_t far_activations = 0;  // At most in the step; in a file or a second host buffer.
+  int64_t resident = 0;         // The process; shared memory of peers that it touched included.
 };
 
+// What one Engine::Step did. Times in seconds of this rank.
 struct StepReport {
   int64_t step = 0;          // Steps finished, this one included.
   double loss = 0;           // Mean over the global batch.
@@ -40,6 +41,8 @@ struct StepReport {
   double backward_s = 0;
   double exposed_comm_s = 0;  // Waiting for reductions that backward did not hide.
   double update_s = 0;
+  double recompute_s = 0;        // Of backward: running segments again (<dtrain/recompute.h>).
+  double activation_wait_s = 0;  // Of backward: for what they kept in a far tier.
   double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
   MemoryReport memory;
   double model_flops = 0;  // Strict model FLOPs of this rank's share of the step; 0: unknown.

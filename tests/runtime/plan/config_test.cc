@@ -199,7 +199,8 @@ TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
         R"({"train_batch_size": 8, "optimizer": {"params": {"max_grad_norm": 1}}})",
         R"({"train_batch_size": 8, "zero_optimization": {"stage": 1,
             "offload_optimizer": {"device": "cpu", "ratio": 0.5}}})",
-        R"({"train_batch_size": 8, "activation_checkpointing": {"number_checkpoints": 4}})",
+        R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed"}})",
+        R"({"train_batch_size": 8, "amp": {"enabled": true, "opt_level": "O1"}})",
         R"({"train_batch_size": 8, "checkpoint": {"journal": "sync"}})"}) {
     EXPECT_EQ(Failure(text).code(), absl::StatusCode::kUnimplemented) << text;
   }

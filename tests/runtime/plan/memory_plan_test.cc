@@ -45,6 +45,30 @@ TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
       << "160 GB of values on every rank";
 }
 
+TEST(MemoryPlan, ActivationsInAFarTierAreNotNearButForThoseOnTheirWay) {
+  MemoryRequest request;
+  request.model = {.parameters = 1e6,
+                   .hidden = 64,
+                   .intermediate = 160,
+                   .layers = 12,
+                   .query_width = 64,
+                   .kv_width = 64,
+                   .vocabulary = 256};
+  request.micro_batch = 2;
+  request.sequence_length = 128;
+  request.recompute.mode = ActivationCheckpointingConfig::Mode::kFull;
+  const MemoryPlan near = PlanMemory(request);
+  EXPECT_EQ(near.far_activations, 0);
+  request.recompute.tier = ActivationCheckpointingConfig::Tier::kFile;
+  const MemoryPlan far = PlanMemory(request);
+  const double input = 2 * 128 * 64 * 4;  // Of a layer.
+  EXPECT_EQ(far.far_activations, (12 - 4) * input);
+  EXPECT_EQ(far.activations, near.activations - (12 - 4) * input);
+  EXPECT_EQ(far.total(), near.total() - (12 - 4) * input);
+  request.recompute.mode = ActivationCheckpointingConfig::Mode::kNone;
+  EXPECT_EQ(PlanMemory(request).far_activations, 0) << "nothing is recomputed";
+}
+
 TEST(MemoryPlan, TheSmallestWorldFitsAndOneLessDoesNot) {
   for (const int stage : {1, 2, 3}) {
     for (const double memory : {1e9, 3e9, 7e9}) {

@@ -1,0 +1,15 @@
+// What recomputing costs: seconds that backward spent on running segments again, and on waiting for
+// what they had kept in a far tier. Of all threads and engines of the process; thread-safe.
+#pragma once
+
+namespace dtrain {
+
+struct RecomputeSeconds {
+  double recompute = 0;
+  double wait = 0;
+};
+
+// Since the last call.
+RecomputeSeconds TakeRecomputeSeconds();
+
+}  // namespace dtrain

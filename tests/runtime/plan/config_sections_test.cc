@@ -1,0 +1,74 @@
+// Sections of DeepSpeed's that are switched off, older spellings, and where activations wait.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "dtrain/config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+Config Parsed(const std::string& text) {
+  absl::StatusOr<Config> config = Config::Parse(text, "run.json", {}, 1);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return *std::move(config);
+}
+
+absl::Status Failure(const std::string& text) {
+  return Config::Parse(text, "run.json", {}, 1).status();
+}
+
+TEST(ConfigSectionsTest, ASectionThatIsSwitchedOffIsAsAbsent) {
+  EXPECT_THAT(Parsed(R"({"train_batch_size": 8, "amp": {"enabled": false, "opt_level": "O1"},
+                         "curriculum_learning": {"enabled": false, "min_difficulty": 8},
+                         "sparse_attention": {}, "comet": {"enabled": false}})")
+                  .warnings(),
+              SizeIs(0));
+  EXPECT_THAT(Parsed(R"({"train_batch_size": 8, "comet": {"enabled": true}})").warnings(),
+              Contains(HasSubstr("comet = {\"enabled\":true} has no effect")));
+}
+
+TEST(ConfigSectionsTest, OlderSwitchesBecomeTodaysChoices) {
+  const Config config = Parsed(R"({"train_batch_size": 8, "zero_optimization":
+      {"stage": 3, "cpu_offload": true, "cpu_offload_params": false}})");
+  EXPECT_EQ(*config.Find("zero_optimization.offload_optimizer.device"), "cpu");
+  EXPECT_EQ(*config.Find("zero_optimization.offload_param.device"), "none");
+  EXPECT_THAT(config.warnings(), Contains(HasSubstr("cpu_offload is an older spelling of "
+                                                    "zero_optimization.offload_optimizer.device")));
+}
+
+TEST(ConfigSectionsTest, ActivationsHaveOnePlace) {
+  using Tier = ActivationCheckpointingConfig::Tier;
+  const auto of = [](const std::string& section) {
+    return Parsed(R"({"train_batch_size": 8, "activation_checkpointing": {"mode": "full")" +
+                  section + "}}");
+  };
+  EXPECT_EQ(of("").activation_checkpointing().tier, Tier::kNone);
+  const Config memory = of(R"(, "cpu_checkpointing": true)");
+  EXPECT_EQ(memory.activation_checkpointing().tier, Tier::kMemory);
+  EXPECT_THAT(memory.warnings(), SizeIs(0));
+  const ActivationCheckpointingConfig file =
+      of(R"(, "nvme_path": "/nvme", "synchronize_checkpoint_boundary": true)")
+          .activation_checkpointing();
+  EXPECT_EQ(file.tier, Tier::kFile);
+  EXPECT_EQ(file.nvme_path, "/nvme");
+  EXPECT_TRUE(file.wait_written);
+  EXPECT_THAT(of(R"(, "synchronize_checkpoint_boundary": true)").warnings(),
+              Contains(HasSubstr("no effect without cpu_checkpointing or nvme_path")));
+  EXPECT_THAT(Parsed(R"({"train_batch_size": 8,
+                         "activation_checkpointing": {"cpu_checkpointing": true}})")
+                  .warnings(),
+              Contains(HasSubstr("mode is \"none\"")));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "activation_checkpointing":
+                                      {"cpu_checkpointing": true, "nvme_path": "/nvme"}})")
+                              .message()),
+              HasSubstr("two places for one thing; keep one"));
+}
+
+}  // namespace
+}  // namespace dtrain
