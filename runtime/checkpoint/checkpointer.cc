@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/model_tensors.h"
+#include "runtime/engine/phase.h"
 #include "runtime/job/job_state.h"
 
 namespace dtrain {
@@ -46,7 +47,8 @@ struct Checkpointer::State {
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
   absl::Status Restore(checkpoint::Checkpoint& from);
   checkpoint::SaveReport Save(int64_t step);
-  void Record(const checkpoint::SaveReport& report);
+  checkpoint::SaveReport Write(int64_t step);
+  void Record(const checkpoint::SaveReport& report, double seconds);
 };
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
@@ -118,6 +120,16 @@ absl::Status Checkpointer::RestoreLatest() {
 
 checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
   job.Beat("save", step);
+  double seconds = 0;
+  checkpoint::SaveReport report = [&] {
+    const ScopedPhase phase("dtrain::checkpoint", seconds);
+    return Write(step);
+  }();
+  Record(report, seconds);
+  return report;
+}
+
+checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
   EngineSnapshot snapshot;
   if (engine != nullptr) {
     absl::StatusOr<EngineSnapshot> taken = TakeSnapshot(engine->state(), place());
@@ -125,7 +137,6 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
       checkpoint::SaveReport report;
       report.status = taken.status();
       report.id.step = step;
-      Record(report);
       return report;
     }
     snapshot = *std::move(taken);
@@ -136,16 +147,15 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
   }
   snapshot.source.rank["tracked"] = states;
   snapshot.source.job.user = states;
-  checkpoint::SaveReport report = writer->Save(step, snapshot.source, exchange);
-  Record(report);
-  return report;
+  return writer->Save(step, snapshot.source, exchange);
 }
 
-void Checkpointer::State::Record(const checkpoint::SaveReport& report) {
+// `seconds`: how long training stood still.
+void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds) {
   Json details = {{"m",
                    {{"ckpt/bytes", report.bytes},
                     {"ckpt/seconds", report.seconds},
-                    {"time/checkpoint_s", report.seconds}}},
+                    {"time/checkpoint_s", seconds}}},
                   {"durable", report.durable()}};
   if (report.durable()) {
     saved_step = report.id.step;

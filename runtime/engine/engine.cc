@@ -18,7 +18,6 @@
 #include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/heap_in_use.h"
 #include "runtime/engine/loss_unit.h"
-#include "runtime/engine/memory_report.h"
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
@@ -245,7 +244,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
-  report.memory = ReportMemory(state, *reducer, activations);
+  report.memory = MemoryNow(activations);
   if (activation_store != nullptr) {
     report.memory.far_activations = activation_store->TakePeakFarBytes();
   }

@@ -13,6 +13,8 @@
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/engine/heap_in_use.h"
+#include "runtime/engine/memory_report.h"
 #include "runtime/engine/step_trace.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/state_stream.h"
@@ -52,8 +54,14 @@ struct Engine::Impl {
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
         module(m),
-        trace(j.config().metrics_trace(),
-              absl::StrCat(j.run_dir(), "/trace/rank-", j.rank(), ".json")) {}
+        trace(j.config().metrics_trace(), absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
+              j.rank(), [this] { return MemoryNow(HeapBytesInUse()); }) {}
+
+  MemoryReport MemoryNow(int64_t activation_bytes) const {
+    MemoryReport memory = ReportMemory(state, *reducer, activation_bytes);
+    memory.far_activations = activation_store == nullptr ? 0 : activation_store->far_bytes();
+    return memory;
+  }
 
   // What the loss's sum is multiplied with before backward; gradients are divided by it.
   double loss_factor() const {

@@ -1,9 +1,13 @@
 #include "runtime/engine/step_trace.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <string>
 
+#include "absl/status/statusor.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
@@ -18,6 +22,14 @@ using torch::profiler::impl::ProfilerState;
 const std::set<ActivityType>& Activities() {
   static const auto* const all = new std::set<ActivityType>{ActivityType::CPU};
   return *all;
+}
+
+// What the timestamps of Kineto's file count from; 0 when it does not say.
+int64_t BaseNanosOf(const std::string& path) {
+  const std::string name = "\"baseTimeNanoseconds\": ";
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  const size_t at = text.ok() ? text->find(name) : std::string::npos;
+  return at == std::string::npos ? 0 : std::strtoll(&(*text)[at + name.size()], nullptr, 10);
 }
 
 }  // namespace
@@ -36,6 +48,7 @@ void StepTrace::Begin(int64_t step) {
                                /*profile_memory=*/true);
   profiler::prepareProfiler(options, Activities());
   profiler::enableProfiler(options, Activities());
+  memory_ = std::make_unique<MemoryTimeline>(sampler_);
   recording_ = true;
 }
 
@@ -48,13 +61,17 @@ void StepTrace::End(int64_t step) {
 void StepTrace::Write() {
   recording_ = false;
   const std::unique_ptr<profiler::ProfilerResult> result = profiler::disableProfiler();
+  const std::unique_ptr<MemoryTimeline> memory = std::move(memory_);
+  const std::string path = path_prefix_ + ".json";
   std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
-  result->save(path_);
-  if (!std::filesystem::exists(path_, error)) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  result->save(path);
+  const absl::Status written =
+      memory->Write(path_prefix_ + "-memory.json", BaseNanosOf(path), rank_);
+  if (!std::filesystem::exists(path, error) || !written.ok()) {
     DT_LOG(Warning) << "the trace of steps " << config_.first_step << " to "
-                    << config_.first_step + config_.steps - 1 << " could not be written to "
-                    << path_;
+                    << config_.first_step + config_.steps - 1 << " could not be written to " << path
+                    << (written.ok() ? "" : ": ") << written.message();
   }
 }
 

@@ -1,21 +1,29 @@
 // Chosen steps of a run as a Chrome trace: LibTorch's operations with their shapes and memory, and
-// dtrain's phases, by LibTorch's own profiler (Kineto). For chrome://tracing, Perfetto, HTA.
+// dtrain's phases, by LibTorch's own profiler (Kineto); and beside it memory by category over the
+// same time, as counters. For chrome://tracing, Perfetto, HTA.
 //
 // Driven by the thread that trains. Nothing is recorded outside the chosen steps.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "dtrain/config.h"
+#include "runtime/engine/memory_timeline.h"
 
 namespace dtrain {
 
 class StepTrace {
  public:
-  // `path`: of the file, made after the last chosen step.
-  StepTrace(const TraceConfig& config, std::string path)
-      : config_(config), path_(std::move(path)) {}
+  // `path_prefix` + ".json", + "-memory.json": the files, made after the last chosen step.
+  StepTrace(const TraceConfig& config, std::string path_prefix, int rank,
+            MemoryTimeline::Sampler sampler)
+      : config_(config),
+        path_prefix_(std::move(path_prefix)),
+        rank_(rank),
+        sampler_(std::move(sampler)) {}
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
@@ -30,7 +38,10 @@ class StepTrace {
   void Write();
 
   const TraceConfig config_;
-  const std::string path_;
+  const std::string path_prefix_;
+  const int rank_;
+  const MemoryTimeline::Sampler sampler_;
+  std::unique_ptr<MemoryTimeline> memory_;  // While recording.
   bool recording_ = false;
 };
 

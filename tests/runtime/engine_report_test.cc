@@ -108,6 +108,42 @@ TEST_F(EngineReportTest, ChosenStepsAreWrittenAsAChromeTrace) {
   EXPECT_GT(count("[memory]"), 0);
 }
 
+TEST_F(EngineReportTest, MemoryOverATracedStepIsToldByCategory) {
+  Wide model;
+  Make(model, {"metrics.trace_steps=1", "metrics.trace_first_step=2"});
+  for (int step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(Step(model).ok());
+  }
+  std::ifstream file(folder_.path() + "/trace/rank-0-memory.json");
+  const Json trace = Json::parse(file);
+  std::ifstream operations_file(folder_.path() + "/trace/rank-0.json");
+  const Json operations = Json::parse(operations_file);
+  const Json& samples = trace.at("traceEvents");
+  ASSERT_GE(samples.size(), 3U);
+  double most = 0;
+  for (const Json& sample : samples) {
+    EXPECT_EQ(sample.at("ph"), "C");
+    const Json& bytes = sample.at("args");
+    EXPECT_EQ(bytes.at("weights"), 4 * 64 * 64);
+    EXPECT_EQ(bytes.at("optimizer"), 2 * 4 * 64 * 64);
+    EXPECT_GE(bytes.at("gradients"), 4 * 64 * 64);
+    most = std::max(most, bytes.at("activations and temporaries").get<double>());
+  }
+  const double activations = 2 * 4 * kRows * 64;
+  EXPECT_GE(most, activations) << "between forward and backward";
+  EXPECT_LT(samples.back().at("args").at("activations and temporaries"), activations)
+      << "after the step they are gone";
+  // Both files have one time.
+  EXPECT_EQ(trace.at("baseTimeNanoseconds"), operations.at("baseTimeNanoseconds"));
+  const auto begins = [&](const Json& event) {
+    return event.value("name", "") == "dtrain::forward";
+  };
+  const Json& events = operations.at("traceEvents");
+  const auto forward = std::find_if(events.begin(), events.end(), begins);
+  ASSERT_NE(forward, events.end());
+  EXPECT_NEAR(samples.front().at("ts").get<double>(), forward->at("ts").get<double>(), 5e6);
+}
+
 TEST_F(EngineReportTest, AModuleThatChangedIsRefusedByName) {
   Wide moved;
   Make(moved);
