@@ -2,6 +2,7 @@
 // runs it.
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,21 +74,38 @@ void PrintPlan(const MemoryRequest& request) {
     }
   }
   std::printf("  %-13s %12s\n", "in all", Size(plan.total()).c_str());
-  if (plan.offloaded > 0) {
-    std::printf("  %-13s %12s  (moments and masters, in the far tier)\n", "offloaded",
-                Size(plan.offloaded).c_str());
-  }
+  const auto far = [](double bytes, const char* what) {
+    if (bytes > 0) {
+      std::printf("  %-13s %12s  (%s, in the far tier)\n", "offloaded", Size(bytes).c_str(), what);
+    }
+  };
+  far(plan.offloaded, "moments and masters");
+  far(plan.far_activations, "activations");
 }
 
-// A line a stage, and one for inference.
+// Of values, gradients, masters and moments when nothing is shared out.
+double BytesOfAParameter(MemoryRequest request) {
+  request.zero_stage = 0;
+  request.world_size = 1;
+  request.offload_buffers = 0;
+  return PlanMemory(request).states() / request.model.parameters;
+}
+
+// A line a stage, and one for inference; then the smallest of them.
 void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
   std::printf("\nranks of %s each that it takes, with %g %% reserve:\n", Size(rank_bytes).c_str(),
               reserve * 100);
+  std::optional<int64_t> smallest;
+  int smallest_stage = 0;
   const auto line = [&](const std::string& name) {
     const auto world = SmallestWorld(request, rank_bytes, reserve);
     if (!world.has_value()) {
       std::printf("  %-14s does not fit on any number\n", name.c_str());
       return;
+    }
+    if (request.training && (!smallest.has_value() || *world < *smallest)) {
+      smallest = world;
+      smallest_stage = request.zero_stage;
     }
     request.world_size = *world;
     std::printf("  %-14s %7d  (%s on each)\n", name.c_str(), static_cast<int>(*world),
@@ -99,6 +117,14 @@ void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
   }
   request.training = false;
   line("inference");
+  if (smallest.has_value()) {
+    std::printf("\ntraining fits from %d on, with zero_optimization.stage %d\n",
+                static_cast<int>(*smallest), smallest_stage);
+  } else {
+    std::printf(
+        "\ntraining fits nowhere: give --gpu-memory for a larger one, fewer tokens a "
+        "micro-batch, or offload_optimizer\n");
+  }
 }
 
 // Fills `request` from a configuration; what --params gives takes the place of the model's shape.
@@ -131,8 +157,9 @@ absl::Status Plan(const Arguments& arguments) {
   if (!arguments.file.empty()) {
     DT_RETURN_IF_ERROR(ReadConfig(arguments, request));
   }
-  std::printf("%s parameters in %s\n", Count(request.model.parameters).c_str(),
-              PrecisionText(request.precision));
+  std::printf("%s parameters in %s: %.4g bytes each to train\n",
+              Count(request.model.parameters).c_str(), PrecisionText(request.precision),
+              BytesOfAParameter(request));
   if (!arguments.file.empty() || rank_bytes == 0) {
     PrintPlan(request);
   }

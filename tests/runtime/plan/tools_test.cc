@@ -112,6 +112,10 @@ TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
   EXPECT_EQ(gpus.code, 0) << gpus.output;
   EXPECT_THAT(gpus.output, ::testing::ContainsRegex("stage 3 +23 "));
   EXPECT_THAT(gpus.output, ::testing::ContainsRegex("inference +3 "));
+  EXPECT_THAT(gpus.output, HasSubstr("80B parameters in bf16 with fp32 masters: 18 bytes each"));
+  EXPECT_THAT(gpus.output, HasSubstr("training fits from 23 on, with zero_optimization.stage 3"));
+  const Result never = RunCommand(plan_ + " --params 80e9 --gpu-memory 1GB --reserve 9");
+  EXPECT_EQ(never.code, 0) << never.output;
   const std::string file = Write("run.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
       "zero_optimization": {"stage": 1}, "data": {"sequence_length": 128},
       "model": {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
