@@ -1,4 +1,4 @@
-"""What goes wrong at night, through the real programs: killed ranks, signals, full disks, bad input."""
+"""What goes wrong at night, through the real programs: killed ranks, signals, full disks."""
 import glob
 import json
 import os
@@ -201,77 +201,6 @@ class Failures(EndToEnd):
             self.assertEqual(result.code, 0, result.output)
         finally:
             subprocess.run(["umount", mount], check=False)
-
-
-class BadInput(EndToEnd):
-    def refused(self, *texts, sets=(), config=None, ranks=2, name="bad"):
-        """The run ends with 64 and its message holds the texts."""
-        result = self.run_program(
-            self.launch_command(ranks, f"{self.folder}/{name}", sets, config))
-        self.assertEqual(result.code, 64, result.output)
-        for text in texts:
-            self.assertIn(text, result.output)
-        return result.output
-
-    def test_a_misspelt_key_names_the_nearest(self):
-        self.refused("gradient_cliping", "gradient_clipping",
-                     config=self.write_config("misspelt.json", gradient_cliping=1.0))
-
-    def test_impossible_batch_algebra_names_all_four_numbers(self):
-        output = self.refused(sets=["train_batch_size=10", "train_micro_batch_size_per_gpu=3",
-                                    "gradient_accumulation_steps=2"])
-        for number in ("10", "3", "2"):
-            self.assertIn(number, output)
-
-    def test_a_syntax_error_gives_line_and_column(self):
-        path = f"{self.folder}/broken.json"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write('{\n  "train_steps": 10,\n  "seed" 3\n}\n')
-        self.refused("broken.json:3:", config=path)
-
-    def test_token_files_are_named_with_what_is_wrong(self):
-        self.refused("nowhere.bin", sets=["data.train=[\"nowhere.bin\"]"])
-        empty = f"{self.folder}/empty.bin"
-        open(empty, "wb").close()
-        self.refused("empty.bin", sets=[f"data.train=[\"{empty}\"]"])
-        torn = f"{self.folder}/torn.bin"
-        with open(f"{self.folder}/data/train.bin", "rb") as file, open(torn, "wb") as out:
-            out.write(file.read(5001))
-        self.refused("torn.bin", "5001", sets=[f"data.train=[\"{torn}\"]"])
-        self.refused("sequence_length", sets=["data.sequence_length=100000000"])
-
-    def test_a_token_beyond_the_vocabulary_names_file_and_offset(self):
-        import struct
-        bad = f"{self.folder}/bad-id.bin"
-        tokens = [1, 2, 3, 299] * 4000
-        with open(bad, "wb") as file:
-            file.write(struct.pack("<256i", 20240520, 1, len(tokens), *([0] * 253)))
-            file.write(struct.pack(f"<{len(tokens)}H", *tokens))
-        self.refused("bad-id.bin", "299", sets=[f"data.train=[\"{bad}\"]"])
-
-    def test_a_run_directory_of_another_configuration_is_refused(self):
-        self.train(1, "taken", ["train_steps=1"])
-        self.refused("seed", "--fresh", sets=["seed=4"], ranks=1, name="taken")
-
-    def test_a_run_directory_that_is_a_file_is_refused(self):
-        path = f"{self.folder}/occupied"
-        open(path, "wb").close()
-        self.refused("occupied", name="occupied")
-
-    def test_launcher_arguments(self):
-        for words, text in (
-                (["--nproc-per-node", "0", "--", "true"], "nproc"),
-                (["--", "/no/such/program"], "/no/such/program"),
-                (["--", self.config], "execut"),
-                (["--nproc-pernode", "2", "--", "true"], "nproc")):
-            result = self.run_program([f"{BIN}/dtrain", "launch", "--run-dir",
-                                       f"{self.folder}/unused", *words])
-            self.assertEqual(result.code, 64, f"{words}: {result.output}")
-            self.assertIn(text, result.output)
-
-    def test_an_exception_of_the_users_model_is_shown(self):
-        output = self.refused(sets=["model.max_position_embeddings=8"])
-        self.assertIn("in the loss function", output)
 
 
 class Records(EndToEnd):
