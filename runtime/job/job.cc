@@ -18,6 +18,7 @@
 #include "runtime/job/error_file.h"
 #include "runtime/job/job_state.h"
 #include "runtime/job/run_directory.h"
+#include "runtime/job/start_agreement.h"
 #include "runtime/job/stop_signal.h"
 #include "torch/version.h"
 
@@ -71,9 +72,9 @@ absl::Status CheckSameConfig(const Json& rank_zero, const Job::State& state) {
   return absl::OkStatus();
 }
 
-// Rank 0 prepares; the others learn its result, so that all end with the same message.
-absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& options,
-                                 Deadline deadline) {
+// Rank 0 prepares; the others take its answer and compare the configuration.
+absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& options,
+                              Deadline deadline) {
   Json answer;
   if (state.env.rank == 0) {
     auto directory = PrepareRunDirectory(options, *state.config);
@@ -95,6 +96,15 @@ absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& o
   }
   state.run_id = answer["run_id"].get<std::string>();
   return CheckSameConfig(answer["config"], state);
+}
+
+// Collective: a rank that cannot take part ends all, at once, with its reason.
+absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& options,
+                                 Deadline deadline) {
+  const absl::Status mine = TakeRunDirectory(state, options, deadline);
+  return state.rendezvous == nullptr
+             ? mine
+             : AgreeToStart(*state.store, state.env.rank, state.env.world_size, mine, deadline);
 }
 
 void ConnectAs(const NetworkConfig& network, comm::GroupOptions& options) {

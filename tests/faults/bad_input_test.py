@@ -2,6 +2,7 @@
 nothing left behind."""
 import glob
 import os
+import socket
 import struct
 
 import end_to_end
@@ -58,6 +59,38 @@ class BadInput(EndToEnd):
     def test_a_run_directory_of_another_configuration_is_refused(self):
         self.train(1, "taken", ["train_steps=1"])
         self.refused("seed", "--fresh", sets=["seed=4"], ranks=1, name="taken", fresh=False)
+
+    def test_ranks_without_a_launcher_that_differ_all_end_at_once(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        ranks = [self.start(
+            [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/differ", "--set",
+             f"seed={rank}"],
+            {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in range(2)]
+        results = [self.finish(rank) for rank in ranks]  # Far below the 60 s of a group's creation.
+        for result in results:
+            self.assertEqual(result.code, 64, result.output)
+            self.assertIn("differs between ranks: seed is 0 on rank 0 and 1 on rank 1", result.output)
+        self.assertIn("rank 1 cannot start: ", results[0].output)
+
+    def test_an_interface_that_does_not_exist_is_refused_with_those_that_do(self):
+        self.refused("comm.interface", "nosuch0", "lo", sets=["comm.interface=nosuch0"])
+
+    def test_a_host_that_does_not_resolve_is_named_with_what_to_check(self):
+        token = f"{self.folder}/token"
+        with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("5a" * 32)
+        result = self.run_program(
+            [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/unresolved", "--set",
+             "comm.timeout_s=3"],
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+             "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "29511",
+             "DTRAIN_TOKEN_FILE": token})
+        self.assertEqual(result.code, 75, result.output)
+        self.assertIn("no-such-host.invalid", result.output)
+        self.assertIn("getent hosts", result.output)
 
     def test_a_run_directory_that_is_a_file_is_refused(self):
         path = f"{self.folder}/occupied"
