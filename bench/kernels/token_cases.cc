@@ -63,6 +63,9 @@ std::vector<Case> TokenCases() {
   std::vector<Case> cases;
   AddBothTypes(cases, "cross_entropy", 1, 1,
                [](auto type) { return CrossEntropy<decltype(type)>(); });
+  for (Case& one : cases) {
+    one.shape = {{"vocabulary", kVocab}};
+  }
   AddBothTypes(cases, "dropout", 1, 1, [](auto type) { return Dropout<decltype(type)>(); });
   AddBothTypes(cases, "amax", 1, 0, [](auto type) { return Amax<decltype(type)>(); });
   return cases;

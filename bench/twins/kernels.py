@@ -18,16 +18,24 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 class Setting:
-    """Sizes, and fresh operands of `elements` numbers [rows, hidden]."""
+    """Sizes, and fresh operands of `elements` numbers [rows, hidden] on a device."""
 
-    def __init__(self, elements, hidden, shapes):
+    def __init__(self, elements, hidden, shapes, device="cpu"):
         self.elements, self.hidden, self.shapes = elements, hidden, shapes
+        self.device = device
+
+    def shape(self, name):
+        """What the C++ case says of itself beyond `elements` and `hidden`."""
+        return next(shape for case, shape in self.shapes.items() if case.startswith(name))
 
     def rows(self, dtype):
-        return torch.randn(self.elements // self.hidden, self.hidden).to(dtype)
+        return torch.randn(self.elements // self.hidden, self.hidden, device=self.device).to(dtype)
 
     def flat(self, dtype):
-        return torch.randn(self.elements).to(dtype)
+        return torch.randn(self.elements, device=self.device).to(dtype)
+
+    def empty(self, dtype):
+        return torch.empty(self.elements, dtype=dtype, device=self.device)
 
 
 class Twin:
@@ -53,8 +61,8 @@ def twin(*names):
 def adamw(setting, gradient_type, copy):
     p, m, v = (setting.flat(torch.float32) for _ in range(3))
     v.abs_()
-    g, low = setting.flat(gradient_type), torch.empty(setting.elements, dtype=torch.bfloat16)
-    step = torch.tensor(5.0)
+    g, low = setting.flat(gradient_type), setting.empty(torch.bfloat16)
+    step = torch.tensor(5.0, device=setting.device)
 
     def eager():
         torch._fused_adamw_([p], [g.float()], [m], [v], [], [step], lr=LR, beta1=BETA1, beta2=BETA2,
@@ -104,7 +112,7 @@ def square_sum(setting, dtype):
 
 def copying(source, target):
     def make(setting, _):
-        x, y = setting.flat(source), torch.empty(setting.elements, dtype=target)
+        x, y = setting.flat(source), setting.empty(target)
         return Twin(lambda: y.copy_(x))
     return make
 
@@ -116,7 +124,7 @@ TWINS["cast_bf16_f32"] = copying(torch.bfloat16, torch.float32)
 
 @twin("scale")
 def scale(setting, dtype):
-    x, y = setting.flat(dtype), torch.empty(setting.elements, dtype=dtype)
+    x, y = setting.flat(dtype), setting.empty(dtype)
     return Twin(lambda: torch.mul(x, 0.5, out=y), lambda: y.copy_(x * 0.5))
 
 
@@ -129,7 +137,7 @@ def accumulate(setting, dtype):
 
 
 def rms_operands(setting, dtype):
-    x, weight = setting.rows(dtype), torch.rand(setting.hidden).to(dtype) + 0.5
+    x, weight = setting.rows(dtype), torch.rand(setting.hidden, device=setting.device).to(dtype) + 0.5
     return x, weight
 
 
@@ -202,6 +210,42 @@ def swiglu_backward(setting, dtype):
     return Twin(lambda: torch.autograd.grad(y, (gate, up), dout, retain_graph=True), compiled)
 
 
+@twin("cross_entropy")
+def cross_entropy(setting, dtype):
+    """Losses and the gradient of their sum."""
+    vocabulary = setting.shape("cross_entropy")["vocabulary"]
+    x = torch.randn(setting.elements // vocabulary, vocabulary, device=setting.device).to(dtype)
+    targets = torch.randint(0, vocabulary, (x.shape[0],), device=setting.device)
+    columns = torch.arange(vocabulary, device=setting.device)
+    x.requires_grad_()
+
+    def eager():
+        losses = F.cross_entropy(x, targets, reduction="none")
+        return losses.detach(), torch.autograd.grad(losses.sum(), x)[0]
+
+    def compiled():
+        logits = x.detach().float()
+        lse = torch.logsumexp(logits, -1, keepdim=True)
+        losses = lse - logits.gather(1, targets[:, None])
+        gradient = torch.exp(logits - lse) - (columns == targets[:, None]).float()
+        return losses.squeeze(1).to(dtype), gradient.to(dtype)
+    return Twin(eager, compiled)
+
+
+@twin("dropout")
+def dropout(setting, dtype):
+    x = setting.flat(dtype)
+    result = Twin(lambda: F.dropout(x, 0.1, training=True))
+    result.random = True
+    return result
+
+
+@twin("amax")
+def amax(setting, dtype):
+    x = setting.flat(dtype)
+    return Twin(lambda: torch.linalg.vector_norm(x, float("inf")), lambda: x.abs().amax())
+
+
 def find(name):
     """(maker, dtype) of a case, or None: the whole name, else the name less its type."""
     if name in TWINS:
@@ -240,7 +284,7 @@ class Ready:
         self.forms = {"eager": self.twin.eager,
                       "compile": torch.compile(self.twin.compiled, dynamic=False)}
         eager, compiled = self.forms["eager"](), self.forms["compile"]()
-        if not getattr(self.twin, "in_place", False):
+        if not (getattr(self.twin, "in_place", False) or getattr(self.twin, "random", False)):
             check_equal(name, eager, compiled)
         for form in self.forms.values():
             form()

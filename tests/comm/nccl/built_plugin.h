@@ -1,14 +1,20 @@
-// The CUDA plugin of this build, opened once.
+// The CUDA plugin of this build, opened once; DTRAIN_PLUGIN_DIR names another folder, as a pack of
+// ./dev gpu has one.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "base/job_env.h"
 #include "comm/nccl/plugin.h"
 
 namespace dtrain::comm {
 
 inline Plugin& BuiltPlugin() {
-  static auto plugin = OpenCudaPluginIn({DTRAIN_BUILT_PLUGIN_FOLDER});
+  const std::string named = PluginDirectory(ReadEnvironment());
+  static auto plugin =
+      OpenCudaPluginIn({named.empty() ? std::string(DTRAIN_BUILT_PLUGIN_FOLDER) : named});
   EXPECT_TRUE(plugin.ok()) << plugin.status();
   return *plugin;
 }

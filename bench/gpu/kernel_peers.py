@@ -1,0 +1,125 @@
+"""torch eager, torch.compile and, where installed, Liger on the shapes of dtrain-bench-kernels-cuda.
+
+Times are medians of rounds of many launches between two CUDA events. Writes --json
+{"peers": {way: version}, "results": [{"name", "way", "us"} or {"name", "way", "missing"}]}.
+"""
+import argparse
+import importlib.metadata
+import json
+import os
+import statistics
+import sys
+
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "twins"))
+
+import kernels  # noqa: E402
+
+NAMES = ["adamw_f32", "adamw_f32_copy_bf16", "cast_f32_bf16", "cast_bf16_f32", "accumulate_f32",
+         *[f"{name}_{dtype}" for name in (
+             "square_sum", "rmsnorm_forward", "rmsnorm_backward", "rmsnorm_add_forward",
+             "rmsnorm_add_backward", "swiglu_forward", "swiglu_backward")
+           for dtype in ("f32", "bf16")]]
+
+
+def liger(name, setting, dtype):
+    """Liger's form of an operation, or None when it has none."""
+    from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+    from liger_kernel.transformers.rms_norm import LigerRMSNorm
+    if name.startswith("rmsnorm_forward") or name.startswith("rmsnorm_backward"):
+        norm = LigerRMSNorm(setting.hidden, eps=kernels.EPS).to(setting.device, dtype)
+        x, dy = setting.rows(dtype).requires_grad_(), setting.rows(dtype)
+        if "forward" in name:
+            return lambda: norm(x)
+        return backward_of(lambda: norm(x), (x, norm.weight), dy)
+    if name.startswith("swiglu"):
+        gate, up = setting.rows(dtype).requires_grad_(), setting.rows(dtype).requires_grad_()
+        if "forward" in name:
+            return lambda: LigerSiLUMulFunction.apply(gate, up)
+        return backward_of(lambda: LigerSiLUMulFunction.apply(gate, up), (gate, up),
+                           setting.rows(dtype))
+    return None
+
+
+def backward_of(forward, inputs, gradient):
+    """Liger's backward may write into what forward saved, so each call has a forward of its own,
+    whose time `seconds` takes off."""
+    def both():
+        return torch.autograd.grad(forward(), inputs, gradient)
+    both.forward = forward
+    return both
+
+
+def seconds(call, launches):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(launches):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3 / launches
+
+
+def measure(call, args):
+    for _ in range(5):
+        call()
+    forward = getattr(call, "forward", None)
+    taken = []
+    for _ in range(args.rounds):
+        once = seconds(call, args.launches)
+        taken.append(once - (seconds(forward, args.launches) if forward else 0))
+    return statistics.median(taken) * 1e6
+
+
+def ways_of(name, setting):
+    """way -> a function that makes its call."""
+    maker, dtype = kernels.find(name)
+    twin = maker(setting, dtype)
+    return {"eager": lambda: twin.eager,
+            "compile": lambda: torch.compile(twin.compiled, dynamic=False),
+            "liger": lambda: liger(name, setting, dtype)}
+
+
+def row(name, way, make, args):
+    try:
+        call = make()
+        return {"name": name, "way": way, "us": measure(call, args)} if call else None
+    except Exception as error:  # A peer that is absent or fails must not end the others.
+        return {"name": name, "way": way, "missing": f"{type(error).__name__}: {error}"[:200]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=64 << 20)
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--launches", type=int, default=30)
+    parser.add_argument("--json", required=True)
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("kernel_peers: torch sees no GPU")
+    setting = kernels.Setting(args.elements, args.hidden, {}, "cuda")
+    results = []
+    for name in NAMES:
+        torch._dynamo.reset()
+        for way, make in ways_of(name, setting).items():
+            found = row(name, way, make, args)
+            if found:
+                results.append(found)
+        torch.cuda.empty_cache()
+        with open(args.json, "w", encoding="utf-8") as file:  # After each: a cut-off keeps these.
+            json.dump({"peers": versions(), "results": results}, file, indent=2)
+
+
+def versions():
+    found = {"torch": torch.__version__}
+    try:
+        found["liger"] = importlib.metadata.version("liger_kernel")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    return found
+
+
+if __name__ == "__main__":
+    main()

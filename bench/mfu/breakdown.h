@@ -1,0 +1,54 @@
+// Where the time of one profiled step went: every nanosecond of it is given to one kind of work.
+// Pure; free of LibTorch; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace dtrain::bench {
+
+enum class Work {
+  kGemm,
+  kAttention,
+  kMemoryBound,
+  kCommunication,  // Exposed: nothing else ran meanwhile.
+  kIdle,           // Nothing ran: on a CPU, what is neither an operation nor a wait for peers.
+};
+inline constexpr int kWorkKinds = 5;
+// "GEMM", "attention", "memory-bound", "communication exposed", "idle".
+const char* WorkName(Work work);
+
+// A range of time with a name, in nanoseconds of one clock.
+struct TimedRange {
+  std::string name;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+struct Breakdown {
+  double seconds[kWorkKinds] = {};
+
+  double total() const;
+  double share(Work work) const;  // Of the total; 0 when that is 0.
+};
+
+// What the training thread of a CPU rank did between `begin_ns` and `end_ns`. `ranges` are nested
+// (operations, and dtrain's phases, in which they lie). A moment belongs to the innermost range
+// there: to attention or communication when an outer one is, to idle when it only names a phase,
+// rearranges sizes and strides, or allocates.
+Breakdown BreakDownThread(std::vector<TimedRange> ranges, int64_t begin_ns, int64_t end_ns);
+
+// What a GPU did: `kernels` of all streams, which may overlap. A moment in which several run
+// belongs to the first kind in the order of Work that has one.
+Breakdown BreakDownDevice(const std::vector<TimedRange>& kernels, int64_t begin_ns, int64_t end_ns);
+
+// The kind of an operation of LibTorch or dtrain by its name ("aten::mm"); kIdle: one that moves no
+// data, or only names a phase.
+Work WorkOfOperation(absl::string_view name);
+// The kind of a CUDA kernel by its (mangled or plain) name.
+Work WorkOfKernel(absl::string_view name);
+
+}  // namespace dtrain::bench

@@ -1,0 +1,65 @@
+// What a run of `dtrain bench mfu` measured, and what follows from it. Pure; free of LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/mfu/breakdown.h"
+#include "bench/mfu/operation_cost.h"
+#include "dtrain/flops.h"
+
+namespace dtrain::bench {
+
+struct MfuFacts {
+  // The work.
+  std::string model;
+  std::string dtype;  // "fp32", "bf16", "fp8".
+  FlopModel shape;
+  FlopSequence sequence;
+  double recomputed_parameters = 0;  // Of what forward does twice; 0: nothing.
+  double recomputed_width = 0;
+  std::string recompute = "none";
+  int zero_stage = 0;
+  int64_t micro_batch = 0;
+  int64_t accumulation = 1;
+  double clip = 0;
+  std::string optimizer_states = "fp32";
+
+  // The machine.
+  std::string device;  // "cpu: AMD EPYC ...", "NVIDIA H100 80GB HBM3".
+  bool on_gpu = false;
+  int ranks = 1;
+  int threads = 1;              // Of a rank.
+  double peak_flops_per_s = 0;  // Mean of a rank.
+  std::string peak_source;      // A datasheet, --peak-tflops, or the GEMM rate of this run.
+  double gemm_flops_per_s = 0;  // Mean of a rank, in this run.
+  int64_t gemm_size = 0;        // Of the square product that gave it.
+  double copy_bytes_per_s = 0;  // Of rank 0, read plus written.
+  double load_average = 0;
+  std::string versions;  // "dtrain 0.1.0 (commit), LibTorch 2.11.0".
+
+  // The measurement.
+  int warm_up_steps = 0;
+  std::vector<double> step_seconds;  // Rank 0's; a step ends on all ranks together.
+  Breakdown breakdown;               // Rank 0's profiled step.
+  std::vector<OperationGroup> groups;
+  double profiled_step_s = 0;
+  double loss = 0;  // Of the last step, nats a token: near log(vocabulary) on random tokens.
+  double memory_peak_bytes = 0;  // Of the largest rank.
+};
+
+// Tokens of one step over all ranks.
+double TokensPerStep(const MfuFacts& facts);
+// At the median step.
+double MedianStepSeconds(const MfuFacts& facts);
+double TokensPerSecond(const MfuFacts& facts);
+
+// docs/PERFORMANCE.md has the formulas; shares of ranks x peak.
+double StrictMfu(const MfuFacts& facts);
+double PalmMfu(const MfuFacts& facts);
+double Hfu(const MfuFacts& facts);
+// Strict FLOP/s over the GEMM rate of this run.
+double GemmFraction(const MfuFacts& facts);
+
+}  // namespace dtrain::bench

@@ -1,0 +1,304 @@
+// dtrain-bench-mfu: trains a model on random tokens and says how much of the machine's arithmetic
+// that used. Alone one rank; under `dtrain launch` (or torchrun, srun, mpirun) as many as started.
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/job_env.h"
+#include "base/version.h"
+#include "bench/mfu/device.h"
+#include "bench/mfu/facts.h"
+#include "bench/mfu/machine_rates.h"
+#include "bench/mfu/model.h"
+#include "bench/mfu/options.h"
+#include "bench/mfu/report.h"
+#include "bench/mfu/step_profile.h"
+#include "comm/group.h"
+#include "dtrain/dtrain.h"
+#include "runtime/job/job_state.h"
+#include "runtime/plan/device_peaks.h"
+
+namespace dtrain::bench {
+namespace {
+
+constexpr int64_t kDefaultSequence = 1024;
+
+// Uniform tokens of this rank; every micro-batch is new.
+class RandomTokens {
+ public:
+  RandomTokens(const MfuOptions& options, int64_t vocabulary, const at::Device& device, int rank)
+      : shape_{options.micro_batch, options.sequence + 1},
+        vocabulary_(vocabulary),
+        device_(device),
+        generator_(at::detail::createCPUGenerator(static_cast<uint64_t>(rank) + 1)) {}
+
+  absl::StatusOr<Batch> Next() {
+    const at::Tensor all =
+        at::randint(0, vocabulary_, shape_, generator_, at::TensorOptions().dtype(at::kLong))
+            .to(device_);
+    return Batch{all.slice(1, 0, shape_[1] - 1).contiguous(), all.slice(1, 1).contiguous()};
+  }
+
+ private:
+  const std::vector<int64_t> shape_;
+  const int64_t vocabulary_;
+  const at::Device device_;
+  at::Generator generator_;
+};
+
+// Over all ranks, in place.
+absl::Status Reduce(Job& job, double& value, comm::ReduceOp op) {
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      job.group().AllReduce({&value, sizeof(value), DType::kFloat64, {}}, op,
+                                            {.name = "bench facts", .caller_waits = true}));
+  return work.Wait();
+}
+
+// From here on VmHWM counts anew; a kernel that does not let it be reset gives too much.
+void ResetResidentPeak() {
+  if (std::FILE* const file = std::fopen("/proc/self/clear_refs", "w")) {
+    std::fputs("5", file);
+    std::fclose(file);
+  }
+}
+
+// VmHWM, the most of a rank's memory. On a GPU the device's is what counts.
+double ResidentPeakBytes() {
+  const auto status = ReadFile("/proc/self/status");
+  if (!status.ok()) {
+    return 0;
+  }
+  const size_t at = status->find("VmHWM:");
+  double kilobytes = 0;
+  if (at == std::string::npos ||
+      !absl::SimpleAtod(status->substr(at + 6, status->find(" kB", at) - at - 6), &kilobytes)) {
+    return 0;
+  }
+  return 1024 * kilobytes;
+}
+
+absl::Status FindPeak(const MfuOptions& options, const BenchDevice& device, MfuFacts& facts) {
+  if (options.peak_tflops > 0) {
+    facts.peak_flops_per_s = options.peak_tflops * 1e12;
+    facts.peak_source = "--peak-tflops";
+    return absl::OkStatus();
+  }
+  if (device.device.is_cpu()) {
+    return absl::OkStatus();  // The measured rate, once it is known.
+  }
+  const plan::PeakType type = options.dtype == "fp8"    ? plan::PeakType::kFloat8
+                              : options.dtype == "bf16" ? plan::PeakType::kBFloat16
+                                                        : plan::PeakType::kFloat32;
+  DT_ASSIGN_OR_RETURN(const plan::DevicePeak peak, plan::FindDevicePeak(device.name, type));
+  facts.peak_flops_per_s = peak.tflops(type) * 1e12;
+  facts.peak_source = peak.source;
+  return absl::OkStatus();
+}
+
+// The mean of the ranks' rates, all measured at once.
+absl::StatusOr<MachineRates> RatesOfAll(Job& job, const at::Device& device, at::ScalarType type) {
+  DT_RETURN_IF_ERROR(
+      job.group().Barrier(Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+  MachineRates rates = MeasureRates(device, type);
+  DT_RETURN_IF_ERROR(Reduce(job, rates.gemm_flops_per_s, comm::ReduceOp::kSum));
+  rates.gemm_flops_per_s /= job.world_size();
+  return rates;
+}
+
+void Describe(const MfuOptions& options, const Job& job, const BenchDevice& device,
+              MfuFacts& facts) {
+  facts.dtype = options.dtype;
+  facts.sequence.length = static_cast<double>(options.sequence);
+  facts.recompute = options.recompute;
+  facts.zero_stage = job.config().zero_stage();
+  facts.micro_batch = options.micro_batch;
+  facts.accumulation = options.accumulation;
+  facts.clip = job.config().gradient_clipping();
+  facts.optimizer_states = job.config().optimizer().bf16_states ? "bf16" : "fp32";
+  facts.device = device.name;
+  facts.on_gpu = !device.device.is_cpu();
+  facts.ranks = job.world_size();
+  facts.threads = at::get_num_threads();
+  facts.warm_up_steps = options.warm_up;
+  facts.versions = absl::StrFormat("dtrain %s%s%s, LibTorch %s", kVersion,
+                                   kCommit[0] == '\0' ? "" : " ", kCommit, TORCH_VERSION);
+  double load = 0;
+  facts.load_average = getloadavg(&load, 1) == 1 ? load : -1;
+}
+
+// Warm-up, measured steps, one profiled step.
+absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel& model,
+                          RandomTokens& tokens, MfuFacts& facts) {
+  const auto step = [&]() -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const StepReport report,
+                        engine.Step(tokens, [&](const Batch& batch) { return model.loss(batch); }));
+    facts.loss = report.loss;  // Reading it waits for the device.
+    return absl::OkStatus();
+  };
+  for (int i = 0; i < options.warm_up; ++i) {
+    DT_RETURN_IF_ERROR(step());
+  }
+  for (int i = 0; i < options.steps; ++i) {
+    const int64_t start = Clock::Real().MonotonicNanos();
+    DT_RETURN_IF_ERROR(step());
+    facts.step_seconds.push_back(static_cast<double>(Clock::Real().MonotonicNanos() - start) *
+                                 1e-9);
+  }
+  facts.memory_peak_bytes = ResidentPeakBytes();
+  DT_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(step, facts.on_gpu));
+  facts.breakdown = profile.breakdown;
+  facts.groups = profile.groups;
+  facts.profiled_step_s = profile.seconds;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& shape, Job& job,
+                                 const BenchDevice& device) {
+  MfuFacts facts;
+  facts.model = shape.name;
+  Describe(options, job, device, facts);
+  DT_RETURN_IF_ERROR(FindPeak(options, device, facts));
+  const at::ScalarType type = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
+  DT_ASSIGN_OR_RETURN(const MachineRates before, RatesOfAll(job, device.device, type));
+  ResetResidentPeak();
+  DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape));
+  facts.shape = model.flops;
+  if (options.recompute == "full") {
+    facts.recomputed_parameters = model.layer_parameters;
+    facts.recomputed_width = AttentionWidth(model.flops);
+  }
+  DT_ASSIGN_OR_RETURN(
+      const auto engine,
+      Engine::Create(job, *model.module,
+                     {.flops_per_sample = StrictFlopsPerToken(facts.shape, facts.sequence)}));
+  RandomTokens tokens(options, shape.vocabulary, device.device, job.rank());
+  DT_RETURN_IF_ERROR(MeasureSteps(options, *engine, model, tokens, facts));
+  DT_ASSIGN_OR_RETURN(const MachineRates after, RatesOfAll(job, device.device, type));
+  const MachineRates rates = Best(before, after);
+  facts.gemm_flops_per_s = rates.gemm_flops_per_s;
+  facts.gemm_size = rates.gemm_size;
+  facts.copy_bytes_per_s = rates.copy_bytes_per_s;
+  if (facts.peak_flops_per_s == 0) {
+    facts.peak_flops_per_s = facts.gemm_flops_per_s;
+    facts.peak_source = "the fastest GEMM of this run (CPUs have no datasheet peak)";
+  }
+  DT_RETURN_IF_ERROR(Reduce(job, facts.memory_peak_bytes, comm::ReduceOp::kMax));
+  return facts;
+}
+
+absl::Status WriteResults(const MfuOptions& options, const MfuFacts& facts, std::FILE* out) {
+  const std::string json = DumpJson(MfuJson(facts), 2) + "\n";
+  std::fputs(options.json_file == "-" ? json.c_str() : MfuTable(facts).c_str(), out);
+  std::fflush(out);
+  if (!options.json_file.empty() && options.json_file != "-") {
+    DT_RETURN_IF_ERROR(WriteFileAtomic(options.json_file, json));
+  }
+  if (!options.svg_file.empty()) {
+    DT_RETURN_IF_ERROR(WriteFileAtomic(options.svg_file, RooflineSvg(MfuRoofline(facts))));
+  }
+  return absl::OkStatus();
+}
+
+// A folder for the run's records when no launcher names one; removed at the end.
+absl::StatusOr<std::string> TemporaryFolder() {
+  std::string path = (std::filesystem::temp_directory_path() / "dtrain-bench-mfu-XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) {
+    return ErrnoStatus(errno, absl::StrCat("making a folder ", path));
+  }
+  return path;
+}
+
+absl::Status CheckOptions(MfuOptions& options, const ModelShape& shape) {
+  if (options.sequence == 0) {
+    options.sequence = std::min(kDefaultSequence, shape.positions);
+  }
+  if (options.sequence > shape.positions) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--seq %d is longer than the model's %d positions (%s)", options.sequence,
+                        shape.positions, shape.name));
+  }
+  if (options.dtype == "fp8" && options.device == "cpu") {
+    return absl::InvalidArgumentError(
+        "--dtype fp8 needs a GPU with FP8 matrix units (--device cuda); on a CPU: fp32, bf16");
+  }
+  if (options.dtype == "fp8") {
+    return absl::UnimplementedError(
+        "--dtype fp8: the example's Transformer has no FP8 products; use --dtype bf16");
+  }
+  if (options.bf16_states && options.dtype == "fp32") {
+    return absl::InvalidArgumentError("--bf16-states goes with --dtype bf16, which keeps masters");
+  }
+  return absl::OkStatus();
+}
+
+// `job` outlives the call, so that its agent hears how it ended.
+absl::Status Run(MfuOptions options, std::FILE* out, std::unique_ptr<Job>& job) {
+  DT_ASSIGN_OR_RETURN(const ModelShape shape, ReadModel(options));
+  DT_RETURN_IF_ERROR(CheckOptions(options, shape));
+  DT_ASSIGN_OR_RETURN(const JobEnv env, ResolveJobEnv(ReadEnvironment()));
+  DT_ASSIGN_OR_RETURN(const BenchDevice device, ChooseDevice(options.device, env.local_rank));
+  JobOptions job_options{.program = "dtrain-bench-mfu",
+                         .overrides = EngineSettings(options, env.world_size),
+                         .fresh = true};
+  std::string folder;
+  if (env.world_size == 1 && env.run_dir.empty()) {
+    DT_ASSIGN_OR_RETURN(folder, TemporaryFolder());
+    job_options.run_dir = folder;
+  }
+  const absl::Cleanup remove = [&] {
+    std::error_code ignored;
+    if (!folder.empty()) {
+      std::filesystem::remove_all(folder, ignored);
+    }
+  };
+  DT_ASSIGN_OR_RETURN(job, Job::Create(job_options));
+  DT_ASSIGN_OR_RETURN(const MfuFacts facts, Measure(options, shape, *job, device));
+  return job->rank() == 0 ? WriteResults(options, facts, out) : absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  MfuOptions options;
+  if (const int code = ParseMfuOptions(argc, argv, options); code >= 0) {
+    return code;
+  }
+  // The profiler looks for a GPU on its own; that there is none is no news.
+  setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
+  // What the engine says goes to stderr: standard output is the result alone.
+  std::FILE* const out = fdopen(dup(STDOUT_FILENO), "w");
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  absl::Status status;
+  std::unique_ptr<Job> job;
+  try {
+    status = Run(options, out, job);
+  } catch (const std::exception& error) {   // From LibTorch or std.
+    const std::string text = error.what();  // LibTorch appends a backtrace.
+    status = absl::InternalError(text.substr(0, text.find('\n')));
+  }
+  const int code = ExitCodeFor(status);
+  if (job != nullptr) {
+    ReportEnd(&job->state(), status, code);
+  } else if (!status.ok()) {
+    std::fprintf(stderr, "dtrain bench mfu: %s\n", std::string(status.message()).c_str());
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace dtrain::bench
+
+int main(int argc, char** argv) { return dtrain::bench::Main(argc, argv); }

@@ -1,0 +1,24 @@
+// One step under LibTorch's profiler (Kineto): its breakdown and the cost of its operations.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/mfu/breakdown.h"
+#include "bench/mfu/operation_cost.h"
+
+namespace dtrain::bench {
+
+struct StepProfile {
+  Breakdown breakdown;                 // Of the step on this rank; with a GPU, of the GPU.
+  std::vector<OperationGroup> groups;  // Products and attention, the longest first.
+  double seconds = 0;                  // Of the profiled step, a little more than of others.
+};
+
+// Profiles `step`, which this thread runs; `on_gpu`: its kernels are recorded through CUPTI, and
+// `step` ends with a synchronisation. A failure of the step is passed on; Internal when the
+// profiler saw nothing.
+absl::StatusOr<StepProfile> ProfileStep(const std::function<absl::Status()>& step, bool on_gpu);
+
+}  // namespace dtrain::bench

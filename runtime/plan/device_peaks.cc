@@ -1,0 +1,65 @@
+#include "runtime/plan/device_peaks.h"
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace dtrain::plan {
+namespace {
+
+constexpr char kAmpere[] = "NVIDIA A100 Tensor Core GPU datasheet (dense column)";
+constexpr char kHopper[] =
+    "NVIDIA H100 Tensor Core GPU datasheet and Hopper architecture white paper (sparse figures "
+    "halved)";
+constexpr char kH200[] = "NVIDIA H200 Tensor Core GPU datasheet (sparse figures halved)";
+constexpr char kGraceHopper[] = "NVIDIA GH200 Grace Hopper Superchip datasheet (sparse halved)";
+constexpr char kAda[] = "NVIDIA Ada GPU architecture white paper (dense column)";
+constexpr char kBlackwell[] = "NVIDIA HGX B200 datasheet, an eighth of the board (sparse halved)";
+
+}  // namespace
+
+const char* PeakTypeName(PeakType type) {
+  return type == PeakType::kFloat32 ? "fp32" : type == PeakType::kBFloat16 ? "bf16" : "fp8";
+}
+
+const std::vector<DevicePeak>& DevicePeaks() {
+  static const auto* const table = new std::vector<DevicePeak>{
+      {"NVIDIA A100-SXM4-40GB", 19.5, 312, 0, 1555, kAmpere},
+      {"NVIDIA A100-SXM4-80GB", 19.5, 312, 0, 2039, kAmpere},
+      {"NVIDIA A100-PCIE-40GB", 19.5, 312, 0, 1555, kAmpere},
+      {"NVIDIA A100 80GB PCIe", 19.5, 312, 0, 1935, kAmpere},
+      {"NVIDIA H100 80GB HBM3", 66.9, 989.4, 1978.9, 3352, kHopper},
+      {"NVIDIA H100 PCIe", 51.2, 756.4, 1512.8, 2039, kHopper},
+      {"NVIDIA H100 NVL", 60, 835.5, 1670.5, 3938, kHopper},
+      {"NVIDIA H200", 66.9, 989.4, 1978.9, 4800, kH200},
+      {"NVIDIA H200 NVL", 60, 835.5, 1670.5, 4800, kH200},
+      {"NVIDIA GH200 480GB", 66.9, 989.4, 1978.9, 4022, kGraceHopper},
+      {"NVIDIA B200", 75, 2250, 4500, 8000, kBlackwell},
+      {"NVIDIA L40S", 91.6, 362.05, 733, 864, kAda},
+      {"NVIDIA L4", 30.3, 121, 242.5, 300, kAda},
+      {"NVIDIA GeForce RTX 4090", 82.6, 165.2, 330.3, 1008, kAda},
+  };
+  return *table;
+}
+
+absl::StatusOr<DevicePeak> FindDevicePeak(absl::string_view device, PeakType type) {
+  for (const DevicePeak& row : DevicePeaks()) {
+    if (device != row.device) {
+      continue;
+    }
+    if (row.tflops(type) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s has no %s matrix units (%s); train in bf16 or fp32, or give "
+                          "--peak-tflops",
+                          device, PeakTypeName(type), row.source));
+    }
+    return row;
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "no peak is known for \"%s\" in %s: give --peak-tflops N, the dense figure of its datasheet "
+      "(half of one \"with sparsity\"); known: %s",
+      device, PeakTypeName(type),
+      absl::StrJoin(DevicePeaks(), ", ",
+                    [](std::string* out, const DevicePeak& row) { out->append(row.device); })));
+}
+
+}  // namespace dtrain::plan

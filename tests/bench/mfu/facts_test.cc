@@ -1,0 +1,101 @@
+#include "bench/mfu/facts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/mfu/report.h"
+
+namespace dtrain::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Qwen2.5-7B on one H100 at 13,863 tokens/s: the worked example of docs/PERFORMANCE.md.
+MfuFacts Qwen7B() {
+  MfuFacts facts;
+  facts.model = "qwen2.5-7b";
+  facts.dtype = "bf16";
+  facts.shape = {.parameters = 7615616512,
+                 .vocabulary = 152064,
+                 .hidden = 3584,
+                 .layers = 28,
+                 .query_heads = 28,
+                 .head_dim = 128};
+  facts.sequence.length = 1024;
+  facts.micro_batch = 4;
+  facts.accumulation = 128;
+  facts.device = "NVIDIA H100 80GB HBM3";
+  facts.on_gpu = true;
+  facts.peak_flops_per_s = 989.4e12;
+  facts.gemm_flops_per_s = 798e12;
+  facts.gemm_size = 8192;
+  facts.copy_bytes_per_s = 3e12;
+  facts.step_seconds = {524288 / 13863.0};
+  return facts;
+}
+
+TEST(MfuFacts, StrictAndPalmAreThoseOfTheWorkedExample) {
+  const MfuFacts facts = Qwen7B();
+  EXPECT_NEAR(TokensPerSecond(facts), 13863, 1e-6);
+  EXPECT_NEAR(StrictMfu(facts), 0.603, 5e-4);
+  EXPECT_NEAR(PalmMfu(facts), 0.658, 5e-4);
+  EXPECT_NEAR(GemmFraction(facts), 596.7 / 798, 5e-4);
+}
+
+TEST(MfuFacts, HfuEqualsMfuUntilSomethingIsComputedTwice) {
+  MfuFacts facts = Qwen7B();
+  EXPECT_DOUBLE_EQ(Hfu(facts), StrictMfu(facts));
+  // All 28 blocks: what is in products without the untied head.
+  facts.recomputed_parameters = StrictParameters(facts.shape) - 152064.0 * 3584;
+  facts.recomputed_width = AttentionWidth(facts.shape);
+  EXPECT_NEAR(Hfu(facts), 0.789, 5e-4);
+}
+
+TEST(MfuFacts, RanksShareTheTokensAndThePeak) {
+  MfuFacts facts = Qwen7B();
+  const double alone = StrictMfu(facts);
+  facts.ranks = 8;  // Eight times the tokens in the same time.
+  EXPECT_DOUBLE_EQ(StrictMfu(facts), alone);
+  facts.step_seconds = {2 * facts.step_seconds[0]};
+  EXPECT_DOUBLE_EQ(StrictMfu(facts), alone / 2);
+}
+
+TEST(MfuFacts, TheMedianStepCounts) {
+  MfuFacts facts = Qwen7B();
+  facts.step_seconds = {9, 1, 2};
+  EXPECT_DOUBLE_EQ(MedianStepSeconds(facts), 2);
+  facts.step_seconds = {9, 1, 2, 4};
+  EXPECT_DOUBLE_EQ(MedianStepSeconds(facts), 3);
+}
+
+TEST(MfuReport, NamesEveryKindOfMfuAndItsPeak) {
+  MfuFacts facts = Qwen7B();
+  facts.peak_source = "a datasheet";
+  const std::string table = MfuTable(facts);
+  EXPECT_THAT(table, HasSubstr("MFU (strict)"));
+  EXPECT_THAT(table, HasSubstr("60.3 %"));
+  EXPECT_THAT(table, HasSubstr("PaLM-style MFU"));
+  EXPECT_THAT(table, HasSubstr("65.8 %"));
+  EXPECT_THAT(table, HasSubstr("HFU"));
+  EXPECT_THAT(table, HasSubstr("989.4 TFLOP/s: a datasheet"));
+}
+
+TEST(MfuReport, OfACpuTheMeasuredRateIsNamedAsThePeak) {
+  MfuFacts facts = Qwen7B();
+  facts.on_gpu = false;
+  EXPECT_THAT(MfuTable(facts), HasSubstr("MFU (strict) of GEMM rate"));
+}
+
+TEST(MfuReport, JsonHasWhatTheTableHas) {
+  MfuFacts facts = Qwen7B();
+  facts.breakdown.seconds[static_cast<int>(Work::kGemm)] = 3;
+  facts.breakdown.seconds[static_cast<int>(Work::kIdle)] = 1;
+  const Json json = MfuJson(facts);
+  EXPECT_NEAR(json["mfu_strict"].get<double>(), 0.603, 5e-4);
+  EXPECT_NEAR(json["flop_per_token_strict"].get<double>(), 43.0403e9, 1e5);
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_DOUBLE_EQ(json["breakdown"]["GEMM"]["share"].get<double>(), 0.75);
+}
+
+}  // namespace
+}  // namespace dtrain::bench
