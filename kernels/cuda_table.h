@@ -5,6 +5,7 @@
 // for shapes and errors.
 #pragma once
 
+#include "kernels/activation.h"
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/adamw_stochastic.h"
@@ -16,12 +17,13 @@
 #include "kernels/grad_norm.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/lamb.h"
+#include "kernels/layernorm.h"
 #include "kernels/lion.h"
 #include "kernels/matmul.h"
 #include "kernels/muon.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
 #include "kernels/sgd.h"
-#include "kernels/swiglu.h"
 
 namespace dtrain::kernels {
 
@@ -54,10 +56,22 @@ struct CudaKernelTable {
   absl::Status (*rmsnorm_backward)(const RmsNormBackwardArgs<float>&, CudaStream);
   absl::Status (*rmsnorm_backward_bf16)(const RmsNormBackwardArgs<BFloat16>&, CudaStream);
 
-  absl::Status (*swiglu_forward)(const SwiGluForwardArgs<float>&, CudaStream);
-  absl::Status (*swiglu_forward_bf16)(const SwiGluForwardArgs<BFloat16>&, CudaStream);
-  absl::Status (*swiglu_backward)(const SwiGluBackwardArgs<float>&, CudaStream);
-  absl::Status (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*layernorm_forward)(const LayerNormForwardArgs<float>&, CudaStream);
+  absl::Status (*layernorm_forward_bf16)(const LayerNormForwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*layernorm_backward)(const LayerNormBackwardArgs<float>&, CudaStream);
+  absl::Status (*layernorm_backward_bf16)(const LayerNormBackwardArgs<BFloat16>&, CudaStream);
+
+  absl::Status (*activation_forward)(const ActivationForwardArgs<float>&, CudaStream);
+  absl::Status (*activation_forward_bf16)(const ActivationForwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*activation_backward)(const ActivationBackwardArgs<float>&, CudaStream);
+  absl::Status (*activation_backward_bf16)(const ActivationBackwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*gated_forward)(const GatedForwardArgs<float>&, CudaStream);
+  absl::Status (*gated_forward_bf16)(const GatedForwardArgs<BFloat16>&, CudaStream);
+  absl::Status (*gated_backward)(const GatedBackwardArgs<float>&, CudaStream);
+  absl::Status (*gated_backward_bf16)(const GatedBackwardArgs<BFloat16>&, CudaStream);
+
+  absl::Status (*rope)(const RopeArgs<float>&, CudaStream);
+  absl::Status (*rope_bf16)(const RopeArgs<BFloat16>&, CudaStream);
 
   absl::Status (*cross_entropy_forward)(const CrossEntropyArgs<float>&, CudaStream);
   absl::Status (*cross_entropy_forward_bf16)(const CrossEntropyArgs<BFloat16>&, CudaStream);

@@ -6,16 +6,13 @@
 
 namespace dtrain::kernels {
 
-// e^x. Results above the largest fp32 are infinity, those below the smallest normal are rounded to
-// subnormal values, NaN stays NaN.
+// e^x for x in [-104, 89] or NaN.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), where q is a minimax polynomial (own
-// fit, 5e-11 relative); then two multiplications by powers of two, as 2^n alone may leave fp32.
+// fit, 5e-11 relative); then the multiplication by 2^n.
 // `set` makes an F of a float; F's namespace has its operations, float's are in float_math.h.
 template <class F, class Set>
-DT_HOST_DEVICE inline F Exp(F x, Set set) {
-  // e^89 overflows and e^-104 rounds to zero; Max and Min give their second argument for a NaN.
-  x = Min(set(89.0F), Max(set(-104.0F), x));
+DT_HOST_DEVICE inline F ExpInRange(F x, Set set) {
   const F n = Round(x * set(0x1.715476p+0F));  // 1 / ln 2.
   // ln 2 in two parts; the fused multiplication keeps the first exact.
   const F r = Fma(n, set(0x1.05c61p-29F), Fma(n, set(-0x1.62e43p-1F), x));
@@ -25,9 +22,21 @@ DT_HOST_DEVICE inline F Exp(F x, Set set) {
   q = Fma(q, r, set(0x1.55548ep-5F));
   q = Fma(q, r, set(0x1.555554p-3F));
   q = Fma(q, r, set(0.5F));
-  const F power = Fma(q, r * r, r) + set(1.0F);
-  const F half = Round(n * set(0.5F));
-  return power * Pow2(half) * Pow2(n - half);
+  return ScaleByPow2(Fma(q, r * r, r) + set(1.0F), n);
+}
+
+// e^x. Results above the largest fp32 are infinity, those below the smallest normal are rounded to
+// subnormal values, NaN stays NaN. (e^89 overflows and e^-104 rounds to zero; Max and Min give
+// their second argument for a NaN.)
+template <class F, class Set>
+DT_HOST_DEVICE inline F Exp(F x, Set set) {
+  return ExpInRange(Min(set(89.0F), Max(set(-104.0F), x)), set);
+}
+
+// e^x for x <= 0 or NaN.
+template <class F, class Set>
+DT_HOST_DEVICE inline F ExpNonPositive(F x, Set set) {
+  return ExpInRange(Max(set(-104.0F), x), set);
 }
 
 }  // namespace dtrain::kernels

@@ -28,5 +28,10 @@ DT_HOST_DEVICE inline float Pow2(float n) {
   const int32_t exponent = n == n ? static_cast<int32_t>(n) : 0;
   return __builtin_bit_cast(float, (exponent + 127) << 23);
 }
+// x * 2^n, rounded once. REQUIRES: n is integral and in [-252, 254], |x| in [0.5, 2); NaN stays.
+DT_HOST_DEVICE inline float ScaleByPow2(float x, float n) {
+  const float half = Round(n * 0.5F);
+  return x * Pow2(half) * Pow2(n - half);
+}
 
 }  // namespace dtrain::kernels

@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "kernels/cuda_reduce.cuh"
+#include "kernels/cuda_row.cuh"
 #include "kernels/cuda_vector.cuh"
 #include "kernels/float_math.h"
 #include "kernels/rmsnorm.h"
@@ -7,39 +8,9 @@
 namespace dtrain::kernels {
 namespace {
 
-constexpr int kThreadsMax = 512;
-
-// How a block walks over a row: thread t takes kLanes elements at (k blockDim + t) kLanes. With
-// kSteps > 0 that many steps cover the row and its values stay in registers; with 0 the row is of
-// any length and is read twice.
-template <int kLanes, int kSteps>
-struct Row {
-  static constexpr int kKept = kSteps > 0 ? kSteps : 1;
-  int64_t hidden;
-
-  // body(k, i) for each step of this thread; k is constant after unrolling when kSteps > 0.
-  template <class Body>
-  __device__ void Each(Body body) const {
-    if constexpr (kSteps > 0) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        const int64_t i = (int64_t{k} * blockDim.x + threadIdx.x) * kLanes;
-        if (i < hidden) {
-          body(k, i);
-        }
-      }
-    } else {
-      for (int64_t i = int64_t{threadIdx.x} * kLanes; i < hidden;
-           i += int64_t{blockDim.x} * kLanes) {
-        body(0, i);
-      }
-    }
-  }
-};
-
 template <class T, int kLanes, int kSteps, bool kResidual>
-__global__ void __launch_bounds__(kThreadsMax) ForwardKernel(RmsNormForwardArgs<T> args) {
-  __shared__ float scratch[kThreadsMax / 32];
+__global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(RmsNormForwardArgs<T> args) {
+  __shared__ float scratch[kRowThreadsMax / 32];
   const Row<kLanes, kSteps> row{args.hidden};
   const int64_t start = blockIdx.x * args.hidden;
   const T* const h_at = (kResidual ? args.sum : args.x) + start;
@@ -81,8 +52,8 @@ __global__ void __launch_bounds__(kThreadsMax) ForwardKernel(RmsNormForwardArgs<
 // Block b takes rows b, b + gridDim, ... and writes the weight gradient of those to its row of the
 // workspace.
 template <class T, int kLanes, int kSteps, bool kResidual>
-__global__ void __launch_bounds__(kThreadsMax) BackwardKernel(RmsNormBackwardArgs<T> args) {
-  __shared__ float scratch[kThreadsMax / 32];
+__global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(RmsNormBackwardArgs<T> args) {
+  __shared__ float scratch[kRowThreadsMax / 32];
   constexpr int kKept = Row<kLanes, kSteps>::kKept;
   const Row<kLanes, kSteps> row{args.hidden};
   float* const partial = args.workspace + blockIdx.x * args.hidden;
@@ -141,59 +112,6 @@ __global__ void __launch_bounds__(kThreadsMax) BackwardKernel(RmsNormBackwardArg
   }
 }
 
-constexpr int kColumns = 32;
-constexpr int kGroups = 16;
-
-// A block sums 32 columns of the workspace: sixteen groups of chunks each in order, then the
-// groups.
-template <class T>
-__global__ void WeightGradientKernel(const float* partials, int64_t chunks, int64_t hidden,
-                                     T* dweight) {
-  __shared__ float groups[kGroups][kColumns];
-  const int64_t column = int64_t{blockIdx.x} * kColumns + threadIdx.x;
-  float sum = 0;
-  if (column < hidden) {
-    for (int64_t chunk = threadIdx.y; chunk < chunks; chunk += kGroups) {
-      sum += partials[chunk * hidden + column];
-    }
-  }
-  groups[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y == 0 && column < hidden) {
-    for (int group = 1; group < kGroups; ++group) {
-      sum += groups[group][threadIdx.x];
-    }
-    dweight[column] = Narrow<T>(sum);
-  }
-}
-
-// Threads that cover a row in few steps, in whole warps.
-unsigned ThreadsFor(int64_t hidden, int lanes) {
-  const int64_t warps = (hidden + 32 * lanes - 1) / (32 * lanes);
-  return static_cast<unsigned>(warps <= 4    ? warps * 32
-                               : warps <= 8  ? 128
-                               : warps <= 16 ? 256
-                                             : kThreadsMax);
-}
-
-// Calls launch.Run<kLanes, kSteps>(threads) for the way that suits the width and the alignment.
-template <class Launch>
-void ChooseRow(int64_t hidden, bool aligned, const Launch& launch) {
-  if (!aligned || hidden % kWidth != 0) {
-    launch.template Run<1, 0>(ThreadsFor(hidden, 1));
-    return;
-  }
-  const unsigned threads = ThreadsFor(hidden, kWidth);
-  const int64_t steps = (hidden + threads * kWidth - 1) / (threads * kWidth);
-  if (steps == 1) {
-    launch.template Run<kWidth, 1>(threads);
-  } else if (steps == 2) {
-    launch.template Run<kWidth, 2>(threads);
-  } else {
-    launch.template Run<kWidth, 0>(threads);
-  }
-}
-
 template <class T>
 struct ForwardLaunch {
   const RmsNormForwardArgs<T>& args;
@@ -217,7 +135,7 @@ struct BackwardLaunch {
 
   template <int kLanes, int kSteps>
   void Run(unsigned threads) const {
-    const auto chunks = static_cast<unsigned>(RmsNormChunksCuda(args.tokens));
+    const auto chunks = static_cast<unsigned>(RowChunksCuda(args.tokens));
     if (args.dsum != nullptr) {
       BackwardKernel<T, kLanes, kSteps, true><<<chunks, threads, 0, stream>>>(args);
     } else {
@@ -245,13 +163,11 @@ absl::Status Backward(const RmsNormBackwardArgs<T>& args, CudaStream stream) {
   DT_CHECK_GT(args.hidden, 0);
   const bool aligned =
       Aligned16(args.h, args.weight, args.dy, args.dsum, args.dh) && Aligned16(args.workspace);
-  const int64_t chunks = RmsNormChunksCuda(args.tokens);
+  const int64_t chunks = RowChunksCuda(args.tokens);
   if (chunks > 0) {
     ChooseRow(args.hidden, aligned, BackwardLaunch<T>{args, stream});
   }
-  const auto blocks = static_cast<unsigned>((args.hidden + kColumns - 1) / kColumns);
-  WeightGradientKernel<<<blocks, dim3(kColumns, kGroups), 0, stream>>>(args.workspace, chunks,
-                                                                       args.hidden, args.dweight);
+  SumColumns(args.workspace, chunks, args.hidden, args.hidden, args.dweight, stream);
   return LaunchStatus("rmsnorm backward");
 }
 

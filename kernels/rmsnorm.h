@@ -3,18 +3,19 @@
 //   h = x + residual            (rounded to T; h = x without a residual)
 //   rstd = 1 / sqrt(mean(h^2) + eps)
 //   y = h * rstd * weight       (Zhang & Sennrich 2019, arXiv 1910.07467)
+// The weight gradient is summed as row_chunks.h says.
 // Data fp32 or bf16, math and sums in fp32, each result rounded once. Same bits on every SIMD
 // variant, thread count and split; CUDA sums in another order. Thread-safe on disjoint buffers;
 // nothing is allocated.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "base/float16.h"
 #include "base/parallel_for.h"
 #include "kernels/cuda_stream.h"
+#include "kernels/row_chunks.h"
 
 namespace dtrain::kernels {
 
@@ -46,17 +47,8 @@ struct RmsNormBackwardArgs {
   float* workspace = nullptr;   // RmsNormWorkspaceFloats(tokens, hidden) floats.
 };
 
-// The weight gradient is summed over chunks of rows, then over chunks in order. The chunks depend
-// on `tokens` alone, so the bits depend on no thread count.
-constexpr int64_t kRmsNormChunksMax = 64;
-constexpr int64_t RmsNormChunkRows(int64_t tokens) {
-  return std::max<int64_t>(16, (tokens + kRmsNormChunksMax - 1) / kRmsNormChunksMax);
-}
-constexpr int64_t RmsNormChunks(int64_t tokens) {
-  return (tokens + RmsNormChunkRows(tokens) - 1) / RmsNormChunkRows(tokens);
-}
 constexpr int64_t RmsNormWorkspaceFloats(int64_t tokens, int64_t hidden) {
-  return RmsNormChunks(tokens) * hidden;
+  return RowChunks(tokens) * hidden;
 }
 
 void RmsNormForwardCpu(const RmsNormForwardArgs<float>& args, ParallelFor parallel_for);
@@ -66,12 +58,8 @@ void RmsNormBackwardCpu(const RmsNormBackwardArgs<BFloat16>& args, ParallelFor p
 
 // The same on device pointers; repeats give the same bits. Queue kernels on `stream`, do not
 // synchronise; Internal when a launch fails. The workspace is RmsNormWorkspaceFloatsCuda floats.
-constexpr int64_t kRmsNormChunksMaxCuda = 512;
-constexpr int64_t RmsNormChunksCuda(int64_t tokens) {
-  return std::min<int64_t>(tokens, kRmsNormChunksMaxCuda);
-}
 constexpr int64_t RmsNormWorkspaceFloatsCuda(int64_t tokens, int64_t hidden) {
-  return RmsNormChunksCuda(tokens) * hidden;
+  return RowChunksCuda(tokens) * hidden;
 }
 absl::Status RmsNormForwardCuda(const RmsNormForwardArgs<float>& args, CudaStream stream);
 absl::Status RmsNormForwardCuda(const RmsNormForwardArgs<BFloat16>& args, CudaStream stream);

@@ -129,6 +129,35 @@ inline __m256 Pow2Half(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
 inline F32x16 Pow2(F32x16 n) { return {Pow2Half(n.lo), Pow2Half(n.hi)}; }
+inline F32x16 ScaleByPow2(F32x16 x, F32x16 n) {
+  const F32x16 half = Round(n * Set(0.5F));
+  return x * Pow2(half) * Pow2(n - half);
+}
+
+template <class T>
+F32x16 RoundedTo(F32x16 x);
+template <>
+inline F32x16 RoundedTo<float>(F32x16 x) {
+  return x;
+}
+template <>
+inline F32x16 RoundedTo<BFloat16>(F32x16 x) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(RoundBf16(x.lo), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(RoundBf16(x.hi), 16))};
+}
+
+inline __m256 TwiceQuarter(const float* p) {
+  const __m256i pairs = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+  return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), pairs);
+}
+inline F32x16 LoadTwice(const float* p) { return {TwiceQuarter(p), TwiceQuarter(p + 4)}; }
+inline F32x16 SwapPairs(F32x16 a) {
+  return {_mm256_permute_ps(a.lo, 0xb1), _mm256_permute_ps(a.hi, 0xb1)};
+}
+inline F32x16 NegateEven(F32x16 a) {
+  const __m256 signs = _mm256_setr_ps(-0.0F, 0, -0.0F, 0, -0.0F, 0, -0.0F, 0);
+  return {_mm256_xor_ps(a.lo, signs), _mm256_xor_ps(a.hi, signs)};
+}
 
 struct F64x16 {
   __m256d v[4] = {};

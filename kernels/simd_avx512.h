@@ -26,16 +26,18 @@ inline F32x16 Load(const Float16* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 
-// Nearest even, NaN made quiet (vcvtneps2bf16 would flush subnormal values to zero).
-inline __m256i PackBf16(F32x16 x) {
+// Each lane as bf16 in its low 16 bits: nearest even, NaN made quiet (vcvtneps2bf16 would flush
+// subnormal values to zero).
+inline __m512i RoundBf16(F32x16 x) {
   const __m512i bits = _mm512_castps_si512(x.v);
   const __m512i high = _mm512_srli_epi32(bits, 16);
   const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_srli_epi32(
       _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
   const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
+  return _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
 }
+inline __m256i PackBf16(F32x16 x) { return _mm512_cvtepi32_epi16(RoundBf16(x)); }
 inline __m256i PackF16(F32x16 x) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT); }
 inline void Store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
 inline void Store(BFloat16* p, F32x16 x) {
@@ -81,6 +83,29 @@ inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
 inline F32x16 Pow2(F32x16 n) {
   const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
+}
+// vscalefps rounds once, as the product of an exact and a rounded power of two does.
+inline F32x16 ScaleByPow2(F32x16 x, F32x16 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+
+template <class T>
+F32x16 RoundedTo(F32x16 x);
+template <>
+inline F32x16 RoundedTo<float>(F32x16 x) {
+  return x;
+}
+template <>
+inline F32x16 RoundedTo<BFloat16>(F32x16 x) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(RoundBf16(x), 16))};
+}
+
+inline F32x16 LoadTwice(const float* p) {
+  const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return {_mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
+}
+inline F32x16 SwapPairs(F32x16 a) { return {_mm512_permute_ps(a.v, 0xb1)}; }
+inline F32x16 NegateEven(F32x16 a) {
+  const __m512 zeros = _mm512_set1_ps(-0.0F);
+  return {_mm512_mask_xor_ps(a.v, 0x5555, a.v, zeros)};
 }
 
 struct F64x16 {

@@ -30,6 +30,8 @@ struct Whole {
   void WriteOut(T* p, F32x16 x) const {
     Store(p, x);
   }
+  // x with zeros where no element is: what was read is zero there, what is made of it may not be.
+  F32x16 Keep(F32x16 x) const { return x; }
 };
 struct WholeStream : Whole {
   template <class T>
@@ -56,6 +58,11 @@ struct Part {
   void WriteOut(T* p, F32x16 x) const {
     Write(p, x);
   }
+  F32x16 Keep(F32x16 x) const {
+    float copy[16];
+    Store(copy, x);
+    return Read(copy);
+  }
 };
 
 // The loops pull their bodies in: a call for every sixteen elements would load each constant anew.
@@ -74,9 +81,10 @@ DT_FLATTEN void EachSixteen(int64_t n, Body body) {
 }
 
 // The same, where io.WriteOut goes past the caches if `write` says so. `out` is the buffer that
-// decides alignment: streaming stores need whole aligned sixteens.
+// decides alignment: streaming stores need whole aligned sixteens. Whoever calls this runs
+// StreamFence() before the range is handed over: a fence for each row would stop its stores.
 template <class T, class Body>
-DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
+DT_FLATTEN void EachSixteenUnfenced(int64_t n, const T* out, Write write, Body body) {
   constexpr uint64_t kBytes = 16 * sizeof(T);
   const uint64_t misaligned = reinterpret_cast<uint64_t>(out) % kBytes;
   if (write == Write::kCached || misaligned % sizeof(T) != 0) {
@@ -91,11 +99,28 @@ DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
   for (; i + 16 <= n; i += 16) {
     body(WholeStream{}, i);
   }
-  StreamFence();
   if (i < n) {
     body(Part{n - i}, i);
   }
 }
+
+// The same with its fence.
+template <class T, class Body>
+DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
+  EachSixteenUnfenced(n, out, write, body);
+  StreamFence();
+}
+
+// `write`, if both results are aligned alike: otherwise only cached stores are safe.
+template <class T>
+Write WriteAlike(const T* a, const T* b, Write write) {
+  const uint64_t apart = reinterpret_cast<uint64_t>(a) - reinterpret_cast<uint64_t>(b);
+  return apart % (16 * sizeof(T)) == 0 ? write : Write::kCached;
+}
+
+// Asks for the line of p. Loops that read a row twice ask for the next row while they write this
+// one: otherwise memory would not be read meanwhile. Any address will do.
+inline void Prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 // ---- Sums ----
 
@@ -126,15 +151,28 @@ struct RowSum {
   }
 };
 
-// Adds up value(io, i) * value2(io, i) over a row, where body gives the pair.
-template <class Body>
-DT_FLATTEN float SumProducts(int64_t n, Body body) {
-  RowSum sum;
-  int64_t i = 0;
+template <int kSums>
+struct Pairs {
+  F32x16 a[kSums], b[kSums];
+};
+using Pair = Pairs<1>;
+
+template <int kSums>
+struct Totals {
+  float sum[kSums];
+};
+
+// Adds up a[k] * b[k] over a row for each k, where body(io, i) gives the pairs.
+template <int kSums, class Body>
+DT_FLATTEN Totals<kSums> SumsOfProducts(int64_t n, Body body) {
+  RowSum sums[kSums];
   const auto add = [&](auto io, int lane_set, int64_t at) {
-    const auto [a, b] = body(io, at);
-    sum.part[lane_set] = Fma(a, b, sum.part[lane_set]);
+    const Pairs<kSums> pairs = body(io, at);
+    for (int k = 0; k < kSums; ++k) {
+      sums[k].part[lane_set] = Fma(pairs.a[k], pairs.b[k], sums[k].part[lane_set]);
+    }
   };
+  int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
     add(Whole{}, 0, i);
     add(Whole{}, 1, i + 16);
@@ -148,12 +186,17 @@ DT_FLATTEN float SumProducts(int64_t n, Body body) {
       add(Part{n - i}, lane_set, i);
     }
   }
-  return sum.Total();
+  Totals<kSums> totals;
+  for (int k = 0; k < kSums; ++k) {
+    totals.sum[k] = sums[k].Total();
+  }
+  return totals;
 }
 
-struct Pair {
-  F32x16 a, b;
-};
+template <class Body>
+DT_FLATTEN float SumProducts(int64_t n, Body body) {
+  return SumsOfProducts<1>(n, body).sum[0];
+}
 
 }  // namespace
 }  // namespace dtrain::kernels::DT_SIMD

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/activation_simd_loops.h"
 #include "kernels/adagrad_math.h"
 #include "kernels/adamw_math.h"
 #include "kernels/cross_entropy_simd_loops.h"
@@ -16,11 +17,12 @@
 #include "kernels/lamb_math.h"
 #include "kernels/lion_math.h"
 #include "kernels/muon_math.h"
+#include "kernels/norm_simd_loops.h"
 #include "kernels/random_simd_loops.h"
+#include "kernels/rope_simd_loops.h"
 #include "kernels/sgd_math.h"
 #include "kernels/simd_core.h"
 #include "kernels/simd_table.h"
-#include "kernels/swiglu_math.h"
 
 namespace dtrain::kernels::DT_SIMD {
 namespace {
@@ -219,97 +221,6 @@ void FillLoop(int64_t n, float value, void* dst, Write write) {
   EachSixteen(n, to, write, [&](auto io, int64_t i) { io.WriteOut(to + i, filler); });
 }
 
-// ---- RMSNorm ----
-
-template <class T>
-void RmsNormForward(const RmsNormForwardArgs<T>& args, int64_t begin, int64_t end, Write write) {
-  const int64_t n = args.hidden;
-  for (int64_t row = begin; row < end; ++row) {
-    const T* h = args.x + row * n;
-    float squares;
-    if (args.residual != nullptr) {
-      const T* const residual = args.residual + row * n;
-      T* const sum = args.sum + row * n;
-      squares = SumProducts(n, [&](auto io, int64_t i) {
-        io.Write(sum + i, io.Read(h + i) + io.Read(residual + i));
-        const F32x16 rounded = io.Read(sum + i);  // The backward sees h as it was stored.
-        return Pair{rounded, rounded};
-      });
-      h = sum;
-    } else {
-      squares = SumProducts(n, [&](auto io, int64_t i) {
-        const F32x16 x = io.Read(h + i);
-        return Pair{x, x};
-      });
-    }
-    const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps);
-    args.rstd[row] = rstd;
-    T* const y = args.y + row * n;
-    const F32x16 factor = Set(rstd);
-    EachSixteen(n, y, write, [&](auto io, int64_t i) {
-      io.WriteOut(y + i, io.Read(h + i) * factor * io.Read(args.weight + i));
-    });
-  }
-}
-
-// With u = dy * weight and r = rstd:  dh = r u - h r^3 mean(u h) + dsum;  dweight += dy h r.
-template <class T>
-void RmsNormBackward(const RmsNormBackwardArgs<T>& args, int64_t begin, int64_t end, float* partial,
-                     Write write) {
-  const int64_t n = args.hidden;
-  __builtin_memset(partial, 0, static_cast<uint64_t>(n) * sizeof(float));
-  for (int64_t row = begin; row < end; ++row) {
-    const T* const h = args.h + row * n;
-    const T* const dy = args.dy + row * n;
-    T* const dh = args.dh + row * n;
-    const float rstd = args.rstd[row];
-    const float dot = SumProducts(n, [&](auto io, int64_t i) {
-      return Pair{io.Read(dy + i) * io.Read(args.weight + i), io.Read(h + i)};
-    });
-    const F32x16 along_u = Set(rstd);
-    const F32x16 along_h = Set(-(dot / static_cast<float>(n) * rstd * rstd * rstd));
-    const auto body = [&](auto io, int64_t i, auto add_dsum) {
-      const F32x16 d = io.Read(dy + i);
-      const F32x16 x = io.Read(h + i);
-      F32x16 gradient = Fma(x, along_h, d * io.Read(args.weight + i) * along_u);
-      if constexpr (decltype(add_dsum)::value) {
-        gradient = gradient + io.Read(args.dsum + row * n + i);
-      }
-      io.Write(partial + i, Fma(d, x * along_u, io.Read(partial + i)));
-      io.WriteOut(dh + i, gradient);
-    };
-    if (args.dsum != nullptr) {
-      EachSixteen(n, dh, write, [&](auto io, int64_t i) { body(io, i, std::true_type{}); });
-    } else {
-      EachSixteen(n, dh, write, [&](auto io, int64_t i) { body(io, i, std::false_type{}); });
-    }
-  }
-}
-
-// ---- SwiGLU ----
-
-template <class T>
-void SwiGluForward(const SwiGluForwardArgs<T>& args, Write write) {
-  EachSixteen(args.count, args.out, write, [&](auto io, int64_t i) {
-    io.WriteOut(args.out + i, SwiGluElement(io.Read(args.gate + i), io.Read(args.up + i), kSet));
-  });
-}
-
-template <class T>
-void SwiGluBackward(const SwiGluBackwardArgs<T>& args, Write write) {
-  // Streaming needs both results aligned alike; otherwise only cached stores are safe.
-  const bool alike =
-      (reinterpret_cast<uint64_t>(args.dgate) - reinterpret_cast<uint64_t>(args.dup)) %
-          (16 * sizeof(T)) ==
-      0;
-  EachSixteen(args.count, args.dgate, alike ? write : Write::kCached, [&](auto io, int64_t i) {
-    const SwiGluGradient<F32x16> gradient = SwiGluElementBackward(
-        io.Read(args.gate + i), io.Read(args.up + i), io.Read(args.dout + i), kSet);
-    io.WriteOut(args.dgate + i, gradient.gate);
-    io.WriteOut(args.dup + i, gradient.up);
-  });
-}
-
 constexpr SimdTable MakeTable(SimdLevel level) {
   using B = BFloat16;
   using H = Float16;
@@ -335,14 +246,12 @@ constexpr SimdTable MakeTable(SimdLevel level) {
                      {AccumulateLoop<B, float>, AccumulateLoop<B, B>, AccumulateLoop<B, H>},
                      {AccumulateLoop<H, float>, AccumulateLoop<H, B>, AccumulateLoop<H, H>}},
       .fill = {FillLoop<float>, FillLoop<B>, FillLoop<H>},
-      .rmsnorm_forward_f32 = RmsNormForward<float>,
-      .rmsnorm_forward_bf16 = RmsNormForward<B>,
-      .rmsnorm_backward_f32 = RmsNormBackward<float>,
-      .rmsnorm_backward_bf16 = RmsNormBackward<B>,
-      .swiglu_forward_f32 = SwiGluForward<float>,
-      .swiglu_forward_bf16 = SwiGluForward<B>,
-      .swiglu_backward_f32 = SwiGluBackward<float>,
-      .swiglu_backward_bf16 = SwiGluBackward<B>,
+      .rms_norm = kRmsNormLoops,
+      .layer_norm = kLayerNormLoops,
+      .activation_f32 = MakeActivationLoops<float>(),
+      .activation_bf16 = MakeActivationLoops<B>(),
+      .rope_f32 = Rope<float>,
+      .rope_bf16 = Rope<B>,
       .cross_entropy = kCrossEntropyLoops,
       .int8_blocks = kInt8BlockLoops,
       .embedding = kEmbeddingLoops,

@@ -118,6 +118,32 @@ inline F32x16 Pow2(F32x16 n) {
   });
 }
 
+// x * 2^n, rounded once. REQUIRES: n is integral and in [-252, 254], |x| in [0.5, 2); NaN stays.
+inline F32x16 ScaleByPow2(F32x16 x, F32x16 n) {
+  const F32x16 half =
+      Round(n * Set(0.5F));  // 2^n alone may leave fp32; the first product is exact.
+  return x * Pow2(half) * Pow2(n - half);
+}
+// Rounded to what a T can hold.
+template <class T>
+F32x16 RoundedTo(F32x16 x) {
+  T copy[16];
+  Store(copy, x);
+  return Load(copy);
+}
+// Lane i has element i / 2 of p [8].
+inline F32x16 LoadTwice(const float* p) {
+  return EachLane([&](int i) { return p[i / 2]; });
+}
+// Lanes 2i and 2i + 1 change places.
+inline F32x16 SwapPairs(F32x16 a) {
+  return EachLane([&](int i) { return a.v[i ^ 1]; });
+}
+// Even lanes change sign.
+inline F32x16 NegateEven(F32x16 a) {
+  return EachLane([&](int i) { return i % 2 == 0 ? -a.v[i] : a.v[i]; });
+}
+
 // Sixteen fp64 lanes that add up squares; lane i takes element i. The product of two fp32 values
 // is exact in fp64.
 struct F64x16 {

@@ -6,6 +6,7 @@
 
 #include "base/cpu_features.h"
 #include "base/float16.h"
+#include "kernels/activation.h"
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
@@ -14,11 +15,12 @@
 #include "kernels/fp8.h"
 #include "kernels/int8_blocks.h"
 #include "kernels/lamb.h"
+#include "kernels/layernorm.h"
 #include "kernels/lion.h"
 #include "kernels/muon.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
 #include "kernels/sgd.h"
-#include "kernels/swiglu.h"
 
 namespace dtrain::kernels {
 
@@ -81,6 +83,32 @@ struct Fp8Loops {
   uint32_t (*amax[kStateTypes])(int64_t n, const void* src);
 };
 
+// Rows [begin, end). A backward writes the gradients of weight (and bias) of those rows to
+// partial, [hidden] each.
+template <class Args>
+using NormForwardLoop = void (*)(const Args& args, int64_t begin, int64_t end, Write write);
+template <class Args>
+using NormBackwardLoop = void (*)(const Args& args, int64_t begin, int64_t end, float* partial,
+                                  Write write);
+template <template <class> class ForwardArgs, template <class> class BackwardArgs>
+struct NormLoops {
+  NormForwardLoop<ForwardArgs<float>> forward_f32;
+  NormForwardLoop<ForwardArgs<BFloat16>> forward_bf16;
+  NormBackwardLoop<BackwardArgs<float>> backward_f32;
+  NormBackwardLoop<BackwardArgs<BFloat16>> backward_bf16;
+};
+using RmsNormLoops = NormLoops<RmsNormForwardArgs, RmsNormBackwardArgs>;
+using LayerNormLoops = NormLoops<LayerNormForwardArgs, LayerNormBackwardArgs>;
+
+// Indexed by Activation.
+template <class T>
+struct ActivationLoops {
+  void (*forward[kActivations])(const ActivationForwardArgs<T>& args, Write write);
+  void (*backward[kActivations])(const ActivationBackwardArgs<T>& args, Write write);
+  void (*gated_forward[kActivations])(const GatedForwardArgs<T>& args, Write write);
+  void (*gated_backward[kActivations])(const GatedBackwardArgs<T>& args, Write write);
+};
+
 struct SimdTable {
   SimdLevel level;
 
@@ -115,21 +143,13 @@ struct SimdTable {
   ConvertLoop accumulate[kFlatDTypes][kFlatDTypes];
   void (*fill[kFlatDTypes])(int64_t n, float value, void* dst, Write write);
 
-  // Rows [begin, end).
-  void (*rmsnorm_forward_f32)(const RmsNormForwardArgs<float>& args, int64_t begin, int64_t end,
-                              Write write);
-  void (*rmsnorm_forward_bf16)(const RmsNormForwardArgs<BFloat16>& args, int64_t begin, int64_t end,
-                               Write write);
-  // Rows [begin, end), whose weight gradient is written to partial [hidden].
-  void (*rmsnorm_backward_f32)(const RmsNormBackwardArgs<float>& args, int64_t begin, int64_t end,
-                               float* partial, Write write);
-  void (*rmsnorm_backward_bf16)(const RmsNormBackwardArgs<BFloat16>& args, int64_t begin,
-                                int64_t end, float* partial, Write write);
-
-  void (*swiglu_forward_f32)(const SwiGluForwardArgs<float>& args, Write write);
-  void (*swiglu_forward_bf16)(const SwiGluForwardArgs<BFloat16>& args, Write write);
-  void (*swiglu_backward_f32)(const SwiGluBackwardArgs<float>& args, Write write);
-  void (*swiglu_backward_bf16)(const SwiGluBackwardArgs<BFloat16>& args, Write write);
+  RmsNormLoops rms_norm;
+  LayerNormLoops layer_norm;
+  ActivationLoops<float> activation_f32;
+  ActivationLoops<BFloat16> activation_bf16;
+  // Tokens [begin, end).
+  void (*rope_f32)(const RopeArgs<float>& args, int64_t begin, int64_t end, Write write);
+  void (*rope_bf16)(const RopeArgs<BFloat16>& args, int64_t begin, int64_t end, Write write);
 
   CrossEntropyLoops cross_entropy;
   Int8BlockLoops int8_blocks;

@@ -82,6 +82,7 @@ inline float ToF(Float16 x) { return ToFloat(x); }
 inline void Assign(float& to, float x) { to = x; }
 inline void Assign(BFloat16& to, float x) { to = ToBFloat16(x); }
 inline void Assign(Float16& to, float x) { to = ToFloat16(x); }
+inline void Assign(int64_t& to, float x) { to = static_cast<int64_t>(x); }
 
 // Bits, not values: NaN equals itself and -0 is not 0.
 inline bool SameBytes(const void* a, const void* b, size_t bytes) {

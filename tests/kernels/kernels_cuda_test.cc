@@ -1,76 +1,21 @@
 // The CUDA twins against the CPU kernels, which have been tested against fp64: the same bits where
-// the headers promise them, stated tolerances elsewhere. Needs a GPU; without one the program says
-// SKIPPED and ends with 77, which ctest reports as skipped, not passed.
-#include <cuda_runtime.h>
-
-#include <cstdio>
-
+// the headers promise them, stated tolerances elsewhere. Needs a GPU (cuda_main.cc). Here: the
+// optimizers, the gradient's norm and the flat operations; kernels_cuda_blocks_test.cc has the
+// rest.
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/flat.h"
 #include "kernels/grad_norm.h"
 #include "kernels/lion.h"
-#include "kernels/rmsnorm.h"
 #include "kernels/sgd.h"
-#include "kernels/swiglu.h"
-#include "tests/kernels/kernel_testing.h"
+#include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels {
 namespace {
 
 using testing::Buffer;
-
-#define ASSERT_CUDA(call) ASSERT_EQ(call, cudaSuccess)
-
-// Device copies of host buffers. A shift of a few elements takes the way without 16-byte loads.
-template <class T>
-class Device {
- public:
-  explicit Device(const Buffer<T>& host, int64_t shift = 0) : size_(host.size()), shift_(shift) {
-    Check(cudaMalloc(&data_, static_cast<size_t>(size_ + shift_ + 1) * sizeof(T)));
-    Check(cudaMemcpy(get(), host.get(), Bytes(), cudaMemcpyHostToDevice));
-  }
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
-  ~Device() { cudaFree(data_); }
-
-  T* get() const { return static_cast<T*>(data_) + shift_; }
-  // What the device holds after `stream` is done.
-  Buffer<T> Read(cudaStream_t stream) const {
-    Buffer<T> host(size_);
-    Check(cudaStreamSynchronize(stream));
-    Check(cudaMemcpy(host.get(), get(), Bytes(), cudaMemcpyDeviceToHost));
-    return host;
-  }
-
- private:
-  static void Check(cudaError_t error) {
-    ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
-  }
-  size_t Bytes() const { return static_cast<size_t>(size_) * sizeof(T); }
-  int64_t size_;
-  int64_t shift_;
-  void* data_ = nullptr;
-};
-
-class Cuda : public ::testing::Test {
- protected:
-  void SetUp() override { ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  void TearDown() override { ASSERT_CUDA(cudaStreamDestroy(stream_)); }
-  cudaStream_t stream_ = nullptr;
-};
-
-// Every element differs by at most `tolerance` relative to the largest magnitude of the buffer.
-template <class T>
-void ExpectClose(const Buffer<T>& got, const Buffer<T>& expected, double tolerance) {
-  double largest = 0;
-  for (int64_t i = 0; i < expected.size(); ++i) {
-    largest = std::max(largest, std::fabs(double{expected(i)}));
-  }
-  for (int64_t i = 0; i < expected.size(); ++i) {
-    ASSERT_NEAR(got(i), expected(i), tolerance * largest) << i;
-  }
-}
+using testing::Cuda;
+using testing::Device;
 
 template <class G>
 void TestAdamW(cudaStream_t stream, int64_t n, int64_t shift) {
@@ -294,143 +239,5 @@ TEST_F(Cuda, FlatOperationsGiveTheBitsOfTheCpu) {
   }
 }
 
-template <class T>
-void TestSwiGlu(cudaStream_t stream, int64_t n, int64_t shift) {
-  Buffer<T> gate(n), up(n), dout(n), out(n), dgate(n), dup(n);
-  gate.Fill(1, 100.0F);
-  up.Fill(2);
-  dout.Fill(3);
-  Device<T> g(gate, shift), u(up, shift), d(dout, shift), o(out, shift), dg(dgate, shift),
-      du(dup, shift);
-  SwiGluForwardCpu(
-      SwiGluForwardArgs<T>{.count = n, .gate = gate.get(), .up = up.get(), .out = out.get()},
-      SerialFor);
-  SwiGluBackwardCpu(SwiGluBackwardArgs<T>{.count = n,
-                                          .gate = gate.get(),
-                                          .up = up.get(),
-                                          .dout = dout.get(),
-                                          .dgate = dgate.get(),
-                                          .dup = dup.get()},
-                    SerialFor);
-  ASSERT_TRUE(
-      SwiGluForwardCuda(
-          SwiGluForwardArgs<T>{.count = n, .gate = g.get(), .up = u.get(), .out = o.get()}, stream)
-          .ok());
-  ASSERT_TRUE(SwiGluBackwardCuda(SwiGluBackwardArgs<T>{.count = n,
-                                                       .gate = g.get(),
-                                                       .up = u.get(),
-                                                       .dout = d.get(),
-                                                       .dgate = dg.get(),
-                                                       .dup = du.get()},
-                                 stream)
-                  .ok());
-  EXPECT_TRUE(o.Read(stream).SameBits(out));
-  EXPECT_TRUE(dg.Read(stream).SameBits(dgate));
-  EXPECT_TRUE(du.Read(stream).SameBits(dup));
-}
-
-TEST_F(Cuda, SwiGluGivesTheBitsOfTheCpu) {
-  for (const int64_t n : testing::OddSizes()) {
-    for (const int64_t shift : {0, 1}) {
-      SCOPED_TRACE(n);
-      TestSwiGlu<float>(stream_, n, shift);
-      TestSwiGlu<BFloat16>(stream_, n, shift);
-    }
-  }
-}
-
-template <class T>
-void TestRmsNorm(cudaStream_t stream, int64_t tokens, int64_t hidden, bool residual,
-                 int64_t shift) {
-  const int64_t n = tokens * hidden;
-  Buffer<T> x(n), r(n), sum(n), y(n), dy(n), dsum(n), dh(n), weight(hidden), dweight(hidden);
-  Buffer<float> rstd(tokens), workspace(RmsNormWorkspaceFloats(tokens, hidden));
-  const Buffer<float> device_workspace(RmsNormWorkspaceFloatsCuda(tokens, hidden));
-  x.Fill(1, 2.0F);
-  r.Fill(2);
-  weight.Fill(3, 0.5F, 1.0F);
-  dy.Fill(4);
-  dsum.Fill(5);
-  Device<T> gx(x, shift), gr(r, shift), gsum(sum, shift), gy(y, shift), gdy(dy, shift),
-      gdsum(dsum, shift), gdh(dh, shift), gweight(weight, shift), gdweight(dweight, shift);
-  Device<float> grstd(rstd), gworkspace(device_workspace);
-  const auto forward = [&](T* a, T* b, T* w, T* s, T* out, float* rs) {
-    return RmsNormForwardArgs<T>{.tokens = tokens,
-                                 .hidden = hidden,
-                                 .x = a,
-                                 .residual = residual ? b : nullptr,
-                                 .weight = w,
-                                 .sum = residual ? s : nullptr,
-                                 .y = out,
-                                 .rstd = rs};
-  };
-  RmsNormForwardCpu(forward(x.get(), r.get(), weight.get(), sum.get(), y.get(), rstd.get()),
-                    SerialFor);
-  RmsNormBackwardCpu(RmsNormBackwardArgs<T>{.tokens = tokens,
-                                            .hidden = hidden,
-                                            .h = residual ? sum.get() : x.get(),
-                                            .weight = weight.get(),
-                                            .rstd = rstd.get(),
-                                            .dy = dy.get(),
-                                            .dsum = residual ? dsum.get() : nullptr,
-                                            .dh = dh.get(),
-                                            .dweight = dweight.get(),
-                                            .workspace = workspace.get()},
-                     SerialFor);
-  ASSERT_TRUE(
-      RmsNormForwardCuda(
-          forward(gx.get(), gr.get(), gweight.get(), gsum.get(), gy.get(), grstd.get()), stream)
-          .ok());
-  const RmsNormBackwardArgs<T> backward{.tokens = tokens,
-                                        .hidden = hidden,
-                                        .h = residual ? gsum.get() : gx.get(),
-                                        .weight = gweight.get(),
-                                        .rstd = grstd.get(),
-                                        .dy = gdy.get(),
-                                        .dsum = residual ? gdsum.get() : nullptr,
-                                        .dh = gdh.get(),
-                                        .dweight = gdweight.get(),
-                                        .workspace = gworkspace.get()};
-  ASSERT_TRUE(RmsNormBackwardCuda(backward, stream).ok());
-  // fp32 sums in another order: 1e-5; in bf16 that may flip one rounding, 2^-8 of the value.
-  const double tolerance = sizeof(T) == 4 ? 1e-5 : 0x1p-8;
-  ExpectClose(grstd.Read(stream), rstd, 1e-5);
-  ExpectClose(gy.Read(stream), y, tolerance);
-  if (residual) {
-    EXPECT_TRUE(gsum.Read(stream).SameBits(sum));
-  }
-  ExpectClose(gdh.Read(stream), dh, tolerance);
-  const Buffer<T> first = gdweight.Read(stream);
-  ExpectClose(first, dweight, tolerance);
-  ASSERT_TRUE(RmsNormBackwardCuda(backward, stream).ok());
-  EXPECT_TRUE(gdweight.Read(stream).SameBits(first)) << "not the same bits on repeat";
-}
-
-TEST_F(Cuda, RmsNormAgreesAndRepeats) {
-  for (const int64_t hidden : {1, 17, 64, 768, 1000, 1024, 2048, 4096, 8192, 16384, 20000}) {
-    for (const int64_t tokens : {1, 5, 700}) {
-      for (const bool residual : {false, true}) {
-        for (const int64_t shift : {0, 1}) {
-          SCOPED_TRACE(::testing::Message() << tokens << " x " << hidden << " shift " << shift);
-          TestRmsNorm<float>(stream_, tokens, hidden, residual, shift);
-          TestRmsNorm<BFloat16>(stream_, tokens, hidden, residual, shift);
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace dtrain::kernels
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0) {
-    std::printf("SKIPPED: no CUDA device (%s); no CUDA kernel was tested\n",
-                error == cudaSuccess ? "count 0" : cudaGetErrorString(error));
-    return 77;
-  }
-  return RUN_ALL_TESTS();
-}

@@ -121,7 +121,7 @@ void ExpectFormula(const Problem<T>& p, bool with_residual) {
       dweight_magnitude[column] += std::fabs(double{p.dy(i)} * h(i) * r);
     }
   }
-  const double rows = static_cast<double>(RmsNormChunkRows(p.tokens) + RmsNormChunks(p.tokens));
+  const double rows = static_cast<double>(RowChunkRows(p.tokens) + RowChunks(p.tokens));
   for (int64_t i = 0; i < n; ++i) {
     const auto column = static_cast<size_t>(i);
     ASSERT_NEAR(p.dweight(i), dweight[column],
@@ -203,14 +203,19 @@ TYPED_TEST(RmsNorm, WorksInPlace) {
 
 TYPED_TEST(RmsNorm, WritesPastTheCachesTheSameBits) {
   const int64_t rows = 9000;  // 9000 x 1001 is above the streaming threshold in both dtypes.
-  Problem<TypeParam> many(rows, 1001);
-  many.Forward(false, SerialFor);
-  Problem<TypeParam> one(1, 1001);
-  for (const int64_t row : {int64_t{0}, int64_t{17}, rows - 1}) {
-    std::copy_n(many.x.get() + row * 1001, 1001, one.x.get());
-    one.Forward(false, SerialFor);
-    EXPECT_TRUE(
-        testing::SameBytes(one.y.get(), many.y.get() + row * 1001, 1001 * sizeof(TypeParam)));
+  for (const bool residual : {false, true}) {
+    Problem<TypeParam> many(rows, 1001);
+    many.Forward(residual, SerialFor);
+    Problem<TypeParam> one(1, 1001);
+    for (const int64_t row : {int64_t{0}, int64_t{17}, rows - 1}) {
+      std::copy_n(many.x.get() + row * 1001, 1001, one.x.get());
+      std::copy_n(many.residual.get() + row * 1001, 1001, one.residual.get());
+      one.Forward(residual, SerialFor);
+      const size_t bytes = 1001 * sizeof(TypeParam);
+      EXPECT_TRUE(testing::SameBytes(one.y.get(), many.y.get() + row * 1001, bytes));
+      EXPECT_TRUE(
+          testing::SameBytes(one.sum.get(), many.sum.get() + row * 1001, residual ? bytes : 0));
+    }
   }
 }
 
@@ -239,11 +244,11 @@ TYPED_TEST(RmsNorm, TakesNoTokensAndGivesAZeroWeightGradient) {
   }
 }
 
-TEST(RmsNormChunkPlan, CoversEveryTokenOnceWithinItsLimit) {
+TEST(RowChunkPlan, CoversEveryTokenOnceWithinItsLimit) {
   for (const int64_t tokens : {1, 15, 16, 17, 1023, 1024, 1025, 100'000}) {
-    EXPECT_LE(RmsNormChunks(tokens), kRmsNormChunksMax);
-    EXPECT_GE(RmsNormChunks(tokens) * RmsNormChunkRows(tokens), tokens);
-    EXPECT_LT((RmsNormChunks(tokens) - 1) * RmsNormChunkRows(tokens), tokens);
+    EXPECT_LE(RowChunks(tokens), kRowChunksMax);
+    EXPECT_GE(RowChunks(tokens) * RowChunkRows(tokens), tokens);
+    EXPECT_LT((RowChunks(tokens) - 1) * RowChunkRows(tokens), tokens);
   }
 }
 

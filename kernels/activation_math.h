@@ -1,0 +1,108 @@
+// The element math of the activations, for F = a SIMD vector, or float in CUDA. `set` makes an F of
+// a float.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/activation.h"
+#include "kernels/exp_math.h"
+#include "kernels/float_math.h"
+#include "kernels/host_device.h"
+
+namespace dtrain::kernels {
+
+template <class F>
+struct Sigmoids {
+  F sigmoid;     // 1 / (1 + e^-x).
+  F complement;  // 1 - sigmoid, without cancellation.
+};
+
+// Both from z = e^-|x| <= 1, so that nothing overflows and silu keeps its relative accuracy for
+// very negative x.
+template <class F, class Set>
+DT_HOST_DEVICE inline Sigmoids<F> Sigmoid(F x, Set set) {
+  const F one = set(1.0F);
+  const F z = ExpNonPositive(NegativeAbs(x), set);
+  const F sum = one + z;
+  const F large = one / sum;
+  const F small = z * large;  // One division; the second would cost more than its half ulp.
+  return {SelectPositive(x, large, small), SelectPositive(x, small, large)};
+}
+
+template <class F>
+struct Normal {
+  F distribution;  // P(N(0, 1) < x), relative accuracy in both tails.
+  F density;       // e^(-x^2 / 2) / sqrt(2 pi).
+};
+
+// P(N(0, 1) > a) = e^(-a^2 / 2) p(t) / (a + 3.4) for a = |x|, with t = (a - 3.4) / (a + 3.4) and a
+// minimax polynomial p (own fit, 3e-9 relative for a <= 14; beyond that the product is below fp32).
+// The part of a^2 that its rounding loses goes into the exponential as a factor.
+template <class F, class Set>
+DT_HOST_DEVICE inline Normal<F> NormalOf(F x, Set set) {
+  const F a = Min(set(20.0F), set(0.0F) - NegativeAbs(x));  // A NaN stays.
+  const F square = a * a;
+  const F lost = Fma(a, a, set(0.0F) - square);
+  const F rough = ExpNonPositive(square * set(-0.5F), set);
+  const F z = Fma(rough * set(-0.5F), lost, rough);
+  const F inverse = set(1.0F) / (a + set(3.4F));
+  const F t = Fma(set(-6.8F), inverse, set(1.0F));
+  F p = set(0x1.13dfd6p-13F);
+  p = Fma(p, t, set(0x1.6003fcp-12F));
+  p = Fma(p, t, set(-0x1.9da61p-11F));
+  p = Fma(p, t, set(-0x1.41432p-9F));
+  p = Fma(p, t, set(0x1.f3e33ep-8F));
+  p = Fma(p, t, set(0x1.53f6ap-7F));
+  p = Fma(p, t, set(-0x1.a1680ap-4F));
+  p = Fma(p, t, set(0x1.32a47ap-2F));
+  p = Fma(p, t, set(-0x1.1c74c8p-1F));
+  p = Fma(p, t, set(0x1.7bc962p-1F));
+  const F tail = z * (p * inverse);
+  return {SelectPositive(x, set(1.0F) - tail, tail), z * set(0x1.988454p-2F)};
+}
+
+// 2 sqrt(2 / pi) and 0.044715 of it: 2u = x (kTanhLinear + kTanhCubic x^2).
+constexpr float kTanhLinear = 1.5957691216F;
+constexpr float kTanhCubic = 0.0713548163F;
+
+template <class F>
+struct Activated {
+  F value, slope;  // act(x) and act'(x); what is not used is not computed.
+};
+
+template <Activation kActivation, class F, class Set>
+DT_HOST_DEVICE inline Activated<F> Activate(F x, Set set) {
+  const F one = set(1.0F);
+  if constexpr (kActivation == Activation::kSilu) {
+    const Sigmoids<F> s = Sigmoid(x, set);
+    return {x * s.sigmoid, s.sigmoid * Fma(x, s.complement, one)};
+  } else if constexpr (kActivation == Activation::kGelu) {
+    const Normal<F> normal = NormalOf(x, set);
+    return {x * normal.distribution, Fma(x, normal.density, normal.distribution)};
+  } else {
+    // Where |x| > 40 the sigmoid is 0 or 1, and x^2 must not overflow.
+    const F near = Max(set(-40.0F), Min(set(40.0F), x));
+    const F square = near * near;
+    const Sigmoids<F> s = Sigmoid(near * Fma(set(kTanhCubic), square, set(kTanhLinear)), set);
+    const F inner = near * Fma(set(3 * kTanhCubic), square, set(kTanhLinear));
+    return {x * s.sigmoid, s.sigmoid * Fma(inner, s.complement, one)};
+  }
+}
+
+// Where element i of a packed [rows, hidden] stands in a buffer whose rows are `stride` apart.
+DT_HOST_DEVICE inline int64_t GatedOffset(int64_t i, int64_t hidden, int64_t stride) {
+  return stride == hidden ? i : i / hidden * stride + i % hidden;
+}
+
+template <class F>
+struct GatedGradient {
+  F gate, up;
+};
+
+template <Activation kActivation, class F, class Set>
+DT_HOST_DEVICE inline GatedGradient<F> GatedElementBackward(F gate, F up, F dout, Set set) {
+  const Activated<F> act = Activate<kActivation>(gate, set);
+  return {dout * up * act.slope, dout * act.value};
+}
+
+}  // namespace dtrain::kernels

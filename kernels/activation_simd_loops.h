@@ -1,0 +1,78 @@
+// Activations on F32x16; a part of simd_loops.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/activation_math.h"
+#include "kernels/simd_core.h"
+
+namespace dtrain::kernels::DT_SIMD {
+namespace {
+
+template <Activation kActivation, class T>
+void ActivationForward(const ActivationForwardArgs<T>& args, Write write) {
+  const T* const x = args.x;
+  T* const y = args.y;
+  EachSixteen(args.count, y, write, [&](auto io, int64_t i) {
+    io.WriteOut(y + i, Activate<kActivation>(io.Read(x + i), kSet).value);
+  });
+}
+
+template <Activation kActivation, class T>
+void ActivationBackward(const ActivationBackwardArgs<T>& args, Write write) {
+  const T* const x = args.x;
+  const T* const dy = args.dy;
+  T* const dx = args.dx;
+  EachSixteen(args.count, dx, write, [&](auto io, int64_t i) {
+    io.WriteOut(dx + i, io.Read(dy + i) * Activate<kActivation>(io.Read(x + i), kSet).slope);
+  });
+}
+
+template <Activation kActivation, class T>
+void GatedForward(const GatedForwardArgs<T>& args, Write write) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const T* const gate = args.gate + row * args.stride;
+    const T* const up = args.up + row * args.stride;
+    T* const out = args.out + row * args.hidden;
+    EachSixteenUnfenced(args.hidden, out, write, [&](auto io, int64_t i) {
+      const F32x16 act = Activate<kActivation>(io.Read(gate + i), kSet).value;
+      io.WriteOut(out + i, act * io.Read(up + i));
+    });
+  }
+  StreamFence();
+}
+
+template <Activation kActivation, class T>
+void GatedBackward(const GatedBackwardArgs<T>& args, Write write) {
+  write = WriteAlike(args.dgate, args.dup, write);
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const T* const gate = args.gate + row * args.stride;
+    const T* const up = args.up + row * args.stride;
+    const T* const dout = args.dout + row * args.hidden;
+    T* const dgate = args.dgate + row * args.stride;
+    T* const dup = args.dup + row * args.stride;
+    EachSixteenUnfenced(args.hidden, dgate, write, [&](auto io, int64_t i) {
+      const GatedGradient<F32x16> gradient = GatedElementBackward<kActivation>(
+          io.Read(gate + i), io.Read(up + i), io.Read(dout + i), kSet);
+      io.WriteOut(dgate + i, gradient.gate);
+      io.WriteOut(dup + i, gradient.up);
+    });
+  }
+  StreamFence();
+}
+
+template <class T>
+constexpr ActivationLoops<T> MakeActivationLoops() {
+  constexpr Activation kS = Activation::kSilu;
+  constexpr Activation kG = Activation::kGelu;
+  constexpr Activation kT = Activation::kGeluTanh;
+  return {
+      .forward = {ActivationForward<kS, T>, ActivationForward<kG, T>, ActivationForward<kT, T>},
+      .backward = {ActivationBackward<kS, T>, ActivationBackward<kG, T>, ActivationBackward<kT, T>},
+      .gated_forward = {GatedForward<kS, T>, GatedForward<kG, T>, GatedForward<kT, T>},
+      .gated_backward = {GatedBackward<kS, T>, GatedBackward<kG, T>, GatedBackward<kT, T>},
+  };
+}
+
+}  // namespace
+}  // namespace dtrain::kernels::DT_SIMD

@@ -1,0 +1,50 @@
+// What the CPU entries of the norms share. Private to this room.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/parallel_for.h"
+#include "kernels/row_chunks.h"
+#include "kernels/simd_table.h"
+#include "kernels/write_mode.h"
+
+namespace dtrain::kernels {
+
+// Rows that make up at least the element grain.
+inline int64_t RowGrain(int64_t hidden) { return std::max<int64_t>(1, kElementGrain / hidden); }
+
+// body(chunk, first, last) for the rows [first, last) of every chunk.
+template <class Body>
+void EachRowChunk(int64_t tokens, ParallelFor parallel_for, Body body) {
+  const int64_t rows = RowChunkRows(tokens);
+  parallel_for(RowChunks(tokens), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      body(chunk, chunk * rows, std::min((chunk + 1) * rows, tokens));
+    }
+  });
+}
+
+// out [hidden]: the sum of `chunks` rows of partials, `stride` apart, in order and rounded once.
+// Uses the first row's place. No chunks: 0.
+template <class T>
+void SumRowChunks(float* partials, int64_t chunks, int64_t stride, int64_t hidden, T* out,
+                  ParallelFor parallel_for) {
+  const ConvertLoop round =
+      ActiveTable().scale[kFlatF32][sizeof(T) == sizeof(float) ? kFlatF32 : kFlatBf16];
+  parallel_for(hidden, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = 1; chunk < chunks; ++chunk) {
+      const float* const from = partials + chunk * stride;
+      for (int64_t i = begin; i < end; ++i) {
+        partials[i] += from[i];
+      }
+    }
+    if (chunks > 0) {
+      round(end - begin, partials + begin, out + begin, 1.0F, Write::kCached);
+    } else {
+      std::fill(out + begin, out + end, T{});
+    }
+  });
+}
+
+}  // namespace dtrain::kernels

@@ -1,0 +1,62 @@
+// What the tests of CUDA kernels share: device copies, a stream, and distances.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "tests/kernels/kernel_testing.h"
+
+namespace dtrain::kernels::testing {
+
+#define ASSERT_CUDA(call) ASSERT_EQ(call, cudaSuccess)
+
+// Device copies of host buffers. A shift of a few elements takes the way without 16-byte loads.
+template <class T>
+class Device {
+ public:
+  explicit Device(const Buffer<T>& host, int64_t shift = 0) : size_(host.size()), shift_(shift) {
+    Check(cudaMalloc(&data_, static_cast<size_t>(size_ + shift_ + 1) * sizeof(T)));
+    Check(cudaMemcpy(get(), host.get(), Bytes(), cudaMemcpyHostToDevice));
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device() { cudaFree(data_); }
+
+  T* get() const { return static_cast<T*>(data_) + shift_; }
+  // What the device holds after `stream` is done.
+  Buffer<T> Read(cudaStream_t stream) const {
+    Buffer<T> host(size_);
+    Check(cudaStreamSynchronize(stream));
+    Check(cudaMemcpy(host.get(), get(), Bytes(), cudaMemcpyDeviceToHost));
+    return host;
+  }
+
+ private:
+  static void Check(cudaError_t error) {
+    ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  }
+  size_t Bytes() const { return static_cast<size_t>(size_) * sizeof(T); }
+  int64_t size_;
+  int64_t shift_;
+  void* data_ = nullptr;
+};
+
+class Cuda : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  void TearDown() override { ASSERT_CUDA(cudaStreamDestroy(stream_)); }
+  cudaStream_t stream_ = nullptr;
+};
+
+// Every element differs by at most `tolerance` relative to the largest magnitude of the buffer.
+template <class T>
+void ExpectClose(const Buffer<T>& got, const Buffer<T>& expected, double tolerance) {
+  double largest = 0;
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::fabs(double{expected(i)}));
+  }
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(got(i), expected(i), tolerance * largest) << i;
+  }
+}
+
+}  // namespace dtrain::kernels::testing
