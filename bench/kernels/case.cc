@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/grad_norm.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/layernorm.h"
 
 namespace dtrain::bench {
 
@@ -16,15 +16,16 @@ Arena::Arena(int64_t element_count) : elements(element_count), stride(element_co
   DT_CHECK(base != nullptr) << " no memory for " << kStreamsMax << " streams of " << stride;
   std::memset(base, 0, bytes);
   scratch.resize(static_cast<size_t>(kernels::NormBlocks(0, elements)));
+  mean.resize(static_cast<size_t>(rows()));
   rstd.resize(static_cast<size_t>(rows()));
-  workspace.resize(static_cast<size_t>(kernels::RmsNormWorkspaceFloats(rows(), kHidden)));
+  workspace.resize(static_cast<size_t>(kernels::LayerNormWorkspaceFloats(rows(), kHidden)));
 }
 
 Arena::~Arena() { std::free(base); }
 
 std::vector<Case> Cases() {
   std::vector<Case> all = FlatCases();
-  for (auto* const more : {&NormCases, &ActivationCases, &TokenCases}) {
+  for (auto* const more : {&NormCases, &ActivationCases, &RopeCases, &TokenCases}) {
     for (Case& one : more()) {
       all.push_back(std::move(one));
     }

@@ -34,8 +34,9 @@ struct Arena {
   int64_t elements;
   int64_t stride;
   char* base;
-  std::vector<double> scratch;         // kernels::NormBlocks(0, elements).
-  std::vector<float> rstd, workspace;  // [rows], of the norms.
+  std::vector<double> scratch;    // kernels::NormBlocks(0, elements).
+  std::vector<float> mean, rstd;  // [rows], of the norms.
+  std::vector<float> workspace;   // LayerNorm's, which is the largest.
 };
 
 // A ParallelFor: equal parts in whole grains, one a thread.
@@ -65,8 +66,9 @@ struct Case {
 
 // The cases of one kind each; Cases() is all of them.
 std::vector<Case> FlatCases();        // Optimizer, norm of the gradient, casts and sums.
-std::vector<Case> NormCases();        // RMSNorm.
-std::vector<Case> ActivationCases();  // SwiGLU.
+std::vector<Case> NormCases();        // RMSNorm and LayerNorm.
+std::vector<Case> ActivationCases();  // GELU, SwiGLU, GeGLU.
+std::vector<Case> RopeCases();        // Rotary positions.
 std::vector<Case> TokenCases();       // Cross-entropy, dropout, amax.
 std::vector<Case> Cases();
 

@@ -27,6 +27,7 @@ void Refill(Arena& arena, const Threads& threads) {
     kernels::FillCpu(arena.elements, std::bit_cast<float>(0x3c243c24U),
                      {arena.Stream<float>(stream), DType::kFloat32}, threads);
   }
+  std::fill(arena.mean.begin(), arena.mean.end(), 0.0F);
   std::fill(arena.rstd.begin(), arena.rstd.end(), 1.0F);
 }
 

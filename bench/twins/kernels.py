@@ -246,6 +246,157 @@ def amax(setting, dtype):
     return Twin(lambda: torch.linalg.vector_norm(x, float("inf")), lambda: x.abs().amax())
 
 
+@twin("swiglu_fused_forward")
+def swiglu_fused_forward(setting, dtype):
+    both = fused_rows(setting, dtype)
+    return Twin(lambda: F.silu(both[:, :setting.hidden]) * both[:, setting.hidden:])
+
+
+@twin("swiglu_fused_backward")
+def swiglu_fused_backward(setting, dtype):
+    def silu(g):
+        sigmoid = torch.sigmoid(g)
+        return g * sigmoid, sigmoid * (1 + g * (1 - sigmoid))
+    return gated_backward(setting, dtype, F.silu, silu)
+
+
+@twin("geglu_fused_forward")
+def geglu_fused_forward(setting, dtype):
+    both = fused_rows(setting, dtype)
+    return Twin(lambda: F.gelu(both[:, :setting.hidden]) * both[:, setting.hidden:])
+
+
+@twin("geglu_fused_backward")
+def geglu_fused_backward(setting, dtype):
+    def gelu(g):
+        distribution = 0.5 * (1 + torch.erf(g * 0.5 ** 0.5))
+        return g * distribution, distribution + g * torch.exp(-0.5 * g * g) * 0.3989422804014327
+    return gated_backward(setting, dtype, F.gelu, gelu)
+
+
+def fused_rows(setting, dtype):
+    return torch.randn(setting.elements // setting.hidden, 2 * setting.hidden,
+                       device=setting.device).to(dtype)
+
+
+def gated_backward(setting, dtype, activation, value_and_slope):
+    both = fused_rows(setting, dtype).requires_grad_()
+    dout, hidden = setting.rows(dtype), setting.hidden
+    y = activation(both[:, :hidden]) * both[:, hidden:]
+
+    def compiled():
+        d, all_of = dout.float(), both.detach().float()
+        value, slope = value_and_slope(all_of[:, :hidden])
+        return torch.cat((d * all_of[:, hidden:] * slope, d * value), -1).to(dtype)
+    return Twin(lambda: torch.autograd.grad(y, both, dout, retain_graph=True)[0], compiled)
+
+
+def gelu_forward_of(approximate):
+    def make(setting, dtype):
+        x = setting.rows(dtype)
+        return Twin(lambda: F.gelu(x, approximate=approximate))
+    return make
+
+
+def gelu_backward_of(approximate):
+    def make(setting, dtype):
+        x, dy = setting.rows(dtype), setting.rows(dtype)
+        return Twin(lambda: torch.ops.aten.gelu_backward(dy, x, approximate=approximate))
+    return make
+
+
+TWINS["gelu_forward"], TWINS["gelu_backward"] = gelu_forward_of("none"), gelu_backward_of("none")
+TWINS["gelu_tanh_forward"], TWINS["gelu_tanh_backward"] = (gelu_forward_of("tanh"),
+                                                           gelu_backward_of("tanh"))
+
+
+@twin("layernorm_forward")
+def layernorm_forward(setting, dtype):
+    x, weight = rms_operands(setting, dtype)
+    bias = torch.rand(setting.hidden, device=setting.device).to(dtype)
+    return Twin(lambda: F.layer_norm(x, (setting.hidden,), weight, bias, EPS))
+
+
+@twin("layernorm_add_forward")
+def layernorm_add_forward(setting, dtype):
+    x, weight = rms_operands(setting, dtype)
+    residual, bias = setting.rows(dtype), torch.rand(setting.hidden, device=setting.device).to(dtype)
+
+    def forward():
+        h = x + residual
+        return F.layer_norm(h, (setting.hidden,), weight, bias, EPS), h
+    return Twin(forward)
+
+
+def layernorm_backward_of(residual):
+    def make(setting, dtype):
+        x, weight = rms_operands(setting, dtype)
+        dy, dsum = setting.rows(dtype), setting.rows(dtype)
+        bias = torch.rand(setting.hidden, device=setting.device).to(dtype).requires_grad_()
+        x.requires_grad_()
+        weight.requires_grad_()
+        y = F.layer_norm(x, (setting.hidden,), weight, bias, EPS)
+        h, w = x.detach(), weight.detach()
+        mean = h.float().mean(-1, keepdim=True)
+        rstd = torch.rsqrt(h.float().var(-1, keepdim=True, correction=0) + EPS)
+
+        def eager():
+            dh, dweight, dbias = torch.autograd.grad(y, (x, weight, bias), dy, retain_graph=True)
+            return dh + dsum if residual else dh, dweight, dbias
+
+        def compiled():
+            gradient, normal = dy.float(), (h.float() - mean) * rstd
+            scaled = gradient * w.float()
+            dh = rstd * (scaled - scaled.mean(-1, keepdim=True)
+                         - normal * (scaled * normal).mean(-1, keepdim=True))
+            dh = dh + dsum.float() if residual else dh
+            return dh.to(dtype), (gradient * normal).sum(0).to(dtype), gradient.sum(0).to(dtype)
+        return Twin(eager, compiled)
+    return make
+
+
+TWINS["layernorm_backward"] = layernorm_backward_of(residual=False)
+TWINS["layernorm_add_backward"] = layernorm_backward_of(residual=True)
+
+HEAD_DIM, SEQUENCE = 128, 1024  # Of bench/kernels/rope_cases.cc.
+
+
+def rope_table(tokens):
+    angles = torch.outer(torch.arange(tokens) % SEQUENCE, 10000.0 ** (-torch.arange(64) / 64.0))
+    return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+
+
+def turn_halves(x, cos, sin):
+    a, b = x.float().chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+
+@twin("rope_halves")
+def rope_halves(setting, dtype):
+    x = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM))
+    cos, sin = rope_table(len(x))
+    return Twin(lambda: turn_halves(x, cos, sin))
+
+
+@twin("rope_interleaved")
+def rope_interleaved(setting, dtype):
+    x = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM // 2, 2))
+    cos, sin = rope_table(len(x))
+
+    def turn():
+        a, b = x.float().unbind(-1)
+        return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).to(dtype)
+    return Twin(turn)
+
+
+@twin("rope_qkv_backward")
+def rope_qkv_backward(setting, dtype):
+    heads = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM))
+    q, k, v = (part.contiguous() for part in heads.split((12, 2, 2), 1))
+    cos, sin = rope_table(len(heads))
+    return Twin(lambda: torch.cat((turn_halves(q, cos, -sin), turn_halves(k, cos, -sin), v), 1))
+
+
 def find(name):
     """(maker, dtype) of a case, or None: the whole name, else the name less its type."""
     if name in TWINS:
