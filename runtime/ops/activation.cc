@@ -1,6 +1,11 @@
+#include "kernels/activation.h"
+
+#include <utility>
+#include <vector>
+
 #include "ATen/Functions.h"
+#include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
-#include "kernels/swiglu.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -8,81 +13,175 @@
 namespace dtrain::ops {
 namespace {
 
+using kernels::Activation;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+Activation ActivationOf(GeluForm form) {
+  return form == GeluForm::kTanh ? Activation::kGeluTanh : Activation::kGelu;
+}
+
+// What of ATen stands for it where the kernels do not.
+at::Tensor Composite(const at::Tensor& x, Activation activation) {
+  if (activation == Activation::kSilu) {
+    return at::silu(x);
+  }
+  return at::gelu(x, activation == Activation::kGeluTanh ? "tanh" : "none");
+}
+
+Activation SavedActivation(AutogradContext* context) {
+  return static_cast<Activation>(context->saved_data["activation"].toInt());
+}
+
+// ---- Alone ----
+
 template <class T>
-at::Tensor Forward(const at::Tensor& gate, const at::Tensor& up) {
-  RECORD_FUNCTION("dtrain::swiglu", Inputs(gate, up));
-  at::Tensor out = at::empty_like(gate);
-  kernels::SwiGluForwardCpu(
-      kernels::SwiGluForwardArgs<T>{gate.numel(), Data<T>(gate), Data<T>(up), MutableData<T>(out)},
+at::Tensor Forward(const at::Tensor& x, Activation activation) {
+  RECORD_FUNCTION("dtrain::activation", Inputs(x));
+  at::Tensor y = at::empty_like(x);
+  kernels::ActivationForwardCpu(
+      kernels::ActivationForwardArgs<T>{activation, x.numel(), Data<T>(x), MutableData<T>(y)},
       TorchParallelFor);
+  return y;
+}
+
+template <class T>
+at::Tensor Backward(const at::Tensor& x, const at::Tensor& dy, Activation activation) {
+  RECORD_FUNCTION("dtrain::activation_backward", Inputs(x, dy));
+  at::Tensor dx = at::empty_like(x);
+  kernels::ActivationBackwardCpu(
+      kernels::ActivationBackwardArgs<T>{activation, x.numel(), Data<T>(x), Data<T>(dy),
+                                         MutableData<T>(dx)},
+      TorchParallelFor);
+  return dx;
+}
+
+class ActivationFunction : public torch::autograd::Function<ActivationFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t activation) {
+    context->save_for_backward({x});
+    context->saved_data["activation"] = activation;
+    const auto kind = static_cast<Activation>(activation);
+    return x.scalar_type() == at::kFloat ? Forward<float>(x, kind) : Forward<BFloat16>(x, kind);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const at::Tensor x = context->get_saved_variables()[0];
+    const at::Tensor dy = gradients[0].contiguous();
+    const Activation kind = SavedActivation(context);
+    return {x.scalar_type() == at::kFloat ? Backward<float>(x, dy, kind)
+                                          : Backward<BFloat16>(x, dy, kind),
+            at::Tensor()};
+  }
+};
+
+// ---- Gating ----
+
+// gate and up, apart or as the halves of one buffer's rows (then `up` is undefined).
+template <class T, class Args>
+Args GatedArgs(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  Args args;
+  args.activation = activation;
+  args.gate = Data<T>(gate);
+  if (up.defined()) {
+    args.rows = 1;
+    args.hidden = args.stride = gate.numel();
+    args.up = Data<T>(up);
+  } else {
+    args.stride = gate.size(-1);
+    args.hidden = args.stride / 2;
+    args.rows = args.stride == 0 ? 0 : gate.numel() / args.stride;
+    args.up = args.gate + args.hidden;
+  }
+  return args;
+}
+
+template <class T>
+at::Tensor GatedForward(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  RECORD_FUNCTION("dtrain::gated_unit", Inputs(gate, up));
+  std::vector<int64_t> sizes = gate.sizes().vec();
+  if (!up.defined()) {
+    sizes.back() /= 2;
+  }
+  at::Tensor out = at::empty(sizes, gate.options());
+  auto args = GatedArgs<T, kernels::GatedForwardArgs<T>>(gate, up, activation);
+  args.out = MutableData<T>(out);
+  kernels::GatedForwardCpu(args, TorchParallelFor);
   return out;
 }
 
 template <class T>
-variable_list Backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& dout) {
-  RECORD_FUNCTION("dtrain::swiglu_backward", Inputs(gate, up, dout));
+variable_list GatedBackward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& dout,
+                            Activation activation) {
+  RECORD_FUNCTION("dtrain::gated_unit_backward", Inputs(gate, up, dout));
   at::Tensor dgate = at::empty_like(gate);
-  at::Tensor dup = at::empty_like(up);
-  kernels::SwiGluBackwardCpu(
-      kernels::SwiGluBackwardArgs<T>{gate.numel(), Data<T>(gate), Data<T>(up), Data<T>(dout),
-                                     MutableData<T>(dgate), MutableData<T>(dup)},
-      TorchParallelFor);
+  at::Tensor dup = up.defined() ? at::empty_like(up) : at::Tensor();
+  auto args = GatedArgs<T, kernels::GatedBackwardArgs<T>>(gate, up, activation);
+  args.dout = Data<T>(dout);
+  args.dgate = MutableData<T>(dgate);
+  args.dup = up.defined() ? MutableData<T>(dup) : args.dgate + args.hidden;
+  kernels::GatedBackwardCpu(args, TorchParallelFor);
   return {dgate, dup};
 }
 
-class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
+class GatedFunction : public torch::autograd::Function<GatedFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
-                            const at::Tensor& up) {
+                            const MaybeTensor& maybe_up, int64_t activation) {
+    const at::Tensor up = Given(maybe_up);
     context->save_for_backward({gate, up});
-    return gate.scalar_type() == at::kFloat ? Forward<float>(gate, up)
-                                            : Forward<BFloat16>(gate, up);
+    context->saved_data["activation"] = activation;
+    const auto kind = static_cast<Activation>(activation);
+    return gate.scalar_type() == at::kFloat ? GatedForward<float>(gate, up, kind)
+                                            : GatedForward<BFloat16>(gate, up, kind);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor dout = gradients[0].contiguous();
-    return saved[0].scalar_type() == at::kFloat ? Backward<float>(saved[0], saved[1], dout)
-                                                : Backward<BFloat16>(saved[0], saved[1], dout);
+    const Activation kind = SavedActivation(context);
+    const variable_list out = saved[0].scalar_type() == at::kFloat
+                                  ? GatedBackward<float>(saved[0], saved[1], dout, kind)
+                                  : GatedBackward<BFloat16>(saved[0], saved[1], dout, kind);
+    return {out[0], out[1], at::Tensor()};
   }
 };
 
-// gate and up of gate_up [..., 2 hidden], as views.
-std::pair<at::Tensor, at::Tensor> Halves(const at::Tensor& gate_up) {
+at::Tensor Gated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  if (Fusable(gate) && Fusable(up) && gate.scalar_type() == up.scalar_type() &&
+      gate.sizes() == up.sizes()) {
+    return GatedFunction::apply(gate, Maybe(up), static_cast<int64_t>(activation));
+  }
+  return Composite(gate, activation) * up;
+}
+
+at::Tensor Gated(const at::Tensor& gate_up, Activation activation) {
   TORCH_CHECK(gate_up.dim() > 0 && gate_up.size(-1) % 2 == 0,
               "a fused gate_up is [..., 2 hidden], not ", gate_up.sizes());
+  if (Fusable(gate_up)) {
+    return GatedFunction::apply(gate_up, MaybeTensor(), static_cast<int64_t>(activation));
+  }
   const int64_t hidden = gate_up.size(-1) / 2;
-  return {gate_up.narrow(-1, 0, hidden), gate_up.narrow(-1, hidden, hidden)};
+  return Composite(gate_up.narrow(-1, 0, hidden), activation) * gate_up.narrow(-1, hidden, hidden);
 }
 
 }  // namespace
 
 at::Tensor Gelu(const at::Tensor& x, GeluForm form) {
-  return at::gelu(x, form == GeluForm::kTanh ? "tanh" : "none");
+  if (Fusable(x)) {
+    return ActivationFunction::apply(x, static_cast<int64_t>(ActivationOf(form)));
+  }
+  return Composite(x, ActivationOf(form));
 }
 
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) {
-  if (Fusable(gate) && Fusable(up) && gate.scalar_type() == up.scalar_type() &&
-      gate.sizes() == up.sizes()) {
-    return SwiGluFunction::apply(gate, up);
-  }
-  return at::silu(gate) * up;
+  return Gated(gate, up, Activation::kSilu);
 }
-
-at::Tensor SwiGlu(const at::Tensor& gate_up) {
-  const auto [gate, up] = Halves(gate_up);
-  return at::silu(gate) * up;
-}
+at::Tensor SwiGlu(const at::Tensor& gate_up) { return Gated(gate_up, Activation::kSilu); }
 
 at::Tensor GeGlu(const at::Tensor& gate, const at::Tensor& up, GeluForm form) {
-  return Gelu(gate, form) * up;
+  return Gated(gate, up, ActivationOf(form));
 }
-
 at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form) {
-  const auto [gate, up] = Halves(gate_up);
-  return Gelu(gate, form) * up;
+  return Gated(gate_up, ActivationOf(form));
 }
 
 }  // namespace dtrain::ops

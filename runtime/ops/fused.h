@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <type_traits>
 
 #include "ATen/core/Tensor.h"
@@ -23,6 +24,13 @@ template <class... Tensors>
 std::array<const c10::IValue, sizeof...(Tensors)> Inputs(const Tensors&... tensors) {
   return {tensors...};
 }
+
+// How an operand that may be undefined goes through an autograd function.
+using MaybeTensor = std::optional<at::Tensor>;
+inline MaybeTensor Maybe(const at::Tensor& tensor) {
+  return tensor.defined() ? MaybeTensor(tensor) : std::nullopt;
+}
+inline at::Tensor Given(const MaybeTensor& tensor) { return tensor.value_or(at::Tensor()); }
 
 // LibTorch's and dtrain's bf16 have the same 16 bits.
 template <class T>

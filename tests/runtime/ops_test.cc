@@ -33,7 +33,7 @@ TEST(OpsTest, RmsNormEqualsAtenForwardAndBackward) {
 
 TEST(OpsTest, LayerNormEqualsAtenForwardAndBackwardWithBiasAndWithout) {
   at::manual_seed(2);
-  for (const at::ScalarType type : {at::kFloat}) {
+  for (const at::ScalarType type : kTypes) {
     for (const int64_t hidden : {2, 7, 64, 257}) {
       SCOPED_TRACE(hidden);
       const Tensors leaves = {RandomLeaf({3, 5, hidden}, type), RandomLeaf({hidden}, type),

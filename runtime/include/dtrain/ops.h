@@ -5,10 +5,6 @@
 // each result rounded once, the same bits on every run. They work with ZeRO stage 3 and inside
 // dtrain::Recompute; they cannot be differentiated twice. A shape or type that no path takes throws
 // c10::Error with the shapes.
-//
-// LayerNorm, Gelu, SwiGlu(gate_up), GeGlu, Rope and RopeQkv are ATen composites on every type until
-// their kernels are here, and AddRmsNorm and AddLayerNorm add before they normalise; their results
-// and gradients are those that are stated, their speed and rounding in bf16 ATen's.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +29,8 @@ struct NormOfSum {
   at::Tensor sum;  // x + residual, rounded to their type: the next residual.
 };
 
-// The norm of x + residual, both of one shape; backward takes the gradients of both results.
+// The norm of x + residual, both of one shape. One pass over memory each way: backward takes the
+// gradients of both results and gives x and residual the same tensor.
 NormOfSum AddRmsNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                      double eps);
 NormOfSum AddLayerNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
@@ -88,7 +85,8 @@ struct Qkv {
 };
 
 // The heads of a fused projection, qkv [batch, sequence, (heads + 2 kv_heads) head_dim] with all of
-// q first, then k, then v; q and k rotated. v is a view of qkv; do not change it in place.
+// q first, then k, then v; q and k rotated. v is a view of qkv; do not change it in place. Backward
+// writes the gradient of qkv in one pass.
 Qkv RopeQkv(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const RopeTable& table,
             const RopeOptions& options = {});
 
