@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/activation.h"
 #include "kernels/activation_math.h"
@@ -95,7 +96,8 @@ absl::Status Launch(const char* name, const Args& args, int64_t count, bool alig
     case Activation::kGeluTanh:
       return LaunchElementwise(name, count, aligned, Body<Activation::kGeluTanh, T>{args}, stream);
   }
-  DT_CHECK(false) << " activation " << static_cast<int>(args.activation);
+  return absl::InternalError(absl::StrCat("activation ", static_cast<int>(args.activation),
+                                          " is none of the enumeration"));
 }
 
 template <class T>
