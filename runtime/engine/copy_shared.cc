@@ -8,8 +8,8 @@ void CopyShared(const at::Tensor& source, absl::Span<const plan::OwnedRange> sto
     for (const plan::OwnedRange& to : owned) {
       const plan::FlatRange both = plan::Intersect(from.flat, to.flat);
       if (both.elements() > 0) {
-        target.narrow(0, to.local + both.begin - to.flat.begin, both.elements())
-            .copy_(source.narrow(0, from.local + both.begin - from.flat.begin, both.elements()));
+        target.narrow(0, to.local_of(both.begin), both.elements())
+            .copy_(source.narrow(0, from.local_of(both.begin), both.elements()));
       }
     }
   }

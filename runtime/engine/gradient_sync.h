@@ -13,6 +13,7 @@
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/launch_queue.h"
+#include "runtime/plan/shard_plan.h"
 
 namespace dtrain {
 
@@ -29,6 +30,10 @@ struct ReducedGradient {
   bool by_shard = false;
 
   const float* at(int64_t flat, int64_t local) const { return data + (by_shard ? local : flat); }
+  // Of an element inside a range that this rank owns.
+  const float* at(const plan::OwnedRange& owned, int64_t element) const {
+    return at(element, owned.local_of(element));
+  }
 };
 
 class GradientSync {

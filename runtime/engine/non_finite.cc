@@ -15,8 +15,7 @@ size_t FirstHere(const EngineState& state, const ReducedGradient& gradient) {
     const plan::FlatRange whole{entries[i].offset, entries[i].offset + entries[i].elements};
     for (const plan::OwnedRange& owned : state.owned) {
       const plan::FlatRange both = plan::Intersect(whole, owned.flat);
-      const float* const begin =
-          gradient.at(both.begin, owned.local + both.begin - owned.flat.begin);
+      const float* const begin = gradient.at(owned, both.begin);
       if (both.elements() > 0 && !std::all_of(begin, begin + both.elements(),
                                               [](float value) { return std::isfinite(value); })) {
         return i;

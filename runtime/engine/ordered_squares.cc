@@ -16,7 +16,7 @@ absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const EngineS
   for (const plan::OwnedRange& owned : state.owned) {
     DT_CHECK_EQ(owned.flat.begin % kernels::kNormBlock, 0);
     kernels::BlockSquareSumsCpu(
-        gradient.at(owned.flat.begin, owned.local), owned.flat.begin, owned.flat.elements(),
+        gradient.at(owned, owned.flat.begin), owned.flat.begin, owned.flat.elements(),
         blocks.data() + owned.flat.begin / kernels::kNormBlock, TorchParallelFor);
   }
   if (state.shards != nullptr) {  // Each block is one rank's; the others add zeros.

@@ -24,7 +24,6 @@ class LambRule final : public UpdateRule {
   std::string name() const override { return optimizer_.name(); }
   std::vector<std::string> states() const override { return optimizer_.state_slots(); }
   bool by_parameter() const override { return true; }
-  bool elementwise() const override { return false; }
 
   absl::Status Prepare(const WholeUpdate& update) override {
     // Of weights, then of updates.

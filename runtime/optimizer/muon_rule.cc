@@ -30,7 +30,6 @@ class MuonRule final : public UpdateRule {
   std::string name() const override { return optimizer_.name(); }
   std::vector<std::string> states() const override { return optimizer_.state_slots(); }
   bool by_parameter() const override { return true; }
-  bool elementwise() const override { return false; }
 
   absl::Status Prepare(const WholeUpdate& update) override {
     const at::NoGradGuard no_grad;

@@ -68,8 +68,6 @@ class UpdateRule {
   virtual std::vector<std::string> states() const = 0;
   virtual float first_state() const { return 0; }      // What states start from.
   virtual bool by_parameter() const { return false; }  // Pieces must not join parameters.
-  // Whether an element's update looks at that element alone.
-  virtual bool elementwise() const { return true; }
   // Collective.
   virtual absl::Status Prepare(const WholeUpdate& /*update*/) { return absl::OkStatus(); }
   virtual void Update(const UpdateStep& step, const UpdatePiece& piece,

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kIntroduction =
     R"(# Configuration
 
-This page is made by `dtrain config docs` from the table in `runtime/plan/config_keys.cc`; a test
+This page is made by `dtrain config docs` from the table in `runtime/plan/config_keys*.cc`; a test
 fails when the two differ. `dtrain config schema` prints a JSON Schema for editors, and
 `dtrain config check FILE --world-size N` prints the values in force.
 

@@ -55,6 +55,7 @@ absl::Span<const ConfigKey> ConfigKeys();
 absl::Span<const ConfigKey> CommConfigKeys();
 absl::Span<const ConfigKey> DeepSpeedConfigKeys();
 absl::Span<const ConfigKey> OtherConfigKeys();
+absl::Span<const ConfigKey> ZeroConfigKeys();
 // Null when there is none.
 const ConfigKey* FindConfigKey(absl::string_view path);
 // Whether keys stand below `path` ("zero_optimization").

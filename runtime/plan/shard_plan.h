@@ -35,6 +35,8 @@ FlatRange Intersect(FlatRange a, FlatRange b);
 struct OwnedRange {
   FlatRange flat;
   int64_t local = 0;
+  // Where element `element` of the flat buffer is kept. REQUIRES: it is in `flat`.
+  int64_t local_of(int64_t element) const { return local + element - flat.begin; }
   bool operator==(const OwnedRange&) const = default;
 };
 

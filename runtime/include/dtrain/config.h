@@ -1,7 +1,7 @@
 // Config: a run's configuration, read from one JSON file (comments allowed) with DeepSpeed's names,
 // overridden by --set, checked and with every value filled in.
 //
-// All keys, types, defaults and ranges stand in one table (runtime/plan/config_keys.cc);
+// All keys, types, defaults and ranges stand in one table (runtime/plan/config_keys*.cc);
 // docs/CONFIG.md is made from it. A Config is immutable after Parse or Load, cheap to copy and
 // thread-safe. Free of LibTorch.
 //

@@ -1,0 +1,124 @@
+// The part of the table of keys that says what ranks share out and what is offloaded: ZeRO.
+#include "runtime/plan/config_keys.h"
+
+namespace dtrain::plan {
+namespace {
+
+// Sizes are elements.
+constexpr ConfigKey kKeys[] = {
+    {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kUsed, "", 0,
+     "What ranks share out: 0 nothing, 1 the optimizer's moments, 2 gradients too, 3 weights too "
+     "(gathered while operations read them)."},
+    {"zero_optimization.reduce_bucket_size", KeyType::kInteger, "6553600", "[1, inf)",
+     KeyUse::kUsed, "", kAutoAllowed,
+     "Elements reduced in one call. Default: 25 MiB of fp32, so that reduction overlaps backward "
+     "(DeepSpeed: 5e8). \"auto\": model.hidden_size squared."},
+    {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
+     "Reduce while backward runs. Absent: true (DeepSpeed: at stage 3 only); numbers do not "
+     "change."},
+    {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
+     KeyUse::kIgnored, "", 0, "Of stages 1 and 2."},
+    {"zero_optimization.contiguous_gradients", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
+     "Chooses an implementation; gradients are always flat."},
+    {"zero_optimization.reduce_scatter", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
+     "Chooses an implementation; gradients are always flat."},
+    {"zero_optimization.allgather_partitions", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
+     "Chooses an implementation; gradients are always flat."},
+    {"zero_optimization.use_multi_rank_bucket_allreduce", KeyType::kBool, "true", "",
+     KeyUse::kIgnored, "", 0, "Chooses an implementation; gradients are always flat."},
+    {"zero_optimization.round_robin_gradients", KeyType::kBool, "false", "", KeyUse::kIgnored, "",
+     0, "Without effect here."},
+    {"zero_optimization.legacy_stage1", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
+     "Without effect here."},
+    {"zero_optimization.ignore_unused_parameters", KeyType::kBool, "true", "", KeyUse::kIgnored, "",
+     0, "Unused parameters are always allowed."},
+    {"zero_optimization.elastic_checkpoint", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
+     "Without effect here."},
+    {"zero_optimization.load_from_fp32_weights", KeyType::kBool, "true", "", KeyUse::kIgnored, "",
+     0, "Without effect here."},
+    {"zero_optimization.log_trace_cache_warnings", KeyType::kBool, "false", "", KeyUse::kIgnored,
+     "", 0, "Without effect here."},
+    {"zero_optimization.override_module_apply", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
+     "Without effect here."},
+    {"zero_optimization.sub_group_size", KeyType::kInteger, "1000000000", "[0, inf)",
+     KeyUse::kIgnored, "", 0, "The update goes through a rank's part bucket by bucket."},
+    {"zero_optimization.stage3_max_live_parameters", KeyType::kInteger, "1000000000", "[0, inf)",
+     KeyUse::kUsed, "", 0,
+     "Stage 3: elements of gathered weights on a rank at a time; what is needed last is released "
+     "first. What one operation reads is gathered whatever the limit."},
+    {"zero_optimization.stage3_max_reuse_distance", KeyType::kInteger, "1000000000", "[0, inf)",
+     KeyUse::kUsed, "", 0,
+     "Stage 3: weights that are read again only after so many elements of others are released at "
+     "once."},
+    {"zero_optimization.stage3_prefetch_bucket_size", KeyType::kInteger, "50000000", "[0, inf)",
+     KeyUse::kUsed, "", kAutoAllowed,
+     "Stage 3: elements of weights gathered ahead, in the order of the step before. 0: on demand. "
+     "\"auto\": 0.9 x model.hidden_size squared at stage 3, else the default."},
+    {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
+     "[0, inf)", KeyUse::kIgnored, "", kAutoAllowed,
+     "Neighbours are gathered together, by buckets, so a small parameter costs no gather of its "
+     "own. \"auto\": 10 x model.hidden_size at stage 3, else the default."},
+    {"zero_optimization.stage3_model_persistence_threshold", KeyType::kInteger,
+     "9223372036854775807", "[0, inf)", KeyUse::kIgnored, "", 0,
+     "Neighbours are gathered together, by buckets."},
+    {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
+     KeyUse::kIgnored, "", 0, "Neighbours are gathered together, by buckets."},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
+     KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
+    {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, 65536]",
+     KeyUse::kUsed, "", 0,
+     "Stage 3: neighbouring ranks that keep gathered weights shared out among them, so that a "
+     "step's later gathers stay inside (ZeRO++'s hpZ; best: ranks of a node). It must divide the "
+     "world size. 1: off."},
+    {"zero_optimization.zero_quantized_weights", KeyType::kBool, "false", "", KeyUse::kRefused,
+     "[false]", 0, "Quantised weight gathers are not built yet."},
+    {"zero_optimization.zero_quantized_nontrainable_weights", KeyType::kBool, "false", "",
+     KeyUse::kRefused, "[false]", 0, "Quantised weight gathers are not built yet."},
+    {"zero_optimization.zero_quantized_gradients", KeyType::kBool, "false", "", KeyUse::kRefused,
+     "[false]", 0, "Quantised gradient reduction is not built yet."},
+    {"zero_optimization.mics_shard_size", KeyType::kInteger, "-1", "[-1, inf)", KeyUse::kRefused,
+     "[-1]", 0, "MiCS is not built yet."},
+    {"zero_optimization.mics_hierarchical_params_gather", KeyType::kBool, "false", "",
+     KeyUse::kRefused, "[false]", 0, "MiCS is not built yet."},
+    {"zero_optimization.offload_optimizer.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
+     KeyUse::kUsed, "", 0,
+     "Where optimizer states and fp32 masters live: beside the weights, in a second buffer of the "
+     "host's memory, or in a file. They are streamed through a few buffers while others are "
+     "updated; numbers do not change. From stage 1 on; not with Lamb and Muon."},
+    {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
+     "", 0,
+     "Folder on a fast local disk, for device nvme. The file has no name: nothing is left of it."},
+    {"zero_optimization.offload_optimizer.buffer_count", KeyType::kInteger, "4", "[2, 1024]",
+     KeyUse::kUsed, "", 0, "Buffers that states are streamed through."},
+    {"zero_optimization.offload_optimizer.pin_memory", KeyType::kBool, "true", "", KeyUse::kIgnored,
+     "", 0, "Nothing is copied to a GPU."},
+    {"zero_optimization.offload_optimizer.pipeline_read", KeyType::kBool, "false", "",
+     KeyUse::kIgnored, "", 0, "Reads always overlap with the update."},
+    {"zero_optimization.offload_optimizer.pipeline_write", KeyType::kBool, "false", "",
+     KeyUse::kIgnored, "", 0, "Writes always overlap with the update."},
+    {"zero_optimization.offload_optimizer.fast_init", KeyType::kBool, "false", "", KeyUse::kIgnored,
+     "", 0, "Without effect here."},
+    {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]",
+     KeyUse::kRefused, "[1.0]", 0, "All states are offloaded or none."},
+    {"zero_optimization.offload_param.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
+     KeyUse::kUsed, "", 0,
+     "Where a rank keeps its share of the weights at stage 3. cpu: a host buffer of its own; nvme: "
+     "a "
+     "file in nvme_path, which the page cache serves. Same bits."},
+    {"zero_optimization.offload_param.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed, "",
+     0, "A folder on a local disk."},
+    {"zero_optimization.offload_param.buffer_count", KeyType::kInteger, "5", "[1, inf)",
+     KeyUse::kIgnored, "", 0, "Gathers read the file through the page cache."},
+    {"zero_optimization.offload_param.buffer_size", KeyType::kInteger, "100000000", "[1, inf)",
+     KeyUse::kIgnored, "", 0, "Gathers read the file through the page cache."},
+    {"zero_optimization.offload_param.max_in_cpu", KeyType::kInteger, "1000000000", "[0, inf)",
+     KeyUse::kIgnored, "", 0, "Gathers read the file through the page cache."},
+    {"zero_optimization.offload_param.pin_memory", KeyType::kBool, "true", "", KeyUse::kIgnored, "",
+     0, "Of offload."},
+};
+
+}  // namespace
+
+absl::Span<const ConfigKey> ZeroConfigKeys() { return kKeys; }
+
+}  // namespace dtrain::plan
