@@ -102,7 +102,11 @@ absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
       item.tensor.copy_(target);
     }
   }
-  return state.live != nullptr ? state.live->Invalidate() : absl::OkStatus();
+  if (state.live == nullptr) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(state.live->Invalidate());
+  return state.live->Refresh();
 }
 
 }  // namespace dtrain

@@ -335,6 +335,12 @@ absl::StatusOr<StepReport> Engine::Update() {
         return impl.broken;  // Some values are of this step, some of the last.
       }
     }
+    if (impl.state.live != nullptr && verdict->finite) {
+      const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
+      if (impl.broken = impl.state.live->Refresh(); !impl.broken.ok()) {
+        return impl.broken;
+      }
+    }
     if (verdict->stop_signal != 0) {
       impl.job.AgreeToStop(verdict->stop_signal);
     }

@@ -23,9 +23,11 @@
 namespace dtrain {
 namespace {
 
-// Stage 3 opens and releases buckets by pages, of which a norm block is at least one.
+// Stage 3 opens and releases buckets by pages, of which a norm block is at least one; what is
+// quantised is packed in chunks of that size.
 plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
-  const bool blocks = config.deterministic() || config.zero_stage() == 3;
+  const bool blocks =
+      config.deterministic() || config.zero_stage() == 3 || config.quantized_gradients();
   return {.world_size = world_size,
           .align_elements = blocks ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
 }
@@ -118,6 +120,10 @@ absl::Status Engine::Impl::CheckMemory() {
   if (*config.Find("zero_optimization.offload_optimizer.device") != "nvme") {
     request.offload_buffers = 0;  // A CPU rank's far buffer is memory too.
   }
+  for (const plan::LayoutEntry& entry : layout.entries()) {
+    request.model.tensors.push_back({.elements = static_cast<double>(entry.elements)});
+  }
+  std::reverse(request.model.tensors.begin(), request.model.tensors.end());
   double held = 0;  // Memory of the module's tensors, which are given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
     request.model.largest_tensor =
@@ -225,7 +231,8 @@ absl::Status Engine::Impl::CreateSync() {
   if (config.zero_stage() == 1) {
     DT_ASSIGN_OR_RETURN(reducer, ShardedGradients::Create(job.group(), flat, shards, wire));
   } else {
-    DT_ASSIGN_OR_RETURN(reducer, PartitionedGradients::Create(job.group(), flat, shards, wire));
+    const PartitionedOptions options{.wire = wire, .quantized = config.quantized_gradients()};
+    DT_ASSIGN_OR_RETURN(reducer, PartitionedGradients::Create(job.group(), flat, shards, options));
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "ATen/Functions.h"
@@ -119,6 +118,7 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
       view.copy_(parameter);
     }
     parameter.set_data(view);
+    homes_.push_back(view);
     if (gradients_.defined()) {
       gradient_views_.push_back(
           gradients_.narrow(0, entry.offset, entry.elements).view(entry.shape));
@@ -134,19 +134,27 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
   return absl::OkStatus();
 }
 
+void FlatParameters::MoveElsewhere(size_t index, const at::Tensor& view) {
+  at::Tensor parameter = parameters_[index];
+  parameter.set_data(view);
+  homes_[index] = view;
+}
+
+bool FlatParameters::is_in_values(size_t index) const { return homes_[index].is_alias_of(values_); }
+
 absl::Status FlatParameters::CheckUnchanged(torch::nn::Module& module) const {
-  std::unordered_set<const void*> known;
-  for (const at::Tensor& parameter : parameters_) {
-    known.insert(parameter.unsafeGetTensorImpl());
+  std::unordered_map<const void*, const at::Tensor*> homes;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    homes.emplace(parameters_[i].unsafeGetTensorImpl(), &homes_[i]);
   }
-  const auto* const storage = values_.storage().unsafeGetStorageImpl();
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     const at::Tensor& parameter = item.value();
     if (!parameter.defined() || !parameter.requires_grad()) {
       continue;
     }
-    const bool ours = known.count(parameter.unsafeGetTensorImpl()) > 0;
-    if (!ours || parameter.storage().unsafeGetStorageImpl() != storage) {
+    const auto home = homes.find(parameter.unsafeGetTensorImpl());
+    const bool ours = home != homes.end();
+    if (!ours || !parameter.is_alias_of(*home->second)) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "parameter %s is %s Engine::Create took the module; change the module before", item.key(),
           ours ? "in other memory (set_data, to) than when" : "another or a new one since"));

@@ -57,6 +57,10 @@ class FlatParameters {
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
+  // parameters()[index] lives in `view` from now on, of its shape and type, not in values().
+  void MoveElsewhere(size_t index, const at::Tensor& view);
+  bool is_in_values(size_t index) const;
+
   // FailedPrecondition names a parameter of `module` that is no longer the one that was moved in,
   // or is new and trainable. Walks the module: about 1 us a parameter.
   absl::Status CheckUnchanged(torch::nn::Module& module) const;
@@ -92,6 +96,7 @@ class FlatParameters {
   plan::ParamLayout layout_;
   const DType dtype_;
   std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> homes_;  // By parameter: what it was made a view of.
   std::vector<at::Tensor> gradient_views_;
   std::vector<int64_t> versions_;  // LibTorch's counters of operations that write.
   std::vector<NamedTensor> frozen_;

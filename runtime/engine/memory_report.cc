@@ -29,7 +29,7 @@ MemoryReport ReportMemory(const EngineState& state, const GradientSync& gradient
   MemoryReport report;
   const bool shared_out = state.live != nullptr;
   report.weights = BytesOf(shared_out ? state.shard_values : state.flat->values());
-  report.live_weights = shared_out ? state.live->backed_bytes() : 0;
+  report.live_weights = shared_out ? state.live->bytes() : 0;
   report.gradients = gradients.bytes();
   report.optimizer = BytesOf(state.master);
   for (const StateSlot& slot : state.slots) {

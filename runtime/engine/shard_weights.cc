@@ -8,6 +8,7 @@
 #include "runtime/engine/tensor_over.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/offload_options.h"
+#include "runtime/plan/persistent_plan.h"
 
 namespace dtrain {
 
@@ -30,14 +31,25 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements) {
 
 absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
   const Config& config = job.config();
-  std::unique_ptr<SecondaryShards> secondary;
-  if (const int size = config.hpz_partition_size(); size > 1) {
-    DT_ASSIGN_OR_RETURN(secondary, SecondaryShards::Create(job.group(), job.state().store, size,
-                                                           *state.shards, state.flat->dtype()));
+  const plan::ShardPlan& shards = *state.shards;
+  const DType dtype = state.flat->dtype();
+  GatherWays ways;
+  if (plan::PersistentPlan small = plan::MakePersistentPlan(
+          state.flat->layout(), shards, job.world_size(), config.persistence_limits());
+      !small.empty()) {
+    ways.persistent = std::make_unique<PersistentParameters>(job.group(), *state.flat, shard.data,
+                                                             std::move(small));
   }
-  DT_ASSIGN_OR_RETURN(state.live,
-                      LiveParameters::Create(job.group(), *state.flat, *state.shards, shard,
-                                             config.gather_limits(), std::move(secondary)));
+  if (const int size = config.hpz_partition_size(); size > 1) {
+    DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create(job.group(), job.state().store,
+                                                                size, shards, dtype));
+  }
+  if (config.quantized_weights()) {
+    DT_ASSIGN_OR_RETURN(ways.quantized,
+                        QuantizedGather::Create(job.group(), shards, {shard.data, dtype}));
+  }
+  DT_ASSIGN_OR_RETURN(state.live, LiveParameters::Create(job.group(), *state.flat, shards, shard,
+                                                         config.gather_limits(), std::move(ways)));
   return absl::OkStatus();
 }
 

@@ -91,6 +91,16 @@ GatherLimits Config::gather_limits() const {
           .reuse_max = values_->integer("zero_optimization.stage3_max_reuse_distance"),
           .prefetch_max = values_->integer("zero_optimization.stage3_prefetch_bucket_size")};
 }
+PersistenceLimits Config::persistence_limits() const {
+  return {.parameter_max = values_->integer("zero_optimization.stage3_param_persistence_threshold"),
+          .model_max = values_->integer("zero_optimization.stage3_model_persistence_threshold")};
+}
+bool Config::quantized_weights() const {
+  return values_->boolean("zero_optimization.zero_quantized_weights");
+}
+bool Config::quantized_gradients() const {
+  return values_->boolean("zero_optimization.zero_quantized_gradients");
+}
 int Config::hpz_partition_size() const {
   return static_cast<int>(values_->integer("zero_optimization.zero_hpz_partition_size"));
 }

@@ -195,12 +195,26 @@ absl::Status ConfigBuilder::CheckSharding() const {
         absl::StrFormat("%s: %s \"nvme\" needs %s, a folder on a local disk", WhereGiven(kDevice),
                         kDevice, kFolder));
   }
+  const int64_t stage = values_->integer("zero_optimization.stage");
+  if (constexpr char kWeights[] = "zero_optimization.zero_quantized_weights";
+      values_->boolean(kWeights) && stage != 3) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s needs zero_optimization.stage 3, which gathers weights; got stage %d",
+        WhereGiven(kWeights), kWeights, stage));
+  }
+  if (constexpr char kGradients[] = "zero_optimization.zero_quantized_gradients";
+      values_->boolean(kGradients) && stage < 2) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s needs zero_optimization.stage 2 or 3; got stage %d, where comm.compression.type "
+        "\"int8\" does it, with a memory of what is rounded away",
+        WhereGiven(kGradients), kGradients, stage));
+  }
   constexpr char kKey[] = "zero_optimization.zero_hpz_partition_size";
   const int64_t size = values_->integer(kKey);
   if (size == 1) {
     return absl::OkStatus();
   }
-  if (values_->integer("zero_optimization.stage") != 3) {
+  if (stage != 3) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %s %d needs zero_optimization.stage 3, which shares weights out; set "
                         "it, or remove this key",

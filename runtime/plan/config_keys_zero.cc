@@ -55,12 +55,14 @@ constexpr ConfigKey kKeys[] = {
      "Stage 3: elements of weights gathered ahead, in the order of the step before. 0: on demand. "
      "\"auto\": 0.9 x model.hidden_size squared at stage 3, else the default."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
-     "[0, inf)", KeyUse::kIgnored, "", kAutoAllowed,
-     "Neighbours are gathered together, by buckets, so a small parameter costs no gather of its "
-     "own. \"auto\": 10 x model.hidden_size at stage 3, else the default."},
+     "[0, inf)", KeyUse::kUsed, "", kAutoAllowed,
+     "Stage 3: parameters of at most so many elements stay whole on every rank and are brought up "
+     "to date once a step, all together. 0: none. \"auto\": 10 x model.hidden_size at stage 3, "
+     "else the default."},
     {"zero_optimization.stage3_model_persistence_threshold", KeyType::kInteger,
-     "9223372036854775807", "[0, inf)", KeyUse::kIgnored, "", 0,
-     "Neighbours are gathered together, by buckets."},
+     "9223372036854775807", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Stage 3: most elements of all such parameters together, in the order in which the module "
+     "registers them."},
     {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
      KeyUse::kIgnored, "", 0, "Neighbours are gathered together, by buckets."},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
@@ -70,16 +72,27 @@ constexpr ConfigKey kKeys[] = {
      "Stage 3: neighbouring ranks that keep gathered weights shared out among them, so that a "
      "step's later gathers stay inside (ZeRO++'s hpZ; best: ranks of a node). It must divide the "
      "world size. 1: off."},
-    {"zero_optimization.zero_quantized_weights", KeyType::kBool, "false", "", KeyUse::kRefused,
-     "[false]", 0, "Quantised weight gathers are not built yet."},
+    {"zero_optimization.zero_quantized_weights", KeyType::kBool, "false", "", KeyUse::kUsed, "",
+     kIdentity,
+     "Stage 3: weights are gathered as int8 blocks of 256 with a scale (ZeRO++'s qwZ), with "
+     "zero_hpz_partition_size too. Changes numbers: forward and backward compute with the rounded "
+     "weights. Updates, checkpoints and WithParameters have the exact ones, and so have parameters "
+     "below stage3_param_persistence_threshold."},
     {"zero_optimization.zero_quantized_nontrainable_weights", KeyType::kBool, "false", "",
-     KeyUse::kRefused, "[false]", 0, "Quantised weight gathers are not built yet."},
-    {"zero_optimization.zero_quantized_gradients", KeyType::kBool, "false", "", KeyUse::kRefused,
-     "[false]", 0, "Quantised gradient reduction is not built yet."},
+     KeyUse::kRefused, "[false]", 0,
+     "Frozen parameters are whole on every rank: nothing of them is gathered."},
+    {"zero_optimization.zero_quantized_gradients", KeyType::kBool, "false", "", KeyUse::kUsed, "",
+     kIdentity,
+     "Stages 2 and 3: gradients travel as int8 blocks of 256 with a scale, all to all, and are "
+     "summed in fp32 in rank order (ZeRO++'s qgZ). Changes numbers: what is rounded away is lost, "
+     "other than with comm.compression at stages 0 and 1; comm.wire_dtype is without effect."},
     {"zero_optimization.mics_shard_size", KeyType::kInteger, "-1", "[-1, inf)", KeyUse::kRefused,
-     "[-1]", 0, "MiCS is not built yet."},
+     "[-1]", 0,
+     "States are shared out over all ranks, which takes least memory; "
+     "zero_hpz_partition_size keeps a step's later gathers of weights inside small groups."},
     {"zero_optimization.mics_hierarchical_params_gather", KeyType::kBool, "false", "",
-     KeyUse::kRefused, "[false]", 0, "MiCS is not built yet."},
+     KeyUse::kRefused, "[false]", 0,
+     "Gathers between nodes are hierarchical by themselves; see zero_hpz_partition_size."},
     {"zero_optimization.offload_optimizer.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
      "Where optimizer states and fp32 masters live: beside the weights, in a second buffer of the "

@@ -17,6 +17,8 @@ namespace dtrain::plan {
 namespace {
 
 constexpr double kFp32 = 4;
+constexpr double kPacked = 260.0 / 256;  // int8 blocks of 256 with an fp32 scale.
+constexpr int kPackedSlots = 4;          // Of gathers under way (shard/quantized_gather.h).
 constexpr int64_t kWorldMax = int64_t{1} << 20;
 
 double ValueBytes(PrecisionConfig::Kind precision) {
@@ -82,6 +84,17 @@ double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recomp
   return layers * layer - chosen * dropped + dropped + ends;
 }
 
+// Stage 3: what is gathered at a time, what is never shared out (and once more while it is brought
+// up to date), and what int8 blocks take.
+double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket) {
+  const double parameters = request.model.parameters;
+  const double whole = PersistentElements(request.model, request.persistence);
+  const double gathered = std::min(parameters - whole, static_cast<double>(request.live_elements));
+  const double shard = parameters / static_cast<double>(request.world_size);
+  return value_bytes * (gathered + 2 * whole) +
+         (request.quantized_weights ? kPacked * (kPackedSlots * bucket + shard) : 0);
+}
+
 }  // namespace
 
 absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
@@ -102,8 +115,26 @@ absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
                                                3 * shape.intermediate + 2);
   const double table = h * static_cast<double>(shape.vocabulary);
   shape.parameters = static_cast<double>(shape.layers) * layer + (is_tied ? 1 : 2) * table + h;
-  shape.largest_tensor = std::max(table, h * static_cast<double>(shape.intermediate));
+  const double mlp = h * static_cast<double>(shape.intermediate);
+  shape.largest_tensor = std::max(table, mlp);
+  shape.tensors = {{table, is_tied ? 1 : 2},
+                   {h, 2 * shape.layers + 1},
+                   {h * static_cast<double>(shape.query_width), 2 * shape.layers},
+                   {h * static_cast<double>(shape.kv_width), 2 * shape.layers},
+                   {mlp, 3 * shape.layers}};
   return shape;
+}
+
+double PersistentElements(const ModelShape& model, const PersistenceLimits& limits) {
+  const auto most = static_cast<double>(limits.model_max);
+  double total = 0;
+  for (const ModelShape::Tensors& same : model.tensors) {
+    if (same.elements > 0 && same.elements <= static_cast<double>(limits.parameter_max)) {
+      const double room = std::floor((most - total) / same.elements);
+      total += same.elements * std::min(room, static_cast<double>(same.count));
+    }
+  }
+  return total;
 }
 
 double MomentBytes(const OptimizerConfig& optimizer) {
@@ -115,12 +146,16 @@ void ReadInto(const Config& config, MemoryRequest& request) {
   request.zero_stage = config.zero_stage();
   request.live_elements = config.gather_limits().live_max;
   request.values_in_file = *config.Find("zero_optimization.offload_param.device") == "nvme";
+  request.persistence = config.persistence_limits();
   request.hpz_partition_size = config.hpz_partition_size();
+  request.quantized_weights = config.quantized_weights();
+  request.quantized_gradients = config.quantized_gradients();
   request.recompute = config.activation_checkpointing();
   request.moment_bytes = MomentBytes(config.optimizer());
   if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
     request.offload_buffers =
         config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
+    request.offload_ratio = config.Find("zero_optimization.offload_optimizer.ratio")->get<double>();
   }
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
@@ -139,22 +174,23 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
     plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
   }
-  plan.live =
-      request.zero_stage >= 3
-          ? value_bytes * std::min(model.parameters, static_cast<double>(request.live_elements))
-          : 0;
+  const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
+  if (request.zero_stage >= 3) {
+    plan.live = LiveBytes(request, value_bytes, bucket);
+  }
   if (!request.training) {
     return plan;
   }
   plan.gradients = kFp32 * held(2);
   plan.moments = request.moment_bytes * held(1);
   plan.master = value_bytes < kFp32 ? kFp32 * held(1) : 0;
-  const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
+  const double staged = kFp32 + (request.quantized_gradients && ranks > 1 ? kPacked : 0);
   plan.buckets =
-      value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * kFp32 * bucket : 0);
+      value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * staged * bucket : 0);
   if (request.offload_buffers > 0) {
-    plan.offloaded = plan.moments + plan.master;
-    plan.moments = plan.master = 0;
+    plan.offloaded = request.offload_ratio * (plan.moments + plan.master);
+    plan.moments *= 1 - request.offload_ratio;
+    plan.master *= 1 - request.offload_ratio;
     const auto owned = static_cast<int64_t>(held(1));
     const int64_t chunk = std::min(owned, OffloadChunkElements(owned, request.offload_buffers));
     plan.buckets += static_cast<double>(request.offload_buffers * chunk) *

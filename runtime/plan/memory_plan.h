@@ -4,13 +4,15 @@
 //   values e (stage 3: e / N), gradients 4 (stages 2 and 3: 4 / N), AdamW's moments 8 (from stage
 //   1: 8 / N; other optimizers' as optimizer_config.h says) and in mixed precision the fp32 master
 //   4 (from stage 1: 4 / N): 18 at stage 0.
-// On top: the buckets in which stage 2 stages gradients, the weights that stage 3 has gathered,
+// On top: the buckets in which stages 2 and 3 stage gradients, the weights that stage 3 has
+// gathered or never shares out, what int8 blocks wait in,
 // what forward keeps for backward and the logits. Not in it: the process itself, LibTorch's and the
 // network's own buffers.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/json.h"
@@ -22,7 +24,13 @@ namespace dtrain::plan {
 struct ModelShape {
   double parameters = 0;
   double largest_tensor = 0;  // Elements.
-  int64_t hidden = 0;         // 0: the rest is unknown, activations are not counted.
+  // Its tensors in the order of registration; empty: unknown, as if all were large.
+  struct Tensors {
+    double elements = 0;  // Of each.
+    int64_t count = 1;
+  };
+  std::vector<Tensors> tensors = {};
+  int64_t hidden = 0;  // 0: the rest is unknown, activations are not counted.
   int64_t intermediate = 0;
   int64_t layers = 0;
   int64_t query_width = 0;  // Query heads x head size.
@@ -43,12 +51,16 @@ struct MemoryRequest {
   int64_t micro_batch = 0;  // Samples; 0: no activations.
   int64_t sequence_length = 0;
   int64_t bucket_elements = 0;
-  int64_t live_elements = 0;  // Stage 3: weights gathered at a time.
+  int64_t live_elements = 0;           // Stage 3: weights gathered at a time.
+  PersistenceLimits persistence = {};  // Stage 3: weights that are never shared out.
   int64_t hpz_partition_size = 1;
+  bool quantized_weights = false;
+  bool quantized_gradients = false;
   bool values_in_file = false;  // Stage 3: a rank's share of the weights is no memory.
   ActivationCheckpointingConfig recompute = {};
   double moment_bytes = 8;      // What the optimizer keeps of each parameter (MomentBytes).
   int64_t offload_buffers = 0;  // Near buffers of offloaded states; 0: states are not offloaded.
+  double offload_ratio = 1;     // Share of the states that is.
   bool training = true;         // Else weights alone, for inference.
 };
 
@@ -73,6 +85,9 @@ struct MemoryPlan {
   double states() const { return values + gradients + master + moments; }
   double total() const { return states() + buckets + live + activations + logits; }
 };
+
+// Elements of weights that stay whole on every rank at stage 3 (persistent_plan.h has the rule).
+double PersistentElements(const ModelShape& model, const PersistenceLimits& limits);
 
 // Of an optimizer's states, a parameter.
 double MomentBytes(const OptimizerConfig& optimizer);

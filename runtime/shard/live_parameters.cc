@@ -36,23 +36,21 @@ std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
 
 LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
                                const plan::ShardPlan& shards, const ShardMemory& shard,
-                               const GatherLimits& limits,
-                               std::unique_ptr<SecondaryShards> secondary)
+                               const GatherLimits& limits, GatherWays ways)
     : group_(group),
       flat_(flat),
       shards_(shards),
       shard_(shard),
       names_(BucketNames("weights of bucket", flat, shards)),
       live_max_(limits.live_max),
-      secondary_(std::move(secondary)),
+      ways_(std::move(ways)),
       schedule_(BucketSizes(shards), limits),
       works_(shards.buckets().size()),
       backed_(shards.buckets().size(), 0) {}
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    const ShardMemory& shard, const GatherLimits& limits,
-    std::unique_ptr<SecondaryShards> secondary) {
+    const ShardMemory& shard, const GatherLimits& limits, GatherWays ways) {
   const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
   if (kernels::kNormBlock * static_cast<int64_t>(DTypeBytes(flat.dtype())) % page != 0) {
     return absl::UnimplementedError(absl::StrFormat(
@@ -60,11 +58,12 @@ absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
         page));
   }
   auto live = std::unique_ptr<LiveParameters>(
-      new LiveParameters(group, flat, shards, shard, limits, std::move(secondary)));
+      new LiveParameters(group, flat, shards, shard, limits, std::move(ways)));
   if (shard.symmetric != nullptr) {
     DT_ASSIGN_OR_RETURN(live->registration_, group.Register(shard.symmetric));
   }
-  live->schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
+  live->BeginPass(plan::GatherSchedule::Pass::kTraining);
+  DT_RETURN_IF_ERROR(live->Refresh());
   live->unseen_read_.emplace(flat);
   live->observer_.emplace(flat.values(), *live);
   return live;
@@ -79,26 +78,42 @@ LiveParameters::~LiveParameters() {
 
 void LiveParameters::BeginPass(plan::GatherSchedule::Pass pass) {
   const std::lock_guard lock(mutex_);
+  BeginPassLocked(pass);
+}
+
+void LiveParameters::BeginPassLocked(plan::GatherSchedule::Pass pass) {
+  pass_ = pass;
   schedule_.Begin(pass);
 }
 
-absl::Status LiveParameters::Invalidate() {
-  const std::lock_guard lock(mutex_);
+void LiveParameters::CloseAll() {
   for (size_t index = 0; index < works_.size(); ++index) {
     const auto bucket = static_cast<int>(index);
     Wait(bucket);
-    if (backed_[index] != 0) {  // The memory is kept: the next pass fills it again.
+    if (backed_[index] != 0) {
       const plan::FlatRange bytes = BytesOf(bucket);
       status_.Update(flat_.value_range()->Close(static_cast<size_t>(bytes.begin),
                                                 static_cast<size_t>(bytes.elements())));
     }
   }
-  if (secondary_ != nullptr) {
-    secondary_->Invalidate();
-  }
   schedule_.Invalidate();
-  schedule_.Begin(plan::GatherSchedule::Pass::kTraining);
+}
+
+absl::Status LiveParameters::Invalidate() {
+  const std::lock_guard lock(mutex_);
+  CloseAll();
+  if (ways_.secondary != nullptr) {
+    ways_.secondary->Invalidate();
+  }
+  if (ways_.quantized != nullptr) {
+    ways_.quantized->Invalidate();
+  }
+  BeginPassLocked(plan::GatherSchedule::Pass::kTraining);
   return std::exchange(status_, absl::OkStatus());
+}
+
+absl::Status LiveParameters::Refresh() {
+  return ways_.persistent != nullptr ? ways_.persistent->Refresh() : absl::OkStatus();
 }
 
 absl::Status LiveParameters::status() const {
@@ -106,9 +121,12 @@ absl::Status LiveParameters::status() const {
   return status_;
 }
 
-int64_t LiveParameters::backed_bytes() const {
+int64_t LiveParameters::bytes() const {
   const std::lock_guard lock(mutex_);
-  return backed_elements_ * static_cast<int64_t>(DTypeBytes(flat_.dtype()));
+  int64_t bytes = backed_elements_ * static_cast<int64_t>(DTypeBytes(flat_.dtype()));
+  bytes += ways_.persistent != nullptr ? ways_.persistent->bytes() : 0;
+  bytes += ways_.secondary != nullptr ? static_cast<int64_t>(ways_.secondary->bytes()) : 0;
+  return bytes + (ways_.quantized != nullptr ? ways_.quantized->bytes() : 0);
 }
 
 double LiveParameters::TakeWaitedSeconds() {
@@ -121,7 +139,8 @@ absl::Status LiveParameters::WithAll(absl::FunctionRef<void()> function) {
 }
 
 absl::Status LiveParameters::With(size_t index, absl::FunctionRef<void()> function) {
-  return WithSpan(shards_.spans()[index], function);
+  const bool persistent = ways_.persistent != nullptr && ways_.persistent->has(index);
+  return WithSpan(persistent ? plan::BucketSpan{} : shards_.spans()[index], function);
 }
 
 absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function) {
@@ -140,8 +159,8 @@ absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<v
 }
 
 void LiveParameters::Abort(const std::string& reason) {
-  if (secondary_ != nullptr) {
-    secondary_->Abort(reason);
+  if (ways_.secondary != nullptr) {
+    ways_.secondary->Abort(reason);
   }
 }
 
@@ -163,6 +182,10 @@ plan::BucketSpan LiveParameters::SpanOf(int64_t begin, int64_t end) const {
 
 void LiveParameters::Use(plan::BucketSpan span) {
   const std::lock_guard lock(mutex_);
+  if (live_is_quantized_ != quantizes()) {  // A pass of the other kind begins: nothing is in use.
+    CloseAll();
+    live_is_quantized_ = quantizes();
+  }
   for (int bucket = span.first; bucket < span.last; ++bucket) {
     schedule_.Use(bucket, actions_);
   }
@@ -232,8 +255,14 @@ comm::Buffer LiveParameters::WholeOf(int bucket) const {
 
 absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
   const std::string& name = names_[static_cast<size_t>(bucket)];
-  if (secondary_ != nullptr && secondary_->has(bucket)) {
-    return secondary_->Gather(bucket, WholeOf(bucket), name);
+  if (has_secondary() && ways_.secondary->has(bucket)) {
+    return ways_.secondary->Gather(bucket, WholeOf(bucket), name);
+  }
+  if (live_is_quantized_) {
+    while (ways_.quantized->full()) {
+      Wait(ways_.quantized->oldest());
+    }
+    return ways_.quantized->Start(bucket, name);
   }
   const size_t width = DTypeBytes(flat_.dtype());
   const plan::OwnedRange own = shards_.part(bucket, group_.rank());
@@ -266,8 +295,12 @@ void LiveParameters::Wait(int bucket) {
   }
   status_.Update(work->Wait());
   work.reset();
-  if (secondary_ != nullptr && !secondary_->has(bucket)) {
-    secondary_->Keep(bucket, static_cast<const std::byte*>(WholeOf(bucket).data));
+  const comm::Buffer whole = WholeOf(bucket);
+  if (live_is_quantized_) {
+    ways_.quantized->Finish(bucket, {whole.data, whole.dtype});
+  }
+  if (has_secondary() && !ways_.secondary->has(bucket)) {
+    ways_.secondary->Keep(bucket, static_cast<const std::byte*>(whole.data));
   }
 }
 

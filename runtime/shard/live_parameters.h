@@ -21,6 +21,8 @@
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/gather_schedule.h"
 #include "runtime/plan/shard_plan.h"
+#include "runtime/shard/persistent_parameters.h"
+#include "runtime/shard/quantized_gather.h"
 #include "runtime/shard/secondary_shards.h"
 #include "runtime/shard/storage_observer.h"
 #include "runtime/shard/unseen_read.h"
@@ -34,15 +36,21 @@ struct ShardMemory {
   std::shared_ptr<comm::SymmetricBuffer> symmetric;
 };
 
+// How weights are gathered beside the plain way; each may be null.
+struct GatherWays {
+  std::unique_ptr<PersistentParameters> persistent;  // What is never gathered.
+  std::unique_ptr<SecondaryShards> secondary;        // A step's second and later gathers.
+  // In forward, backward and evaluation. What a program is lent whole (With, WithAll) is exact.
+  std::unique_ptr<QuantizedGather> quantized;
+};
+
 class LiveParameters final : public StorageObserver::Listener {
  public:
-  // Collective. `secondary` may be null. REQUIRES: all outlive this object; the values of `flat`
-  // are reserved, and `shards` cuts them at multiples of kNormBlock elements, which are whole
-  // pages.
+  // Collective. REQUIRES: all outlive this object; the values of `flat` are reserved, and `shards`
+  // cuts them at multiples of kNormBlock elements, which are whole pages.
   static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      const ShardMemory& shard, const GatherLimits& limits,
-      std::unique_ptr<SecondaryShards> secondary);
+      const ShardMemory& shard, const GatherLimits& limits, GatherWays ways);
   ~LiveParameters() override;
 
   // A micro-batch or an evaluation batch starts.
@@ -50,14 +58,16 @@ class LiveParameters final : public StorageObserver::Listener {
   // The shard changes: what was gathered is void. Gives and clears the first error since the last
   // call.
   absl::Status Invalidate();
+  // Collective. The shard has changed on every rank: brings up to date what is never gathered.
+  absl::Status Refresh();
   // First error of a gather since Invalidate.
   absl::Status status() const;
   // Collective. Runs `function` while all weights are live, whatever the limits say.
   absl::Status WithAll(absl::FunctionRef<void()> function);
   // Collective. Runs `function` while the parameter flat.parameters()[index] is live.
   absl::Status With(size_t index, absl::FunctionRef<void()> function);
-  // Memory that gathered weights take, or took and keep.
-  int64_t backed_bytes() const;
+  // Memory that gathered weights take, or took and keep, with what the ways of gathering hold.
+  int64_t bytes() const;
   // Seconds that operations waited for gathers since the last call.
   double TakeWaitedSeconds();
 
@@ -69,10 +79,21 @@ class LiveParameters final : public StorageObserver::Listener {
 
  private:
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                 const ShardMemory& shard, const GatherLimits& limits,
-                 std::unique_ptr<SecondaryShards> secondary);
+                 const ShardMemory& shard, const GatherLimits& limits, GatherWays ways);
   plan::BucketSpan SpanOf(int64_t begin, int64_t end) const;
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
+  // Whether the present pass gathers in int8 blocks.
+  bool quantizes() const {
+    return ways_.quantized != nullptr && pass_ != plan::GatherSchedule::Pass::kOther;
+  }
+  // Whether the present gathers take from the second sharding: it holds what came in blocks, if
+  // anything does.
+  bool has_secondary() const {
+    return ways_.secondary != nullptr && (ways_.quantized == nullptr || live_is_quantized_);
+  }
+  void BeginPassLocked(plan::GatherSchedule::Pass pass);
+  // Waits for what is under way; nothing is live any more. Memory is kept: it is filled again.
+  void CloseAll();
   void Use(plan::BucketSpan span);
   void Done(plan::BucketSpan span);
   void Act();
@@ -91,11 +112,13 @@ class LiveParameters final : public StorageObserver::Listener {
   const ShardMemory shard_;
   const std::vector<std::string> names_;  // By bucket.
   const int64_t live_max_;
-  const std::unique_ptr<SecondaryShards> secondary_;  // Null: every gather is of all ranks.
+  const GatherWays ways_;
   std::unique_ptr<comm::Registration> registration_;
 
   mutable std::mutex mutex_;
   plan::GatherSchedule schedule_;
+  plan::GatherSchedule::Pass pass_ = plan::GatherSchedule::Pass::kTraining;
+  bool live_is_quantized_ = false;  // What is live came in int8 blocks.
   std::vector<plan::GatherAction> actions_;
   std::vector<std::optional<comm::Work>> works_;  // By bucket: its gather, until waited for.
   std::vector<uint8_t> backed_;                   // By bucket: has memory, live or not.

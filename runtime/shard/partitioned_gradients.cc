@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "kernels/flat.h"
 #include "runtime/engine/torch_pool.h"
+#include "runtime/shard/packed_blocks.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
@@ -19,12 +20,12 @@ constexpr int64_t kRegisteredSlots = 2;  // One fills while the other is reduced
 }  // namespace
 
 PartitionedGradients::PartitionedGradients(comm::Group& group, FlatParameters& flat,
-                                           const plan::ShardPlan& shards, comm::Wire wire,
-                                           std::vector<int> order)
+                                           const plan::ShardPlan& shards,
+                                           PartitionedOptions options, std::vector<int> order)
     : group_(group),
       flat_(flat),
       shards_(shards),
-      wire_(wire),
+      options_{.wire = options.wire, .quantized = options.quantized && group.size() > 1},
       names_(BucketNames("bucket", flat, shards)),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
@@ -37,10 +38,11 @@ PartitionedGradients::~PartitionedGradients() {
 }
 
 absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Create(
-    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, comm::Wire wire) {
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+    PartitionedOptions options) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
   auto sync = std::unique_ptr<PartitionedGradients>(
-      new PartitionedGradients(group, flat, shards, wire, std::move(order)));
+      new PartitionedGradients(group, flat, shards, options, std::move(order)));
   const auto bytes =
       static_cast<size_t>(kRegisteredSlots * shards.largest_bucket()) * sizeof(float);
   DT_ASSIGN_OR_RETURN(sync->memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-buckets"));
@@ -126,12 +128,7 @@ void PartitionedGradients::Launch(int bucket) {
     return;  // FinishBackward reports it; launching on would only hide it.
   }
   Slot& slot = SlotOf(bucket);
-  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-  const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
-  auto work = group_.ReduceScatter(Floats(slot.data, range.elements()),
-                                   Floats(slot.data + (own.begin - range.begin), own.elements()),
-                                   comm::ReduceOp::kSum,
-                                   {.name = names_[static_cast<size_t>(bucket)], .wire = wire_});
+  auto work = options_.quantized ? StartPacked(bucket, slot) : Start(bucket, slot);
   if (!work.ok()) {
     status_ = work.status();
     return;
@@ -141,29 +138,59 @@ void PartitionedGradients::Launch(int bucket) {
   slot_of_[static_cast<size_t>(bucket)] = nullptr;  // The next micro-batch fills another.
 }
 
-void PartitionedGradients::CollectOldest() {
-  Slot& slot = *under_way_.front();
-  under_way_.pop_front();
-  status_.Update(slot.work.Wait());
+absl::StatusOr<comm::Work> PartitionedGradients::Start(int bucket, Slot& slot) {
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
+  return group_.ReduceScatter(Floats(slot.data, range.elements()),
+                              Floats(slot.data + (own.begin - range.begin), own.elements()),
+                              comm::ReduceOp::kSum,
+                              {.name = names_[static_cast<size_t>(bucket)], .wire = options_.wire});
+}
+
+absl::StatusOr<comm::Work> PartitionedGradients::StartPacked(int bucket, Slot& slot) {
+  const int64_t elements = shards_.buckets()[static_cast<size_t>(bucket)].elements();
+  const auto bytes = static_cast<size_t>(PackedBytes(elements));
+  slot.packed.resize(static_cast<size_t>(PackedBytes(shards_.largest_bucket())));
+  PackInt8({slot.data}, elements, slot.packed.data());
+  return group_.AllToAll({slot.packed.data(), bytes, DType::kUInt8, {}},
+                         {slot.data, bytes, DType::kUInt8, {}},
+                         {.name = names_[static_cast<size_t>(bucket)]});
+}
+
+void PartitionedGradients::Add(const Slot& slot) {
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(slot.bucket)];
   const plan::OwnedRange own = shards_.part(slot.bucket, group_.rank());
   const kernels::ConstFlat from{slot.data + (own.flat.begin - range.begin)};
   const kernels::MutableFlat to{shard_.mutable_data_ptr<float>() + own.local};
   uint8_t& has_part = has_part_[static_cast<size_t>(slot.bucket)];
-  if (has_part != 0) {
+  if (options_.quantized) {
+    SumInt8(reinterpret_cast<const std::byte*>(slot.data), group_.size(), own.flat.elements(),
+            static_cast<float*>(to.data), has_part != 0);
+  } else if (has_part != 0) {
     kernels::AccumulateCpu(own.flat.elements(), from, to, TorchParallelFor);
   } else {
     kernels::CopyCpu(own.flat.elements(), from, to, TorchParallelFor);
   }
   has_part = 1;
+}
+
+void PartitionedGradients::CollectOldest() {
+  Slot& slot = *under_way_.front();
+  under_way_.pop_front();
+  status_.Update(slot.work.Wait());
+  Add(slot);
   slot.bucket = -1;
   slot.work = comm::Work();
 }
 
 int64_t PartitionedGradients::bytes() const {
   const auto slots = static_cast<int64_t>(slots_.size());
-  return static_cast<int64_t>(sizeof(float)) *
-         (shards_.shard_elements() + slots * shards_.largest_bucket());
+  int64_t packed = 0;
+  for (const Slot& slot : slots_) {
+    packed += static_cast<int64_t>(slot.packed.size());
+  }
+  return packed + static_cast<int64_t>(sizeof(float)) *
+                      (shards_.shard_elements() + slots * shards_.largest_bucket());
 }
 
 void PartitionedGradients::CollectAll() {

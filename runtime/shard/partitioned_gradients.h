@@ -2,8 +2,10 @@
 //
 // A fresh gradient is copied into the staging slot of its bucket and dropped; a full bucket is
 // reduce-scattered at once, in every micro-batch, and the rank's part is added to its fp32 shard,
-// after which the slot serves another bucket. Two slots are registered with the group; when
-// gradients come so far out of order that more buckets are open, more are allocated.
+// after which the slot serves another bucket. With `quantized` the parts of a bucket travel as int8
+// blocks to those who own them and are summed there in fp32, in rank order (ZeRO++'s qgZ). Two
+// slots are registered with the group; when gradients come so far out of order that more buckets
+// are open, more are allocated.
 #pragma once
 
 #include <deque>
@@ -22,13 +24,18 @@
 
 namespace dtrain {
 
+struct PartitionedOptions {
+  comm::Wire wire = comm::Wire::kSameAsBuffer;
+  bool quantized = false;  // REQUIRES: parts of buckets are multiples of kPackedChunk elements.
+};
+
 class PartitionedGradients final : public GradientSync {
  public:
   // Collective. REQUIRES: all outlive this object.
   static absl::StatusOr<std::unique_ptr<PartitionedGradients>> Create(comm::Group& group,
                                                                       FlatParameters& flat,
                                                                       const plan::ShardPlan& shards,
-                                                                      comm::Wire wire);
+                                                                      PartitionedOptions options);
   ~PartitionedGradients() override;
 
   void OnGradient(size_t index) override;
@@ -43,20 +50,25 @@ class PartitionedGradients final : public GradientSync {
  private:
   struct Slot {
     float* data = nullptr;
-    at::Tensor owner;  // Of an unregistered slot's memory.
-    int bucket = -1;   // -1: free.
+    at::Tensor owner;               // Of an unregistered slot's memory.
+    std::vector<std::byte> packed;  // Quantized: what is sent; what is received overwrites data.
+    int bucket = -1;                // -1: free.
     comm::Work work;
   };
   enum class Fill { kCopy, kAdd, kZero };
 
   PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                       comm::Wire wire, std::vector<int> order);
+                       PartitionedOptions options, std::vector<int> order);
   const plan::LaunchQueue& queue() const override { return queue_; }
   absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   // Writes an entry's gradient (none with kZero) to the slots of its buckets.
   void Stage(size_t index, const float* gradient, Fill fill);
   Slot& SlotOf(int bucket);
   void Launch(int bucket);
+  absl::StatusOr<comm::Work> Start(int bucket, Slot& slot);
+  absl::StatusOr<comm::Work> StartPacked(int bucket, Slot& slot);
+  // Adds this rank's part of a bucket, reduced, to the shard.
+  void Add(const Slot& slot);
   // Waits for the oldest reduction under way and adds its part to the shard.
   void CollectOldest();
   void CollectAll();
@@ -64,7 +76,7 @@ class PartitionedGradients final : public GradientSync {
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const comm::Wire wire_;
+  const PartitionedOptions options_;      // Of one rank: not quantized.
   const std::vector<std::string> names_;  // By bucket.
   std::shared_ptr<comm::SymmetricBuffer> memory_;
   std::unique_ptr<comm::Registration> registration_;

@@ -75,7 +75,11 @@ void InstallOnce() {
 
 UnseenRead::UnseenRead(const FlatParameters& flat) {
   const size_t width = DTypeBytes(flat.dtype());
-  for (const plan::LayoutEntry& entry : flat.layout().entries()) {
+  for (size_t i = 0; i < flat.parameters().size(); ++i) {
+    if (!flat.is_in_values(i)) {
+      continue;
+    }
+    const plan::LayoutEntry& entry = flat.layout().entries()[i];
     const std::byte* const begin =
         flat.value_range()->data() + static_cast<size_t>(entry.offset) * width;
     ranges_.push_back(

@@ -46,6 +46,12 @@ struct GatherLimits {
   int64_t prefetch_max = 0;  // How far ahead of the present use is gathered.
 };
 
+// Which parameters stay whole on every rank at ZeRO stage 3; plan/persistent_plan.h has the rule.
+struct PersistenceLimits {
+  int64_t parameter_max = 0;  // Elements of one.
+  int64_t model_max = 0;      // Of all together.
+};
+
 // What of forward is computed again in backward (<dtrain/recompute.h>): the model asks and obeys.
 struct ActivationCheckpointingConfig {
   enum class Mode { kNone, kFull, kSelective };
@@ -183,6 +189,9 @@ class Config {
   bool overlap_comm() const;
   int zero_stage() const;
   GatherLimits gather_limits() const;
+  PersistenceLimits persistence_limits() const;
+  bool quantized_weights() const;    // Stage 3: gathers in int8 blocks.
+  bool quantized_gradients() const;  // Stages 2 and 3: reduce-scatters in int8 blocks.
   int hpz_partition_size() const;  // Ranks of a second sharding of weights; 1: none.
   ActivationCheckpointingConfig activation_checkpointing() const;
 
