@@ -49,6 +49,9 @@ class BucketReduction {
   virtual void Drain() = 0;
 };
 
+// Advances all until they are done, one after the other in each round.
+absl::Status AdvanceToEnd(std::vector<BucketReduction*> open);
+
 enum class Compression : uint8_t {
   kNone,
   // Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS 2019.

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -33,9 +34,8 @@ struct Checkpointer::State {
   GroupExchange exchange;
   std::unique_ptr<checkpoint::Storage> storage;
   std::unique_ptr<checkpoint::Writer> writer;
-  Engine* engine = nullptr;
+  std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
   std::map<std::string, Tracked*> tracked;
-  std::string engine_name;
   int64_t saved_step = -1;
 
   explicit State(Job& j) : job(j), exchange(j.group()) {}
@@ -45,6 +45,10 @@ struct Checkpointer::State {
     return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
   }
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
+  // What records of an engine are stored under: nothing for the first.
+  std::string StoredName(size_t engine) const { return engine == 0 ? "" : engines[engine].first; }
+  absl::Status RestoreEngines(checkpoint::Checkpoint& from, std::string& note);
+  absl::StatusOr<EngineSnapshot> TakeSnapshots();
   absl::Status Restore(checkpoint::Checkpoint& from);
   checkpoint::SaveReport Save(int64_t step);
   checkpoint::SaveReport Write(int64_t step);
@@ -64,9 +68,10 @@ Checkpointer::Checkpointer(std::unique_ptr<State> state) : state_(std::move(stat
 Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::Track(const std::string& name, Engine& engine) {
-  DT_CHECK(state_->engine == nullptr) << "two engines in one checkpointer are not supported";
-  state_->engine = &engine;
-  state_->engine_name = name;
+  for (const auto& [other, tracked] : state_->engines) {
+    DT_CHECK(other != name && tracked != &engine) << "tracked twice: engine " << name;
+  }
+  state_->engines.emplace_back(name, &engine);
 }
 
 void Checkpointer::Track(const std::string& name, Tracked& state) {
@@ -84,11 +89,45 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   return std::move(attempt.checkpoint);
 }
 
+absl::Status Checkpointer::State::RestoreEngines(checkpoint::Checkpoint& from, std::string& note) {
+  if (engines.empty()) {
+    return absl::OkStatus();
+  }
+  // Engines of one shape would change places without a sound.
+  const Json& saved = from.manifest().state.engine;
+  const std::string first = saved.value("name", engines[0].first);
+  if ((engines.size() > 1 || saved.contains("engines")) && first != engines[0].first) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s was saved with \"%s\" as the first of several engines, this program "
+                        "tracks \"%s\" first: "
+                        "track them in the same order",
+                        from.DisplayName(), first, engines[0].first));
+  }
+  for (size_t i = 0; i < engines.size(); ++i) {
+    DT_RETURN_IF_ERROR(
+        RestoreSnapshot(engines[i].second->state(), from, place(), StoredName(i), note));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
+  EngineSnapshot all;
+  for (size_t i = 0; i < engines.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(EngineSnapshot taken,
+                        TakeSnapshot(engines[i].second->state(), place(), StoredName(i)));
+    if (i == 0) {
+      all = std::move(taken);
+      all.source.job.engine["name"] = engines[0].first;
+    } else {
+      Add(std::move(taken), engines[i].first, all);
+    }
+  }
+  return all;
+}
+
 absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
   std::string note;
-  if (engine != nullptr) {
-    DT_RETURN_IF_ERROR(RestoreSnapshot(engine->state(), from, place(), note));
-  }
+  DT_RETURN_IF_ERROR(RestoreEngines(from, note));
   const checkpoint::Manifest& manifest = from.manifest();
   // With another number of ranks every rank takes rank 0's: positions count global steps.
   const size_t rank = manifest.world_size == job.world_size() ? static_cast<size_t>(job.rank()) : 0;
@@ -111,8 +150,8 @@ absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
 }
 
 absl::Status Checkpointer::RestoreLatest() {
-  if (state_->engine != nullptr) {
-    DT_RETURN_IF_ERROR(CheckStorable(state_->engine->state()));
+  for (const auto& [name, engine] : state_->engines) {
+    DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
   }
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
   return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
@@ -130,17 +169,14 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
 }
 
 checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
-  EngineSnapshot snapshot;
-  if (engine != nullptr) {
-    absl::StatusOr<EngineSnapshot> taken = TakeSnapshot(engine->state(), place());
-    if (!taken.ok()) {  // The group is broken: nobody can save.
-      checkpoint::SaveReport report;
-      report.status = taken.status();
-      report.id.step = step;
-      return report;
-    }
-    snapshot = *std::move(taken);
+  absl::StatusOr<EngineSnapshot> taken = TakeSnapshots();
+  if (!taken.ok()) {  // The group is broken: nobody can save.
+    checkpoint::SaveReport report;
+    report.status = taken.status();
+    report.id.step = step;
+    return report;
   }
+  EngineSnapshot snapshot = *std::move(taken);
   Json states = Json::object();
   for (const auto& [name, object] : tracked) {
     states[name] = object->SaveState();
@@ -205,8 +241,8 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
 
 absl::Status Checkpointer::Finish() {
   State& state = *state_;
-  const int64_t step = state.engine == nullptr ? 0 : state.engine->step();
-  if (state.engine != nullptr && step != state.saved_step && step > 0) {
+  const int64_t step = state.engines.empty() ? 0 : state.engines[0].second->step();
+  if (step != state.saved_step && step > 0) {
     if (state.writer == nullptr) {
       DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
     }

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ATen/Functions.h"
@@ -34,10 +35,13 @@ DType StateType(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16;
 }
 
-// States of one optimizer mean nothing to another.
-absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoint& from) {
+std::string PrefixOf(const std::string& name) { return name.empty() ? "" : name + "/"; }
+
+// States of one optimizer mean nothing to another. `engine`: its record.
+absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoint& from,
+                            const Json& engine) {
   const std::string saved =  // Checkpoints of the first version held AdamW's and did not say so.
-      from.manifest().state.engine.value("optimizer", std::string("AdamW"));
+      engine.value("optimizer", std::string("AdamW"));
   if (saved == state.optimizer) {
     return absl::OkStatus();
   }
@@ -72,10 +76,27 @@ Json RangesJson(absl::Span<const plan::OwnedRange> ranges) {
   return json;
 }
 
+// The record of engine `name`: the whole of `records`, or what stands below its "engines"; null:
+// there is none.
+const Json* RecordOf(const Json& records, const std::string& name) {
+  if (name.empty()) {
+    return &records;
+  }
+  const auto engines = records.find("engines");
+  if (engines == records.end() || !engines->is_object()) {
+    return nullptr;
+  }
+  const auto found = engines->find(name);
+  return found == engines->end() || !found->is_object() ? nullptr : &*found;
+}
+
 // What rank `rank` of a checkpoint stored; `local` counts from the start of its tensors.
 absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpoint& from, int rank,
-                                                       int64_t total) {
-  const Json& record = from.manifest().rank_state.at(static_cast<size_t>(rank));
+                                                       const std::string& name, int64_t total) {
+  static const Json kNone = Json::object();
+  const Json* const of_engine =
+      RecordOf(from.manifest().rank_state.at(static_cast<size_t>(rank)), name);
+  const Json& record = of_engine != nullptr ? *of_engine : kNone;
   const auto ranges = record.find("ranges");
   std::vector<plan::OwnedRange> result;
   int64_t local = 0;
@@ -107,18 +128,19 @@ bool Share(absl::Span<const plan::OwnedRange> a, absl::Span<const plan::OwnedRan
   });
 }
 
-absl::Status RestoreUpdateState(EngineState& state, checkpoint::Checkpoint& from) {
+absl::Status RestoreUpdateState(EngineState& state, const std::string& engine,
+                                checkpoint::Checkpoint& from) {
   const int64_t total = state.flat->layout().total_elements();
   for (int rank = 0; rank < from.manifest().world_size; ++rank) {
-    DT_ASSIGN_OR_RETURN(const auto stored, RangesOf(from, rank, total));
+    DT_ASSIGN_OR_RETURN(const auto stored, RangesOf(from, rank, engine, total));
     if (!Share(stored, state.owned)) {
       continue;
     }
     const int64_t elements = ElementsOf(stored);
     for (const auto& [name, tensor] : UpdateState(state)) {
       const at::Tensor read = at::empty({elements}, tensor.options());
-      DT_RETURN_IF_ERROR(
-          from.ReadStateTensor(rank, {name, StateType(tensor), {elements}}, BytesOf(read)));
+      DT_RETURN_IF_ERROR(from.ReadStateTensor(
+          rank, {PrefixOf(engine) + name, StateType(tensor), {elements}}, BytesOf(read)));
       CopyShared(read, stored, tensor, state.owned);
     }
   }
@@ -158,20 +180,24 @@ plan::FlatRange SliceOf(int64_t total_elements, RankPlace place) {
   return {cut(place.rank), cut(place.rank + 1)};
 }
 
-absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place) {
+absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
+                                            const std::string& engine) {
   const at::NoGradGuard no_grad;
+  const std::string prefix = PrefixOf(engine);
   EngineSnapshot snapshot;
-  DT_RETURN_IF_ERROR(AddModelTensors(state, place, snapshot));
+  DT_RETURN_IF_ERROR(AddModelTensors(state, place, prefix, snapshot));
   const std::vector<plan::OwnedRange> stored = StoredRanges(state, place);
   const int64_t elements = ElementsOf(stored);
   for (const auto& [name, tensor] : UpdateState(state)) {
     const at::Tensor part = tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements);
-    snapshot.source.state.push_back({{name, StateType(part), {elements}}, BytesOf(part)});
+    snapshot.source.state.push_back({{prefix + name, StateType(part), {elements}}, BytesOf(part)});
   }
-  const at::Tensor rng = CpuRngState();
-  snapshot.keep.push_back(rng);
-  snapshot.source.state.push_back({{kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)});
-  if (!state.options.model_config.is_null()) {
+  if (engine.empty()) {  // The process has one.
+    const at::Tensor rng = CpuRngState();
+    snapshot.keep.push_back(rng);
+    snapshot.source.state.push_back({{kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)});
+  }
+  if (engine.empty() && !state.options.model_config.is_null()) {
     snapshot.source.model_files.emplace_back("config.json",
                                              DumpJson(state.options.model_config, 2) + "\n");
   }
@@ -187,15 +213,45 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   return snapshot;
 }
 
+void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all) {
+  const auto append = [](auto& from, auto& to) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  append(more.source.model, all.source.model);
+  append(more.source.state, all.source.state);
+  append(more.keep, all.keep);
+  Json& record = all.source.job.engine["engines"][name] = std::move(more.source.job.engine);
+  record["layout_hash"] = more.source.job.layout_hash;
+  all.source.rank["engines"][name] = std::move(more.source.rank);
+}
+
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
-                             std::string& note) {
+                             const std::string& name, std::string& note) {
   const at::NoGradGuard no_grad;
   const checkpoint::Manifest& manifest = from.manifest();
-  DT_RETURN_IF_ERROR(from.CheckLayout(LayoutHash(state)));
-  DT_RETURN_IF_ERROR(CheckOptimizer(state, from));
-  DT_RETURN_IF_ERROR(RestoreModel(state, from));
-  DT_RETURN_IF_ERROR(RestoreUpdateState(state, from));
-  if (manifest.world_size == place.world_size) {
+  const Json* const record = RecordOf(manifest.state.engine, name);
+  if (record == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s holds no engine \"%s\": track what the run that saved it tracked, in "
+                        "the same order, or "
+                        "start anew with --fresh",
+                        from.DisplayName(), name));
+  }
+  const Json& engine = *record;
+  if (name.empty()) {
+    DT_RETURN_IF_ERROR(from.CheckLayout(LayoutHash(state)));
+  } else if (engine.value("layout_hash", "") != LayoutHash(state)) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s was saved with another parameter layout of engine \"%s\": a parameter's "
+        "name, shape, dtype or order has changed",
+        from.DisplayName(), name));
+  }
+  DT_RETURN_IF_ERROR(CheckOptimizer(state, from, engine));
+  DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
+  DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
+  if (!name.empty()) {
+    // The random numbers come with the first engine.
+  } else if (manifest.world_size == place.world_size) {
     const at::Tensor rng = CpuRngState();
     DT_RETURN_IF_ERROR(
         from.ReadStateTensor(place.rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
@@ -207,7 +263,6 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
         "of the model (dropout) start anew",
         manifest.world_size, place.world_size);
   }
-  const Json& engine = manifest.state.engine;
   state.step = engine.value("step", int64_t{0});
   state.updates = engine.value("updates", state.step);
   state.skipped = engine.value("skipped", int64_t{0});

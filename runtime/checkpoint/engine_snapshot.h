@@ -6,6 +6,9 @@
 // record says which ranges of the layout they are, so any world size and stage reads them. Weights
 // in fp32 are their own master and are not stored twice; in mixed precision model/ has the 2-byte
 // weights and state/ the master.
+//
+// A checkpoint may hold several engines: the first is its model; the others' tensors have NAME/ in
+// front, and their records stand below "engines". `name` is empty for the first.
 #pragma once
 
 #include <string>
@@ -35,12 +38,15 @@ struct EngineSnapshot {
   std::vector<at::Tensor> keep;
 };
 // Collective at ZeRO stage 3, where weights are gathered one by one.
-absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place);
+absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
+                                            const std::string& name);
+// Adds what another engine, `name`, gave.
+void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
 
 // Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
-// model. Another world size or stage is fine: ranges are read from whoever wrote them; the RNG is
-// then not restored and `note` says so.
+// model or holds no engine `name`. Another world size or stage is fine: ranges are read from
+// whoever wrote them; the RNG is then not restored and `note` says so.
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
-                             std::string& note);
+                             const std::string& name, std::string& note);
 
 }  // namespace dtrain

@@ -61,7 +61,8 @@ absl::Status CheckStorable(const EngineState& state) {
   return absl::OkStatus();
 }
 
-absl::Status AddModelTensors(const EngineState& state, RankPlace place, EngineSnapshot& snapshot) {
+absl::Status AddModelTensors(const EngineState& state, RankPlace place, const std::string& prefix,
+                             EngineSnapshot& snapshot) {
   const std::vector<ModelTensor> model = ModelTensors(state);
   uint64_t total = 1;
   for (const ModelTensor& item : model) {
@@ -79,13 +80,15 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, EngineSn
       const bool passes = state.live != nullptr && item.parameter.has_value();
       const at::Tensor kept = passes ? item.tensor.clone() : item.tensor.contiguous();
       snapshot.keep.push_back(kept);
-      snapshot.source.model.push_back({{item.name, *dtype, kept.sizes().vec()}, BytesOf(kept)});
+      snapshot.source.model.push_back(
+          {{prefix + item.name, *dtype, kept.sizes().vec()}, BytesOf(kept)});
     }));
   }
   return absl::OkStatus();
 }
 
-absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
+absl::Status RestoreModel(EngineState& state, const std::string& prefix,
+                          checkpoint::Checkpoint& from) {
   for (const ModelTensor& item : ModelTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
     const bool shared_out = state.live != nullptr && item.parameter.has_value();
@@ -93,7 +96,7 @@ absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from) {
                         : item.tensor.is_contiguous() ? item.tensor
                                                       : item.tensor.contiguous();
     DT_RETURN_IF_ERROR(
-        from.ReadModelTensor({item.name, dtype, target.sizes().vec()}, BytesOf(target)));
+        from.ReadModelTensor({prefix + item.name, dtype, target.sizes().vec()}, BytesOf(target)));
     if (shared_out) {
       const plan::LayoutEntry& entry = state.flat->layout().entries()[*item.parameter];
       const plan::OwnedRange whole{{entry.offset, entry.offset + entry.elements}, 0};

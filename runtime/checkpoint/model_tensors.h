@@ -1,6 +1,8 @@
 // The whole tensors of a checkpoint's model/ folder, from an engine's memory and back.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "checkpoint/reader.h"
@@ -18,9 +20,12 @@ absl::Status CheckStorable(const EngineState& state);
 
 // Adds the tensors that the rank at `place` writes. At ZeRO stage 3 a collective: each tensor is
 // gathered in turn, and its writer keeps a copy.
-absl::Status AddModelTensors(const EngineState& state, RankPlace place, EngineSnapshot& snapshot);
+absl::Status AddModelTensors(const EngineState& state, RankPlace place, const std::string& prefix,
+                             EngineSnapshot& snapshot);
 
-// Reads every tensor; at ZeRO stage 3 a rank keeps its part of each.
-absl::Status RestoreModel(EngineState& state, checkpoint::Checkpoint& from);
+// Reads every tensor; at ZeRO stage 3 a rank keeps its part of each. `prefix` stands before their
+// public names.
+absl::Status RestoreModel(EngineState& state, const std::string& prefix,
+                          checkpoint::Checkpoint& from);
 
 }  // namespace dtrain

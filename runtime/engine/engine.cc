@@ -122,7 +122,8 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   const ScopedPhase phase("dtrain::backward", report.backward_s);
   try {
     const double factor = loss_factor();
-    (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor).backward();
+    (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor)
+        .backward(/*gradient=*/{}, options.retain_graph);
     loss_sum += loss.sum.item<double>();
   } catch (const std::exception& error) {
     return FromException("in backward", error);
@@ -190,15 +191,16 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
 }
 
 absl::Status Engine::Impl::UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient) {
-  return stream->Run([&](const StateChunk& chunk, absl::Span<std::byte* const> near) {
-    for (const UpdatePiece& piece : chunk.pieces) {
-      UpdatePieceBy(*rule, step, state, piece,
-                    NearMemoryOf(state, gradient, piece, chunk.local, near));
-    }
-    if (chunk.ends_bucket && gather != nullptr) {
-      gather->Start(chunk.bucket);
-    }
-  });
+  return stream->Run(update_chunks,
+                     [&](const StateChunk& chunk, absl::Span<std::byte* const> near) {
+                       for (const UpdatePiece& piece : chunk.pieces) {
+                         UpdatePieceBy(*rule, step, state, piece,
+                                       NearMemoryOf(state, gradient, piece, chunk.local, near));
+                       }
+                       if (chunk.ends_bucket && gather != nullptr) {
+                         gather->Start(chunk.bucket);
+                       }
+                     });
 }
 
 absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
@@ -220,7 +222,8 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   }
   const UpdateStep step = StepOf(scale);
   const ReducedGradient gradient = reducer->reduced();
-  DT_RETURN_IF_ERROR(rule->Prepare({job.group(), state, gradient, update_pieces, step}));
+  DT_RETURN_IF_ERROR(
+      rule->Prepare({job.group(), state, gradient, update_pieces, step, stream.get()}));
   if (stream != nullptr) {
     DT_RETURN_IF_ERROR(UpdateFromFar(step, gradient));
     ++state.updates;

@@ -198,9 +198,20 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
     DT_ASSIGN_OR_RETURN(state.master, make(at::kFloat, 0));
   }
   if (!far.empty()) {
-    const int64_t chunk = plan::OffloadChunkElements(elements, offload.buffers);
-    stream = std::make_unique<StateStream>(std::move(far), CutChunks(update_pieces, chunk),
-                                           offload.buffers);
+    stream = std::make_unique<StateStream>(
+        std::move(far),
+        StreamOptions{.chunk_elements = plan::OffloadChunkElements(elements, offload.buffers),
+                      .buffers = offload.buffers,
+                      .threads = offload.threads,
+                      .near_elements = NearElements(offload, elements)});
+    std::vector<std::vector<UpdatePiece>> updated = update_pieces;
+    for (std::vector<UpdatePiece>& bucket : updated) {
+      std::erase_if(bucket, [this](const UpdatePiece& piece) {
+        return state.flat->dtype() != DType::kFloat16 &&  // An update rounds fp16 from its master.
+               !rule->updates(settings[static_cast<size_t>(piece.settings)]);
+      });
+    }
+    update_chunks = stream->Cut(updated);
   }
   return absl::OkStatus();
 }
@@ -217,21 +228,16 @@ absl::Status Engine::Impl::CreateSync() {
                                                  .compression = CompressionOf(config)}));
     return absl::OkStatus();
   }
-  if (config.comm_compression().type != "none") {
-    return absl::UnimplementedError(absl::StrFormat(
-        "comm.compression.type \"%s\" at zero_optimization.stage %d is not supported: set stage "
-        "0, or \"none\"",
-        config.comm_compression().type, config.zero_stage()));
-  }
   const plan::ShardPlan& shards = *state.shards;
-  const comm::Wire wire = WireOf(config);
   if (config.zero_stage() < 3) {
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), flat, shards));
   }
   if (config.zero_stage() == 1) {
-    DT_ASSIGN_OR_RETURN(reducer, ShardedGradients::Create(job.group(), flat, shards, wire));
+    DT_ASSIGN_OR_RETURN(reducer,
+                        ShardedGradients::Create(job.group(), flat, shards, CompressionOf(config)));
   } else {
-    const PartitionedOptions options{.wire = wire, .quantized = config.quantized_gradients()};
+    const PartitionedOptions options{.wire = WireOf(config),
+                                     .quantized = config.quantized_gradients()};
     DT_ASSIGN_OR_RETURN(reducer, PartitionedGradients::Create(job.group(), flat, shards, options));
   }
   return absl::OkStatus();

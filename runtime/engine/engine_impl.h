@@ -34,6 +34,7 @@ struct Engine::Impl {
   std::vector<ParamSettings> settings;  // By UpdatePiece::settings.
   std::unique_ptr<StateStream> stream;  // Of offloaded states; null when they are near.
   std::shared_ptr<ActivationStore> activation_store;  // Null: what segments keep stays near.
+  std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   StepTrace trace;

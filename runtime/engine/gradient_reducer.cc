@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/engine/bucket_shape.h"
 
 namespace dtrain {
 namespace {
@@ -16,21 +17,6 @@ std::string BucketName(int index, const plan::Bucket& bucket, const plan::ParamL
   const int more = bucket.last_entry - bucket.first_entry - 1;
   return more == 0 ? absl::StrFormat("bucket %d (%s)", index, first)
                    : absl::StrFormat("bucket %d (%s and %d more)", index, first, more);
-}
-
-comm::BucketShape ShapeOf(int index, const plan::Bucket& bucket, const plan::ParamLayout& layout) {
-  comm::BucketShape shape;
-  shape.name = BucketName(index, bucket, layout);
-  shape.elements = static_cast<size_t>(bucket.elements());
-  for (int i = bucket.first_entry; i < bucket.last_entry; ++i) {
-    const plan::LayoutEntry& entry = layout.entries()[static_cast<size_t>(i)];
-    const int64_t rows = entry.shape.size() > 1 ? entry.shape[0] : entry.elements;
-    shape.tensors.push_back(
-        {.start = static_cast<size_t>(entry.offset - bucket.begin),
-         .rows = static_cast<size_t>(rows),
-         .columns = static_cast<size_t>(rows == 0 ? 0 : entry.elements / rows)});
-  }
-  return shape;
 }
 
 }  // namespace
@@ -62,8 +48,11 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
   for (const int index : plan.launch_order()) {
     BucketState state;
     state.bucket = plan.buckets()[static_cast<size_t>(index)];
-    state.reduction = comm::CreateBucketReduction(
-        group_, ShapeOf(index, state.bucket, flat_.layout()), options_.compression);
+    state.reduction =
+        comm::CreateBucketReduction(group_,
+                                    ShapeOf(BucketName(index, state.bucket, flat_.layout()),
+                                            {state.bucket.begin, state.bucket.end}, flat_.layout()),
+                                    options_.compression);
     const int place = static_cast<int>(buckets_.size());
     std::fill(spans.begin() + state.bucket.first_entry, spans.begin() + state.bucket.last_entry,
               plan::BucketSpan{place, place + 1});
@@ -118,21 +107,11 @@ absl::Status GradientReducer::FinishBackward() {
 }
 
 absl::Status GradientReducer::FinishReductions() {
-  std::vector<BucketState*> open;
-  for (BucketState& state : buckets_) {
-    open.push_back(&state);
+  std::vector<comm::BucketReduction*> reductions;
+  for (const BucketState& state : buckets_) {
+    reductions.push_back(state.reduction.get());
   }
-  while (!open.empty()) {
-    std::vector<BucketState*> further;
-    for (BucketState* state : open) {
-      DT_ASSIGN_OR_RETURN(const bool done, state->reduction->Advance());
-      if (!done) {
-        further.push_back(state);
-      }
-    }
-    open = std::move(further);
-  }
-  return absl::OkStatus();
+  return comm::AdvanceToEnd(std::move(reductions));
 }
 
 absl::StatusOr<GradientSquares> GradientReducer::Wait() {

@@ -24,10 +24,12 @@ absl::StatusOr<FarState> FarState::InMemory(int64_t elements, at::ScalarType typ
 
 absl::StatusOr<FarState> FarState::InFile(const std::string& folder, int64_t elements,
                                           at::ScalarType type, float value,
-                                          absl::string_view setting) {
+                                          absl::string_view setting, int64_t near_elements) {
   FarState state;
+  state.near_bytes_ = near_elements * static_cast<int64_t>(at::elementSize(type));
   const size_t bytes = static_cast<size_t>(elements) * at::elementSize(type);
-  DT_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Create(folder, bytes, setting));
+  DT_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Create(folder, bytes, setting,
+                                                          static_cast<size_t>(state.near_bytes_)));
   state.file_ = std::make_shared<MappedFile>(std::move(file));
   state.tensor_ = TensorOver(state.file_, elements, type);
   if (value != 0) {
@@ -42,7 +44,7 @@ absl::Status FarState::Read(int64_t offset, absl::Span<std::byte> into) const {
                 into.size());
     return absl::OkStatus();
   }
-  return ReadAt(file_->fd(), offset, into, kStates);
+  return ReadAt(file_->fd(), offset - near_bytes_, into, kStates);
 }
 
 absl::Status FarState::Write(int64_t offset, absl::Span<const std::byte> from) const {
@@ -51,7 +53,7 @@ absl::Status FarState::Write(int64_t offset, absl::Span<const std::byte> from) c
                 from.size());
     return absl::OkStatus();
   }
-  return WriteAt(file_->fd(), offset, from, kStates);
+  return WriteAt(file_->fd(), offset - near_bytes_, from, kStates);
 }
 
 }  // namespace dtrain

@@ -12,17 +12,27 @@
 namespace dtrain {
 
 absl::StatusOr<MappedFile> MappedFile::Create(const std::string& folder, size_t bytes,
-                                              absl::string_view setting) {
+                                              absl::string_view setting, size_t near_bytes) {
   DT_ASSIGN_OR_RETURN(UniqueFd file, OpenNamelessFile(folder, setting));
   // A page of a hole would fault into a full disk while it is written through the mapping.
-  const size_t size = std::max<size_t>(1, bytes);
+  const size_t size = std::max<size_t>(1, bytes - near_bytes);
   DT_RETURN_IF_ERROR(ReserveBlocks(file, static_cast<int64_t>(size), folder, setting));
-  void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (data == MAP_FAILED) {
+  // Addresses of all of it, over whose end the file is laid.
+  void* const data = mmap(nullptr, near_bytes + size, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const auto failed = [&] {
     return ErrnoStatus(errno,
                        absl::StrFormat("%s \"%s\": mapping %d bytes", setting, folder, bytes));
+  };
+  if (data == MAP_FAILED) {
+    return failed();
   }
-  return MappedFile(std::move(file), data, size);
+  MappedFile all(std::move(file), data, near_bytes + size);
+  void* const far = static_cast<std::byte*>(data) + near_bytes;
+  if (mmap(far, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, all.fd(), 0) != far) {
+    return failed();
+  }
+  return all;
 }
 
 MappedFile::~MappedFile() {

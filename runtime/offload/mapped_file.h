@@ -1,7 +1,7 @@
 // Memory that is a file without a name: its pages come and go with the page cache, and nothing is
-// left of it whatever ends the process.
+// left of it whatever ends the process. It may begin with ordinary memory, which is no file.
 //
-// Owns the file and one mapping of all of it. Movable.
+// Owns the file and one mapping of all. Movable.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,12 @@ namespace dtrain {
 
 class MappedFile {
  public:
-  // `bytes` of zeros in `folder`, whose blocks are reserved at once: a disk that is too small is an
-  // error here, not a SIGBUS later. NotFound, PermissionDenied and ResourceExhausted begin with
-  // `setting`, which says where the folder comes from, and name folder and size.
+  // `bytes` of zeros, all but the first `near_bytes` in `folder`, whose blocks are reserved at
+  // once: a disk that is too small is an error here, not a SIGBUS later. NotFound, PermissionDenied
+  // and ResourceExhausted begin with `setting`, which says where the folder comes from, and name
+  // folder and size. REQUIRES: near_bytes is a multiple of the page size, up to `bytes`.
   static absl::StatusOr<MappedFile> Create(const std::string& folder, size_t bytes,
-                                           absl::string_view setting);
+                                           absl::string_view setting, size_t near_bytes = 0);
   MappedFile(MappedFile&& other) noexcept
       : file_(std::move(other.file_)),
         data_(std::exchange(other.data_, nullptr)),
@@ -34,6 +35,7 @@ class MappedFile {
   ~MappedFile();
 
   void* data() const { return data_; }
+  // Of what follows the first near_bytes, from its own byte 0 on.
   int fd() const { return file_.get(); }
 
  private:

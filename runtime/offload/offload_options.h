@@ -16,11 +16,16 @@ struct OffloadOptions {
   std::string folder;
   std::string setting;  // The key that says the folder.
   int buffers = 4;
+  int threads = 1;   // That read and write.
+  double ratio = 1;  // Share of the elements that is far; the first ones are near.
 };
 
 // Of optimizer states and masters; of the weights that a rank keeps at ZeRO stage 3.
 OffloadOptions OptimizerOffload(const Config& config);
 OffloadOptions ParameterOffload(const Config& config);
+
+// How many of `elements` are near: whole pages of any type of state.
+int64_t NearElements(const OffloadOptions& options, int64_t elements);
 
 // REQUIRES: a device.
 absl::StatusOr<FarState> MakeFarState(const OffloadOptions& options, int64_t elements,

@@ -28,11 +28,10 @@ class LambRule final : public UpdateRule {
   absl::Status Prepare(const WholeUpdate& update) override {
     // Of weights, then of updates.
     std::vector<double> sums(static_cast<size_t>(2 * blocks_), 0.0);
-    for (const std::vector<UpdatePiece>& pieces : update.pieces) {
-      for (const UpdatePiece& piece : pieces) {
-        AddMoments(update, piece, sums);
-      }
-    }
+    DT_RETURN_IF_ERROR(
+        update.ForPieces(update.pieces, [&](const UpdatePiece& piece, const PieceMemory& memory) {
+          AddMoments(update, piece, memory, sums);
+        }));
     if (update.state.shards != nullptr) {  // Else every rank has all.
       DT_ASSIGN_OR_RETURN(
           const comm::Work work,
@@ -78,8 +77,8 @@ class LambRule final : public UpdateRule {
                     .step = step.update});
   }
   // A block that a bucket's end cuts is summed in two pieces: added, not stored.
-  void AddMoments(const WholeUpdate& update, const UpdatePiece& piece, std::vector<double>& sums) {
-    const PieceMemory memory = MemoryOf(update.state, update.gradient, piece);
+  void AddMoments(const WholeUpdate& update, const UpdatePiece& piece, const PieceMemory& memory,
+                  std::vector<double>& sums) {
     block_sums_.resize(static_cast<size_t>(kernels::NormBlocks(piece.flat, piece.elements)));
     kernels::LambMomentsCpu(piece.elements, piece.flat, memory.weights, memory.gradient,
                             memory.fp32_state(0), memory.fp32_state(1), block_sums_.data(),

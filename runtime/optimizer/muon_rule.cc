@@ -31,9 +31,11 @@ class MuonRule final : public UpdateRule {
   std::vector<std::string> states() const override { return optimizer_.state_slots(); }
   bool by_parameter() const override { return true; }
 
+  bool updates(const ParamSettings& settings) const override { return !settings.orthogonal; }
+
   absl::Status Prepare(const WholeUpdate& update) override {
     const at::NoGradGuard no_grad;
-    std::vector<std::vector<UpdatePiece>> pieces(layout_.entries().size());
+    Pieces pieces(layout_.entries().size());
     for (const std::vector<UpdatePiece>& bucket : update.pieces) {
       for (const UpdatePiece& piece : bucket) {
         pieces[static_cast<size_t>(piece.entry)].push_back(piece);
@@ -41,26 +43,47 @@ class MuonRule final : public UpdateRule {
     }
     const auto ranks = static_cast<size_t>(update.group.size());
     for (size_t first = 0; first < matrices_.size(); first += ranks) {
-      DT_RETURN_IF_ERROR(Round(update, pieces, first, std::min(matrices_.size(), first + ranks)));
+      const size_t last = std::min(matrices_.size(), first + ranks);
+      Pieces of_round;
+      for (size_t i = first; i < last; ++i) {
+        of_round.push_back(std::move(pieces[matrices_[i]]));
+      }
+      DT_RETURN_IF_ERROR(Round(update, of_round, first));
     }
     return absl::OkStatus();
   }
 
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
-    if (!step.of(piece).orthogonal) {  // Else Prepare has done it.
+    if (updates(step.of(piece))) {
       AdamWStep(step, piece, memory, false);
     }
   }
 
  private:
-  // Matrices [first, last).
-  absl::Status Round(const WholeUpdate& update, const std::vector<std::vector<UpdatePiece>>& pieces,
-                     size_t first, size_t last) const {
+  // Lists of what this rank owns, one a parameter.
+  using Pieces = std::vector<std::vector<UpdatePiece>>;
+
+  // As many matrices as there are lists of pieces, from `first` on.
+  absl::Status Round(const WholeUpdate& update, const Pieces& pieces, size_t first) const {
+    // This rank's parts of the momenta's directions, in the parameters' shapes; zeros elsewhere.
     std::vector<at::Tensor> round;
-    for (size_t i = first; i < last; ++i) {
-      round.push_back(Direction(update, matrices_[i], pieces[matrices_[i]]));
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      round.push_back(
+          at::zeros(layout_.entries()[matrices_[first + i]].shape, at::TensorOptions(at::kFloat)));
     }
+    const auto place = [&](const UpdatePiece& piece) {
+      const auto entry = static_cast<size_t>(piece.entry);
+      const size_t i = static_cast<size_t>(
+          std::lower_bound(matrices_.begin(), matrices_.end(), entry) - matrices_.begin());
+      return round[i - first].mutable_data_ptr<float>() +
+             (piece.flat - layout_.entries()[entry].offset);
+    };
+    DT_RETURN_IF_ERROR(
+        update.ForPieces(pieces, [&](const UpdatePiece& piece, const PieceMemory& memory) {
+          kernels::MuonDirectionCpu(piece.elements, memory.gradient, memory.fp32_state(0),
+                                    place(piece), OptionsFor(update.step, piece), TorchParallelFor);
+        }));
     if (update.state.shards != nullptr) {  // Each element is one rank's; the others add zeros.
       DT_RETURN_IF_ERROR(ForAll(round, [&](size_t, const comm::Buffer& buffer) {
         return update.group.AllReduce(buffer, comm::ReduceOp::kSum, {.name = "momentum of Muon"});
@@ -72,10 +95,10 @@ class MuonRule final : public UpdateRule {
     DT_RETURN_IF_ERROR(ForAll(round, [&](size_t i, const comm::Buffer& buffer) {
       return update.group.Broadcast(buffer, static_cast<int>(i), {.name = "update of Muon"});
     }));
-    for (size_t i = 0; i < round.size(); ++i) {
-      Apply(update, round[i], matrices_[first + i], pieces[matrices_[first + i]]);
-    }
-    return absl::OkStatus();
+    return update.ForPieces(pieces, [&](const UpdatePiece& piece, const PieceMemory& memory) {
+      kernels::MuonApplyCpu(piece.elements, memory.weights, place(piece), memory.bf16, 1,
+                            OptionsFor(update.step, piece), TorchParallelFor);
+    });
   }
 
   // Starts a collective on each, then waits for all.
@@ -105,34 +128,9 @@ class MuonRule final : public UpdateRule {
             .grad_limit = step.gradient_limit};
   }
 
-  // This rank's part of the momentum's direction, in the parameter's shape; zeros elsewhere.
-  at::Tensor Direction(const WholeUpdate& update, size_t index,
-                       const std::vector<UpdatePiece>& pieces) const {
-    const plan::LayoutEntry& entry = layout_.entries()[index];
-    const at::Tensor direction = at::zeros(entry.shape, at::TensorOptions(at::kFloat));
-    for (const UpdatePiece& piece : pieces) {
-      const PieceMemory memory = MemoryOf(update.state, update.gradient, piece);
-      kernels::MuonDirectionCpu(piece.elements, memory.gradient, memory.fp32_state(0),
-                                direction.mutable_data_ptr<float>() + (piece.flat - entry.offset),
-                                OptionsFor(update.step, piece), TorchParallelFor);
-    }
-    return direction;
-  }
-
-  void Apply(const WholeUpdate& update, const at::Tensor& direction, size_t index,
-             const std::vector<UpdatePiece>& pieces) const {
-    for (const UpdatePiece& piece : pieces) {
-      const PieceMemory memory = MemoryOf(update.state, update.gradient, piece);
-      kernels::MuonApplyCpu(
-          piece.elements, memory.weights,
-          direction.const_data_ptr<float>() + (piece.flat - layout_.entries()[index].offset),
-          memory.bf16, 1, OptionsFor(update.step, piece), TorchParallelFor);
-    }
-  }
-
   const OptimizerConfig optimizer_;
   const plan::ParamLayout& layout_;
-  std::vector<size_t> matrices_;  // Entries.
+  std::vector<size_t> matrices_;  // Entries, ascending.
 };
 
 }  // namespace

@@ -56,8 +56,8 @@ std::vector<UpdatePiece> UpdatePieces(const UpdateGroups& groups, const plan::Ow
   for (const SettingsRange& range : groups.ranges) {
     const plan::FlatRange piece = plan::Intersect(range.flat, owned.flat);
     if (piece.elements() > 0) {
-      pieces.push_back({piece.begin, owned.local_of(piece.begin), piece.elements(),
-                        range.settings, range.entry});
+      pieces.push_back({piece.begin, owned.local_of(piece.begin), piece.elements(), range.settings,
+                        range.entry});
     }
   }
   return pieces;

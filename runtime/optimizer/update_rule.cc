@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/torch_pool.h"
+#include "runtime/offload/state_stream.h"
 
 namespace dtrain {
 
@@ -51,6 +52,23 @@ PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradie
     const auto width = static_cast<int64_t>(StateTensor(state, index).element_size());
     return near[index] + (piece.local - local) * width;
   });
+}
+
+absl::Status WholeUpdate::ForPieces(absl::Span<const std::vector<UpdatePiece>> lists,
+                                    Body body) const {
+  if (stream != nullptr) {
+    return stream->Run(stream->Cut(lists), [&](const StateChunk& chunk, auto near) {
+      for (const UpdatePiece& piece : chunk.pieces) {
+        body(piece, NearMemoryOf(state, gradient, piece, chunk.local, near));
+      }
+    });
+  }
+  for (const std::vector<UpdatePiece>& list : lists) {
+    for (const UpdatePiece& piece : list) {
+      body(piece, MemoryOf(state, gradient, piece));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/float16.h"
@@ -52,6 +53,8 @@ PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradie
                          const UpdatePiece& piece, int64_t local,
                          absl::Span<std::byte* const> near);
 
+class StateStream;
+
 // Everything of a step, for rules that look beyond elements.
 struct WholeUpdate {
   comm::Group& group;
@@ -59,6 +62,12 @@ struct WholeUpdate {
   ReducedGradient gradient;
   absl::Span<const std::vector<UpdatePiece>> pieces;
   const UpdateStep& step;
+  StateStream* stream = nullptr;  // Of offloaded states.
+
+  // Calls `body` for each piece in order, in parts where states are offloaded; what it leaves in
+  // them stays. REQUIRES: the pieces ascend by `local`.
+  using Body = absl::FunctionRef<void(const UpdatePiece& piece, const PieceMemory& memory)>;
+  absl::Status ForPieces(absl::Span<const std::vector<UpdatePiece>> lists, Body body) const;
 };
 
 class UpdateRule {
@@ -68,6 +77,8 @@ class UpdateRule {
   virtual std::vector<std::string> states() const = 0;
   virtual float first_state() const { return 0; }      // What states start from.
   virtual bool by_parameter() const { return false; }  // Pieces must not join parameters.
+  // Whether pieces of these settings are left to Update; else Prepare has done it all.
+  virtual bool updates(const ParamSettings& /*settings*/) const { return true; }
   // Collective.
   virtual absl::Status Prepare(const WholeUpdate& /*update*/) { return absl::OkStatus(); }
   virtual void Update(const UpdateStep& step, const UpdatePiece& piece,

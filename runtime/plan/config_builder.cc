@@ -209,6 +209,14 @@ absl::Status ConfigBuilder::CheckSharding() const {
         "\"int8\" does it, with a memory of what is rounded away",
         WhereGiven(kGradients), kGradients, stage));
   }
+  if (constexpr char kType[] = "comm.compression.type";
+      stage >= 2 && values_->at(kType) != "none") {
+    return absl::UnimplementedError(absl::StrFormat(
+        "%s: %s %s at zero_optimization.stage %d is not supported: its memory is as large as the "
+        "gradients, which are shared out there; set stage 0 or 1, or "
+        "zero_optimization.zero_quantized_gradients",
+        WhereGiven(kType), kType, DumpJson(values_->at(kType)), stage));
+  }
   constexpr char kKey[] = "zero_optimization.zero_hpz_partition_size";
   const int64_t size = values_->integer(kKey);
   if (size == 1) {

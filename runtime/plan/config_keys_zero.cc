@@ -97,7 +97,7 @@ constexpr ConfigKey kKeys[] = {
      KeyUse::kUsed, "", 0,
      "Where optimizer states and fp32 masters live: beside the weights, in a second buffer of the "
      "host's memory, or in a file. They are streamed through a few buffers while others are "
-     "updated; numbers do not change. From stage 1 on; not with Lamb and Muon."},
+     "updated; numbers do not change. From stage 1 on."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,
      "Folder on a fast local disk, for device nvme. The file has no name: nothing is left of it."},
@@ -111,8 +111,10 @@ constexpr ConfigKey kKeys[] = {
      KeyUse::kIgnored, "", 0, "Writes always overlap with the update."},
     {"zero_optimization.offload_optimizer.fast_init", KeyType::kBool, "false", "", KeyUse::kIgnored,
      "", 0, "Without effect here."},
-    {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]",
-     KeyUse::kRefused, "[1.0]", 0, "All states are offloaded or none."},
+    {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]", KeyUse::kUsed,
+     "", 0,
+     "Share of a rank's states that is offloaded; the first part stays near. Numbers do not "
+     "change."},
     {"zero_optimization.offload_param.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
      "Where a rank keeps its share of the weights at stage 3. cpu: a host buffer of its own; nvme: "

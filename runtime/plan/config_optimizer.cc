@@ -156,7 +156,6 @@ absl::Status ConfigBuilder::CheckOptimizer() {
 }
 
 absl::Status ConfigBuilder::CheckOffload() const {
-  using Kind = OptimizerConfig::Kind;
   const std::string key = "zero_optimization.offload_optimizer.device";
   const auto device = Value(key).get<std::string>();
   if (device == "none") {
@@ -172,12 +171,6 @@ absl::Status ConfigBuilder::CheckOffload() const {
         absl::StrFormat("%s: %s \"nvme\" needs zero_optimization.offload_optimizer.nvme_path, a "
                         "folder on a local disk",
                         WhereGiven(key), key));
-  }
-  if (const Kind kind = values_->optimizer.kind; kind == Kind::kLamb || kind == Kind::kMuon) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "%s: %s \"%s\" with optimizer.type %s, which looks at whole parameters, is not supported; "
-        "set \"none\", or another optimizer",
-        WhereGiven(key), key, device, values_->optimizer.name()));
   }
   return absl::OkStatus();
 }

@@ -3,21 +3,28 @@
 #include <utility>
 
 #include "base/status.h"
+#include "runtime/engine/bucket_shape.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
 
 ShardedGradients::ShardedGradients(comm::Group& group, FlatParameters& flat,
-                                   const plan::ShardPlan& shards, comm::Wire wire,
+                                   const plan::ShardPlan& shards,
+                                   const comm::CompressionOptions& compression,
                                    std::vector<int> order)
     : group_(group),
       flat_(flat),
       shards_(shards),
-      wire_(wire),
+      wire_(compression.wire),
       names_(BucketNames("bucket", flat, shards)),
       own_(shards.owned(group.rank())),
       whole_(flat),
-      queue_(shards.spans(), std::move(order)) {}
+      queue_(shards.spans(), std::move(order)) {
+  for (size_t i = 0; compression.kind != comm::Compression::kNone && i < names_.size(); ++i) {
+    reductions_.push_back(comm::CreateBucketReduction(
+        group, ShapeOf(names_[i], shards.buckets()[i], flat.layout()), compression));
+  }
+}
 
 ShardedGradients::~ShardedGradients() {
   hooks_.reset();
@@ -25,16 +32,18 @@ ShardedGradients::~ShardedGradients() {
 }
 
 absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
-    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, comm::Wire wire) {
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+    const comm::CompressionOptions& compression) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
   auto sync = std::unique_ptr<ShardedGradients>(
-      new ShardedGradients(group, flat, shards, wire, std::move(order)));
+      new ShardedGradients(group, flat, shards, compression, std::move(order)));
   DT_ASSIGN_OR_RETURN(sync->registration_, group.Register(flat.gradient_memory()));
   sync->hooks_ = std::make_unique<GradientHooks>(flat, *sync);
   return sync;
 }
 
-void ShardedGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
+void ShardedGradients::BeginMicroBatch(int64_t step, bool last) {
+  step_ = step;
   last_ = last;
   if (last) {
     queue_.Arm();
@@ -59,17 +68,30 @@ void ShardedGradients::Launch(int bucket) {
   if (!status_.ok()) {
     return;  // FinishBackward reports it; launching on would only hide it.
   }
+  if (reductions_.empty()) {
+    status_ = LaunchPlain(bucket);
+    return;
+  }
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  float* const begin = flat_.gradients().mutable_data_ptr<float>() + range.begin;
+  comm::BucketReduction& reduction = *reductions_[static_cast<size_t>(bucket)];
+  status_ = reduction.Start({begin, static_cast<size_t>(range.elements())}, step_);
+  if (status_.ok()) {
+    compressed_.push_back(&reduction);
+  }
+}
+
+absl::Status ShardedGradients::LaunchPlain(int bucket) {
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
   const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
   float* const data = flat_.gradients().mutable_data_ptr<float>();
-  auto work = group_.ReduceScatter(Floats(data + range.begin, range.elements()),
-                                   Floats(data + own.begin, own.elements()), comm::ReduceOp::kSum,
-                                   {.name = names_[static_cast<size_t>(bucket)], .wire = wire_});
-  if (!work.ok()) {
-    status_ = work.status();
-    return;
-  }
-  works_.push_back(*std::move(work));
+  DT_ASSIGN_OR_RETURN(
+      comm::Work work,
+      group_.ReduceScatter(Floats(data + range.begin, range.elements()),
+                           Floats(data + own.begin, own.elements()), comm::ReduceOp::kSum,
+                           {.name = names_[static_cast<size_t>(bucket)], .wire = wire_}));
+  works_.push_back(std::move(work));
+  return absl::OkStatus();
 }
 
 absl::Status ShardedGradients::FinishBackward() {
@@ -88,11 +110,20 @@ absl::Status ShardedGradients::Drain() {
     first_error.Update(work.Wait());
   }
   works_.clear();
+  for (comm::BucketReduction* const reduction : std::exchange(compressed_, {})) {
+    reduction->Drain();
+  }
   return first_error;
 }
 
 absl::StatusOr<GradientSquares> ShardedGradients::Wait() {
-  DT_RETURN_IF_ERROR(Drain());
+  if (status_.ok()) {
+    status_ = comm::AdvanceToEnd(compressed_);
+  }
+  if (status_.ok()) {
+    compressed_.clear();
+  }
+  DT_RETURN_IF_ERROR(Drain());  // All of them, after an error too: buffers stay in use until done.
   const float* const data = flat_.gradients().const_data_ptr<float>();
   double sum = 0;
   for (const plan::OwnedRange& owned : own_) {

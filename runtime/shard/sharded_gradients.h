@@ -1,5 +1,6 @@
 // Gradients at ZeRO stage 1: accumulated whole, as at stage 0, and reduce-scattered by buckets
-// during the step's last backward, in place: each rank ends with the sums of its shard.
+// during the step's last backward, in place: each rank ends with the sums of its shard. Buckets may
+// travel compressed (comm/compression/bucket_reduction.h); all ranks then end with all of the sum.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "comm/compression/bucket_reduction.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/engine/gradient_sync.h"
@@ -19,10 +21,9 @@ namespace dtrain {
 class ShardedGradients final : public GradientSync {
  public:
   // Collective. REQUIRES: all outlive this object; `flat` has gradients of the plan's padded size.
-  static absl::StatusOr<std::unique_ptr<ShardedGradients>> Create(comm::Group& group,
-                                                                  FlatParameters& flat,
-                                                                  const plan::ShardPlan& shards,
-                                                                  comm::Wire wire);
+  static absl::StatusOr<std::unique_ptr<ShardedGradients>> Create(
+      comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+      const comm::CompressionOptions& compression);
   ~ShardedGradients() override;
 
   void OnGradient(size_t index) override;
@@ -38,23 +39,27 @@ class ShardedGradients final : public GradientSync {
 
  private:
   ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                   comm::Wire wire, std::vector<int> order);
+                   const comm::CompressionOptions& compression, std::vector<int> order);
   const plan::LaunchQueue& queue() const override { return queue_; }
   absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   void Launch(int bucket);
+  absl::Status LaunchPlain(int bucket);
   absl::Status Drain();
 
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const comm::Wire wire_;
-  const std::vector<std::string> names_;     // By bucket.
+  std::vector<std::unique_ptr<comm::BucketReduction>> reductions_;  // By bucket; none: plain.
+  std::vector<comm::BucketReduction*> compressed_;                  // Under way, in order.
+  const std::vector<std::string> names_;                            // By bucket.
   const std::vector<plan::OwnedRange> own_;  // This rank's parts, without padding.
   WholeGradients whole_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;
   plan::LaunchQueue queue_;
   std::vector<comm::Work> works_;  // Under way.
+  int64_t step_ = 0;
   bool last_ = false;
   absl::Status status_;
 };

@@ -5,6 +5,10 @@ import end_to_end
 from end_to_end import BIN, SOURCE, EndToEnd
 
 
+# The test's model is so small that all of its parameters would stay whole.
+ALL_SHARED = "zero_optimization.stage3_param_persistence_threshold=0"
+
+
 class Equivalence(EndToEnd):
     def test_two_and_three_ranks_train_as_one_does(self):
         one = self.losses(self.train(1, "one", ["train_batch_size=12"]))
@@ -39,6 +43,10 @@ class Equivalence(EndToEnd):
             "fp16": ["communication_data_type=fp16"],
             "int8": ["comm.compression.type=int8", *compressed],
             "powersgd": ["comm.compression.type=powersgd", "comm.compression.rank=2", *compressed],
+            "int8-1": ["comm.compression.type=int8", "zero_optimization.stage=1", *compressed],
+            "powersgd-1": ["comm.compression.type=powersgd", "comm.compression.rank=2",
+                           "zero_optimization.stage=1", *compressed],
+            "bf16-3": ["communication_data_type=bf16", "zero_optimization.stage=3"],
         }
         exact = self.losses(self.train(2, "exact", steps))
         for name, sets in policies.items():
@@ -47,6 +55,28 @@ class Equivalence(EndToEnd):
             last = [sum(run[s] for s in range(51, 61)) / 10 for run in (losses, exact)]
             # The loss falls by 2 nats in these steps.
             self.assertLess(abs(last[0] - last[1]), 0.1, f"{name}: {last}")
+
+    def test_zero_plus_plus_ends_near_the_exact_loss_and_resumes_to_the_bit(self):
+        zero = ["zero_optimization.stage=3", ALL_SHARED, "train_batch_size=12"]
+        weights = "zero_optimization.zero_quantized_weights=true"
+        gradients = "zero_optimization.zero_quantized_gradients=true"
+        second = "zero_optimization.zero_hpz_partition_size=2"
+        exact = self.losses(self.train(2, "exact-3", [*zero, "train_steps=60"]))
+        for ranks, name, sets in [(2, "weights", [weights]), (2, "gradients", [gradients]),
+                                  (2, "all", [weights, gradients, second]),
+                                  (3, "both", [weights, gradients])]:
+            losses = self.losses(self.train(ranks, f"zeropp-{name}",
+                                            [*zero, *sets, "train_steps=60"]))
+            self.assertNotEqual(losses, exact, name)
+            last = [sum(run[s] for s in range(51, 61)) / 10 for run in (losses, exact)]
+            # The loss falls by 2 nats in these steps.
+            self.assertLess(abs(last[0] - last[1]), 0.05, f"{name}: {last}")
+        sets = [*zero, weights, gradients, "train_batch_size=4"]
+        straight = self.train(2, "zeropp-straight", [*sets, "train_steps=12"])
+        self.train(2, "zeropp-resumed", [*sets, "train_steps=5"])
+        resumed = self.train(2, "zeropp-resumed", [*sets, "train_steps=12"])
+        self.assertEqual(self.losses(straight), self.losses(resumed))
+        self.assertEqual(self.model_files(straight), self.model_files(resumed))
 
     def test_a_compressed_run_resumes_the_same_way_each_time(self):
         sets = ["comm.compression.type=powersgd", "comm.compression.start_step=2",
@@ -77,7 +107,7 @@ class Equivalence(EndToEnd):
             plain = self.losses(self.train(ranks, f"stage0-{ranks}", sets))
             for stage in (1, 2, 3):
                 sharded = self.train(ranks, f"stage{stage}-{ranks}",
-                                     [*sets, f"zero_optimization.stage={stage}"])
+                                     [*sets, f"zero_optimization.stage={stage}", ALL_SHARED])
                 self.assert_close(self.losses(sharded), plain, 1e-5)
 
     def test_deterministic_runs_are_equal_to_the_bit_whatever_the_way(self):
@@ -91,7 +121,8 @@ class Equivalence(EndToEnd):
                     "stage2-tcp": ["zero_optimization.stage=2", "comm.transport=tcp"],
                     "stage3": ["zero_optimization.stage=3"],
                     "stage3-tcp": ["zero_optimization.stage=3", "comm.transport=tcp"],
-                    "stage3-tight": ["zero_optimization.stage=3",
+                    "stage3-all-shared": ["zero_optimization.stage=3", ALL_SHARED],
+                    "stage3-tight": ["zero_optimization.stage=3", ALL_SHARED,
                                      "zero_optimization.reduce_bucket_size=10000",
                                      "zero_optimization.stage3_max_live_parameters=20000"]}
             runs = {name: self.train(ranks, f"bits-{name}-{ranks}", [*sets, batch, *way])

@@ -2,162 +2,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
-#include "dtrain/ops.h"
 #include "runtime/engine/engine_state.h"
+#include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
-#include "torch/nn/module.h"
 
 namespace dtrain {
 namespace {
 
+using testing::Chain;
+using testing::ChainNumbers;
+using testing::ChainWay;
 using ::testing::HasSubstr;
+using testing::kLimits;
+using testing::MakeChainJob;
 using testing::RankContext;
-
-constexpr int64_t kWidth = 64;
-constexpr int64_t kLayers = 7;
-
-// Several buckets of odd layout: a chain of layers, a norm with a fused kernel, weights read
-// through views and lists, one weight used at both ends, one never.
-class Chain : public torch::nn::Module {
- public:
-  Chain() {
-    const auto make = [this](const std::string& name, at::IntArrayRef shape) {
-      return register_parameter(name, at::randn(shape) * 0.1);
-    };
-    table = make("table", {101, kWidth});
-    norm = make("norm", {kWidth});
-    for (int64_t i = 0; i < kLayers; ++i) {
-      weights.push_back(make(absl::StrCat("weight", i), {kWidth, kWidth}));
-      biases.push_back(make(absl::StrCat("bias", i), {kWidth}));
-    }
-    unused = make("unused", {77, 77});
-  }
-  // The sum over rows of the loss of predicting the row's own token.
-  at::Tensor Loss(const at::Tensor& tokens) {
-    at::Tensor h = ops::RmsNorm(at::embedding(table, tokens), norm, 1e-6);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      h = h + at::tanh(at::linear(h, i % 2 == 0 ? weights[i] : weights[i].t(), biases[i]));
-    }
-    h = h * at::cat({biases[0].narrow(0, 0, 32), biases[1].narrow(0, 32, 32)}).exp();
-    return at::cross_entropy_loss(h.matmul(table.t()), tokens, {}, at::Reduction::Sum);
-  }
-  at::Tensor table, norm, unused;
-  std::vector<at::Tensor> weights, biases;
-};
-
-struct Tokens {
-  int64_t call = 0;
-  int rank, size, accumulation;
-  absl::StatusOr<at::Tensor> Next() {
-    const int64_t share = 36 / size / accumulation;
-    const int64_t place = rank * accumulation + call % accumulation;
-    const int64_t step = call++ / accumulation;
-    at::Tensor rows = at::empty({share}, at::kLong);
-    for (int64_t i = 0; i < share; ++i) {
-      rows[i] = (step * 131 + (place * share + i) * 17) % 101;
-    }
-    return rows;
-  }
-  void Restart() { call = 0; }
-};
-
-struct Way {
-  int stage = 3;
-  int accumulation = 1;
-  std::vector<std::string> more = {};
-};
-
-absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
-                                             const Way& way) {
-  std::vector<std::string> overrides = {
-      "train_micro_batch_size_per_gpu=1",
-      "deterministic=true",
-      "optimizer.params.lr=0.01",
-      "eval_batches=2",
-      absl::StrCat("gradient_accumulation_steps=", way.accumulation),
-      absl::StrCat("zero_optimization.stage=", way.stage),
-      "zero_optimization.reduce_bucket_size=5000"};
-  overrides.insert(overrides.end(), way.more.begin(), way.more.end());
-  return testing::MakeTestJob({.run_dir = folder, .overrides = overrides, .rank = context});
-}
-
-// Losses of five steps, an evaluation after the third, a checksum of all weights.
-absl::Status Train(RankContext& context, const Way& way, std::vector<double>& numbers) {
-  at::set_num_threads(1);
-  const testing::TempFolder folder;
-  DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), way));
-  at::manual_seed(static_cast<uint64_t>(3 + context.rank));
-  Chain model;
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
-  Tokens source{.rank = context.rank, .size = context.size, .accumulation = way.accumulation};
-  Tokens validation = source;
-  const auto loss = [&](const at::Tensor& tokens) {
-    return Loss(model.Loss(tokens), tokens.size(0));
-  };
-  for (int i = 0; i < 5; ++i) {
-    DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, loss));
-    numbers.push_back(report.loss);
-    numbers.push_back(report.grad_norm);
-    if (i == 2) {
-      DT_ASSIGN_OR_RETURN(const double evaluated, engine->Evaluate(validation, loss));
-      numbers.push_back(evaluated);
-    }
-  }
-  return engine->WithParameters([&] {
-    double sum = 0;
-    for (const at::Tensor& parameter : model.parameters()) {
-      const at::Tensor fp32 = parameter.to(at::kFloat);       // Itself, if it is that already:
-      const auto* const data = fp32.const_data_ptr<float>();  // read by no operation.
-      for (int64_t i = 0; i < parameter.numel(); ++i) {
-        sum += data[i] * static_cast<double>(1 + i % 7);
-      }
-    }
-    numbers.push_back(sum);
-  });
-}
-
-std::vector<double> NumbersOf(int size, const Way& way) {
-  auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
-    std::vector<double> numbers;
-    DT_RETURN_IF_ERROR(Train(context, way, numbers));
-    return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(numbers)),
-                              Deadline::After(absl::Seconds(10)));
-  });
-  EXPECT_TRUE(cluster.ok()) << cluster.status();
-  std::vector<double> first;
-  for (int rank = 0; rank < size; ++rank) {
-    const auto text = (*cluster)->store().Get("numbers/" + std::to_string(rank),
-                                              Deadline::After(absl::Seconds(60)));
-    auto numbers = ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
-    EXPECT_EQ(numbers.size(), 12U);
-    if (rank == 0) {
-      first = numbers;
-    }
-    EXPECT_EQ(numbers, first) << "rank " << rank;
-  }
-  for (const auto& result : (*cluster)->Join()) {  // Which ends the store.
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-  return first;
-}
-
-// What a live limit of the smallest bucket, no prefetch, and everything at once do.
-const char* const kLimits[][3] = {{"zero_optimization.stage3_max_live_parameters=0",
-                                   "zero_optimization.stage3_prefetch_bucket_size=0",
-                                   "zero_optimization.stage3_max_reuse_distance=0"},
-                                  {"zero_optimization.stage3_max_live_parameters=20000",
-                                   "zero_optimization.stage3_prefetch_bucket_size=10000",
-                                   "zero_optimization.stage3_max_reuse_distance=1000000000"},
-                                  {"zero_optimization.stage3_max_live_parameters=1000000000",
-                                   "zero_optimization.stage3_prefetch_bucket_size=50000000",
-                                   "zero_optimization.stage3_max_reuse_distance=20000"}};
+using testing::Tokens;
 
 // Over several micro-batches stages 2 and 3 add the ranks' sums, stages 0 and 1 the micro-batches'
 // first: equal to the bit are those that add in the same order.
@@ -166,10 +30,10 @@ TEST(EngineStage3Test, TrainsAsTheOtherStagesToTheBitWhateverTheLimits) {
     for (const int accumulation : {1, 3}) {
       const int other = accumulation == 1 ? 0 : 2;
       const std::vector<double> plain =
-          NumbersOf(size, {.stage = other, .accumulation = accumulation});
+          ChainNumbers(size, {.stage = other, .accumulation = accumulation});
       for (const auto& limits : kLimits) {
-        const Way way{.accumulation = accumulation, .more = {limits, limits + 3}};
-        EXPECT_EQ(NumbersOf(size, way), plain)
+        const ChainWay way{.accumulation = accumulation, .more = {limits, limits + 3}};
+        EXPECT_EQ(ChainNumbers(size, way), plain)
             << size << " ranks, " << accumulation << " micro-batches, " << limits[0];
       }
     }
@@ -178,29 +42,29 @@ TEST(EngineStage3Test, TrainsAsTheOtherStagesToTheBitWhateverTheLimits) {
 
 TEST(EngineStage3Test, MixedPrecisionTrainsAsAtStageTwo) {
   for (const char* const precision : {"bf16.enabled=true", "fp16.enabled=true"}) {
-    const std::vector<double> plain = NumbersOf(2, {.stage = 2, .more = {precision}});
-    Way way{.more = {precision}};
-    EXPECT_EQ(NumbersOf(2, way), plain) << precision;
+    const std::vector<double> plain = ChainNumbers(2, {.stage = 2, .more = {precision}});
+    ChainWay way{.more = {precision}};
+    EXPECT_EQ(ChainNumbers(2, way), plain) << precision;
     way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
-    EXPECT_EQ(NumbersOf(2, way), plain) << precision << " with the smallest limits";
+    EXPECT_EQ(ChainNumbers(2, way), plain) << precision << " with the smallest limits";
   }
 }
 
 TEST(EngineStage3Test, ASecondShardingInSmallGroupsChangesNoNumber) {
   for (const int accumulation : {1, 3}) {
-    const std::vector<double> plain = NumbersOf(4, {.stage = 2, .accumulation = accumulation});
+    const std::vector<double> plain = ChainNumbers(4, {.stage = 2, .accumulation = accumulation});
     for (const int size : {2, 4}) {
-      Way way{.accumulation = accumulation,
-              .more = {absl::StrCat("zero_optimization.zero_hpz_partition_size=", size)}};
+      ChainWay way{.accumulation = accumulation,
+                   .more = {absl::StrCat("zero_optimization.zero_hpz_partition_size=", size)}};
       way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
-      EXPECT_EQ(NumbersOf(4, way), plain) << size;
+      EXPECT_EQ(ChainNumbers(4, way), plain) << size;
     }
   }
 }
 
 TEST(EngineStage3Test, OffloadedWeightsAndStatesTrainToTheSameBits) {
   const testing::TempFolder disk;
-  const std::vector<double> plain = NumbersOf(2, {.stage = 0});
+  const std::vector<double> plain = ChainNumbers(2, {.stage = 0});
   const std::vector<std::vector<std::string>> tiers = {
       {"zero_optimization.offload_param.device=cpu"},
       {"zero_optimization.offload_param.device=nvme",
@@ -210,9 +74,9 @@ TEST(EngineStage3Test, OffloadedWeightsAndStatesTrainToTheSameBits) {
        "zero_optimization.offload_optimizer.device=nvme",
        "zero_optimization.offload_optimizer.nvme_path=" + disk.path()}};
   for (const auto& tier : tiers) {
-    Way way{.more = tier};
+    ChainWay way{.more = tier};
     way.more.insert(way.more.end(), kLimits[1], kLimits[1] + 3);
-    EXPECT_EQ(NumbersOf(2, way), plain) << tier.front();
+    EXPECT_EQ(ChainNumbers(2, way), plain) << tier.front();
   }
 }
 
@@ -221,9 +85,9 @@ class EngineStage3AloneTest : public ::testing::Test {
  protected:
   void Make(int stage) {
     at::set_num_threads(1);
-    Way way{.stage = stage};
+    ChainWay way{.stage = stage};
     way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
-    job_ = *MakeJob(nullptr, folder_.path(), way);
+    job_ = *MakeChainJob(nullptr, folder_.path(), way);
     at::manual_seed(4);
     model_ = std::make_unique<Chain>();
     engine_ = *Engine::Create(*job_, *model_);
@@ -281,7 +145,7 @@ TEST(EngineStage3Test, AnEvaluationThatFailsOnOneRankEndsTheOtherAndSaysWhy) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), {}));
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {}));
     Chain model;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     Tokens source{.rank = context.rank, .size = context.size, .accumulation = 1};
@@ -301,10 +165,10 @@ TEST(EngineStage3Test, AnEvaluationThatFailsOnOneRankEndsTheOtherAndSaysWhy) {
 }
 
 TEST(EngineStage3Test, OverTcpToo) {
-  const std::vector<double> plain = NumbersOf(2, {.stage = 0, .more = {"comm.transport=tcp"}});
-  Way way{.more = {"comm.transport=tcp"}};
+  const std::vector<double> plain = ChainNumbers(2, {.stage = 0, .more = {"comm.transport=tcp"}});
+  ChainWay way{.more = {"comm.transport=tcp"}};
   way.more.insert(way.more.end(), kLimits[1], kLimits[1] + 3);
-  EXPECT_EQ(NumbersOf(2, way), plain);
+  EXPECT_EQ(ChainNumbers(2, way), plain);
 }
 
 // A student learns from a teacher that learns too.
@@ -314,7 +178,7 @@ TEST(EngineStage3Test, TwoEnginesInOneProgramTrainSideBySide) {
       at::set_num_threads(1);
       const testing::TempFolder folder;
       const auto train = [&]() -> absl::Status {
-        DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), {.stage = stage}));
+        DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {.stage = stage}));
         at::manual_seed(9);
         Chain teacher;
         Chain student;
@@ -357,7 +221,7 @@ TEST(EngineStage3DeathTest, CodeThatIsNoOperationIsToldWhichParameterItRead) {
   const auto read = [] {
     at::set_num_threads(1);
     const testing::TempFolder folder;
-    auto job = MakeJob(nullptr, folder.path(), {});
+    auto job = MakeChainJob(nullptr, folder.path(), {});
     Chain model;
     auto engine = Engine::Create(**job, model);
     const volatile float* const data = model.weights[3].const_data_ptr<float>();
@@ -370,7 +234,7 @@ TEST(EngineStage3Test, RanksThatReadDifferentWeightsEndWithAnErrorThatNamesThem)
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), {}));
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {}));
     Chain model;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     Tokens source{.rank = context.rank, .size = context.size, .accumulation = 1};
@@ -393,7 +257,7 @@ TEST(EngineStage3Test, ARankKeepsItsShareAndNoMore) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), {}));
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {}));
     Chain model;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     const EngineState& state = engine->state();

@@ -32,11 +32,17 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
   state->run_id = "test";
   DT_ASSIGN_OR_RETURN(state->config,
                       Config::Parse("{}", "(test)", options.overrides, state->env.world_size));
-  const comm::GroupOptions alone;
-  DT_ASSIGN_OR_RETURN(state->group, options.rank == nullptr
-                                        ? comm::CreateHostGroup(nullptr, alone)
-                                        : comm::CreateHostGroup(options.rank->store,
-                                                                options.rank->group_options()));
+  comm::GroupOptions group;
+  if (options.rank != nullptr) {
+    group = options.rank->group_options();
+    group.name = options.group;
+    group.deterministic = state->config->deterministic();
+    group.allow_shared_memory = state->config->comm_network().transport != "tcp";
+    group.network = comm::Network::kTcp;
+  }
+  DT_ASSIGN_OR_RETURN(
+      state->group,
+      comm::CreateHostGroup(options.rank == nullptr ? nullptr : options.rank->store, group));
   state->store = options.rank == nullptr ? nullptr : options.rank->store;
   DT_ASSIGN_OR_RETURN(state->metrics, Metrics::Open({.directory = options.run_dir + "/metrics",
                                                      .rank = state->env.rank}));

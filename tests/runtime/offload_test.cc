@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <tuple>
 
 #include "ATen/ATen.h"
 #include "absl/strings/str_cat.h"
@@ -53,10 +54,29 @@ TEST(CutChunks, CutsLongPiecesJoinsShortOnesAndKeepsBucketsApart) {
   EXPECT_EQ(chunks[3].pieces[0], (UpdatePiece{142, 30, 2, 2}));
 }
 
+TEST(CutChunks, SeparatesWhatIsNearFromWhatTravels) {
+  const std::vector<std::vector<UpdatePiece>> buckets = {
+      {{.flat = 100, .local = 0, .elements = 25}}, {{.flat = 200, .local = 25, .elements = 9}}};
+  const std::vector<StateChunk> chunks = CutChunks(buckets, 10, 12);
+  const std::vector<std::tuple<int64_t, int64_t, bool, bool>> expected = {{0, 10, true, false},
+                                                                          {10, 2, true, false},
+                                                                          {12, 10, false, false},
+                                                                          {22, 3, false, true},
+                                                                          {25, 9, false, true}};
+  ASSERT_EQ(chunks.size(), expected.size());
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    EXPECT_EQ(
+        std::tuple(chunks[i].local, chunks[i].elements, chunks[i].near, chunks[i].ends_bucket),
+        expected[i])
+        << i;
+  }
+  EXPECT_TRUE(CutChunks(buckets, 10, 100).back().near) << "ratio 0: nothing travels";
+}
+
 absl::StatusOr<FarState> Make(const std::string& folder, int64_t elements, at::ScalarType type,
-                              float value) {
+                              float value, int64_t near_elements = 0) {
   return folder.empty() ? FarState::InMemory(elements, type, value)
-                        : FarState::InFile(folder, elements, type, value, "key");
+                        : FarState::InFile(folder, elements, type, value, "key", near_elements);
 }
 
 TEST(StateStream, GivesEveryElementOnceInOrderAndKeepsWhatIsWritten) {
@@ -71,11 +91,13 @@ TEST(StateStream, GivesEveryElementOnceInOrderAndKeepsWhatIsWritten) {
       }
       const at::Tensor wide = states[0].tensor();
       const at::Tensor narrow = states[1].tensor();
-      StateStream stream(states, CutChunks({{{.elements = 1000}}}, 96), buffers);
+      const int threads = buffers == 3 ? 2 : 1;
+      StateStream stream(states, {.chunk_elements = 96, .buffers = buffers, .threads = threads});
       EXPECT_EQ(stream.near_bytes(), buffers * 96 * 6);
+      const std::vector<StateChunk> chunks = stream.Cut({{{.elements = 1000}}});
       for (int round = 1; round <= 3; ++round) {
         int64_t next = 0;
-        const absl::Status done = stream.Run([&](const StateChunk& chunk, auto near) {
+        const absl::Status done = stream.Run(chunks, [&](const StateChunk& chunk, auto near) {
           EXPECT_EQ(chunk.local, next);
           next += chunk.elements;
           auto* const floats = reinterpret_cast<float*>(near[0]);
@@ -90,6 +112,33 @@ TEST(StateStream, GivesEveryElementOnceInOrderAndKeepsWhatIsWritten) {
         EXPECT_TRUE(wide.equal(at::arange(0, 1000, at::kFloat) * round + 0.5));
         EXPECT_TRUE(narrow.equal(at::full({1000}, 0.5 * (1 << round), at::kBFloat16)));
       }
+    }
+  }
+}
+
+TEST(StateStream, WhatIsNearIsUpdatedInPlaceInFrontOfTheFile) {
+  const testing::TempFolder folder;
+  constexpr int64_t kElements = 20000;
+  constexpr int64_t kNear = 8192;
+  for (const std::string& where : {std::string(), folder.path()}) {
+    auto state = Make(where, kElements, at::kFloat, 0.5F, kNear);
+    ASSERT_TRUE(state.ok()) << state.status();
+    const at::Tensor all = state->tensor();
+    EXPECT_TRUE(all.equal(at::full({kElements}, 0.5)));
+    StateStream stream({*state}, {.chunk_elements = 3000, .buffers = 2, .near_elements = kNear});
+    const std::vector<StateChunk> chunks = stream.Cut({{{.elements = kElements}}});
+    for (int round = 1; round <= 2; ++round) {
+      const absl::Status done = stream.Run(chunks, [&](const StateChunk& chunk, auto near) {
+        EXPECT_EQ(chunk.near, chunk.local < kNear);
+        EXPECT_EQ(chunk.near, near[0] == reinterpret_cast<std::byte*>(
+                                             all.mutable_data_ptr<float>() + chunk.local));
+        auto* const floats = reinterpret_cast<float*>(near[0]);
+        for (int64_t i = 0; i < chunk.elements; ++i) {
+          floats[i] += static_cast<float>(chunk.local + i);
+        }
+      });
+      ASSERT_TRUE(done.ok()) << done;
+      EXPECT_TRUE(all.equal(at::arange(0, kElements, at::kFloat) * round + 0.5));
     }
   }
 }
@@ -182,7 +231,10 @@ TEST(Offload, CheckpointsGoFromAnyTierToAnyToTheBit) {
       {},
       {"zero_optimization.offload_optimizer.device=cpu",
        "zero_optimization.offload_optimizer.buffer_count=2"},
+      {"zero_optimization.offload_optimizer.device=nvme", "aio.intra_op_parallelism=2",
+       absl::StrCat("zero_optimization.offload_optimizer.nvme_path=", disk.path())},
       {"zero_optimization.offload_optimizer.device=nvme",
+       "zero_optimization.offload_optimizer.ratio=0.6",
        absl::StrCat("zero_optimization.offload_optimizer.nvme_path=", disk.path())}};
   at::Tensor near;
   for (const auto& saved : tiers) {

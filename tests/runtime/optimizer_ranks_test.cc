@@ -66,6 +66,7 @@ std::vector<Case> Cases() {
       {"LambFp16", {R"(optimizer={"type":"Lamb"})", "fp16.enabled=true"}},
       {"Muon", {R"(optimizer={"type":"Muon","params":{"weight_decay":0.1}})"}},
       {"MuonBf16", {R"(optimizer={"type":"Muon"})", "bf16.enabled=true"}},
+      {"MuonFp16", {R"(optimizer={"type":"Muon"})", "fp16.enabled=true"}},
       {"Bf16States",
        {R"(optimizer={"params":{"betas":[0.9,0.95]},"param_groups":[{"params":"gain","lr":0.1}]})",
         "bf16.enabled=true", "bf16.bf16_optimizer_states=true"}},
@@ -159,17 +160,21 @@ TEST_P(OptimizerRanksTest, StagesGiveTheSameBits) {
 }
 
 TEST_P(OptimizerRanksTest, OffloadGivesTheSameBits) {
-  const std::string name = GetParam().name;
-  if (name.find("Lamb") == 0 || name.find("Muon") == 0) {
-    return;  // Refused by name: tests/runtime/plan/optimizer_config_test.cc.
-  }
+  struct Tier {
+    const char* device;
+    double ratio;
+    int stage;
+  };
   const uint64_t near = HashOf(GetParam(), 0, 2);
-  for (const auto& [device, stage] : {std::pair("cpu", 1), std::pair("nvme", 3)}) {
+  for (const Tier& tier : {Tier{"cpu", 1, 1}, Tier{"nvme", 1, 3}, Tier{"cpu", 0.5, 3},
+                           Tier{"nvme", 0.5, 2}, Tier{"nvme", 0, 1}}) {
     Case offloaded = GetParam();
-    offloaded.overrides.push_back(
-        absl::StrCat("zero_optimization.offload_optimizer.device=", device));
-    offloaded.overrides.push_back("zero_optimization.offload_optimizer.nvme_path=/tmp");
-    EXPECT_EQ(HashOf(offloaded, stage, 2), near) << device << ", stage " << stage;
+    const std::string section = "zero_optimization.offload_optimizer.";
+    offloaded.overrides.push_back(absl::StrCat(section, "device=", tier.device));
+    offloaded.overrides.push_back(absl::StrCat(section, "nvme_path=/tmp"));
+    offloaded.overrides.push_back(absl::StrCat(section, "ratio=", tier.ratio));
+    EXPECT_EQ(HashOf(offloaded, tier.stage, 2), near)
+        << tier.device << ", ratio " << tier.ratio << ", stage " << tier.stage;
   }
 }
 

@@ -21,6 +21,9 @@ class Checkpointer {
   ~Checkpointer();
 
   // What a checkpoint holds. REQUIRES: names are unique; the objects outlive this one.
+  // Of several engines (a teacher and a student) the first is the checkpoint's model, whose steps
+  // count; the tensors of the others are called NAME/... . A run that resumes tracks them in the
+  // same order.
   void Track(const std::string& name, Engine& engine);
   void Track(const std::string& name, Tracked& state);
 

@@ -192,7 +192,7 @@ class Config {
   PersistenceLimits persistence_limits() const;
   bool quantized_weights() const;    // Stage 3: gathers in int8 blocks.
   bool quantized_gradients() const;  // Stages 2 and 3: reduce-scatters in int8 blocks.
-  int hpz_partition_size() const;  // Ranks of a second sharding of weights; 1: none.
+  int hpz_partition_size() const;    // Ranks of a second sharding of weights; 1: none.
   ActivationCheckpointingConfig activation_checkpointing() const;
 
   // --- Data. Paths and glob patterns as written, relative to the working directory.

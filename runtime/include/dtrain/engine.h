@@ -44,6 +44,7 @@ struct EngineOptions {
 struct BackwardOptions {
   bool last_micro_batch = true;  // Reduce the gradients during this backward.
   int64_t samples = 0;           // In the micro-batch, for rates; 0: what the loss counts.
+  bool retain_graph = false;     // Another loss of the same graph follows.
 };
 
 // The samples of a batch that says how many it holds (Batch: tokens), else 0.
@@ -112,7 +113,9 @@ class Engine {
     });
   }
 
-  // The halves of Step for loops of your own: backward of one micro-batch, then one Update.
+  // The halves of Step for loops of your own: backward of one micro-batch, then one Update. Several
+  // losses of a micro-batch are added up, or given one after the other, all but the last of a step
+  // with last_micro_batch = false; one whose samples another loss has counted has a count of 0.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 

@@ -188,6 +188,26 @@ TEST(ConfigTest, ASecondShardingNeedsStageThreeAndADivisorOfTheWorld) {
               HasSubstr("does not divide the world size"));
 }
 
+TEST(ConfigTest, QuantisedTravelNeedsTheStageThatDoesIt) {
+  EXPECT_EQ(std::string(Failure(R"({"train_batch_size": 8,
+                 "zero_optimization": {"stage": 2, "zero_quantized_weights": true}})")
+                            .message()),
+            "run.json:2: zero_optimization.zero_quantized_weights needs zero_optimization.stage 3, "
+            "which gathers weights; got stage 2");
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
+                 "zero_optimization": {"stage": 1, "zero_quantized_gradients": true}})")
+                              .message()),
+              HasSubstr("got stage 1, where comm.compression.type \"int8\" does it"));
+  const Config config = Parsed(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+      "zero_quantized_weights": true, "zero_quantized_gradients": true,
+      "stage3_param_persistence_threshold": 5, "stage3_model_persistence_threshold": 7}})");
+  EXPECT_TRUE(config.quantized_weights());
+  EXPECT_TRUE(config.quantized_gradients());
+  EXPECT_EQ(config.persistence_limits().parameter_max, 5);
+  EXPECT_EQ(config.persistence_limits().model_max, 7);
+  EXPECT_EQ(Parsed(R"({"train_batch_size": 8})").persistence_limits().parameter_max, 100000);
+}
+
 TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   for (const char* text :
        {R"({"train_batch_size": 8, "zero_optimization": {"mics_shard_size": 8}})",
@@ -197,8 +217,8 @@ TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
         R"({"train_batch_size": 8, "torch_autocast": {"enabled": true}})",
         R"({"train_batch_size": 8, "optimizer": {"type": "OneBitLamb"}})",
         R"({"train_batch_size": 8, "optimizer": {"params": {"max_grad_norm": 1}}})",
-        R"({"train_batch_size": 8, "zero_optimization": {"stage": 1,
-            "offload_optimizer": {"device": "cpu", "ratio": 0.5}}})",
+        R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+            "zero_quantized_nontrainable_weights": true}})",
         R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed"}})",
         R"({"train_batch_size": 8, "amp": {"enabled": true, "opt_level": "O1"}})",
         R"({"train_batch_size": 8, "checkpoint": {"journal": "sync"}})"}) {
@@ -207,8 +227,9 @@ TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   EXPECT_EQ(
       std::string(Failure(R"({"train_batch_size": 8, "zero_optimization": {"mics_shard_size": 8}})")
                       .message()),
-      "run.json:1: zero_optimization.mics_shard_size = 8 is not supported. MiCS is not built "
-      "yet.");
+      "run.json:1: zero_optimization.mics_shard_size = 8 is not supported. States are shared out "
+      "over all ranks, which takes least memory; zero_hpz_partition_size keeps a step's later "
+      "gathers of weights inside small groups.");
   // The harmless value of the same keys passes.
   EXPECT_TRUE(Failure(R"({"train_batch_size": 8, "bf16": {"enabled": false},
                           "zero_optimization": {"stage": 0, "offload_param": {"device": "none"}}})")

@@ -36,6 +36,25 @@ TEST(MemoryPlan, EachStageSharesOutMore) {
   EXPECT_DOUBLE_EQ(states(Kind::kFloat32, 2), 4 + 12.0 / 4);
 }
 
+TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
+  MemoryRequest request = Of(1000e6, Kind::kBFloat16, 3, 4);
+  request.model.tensors = {{2e6, 490}, {5e4, 400}};
+  request.bucket_elements = 6'000'000;
+  request.live_elements = 100'000'000;
+  const MemoryPlan plain = PlanMemory(request);
+  EXPECT_EQ(plain.live, 2 * 100e6);
+  request.persistence = {.parameter_max = 100'000, .model_max = INT64_MAX};
+  EXPECT_EQ(PersistentElements(request.model, request.persistence), 20e6);
+  EXPECT_EQ(PlanMemory(request).live, 2 * 100e6 + 2 * 2 * 20e6) << "twice while it is refreshed";
+  request.persistence.model_max = 1'020'000;
+  EXPECT_EQ(PersistentElements(request.model, request.persistence), 20 * 5e4);
+  request.persistence = {};
+  request.quantized_weights = true;
+  EXPECT_DOUBLE_EQ(PlanMemory(request).live, plain.live + 260.0 / 256 * (4 * 6e6 + 1000e6 / 4));
+  request.quantized_gradients = true;
+  EXPECT_DOUBLE_EQ(PlanMemory(request).buckets, plain.buckets + 260.0 / 256 * 2 * 6e6);
+}
+
 TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
   EXPECT_EQ(SmallestWorld(Of(80e9, Kind::kBFloat16, 3), 80e9, 0.25), 23);
   MemoryRequest inference = Of(80e9, Kind::kBFloat16, 3);

@@ -124,7 +124,7 @@ TEST(OptimizerConfigTest, MistakesAreNamed) {
               HasSubstr("exclude each other"));
 }
 
-TEST(OptimizerConfigTest, OffloadNeedsItsStageItsFolderAndAnElementwiseOptimizer) {
+TEST(OptimizerConfigTest, OffloadNeedsItsStageAndItsFolder) {
   const auto error = [](const char* optimizer, const char* zero) {
     return ErrorOf(optimizer, absl::StrCat(R"(, "zero_optimization": )", zero));
   };
@@ -133,9 +133,11 @@ TEST(OptimizerConfigTest, OffloadNeedsItsStageItsFolderAndAnElementwiseOptimizer
             "zero_optimization.stage 1, 2 or 3; got 0");
   EXPECT_THAT(error("{}", R"({"stage": 2, "offload_optimizer": {"device": "nvme"}})"),
               HasSubstr("needs zero_optimization.offload_optimizer.nvme_path"));
-  EXPECT_THAT(
-      error(R"({"type": "Muon"})", R"({"stage": 2, "offload_optimizer": {"device": "cpu"}})"),
-      HasSubstr("\"cpu\" with optimizer.type Muon, which looks at whole parameters"));
+  EXPECT_THAT(error("{}", R"({"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 2}})"),
+              HasSubstr("offload_optimizer.ratio is 2; want a number in [0, 1]"));
+  EXPECT_EQ(error(R"({"type": "Muon"})",
+                  R"({"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}})"),
+            "");
   EXPECT_EQ(error("{}", R"({"stage": 3, "offload_optimizer": {"device": "cpu"}})"), "");
 }
 
@@ -151,6 +153,10 @@ TEST(OptimizerConfigTest, TheMemoryPlanPutsOffloadedStatesElsewhere) {
   EXPECT_EQ(far.offloaded, near.moments + near.master);
   EXPECT_EQ(far.states(), near.states() - far.offloaded);
   EXPECT_EQ(far.buckets - near.buckets, 4.0 * (1 << 20) * 12);
+  request.offload_ratio = 0.25;
+  const plan::MemoryPlan quarter = PlanMemory(request);
+  EXPECT_EQ(quarter.offloaded, far.offloaded / 4);
+  EXPECT_EQ(quarter.states(), near.states() - far.offloaded / 4);
 }
 
 TEST(OptimizerConfigTest, ABf16SecondMomentThatCannotShrinkIsWarnedOf) {
