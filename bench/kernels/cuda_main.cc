@@ -22,11 +22,11 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "bench/kernels/probe.h"
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/flat.h"
 #include "kernels/grad_norm.h"
 #include "kernels/rmsnorm.h"
-#include "kernels/swiglu.h"
 
 namespace dtrain::bench {
 namespace {
@@ -138,17 +138,26 @@ absl::Status RmsBackward(const Arena& a, bool residual, CudaStream stream) {
 template <class T>
 absl::Status SwiGlu(const Arena& a, bool backward, CudaStream stream) {
   if (backward) {
-    return kernels::SwiGluBackwardCuda(kernels::SwiGluBackwardArgs<T>{.count = a.elements,
-                                                                      .gate = a.Stream<T>(0),
-                                                                      .up = a.Stream<T>(1),
-                                                                      .dout = a.Stream<T>(2),
-                                                                      .dgate = a.Stream<T>(3),
-                                                                      .dup = a.Stream<T>(4)},
-                                       stream);
+    return kernels::GatedBackwardCuda(
+        kernels::GatedBackwardArgs<T>{.activation = kernels::Activation::kSilu,
+                                      .rows = a.rows(),
+                                      .hidden = kHidden,
+                                      .stride = kHidden,
+                                      .gate = a.Stream<T>(0),
+                                      .up = a.Stream<T>(1),
+                                      .dout = a.Stream<T>(2),
+                                      .dgate = a.Stream<T>(3),
+                                      .dup = a.Stream<T>(4)},
+        stream);
   }
-  return kernels::SwiGluForwardCuda(
-      kernels::SwiGluForwardArgs<T>{
-          .count = a.elements, .gate = a.Stream<T>(0), .up = a.Stream<T>(1), .out = a.Stream<T>(2)},
+  return kernels::GatedForwardCuda(
+      kernels::GatedForwardArgs<T>{.activation = kernels::Activation::kSilu,
+                                   .rows = a.rows(),
+                                   .hidden = kHidden,
+                                   .stride = kHidden,
+                                   .gate = a.Stream<T>(0),
+                                   .up = a.Stream<T>(1),
+                                   .out = a.Stream<T>(2)},
       stream);
 }
 
