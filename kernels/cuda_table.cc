@@ -20,6 +20,7 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .block_square_sums = BlockSquareSumsCuda,
       .block_square_sums_bf16 = BlockSquareSumsCuda,
       .tree_sum = TreeSumCuda,
+      .step_verdict = StepVerdictCuda,
       .copy = CopyCuda,
       .scale = ScaleCuda,
       .accumulate = AccumulateCuda,

@@ -24,6 +24,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/sgd.h"
+#include "kernels/step_verdict.h"
 
 namespace dtrain::kernels {
 
@@ -45,6 +46,7 @@ struct CudaKernelTable {
   absl::Status (*block_square_sums)(const float*, int64_t, int64_t, double*, CudaStream);
   absl::Status (*block_square_sums_bf16)(const BFloat16*, int64_t, int64_t, double*, CudaStream);
   decltype(&TreeSumCuda) tree_sum;
+  decltype(&StepVerdictCuda) step_verdict;
 
   decltype(&CopyCuda) copy;  // Converts between element types.
   decltype(&ScaleCuda) scale;

@@ -5,6 +5,7 @@
 // CUDA is; the current device is a property of the calling thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,11 @@ struct CudaEvent;   // Opaque: what cudaEvent_t points to.
 // Values of cudaError_t; any other value is an error that ErrorString explains.
 enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kNotReady = 600 };
 
+struct CudaDeviceFacts {
+  std::string name;             // "NVIDIA H100 80GB HBM3".
+  std::array<char, 16> uuid{};  // Tells GPUs apart.
+};
+
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
@@ -27,6 +33,7 @@ class CudaApi {
   virtual std::string ErrorString(CudaResult result) = 0;
 
   virtual CudaResult DeviceCount(int* count) = 0;
+  virtual CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) = 0;
   // Of the calling thread.
   virtual CudaResult SetDevice(int device) = 0;
   // Free and total bytes of the current device.

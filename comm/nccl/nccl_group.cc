@@ -211,12 +211,25 @@ absl::Status NcclGroup::FollowComputeStream() {
   return CudaStatus(cuda, cuda.StreamWaitEvent(stream_, ordering_event_), "cudaStreamWaitEvent");
 }
 
+absl::Status NcclGroup::Then(std::function<absl::Status(CudaStream* stream)> launch) {
+  std::lock_guard lock(start_mutex_);
+  DT_RETURN_IF_ERROR(watchdog_->health());
+  CudaApi& cuda = *seams_.cuda;
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
+  return launch(stream_);
+}
+
 absl::Status NcclGroup::JoinStream(CudaStream* stream) {
   std::lock_guard lock(start_mutex_);
   CudaApi& cuda = *seams_.cuda;
   DT_RETURN_IF_ERROR(
       CudaStatus(cuda, cuda.EventRecord(ordering_event_, stream_), "cudaEventRecord"));
   return CudaStatus(cuda, cuda.StreamWaitEvent(stream, ordering_event_), "cudaStreamWaitEvent");
+}
+
+absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
+  return CudaStatus(*seams_.cuda, seams_.cuda->StreamWaitEvent(stream, event),
+                    "cudaStreamWaitEvent");
 }
 
 absl::StatusOr<Work> NcclGroup::Start(const Call& call) {

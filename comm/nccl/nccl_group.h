@@ -15,12 +15,14 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "comm/group.h"
 #include "comm/nccl/cuda_api.h"
+#include "comm/nccl/device_group.h"
 #include "comm/nccl/nccl_api.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl/nccl_kernels.h"
@@ -47,7 +49,7 @@ struct NcclGroupOptions {
   int ranks_per_id = 128;
 };
 
-class NcclGroup final : public Group {
+class NcclGroup final : public DeviceGroup {
  public:
   // Collective and blocking: the unique id travels through `store` (null when size is 1).
   // DeadlineExceeded names the ranks that did not come.
@@ -67,7 +69,7 @@ class NcclGroup final : public Group {
       std::shared_ptr<SymmetricBuffer> buffer) override;
   // User-buffer registration of device memory. Drop it before the memory is freed; the group drops
   // it before its communicator in any case.
-  absl::StatusOr<std::unique_ptr<Registration>> RegisterDevice(void* data, size_t bytes);
+  absl::StatusOr<std::unique_ptr<Registration>> RegisterDevice(void* data, size_t bytes) override;
 
   absl::StatusOr<Work> AllReduce(Buffer buffer, ReduceOp op,
                                  const CollectiveOptions& options = {}) override;
@@ -88,8 +90,10 @@ class NcclGroup final : public Group {
   void SetStep(int64_t step) override { step_.store(step, std::memory_order_relaxed); }
   std::string FlightRecord() const override;
 
-  // Later work on `stream` waits, on the device, for every collective started so far.
-  absl::Status JoinStream(CudaStream* stream);
+  absl::Status Then(std::function<absl::Status(CudaStream* stream)> launch) override;
+  absl::Status JoinStream(CudaStream* stream) override;
+  absl::Status Await(CudaEvent* event, CudaStream* stream) override;
+  absl::Status Health() const override { return watchdog_->health(); }
   // The group of the ranks with the same `color`, in the order of `key`. Collective and blocking.
   absl::StatusOr<std::unique_ptr<NcclGroup>> Split(int color, int key, const std::string& name);
   // Waits for the collectives, then closes together with the other ranks.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
+constexpr char kDeviceRng[] = "rng.cuda";
 
 // What a rank keeps of each element that it updates, by its name in a checkpoint.
 std::vector<NamedTensor> UpdateState(const EngineState& state) {
@@ -138,12 +139,27 @@ absl::Status RestoreUpdateState(EngineState& state, const std::string& engine,
     }
     const int64_t elements = ElementsOf(stored);
     for (const auto& [name, tensor] : UpdateState(state)) {
-      const at::Tensor read = at::empty({elements}, tensor.options());
+      const at::Tensor read = at::empty({elements}, at::TensorOptions(tensor.scalar_type()));
       DT_RETURN_IF_ERROR(from.ReadStateTensor(
           rank, {PrefixOf(engine) + name, StateType(tensor), {elements}}, BytesOf(read)));
       CopyShared(read, stored, tensor, state.owned);
     }
   }
+  return absl::OkStatus();
+}
+
+// A checkpoint of a CPU run has none: the GPU's generator then starts from the seed.
+absl::Status RestoreDeviceRng(checkpoint::Checkpoint& from, int rank) {
+  const at::Tensor rng = DeviceRngState();
+  const auto stored = from.StateTensors(rank);
+  const bool saved = std::any_of(stored.begin(), stored.end(),
+                                 [](const auto& entry) { return entry.name == kDeviceRng; });
+  if (!rng.defined() || !saved) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(
+      from.ReadStateTensor(rank, {kDeviceRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
+  SetDeviceRngState(rng);
   return absl::OkStatus();
 }
 
@@ -185,17 +201,27 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   const at::NoGradGuard no_grad;
   const std::string prefix = PrefixOf(engine);
   EngineSnapshot snapshot;
+  DT_RETURN_IF_ERROR(state.settled);
   DT_RETURN_IF_ERROR(AddModelTensors(state, place, prefix, snapshot));
   const std::vector<plan::OwnedRange> stored = StoredRanges(state, place);
   const int64_t elements = ElementsOf(stored);
   for (const auto& [name, tensor] : UpdateState(state)) {
-    const at::Tensor part = tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements);
+    const at::Tensor part =
+        OnHost(tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements), snapshot);
     snapshot.source.state.push_back({{prefix + name, StateType(part), {elements}}, BytesOf(part)});
   }
   if (engine.empty()) {  // The process has one.
     const at::Tensor rng = CpuRngState();
     snapshot.keep.push_back(rng);
     snapshot.source.state.push_back({{kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)});
+    if (const at::Tensor device_rng = DeviceRngState(); device_rng.defined()) {
+      snapshot.keep.push_back(device_rng);
+      snapshot.source.state.push_back(
+          {{kDeviceRng, DType::kUInt8, {device_rng.numel()}}, BytesOf(device_rng)});
+    }
+  }
+  if (!state.flat->device().is_host()) {
+    DT_RETURN_IF_ERROR(state.flat->device().Synchronize());
   }
   if (engine.empty() && !state.options.model_config.is_null()) {
     snapshot.source.model_files.emplace_back("config.json",
@@ -256,6 +282,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
     DT_RETURN_IF_ERROR(
         from.ReadStateTensor(place.rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
     SetCpuRngState(rng);
+    DT_RETURN_IF_ERROR(RestoreDeviceRng(from, place.rank));
   } else {
     note = absl::StrFormat(
         "; it was saved by %d ranks and %d read it: the same samples and weights, but random "

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/Functions.h"
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
 #include "runtime/engine/copy_shared.h"
@@ -54,6 +55,17 @@ absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
+at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot) {
+  if (tensor.is_cpu()) {
+    return tensor.contiguous();
+  }
+  at::Tensor copy = at::empty(
+      tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU).pinned_memory(true));
+  copy.copy_(tensor, /*non_blocking=*/true);
+  snapshot.keep.push_back(copy);
+  return copy;
+}
+
 absl::Status CheckStorable(const EngineState& state) {
   for (const ModelTensor& item : ModelTensors(state)) {
     DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
@@ -78,7 +90,7 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
         return;
       }
       const bool passes = state.live != nullptr && item.parameter.has_value();
-      const at::Tensor kept = passes ? item.tensor.clone() : item.tensor.contiguous();
+      const at::Tensor kept = passes ? item.tensor.clone() : OnHost(item.tensor, snapshot);
       snapshot.keep.push_back(kept);
       snapshot.source.model.push_back(
           {{prefix + item.name, *dtype, kept.sizes().vec()}, BytesOf(kept)});
@@ -92,9 +104,11 @@ absl::Status RestoreModel(EngineState& state, const std::string& prefix,
   for (const ModelTensor& item : ModelTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
     const bool shared_out = state.live != nullptr && item.parameter.has_value();
-    at::Tensor target = shared_out ? at::empty(item.tensor.sizes(), item.tensor.options())
-                        : item.tensor.is_contiguous() ? item.tensor
-                                                      : item.tensor.contiguous();
+    const bool elsewhere = shared_out || !item.tensor.is_cpu();
+    at::Tensor target =
+        elsewhere ? at::empty(item.tensor.sizes(), at::TensorOptions(item.tensor.scalar_type()))
+        : item.tensor.is_contiguous() ? item.tensor
+                                      : item.tensor.contiguous();
     DT_RETURN_IF_ERROR(
         from.ReadModelTensor({prefix + item.name, dtype, target.sizes().vec()}, BytesOf(target)));
     if (shared_out) {

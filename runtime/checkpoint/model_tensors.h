@@ -14,6 +14,10 @@ namespace dtrain {
 // The memory of a contiguous tensor.
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor);
 
+// A contiguous copy in pinned memory of what is on a GPU, kept alive by `snapshot`; else `tensor`
+// itself, contiguous. The copy is only queued: Device::Synchronize makes it whole.
+at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot);
+
 // Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
 // the start, not at the first restore.
 absl::Status CheckStorable(const EngineState& state);

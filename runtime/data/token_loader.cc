@@ -44,6 +44,7 @@ struct TokenLoader::State {
   int64_t accumulation;
   int64_t sequence_length;
   int64_t vocabulary_limit;
+  at::Device device = at::kCPU;
 
   std::mutex mutex;
   std::condition_variable room;
@@ -69,8 +70,13 @@ struct TokenLoader::State {
       DT_RETURN_IF_ERROR(corpus.Read(sample, sequence_length, vocabulary_limit, out));
       out += width;
     }
-    return Batch{rows.narrow(1, 0, sequence_length).contiguous(),
-                 rows.narrow(1, 1, sequence_length).contiguous()};
+    return Batch{OfColumns(rows, 0), OfColumns(rows, 1)};
+  }
+
+  // Pinned when it goes to a GPU, so that Next does not wait for the copy.
+  at::Tensor OfColumns(const at::Tensor& rows, int64_t first) const {
+    const at::Tensor columns = rows.narrow(1, first, sequence_length);
+    return device.is_cpu() ? columns.contiguous() : columns.contiguous().pin_memory();
   }
 
   void ReadAhead() {
@@ -129,6 +135,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   state->accumulation = config.gradient_accumulation_steps();
   state->sequence_length = config.sequence_length();
   state->vocabulary_limit = ModelVocabulary(config);
+  state->device = job.device();
   state->reader = std::thread([s = state.get()] { s->ReadAhead(); });
   return std::unique_ptr<TokenLoader>(new TokenLoader(std::move(state)));
 }
@@ -152,6 +159,10 @@ absl::StatusOr<Batch> TokenLoader::Next() {
   state.ready.pop_front();
   state.next_given = state.After(state.next_given);
   state.room.notify_one();
+  if (batch.ok() && !state.device.is_cpu()) {
+    batch->tokens = batch->tokens.to(state.device, /*non_blocking=*/true);
+    batch->targets = batch->targets.to(state.device, /*non_blocking=*/true);
+  }
   return batch;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace dtrain {
 namespace {
@@ -111,6 +112,21 @@ plan::RankMemory ReadRankMemory() {
     }
   }
   memory.cgroup ^= std::hash<std::string>()(space);
+  return memory;
+}
+
+absl::StatusOr<plan::RankMemory> ReadDeviceMemory(const Device& device) {
+  comm::CudaApi& api = device.api();
+  comm::CudaDeviceFacts facts;
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  DT_RETURN_IF_ERROR(
+      device.Check(api.DeviceFacts(device.place().index, &facts), "cudaGetDeviceProperties"));
+  DT_RETURN_IF_ERROR(device.Check(api.MemoryInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+  plan::RankMemory memory;
+  memory.machine = std::hash<std::string>()(std::string(facts.uuid.begin(), facts.uuid.end()));
+  memory.machine_available = static_cast<int64_t>(free_bytes);
+  memory.cgroup_available = kNoLimit;
   return memory;
 }
 

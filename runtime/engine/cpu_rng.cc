@@ -3,8 +3,36 @@
 #include <mutex>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/Context.h"
 
 namespace dtrain {
+namespace {
+
+std::optional<at::Device>& RngDevice() {
+  static std::optional<at::Device> device;
+  return device;
+}
+
+at::Generator DeviceGenerator() { return at::globalContext().defaultGenerator(*RngDevice()); }
+
+}  // namespace
+
+void UseDeviceRng(at::Device device) { RngDevice() = device; }
+
+at::Tensor DeviceRngState() {
+  if (!RngDevice().has_value()) {
+    return {};
+  }
+  at::Generator generator = DeviceGenerator();
+  std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void SetDeviceRngState(const at::Tensor& state) {
+  at::Generator generator = DeviceGenerator();
+  std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
 
 at::Tensor CpuRngState() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -18,7 +46,7 @@ void SetCpuRngState(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-CpuRngSnapshot::CpuRngSnapshot() {
+CpuRngSnapshot::CpuRngSnapshot() : device_state_(DeviceRngState()) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
   std::lock_guard lock(generator.mutex());
@@ -34,6 +62,9 @@ void CpuRngSnapshot::Restore() const {
   cpu->set_engine(*engine_);
   cpu->set_next_float_normal_sample(next_float_normal_);
   cpu->set_next_double_normal_sample(next_double_normal_);
+  if (device_state_.defined()) {
+    SetDeviceRngState(device_state_);
+  }
 }
 
 }  // namespace dtrain

@@ -1,4 +1,5 @@
-// The default CPU generator, saved and put back.
+// The random numbers that a model draws, saved and put back: of the default CPU generator and,
+// where this process trains on a GPU, of that one's.
 #pragma once
 
 #include <optional>
@@ -8,8 +9,11 @@
 
 namespace dtrain {
 
+// The GPU whose generator belongs to every snapshot from now on. Not thread-safe; once a process.
+void UseDeviceRng(at::Device device);
+
 // The default CPU generator as plain values: a step saves it in a fraction of the time that a state
-// tensor takes.
+// tensor takes. A GPU's generator is a seed and an offset on the host: saving it waits for nothing.
 class CpuRngSnapshot {
  public:
   // Saves.
@@ -21,10 +25,15 @@ class CpuRngSnapshot {
   // The second half of a pair of normal samples that was not drawn yet.
   std::optional<float> next_float_normal_;
   std::optional<double> next_double_normal_;
+  at::Tensor device_state_;  // Of the GPU's generator; undefined without one.
 };
 
 // State of the default CPU generator: [5056] uint8.
 at::Tensor CpuRngState();
 void SetCpuRngState(const at::Tensor& state);
+// The same of the GPU's generator, a CPU tensor of bytes; undefined without one.
+at::Tensor DeviceRngState();
+// REQUIRES: UseDeviceRng.
+void SetDeviceRngState(const at::Tensor& state);
 
 }  // namespace dtrain

@@ -16,8 +16,8 @@
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gemm_probe.h"
-#include "runtime/engine/heap_in_use.h"
 #include "runtime/engine/loss_unit.h"
+#include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
@@ -65,7 +65,6 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 int64_t Engine::step() const { return impl_->state.step; }
-EngineState& Engine::state() { return impl_->state; }
 
 absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
@@ -106,7 +105,11 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
         "Backward after the step's last micro-batch: call Update first, or pass last_micro_batch = "
         "false to all but the last");
   }
-  if (job.config().precision().kind == PrecisionConfig::Kind::kFloat16 && state.loss_unit == 0) {
+  const bool scaled = job.config().precision().kind == PrecisionConfig::Kind::kFloat16;
+  if (scaled && micro_batches == 0) {
+    DT_RETURN_IF_ERROR(AccountForLastStep());  // The loss's scale follows from how it ended.
+  }
+  if (scaled && state.loss_unit == 0) {
     DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
   }
   if (micro_batches == 0) {
@@ -120,14 +123,16 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedPhase phase("dtrain::backward", report.backward_s);
+  MarkPhase(&StepNumbers::backward_s);
   try {
     const double factor = loss_factor();
     (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor)
         .backward(/*gradient=*/{}, options.retain_graph);
-    loss_sum += loss.sum.item<double>();
+    DT_RETURN_IF_ERROR(AddLoss(loss.sum));
   } catch (const std::exception& error) {
     return FromException("in backward", error);
   }
+  MarkPhase(nullptr);
   count += loss.count;
   samples += options.samples > 0 ? options.samples : loss.count;
   ++micro_batches;
@@ -350,19 +355,22 @@ absl::StatusOr<StepReport> Engine::Update() {
     const StepReport finished = impl.Finish(*verdict);
     DT_RETURN_IF_ERROR(impl.reducer->AdoptReadinessOrder(impl.job.group()));
     if (impl.state.step == kGemmProbeStep) {
-      impl.gemm_rate = MeasureGemmRate(FloatTypeOf(impl.state.flat->dtype()));
+      impl.gemm_rate = MeasureGemmRate(impl.device(), FloatTypeOf(impl.state.flat->dtype()));
     }
     return finished;
   };
   auto result = [&]() -> absl::StatusOr<StepReport> {
     try {
-      return work();
+      return impl.device_step != nullptr ? impl.UpdateOnDevice() : work();
     } catch (const std::exception& error) {  // Of a program's optimizer, or memory.
       return FromException("in the update", error);
     }
   }();
   if (!result.ok() && !absl::IsAborted(result.status())) {
     impl.broken = result.status();
+  }
+  if (impl.device_step != nullptr) {
+    return result;  // How it ended is not known yet.
   }
   if (result.ok() && result->skipped) {
     DT_RETURN_IF_ERROR(impl.AfterSkip(*result, culprit, scale_before));
@@ -379,6 +387,9 @@ void Engine::Impl::FailTogether() {
     const std::string reason =
         absl::StrFormat("step %d failed on rank %d", state.step + 1, job.rank());
     job.group().Abort(reason);
+    if (job.state().device_group != nullptr) {
+      job.state().device_group->Abort(reason);
+    }
     if (state.live != nullptr) {
       state.live->Abort(reason);
     }
@@ -410,9 +421,10 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       try {
         impl.job.Beat("forward", impl.state.step);
         const ScopedPhase phase("dtrain::forward", impl.report.forward_s);
-        const int64_t before = HeapBytesInUse();
+        const int64_t before = BytesInUse(impl.device());
+        impl.MarkPhase(&StepNumbers::forward_s);
         loss = forward();
-        impl.NoteActivations(HeapBytesInUse() - before);
+        impl.NoteActivations(BytesInUse(impl.device()) - before);
       } catch (const std::exception& error) {
         return FromException("in the loss function", error);
       }
@@ -428,7 +440,9 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.job.Beat("update", impl.state.step);
     auto report = Update();
     if (report.ok()) {
-      if (report->skipped) {
+      if (impl.device_step != nullptr) {
+        transaction.RestoreBuffersWhere(impl.device_step->skip_flag());
+      } else if (report->skipped) {
         transaction.RestoreBuffers();  // A bad batch must not stay in running statistics.
       }
       return report;

@@ -85,7 +85,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   state.options = std::move(options);
   state.zero_stage = job.config().zero_stage();
   state.loss_scale = plan::FirstLossScale(job.config().precision());
-  DT_ASSIGN_OR_RETURN(state.flat, FlatParameters::Describe(model, ValueType(job.config())));
+  DT_RETURN_IF_ERROR(impl->CheckDevice());
+  DT_ASSIGN_OR_RETURN(state.flat,
+                      FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
   DT_RETURN_IF_ERROR(impl->CheckMemory());
   DT_ASSIGN_OR_RETURN(impl->activation_store,
@@ -104,7 +106,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
 // Collective: before anything large is allocated, whether the states fit on every rank.
 absl::Status Engine::Impl::CheckMemory() {
   const Config& config = job.config();
-  plan::RankMemory mine = ReadRankMemory();
+  plan::RankMemory mine;
+  if (device().is_host()) {
+    mine = ReadRankMemory();
+  } else {
+    DT_ASSIGN_OR_RETURN(mine, ReadDeviceMemory(device()));
+  }
   std::vector<plan::RankMemory> all(static_cast<size_t>(job.world_size()));
   DT_ASSIGN_OR_RETURN(
       const comm::Work work,
@@ -128,7 +135,9 @@ absl::Status Engine::Impl::CheckMemory() {
   for (const at::Tensor& parameter : state.flat->parameters()) {
     request.model.largest_tensor =
         std::max(request.model.largest_tensor, static_cast<double>(parameter.numel()));
-    held += IsInConstructionFile(parameter) ? 0 : static_cast<double>(parameter.nbytes());
+    const bool given_up = parameter.device() == device().tensors() && device().is_host();
+    held +=
+        given_up && !IsInConstructionFile(parameter) ? static_cast<double>(parameter.nbytes()) : 0;
   }
   return plan::CheckStatesFit(request, plan::LeastAvailable(all) + held);
 }
@@ -139,6 +148,9 @@ absl::Status Engine::Impl::TakeParameters() {
   const Config& config = job.config();
   const plan::ParamLayout& layout = state.flat->layout();
   DT_ASSIGN_OR_RETURN(rule, MakeUpdateRule(config, state.options.optimizer, layout));
+  if (!device().is_host()) {
+    DT_RETURN_IF_ERROR(MakeDeviceRule(config.optimizer(), *rule).status());
+  }
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
                       GroupParameters(layout, config.optimizer(), rule->by_parameter()));
   settings = groups.settings;
@@ -183,7 +195,7 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
   std::vector<FarState> far;
   const auto make = [&](at::ScalarType type, float value) -> absl::StatusOr<at::Tensor> {
     if (offload.device == OffloadOptions::Device::kNone) {
-      return MakeState(elements, type, value);
+      return MakeStateOn(device(), elements, type, value);
     }
     DT_ASSIGN_OR_RETURN(far.emplace_back(), MakeFarState(offload, elements, type, value));
     return far.back().tensor();
@@ -220,6 +232,9 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
 absl::Status Engine::Impl::CreateSync() {
   const Config& config = job.config();
   FlatParameters& flat = *state.flat;
+  if (!device().is_host()) {
+    return CreateOnDevice();
+  }
   if (config.zero_stage() == 0) {
     DT_ASSIGN_OR_RETURN(reducer,
                         GradientReducer::Create(job.group(), flat,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,14 @@
 #include "comm/group.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/agreement.h"
+#include "runtime/engine/device_gradient_sync.h"
+#include "runtime/engine/device_step.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
-#include "runtime/engine/heap_in_use.h"
+#include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
 #include "runtime/engine/step_trace.h"
+#include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/state_stream.h"
 #include "runtime/ops/recompute_times.h"
@@ -37,6 +41,14 @@ struct Engine::Impl {
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
+  // On a GPU; null on the host. The gradients are `reducer`.
+  std::unique_ptr<DeviceStep> device_step;
+  DeviceGradientSync* device_gradients = nullptr;
+  std::shared_ptr<LateNumbers> late;  // Of the step that the device ended last.
+  // That step, until its outcome is in `state`; then, when it was skipped, until that is said.
+  std::optional<StepReport> unaccounted;
+  std::optional<StepReport> unsaid;
+  plan::LossScale scale_of_unsaid;
   StepTrace trace;
   StepReport report;        // Of the step under way.
   int64_t activations = 0;  // Bytes that forward left, at most.
@@ -55,8 +67,11 @@ struct Engine::Impl {
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
         module(m),
-        trace(j.config().metrics_trace(), absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
-              j.rank(), [this] { return MemoryNow(HeapBytesInUse()); }) {}
+        trace(j.config().metrics_trace(),
+              {.path_prefix = absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
+               .rank = j.rank(),
+               .gpu = j.device().is_cuda()},
+              [this] { return MemoryNow(BytesInUse(device())); }) {}
 
   MemoryReport MemoryNow(int64_t activation_bytes) const {
     MemoryReport memory = ReportMemory(state, *reducer, activation_bytes);
@@ -74,6 +89,7 @@ struct Engine::Impl {
     if (micro_batches == 0 && step_start_nanos == 0) {
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
+      BeginOnDevice();
       if (state.live != nullptr) {
         state.live->TakeWaitedSeconds();  // Of an evaluation or a save: no part of the step.
       }
@@ -128,6 +144,17 @@ struct Engine::Impl {
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);
   void FailTogether();
+  // The GPU's side: engine_device.cc.
+  const Device& device() const { return *job.state().device; }
+  absl::Status CheckDevice() const;
+  absl::Status CreateOnDevice();
+  void BeginOnDevice();
+  void MarkPhase(DevicePhases::Phase phase);
+  absl::Status AddLoss(const at::Tensor& sum);
+  absl::Status AccountForLastStep();
+  absl::Status SaySkipped();
+  absl::Status LaunchUpdate(const StepVerdict& verdict);
+  absl::StatusOr<StepReport> UpdateOnDevice();
   // Time to the first step is a number of its own: it is what a start costs.
   void NoteFirstForward() {
     if (!first_forward_noted) {

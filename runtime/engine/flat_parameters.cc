@@ -8,7 +8,9 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status.h"
+#include "comm/nccl/device_group.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/tensor_over.h"
 #include "torch/nn/module.h"
@@ -17,30 +19,46 @@ namespace dtrain {
 namespace {
 
 absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter,
-                            at::ScalarType values) {
+                            at::ScalarType values, at::Device device) {
   const bool type = parameter.scalar_type() == at::kFloat || parameter.scalar_type() == values;
-  if (type && parameter.layout() == at::kStrided && parameter.device().is_cpu()) {
+  if (type && parameter.layout() == at::kStrided &&
+      (parameter.device().is_cpu() || parameter.device() == device)) {
     return absl::OkStatus();
   }
-  return absl::UnimplementedError(absl::StrFormat(
-      "trainable parameter %s is %s on %s; allowed: dense fp32 on the CPU%s (set requires_grad to "
-      "false to freeze it, or convert it)",
-      name, c10::toString(parameter.scalar_type()), parameter.device().str(),
-      values == at::kFloat ? ", or bf16 or fp16 with bf16.enabled or fp16.enabled"
-                           : absl::StrCat(", or ", c10::toString(values))));
+  return absl::UnimplementedError(
+      absl::StrFormat("trainable parameter %s is %s on %s; allowed: dense fp32 on the CPU%s%s (set "
+                      "requires_grad to "
+                      "false to freeze it, or convert it)",
+                      name, c10::toString(parameter.scalar_type()), parameter.device().str(),
+                      device.is_cpu() ? "" : absl::StrCat(" or ", device.str()),
+                      values == at::kFloat ? ", or bf16 or fp16 with bf16.enabled or fp16.enabled"
+                                           : absl::StrCat(", or ", c10::toString(values))));
 }
 
 // The module's handle of `tensor` sees the change.
-void CastInPlace(at::Tensor tensor, at::ScalarType type) {
-  if (tensor.is_floating_point() && tensor.scalar_type() != type) {
-    tensor.set_data(tensor.to(type));
+void MoveInPlace(at::Tensor tensor, at::ScalarType type, at::Device device) {
+  const at::ScalarType wanted = tensor.is_floating_point() ? type : tensor.scalar_type();
+  if (tensor.scalar_type() != wanted || tensor.device() != device) {
+    tensor.set_data(tensor.to(device, wanted));
   }
+}
+
+absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterMemory(
+    comm::Group& group, const std::shared_ptr<comm::SymmetricBuffer>& host,
+    const std::shared_ptr<DeviceMemory>& device) {
+  if (device == nullptr) {
+    return group.Register(host);
+  }
+  auto* const of_devices = dynamic_cast<comm::DeviceGroup*>(&group);
+  DT_CHECK(of_devices != nullptr) << " device memory registered with a host group";
+  return of_devices->RegisterDevice(device->data(), device->bytes());
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::nn::Module& module,
-                                                                         DType values) {
+                                                                         DType values,
+                                                                         const Device& device) {
   std::vector<at::Tensor> trainable;
   std::vector<plan::ParamSpec> specs;
   std::vector<NamedTensor> frozen;
@@ -55,7 +73,8 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
       frozen.push_back({item.key(), parameter});
       continue;
     }
-    DT_RETURN_IF_ERROR(CheckSupported(item.key(), parameter, FloatTypeOf(values)));
+    DT_RETURN_IF_ERROR(
+        CheckSupported(item.key(), parameter, FloatTypeOf(values), device.tensors()));
     trainable.push_back(parameter);
     specs.push_back({item.key(), parameter.sizes().vec(), values});
   }
@@ -63,7 +82,8 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
     return absl::InvalidArgumentError("the module has no trainable parameter");
   }
   DT_ASSIGN_OR_RETURN(plan::ParamLayout layout, plan::ParamLayout::Create(specs));
-  auto flat = std::unique_ptr<FlatParameters>(new FlatParameters(std::move(layout), values));
+  auto flat =
+      std::unique_ptr<FlatParameters>(new FlatParameters(std::move(layout), values, device));
   for (const plan::LayoutEntry& entry : flat->layout_.entries()) {
     flat->parameters_.push_back(trainable[static_cast<size_t>(entry.registration_index)]);
   }
@@ -80,7 +100,11 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
   const int64_t pad = options.pad_to_multiple;
   const int64_t elements = std::max(pad, (layout_.total_elements() + pad - 1) / pad * pad);
   const auto count = static_cast<size_t>(elements);
-  if (options.with_gradients) {
+  if (options.with_gradients && !device_.is_host()) {
+    DT_ASSIGN_OR_RETURN(device_gradients_,
+                        DeviceMemory::Create(device_, count * sizeof(float), "gradients"));
+    gradients_ = TensorOver(device_gradients_, elements, at::kFloat, device_.tensors());
+  } else if (options.with_gradients) {
     DT_ASSIGN_OR_RETURN(gradient_memory_,
                         comm::SymmetricBuffer::Create(count * sizeof(float), "dtrain-gradients"));
     gradients_ = TensorOver(gradient_memory_, elements, at::kFloat);
@@ -89,9 +113,14 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
   const size_t bytes = count * DTypeBytes(dtype_);
   switch (options.values) {
     case ValueMemory::kPrivate:
-      values_ = at::zeros({elements}, at::TensorOptions(type));
+      values_ = at::zeros({elements}, at::TensorOptions(type).device(device_.tensors()));
       break;
     case ValueMemory::kSymmetric: {
+      if (!device_.is_host()) {
+        DT_ASSIGN_OR_RETURN(device_values_, DeviceMemory::Create(device_, bytes, "weights"));
+        values_ = TensorOver(device_values_, elements, type, device_.tensors());
+        break;
+      }
       DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values"));
       values_ = TensorOver(value_memory_, elements, type);
       break;
@@ -124,11 +153,11 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
           gradients_.narrow(0, entry.offset, entry.elements).view(entry.shape));
     }
   }
-  if (dtype_ != DType::kFloat32) {
-    for (const auto* list : {&frozen_, &module_buffers_}) {
-      for (const NamedTensor& item : *list) {
-        CastInPlace(item.tensor, FloatTypeOf(dtype_));
-      }
+  for (const auto* list : {&frozen_, &module_buffers_}) {
+    for (const NamedTensor& item : *list) {
+      const at::ScalarType type =
+          dtype_ == DType::kFloat32 ? item.tensor.scalar_type() : FloatTypeOf(dtype_);
+      MoveInPlace(item.tensor, type, device_.tensors());
     }
   }
   return absl::OkStatus();
@@ -141,6 +170,16 @@ void FlatParameters::MoveElsewhere(size_t index, const at::Tensor& view) {
 }
 
 bool FlatParameters::is_in_values(size_t index) const { return homes_[index].is_alias_of(values_); }
+
+absl::StatusOr<std::unique_ptr<comm::Registration>> FlatParameters::RegisterValues(
+    comm::Group& group) const {
+  return RegisterMemory(group, value_memory_, device_values_);
+}
+
+absl::StatusOr<std::unique_ptr<comm::Registration>> FlatParameters::RegisterGradients(
+    comm::Group& group) const {
+  return RegisterMemory(group, gradient_memory_, device_gradients_);
+}
 
 absl::Status FlatParameters::CheckUnchanged(torch::nn::Module& module) const {
   std::unordered_map<const void*, const at::Tensor*> homes;

@@ -2,9 +2,9 @@
 //
 // Trainable parameters become views of a flat buffer in the layout's order (reverse registration),
 // fp32 or, in mixed precision, a 2-byte type; their gradients of a flat fp32 buffer. What peers
-// read or write lives in a SymmetricBuffer, so that collectives copy nothing: gradients always,
-// values when they are gathered in place. At ZeRO stage 3 values are only reserved addresses. Not
-// thread-safe.
+// read or write lives in a SymmetricBuffer, or on a GPU in memory of its own that is registered, so
+// that collectives copy nothing: gradients always, values when they are gathered in place. At ZeRO
+// stage 3 values are only reserved addresses. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "comm/group.h"
 #include "comm/symmetric_buffer.h"
+#include "runtime/device/device.h"
 #include "runtime/plan/layout.h"
 #include "runtime/shard/reserved_memory.h"
 
@@ -47,13 +49,15 @@ struct FlatOptions {
 class FlatParameters {
  public:
   // What `module` holds; nothing is changed yet. Unimplemented names a trainable parameter that is
-  // not a dense CPU tensor of fp32 or, when `values` is another, of that type.
+  // not a dense tensor on the CPU or on `device`, of fp32 or, when `values` is another, of that
+  // type. `device` must outlive this object.
   static absl::StatusOr<std::unique_ptr<FlatParameters>> Describe(torch::nn::Module& module,
-                                                                  DType values);
+                                                                  DType values,
+                                                                  const Device& device);
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
-  // and casts what else computes (frozen parameters, floating-point buffers) to the type of the
-  // values. `keep` sees each parameter before it is rounded to that type: [entry.elements] fp32;
-  // reserved values are in no other place afterwards.
+  // and what else computes (frozen parameters, module buffers) to the device; floating-point ones
+  // are cast to the type of the values. `keep` sees each parameter before it is rounded to that
+  // type: [entry.elements] fp32; reserved values are in no other place afterwards.
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
@@ -83,18 +87,24 @@ class FlatParameters {
   DType dtype() const { return dtype_; }          // Of the values.
   at::Tensor& values() { return values_; }        // [padded elements].
   at::Tensor& gradients() { return gradients_; }  // [padded elements] fp32.
-  // Null when they are not symmetric, or not reserved.
+  // So that collectives of `group` on the values, or on the gradients, copy nothing. REQUIRES: a
+  // group of this device's memory; symmetric values, or gradients.
+  absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterValues(comm::Group& group) const;
+  absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterGradients(comm::Group& group) const;
+  const Device& device() const { return device_; }
+  // Null when they are not symmetric host memory, or not reserved.
   const std::shared_ptr<comm::SymmetricBuffer>& value_memory() const { return value_memory_; }
   const std::shared_ptr<ReservedMemory>& value_range() const { return value_range_; }
   const std::shared_ptr<comm::SymmetricBuffer>& gradient_memory() const { return gradient_memory_; }
 
  private:
-  FlatParameters(plan::ParamLayout layout, DType dtype)
-      : layout_(std::move(layout)), dtype_(dtype) {}
+  FlatParameters(plan::ParamLayout layout, DType dtype, const Device& device)
+      : layout_(std::move(layout)), dtype_(dtype), device_(device) {}
   absl::Status Allocate(const FlatOptions& options);
 
   plan::ParamLayout layout_;
   const DType dtype_;
+  const Device& device_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> homes_;  // By parameter: what it was made a view of.
   std::vector<at::Tensor> gradient_views_;
@@ -104,6 +114,8 @@ class FlatParameters {
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
   std::shared_ptr<comm::SymmetricBuffer> value_memory_;
   std::shared_ptr<ReservedMemory> value_range_;
+  std::shared_ptr<DeviceMemory> device_gradients_;  // In place of the symmetric ones.
+  std::shared_ptr<DeviceMemory> device_values_;
   at::Tensor values_;
   at::Tensor gradients_;
 };

@@ -2,12 +2,13 @@
 #pragma once
 
 #include "c10/core/ScalarType.h"
+#include "runtime/device/device.h"
 
 namespace dtrain {
 
 // FLOP/s of products of square matrices of this type with random operands, the best of sizes up to
-// 1,024; takes about 0.1 s. All ranks of a node should call it at the same time, as they train at
-// the same time.
-double MeasureGemmRate(at::ScalarType type);
+// 1,024 (on a GPU 8,192, where it waits for the device); takes about 0.1 s. All ranks of a node
+// should call it at the same time, as they train at the same time.
+double MeasureGemmRate(const Device& device, at::ScalarType type);
 
 }  // namespace dtrain

@@ -41,7 +41,8 @@ absl::Status BroadcastBytes(comm::Group& group, void* data, size_t bytes, const 
 
 absl::Status BroadcastTensor(comm::Group& group, const NamedTensor& item) {
   const at::NoGradGuard no_grad;
-  at::Tensor contiguous = item.tensor.contiguous();
+  at::Tensor contiguous =
+      item.tensor.to(at::kCPU).contiguous();  // The group's memory is the host's.
   DT_RETURN_IF_ERROR(
       BroadcastBytes(group, contiguous.mutable_data_ptr(), contiguous.nbytes(), item.name));
   if (!contiguous.is_alias_of(item.tensor)) {

@@ -30,4 +30,12 @@ absl::StatusOr<at::Tensor> MakeState(int64_t elements, at::ScalarType type, floa
   return state;
 }
 
+absl::StatusOr<at::Tensor> MakeStateOn(const Device& device, int64_t elements, at::ScalarType type,
+                                       float value) {
+  if (device.is_host()) {
+    return MakeState(elements, type, value);
+  }
+  return at::full({elements}, value, at::TensorOptions(type).device(device.tensors()));
+}
+
 }  // namespace dtrain

@@ -19,9 +19,9 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-const std::set<ActivityType>& Activities() {
-  static const auto* const all = new std::set<ActivityType>{ActivityType::CPU};
-  return *all;
+std::set<ActivityType> Activities(bool gpu) {
+  return gpu ? std::set<ActivityType>{ActivityType::CPU, ActivityType::CUDA}
+             : std::set<ActivityType>{ActivityType::CPU};
 }
 
 // What the timestamps of Kineto's file count from; 0 when it does not say.
@@ -46,8 +46,8 @@ void StepTrace::Begin(int64_t step) {
   }
   const ProfilerConfig options(ProfilerState::KINETO, /*report_input_shapes=*/true,
                                /*profile_memory=*/true);
-  profiler::prepareProfiler(options, Activities());
-  profiler::enableProfiler(options, Activities());
+  profiler::prepareProfiler(options, Activities(gpu_));
+  profiler::enableProfiler(options, Activities(gpu_));
   memory_ = std::make_unique<MemoryTimeline>(sampler_);
   recording_ = true;
 }

@@ -17,12 +17,16 @@ namespace dtrain {
 
 class StepTrace {
  public:
-  // `path_prefix` + ".json", + "-memory.json": the files, made after the last chosen step.
-  StepTrace(const TraceConfig& config, std::string path_prefix, int rank,
-            MemoryTimeline::Sampler sampler)
+  struct Place {
+    std::string path_prefix;  // + ".json", + "-memory.json": made after the last chosen step.
+    int rank = 0;
+    bool gpu = false;  // With the GPU's kernels and copies.
+  };
+  StepTrace(const TraceConfig& config, const Place& place, MemoryTimeline::Sampler sampler)
       : config_(config),
-        path_prefix_(std::move(path_prefix)),
-        rank_(rank),
+        path_prefix_(place.path_prefix),
+        rank_(place.rank),
+        gpu_(place.gpu),
         sampler_(std::move(sampler)) {}
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
@@ -40,6 +44,7 @@ class StepTrace {
   const TraceConfig config_;
   const std::string path_prefix_;
   const int rank_;
+  const bool gpu_;
   const MemoryTimeline::Sampler sampler_;
   std::unique_ptr<MemoryTimeline> memory_;  // While recording.
   bool recording_ = false;

@@ -1,5 +1,6 @@
 #include "runtime/engine/transaction.h"
 
+#include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 
 namespace dtrain {
@@ -19,6 +20,14 @@ void StepTransaction::RestoreBuffers() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < module_buffers_.size(); ++i) {
     module_buffers_[i].tensor.copy_(buffer_copies_[i]);
+  }
+}
+
+void StepTransaction::RestoreBuffersWhere(const at::Tensor& flag) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < module_buffers_.size(); ++i) {
+    const at::Tensor& buffer = module_buffers_[i].tensor;
+    buffer.copy_(at::where(flag.squeeze().ne(0), buffer_copies_[i], buffer));
   }
 }
 

@@ -21,6 +21,8 @@ class StepTransaction {
   absl::Status Rollback();
   // Puts module buffers back alone: for a step that was skipped, whose data is spent.
   void RestoreBuffers();
+  // The same on a device, whose `flag` [1] says there whether it was skipped (not 0): never waits.
+  void RestoreBuffersWhere(const at::Tensor& flag);
 
  private:
   const std::vector<NamedTensor>& module_buffers_;

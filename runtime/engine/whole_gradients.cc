@@ -11,7 +11,8 @@ namespace {
 
 // gradient -> view, of equal shape.
 void CopyGradient(const at::Tensor& gradient, const at::Tensor& view) {
-  if (gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
+  const bool on_host = gradient.is_cpu() && view.is_cpu();
+  if (on_host && gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
     std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), view.nbytes());
   } else {
     view.copy_(gradient);
@@ -39,8 +40,12 @@ absl::Status WholeGradients::Take(size_t index) {
 void WholeGradients::ZeroUnused() {
   for (size_t i = 0; i < filled_.size(); ++i) {
     if (filled_[i] == 0) {
-      const at::Tensor& view = flat_.gradient_views()[i];
-      std::memset(view.mutable_data_ptr(), 0, view.nbytes());
+      at::Tensor view = flat_.gradient_views()[i];
+      if (view.is_cpu()) {
+        std::memset(view.mutable_data_ptr(), 0, view.nbytes());
+      } else {
+        view.zero_();
+      }
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "runtime/job/error_file.h"
+#include "runtime/job/job_device.h"
 #include "runtime/job/job_state.h"
 #include "runtime/job/run_directory.h"
 #include "runtime/job/start_agreement.h"
@@ -123,7 +124,7 @@ void ConnectAs(const NetworkConfig& network, comm::GroupOptions& options) {
   options.rdma.retries = network.rdma_retries;
 }
 
-absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state) {
+comm::GroupOptions WorldOptions(const Job::State& state) {
   comm::GroupOptions options;
   options.rank = state.env.rank;
   options.size = state.env.world_size;
@@ -138,7 +139,7 @@ absl::StatusOr<std::unique_ptr<comm::Group>> CreateWorld(const Job::State& state
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }
-  return comm::CreateHostGroup(state.store, options);
+  return options;
 }
 
 // The records of a rank that hangs are asked for from outside. SIGUSR1 is left to schedulers, which
@@ -164,9 +165,13 @@ void Greet(const Job::State& state) {
   for (const std::string& warning : state.config->warnings()) {
     DT_LOG(Warning) << warning;
   }
-  absl::PrintF("dtrain %s  run %s in %s  %d rank%s (%s, %s)\n%s", kVersion, state.run_id,
+  const std::string device = state.device->is_host()
+                                 ? ""
+                                 : absl::StrCat(", gradients: ", state.device_group->transport(),
+                                                ") on (", state.device->description());
+  absl::PrintF("dtrain %s  run %s in %s  %d rank%s (%s, %s%s)\n%s", kVersion, state.run_id,
                state.run_dir, state.env.world_size, state.env.world_size == 1 ? "" : "s",
-               LaunchSourceName(state.env.source), state.group->transport(),
+               LaunchSourceName(state.env.source), state.group->transport(), device,
                state.config->Summary());
   std::fflush(stdout);
 }
@@ -228,7 +233,9 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
                                   .versions = Versions()};
     DT_RETURN_IF_ERROR(AgreeOnRunDirectory(s, directory, deadline));
     DT_RETURN_IF_ERROR(StartFlightDumper(s));
-    DT_ASSIGN_OR_RETURN(s.group, CreateWorld(s));
+    const comm::GroupOptions world = WorldOptions(s);
+    DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
+    DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
     DT_RETURN_IF_ERROR(OpenMetrics(s));
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());
@@ -262,6 +269,7 @@ Metrics& Job::metrics() { return *state_->metrics; }
 const std::string& Job::run_dir() const { return state_->run_dir; }
 const std::string& Job::run_id() const { return state_->run_id; }
 comm::Group& Job::group() { return *state_->group; }
+at::Device Job::device() const { return state_->device->tensors(); }
 
 void Job::Beat(const char* phase, int64_t step) {
   if (!state_->agent.connected()) {

@@ -10,8 +10,10 @@
 #include "base/job_env.h"
 #include "comm/flight_dumper.h"
 #include "comm/group.h"
+#include "comm/nccl/device_group.h"
 #include "comm/net/store.h"
 #include "dtrain/job.h"
+#include "runtime/device/device.h"
 #include "runtime/job/rendezvous.h"
 
 namespace dtrain {
@@ -26,6 +28,9 @@ struct Job::State {
   std::unique_ptr<Rendezvous> rendezvous;      // Null when alone.
   std::unique_ptr<comm::FlightDumper> flight;  // Outlives the group, whose calls it writes down.
   std::unique_ptr<comm::Group> group;
+  // Where this rank trains; never null. `group` is of the hosts in any case.
+  std::unique_ptr<Device> device = std::make_unique<Device>();
+  std::unique_ptr<comm::DeviceGroup> device_group;  // On a GPU; else null. Before its device.
   comm::Store* store = nullptr;  // That the group was made with; null when alone.
   std::unique_ptr<Metrics> metrics;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -60,7 +61,9 @@ struct Metrics::State {
   double mean_step_s = 0;
   int64_t step = 0;
   absl::Time printed = absl::InfinitePast();
-  bool line_is_open = false;       // A progress line without its newline is on the terminal.
+  bool line_is_open = false;  // A progress line without its newline is on the terminal.
+  // Steps whose numbers a device still computes, the oldest first.
+  std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
   std::unique_ptr<Worker> writer;  // Last: its closures use the members above.
 
   plan::MetricsRecord Record(plan::MetricsKind kind) const {
@@ -87,12 +90,33 @@ struct Metrics::State {
     dropped += queued ? 0 : 1;
   }
 
+  // Writes a step down whose numbers are there.
+  void Complete(plan::MetricsRecord record, const StepReport& report) {
+    mean_step_s = mean_step_s == 0 ? report.seconds
+                                   : kSmoothing * mean_step_s + (1 - kSmoothing) * report.seconds;
+    record.metrics = StepMetrics(report, {mean_step_s, options.total_steps}, options.rank == 0);
+    if (const uint64_t lines = dropped.load(); lines > 0) {
+      record.metrics.emplace_back("metrics/dropped", static_cast<double>(lines));
+    }
+    Append(record);
+    if (options.print_progress && options.rank == 0) {
+      ShowProgress(record);
+    }
+  }
+
+  void CompleteLate(bool wait) {
+    while (!late.empty() && (wait || late.front().second.settled())) {
+      Complete(std::move(late.front().first), late.front().second.Settled());
+      late.pop_front();
+    }
+  }
+
   void ShowProgress(const plan::MetricsRecord& record) {
     const int columns = ProgressColumns();
     const absl::Time now = absl::Now();
-    const bool last = step == options.total_steps;
+    const bool last = record.step == options.total_steps;
     if (columns == 0 && !last &&
-        (step % options.interval != 0 || now - printed < kPlainLineInterval)) {
+        (record.step % options.interval != 0 || now - printed < kPlainLineInterval)) {
       return;
     }
     printed = now;
@@ -128,6 +152,7 @@ absl::StatusOr<std::unique_ptr<Metrics>> Metrics::Open(const MetricsOptions& opt
 Metrics::Metrics(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Metrics::~Metrics() {
+  state_->CompleteLate(/*wait=*/true);
   if (state_->line_is_open) {
     absl::PrintF("\n");
   }
@@ -139,18 +164,12 @@ Metrics::~Metrics() {
 void Metrics::Log(const StepReport& report) {
   std::lock_guard lock(state_->mutex);
   state_->step = report.step;
-  state_->mean_step_s = state_->mean_step_s == 0
-                            ? report.seconds
-                            : kSmoothing * state_->mean_step_s + (1 - kSmoothing) * report.seconds;
   plan::MetricsRecord record = state_->Record(plan::MetricsKind::kStep);
-  record.metrics = StepMetrics(report, {state_->mean_step_s, state_->options.total_steps},
-                               state_->options.rank == 0);
-  if (const uint64_t dropped = state_->dropped.load(); dropped > 0) {
-    record.metrics.emplace_back("metrics/dropped", static_cast<double>(dropped));
-  }
-  state_->Append(record);
-  if (state_->options.print_progress && state_->options.rank == 0) {
-    state_->ShowProgress(record);
+  state_->CompleteLate(/*wait=*/false);
+  if (state_->late.empty() && report.settled()) {
+    state_->Complete(std::move(record), report.Settled());
+  } else {
+    state_->late.emplace_back(std::move(record), report);
   }
 }
 
@@ -184,6 +203,10 @@ void Metrics::Print(absl::string_view text) {
 }
 
 void Metrics::Flush() {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->CompleteLate(/*wait=*/true);
+  }
   // Shared with the writer, which may reach it after this call gave up.
   const Deadline deadline = Deadline::After(absl::Seconds(5));
   const auto written = std::make_shared<BoundedQueue<bool>>(1);

@@ -4,6 +4,24 @@
 
 namespace dtrain {
 
+StepReport StepReport::Settled() const {
+  if (late == nullptr) {
+    return *this;
+  }
+  const StepNumbers& numbers = late->Wait();
+  StepReport settled = *this;
+  settled.late = nullptr;
+  settled.loss = numbers.loss;
+  settled.grad_norm = numbers.grad_norm;
+  settled.skipped = numbers.skipped;
+  settled.seconds = numbers.seconds;
+  settled.forward_s = numbers.forward_s;
+  settled.backward_s = numbers.backward_s;
+  settled.exposed_comm_s = numbers.exposed_comm_s;
+  settled.update_s = numbers.update_s;
+  return settled;
+}
+
 std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report,
                                                         const StepRecordContext& context,
                                                         bool everything) {

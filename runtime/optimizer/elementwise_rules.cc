@@ -1,10 +1,7 @@
 // AdamW, Adam, SGD, Lion and Adagrad: from settings to one kernel call a piece.
-#include "kernels/adagrad.h"
-#include "kernels/adamw.h"
-#include "kernels/lion.h"
-#include "kernels/sgd.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/optimizer/adamw_step.h"
+#include "runtime/optimizer/step_options.h"
 #include "runtime/optimizer/update_rule.h"
 
 namespace dtrain {
@@ -40,15 +37,7 @@ class SgdRule final : public ElementwiseRule {
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
     kernels::SgdCpu(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
-                    {.lr = step.of(piece).lr,
-                     .momentum = optimizer_.momentum,
-                     .dampening = optimizer_.dampening,
-                     .weight_decay = step.of(piece).weight_decay,
-                     .nesterov = optimizer_.nesterov,
-                     .grad_scale = step.gradient_scale,
-                     .grad_limit = step.gradient_limit,
-                     .step = step.update},
-                    TorchParallelFor);
+                    SgdOptionsOf(optimizer_, step, step.of(piece)), TorchParallelFor);
   }
 };
 
@@ -58,13 +47,7 @@ class LionRule final : public ElementwiseRule {
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
     kernels::LionCpu(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
-                     {.lr = step.of(piece).lr,
-                      .beta1 = step.of(piece).beta1,
-                      .beta2 = step.of(piece).beta2,
-                      .weight_decay = step.of(piece).weight_decay,
-                      .grad_scale = step.gradient_scale,
-                      .grad_limit = step.gradient_limit},
-                     TorchParallelFor);
+                     LionOptionsOf(step, step.of(piece)), TorchParallelFor);
   }
 };
 
@@ -74,14 +57,7 @@ class AdagradRule final : public ElementwiseRule {
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
     kernels::AdagradCpu(piece.elements, memory.weights, memory.gradient, memory.states[0],
-                        memory.bf16,
-                        {.lr = step.of(piece).lr,
-                         .lr_decay = optimizer_.lr_decay,
-                         .eps = step.of(piece).eps,
-                         .weight_decay = step.of(piece).weight_decay,
-                         .grad_scale = step.gradient_scale,
-                         .grad_limit = step.gradient_limit,
-                         .step = step.update},
+                        memory.bf16, AdagradOptionsOf(optimizer_, step, step.of(piece)),
                         TorchParallelFor);
   }
 };
@@ -90,16 +66,7 @@ class AdagradRule final : public ElementwiseRule {
 
 void AdamWStep(const UpdateStep& step, const UpdatePiece& piece, const PieceMemory& memory,
                bool decay_in_gradient) {
-  const ParamSettings& settings = step.of(piece);
-  const kernels::AdamWOptions options{.lr = settings.lr,
-                                      .beta1 = settings.beta1,
-                                      .beta2 = settings.beta2,
-                                      .eps = settings.eps,
-                                      .weight_decay = decay_in_gradient ? 0 : settings.weight_decay,
-                                      .l2 = decay_in_gradient ? settings.weight_decay : 0,
-                                      .grad_scale = step.gradient_scale,
-                                      .grad_limit = step.gradient_limit,
-                                      .step = step.update};
+  const kernels::AdamWOptions options = AdamWOptionsOf(step, step.of(piece), decay_in_gradient);
   if (memory.states[0].dtype == DType::kBFloat16) {
     kernels::AdamWCpuBf16State(piece.elements, memory.weights, memory.gradient,
                                static_cast<BFloat16*>(memory.states[0].data),

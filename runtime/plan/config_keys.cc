@@ -22,6 +22,9 @@ constexpr ConfigKey kKeys[] = {
      "Seeds initial weights, dropout and the order of the data."},
     {"deterministic", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Sum in rank order, so that results are bit-equal whatever the bucket size and transport."},
+    {"device", KeyType::kString, "\"auto\"", "auto|cpu|cuda", KeyUse::kUsed, "", 0,
+     "Where ranks train. auto: on GPUs where there are any, that of the local rank, else on the "
+     "CPU."},
     // Batch.
     {"train_batch_size", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,

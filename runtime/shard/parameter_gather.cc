@@ -11,7 +11,7 @@ namespace dtrain {
 absl::StatusOr<std::unique_ptr<ParameterGather>> ParameterGather::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards) {
   auto gather = std::unique_ptr<ParameterGather>(new ParameterGather(group, flat, shards));
-  DT_ASSIGN_OR_RETURN(gather->registration_, group.Register(flat.value_memory()));
+  DT_ASSIGN_OR_RETURN(gather->registration_, flat.RegisterValues(group));
   return gather;
 }
 
@@ -25,9 +25,8 @@ void ParameterGather::Start(int bucket) {
     const size_t width = DTypeBytes(flat_.dtype());
     return comm::Buffer{static_cast<std::byte*>(flat_.values().mutable_data_ptr()) +
                             static_cast<size_t>(part.begin) * width,
-                        static_cast<size_t>(part.elements()) * width,
-                        flat_.dtype(),
-                        {}};
+                        static_cast<size_t>(part.elements()) * width, flat_.dtype(),
+                        flat_.device().place()};
   };
   auto work =
       group_.AllGather(buffer(own), buffer(range), {.name = names_[static_cast<size_t>(bucket)]});
@@ -45,6 +44,12 @@ absl::Status ParameterGather::Wait() {
   }
   works_.clear();
   return first_error;
+}
+
+absl::Status ParameterGather::JoinStream(comm::DeviceGroup& group, comm::CudaStream* stream) {
+  DT_RETURN_IF_ERROR(std::exchange(status_, absl::OkStatus()));
+  works_.clear();  // Their errors are the group's.
+  return group.JoinStream(stream);
 }
 
 }  // namespace dtrain

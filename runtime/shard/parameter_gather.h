@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/group.h"
+#include "comm/nccl/device_group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/shard_plan.h"
 #include "runtime/shard/shard_sums.h"
@@ -24,6 +25,8 @@ class ParameterGather {
   void Start(int bucket);
   // Until all buckets started are whole.
   absl::Status Wait();
+  // On a GPU: later work on `stream` waits for them, the host does not.
+  absl::Status JoinStream(comm::DeviceGroup& group, comm::CudaStream* stream);
 
  private:
   ParameterGather(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards)

@@ -8,6 +8,7 @@
 #include "kernels/grad_norm.h"
 #include "kernels/lion.h"
 #include "kernels/sgd.h"
+#include "kernels/step_verdict.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels {
@@ -136,6 +137,35 @@ TEST_F(Cuda, ClipSetsTheScaleOrSkipsTheStepOnTheDevice) {
     }
     cudaFree(device_sum);
     cudaFree(device_scalars);
+  }
+}
+
+TEST_F(Cuda, AStepsVerdictSetsTheScalarsOfEveryGroup) {
+  struct Memory {
+    StepTally tallies[3] = {{1.5, 9.0}, {2.5, 16.0}, {3.0, 0.0}};
+    StepInputs inputs{.unscale = 0.5, .norm_max = 1.0};
+    AdamWStepScalars groups[40] = {};  // More than a warp has threads.
+    StepVerdictNumbers verdict;
+  } memory;
+  for (const double bad : {0.0, std::numeric_limits<double>::infinity()}) {
+    memory.tallies[2].sum_of_squares = bad;
+    Memory* device = nullptr;
+    ASSERT_CUDA(cudaMalloc(&device, sizeof(memory)));
+    ASSERT_CUDA(cudaMemcpy(device, &memory, sizeof(memory), cudaMemcpyHostToDevice));
+    const StepScalarsView view{device->groups, 40, sizeof(AdamWStepScalars),
+                               offsetof(AdamWStepScalars, skip)};
+    ASSERT_TRUE(
+        StepVerdictCuda(device->tallies, 3, true, &device->inputs, view, &device->verdict, stream_)
+            .ok());
+    ASSERT_CUDA(cudaStreamSynchronize(stream_));
+    Memory got;
+    ASSERT_CUDA(cudaMemcpy(&got, device, sizeof(got), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(got.verdict.loss_sum, 7.0);
+    for (const AdamWStepScalars& group : got.groups) {
+      EXPECT_EQ(group.skip, bad == 0 ? 0 : 1);
+      EXPECT_EQ(group.grad_scale, bad == 0 ? static_cast<float>(0.5 * ClipFactor(2.5, 1.0)) : 0.0F);
+    }
+    cudaFree(device);
   }
 }
 

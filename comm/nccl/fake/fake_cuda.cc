@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,9 @@ constexpr auto kInvalidDevice = static_cast<CudaResult>(101);
 
 FakeCuda::FakeCuda(int devices) : devices_(devices) {
   streams_.emplace(nullptr, std::make_shared<FakeStream>());
+  auto host = std::make_shared<FakeStream>(FakeStream::Kind::kCaller);
+  host_stream_ = reinterpret_cast<CudaStream*>(host.get());
+  streams_.emplace(host_stream_, std::move(host));
 }
 
 FakeCuda::~FakeCuda() {
@@ -51,11 +55,20 @@ CudaResult FakeCuda::DeviceCount(int* count) {
   *count = devices_;
   return CudaResult::kSuccess;
 }
+CudaResult FakeCuda::DeviceFacts(int device, CudaDeviceFacts* facts) {
+  if (device < 0 || device >= devices_) {
+    return kInvalidDevice;
+  }
+  facts->name = "fake GPU";
+  facts->uuid.fill(static_cast<char>(device + 1));
+  return CudaResult::kSuccess;
+}
 CudaResult FakeCuda::SetDevice(int device) {
   return device >= 0 && device < devices_ ? CudaResult::kSuccess : kInvalidDevice;
 }
 CudaResult FakeCuda::MemoryInfo(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = *total_bytes = size_t{1} << 30;
+  *free_bytes = free_bytes_;
+  *total_bytes = size_t{1} << 30;
   return CudaResult::kSuccess;
 }
 
@@ -70,7 +83,7 @@ CudaResult FakeCuda::StreamCreate(CudaStream** stream, bool /*high_priority*/) {
 CudaResult FakeCuda::StreamDestroy(CudaStream* stream) {
   std::lock_guard lock(mutex_);
   const auto found = streams_.find(stream);
-  if (stream == nullptr || found == streams_.end()) {
+  if (stream == nullptr || stream == host_stream_ || found == streams_.end()) {
     violations_.push_back("cudaStreamDestroy of a stream that does not exist");
     return kInvalidHandle;
   }
@@ -84,7 +97,12 @@ CudaResult FakeCuda::StreamSynchronize(CudaStream* stream) {
   if (found == nullptr) {
     return Violation("cudaStreamSynchronize of a stream that does not exist");
   }
+  ++synchronizations_;
   found->Synchronize();
+  if (stream == host_stream_) {
+    std::lock_guard lock(mutex_);
+    Settle(host_copies_settled_ + host_copies_.size());
+  }
   return CudaResult::kSuccess;
 }
 
@@ -126,8 +144,14 @@ CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
   if (found == nullptr) {
     return Violation("cudaEventRecord of an event that does not exist");
   }
+  uint64_t host_copies = 0;
+  if (stream == host_stream_) {
+    std::lock_guard lock(mutex_);
+    host_copies = host_copies_settled_ + host_copies_.size();
+  }
   std::unique_lock lock(found->mutex);
   const uint64_t target = ++found->recorded;
+  found->host_copies = host_copies;
   lock.unlock();
   return Enqueue(stream, [found, target] {
     std::lock_guard done(found->mutex);
@@ -142,8 +166,15 @@ CudaResult FakeCuda::EventQuery(CudaEvent* event) {
   if (found == nullptr) {
     return Violation("cudaEventQuery of an event that does not exist");
   }
-  std::lock_guard lock(found->mutex);
-  return found->done == found->recorded ? CudaResult::kSuccess : CudaResult::kNotReady;
+  std::unique_lock lock(found->mutex);
+  if (found->done != found->recorded) {
+    return CudaResult::kNotReady;
+  }
+  const uint64_t host_copies = found->host_copies;
+  lock.unlock();
+  std::lock_guard mine(mutex_);
+  Settle(host_copies);
+  return CudaResult::kSuccess;
 }
 
 CudaResult FakeCuda::ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) {
@@ -157,7 +188,38 @@ CudaResult FakeCuda::ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent*
   return CudaResult::kSuccess;
 }
 
+void FakeCuda::Settle(uint64_t host_copies) {
+  for (; host_copies_settled_ < host_copies; ++host_copies_settled_) {
+    const HostCopy& copy = host_copies_.front();
+    if (copy.to != nullptr) {
+      std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
+    } else if (std::memcmp(copy.from, copy.bytes.data(), copy.bytes.size()) != 0) {
+      violations_.push_back(
+          "pinned memory was changed before the copy from it was known to be done");
+    }
+    host_copies_.pop_front();
+  }
+}
+
+CudaResult FakeCuda::CopyOnHostStream(void* to, const void* from, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto* const first = static_cast<const char*>(from);
+  HostCopy copy{.from = from, .bytes = std::vector<char>(first, first + bytes)};
+  if (Holds(pinned_blocks_, to, bytes)) {
+    copy.to = to;
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+  if (copy.to != nullptr || Holds(pinned_blocks_, from, bytes)) {
+    host_copies_.push_back(std::move(copy));
+  }
+  return CudaResult::kSuccess;
+}
+
 CudaResult FakeCuda::CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) {
+  if (stream == host_stream_) {
+    return CopyOnHostStream(to, from, bytes);
+  }
   return Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 CudaResult FakeCuda::FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) {
@@ -198,19 +260,31 @@ CudaResult FakeCuda::Enqueue(CudaStream* stream, std::function<void()> operation
   if (found == nullptr) {
     return Violation("work queued on a stream that does not exist");
   }
-  found->Push(std::move(operation));
+  const int64_t delay_us = stream == host_stream_ ? 0 : delay_us_.load();
+  if (delay_us == 0) {
+    found->Push(std::move(operation));
+  } else {
+    found->Push([delay_us, run = std::move(operation)] {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+      run();
+    });
+  }
   return CudaResult::kSuccess;
 }
 
-bool FakeCuda::IsDeviceMemory(const void* data, size_t bytes) const {
-  std::lock_guard lock(mutex_);
+bool FakeCuda::Holds(const std::map<char*, size_t>& blocks, const void* data, size_t bytes) {
   const char* const first = static_cast<const char*>(data);
-  auto after = device_blocks_.upper_bound(const_cast<char*>(first));
-  if (after == device_blocks_.begin()) {
+  auto after = blocks.upper_bound(const_cast<char*>(first));
+  if (after == blocks.begin()) {
     return false;
   }
   --after;
   return first + bytes <= after->first + after->second;
+}
+
+bool FakeCuda::IsDeviceMemory(const void* data, size_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return Holds(device_blocks_, data, bytes);
 }
 
 std::vector<std::string> FakeCuda::violations() const {
@@ -220,7 +294,7 @@ std::vector<std::string> FakeCuda::violations() const {
 
 int FakeCuda::live_handles() const {
   std::lock_guard lock(mutex_);
-  return static_cast<int>(streams_.size() - 1 + events_.size() + device_blocks_.size() +
+  return static_cast<int>(streams_.size() - 2 + events_.size() + device_blocks_.size() +
                           pinned_blocks_.size());
 }
 

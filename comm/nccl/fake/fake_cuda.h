@@ -3,9 +3,18 @@
 //
 // Thread-safe. Make it after fork: threads do not cross it. The destructor ends operations that
 // hang and joins every stream.
+//
+// host_stream() stands for the stream that a program computes on with host code: its operations run
+// in the calling thread at once, so that they are in order with that code. What may differ on a
+// real stream is kept: a copy from it to pinned memory lands only when an event recorded after it
+// is found done, and pinned memory that changed between a copy from it and such an event is a
+// violation.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +39,7 @@ class FakeCuda final : public CudaApi {
   std::string Description() override;
   std::string ErrorString(CudaResult result) override;
   CudaResult DeviceCount(int* count) override;
+  CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) override;
   CudaResult SetDevice(int device) override;
   CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) override;
   CudaResult StreamCreate(CudaStream** stream, bool high_priority) override;
@@ -48,6 +58,14 @@ class FakeCuda final : public CudaApi {
   CudaResult MallocPinned(void** data, size_t bytes) override;
   CudaResult FreePinned(void* data) override;
 
+  CudaStream* host_stream() const { return host_stream_; }
+  // StreamSynchronize calls so far, of all threads.
+  int synchronizations() const { return synchronizations_; }
+  // From now on each operation of a stream with a thread starts so much later: what does not wait
+  // for it is early for certain.
+  void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
+  // What MemoryInfo says is free.
+  void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
   // Queues `operation` on `stream` (null: the default stream).
   CudaResult Enqueue(CudaStream* stream, std::function<void()> operation);
   // Whether [data, data + bytes) lies inside one MallocDevice block.
@@ -63,11 +81,25 @@ class FakeCuda final : public CudaApi {
   std::shared_ptr<FakeStream> Find(CudaStream* stream);
   std::shared_ptr<FakeEvent> Find(CudaEvent* event);
   CudaResult Violation(const std::string& text);
+  // A copy on the host's stream, until an event shows that it is done.
+  struct HostCopy {
+    void* to = nullptr;  // Pinned: where `bytes` land. Null: `from` must still hold them.
+    const void* from = nullptr;
+    std::vector<char> bytes;
+  };
+  CudaResult CopyOnHostStream(void* to, const void* from, size_t bytes);
+  // What was copied before `event`, which is done, is settled.
+  void Settle(uint64_t host_copies);
+  static bool Holds(const std::map<char*, size_t>& blocks, const void* data, size_t bytes);
   CudaResult Malloc(std::map<char*, size_t>& blocks, void** data, size_t bytes);
   CudaResult Free(std::map<char*, size_t>& blocks, void* data, const char* what);
 
   const int devices_;
   std::atomic<bool> stopping_{false};
+  std::atomic<int> synchronizations_{0};
+  std::atomic<int64_t> delay_us_{0};
+  std::atomic<size_t> free_bytes_{size_t{1} << 30};
+  CudaStream* host_stream_ = nullptr;
   mutable std::mutex mutex_;
   std::map<CudaStream*, std::shared_ptr<FakeStream>> streams_;
   std::vector<std::shared_ptr<FakeStream>> retired_;  // Destroyed while they may still run.
@@ -75,6 +107,8 @@ class FakeCuda final : public CudaApi {
   std::map<char*, size_t> device_blocks_;
   std::map<char*, size_t> pinned_blocks_;
   std::vector<std::string> violations_;
+  std::deque<HostCopy> host_copies_;
+  uint64_t host_copies_settled_ = 0;  // Those before host_copies_.front().
 };
 
 }  // namespace dtrain::comm

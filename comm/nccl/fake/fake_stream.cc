@@ -5,6 +5,9 @@
 namespace dtrain::comm {
 
 FakeStream::~FakeStream() {
+  if (!thread_.joinable()) {
+    return;
+  }
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -14,6 +17,10 @@ FakeStream::~FakeStream() {
 }
 
 void FakeStream::Push(std::function<void()> operation) {
+  if (!thread_.joinable()) {
+    operation();
+    return;
+  }
   std::lock_guard lock(mutex_);
   operations_.push_back(std::move(operation));
   changed_.notify_all();

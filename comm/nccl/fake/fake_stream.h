@@ -1,4 +1,5 @@
-// The pieces of FakeCuda: a stream (thread with an in-order queue) and an event.
+// The pieces of FakeCuda: a stream (thread with an in-order queue, or the calling thread) and an
+// event.
 #pragma once
 
 #include <chrono>
@@ -13,12 +14,15 @@ namespace dtrain::comm {
 
 class FakeStream {
  public:
-  FakeStream() : thread_([this] { Run(); }) {}
+  enum class Kind { kThread, kCaller };
+  explicit FakeStream(Kind kind = Kind::kThread)
+      : thread_(kind == Kind::kThread ? std::thread([this] { Run(); }) : std::thread()) {}
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
   // Runs what is queued, then joins. REQUIRES: operations that hang have been told to end.
   ~FakeStream();
 
+  // A caller's stream: runs it.
   void Push(std::function<void()> operation);
   // Blocks until everything queued so far has run.
   void Synchronize();
@@ -38,6 +42,7 @@ struct FakeEvent {
   std::condition_variable changed;
   uint64_t recorded = 0;
   uint64_t done = 0;
+  uint64_t host_copies = 0;  // Of the host's stream, before the last record on it.
   std::chrono::steady_clock::time_point done_at;
 };
 

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace dtrain::comm {
@@ -28,6 +30,16 @@ class Real final : public CudaApi {
     return absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error));
   }
   CudaResult DeviceCount(int* count) override { return Result(cudaGetDeviceCount(count)); }
+  CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) override {
+    cudaDeviceProp properties{};
+    if (const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+        error != cudaSuccess) {
+      return Result(error);
+    }
+    facts->name = properties.name;
+    std::copy_n(properties.uuid.bytes, facts->uuid.size(), facts->uuid.begin());
+    return CudaResult::kSuccess;
+  }
   CudaResult SetDevice(int device) override { return Result(cudaSetDevice(device)); }
   CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
     return Result(cudaMemGetInfo(free_bytes, total_bytes));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "c10/core/Device.h"
 #include "dtrain/config.h"
 #include "dtrain/metrics.h"
 
@@ -51,8 +52,10 @@ class Job {
   const std::string& run_id() const;
   // Restarts of this run so far, as the launcher counts them.
   int attempt() const;
-  // The group of all ranks.
+  // The group of all ranks, for host memory.
   comm::Group& group();
+  // Where the model trains and batches belong: the CPU, or a GPU of this process.
+  at::Device device() const;
   // Tells the node's agent what this rank does: "data", "forward", ... (never blocks).
   void Beat(const char* phase, int64_t step);
   // SIGTERM or SIGINT was received by this rank, or agreed by all at the last step's end. 0: none.

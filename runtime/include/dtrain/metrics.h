@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/json.h"
+#include "dtrain/late.h"
 
 namespace dtrain {
 
@@ -26,16 +27,18 @@ struct MemoryReport {
   int64_t resident = 0;         // The process; shared memory of peers that it touched included.
 };
 
-// What one Engine::Step did. Times in seconds of this rank.
+// What one Engine::Step did. Times in seconds of this rank. On a GPU the call returns before the
+// device has done the step: the Late numbers wait when they are read, and the times are the host's
+// until Settled.
 struct StepReport {
-  int64_t step = 0;          // Steps finished, this one included.
-  double loss = 0;           // Mean over the global batch.
-  double grad_norm = 0;      // Global L2 norm before clipping.
-  double learning_rate = 0;  // Used by this step.
-  int64_t tokens = 0;        // Samples of the global batch; for language models, tokens.
-  double loss_scale = 1;     // fp16: the loss was multiplied with it before backward.
-  bool skipped = false;      // The gradient was not finite; nothing was updated.
-  double seconds = 0;        // Whole step.
+  int64_t step = 0;              // Steps finished, this one included.
+  Late<double> loss = 0.0;       // Mean over the global batch.
+  Late<double> grad_norm = 0.0;  // Global L2 norm before clipping.
+  double learning_rate = 0;      // Used by this step.
+  int64_t tokens = 0;            // Samples of the global batch; for language models, tokens.
+  double loss_scale = 1;         // fp16: the loss was multiplied with it before backward.
+  Late<bool> skipped = false;    // The gradient was not finite; nothing was updated.
+  double seconds = 0;            // Whole step.
   double data_s = 0;
   double forward_s = 0;
   double backward_s = 0;
@@ -46,6 +49,11 @@ struct StepReport {
   double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
   MemoryReport memory;
   double model_flops = 0;  // Strict model FLOPs of this rank's share of the step; 0: unknown.
+  std::shared_ptr<LateNumbers> late;  // What a device still owes; null on the host.
+
+  bool settled() const { return late == nullptr || late->ready(); }
+  // Waits for the device; with its numbers and its times in place.
+  StepReport Settled() const;
 };
 
 // The "kind" of a record that is neither a step nor an evaluation.
@@ -70,13 +78,14 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // One step: names as in docs/CONFIG.md (train/loss, perf/tokens_per_s, time/...).
+  // One step: names as in docs/CONFIG.md (train/loss, perf/tokens_per_s, time/...). A report whose
+  // numbers a device still computes is written when they are there, with the time of this call.
   void Log(const StepReport& report);
   // One value at the current step, e.g. "eval/loss". Rank 0 only.
   void Log(absl::string_view name, double value);
   // Something that happened, with details (an object). All ranks.
   void LogEvent(EventKind kind, const Json& details);
-  // Writes out what is queued, within a bounded time.
+  // Writes out what is queued, within a bounded time, after waiting for numbers of a device.
   void Flush();
   // A line for people that is no record: through stdout, not mixed into the progress line.
   void Print(absl::string_view text);

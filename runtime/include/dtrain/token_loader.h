@@ -30,7 +30,7 @@ class TokenLoader final : public Tracked {
   static absl::StatusOr<std::unique_ptr<TokenLoader>> Open(Job& job, Split split);
   ~TokenLoader() override;
 
-  // The next micro-batch of this rank.
+  // The next micro-batch of this rank, on its device (Job::device).
   absl::StatusOr<Batch> Next();
   // Back to the first sample: evaluation sees the same batches each time.
   void Restart();

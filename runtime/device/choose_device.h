@@ -1,0 +1,47 @@
+// Which device a rank trains on: decided from what every rank knows. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtrain {
+
+// What a rank found.
+struct GpuFacts {
+  bool driver = false;   // An NVIDIA driver is loaded.
+  int gpus = 0;          // That this process sees (CUDA_VISIBLE_DEVICES).
+  std::string why_none;  // When there is a driver and no GPU: CUDA's words.
+  int local_rank = 0;
+};
+
+struct DeviceChoice {
+  bool cuda = false;
+  int index = 0;
+};
+
+// `wish`: "auto", "cpu" or "cuda". A process that sees several GPUs takes that of its local rank,
+// counted round when there are fewer; one that the launcher bound to one GPU takes that.
+// FailedPrecondition: "cuda" without a driver or without a GPU.
+absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view wish, const GpuFacts& facts);
+
+// What a rank took, told to the others as bytes.
+struct RankDevice {
+  uint64_t node = 0;   // Equal on ranks of one node.
+  char uuid[16] = {};  // Of the GPU; zeros on the CPU.
+  int32_t cuda = 0;
+  int32_t nccl = 0;  // NCCL can be opened.
+};
+
+enum class DeviceTransport { kNone, kNccl, kStaged };
+
+// How the gradients of `ranks` travel: NCCL when every rank has a GPU of its own and NCCL; staged
+// through host memory otherwise, or when a rank is alone; none on CPUs. FailedPrecondition names
+// the first rank that has a GPU where another has none, or the other way round.
+absl::StatusOr<DeviceTransport> ChooseTransport(const std::vector<RankDevice>& ranks);
+
+}  // namespace dtrain

@@ -1,0 +1,106 @@
+#include "runtime/device/cuda_backend.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "ATen/Context.h"
+#include "absl/strings/str_cat.h"
+#include "base/dl/dynamic_library.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
+
+namespace dtrain {
+namespace {
+
+// Where LibTorch's CPU half was loaded from: its CUDA half lies beside it.
+std::string LibTorchFolder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0) {
+    return "";
+  }
+  const std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/'));
+}
+
+absl::Status MapLibTorchCuda() {
+  // Its memory then grows in place, without holes between blocks of changing sizes. Read when the
+  // library is mapped; what the user has set stays.
+  setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
+  // cuBLAS then has a workspace a stream, without which its sums may change from run to run.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  DT_ASSIGN_OR_RETURN(auto library,
+                      DynamicLibrary::Open({absl::StrCat(LibTorchFolder(), "/libtorch_cuda.so")}));
+  library.LeakOnPurpose();  // Its registrations stay.
+  if (!at::hasCUDA()) {
+    return absl::FailedPreconditionError(
+        "LibTorch finds no CUDA although its CUDA library is mapped: the program asked LibTorch "
+        "about CUDA before dtrain::Main; ask after it, or set device to \"cpu\"");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+GpuFacts FindGpus(int local_rank) {
+  GpuFacts facts{.local_rank = local_rank};
+  facts.driver = FileExists("/dev/nvidiactl") || FileExists("/dev/dxg");
+  if (!facts.driver) {
+    return facts;
+  }
+  const auto plugin = comm::OpenCudaPlugin();
+  if (!plugin.ok()) {
+    facts.why_none = std::string(plugin.status().message());
+    return facts;
+  }
+  const auto count = (*plugin)->DeviceCount();
+  facts.gpus = count.value_or(0);
+  facts.why_none = std::string(count.status().message());
+  return facts;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
+  DT_ASSIGN_OR_RETURN(comm::Plugin* const plugin, comm::OpenCudaPlugin());
+  CudaParts parts;
+  parts.api = &plugin->cuda();
+  parts.kernels = kernels::AsCudaKernelTable(plugin->kernel_table());
+  parts.index = index;
+  parts.tensors = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  DT_RETURN_IF_ERROR(MapLibTorchCuda());
+  try {
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+    guard.setDevice(parts.tensors);
+    // The default stream would wait for every other one.
+    const c10::Stream stream = guard.getStreamFromGlobalPool(parts.tensors);
+    guard.exchangeStream(stream);
+    parts.compute_stream = static_cast<comm::CudaStream*>(guard.getStreamNativeHandle(stream));
+  } catch (const std::exception& error) {  // LibTorch's: nothing of the engine runs yet.
+    const std::string text = error.what();
+    return absl::FailedPreconditionError(absl::StrCat("LibTorch cannot use GPU ", index, ": ",
+                                                      text.substr(0, text.find('\n')), " (",
+                                                      parts.api->Description(), ")"));
+  }
+  if (parts.api->SetDevice(index) != comm::CudaResult::kSuccess) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("GPU ", index, " cannot be used (", parts.api->Description(), ")"));
+  }
+  comm::CudaDeviceFacts facts;
+  if (parts.api->DeviceFacts(index, &facts) == comm::CudaResult::kSuccess) {
+    parts.description = absl::StrCat(facts.name, ", ", parts.api->Description());
+  }
+  return std::make_unique<Device>(std::move(parts));
+}
+
+absl::StatusOr<std::array<char, 16>> GpuUuid(const Device& device) {
+  comm::CudaDeviceFacts facts;
+  DT_RETURN_IF_ERROR(device.Check(device.api().DeviceFacts(device.place().index, &facts),
+                                  "cudaGetDeviceProperties"));
+  return facts.uuid;
+}
+
+}  // namespace dtrain

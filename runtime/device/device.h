@@ -1,0 +1,132 @@
+// Where a rank trains: the host, or one GPU through CUDA's seam (comm/nccl/cuda_api.h) and the
+// kernels of the CUDA plugin. Logic asks it; nothing else of the runtime knows CUDA.
+//
+// A GPU's work is queued on the compute stream, which is the one that LibTorch's operations of the
+// training thread go to. The class is for that thread (and autograd's, which works for it).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "c10/core/Device.h"
+#include "comm/buffer.h"
+#include "comm/nccl/cuda_api.h"
+#include "kernels/cuda_stream.h"
+#include "kernels/cuda_table.h"
+
+namespace dtrain {
+
+struct CudaParts {
+  comm::CudaApi* api = nullptr;                       // Outlives the device.
+  const kernels::CudaKernelTable* kernels = nullptr;  // The same.
+  comm::CudaStream* compute_stream = nullptr;         // Not the default stream.
+  int index = 0;                                      // Of the GPU in this process.
+  at::Device tensors = at::Device(at::kCUDA, 0);      // Where LibTorch's tensors are made.
+  std::string description;                            // "NVIDIA H100, CUDA runtime 13.0, ...".
+};
+
+class Device {
+ public:
+  // The host.
+  Device() = default;
+  explicit Device(CudaParts parts) : parts_(std::move(parts)), host_(false) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  bool is_host() const { return host_; }
+  at::Device tensors() const { return host_ ? at::Device(at::kCPU) : parts_.tensors; }
+  // Of buffers of collectives.
+  comm::Device place() const {
+    return host_ ? comm::Device{} : comm::Device{comm::DeviceKind::kCuda, parts_.index};
+  }
+  const std::string& description() const { return parts_.description; }
+
+  // REQUIRES of all below: a GPU.
+  comm::CudaApi& api() const { return *parts_.api; }
+  const kernels::CudaKernelTable& kernels() const { return *parts_.kernels; }
+  comm::CudaStream* stream() const { return parts_.compute_stream; }
+  // As kernels take it.
+  CudaStream kernel_stream() const { return KernelStream(parts_.compute_stream); }
+  static CudaStream KernelStream(comm::CudaStream* stream) {
+    return reinterpret_cast<CudaStream>(stream);
+  }
+  // OK for kSuccess, else Internal: `what`, then CUDA's text.
+  absl::Status Check(comm::CudaResult result, absl::string_view what) const;
+  // Queued on the compute stream; do not wait.
+  absl::Status Copy(void* to, const void* from, size_t bytes) const;
+  absl::Status Zero(void* data, size_t bytes) const;
+  // Blocks until the compute stream is empty: between steps, never inside one.
+  absl::Status Synchronize() const;
+
+ private:
+  CudaParts parts_;
+  bool host_ = true;
+};
+
+// Memory on the device, zeroed (queued on the compute stream). Freed with this object.
+class DeviceMemory {
+ public:
+  // ResourceExhausted names the size, what is free, and `what` it is for.
+  static absl::StatusOr<std::shared_ptr<DeviceMemory>> Create(const Device& device, size_t bytes,
+                                                              absl::string_view what);
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory();
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  DeviceMemory(comm::CudaApi* api, void* data, size_t bytes)
+      : api_(api), data_(data), bytes_(bytes) {}
+  comm::CudaApi* const api_;
+  void* const data_;
+  const size_t bytes_;
+};
+
+// Page-locked host memory, which copies to and from the device take without waiting.
+class PinnedMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<PinnedMemory>> Create(const Device& device, size_t bytes);
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  ~PinnedMemory();
+  void* data() const { return data_; }
+
+ private:
+  PinnedMemory(comm::CudaApi* api, void* data) : api_(api), data_(data) {}
+  comm::CudaApi* const api_;
+  void* const data_;
+};
+
+// A point on a stream that the host can ask about.
+class DeviceEvent {
+ public:
+  // `timing`: SecondsSince may be asked.
+  static absl::StatusOr<std::unique_ptr<DeviceEvent>> Create(const Device& device, bool timing);
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+  ~DeviceEvent();
+  // On the compute stream.
+  absl::Status Record();
+  comm::CudaEvent* handle() const { return event_; }
+  // Whether what was recorded is done; errors count as done, Wait gives them.
+  bool Done() const;
+  // Blocks until what was recorded is done: asks again and again, so that `deadline` holds even
+  // when the device hangs.
+  absl::Status Wait(Deadline deadline) const;
+  // Seconds from `start` to this one. REQUIRES: both are done and were made with timing.
+  double SecondsSince(const DeviceEvent& start) const;
+
+ private:
+  DeviceEvent(const Device& device, comm::CudaEvent* event) : device_(device), event_(event) {}
+  const Device& device_;
+  comm::CudaEvent* const event_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,189 @@
+#include "runtime/engine/device_gradients.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "kernels/grad_norm.h"
+#include "runtime/plan/bucket_plan.h"
+#include "runtime/shard/shard_sums.h"
+
+namespace dtrain {
+
+DeviceGradients::DeviceGradients(const Device& device, comm::DeviceGroup& group,
+                                 FlatParameters& flat, const DeviceGradientOptions& options)
+    : device_(device), group_(group), flat_(flat), options_(options), whole_(flat) {}
+
+DeviceGradients::~DeviceGradients() {
+  hooks_.reset();
+  if (under_way_) {  // The group's stream may still use this memory.
+    group_.JoinStream(device_.stream()).IgnoreError();
+    device_.Synchronize().IgnoreError();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<DeviceGradients>> DeviceGradients::Create(
+    const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+    const DeviceGradientOptions& options) {
+  auto made = std::unique_ptr<DeviceGradients>(new DeviceGradients(device, group, flat, options));
+  // Enough for any boundaries: each cuts one block in two at most.
+  const size_t cuts =
+      flat.parameters().size() + (options.shards == nullptr ? 0 : options.shards->buckets().size());
+  const int64_t blocks = kernels::NormBlocks(0, flat.gradients().numel());
+  DT_ASSIGN_OR_RETURN(made->squares_,
+                      DeviceSquares::Create(device, group, blocks + static_cast<int64_t>(cuts)));
+  DT_RETURN_IF_ERROR(made->UseReadinessOrder({}));
+  DT_ASSIGN_OR_RETURN(made->registration_, flat.RegisterGradients(group));
+  made->hooks_ = std::make_unique<GradientHooks>(flat, *made);
+  return made;
+}
+
+absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order) {
+  return options_.shards == nullptr ? UseBuckets(order) : UseShards(order);
+}
+
+// Stage 0: boundaries follow the order.
+absl::Status DeviceGradients::UseBuckets(const std::vector<int>& order) {
+  const plan::ParamLayout& layout = flat_.layout();
+  DT_ASSIGN_OR_RETURN(
+      const auto plan,
+      plan::BucketPlan::Create(layout, {.bucket_elements = options_.bucket_elements}, order));
+  buckets_.clear();
+  std::vector<plan::BucketSpan> spans(layout.entries().size());
+  for (const int index : plan.launch_order()) {
+    const plan::Bucket& bucket = plan.buckets()[static_cast<size_t>(index)];
+    const int place = static_cast<int>(buckets_.size());
+    const plan::FlatRange range{bucket.begin, bucket.end};
+    buckets_.push_back(
+        {.name = absl::StrCat("bucket ", index, " (",
+                              layout.entries()[static_cast<size_t>(bucket.first_entry)].name, ")"),
+         .range = range,
+         .own = range});
+    std::fill(spans.begin() + bucket.first_entry, spans.begin() + bucket.last_entry,
+              plan::BucketSpan{place, place + 1});
+  }
+  std::vector<int> in_turn(buckets_.size());
+  std::iota(in_turn.begin(), in_turn.end(), 0);
+  queue_ = plan::LaunchQueue(std::move(spans), std::move(in_turn));
+  PlaceRuns();
+  return absl::OkStatus();
+}
+
+// Stage 1: the order alone.
+absl::Status DeviceGradients::UseShards(const std::vector<int>& order) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, options_.shards->LaunchOrder(order));
+  if (!buckets_.empty()) {
+    queue_.UseOrder(std::move(launch_order));
+    return absl::OkStatus();
+  }
+  const std::vector<std::string> names = BucketNames("bucket", flat_, *options_.shards);
+  for (size_t i = 0; i < options_.shards->buckets().size(); ++i) {
+    buckets_.push_back({.name = names[i],
+                        .range = options_.shards->buckets()[i],
+                        .own = options_.shards->part(static_cast<int>(i), group_.rank()).flat});
+  }
+  queue_ = plan::LaunchQueue(options_.shards->spans(), std::move(launch_order));
+  PlaceRuns();
+  return absl::OkStatus();
+}
+
+void DeviceGradients::PlaceRuns() {
+  const float* const data = flat_.gradients().const_data_ptr<float>();
+  std::vector<DeviceSquares::Run> runs;
+  if (options_.deterministic) {
+    const int64_t total = flat_.layout().total_elements();
+    const bool shared_out = options_.shards != nullptr;
+    const std::vector<plan::OwnedRange> all = {{{0, total}, 0}};
+    for (const plan::OwnedRange& owned : shared_out ? options_.shards->owned(group_.rank()) : all) {
+      runs.push_back({data + owned.flat.begin, owned.flat.begin, owned.flat.elements()});
+    }
+    squares_->SetOrderedRuns(std::move(runs), kernels::NormBlocks(0, total), shared_out);
+    return;
+  }
+  for (const DeviceBucket& bucket : buckets_) {
+    runs.push_back({data + bucket.own.begin, bucket.own.begin, bucket.own.elements()});
+  }
+  squares_->SetRuns(std::move(runs), options_.shards != nullptr);
+}
+
+void DeviceGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
+  last_ = last;
+  if (last) {
+    queue_.Arm();
+  }
+}
+
+void DeviceGradients::OnGradient(size_t index) {
+  absl::Status taken = whole_.Take(index);
+  if (last_) {
+    taken.Update(CheckNotLaunched(flat_, index, queue_));
+  }
+  if (!taken.ok()) {
+    status_.Update(taken);
+    return;
+  }
+  if (last_) {
+    queue_.Ready(index, [this](int place) { Launch(place); });
+  }
+}
+
+comm::Buffer DeviceGradients::BufferOf(plan::FlatRange range) const {
+  float* const data = flat_.gradients().mutable_data_ptr<float>() + range.begin;
+  return {data, static_cast<size_t>(range.elements()) * sizeof(float), DType::kFloat32,
+          device_.place()};
+}
+
+void DeviceGradients::Launch(int place) {
+  if (!status_.ok()) {
+    return;  // FinishBackward reports it; launching on would only hide it.
+  }
+  const DeviceBucket& bucket = buckets_[static_cast<size_t>(place)];
+  status_ = Reduce(bucket);
+  under_way_ = true;
+  if (status_.ok()) {
+    status_ = squares_->QueueRun(static_cast<size_t>(place));
+  }
+}
+
+// The Work is not kept: errors are the group's, and the stream orders what follows.
+absl::Status DeviceGradients::Reduce(const DeviceBucket& bucket) {
+  const comm::CollectiveOptions options{.name = bucket.name};
+  if (options_.shards == nullptr) {
+    return group_.AllReduce(BufferOf(bucket.range), comm::ReduceOp::kSum, options).status();
+  }
+  return group_
+      .ReduceScatter(BufferOf(bucket.range), BufferOf(bucket.own), comm::ReduceOp::kSum, options)
+      .status();
+}
+
+absl::Status DeviceGradients::FinishBackward() {
+  if (!last_) {
+    return status_;
+  }
+  whole_.ZeroUnused();
+  queue_.ReadyAll([this](int place) { Launch(place); });
+  return status_;
+}
+
+absl::Status DeviceGradients::QueueSquares(double* sum) {
+  DT_RETURN_IF_ERROR(status_);
+  return squares_->Queue(sum);
+}
+
+int64_t DeviceGradients::bytes() const {
+  return static_cast<int64_t>(flat_.gradients().nbytes()) + squares_->bytes();
+}
+
+void DeviceGradients::Release() {
+  if (under_way_) {
+    group_.JoinStream(device_.stream()).IgnoreError();
+    under_way_ = false;
+  }
+  whole_.Release();
+  last_ = false;
+  status_ = absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,86 @@
+// Gradients on a GPU at ZeRO stages 0 and 1: accumulated whole in the flat buffer on the compute
+// stream, reduced by buckets on the device group's stream during the step's last backward: all-
+// reduced at stage 0, reduce-scattered in place at stage 1. Sums of squares are taken on that
+// stream too, bucket by bucket, behind each reduction. Nothing here waits for the device.
+//
+// Hooks of CUDA tensors run in autograd's thread of the device while the training thread waits in
+// backward: one thread at a time drives this class all the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/nccl/device_group.h"
+#include "runtime/engine/device_gradient_sync.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/engine/whole_gradients.h"
+#include "runtime/plan/launch_queue.h"
+#include "runtime/plan/shard_plan.h"
+
+namespace dtrain {
+
+struct DeviceGradientOptions {
+  int64_t bucket_elements = 0;              // Stage 0.
+  const plan::ShardPlan* shards = nullptr;  // Stage 1; null at stage 0.
+  // The sum of squares is a tree over blocks at the layout's offsets, whatever the buckets.
+  bool deterministic = false;
+};
+
+class DeviceGradients final : public DeviceGradientSync {
+ public:
+  // Collective. REQUIRES: all outlive this object.
+  static absl::StatusOr<std::unique_ptr<DeviceGradients>> Create(
+      const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+      const DeviceGradientOptions& options);
+  ~DeviceGradients() override;
+
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(int64_t step, bool last) override;
+  absl::Status FinishBackward() override;
+  absl::Status QueueSquares(double* sum) override;
+  const DeviceSquares& squares() const override { return *squares_; }
+  ReducedGradient reduced() const override {
+    return {flat_.gradients().const_data_ptr<float>(), false};
+  }
+  int64_t bytes() const override;
+  // Later work on the compute stream comes after reductions under way.
+  void Release() override;
+  const absl::Status& status() const override { return status_; }
+
+ private:
+  struct DeviceBucket {
+    std::string name;
+    plan::FlatRange range;  // That is reduced.
+    plan::FlatRange own;    // Of it, what this rank has the sums of.
+  };
+
+  DeviceGradients(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+                  const DeviceGradientOptions& options);
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status UseBuckets(const std::vector<int>& order);
+  absl::Status UseShards(const std::vector<int>& order);
+  void PlaceRuns();
+  void Launch(int place);
+  absl::Status Reduce(const DeviceBucket& bucket);
+  comm::Buffer BufferOf(plan::FlatRange range) const;
+
+  const Device& device_;
+  comm::DeviceGroup& group_;
+  FlatParameters& flat_;
+  const DeviceGradientOptions options_;
+  std::unique_ptr<comm::Registration> registration_;
+  std::unique_ptr<GradientHooks> hooks_;
+  WholeGradients whole_;
+  std::vector<DeviceBucket> buckets_;  // In launch order (stage 0), in layout order (stage 1).
+  plan::LaunchQueue queue_{{}, {}};
+  std::unique_ptr<DeviceSquares> squares_;  // A run for each bucket.
+  bool last_ = false;
+  bool under_way_ = false;
+  absl::Status status_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,102 @@
+// The end of a step on a GPU, in stream operations alone: losses and norms of all ranks are summed
+// on the device, a kernel turns them into the clip factor and the flag that skips the update, the
+// update reads both there. The host learns the numbers later, from pinned memory.
+//
+// Plan and Launch: Create plans, all else launches. What changes by step (learning rates, bias
+// corrections, clip limit, loss scale) is uploaded to one fixed place in device memory. Driven by
+// the thread that trains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "comm/nccl/device_group.h"
+#include "dtrain/late.h"
+#include "kernels/step_verdict.h"
+#include "runtime/device/device.h"
+#include "runtime/engine/device_phases.h"
+#include "runtime/optimizer/device_rule.h"
+
+namespace dtrain {
+
+// What the host knows of a step when it queues its end.
+struct StepPlan {
+  UpdateStep update;    // Without gradient_scale, which the device finds.
+  double to_mean = 0;   // The mean's gradient is the reduced one times this.
+  double norm_max = 0;  // gradient_clipping; 0: none.
+  int64_t count = 0;    // Samples behind the loss's sum, of all ranks.
+  bool squares_of_shard = false;
+};
+
+class DeviceStep {
+ public:
+  // Collective. REQUIRES: `device` and `group` outlive it. `settings`: parameter groups.
+  static absl::StatusOr<std::unique_ptr<DeviceStep>> Create(const Device& device,
+                                                            comm::DeviceGroup& group,
+                                                            std::unique_ptr<DeviceRule> rule,
+                                                            size_t settings);
+  // Settles what is under way.
+  ~DeviceStep();
+
+  // Queues the begin of a step: the loss's sum is 0.
+  absl::Status Begin();
+  absl::Status Mark(DevicePhases::Phase phase) { return phases().Mark(phase); }
+  // Adds a micro-batch's sum. InvalidArgument: it is elsewhere.
+  absl::Status AddLoss(const at::Tensor& sum);
+  // Where DeviceGradients puts this rank's sum of squares.
+  double* squares() const { return &mine()->sum_of_squares; }
+
+  // Queues the exchange of tallies and the verdict; the compute stream waits for the group's.
+  // REQUIRES: the squares are queued on the group's stream; the step before is settled.
+  absl::Status Decide(const StepPlan& plan);
+  // Queues the update of `pieces`.
+  absl::Status Update(const EngineState& state, const ReducedGradient& gradient,
+                      absl::Span<const UpdatePiece> pieces) const;
+  // Queues the end of the step; its numbers come later.
+  absl::StatusOr<std::shared_ptr<LateNumbers>> End();
+
+  // [1] int32 on the device: not 0 when the step last decided changes nothing.
+  const at::Tensor& skip_flag() const { return skip_flag_; }
+  // A step has ended whose numbers were not read yet.
+  bool pending() const { return pending_ != nullptr; }
+  // Waits for the numbers of that step. DeadlineExceeded, or the error that broke the group.
+  absl::Status Settle(Deadline deadline);
+  // Of the step last settled.
+  const StepNumbers& settled() const { return settled_; }
+
+ private:
+  class Pending;
+  DeviceStep(const Device& device, comm::DeviceGroup& group, std::unique_ptr<DeviceRule> rule,
+             size_t settings);
+  absl::Status Allocate();
+  kernels::StepTally* mine() const;
+  kernels::StepTally* tallies() const;
+  std::byte* scalars() const;
+  size_t upload_bytes() const;
+  kernels::StepVerdictNumbers* verdict() const;
+  DevicePhases& phases() const { return *phases_[parity_]; }
+
+  const Device& device_;
+  comm::DeviceGroup& group_;
+  const std::unique_ptr<DeviceRule> rule_;
+  const size_t settings_;
+  // Device memory: StepInputs and the groups' scalars (uploaded); the ranks' tallies; the verdict.
+  std::shared_ptr<DeviceMemory> memory_;
+  std::unique_ptr<PinnedMemory> upload_;
+  std::unique_ptr<PinnedMemory> landed_;  // A copy of the verdict.
+  at::Tensor loss_sum_;                   // [1] fp64: this rank's tally.
+  at::Tensor skip_flag_;
+  // Of this step and of the one before, whose marks may still be ahead of the device.
+  std::unique_ptr<DevicePhases> phases_[2];
+  size_t parity_ = 0;
+  StepPlan plan_;                     // Of the step last decided.
+  std::shared_ptr<Pending> pending_;  // Ended, not settled.
+  StepNumbers settled_;
+  absl::Status broken_;  // Of a step whose numbers never came.
+};
+
+}  // namespace dtrain

@@ -1,0 +1,224 @@
+// The engine on a GPU. A step is queued without waiting for the device: what the host must know of
+// it (how many samples, who failed, who stops) is agreed on over the host group, what the device
+// finds out (loss, norm, whether the gradient is finite) stays there, decides there, and is read
+// when the next step's update is queued: by then the device has passed it.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "runtime/engine/device_gradients.h"
+#include "runtime/engine/dtypes.h"
+#include "runtime/engine/engine_impl.h"
+#include "runtime/engine/gemm_probe.h"
+#include "runtime/engine/phase.h"
+#include "runtime/offload/offload_options.h"
+#include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/lr_schedule.h"
+#include "runtime/shard/partitioned_on_device.h"
+
+namespace dtrain {
+namespace {
+
+constexpr int64_t kGemmProbeStep = 2;  // As on the host.
+
+absl::Status NotOnDevice(absl::string_view what, absl::string_view instead) {
+  return absl::UnimplementedError(absl::StrFormat(
+      "%s is not supported on a GPU yet: %s, or set device to \"cpu\"", what, instead));
+}
+
+}  // namespace
+
+EngineState& Engine::state() {
+  impl_->state.settled = impl_->AccountForLastStep();
+  return impl_->state;
+}
+
+// Before anything is changed: what a GPU cannot do yet, by name.
+absl::Status Engine::Impl::CheckDevice() const {
+  if (device().is_host()) {
+    return absl::OkStatus();
+  }
+  const Config& config = job.config();
+  if (config.zero_stage() > 2) {
+    return NotOnDevice("zero_optimization.stage 3", "set stage 0, 1 or 2");
+  }
+  if (OptimizerOffload(config).device != OffloadOptions::Device::kNone ||
+      ParameterOffload(config).device != OffloadOptions::Device::kNone) {
+    return NotOnDevice("offload", "remove offload_optimizer and offload_param");
+  }
+  if (config.activation_checkpointing().tier != ActivationCheckpointingConfig::Tier::kNone) {
+    return NotOnDevice("activation offload",
+                       "remove activation_checkpointing.cpu_checkpointing and nvme_path");
+  }
+  if (config.comm_compression().type != "none") {
+    return NotOnDevice(
+        absl::StrFormat("comm.compression.type \"%s\"", config.comm_compression().type),
+        "set \"none\"");
+  }
+  if (const std::string& wire = config.comm_wire_dtype(); wire == "bf16" || wire == "fp16") {
+    return NotOnDevice(absl::StrFormat("comm.wire_dtype \"%s\"", wire), "remove it");
+  }
+  return absl::OkStatus();
+}
+
+// Gradients and values over the device group, and the end of a step on the device.
+absl::Status Engine::Impl::CreateOnDevice() {
+  const Config& config = job.config();
+  comm::DeviceGroup& group = *job.state().device_group;
+  DeviceGradientOptions options{.shards = state.shards.get(),
+                                .deterministic = config.deterministic()};
+  options.bucket_elements = plan::BucketElements(config, state.flat->layout().total_elements());
+  std::unique_ptr<DeviceGradientSync> gradients;
+  if (config.zero_stage() < 2) {
+    DT_ASSIGN_OR_RETURN(gradients, DeviceGradients::Create(device(), group, *state.flat, options));
+  } else {
+    DT_ASSIGN_OR_RETURN(gradients,
+                        PartitionedOnDevice::Create(device(), group, *state.flat, *state.shards,
+                                                    config.deterministic()));
+  }
+  device_gradients = gradients.get();
+  reducer = std::move(gradients);
+  if (state.shards != nullptr) {
+    DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(group, *state.flat, *state.shards));
+  }
+  DT_ASSIGN_OR_RETURN(auto device_rule, MakeDeviceRule(config.optimizer(), *rule));
+  DT_ASSIGN_OR_RETURN(device_step,
+                      DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));
+  return absl::OkStatus();
+}
+
+void Engine::Impl::BeginOnDevice() {
+  if (device_step != nullptr) {
+    job.state().device_group->SetStep(state.step + 1);
+    broken.Update(device_step->Begin());
+  }
+}
+
+void Engine::Impl::MarkPhase(DevicePhases::Phase phase) {
+  if (device_step != nullptr) {
+    broken.Update(device_step->Mark(phase));
+  }
+}
+
+absl::Status Engine::Impl::AddLoss(const at::Tensor& sum) {
+  if (device_step != nullptr) {
+    return device_step->AddLoss(sum);
+  }
+  loss_sum += sum.item<double>();
+  return absl::OkStatus();
+}
+
+// The outcome of the step that the device ended last, into the state: the same on every rank, and
+// before anything follows from it (bias corrections, the loss's scale, a checkpoint).
+absl::Status Engine::Impl::AccountForLastStep() {
+  if (!unaccounted.has_value()) {
+    return absl::OkStatus();
+  }
+  const Config& config = job.config();
+  DT_RETURN_IF_ERROR(
+      device_step->Settle(Deadline::After(absl::Seconds(config.comm_timeout_seconds()))));
+  const StepReport done = *std::exchange(unaccounted, std::nullopt);
+  const plan::LossScale scale = state.loss_scale;
+  state.loss_scale = plan::NextLossScale(config.precision(), scale, done.skipped);
+  if (done.skipped) {
+    ++state.skipped;
+    unsaid = done;
+    scale_of_unsaid = scale;
+  } else {
+    ++state.updates;
+    non_finite_in_a_row = 0;
+  }
+  return absl::OkStatus();
+}
+
+// Collective, when a step was skipped: which parameter went bad.
+absl::Status Engine::Impl::SaySkipped() {
+  if (!unsaid.has_value()) {
+    return absl::OkStatus();
+  }
+  const StepReport skipped = *std::exchange(unsaid, std::nullopt);
+  DT_ASSIGN_OR_RETURN(int64_t first, device_gradients->squares().FirstNonFinite());
+  first = first < 0 ? std::numeric_limits<int64_t>::max() : first;
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      job.group().AllReduce({&first, sizeof(first), DType::kInt64, {}}, comm::ReduceOp::kMin,
+                            {.name = "first non-finite gradient", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  const auto& entries = state.flat->layout().entries();
+  // A norm block may hold several small parameters: the first is named.
+  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& candidate) {
+    return candidate.offset + candidate.elements > first;
+  });
+  return AfterSkip(skipped, entry != entries.end() ? entry->name : "the whole model",
+                   scale_of_unsaid);
+}
+
+absl::Status Engine::Impl::LaunchUpdate(const StepVerdict& verdict) {
+  const Config& config = job.config();
+  DT_RETURN_IF_ERROR(reducer->status());
+  DT_RETURN_IF_ERROR(device_gradients->QueueSquares(device_step->squares()));
+  StepPlan plan{.update = StepOf(1.0),
+                .norm_max = config.gradient_clipping(),
+                .count = verdict.count,
+                .squares_of_shard = device_gradients->squares().of_shard()};
+  if (verdict.count > 0) {
+    plan.to_mean = 1.0 / (static_cast<double>(verdict.count) * loss_factor());
+  }
+  DT_RETURN_IF_ERROR(device_step->Decide(plan));
+  report.loss_scale = state.loss_scale.scale;
+  report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
+  for (size_t i = 0; i < update_pieces.size(); ++i) {
+    DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), update_pieces[i]));
+    if (gather != nullptr) {
+      gather->Start(static_cast<int>(i));
+    }
+  }
+  if (gather != nullptr) {
+    MarkPhase(&StepNumbers::exposed_comm_s);
+    DT_RETURN_IF_ERROR(gather->JoinStream(*job.state().device_group, device().stream()));
+  }
+  DT_ASSIGN_OR_RETURN(late, device_step->End());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
+  DT_RETURN_IF_ERROR(AccountForLastStep());
+  DT_RETURN_IF_ERROR(SaySkipped());
+  std::optional<StepVerdict> verdict;
+  {
+    const ScopedPhase phase("dtrain::wait", report.exposed_comm_s);
+    DT_ASSIGN_OR_RETURN(verdict, Vote({}, false));
+  }
+  if (verdict->failed) {
+    Abandon();
+    return absl::AbortedError(absl::StrFormat("rank %d failed in step %d; see its message",
+                                              verdict->failed_rank, state.step + 1));
+  }
+  {
+    const ScopedPhase phase("dtrain::update", report.update_s);
+    if (absl::Status launched = LaunchUpdate(*verdict); !launched.ok()) {
+      FailTogether();  // The others' devices would wait for this rank's part.
+      broken = launched;
+      return launched;
+    }
+  }
+  if (verdict->stop_signal != 0) {
+    job.AgreeToStop(verdict->stop_signal);
+  }
+  StepReport finished = Finish(*verdict);
+  finished.late = late;
+  finished.loss = Late<double>(late, &StepNumbers::loss);
+  finished.grad_norm = Late<double>(late, &StepNumbers::grad_norm);
+  finished.skipped = Late<bool>(late, &StepNumbers::skipped);
+  unaccounted = finished;
+  DT_RETURN_IF_ERROR(reducer->AdoptReadinessOrder(job.group()));
+  if (state.step == kGemmProbeStep) {
+    gemm_rate = MeasureGemmRate(device(), FloatTypeOf(state.flat->dtype()));
+  }
+  return finished;
+}
+
+}  // namespace dtrain

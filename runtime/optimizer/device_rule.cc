@@ -1,0 +1,151 @@
+#include "runtime/optimizer/device_rule.h"
+
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/optimizer/step_options.h"
+
+namespace dtrain {
+namespace {
+
+using Kind = OptimizerConfig::Kind;
+
+// `S`: the kernels' scalars, whose first field is grad_scale.
+template <class S>
+class Rule : public DeviceRule {
+ public:
+  explicit Rule(const OptimizerConfig& optimizer) : optimizer_(optimizer) {}
+  size_t scalar_bytes() const override { return sizeof(S); }
+  size_t skip_offset() const override { return offsetof(S, skip); }
+  void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const override {
+    static_assert(offsetof(S, grad_scale) == 0);
+    const S scalars = Make(step, settings);
+    std::memcpy(to, &scalars, sizeof(scalars));
+  }
+
+ protected:
+  virtual S Make(const UpdateStep& step, const ParamSettings& settings) const = 0;
+  static const S* Read(const void* scalars) { return static_cast<const S*>(scalars); }
+  const OptimizerConfig optimizer_;
+};
+
+class AdamOnDevice final : public Rule<kernels::AdamWStepScalars> {
+ public:
+  using Rule::Rule;
+  absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
+                      const PieceMemory& memory, const void* scalars,
+                      CudaStream stream) const override {
+    if (memory.states[0].dtype == DType::kBFloat16) {
+      return kernels.adamw_bf16_state(piece.elements, memory.weights, memory.gradient,
+                                      static_cast<BFloat16*>(memory.states[0].data),
+                                      static_cast<BFloat16*>(memory.states[1].data), memory.bf16,
+                                      Read(scalars), stream);
+    }
+    return kernels.adamw(piece.elements, memory.weights, memory.gradient, memory.fp32_state(0),
+                         memory.fp32_state(1), memory.bf16, Read(scalars), stream);
+  }
+
+ private:
+  kernels::AdamWStepScalars Make(const UpdateStep& step,
+                                 const ParamSettings& settings) const override {
+    return kernels::MakeAdamWStepScalars(
+        AdamWOptionsOf(step, settings, optimizer_.kind == Kind::kAdam));
+  }
+};
+
+class SgdOnDevice final : public Rule<kernels::SgdStepScalars> {
+ public:
+  using Rule::Rule;
+  absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
+                      const PieceMemory& memory, const void* scalars,
+                      CudaStream stream) const override {
+    return kernels.sgd(piece.elements, memory.weights, memory.gradient, memory.states[0],
+                       memory.bf16, Read(scalars), stream);
+  }
+
+ private:
+  kernels::SgdStepScalars Make(const UpdateStep& step,
+                               const ParamSettings& settings) const override {
+    return kernels::MakeSgdStepScalars(SgdOptionsOf(optimizer_, step, settings));
+  }
+};
+
+class LionOnDevice final : public Rule<kernels::LionStepScalars> {
+ public:
+  using Rule::Rule;
+  absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
+                      const PieceMemory& memory, const void* scalars,
+                      CudaStream stream) const override {
+    return kernels.lion(piece.elements, memory.weights, memory.gradient, memory.states[0],
+                        memory.bf16, Read(scalars), stream);
+  }
+
+ private:
+  kernels::LionStepScalars Make(const UpdateStep& step,
+                                const ParamSettings& settings) const override {
+    return kernels::MakeLionStepScalars(LionOptionsOf(step, settings));
+  }
+};
+
+class AdagradOnDevice final : public Rule<kernels::AdagradStepScalars> {
+ public:
+  using Rule::Rule;
+  absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
+                      const PieceMemory& memory, const void* scalars,
+                      CudaStream stream) const override {
+    return kernels.adagrad(piece.elements, memory.weights, memory.gradient, memory.states[0],
+                           memory.bf16, Read(scalars), stream);
+  }
+
+ private:
+  kernels::AdagradStepScalars Make(const UpdateStep& step,
+                                   const ParamSettings& settings) const override {
+    return kernels::MakeAdagradStepScalars(AdagradOptionsOf(optimizer_, step, settings));
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const OptimizerConfig& optimizer,
+                                                           const UpdateRule& rule) {
+  if (rule.name() == optimizer.name()) {  // Else the program's own.
+    switch (optimizer.kind) {
+      case Kind::kAdamW:
+      case Kind::kAdam:
+        return std::make_unique<AdamOnDevice>(optimizer);
+      case Kind::kSgd:
+        return std::make_unique<SgdOnDevice>(optimizer);
+      case Kind::kLion:
+        return std::make_unique<LionOnDevice>(optimizer);
+      case Kind::kAdagrad:
+        return std::make_unique<AdagradOnDevice>(optimizer);
+      default:
+        break;
+    }
+  }
+  return absl::UnimplementedError(
+      absl::StrFormat("optimizer %s has no CUDA form yet; allowed on a GPU: AdamW, Adam, SGD, "
+                      "Lion, Adagrad; or set device to \"cpu\"",
+                      rule.name()));
+}
+
+absl::Status UpdatePiecesOnDevice(const DeviceRule& rule, const kernels::CudaKernelTable& kernels,
+                                  const EngineState& state, const ReducedGradient& gradient,
+                                  absl::Span<const UpdatePiece> pieces, const std::byte* scalars,
+                                  CudaStream stream) {
+  for (const UpdatePiece& piece : pieces) {
+    const PieceMemory memory = MemoryOf(state, gradient, piece);
+    DT_RETURN_IF_ERROR(
+        rule.Update(kernels, piece, memory,
+                    scalars + static_cast<size_t>(piece.settings) * rule.scalar_bytes(), stream));
+    if (state.flat->dtype() == DType::kFloat16) {
+      DT_RETURN_IF_ERROR(kernels.copy(piece.elements, {memory.weights},
+                                      {state.value_at(piece.flat, piece.local), DType::kFloat16},
+                                      stream));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

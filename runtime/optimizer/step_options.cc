@@ -1,0 +1,50 @@
+#include "runtime/optimizer/step_options.h"
+
+namespace dtrain {
+
+kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings& settings,
+                                     bool decay_in_gradient) {
+  return {.lr = settings.lr,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .eps = settings.eps,
+          .weight_decay = decay_in_gradient ? 0 : settings.weight_decay,
+          .l2 = decay_in_gradient ? settings.weight_decay : 0,
+          .grad_scale = step.gradient_scale,
+          .grad_limit = step.gradient_limit,
+          .step = step.update};
+}
+
+kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                 const ParamSettings& settings) {
+  return {.lr = settings.lr,
+          .momentum = optimizer.momentum,
+          .dampening = optimizer.dampening,
+          .weight_decay = settings.weight_decay,
+          .nesterov = optimizer.nesterov,
+          .grad_scale = step.gradient_scale,
+          .grad_limit = step.gradient_limit,
+          .step = step.update};
+}
+
+kernels::LionOptions LionOptionsOf(const UpdateStep& step, const ParamSettings& settings) {
+  return {.lr = settings.lr,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .weight_decay = settings.weight_decay,
+          .grad_scale = step.gradient_scale,
+          .grad_limit = step.gradient_limit};
+}
+
+kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                         const ParamSettings& settings) {
+  return {.lr = settings.lr,
+          .lr_decay = optimizer.lr_decay,
+          .eps = settings.eps,
+          .weight_decay = settings.weight_decay,
+          .grad_scale = step.gradient_scale,
+          .grad_limit = step.gradient_limit,
+          .step = step.update};
+}
+
+}  // namespace dtrain

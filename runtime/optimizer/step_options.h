@@ -1,0 +1,23 @@
+// A step's settings as the options of the kernels: one place for the host's and the device's rules.
+// Pure.
+#pragma once
+
+#include "dtrain/optimizer_config.h"
+#include "kernels/adagrad.h"
+#include "kernels/adamw.h"
+#include "kernels/lion.h"
+#include "kernels/sgd.h"
+#include "runtime/optimizer/update_rule.h"
+
+namespace dtrain {
+
+// `decay_in_gradient`: Adam's weight decay, not AdamW's.
+kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings& settings,
+                                     bool decay_in_gradient);
+kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                 const ParamSettings& settings);
+kernels::LionOptions LionOptionsOf(const UpdateStep& step, const ParamSettings& settings);
+kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                         const ParamSettings& settings);
+
+}  // namespace dtrain

@@ -1,0 +1,85 @@
+// Gradients at ZeRO stage 2 on a GPU: PartitionedGradients in stream operations. A fresh gradient
+// is copied to its bucket's slot on the compute stream and dropped; a full bucket is
+// reduce-scattered on the group's stream in every micro-batch and added to this rank's fp32 shard
+// there. A slot is filled again when the device, not the host, has passed its last use: between two
+// slots, filling and reducing overlap.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/nccl/device_group.h"
+#include "runtime/engine/device_gradient_sync.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/launch_queue.h"
+#include "runtime/plan/shard_plan.h"
+
+namespace dtrain {
+
+class PartitionedOnDevice final : public DeviceGradientSync {
+ public:
+  // Collective. REQUIRES: all outlive this object.
+  static absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> Create(const Device& device,
+                                                                     comm::DeviceGroup& group,
+                                                                     FlatParameters& flat,
+                                                                     const plan::ShardPlan& shards,
+                                                                     bool deterministic);
+  ~PartitionedOnDevice() override;
+
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override { queue_.Arm(); }
+  absl::Status FinishBackward() override;
+  absl::Status QueueSquares(double* sum) override;
+  const DeviceSquares& squares() const override { return *squares_; }
+  ReducedGradient reduced() const override { return {shard(), true}; }
+  int64_t bytes() const override;
+  void Release() override;
+  const absl::Status& status() const override { return status_; }
+
+ private:
+  struct Slot {
+    std::shared_ptr<DeviceMemory> memory;
+    at::Tensor values;  // [largest bucket] fp32 over it.
+    std::unique_ptr<comm::Registration> registration;
+    std::unique_ptr<DeviceEvent> free;  // The group's stream is done with it.
+    bool used = false;                  // `free` was recorded.
+  };
+  enum class Fill { kCopy, kAdd, kZero };
+
+  PartitionedOnDevice(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+                      const plan::ShardPlan& shards, std::vector<int> order);
+  absl::Status MakeMemory(bool deterministic);
+  absl::StatusOr<Slot*> MakeSlot();
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  float* shard() const { return static_cast<float*>(shard_->data()); }
+  // `gradient` is flat, or undefined for kZero.
+  absl::Status Stage(size_t index, const at::Tensor& gradient, Fill fill);
+  // That which the bucket fills: on first use one that is free, or soon will be, on the device.
+  absl::StatusOr<Slot*> SlotOf(int bucket);
+  void Launch(int bucket);
+  absl::Status Reduce(int bucket);
+
+  const Device& device_;
+  comm::DeviceGroup& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const std::vector<std::string> names_;  // By bucket.
+  std::unique_ptr<GradientHooks> hooks_;
+  plan::LaunchQueue queue_;
+  std::list<Slot> slots_;
+  std::deque<Slot*> idle_;         // Filled by nobody; the one launched longest ago first.
+  std::vector<Slot*> slot_of_;     // By bucket; null: none.
+  std::vector<uint8_t> has_part_;  // By bucket: the shard holds this step's sums so far.
+  std::shared_ptr<DeviceMemory> shard_;
+  std::unique_ptr<DeviceSquares> squares_;
+  bool under_way_ = false;
+  absl::Status status_;
+};
+
+}  // namespace dtrain

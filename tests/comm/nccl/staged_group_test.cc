@@ -1,0 +1,128 @@
+// The staged group over the fake device: real host groups between processes, copies on fake
+// streams.
+#include "comm/nccl/staged_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/status.h"
+#include "comm/nccl/fake/fake_cuda.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+namespace {
+
+using dtrain::testing::RankContext;
+
+struct Rank {
+  explicit Rank(RankContext& context) : rank(context.rank), size(context.size) {}
+  absl::Status Open(RankContext& context) {
+    DT_ASSIGN_OR_RETURN(auto host, CreateHostGroup(context.store, context.group_options()));
+    StagedGroupOptions options;
+    options.cuda = &cuda;
+    options.compute_stream = cuda.host_stream();
+    DT_ASSIGN_OR_RETURN(group, StagedGroup::Create(std::move(host), options));
+    return absl::OkStatus();
+  }
+  float* Floats(size_t count, float first) {
+    void* data = nullptr;
+    EXPECT_EQ(cuda.MallocDevice(&data, count * sizeof(float)), CudaResult::kSuccess);
+    for (size_t i = 0; i < count; ++i) {
+      static_cast<float*>(data)[i] = first + static_cast<float>(i);
+    }
+    return static_cast<float*>(data);
+  }
+  static Buffer Of(float* data, size_t count) {
+    return {data, count * sizeof(float), DType::kFloat32, {DeviceKind::kCuda, 0}};
+  }
+  int rank;
+  int size;
+  FakeCuda cuda;
+  std::unique_ptr<StagedGroup> group;
+};
+
+absl::Status Expect(bool right, const char* what) {
+  return right ? absl::OkStatus() : absl::InternalError(what);
+}
+
+void RunOn(int size, const std::function<absl::Status(Rank&)>& body) {
+  const auto results = dtrain::testing::RunRanks({.size = size}, [&](RankContext& context) {
+    Rank rank(context);
+    absl::Status status = rank.Open(context);
+    if (status.ok()) {
+      status = body(rank);
+    }
+    rank.group.reset();
+    status.Update(Expect(rank.cuda.violations().empty(), "CUDA was used wrongly"));
+    return status;
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(StagedGroupTest, CollectivesGiveTheHostGroupsResultsBehindAJoin) {
+  for (const int size : {1, 2, 3}) {
+    RunOn(size, [](Rank& self) -> absl::Status {
+      const size_t n = 1000;
+      const auto ranks = static_cast<size_t>(self.size);
+      for (int round = 0; round < 20; ++round) {  // Pinned memory is used again.
+        float* const sum = self.Floats(n, static_cast<float>(self.rank));
+        float* const parts = self.Floats(n * ranks, static_cast<float>(self.rank));
+        float* const all = self.Floats(n * ranks, -1);
+        float* const own = parts + n * static_cast<size_t>(self.rank);
+        DT_RETURN_IF_ERROR(self.group->AllReduce(Rank::Of(sum, n), ReduceOp::kSum).status());
+        DT_RETURN_IF_ERROR(
+            self.group->ReduceScatter(Rank::Of(parts, n * ranks), Rank::Of(own, n), ReduceOp::kSum)
+                .status());
+        DT_RETURN_IF_ERROR(
+            self.group->AllGather(Rank::Of(own, n), Rank::Of(all, n * ranks)).status());
+        float doubled = 0;
+        DT_RETURN_IF_ERROR(self.group->Then([&](CudaStream* stream) {
+          EXPECT_EQ(self.cuda.Enqueue(stream, [&doubled, sum] { doubled = 2 * sum[1]; }),
+                    CudaResult::kSuccess);
+          return absl::OkStatus();
+        }));
+        DT_RETURN_IF_ERROR(self.group->JoinStream(self.cuda.host_stream()));
+        const auto total = static_cast<float>(self.size * (self.size - 1) / 2);
+        for (size_t i = 0; i < n; ++i) {
+          const float index = static_cast<float>(i);
+          const auto count = static_cast<float>(self.size);
+          DT_RETURN_IF_ERROR(Expect(sum[i] == total + count * index, "all-reduce"));
+          for (size_t r = 0; r < ranks; ++r) {
+            const float expected = total + count * (index + static_cast<float>(r * n));
+            DT_RETURN_IF_ERROR(Expect(all[r * n + i] == expected, "reduce-scatter, all-gather"));
+          }
+        }
+        DT_RETURN_IF_ERROR(Expect(doubled == 2 * sum[1], "what was queued behind"));
+      }
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(StagedGroupTest, AnErrorOnTheHostBreaksTheGroupWithItsReason) {
+  RunOn(2, [](Rank& self) -> absl::Status {
+    // The ranks disagree about the size.
+    const size_t n = self.rank == 0 ? 10 : 20;
+    float* const data = self.Floats(n, 0);
+    DT_RETURN_IF_ERROR(self.group->AllReduce(Rank::Of(data, n), ReduceOp::kSum).status());
+    const absl::Status joined = self.group->JoinStream(self.cuda.host_stream());
+    DT_RETURN_IF_ERROR(Expect(!joined.ok() && !self.group->Health().ok(), "no error"));
+    return Expect(!self.group->AllReduce(Rank::Of(data, n), ReduceOp::kSum).ok(), "went on");
+  });
+}
+
+TEST(StagedGroupTest, HostMemoryIsRefused) {
+  RunOn(1, [](Rank& self) -> absl::Status {
+    float value = 0;
+    const auto work =
+        self.group->AllReduce({&value, sizeof(value), DType::kFloat32, {}}, ReduceOp::kSum);
+    return Expect(absl::IsInvalidArgument(work.status()), "host memory was taken");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::comm

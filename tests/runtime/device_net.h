@@ -1,0 +1,46 @@
+// The model and the data of the tests of the engine on a device.
+#pragma once
+
+#include <cstdint>
+
+#include "ATen/ATen.h"
+#include "absl/status/statusor.h"
+#include "torch/nn/module.h"
+
+namespace dtrain::testing {
+
+// Wide enough for several buckets and norm blocks.
+class Net : public torch::nn::Module {
+ public:
+  Net() {
+    a = register_parameter("a", at::randn({90, 64}) * 0.1);
+    b = register_parameter("b", at::randn({64, 30}) * 0.1);
+    c = register_parameter("c", at::randn({30}) * 0.3);
+    unused = register_parameter("unused", at::ones({5}));
+    mean = register_buffer("mean", at::zeros({30}));
+  }
+  at::Tensor Loss(const at::Tensor& x) {
+    const at::Tensor h = at::tanh(x.to(a.scalar_type()).matmul(a)).matmul(b);
+    mean.mul_(0.9).add_(h.detach().mean(0), 0.1);
+    return (h * c).square().sum(at::kFloat);
+  }
+  at::Tensor a, b, c, unused, mean;
+};
+
+inline at::Tensor Rows(int64_t step, int64_t begin, int64_t end) {
+  const at::Tensor row = at::arange(begin, end, at::kFloat).view({-1, 1});
+  return at::sin(row * 17 + at::arange(0, 90, at::kFloat) + static_cast<double>(step) * 131);
+}
+
+// Samples of a rank: 24 a step, split evenly over ranks and micro-batches.
+struct Source {
+  int rank, size, accumulation;
+  int64_t call = 0;
+  absl::StatusOr<at::Tensor> Next() {
+    const int64_t share = 24 / size / accumulation;
+    const int64_t place = rank * accumulation + call % accumulation;
+    return Rows(call++ / accumulation, place * share, (place + 1) * share);
+  }
+};
+
+}  // namespace dtrain::testing

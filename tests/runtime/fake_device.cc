@@ -1,0 +1,190 @@
+#include "tests/runtime/fake_device.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "comm/nccl/fake/fake_kernels.h"
+#include "comm/nccl/nccl_group.h"
+#include "comm/nccl/staged_group.h"
+#include "kernels/adagrad_math.h"
+#include "kernels/adamw_math.h"
+#include "kernels/lion_math.h"
+#include "kernels/sgd_math.h"
+
+namespace dtrain::testing {
+namespace {
+
+comm::FakeCuda* the_cuda = nullptr;
+
+constexpr auto kSet = [](float value) { return value; };
+
+void Inline(int64_t count, int64_t /*grain*/, absl::FunctionRef<void(int64_t, int64_t)> body) {
+  if (count > 0) {
+    body(0, count);
+  }
+}
+
+absl::Status Queue(CudaStream stream, std::function<void()> operation) {
+  auto* const fake = reinterpret_cast<comm::CudaStream*>(stream);
+  DT_CHECK(fake != nullptr) << " a kernel was launched on the default stream";
+  return the_cuda->Enqueue(fake, std::move(operation)) == comm::CudaResult::kSuccess
+             ? absl::OkStatus()
+             : absl::InternalError("a kernel was launched on a stream that does not exist");
+}
+
+float Load(kernels::MutableFlat state, int64_t i) {
+  return state.dtype == DType::kFloat32 ? static_cast<const float*>(state.data)[i]
+                                        : ToFloat(static_cast<const BFloat16*>(state.data)[i]);
+}
+
+void Store(float value, kernels::MutableFlat state, int64_t i) {
+  if (state.dtype == DType::kFloat32) {
+    static_cast<float*>(state.data)[i] = value;
+  } else {
+    static_cast<BFloat16*>(state.data)[i] = ToBFloat16(value);
+  }
+}
+
+absl::Status AdamW(int64_t n, float* p, const float* g, kernels::MutableFlat m,
+                   kernels::MutableFlat v, BFloat16* out, const kernels::AdamWStepScalars* scalars,
+                   CudaStream stream) {
+  return Queue(stream, [=] {
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      const auto next = kernels::AdamWElement(
+          kernels::AdamWState<float>{p[i], Load(m, i), Load(v, i)}, g[i], *scalars, kSet);
+      p[i] = next.p;
+      Store(next.m, m, i);
+      Store(next.v, v, i);
+      if (out != nullptr) {
+        out[i] = ToBFloat16(next.p);
+      }
+    }
+  });
+}
+
+absl::Status AdamWFp32(int64_t n, float* p, const float* g, float* m, float* v, BFloat16* out,
+                       const kernels::AdamWStepScalars* scalars, CudaStream stream) {
+  return AdamW(n, p, g, {m, DType::kFloat32}, {v, DType::kFloat32}, out, scalars, stream);
+}
+
+absl::Status AdamWBf16(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v, BFloat16* out,
+                       const kernels::AdamWStepScalars* scalars, CudaStream stream) {
+  return AdamW(n, p, g, {m, DType::kBFloat16}, {v, DType::kBFloat16}, out, scalars, stream);
+}
+
+template <class Rule, class Scalars>
+absl::Status OneStateKernel(int64_t n, float* p, const float* g, kernels::MutableFlat state,
+                            BFloat16* out, const Scalars* scalars, CudaStream stream) {
+  return Queue(stream, [=] {
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      const auto next =
+          Rule::Element(kernels::OneState<float>{p[i], Load(state, i)}, g[i], *scalars, kSet);
+      p[i] = next.p;
+      Store(next.s, state, i);
+      if (out != nullptr) {
+        out[i] = ToBFloat16(next.p);
+      }
+    }
+  });
+}
+
+absl::Status Sgd(int64_t n, float* p, const float* g, kernels::MutableFlat momentum, BFloat16* out,
+                 const kernels::SgdStepScalars* scalars, CudaStream stream) {
+  if (momentum.data != nullptr) {
+    return OneStateKernel<kernels::SgdRule>(n, p, g, momentum, out, scalars, stream);
+  }
+  return Queue(stream, [=] {
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      p[i] = kernels::PlainSgdElement(p[i], g[i], *scalars, kSet);
+      if (out != nullptr) {
+        out[i] = ToBFloat16(p[i]);
+      }
+    }
+  });
+}
+
+absl::Status BlockSquareSums(const float* x, int64_t offset, int64_t n, double* sums,
+                             CudaStream stream) {
+  return Queue(stream, [=] { kernels::BlockSquareSumsCpu(x, offset, n, sums, Inline); });
+}
+
+absl::Status TreeSum(double* sums, int64_t count, double* sum, CudaStream stream) {
+  return Queue(stream, [=] { *sum = kernels::TreeSum(sums, count); });
+}
+
+absl::Status StepVerdict(const kernels::StepTally* tallies, int ranks, bool of_shards,
+                         const kernels::StepInputs* inputs, kernels::StepScalarsView scalars,
+                         kernels::StepVerdictNumbers* verdict, CudaStream stream) {
+  return Queue(stream, [=] {
+    *verdict = kernels::StepVerdictOf(tallies, ranks, of_shards);
+    for (int i = 0; i < scalars.count; ++i) {
+      kernels::SetStepScalars(*verdict, *inputs, scalars, i);
+    }
+  });
+}
+
+absl::Status Copy(int64_t n, kernels::ConstFlat from, kernels::MutableFlat to, CudaStream stream) {
+  return Queue(stream, [=] { kernels::CopyCpu(n, from, to, Inline); });
+}
+
+absl::Status Accumulate(int64_t n, kernels::ConstFlat from, kernels::MutableFlat to,
+                        CudaStream stream) {
+  return Queue(stream, [=] { kernels::AccumulateCpu(n, from, to, Inline); });
+}
+
+}  // namespace
+
+const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
+  the_cuda = cuda;
+  static const kernels::CudaKernelTable table = [] {
+    kernels::CudaKernelTable made{};
+    made.adamw = AdamWFp32;
+    made.adamw_bf16_state = AdamWBf16;
+    made.sgd = Sgd;
+    made.lion = OneStateKernel<kernels::LionRule, kernels::LionStepScalars>;
+    made.adagrad = OneStateKernel<kernels::AdagradRule, kernels::AdagradStepScalars>;
+    made.block_square_sums = BlockSquareSums;
+    made.tree_sum = TreeSum;
+    made.step_verdict = StepVerdict;
+    made.copy = Copy;
+    made.accumulate = Accumulate;
+    return made;
+  }();
+  return &table;
+}
+
+FakeGpu::FakeGpu(comm::FakeFabric* fabric, comm::FakeNcclFaults faults)
+    : nccl(fabric, &cuda, faults) {
+  cuda.SlowDown(std::chrono::microseconds(100));
+}
+
+absl::Status FakeGpu::Attach(Job::State& state, bool staged, comm::GroupOptions group) {
+  CudaParts parts;
+  parts.api = &cuda;
+  parts.kernels = FakeKernelTable(&cuda);
+  parts.compute_stream = cuda.host_stream();
+  parts.tensors = at::Device(at::kCPU);
+  state.device = std::make_unique<Device>(parts);
+  group.name = "device";
+  group.deterministic = state.config->deterministic();
+  if (staged) {
+    DT_ASSIGN_OR_RETURN(auto host, comm::CreateHostGroup(state.store, group));
+    comm::StagedGroupOptions options;
+    options.cuda = &cuda;
+    options.compute_stream = cuda.host_stream();
+    DT_ASSIGN_OR_RETURN(state.device_group, comm::StagedGroup::Create(std::move(host), options));
+    return absl::OkStatus();
+  }
+  comm::NcclGroupOptions options;
+  options.group = group;
+  options.compute_stream = cuda.host_stream();
+  comm::NcclSeams seams;
+  seams.nccl = &nccl;
+  seams.cuda = &cuda;
+  seams.kernels = comm::MakeFakeKernels(&cuda);
+  DT_ASSIGN_OR_RETURN(state.device_group, comm::NcclGroup::Create(seams, state.store, options));
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::testing

@@ -1,0 +1,37 @@
+// A rank that trains on the fake GPU: device memory is host memory, kernels are host loops on
+// FakeCuda's streams, NCCL is the byte-moving fake. LibTorch's tensors are CPU tensors over that
+// memory, computed by the calling thread, which stands for the compute stream (host_stream()). The
+// group's stream is a thread, so that an event that is missing shows as a wrong number sooner or
+// later, and a forgotten wait at once.
+#pragma once
+
+#include <memory>
+
+#include "comm/nccl/fake/fake_cuda.h"
+#include "comm/nccl/fake/fake_fabric.h"
+#include "comm/nccl/fake/fake_nccl.h"
+#include "runtime/device/device.h"
+#include "runtime/job/job_state.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::testing {
+
+// Kernels as host loops with the CUDA kernels' element math, queued on `cuda`'s streams: those that
+// the engine launches; the others are null. REQUIRES: one FakeCuda a process at a time.
+const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda);
+
+// Makes everything of one rank; outlives its job.
+class FakeGpu {
+ public:
+  // `fabric`: shared by the ranks' processes; made before they are forked.
+  FakeGpu(comm::FakeFabric* fabric, comm::FakeNcclFaults faults = {});
+
+  // Lets `state` train here, its gradients over NCCL, or staged over another host group.
+  // `group`: options as of the hosts' group. REQUIRES: state.store and state.config are set.
+  absl::Status Attach(Job::State& state, bool staged, comm::GroupOptions group);
+
+  comm::FakeCuda cuda;
+  comm::FakeNccl nccl;
+};
+
+}  // namespace dtrain::testing
