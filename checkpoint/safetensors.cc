@@ -147,7 +147,8 @@ absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& 
 }
 
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<ReadableFile> file,
-                                                          const std::string& display_name) {
+                                                          const std::string& display_name,
+                                                          uint64_t header_bytes_max) {
   const auto parse = [&]() -> absl::StatusOr<SafetensorsHeader> {
     const uint64_t file_bytes = file->bytes();
     std::string text(std::min<uint64_t>(8, file_bytes), '\0');
@@ -157,6 +158,10 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<Readab
     };
     DT_RETURN_IF_ERROR(fill(0));
     DT_ASSIGN_OR_RETURN(const uint64_t length, ParseSafetensorsLength(text, file_bytes));
+    if (length > header_bytes_max) {
+      return absl::InvalidArgumentError(absl::StrCat("header too large: ", length, " bytes; ",
+                                                     header_bytes_max, " are allowed here"));
+    }
     text.resize(length);
     DT_RETURN_IF_ERROR(fill(8));
     return ParseSafetensorsHeader(text, file_bytes);
@@ -193,6 +198,16 @@ absl::Status SafetensorsReader::Read(const TensorEntry& entry, absl::Span<std::b
                                                    into.size()));
   }
   return file_->ReadAt(header_.data_begin + entry.begin, into);
+}
+
+absl::Status SafetensorsReader::ReadRange(const TensorEntry& entry, uint64_t offset,
+                                          absl::Span<std::byte> into) const {
+  if (offset > entry.bytes() || into.size() > entry.bytes() - offset) {
+    return absl::OutOfRangeError(absl::StrCat(display_name_, ": tensor ", entry.name, " has ",
+                                              entry.bytes(), " bytes, not ", into.size(),
+                                              " from byte ", offset));
+  }
+  return file_->ReadAt(header_.data_begin + entry.begin + offset, into);
 }
 
 }  // namespace dtrain::checkpoint

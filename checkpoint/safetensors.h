@@ -52,14 +52,19 @@ absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& 
 // An open safetensors file. Read is thread-safe when the file's ReadAt is.
 class SafetensorsReader {
  public:
-  static absl::StatusOr<SafetensorsReader> Open(std::unique_ptr<ReadableFile> file,
-                                                const std::string& display_name);
+  // `header_bytes_max`: of files from other people, before memory is taken for a header.
+  static absl::StatusOr<SafetensorsReader> Open(
+      std::unique_ptr<ReadableFile> file, const std::string& display_name,
+      uint64_t header_bytes_max = kSafetensorsHeaderBytesMax);
 
   const SafetensorsHeader& header() const { return header_; }
   // NotFound names the tensor and the file.
   absl::StatusOr<const TensorEntry*> Find(absl::string_view name) const;
   // REQUIRES: into.size() == entry.bytes().
   absl::Status Read(const TensorEntry& entry, absl::Span<std::byte> into) const;
+  // The bytes [offset, offset + into.size()) of a tensor; OutOfRange when it has fewer.
+  absl::Status ReadRange(const TensorEntry& entry, uint64_t offset,
+                         absl::Span<std::byte> into) const;
 
  private:
   SafetensorsReader() = default;
