@@ -10,11 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/worker.h"
+#include "runtime/plan/documents.h"
 #include "runtime/plan/token_corpus.h"
 #include "runtime/plan/token_sampler.h"
 
 namespace dtrain {
 namespace {
+
+static_assert(kIgnoredTarget == plan::kIgnoredTarget);
 
 constexpr size_t kReadAhead = 4;  // Micro-batches.
 
@@ -44,6 +47,7 @@ struct TokenLoader::State {
   int64_t accumulation;
   int64_t sequence_length;
   int64_t vocabulary_limit;
+  plan::DocumentRule documents;
   at::Device device = at::kCPU;
 
   std::mutex mutex;
@@ -70,13 +74,30 @@ struct TokenLoader::State {
       DT_RETURN_IF_ERROR(corpus.Read(sample, sequence_length, vocabulary_limit, out));
       out += width;
     }
-    return Batch{OfColumns(rows, 0), OfColumns(rows, 1)};
+    Batch batch{ForDevice(rows.narrow(1, 0, sequence_length)),
+                ForDevice(rows.narrow(1, 1, sequence_length))};
+    if (documents.token >= 0) {
+      batch.positions = ForDevice(at::empty_like(batch.targets));
+      MarkRows(rows, batch);
+    }
+    return batch;
   }
 
   // Pinned when it goes to a GPU, so that Next does not wait for the copy.
-  at::Tensor OfColumns(const at::Tensor& rows, int64_t first) const {
-    const at::Tensor columns = rows.narrow(1, first, sequence_length);
-    return device.is_cpu() ? columns.contiguous() : columns.contiguous().pin_memory();
+  at::Tensor ForDevice(const at::Tensor& rows) const {
+    return device.is_cpu() ? rows.contiguous() : rows.contiguous().pin_memory();
+  }
+
+  void MarkRows(const at::Tensor& rows, Batch& batch) const {
+    const auto length = static_cast<size_t>(sequence_length);
+    const auto span = [&](at::Tensor& tensor, int64_t row) {
+      return absl::MakeSpan(tensor.mutable_data_ptr<int64_t>() + row * sequence_length, length);
+    };
+    const auto* const tokens = rows.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < rows.size(0); ++i) {
+      plan::MarkDocuments({tokens + i * rows.size(1), length + 1}, documents,
+                          span(batch.positions, i), span(batch.targets, i));
+    }
   }
 
   void ReadAhead() {
@@ -110,7 +131,8 @@ struct TokenLoader::State {
   }
 };
 
-absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split split) {
+absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split split,
+                                                               TokenLoaderOptions options) {
   const Config& config = job.config();
   const bool training = split == Split::kTrain;
   const auto& patterns = training ? config.data_train() : config.data_validation();
@@ -124,17 +146,18 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
   auto opened = plan::TokenCorpus::Open(patterns, format);
   DT_RETURN_IF_ERROR(Annotate(opened.status(), key));
-  const plan::SamplerOptions options{.sequence_length = config.sequence_length(),
-                                     .global_batch = config.global_batch(),
-                                     .seed = config.seed(),
-                                     .shuffle = training};
-  auto sampler = plan::TokenSampler::Create(opened->tokens_per_file(), options);
+  const plan::SamplerOptions sampling{.sequence_length = config.sequence_length(),
+                                      .global_batch = config.global_batch(),
+                                      .seed = config.seed(),
+                                      .shuffle = training};
+  auto sampler = plan::TokenSampler::Create(opened->tokens_per_file(), sampling);
   DT_RETURN_IF_ERROR(Annotate(sampler.status(), key));
   auto state = std::make_unique<State>(*std::move(opened), *std::move(sampler));
   state->slice = SliceOf(job);
   state->accumulation = config.gradient_accumulation_steps();
   state->sequence_length = config.sequence_length();
-  state->vocabulary_limit = ModelVocabulary(config);
+  state->vocabulary_limit = options.vocabulary > 0 ? options.vocabulary : ModelVocabulary(config);
+  state->documents = {config.data_document_token(), config.data_document_token_starts()};
   state->device = job.device();
   state->reader = std::thread([s = state.get()] { s->ReadAhead(); });
   return std::unique_ptr<TokenLoader>(new TokenLoader(std::move(state)));
@@ -162,6 +185,9 @@ absl::StatusOr<Batch> TokenLoader::Next() {
   if (batch.ok() && !state.device.is_cpu()) {
     batch->tokens = batch->tokens.to(state.device, /*non_blocking=*/true);
     batch->targets = batch->targets.to(state.device, /*non_blocking=*/true);
+    if (batch->positions.defined()) {
+      batch->positions = batch->positions.to(state.device, /*non_blocking=*/true);
+    }
   }
   return batch;
 }

@@ -128,6 +128,10 @@ const std::vector<std::string>& Config::data_train() const { return values_->dat
 const std::vector<std::string>& Config::data_validation() const { return values_->data_validation; }
 int64_t Config::sequence_length() const { return values_->integer("data.sequence_length"); }
 const std::string& Config::data_format() const { return values_->data_format; }
+int64_t Config::data_document_token() const { return values_->integer("data.document_token"); }
+bool Config::data_document_token_starts() const {
+  return values_->at("data.document_token_place") == "start";
+}
 
 int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
 int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
@@ -144,7 +148,8 @@ int64_t Config::metrics_interval() const { return values_->integer("metrics.inte
 bool Config::metrics_tensorboard() const { return values_->boolean("metrics.tensorboard"); }
 
 const Json& Config::user(absl::string_view name) const {
-  DT_CHECK(name == "model" || name == "sample") << "config.user(\"" << name << "\")";
+  DT_CHECK(name == "model" || name == "finetune" || name == "sample")
+      << "config.user(\"" << name << "\")";
   return values_->at(name);
 }
 

@@ -170,6 +170,15 @@ constexpr ConfigKey kKeys[] = {
      kIdentity,
      "auto: by the header (llm.c u16 and u32, dtrain data prepare); nanogpt-u16: raw, has no "
      "header."},
+    {"data.document_token", KeyType::kInteger, "-1", "[-1, 2147483647]", KeyUse::kUsed, "",
+     kIdentity,
+     "Id of the token that separates documents: attention then stays inside a document, positions "
+     "count from its start, and no token is trained to foretell the next document. -1: a sample is "
+     "one text. Files of dtrain data prepare: 0."},
+    {"data.document_token_place", KeyType::kString, "\"end\"", "end|start", KeyUse::kUsed, "",
+     kIdentity,
+     "Whether that token is a document's last one (dtrain data prepare) or its first (llm.c's "
+     "FineWeb, with 50256)."},
     // Checkpoint.
     {"checkpoint.interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Save every so many steps and at the end; 0: at the end only."},

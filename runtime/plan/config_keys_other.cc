@@ -150,6 +150,8 @@ constexpr ConfigKey kKeys[] = {
     // The user's part.
     {"model", KeyType::kFree, "{}", "", KeyUse::kUsed, "", kIdentity,
      "Free; config.user(\"model\") hands it to the program."},
+    {"finetune", KeyType::kFree, "{}", "", KeyUse::kUsed, "", kIdentity,
+     "Free; config.user(\"finetune\") hands it to the program (docs/MODELS.md)."},
     {"sample", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
      "Free; config.user(\"sample\") hands it to the program."},
     {"origins", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,

@@ -199,7 +199,9 @@ class Config {
   const std::vector<std::string>& data_train() const;
   const std::vector<std::string>& data_validation() const;  // May be empty.
   int64_t sequence_length() const;
-  const std::string& data_format() const;  // A name that plan::TokenFormatFromName knows.
+  const std::string& data_format() const;   // A name that plan::TokenFormatFromName knows.
+  int64_t data_document_token() const;      // Separates documents; -1: none does.
+  bool data_document_token_starts() const;  // It is a document's first token, else its last.
 
   // --- Checkpoint.
   int64_t checkpoint_interval() const;        // Steps; 0: only at the end.
@@ -219,8 +221,8 @@ class Config {
   bool metrics_tensorboard() const;
   TraceConfig metrics_trace() const;
 
-  // --- The user's part: the object under `name`, "model" or "sample"; {} when it is absent.
-  // REQUIRES: one of these names.
+  // --- The user's part: the object under `name`, "model", "finetune" or "sample"; {} when it is
+  // absent. REQUIRES: one of these names.
   const Json& user(absl::string_view name) const;
 
   // --- What is in force.

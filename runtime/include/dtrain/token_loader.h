@@ -16,18 +16,30 @@ namespace dtrain {
 
 enum class Split { kTrain, kValidation };
 
+// In Batch::targets: no loss is counted there.
+inline constexpr int64_t kIgnoredTarget = -100;
+
 struct Batch {
   at::Tensor tokens;   // [micro_batch, sequence_length] int64.
   at::Tensor targets;  // The same shape: the next token of each.
+  // With data.document_token, the same shape: the place of each token in its document, 0 where one
+  // starts; the last target of each is kIgnoredTarget. Undefined without: a row is one text.
+  at::Tensor positions = {};
 
   int64_t sample_count() const { return targets.numel(); }
+};
+
+struct TokenLoaderOptions {
+  // Ids from here on are an error. 0: model.vocab_size of the configuration, where it is given.
+  int64_t vocabulary = 0;
 };
 
 class TokenLoader final : public Tracked {
  public:
   // Opens the token files that data.train or data.validation name. Errors name file and offset: a
-  // missing, empty, truncated or too short file, an id at or above data.vocabulary.
-  static absl::StatusOr<std::unique_ptr<TokenLoader>> Open(Job& job, Split split);
+  // missing, empty, truncated or too short file, an id at or above the vocabulary.
+  static absl::StatusOr<std::unique_ptr<TokenLoader>> Open(Job& job, Split split,
+                                                           TokenLoaderOptions options = {});
   ~TokenLoader() override;
 
   // The next micro-batch of this rank, on its device (Job::device).
