@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "ATen/Functions.h"
-#include "absl/functional/function_ref.h"
 #include "base/status.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
@@ -14,24 +13,21 @@
 namespace dtrain {
 namespace {
 
-struct ModelTensor {
-  std::string name;  // Public.
-  at::Tensor tensor;
-  std::optional<size_t> parameter;  // Index in the layout; frozen ones and buffers have none.
-};
-
 std::string PublicName(const EngineState& state, const std::string& name) {
   return state.options.public_name ? state.options.public_name(name) : name;
 }
 
-// Everything that model/ holds, in one order on every rank.
-std::vector<ModelTensor> ModelTensors(const EngineState& state) {
-  std::vector<ModelTensor> all;
+}  // namespace
+
+std::vector<StoredTensor> StoredTensors(const EngineState& state) {
+  std::vector<StoredTensor> all;
   const auto& entries = state.flat->layout().entries();
   for (size_t i = entries.size(); i-- > 0;) {  // Layout order is reverse registration order.
     all.push_back({PublicName(state, entries[i].name), state.flat->parameters()[i], i});
   }
-  for (const auto* list : {&state.flat->frozen(), &state.flat->module_buffers()}) {
+  const std::vector<NamedTensor> none;
+  const auto& frozen = state.options.store_frozen ? state.flat->frozen() : none;
+  for (const auto* list : {&frozen, &state.flat->module_buffers()}) {
     for (const NamedTensor& item : *list) {
       all.push_back({PublicName(state, item.name), item.tensor, std::nullopt});
     }
@@ -39,8 +35,7 @@ std::vector<ModelTensor> ModelTensors(const EngineState& state) {
   return all;
 }
 
-// Runs `function` while the tensor is whole: collective where it is shared out.
-absl::Status WithWhole(const EngineState& state, const ModelTensor& item,
+absl::Status WithWhole(const EngineState& state, const StoredTensor& item,
                        absl::FunctionRef<void()> function) {
   if (state.live != nullptr && item.parameter.has_value()) {
     return state.live->With(*item.parameter, function);
@@ -48,8 +43,6 @@ absl::Status WithWhole(const EngineState& state, const ModelTensor& item,
   function();
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
@@ -67,7 +60,7 @@ at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot) {
 }
 
 absl::Status CheckStorable(const EngineState& state) {
-  for (const ModelTensor& item : ModelTensors(state)) {
+  for (const StoredTensor& item : StoredTensors(state)) {
     DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
   }
   return absl::OkStatus();
@@ -75,13 +68,13 @@ absl::Status CheckStorable(const EngineState& state) {
 
 absl::Status AddModelTensors(const EngineState& state, RankPlace place, const std::string& prefix,
                              EngineSnapshot& snapshot) {
-  const std::vector<ModelTensor> model = ModelTensors(state);
+  const std::vector<StoredTensor> model = StoredTensors(state);
   uint64_t total = 1;
-  for (const ModelTensor& item : model) {
+  for (const StoredTensor& item : model) {
     total += item.tensor.nbytes();
   }
   uint64_t before = 0;
-  for (const ModelTensor& item : model) {
+  for (const StoredTensor& item : model) {
     const auto writer = static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
     before += item.tensor.nbytes();
     const auto dtype = DTypeOf(item.tensor.scalar_type());
@@ -101,7 +94,7 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
 
 absl::Status RestoreModel(EngineState& state, const std::string& prefix,
                           checkpoint::Checkpoint& from) {
-  for (const ModelTensor& item : ModelTensors(state)) {
+  for (const StoredTensor& item : StoredTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
     const bool shared_out = state.live != nullptr && item.parameter.has_value();
     const bool elsewhere = shared_out || !item.tensor.is_cpu();

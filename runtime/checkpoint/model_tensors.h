@@ -1,8 +1,11 @@
 // The whole tensors of a checkpoint's model/ folder, from an engine's memory and back.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "checkpoint/reader.h"
@@ -21,6 +24,19 @@ at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot);
 // Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
 // the start, not at the first restore.
 absl::Status CheckStorable(const EngineState& state);
+
+// One tensor of model/.
+struct StoredTensor {
+  std::string name;  // Public.
+  at::Tensor tensor;
+  std::optional<size_t> parameter;  // Index in the layout; frozen ones and buffers have none.
+};
+// Everything that model/ holds, in one order on every rank.
+std::vector<StoredTensor> StoredTensors(const EngineState& state);
+
+// Runs `function` while the tensor is whole: a collective where it is shared out.
+absl::Status WithWhole(const EngineState& state, const StoredTensor& item,
+                       absl::FunctionRef<void()> function);
 
 // Adds the tensors that the rank at `place` writes. At ZeRO stage 3 a collective: each tensor is
 // gathered in turn, and its writer keeps a copy.

@@ -75,9 +75,10 @@ absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::st
   return arguments;
 }
 
-std::string ProgramHelp(const std::string& program) {
+std::string ProgramHelp(const std::string& program, const std::string& about) {
   return absl::StrCat(
-      "usage: ", program, " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n\n",
+      about, about.empty() ? "" : "\n", "usage: ", program,
+      " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n\n",
       "  CONFIG.json        configuration with DeepSpeed's names, comments allowed\n",
       "                     (--deepspeed_config FILE is the same)\n",
       "  --set KEY=VALUE    override one key, e.g. --set optimizer.params.lr=1e-3\n",

@@ -39,14 +39,14 @@ absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
 
 }  // namespace
 
-int Main(int argc, char** argv, absl::Status (*train)(Job&)) {
+int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) {
   auto arguments = ParseProgramArguments(std::vector<std::string>(argv, argv + argc));
   if (!arguments.ok()) {
     absl::FPrintF(stderr, "%s: %s\n", argv[0], arguments.status().message());
     return ExitCodeFor(arguments.status());
   }
   if (arguments->help) {
-    absl::PrintF("%s", ProgramHelp(argv[0]));
+    absl::PrintF("%s", ProgramHelp(argv[0], about));
     return kExitOk;
   }
   InstallStopSignals();

@@ -11,6 +11,7 @@
 #include "dtrain/loss.h"          // IWYU pragma: export
 #include "dtrain/main.h"          // IWYU pragma: export
 #include "dtrain/metrics.h"       // IWYU pragma: export
+#include "dtrain/model_files.h"   // IWYU pragma: export
 #include "dtrain/optimizer.h"     // IWYU pragma: export
 #include "dtrain/token_loader.h"  // IWYU pragma: export
 #include "dtrain/tracked.h"       // IWYU pragma: export

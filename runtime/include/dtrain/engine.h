@@ -37,6 +37,9 @@ struct EngineOptions {
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
   Json model_config = {};
+  // Whether checkpoints hold frozen parameters. False: the program brings them before
+  // RestoreLatest, as one does that trains adapters of an imported model.
+  bool store_frozen = true;
   // In place of optimizer.type; optimizer.params and the scheduler give its settings. Null: none.
   std::shared_ptr<const Optimizer> optimizer = {};
 };
