@@ -1,104 +1,76 @@
-// A decoder-only Transformer: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+// A decoder-only Transformer of one of four architectures: GPT-2, Llama, Qwen2, Qwen3.
 //
-// Parameter names are Hugging Face's for Llama, so a checkpoint's model folder opens in
-// transformers as it is. Not thread-safe.
+// Parameter names and shapes are Hugging Face's, so a checkpoint's model folder opens in
+// transformers as it is, and their folders load without conversion. Not thread-safe.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <memory>
+
 #include "gpt/gpt_options.h"
+#include "gpt/layers.h"
 
-// y = x / rms(x) * weight over the last dimension.
-class RmsNormImpl : public torch::nn::Module {
+// A table that is looked up: weight [rows, width].
+class TableImpl : public torch::nn::Module {
  public:
-  RmsNormImpl(int64_t hidden, double eps);
-  at::Tensor forward(const at::Tensor& x);
+  TableImpl(int64_t rows, int64_t width);
+  // indices [...] int64 -> [..., width].
+  at::Tensor forward(const at::Tensor& indices);
+  const at::Tensor& weight() const { return weight_; }
 
  private:
-  at::Tensor weight_;  // [hidden].
-  double eps_;
+  at::Tensor weight_;
 };
-TORCH_MODULE(RmsNorm);
+TORCH_MODULE(Table);
 
-// cos and sin of the rotary angles, [positions, head_dim] each (half-split form).
-struct RotaryTable {
-  at::Tensor cos;
-  at::Tensor sin;
-};
-
-class AttentionImpl : public torch::nn::Module {
- public:
-  explicit AttentionImpl(const GptOptions& options);
-  // x [batch, sequence, hidden] -> the same shape.
-  at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary);
-
- private:
-  int64_t heads_;
-  int64_t kv_heads_;
-  int64_t head_dim_;
-  torch::nn::Linear q_proj_{nullptr}, k_proj_{nullptr}, v_proj_{nullptr}, o_proj_{nullptr};
-};
-TORCH_MODULE(Attention);
-
-class MlpImpl : public torch::nn::Module {
- public:
-  explicit MlpImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& x);
-
- private:
-  torch::nn::Linear gate_proj_{nullptr}, up_proj_{nullptr}, down_proj_{nullptr};
-};
-TORCH_MODULE(Mlp);
-
-class LayerImpl : public torch::nn::Module {
- public:
-  LayerImpl(const GptOptions& options, int64_t index);
-  at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary);
-
- private:
-  bool recompute_all_;
-  bool recompute_mlp_;
-  RmsNorm input_layernorm_{nullptr}, post_attention_layernorm_{nullptr};
-  Attention self_attn_{nullptr};
-  Mlp mlp_{nullptr};
-};
-TORCH_MODULE(Layer);
-
-// "model." in the parameter names: everything but the head.
+// "model." or "transformer." in the parameter names: everything but the head.
 class BackboneImpl : public torch::nn::Module {
  public:
   explicit BackboneImpl(const GptOptions& options);
-  // tokens [batch, sequence] -> hidden states [batch, sequence, hidden].
-  at::Tensor forward(const at::Tensor& tokens);
-  const at::Tensor& embedding() const { return embed_tokens_->weight; }
+  // tokens and positions [batch, sequence], positions undefined: 0, 1, ... in every row
+  // -> hidden states [batch, sequence, hidden].
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions);
+  const at::Tensor& embedding() const { return tokens_->weight(); }
 
  private:
-  torch::nn::Embedding embed_tokens_{nullptr};
+  std::shared_ptr<const SequenceContext> MakeContext(const at::Tensor& tokens,
+                                                     const at::Tensor& positions);
+
+  const GptOptions options_;
+  Table tokens_{nullptr};
+  Table positions_{nullptr};  // GPT-2.
   torch::nn::ModuleList layers_{nullptr};
-  RmsNorm norm_{nullptr};
-  RotaryTable rotary_;
+  Norm norm_{nullptr};
+  std::unique_ptr<RotaryTable> rotary_;  // The others.
 };
 TORCH_MODULE(Backbone);
 
 class GptImpl : public torch::nn::Module {
  public:
+  // Weights are random (GPT-2's rule) unless options.random_weights is false.
   explicit GptImpl(const GptOptions& options);
-  // tokens [batch, sequence] int64 -> logits [batch, sequence, vocab].
-  at::Tensor forward(const at::Tensor& tokens);
-  // Cross-entropy of the targets in nats, summed over all tokens, with their number.
-  dtrain::Loss Loss(const at::Tensor& tokens, const at::Tensor& targets);
+  // tokens [batch, sequence] int64 -> logits [batch, sequence, vocab]. Packed documents:
+  // `positions` of the same shape, 0 where a document starts; attention stays inside a document.
+  // Throws when the sequence is longer than max_position_embeddings.
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions = {});
+  // Cross-entropy of the targets in nats, summed over the tokens that have one, with their number.
+  // targets [batch, sequence]: the next token of each, kIgnoredTarget where there is none.
+  dtrain::Loss Loss(const at::Tensor& tokens, const at::Tensor& targets,
+                    const at::Tensor& positions = {});
 
   const GptOptions& options() const { return options_; }
-  // FLOPs a token of training needs (dtrain::StrictFlopsPerToken).
-  double FlopsPerToken(int64_t sequence_length) const;
+  // FLOPs a token of training needs (dtrain::StrictFlopsPerToken). Of packed documents, whose
+  // lengths are not known here, without attention: the count is then low, never high.
+  double FlopsPerToken(int64_t sequence_length, bool packed = false) const;
 
  private:
-  GptOptions options_;
+  void InitialiseWeights();
+
+  const GptOptions options_;
   Backbone model_{nullptr};
-  torch::nn::Linear lm_head_{nullptr};  // Null when tied.
+  Projection lm_head_{nullptr};  // Null when tied.
 };
 TORCH_MODULE(Gpt);

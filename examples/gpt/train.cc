@@ -2,10 +2,19 @@
 #include <dtrain/dtrain.h>
 
 #include "absl/strings/str_format.h"
-#include "gpt/gpt.h"
+#include "gpt/model_source.h"
 #include "gpt/sample.h"
 
 namespace {
+
+constexpr char kAbout[] =
+    "Trains a decoder-only Transformer on token files. Its shape and weights (docs/MODELS.md):\n"
+    "  --set model.config=FILE        a config.json of GPT-2, Llama, Qwen2 or Qwen3, random "
+    "weights;\n"
+    "                                 examples/configs/models has some\n"
+    "  --set model.pretrained=FOLDER  config.json and safetensors of a Hugging Face folder\n"
+    "  --set model.hidden_size=N ...  a Llama of its own shape\n"
+    "  --set data.document_token=0    documents of packed samples do not see each other\n";
 
 // Files may say how many ids they use; the model must hold them all.
 absl::Status CheckVocabulary(const GptOptions& options, const dtrain::TokenLoader& loader) {
@@ -34,25 +43,30 @@ absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model
   return absl::OkStatus();
 }
 
+double FlopsOf(const dtrain::Config& config, const GptImpl& model) {
+  return model.FlopsPerToken(config.sequence_length(), config.data_document_token() >= 0);
+}
+
 absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
-  DT_ASSIGN_OR_RETURN(GptOptions options, GptOptions::FromJson(config.user("model")));
-  options.recompute = config.activation_checkpointing();
-  Gpt model = dtrain::Construct(job, [&] { return Gpt(options); });
-  DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
-  DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation));
+  DT_ASSIGN_OR_RETURN(const ModelSource source, ReadModelSource(config));
+  const GptOptions& options = source.options;
+  DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, source));
+  const dtrain::TokenLoaderOptions ids{.vocabulary = options.vocab_size};
+  DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));
+  DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
   DT_RETURN_IF_ERROR(CheckVocabulary(options, *train));
   DT_ASSIGN_OR_RETURN(
       auto engine,
       dtrain::Engine::Create(job, *model,
-                             {.flops_per_sample = model->FlopsPerToken(config.sequence_length()),
+                             {.flops_per_sample = FlopsOf(config, *model),
                               .model_config = options.ToHuggingFace(config.precision())}));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);
   DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
   const auto loss = [&](const dtrain::Batch& batch) {
-    return model->Loss(batch.tokens, batch.targets);
+    return model->Loss(batch.tokens, batch.targets, batch.positions);
   };
   while (engine->step() < config.train_steps()) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
@@ -76,4 +90,4 @@ absl::Status Train(dtrain::Job& job) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }
+int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train, kAbout); }

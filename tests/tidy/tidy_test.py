@@ -12,9 +12,9 @@ ALLOWED = {
     "checkpoint": {"checkpoint", "base"},
     "runtime": {"runtime", "dtrain", "kernels", "comm", "checkpoint", "base"},
     "launcher": {"launcher", "comm", "base"},
-    "examples": {"dtrain", "gpt", "minimal", "absl"},
+    "examples": {"dtrain", "finetune", "gpt", "minimal", "absl"},
 }
-ROOMS = set(ALLOWED) | {"tests", "bench", "dtrain", "gpt", "minimal"}
+ROOMS = set(ALLOWED) | {"tests", "bench", "dtrain", "finetune", "gpt", "minimal"}
 LIBTORCH = ("torch/", "ATen/", "c10/")
 # The plan is a torch-free library of its own; a reader of configurations needs no other room.
 PLAN = {"runtime", "dtrain", "base"}

@@ -1,0 +1,157 @@
+// Fine-tunes a published model: `dtrain-finetune CONFIG.json` with model.pretrained. All weights,
+// or low-rank adapters beside frozen ones; docs/MODELS.md explains the keys of "finetune".
+#include <dtrain/dtrain.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "finetune/lora.h"
+#include "gpt/config_reader.h"
+#include "gpt/model_source.h"
+
+namespace {
+
+constexpr char kAbout[] =
+    "Fine-tunes the model of model.pretrained, a Hugging Face folder (GPT-2, Llama, Qwen2, "
+    "Qwen3):\n"
+    "  --set finetune.method=lora    adapters beside frozen weights (the default): "
+    "finetune.lora.r,\n"
+    "                                lora_alpha, lora_dropout, use_rslora, target_modules\n"
+    "  --set finetune.method=full    all weights\n"
+    "The result is in RUN_DIR/export: model/, or adapter/ (PEFT's form) and merged/.\n";
+
+enum class Method { kFull, kLora };
+
+struct FinetuneOptions {
+  Method method = Method::kLora;
+  LoraOptions lora;
+
+  static absl::StatusOr<FinetuneOptions> FromJson(const dtrain::Json& json, bool gpt2) {
+    FinetuneOptions options;
+    ConfigReader reader(json, "finetune");
+    reader.Choice("method", {{"full", Method::kFull}, {"lora", Method::kLora}}, options.method);
+    const dtrain::Json lora = reader.Take("lora");
+    DT_RETURN_IF_ERROR(reader.Finish());
+    if (options.method == Method::kFull && !lora.is_null()) {
+      return absl::InvalidArgumentError(
+          "finetune.lora is given with finetune.method \"full\"; remove it, or set \"lora\"");
+    }
+    DT_ASSIGN_OR_RETURN(
+        options.lora,
+        LoraOptions::FromJson(lora.is_null() ? dtrain::Json::object() : lora, "finetune.lora"));
+    if (options.lora.target_modules.empty()) {
+      options.lora.target_modules =
+          gpt2 ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"q_proj", "v_proj"};
+    }
+    return options;
+  }
+};
+
+// Backward through frozen weights takes the gradient of their inputs alone: 4 FLOPs a parameter.
+double LoraFlops(GptImpl& model, double all) {
+  double adapters = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    adapters += parameter.requires_grad() ? static_cast<double>(parameter.numel()) : 0;
+  }
+  const double frozen = dtrain::StrictParameters(model.options().flop_model());
+  return all - 2 * frozen + 6 * adapters;
+}
+
+// What one run is made of beside the job.
+struct Finetune {
+  ModelSource source;
+  FinetuneOptions options;
+  std::vector<std::string> adapted;  // Names of the projections with adapters.
+
+  bool lora() const { return options.method == Method::kLora; }
+};
+
+absl::StatusOr<Finetune> ReadFinetune(const dtrain::Config& config) {
+  Finetune run;
+  DT_ASSIGN_OR_RETURN(run.source, ReadModelSource(config));
+  if (run.source.pretrained.empty()) {
+    return absl::InvalidArgumentError(
+        "model.pretrained is not set: give the Hugging Face folder of the model to fine-tune");
+  }
+  DT_ASSIGN_OR_RETURN(run.options, FinetuneOptions::FromJson(config.user("finetune"),
+                                                             run.source.options.is_gpt2()));
+  return run;
+}
+
+dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetune& run,
+                                      GptImpl& model) {
+  dtrain::EngineOptions options;
+  options.flops_per_sample =
+      model.FlopsPerToken(config.sequence_length(), config.data_document_token() >= 0);
+  if (run.lora()) {
+    options.flops_per_sample = LoraFlops(model, options.flops_per_sample);
+    options.public_name = PeftName;
+    options.store_frozen = false;  // The base folder has them.
+  } else {
+    options.model_config = run.source.options.ToHuggingFace(config.precision());
+  }
+  return options;
+}
+
+absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, const Finetune& run) {
+  const std::string folder = job.run_dir() + "/export";
+  DT_ASSIGN_OR_RETURN(const auto tokenizer, dtrain::ReadTokenizerFiles(run.source.pretrained));
+  if (!run.lora()) {
+    DT_RETURN_IF_ERROR(dtrain::ExportModel(job, engine, folder + "/model", {.files = tokenizer}));
+    job.metrics().Print(absl::StrFormat("fine-tuned model: %s/model", folder));
+    return absl::OkStatus();
+  }
+  const std::string config =
+      AdapterConfig(run.options.lora, run.adapted, run.source.options, run.source.pretrained);
+  DT_RETURN_IF_ERROR(dtrain::ExportModel(
+      job, engine, folder + "/adapter",
+      {.files = {{"adapter_config.json", config}}, .weights = "adapter_model"}));
+  absl::Status merged;
+  DT_RETURN_IF_ERROR(engine.WithParameters([&] {
+    if (job.rank() == 0) {
+      merged = WriteMerged(model, job.config().precision(), tokenizer, folder + "/merged");
+    }
+  }));
+  DT_RETURN_IF_ERROR(merged);
+  job.metrics().Print(
+      absl::StrFormat("adapter: %s/adapter\nmerged model: %s/merged", folder, folder));
+  return absl::OkStatus();
+}
+
+absl::Status Train(dtrain::Job& job) {
+  const dtrain::Config& config = job.config();
+  DT_ASSIGN_OR_RETURN(Finetune run, ReadFinetune(config));
+  DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, run.source));
+  if (run.lora()) {
+    DT_ASSIGN_OR_RETURN(run.adapted, AddLora(*model, run.options.lora));
+  }
+  const dtrain::TokenLoaderOptions ids{.vocabulary = run.source.options.vocab_size};
+  DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));
+  std::unique_ptr<dtrain::TokenLoader> valid;
+  if (!config.data_validation().empty()) {
+    DT_ASSIGN_OR_RETURN(valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
+  }
+  DT_ASSIGN_OR_RETURN(auto engine,
+                      dtrain::Engine::Create(job, *model, EngineOptionsOf(config, run, *model)));
+  DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
+  checkpoints->Track("engine", *engine);
+  checkpoints->Track("data", *train);
+  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+  const auto loss = [&](const dtrain::Batch& batch) {
+    return model->Loss(batch.tokens, batch.targets, batch.positions);
+  };
+  while (engine->step() < config.train_steps()) {
+    DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
+    job.metrics().Log(report);
+    if (valid != nullptr && !job.stop_agreed() && config.evaluate_at(engine->step())) {
+      DT_ASSIGN_OR_RETURN(const double valid_loss, engine->Evaluate(*valid, loss));
+      job.metrics().Log("eval/loss", valid_loss);
+    }
+    DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+  }
+  DT_RETURN_IF_ERROR(checkpoints->Finish());
+  return Export(job, *engine, *model, run);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train, kAbout); }

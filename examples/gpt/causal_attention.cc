@@ -1,0 +1,117 @@
+#include "gpt/causal_attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+
+#include <vector>
+
+namespace {
+
+// Which of CUDA's kernels scaled_dot_product_attention may take, for a scope. The switches are the
+// process's: one thread drives a model.
+class CudaBackendScope {
+ public:
+  explicit CudaBackendScope(AttentionBackend only)
+      : flash_(context().userEnabledFlashSDP()),
+        efficient_(context().userEnabledMemEfficientSDP()),
+        math_(context().userEnabledMathSDP()),
+        cudnn_(context().userEnabledCuDNNSDP()) {
+    Set(only == AttentionBackend::kFlash, false, only == AttentionBackend::kMath,
+        only == AttentionBackend::kCudnn);
+  }
+  ~CudaBackendScope() { Set(flash_, efficient_, math_, cudnn_); }
+  CudaBackendScope(const CudaBackendScope&) = delete;
+  CudaBackendScope& operator=(const CudaBackendScope&) = delete;
+
+ private:
+  static at::Context& context() { return at::globalContext(); }
+  static void Set(bool flash, bool efficient, bool math, bool cudnn) {
+    context().setSDPUseFlash(flash);
+    context().setSDPUseMemEfficient(efficient);
+    context().setSDPUseMath(math);
+    context().setSDPUseCuDNN(cudnn);
+  }
+
+  const bool flash_;
+  const bool efficient_;
+  const bool math_;
+  const bool cudnn_;
+};
+
+at::Tensor LetLibTorchChoose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             double dropout) {
+  return at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, dropout, /*is_causal=*/true,
+                                          /*scale=*/std::nullopt,
+                                          /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
+// The scores written out: the form that any device and type takes, and the oracle of the others.
+at::Tensor WriteScoresOut(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          double dropout) {
+  return std::get<0>(at::_scaled_dot_product_attention_math(
+      q, k, v, /*attn_mask=*/{}, dropout, /*is_causal=*/true, /*dropout_mask=*/{},
+      /*scale=*/std::nullopt, /*enable_gqa=*/q.size(1) != k.size(1)));
+}
+
+// q [batch, heads, sequence, head_dim]: one document a row.
+at::Tensor OneDocumentARow(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const AttentionCall& call) {
+  if (call.backend == AttentionBackend::kAuto) {
+    return LetLibTorchChoose(q, k, v, call.dropout);
+  }
+  if (call.backend == AttentionBackend::kMath) {
+    return WriteScoresOut(q, k, v, call.dropout);
+  }
+  if (q.is_cuda()) {
+    const CudaBackendScope scope(call.backend);
+    return LetLibTorchChoose(q, k, v, call.dropout);
+  }
+  TORCH_CHECK(call.backend == AttentionBackend::kFlash,
+              "model.attention_backend cudnn needs a CUDA device, the tensors are on ",
+              q.device().str(), "; allowed there: auto, flash, math");
+  TORCH_CHECK(call.dropout == 0, "model.attention_backend flash on the CPU has no dropout, and ",
+              "this model drops ", call.dropout,
+              " of its attention weights in training; set the "
+              "model's attention dropout to 0, or attention_backend to math");
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0,
+                                                                     /*is_causal=*/true));
+}
+
+}  // namespace
+
+const std::map<std::string, AttentionBackend>& AttentionBackends() {
+  static const auto* const backends =
+      new std::map<std::string, AttentionBackend>{{"auto", AttentionBackend::kAuto},
+                                                  {"flash", AttentionBackend::kFlash},
+                                                  {"cudnn", AttentionBackend::kCudnn},
+                                                  {"math", AttentionBackend::kMath}};
+  return *backends;
+}
+
+at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const AttentionCall& call) {
+  const int64_t batch = q.size(0);
+  const int64_t sequence = q.size(1);
+  const int64_t width = q.size(2) * q.size(3);
+  if (call.document_lengths.empty()) {
+    return OneDocumentARow(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), call)
+        .transpose(1, 2)
+        .reshape({batch, sequence, width});
+  }
+  // A call a document: what lies between documents is not computed, and each is what it would be by
+  // itself. split's backward is one concatenation.
+  const at::IntArrayRef lengths(call.document_lengths.data(), call.document_lengths.size());
+  const auto cut = [&](const at::Tensor& x) {  // -> [1, heads, length, head_dim] each.
+    return x.reshape({1, batch * sequence, x.size(2), x.size(3)})
+        .transpose(1, 2)
+        .split_with_sizes(lengths, /*dim=*/2);
+  };
+  const std::vector<at::Tensor> queries = cut(q);
+  const std::vector<at::Tensor> keys = cut(k);
+  const std::vector<at::Tensor> values = cut(v);
+  std::vector<at::Tensor> attended;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    attended.push_back(OneDocumentARow(queries[i], keys[i], values[i], call).transpose(1, 2));
+  }
+  return at::cat(attended, 1).reshape({batch, sequence, width});
+}

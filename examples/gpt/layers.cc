@@ -1,0 +1,203 @@
+#include "gpt/layers.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <utility>
+
+#include "dtrain/ops.h"
+#include "dtrain/recompute.h"
+
+namespace ops = dtrain::ops;
+
+namespace {
+
+// A module that holds one parameter "weight": for names with one more dot.
+class WeightHolder : public torch::nn::Module {
+ public:
+  explicit WeightHolder(at::Tensor values) {
+    weight = register_parameter("weight", std::move(values));
+  }
+  at::Tensor weight;
+};
+
+const at::Tensor& WeightOf(const std::shared_ptr<torch::nn::Module>& holder) {
+  return static_cast<const WeightHolder&>(*holder).weight;
+}
+
+at::Tensor Drop(const at::Tensor& x, double share, bool training) {
+  return share > 0 ? ops::Dropout(x, share, training) : x;
+}
+
+}  // namespace
+
+NormImpl::NormImpl(int64_t width, const GptOptions& options) : eps_(options.norm_eps) {
+  weight_ = register_parameter("weight", at::ones({width}));
+  if (options.is_gpt2()) {
+    bias_ = register_parameter("bias", at::zeros({width}));
+  }
+}
+
+at::Tensor NormImpl::forward(const at::Tensor& x) {
+  return bias_.defined() ? ops::LayerNorm(x, weight_, bias_, eps_) : ops::RmsNorm(x, weight_, eps_);
+}
+
+ops::NormOfSum NormImpl::OfSum(const Residual& stream) {
+  if (!stream.delta.defined()) {
+    return {forward(stream.sum), stream.sum};
+  }
+  return bias_.defined() ? ops::AddLayerNorm(stream.delta, stream.sum, weight_, bias_, eps_)
+                         : ops::AddRmsNorm(stream.delta, stream.sum, weight_, eps_);
+}
+
+ProjectionImpl::ProjectionImpl(const ProjectionOptions& options) : options_(options) {
+  weight_ = register_parameter("weight", options.transposed ? at::empty({options.in, options.out})
+                                                            : at::empty({options.out, options.in}));
+  if (options.bias) {
+    bias_ = register_parameter("bias", at::zeros({options.out}));
+  }
+}
+
+at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
+  const at::Tensor y = at::linear(x, options_.transposed ? weight_.t() : weight_, bias_);
+  if (lora_a_ == nullptr) {
+    return y;
+  }
+  const at::Tensor inner = at::linear(Drop(x, lora_dropout_, is_training()), WeightOf(lora_a_));
+  return y + at::linear(inner, WeightOf(lora_b_)) * lora_scale_;
+}
+
+void ProjectionImpl::AddLowRank(int64_t rank, double scale, double dropout) {
+  const double bound = 1.0 / std::sqrt(static_cast<double>(options_.in));
+  lora_a_ = register_module("lora_A", std::make_shared<WeightHolder>(
+                                          at::empty({rank, options_.in}).uniform_(-bound, bound)));
+  lora_b_ =
+      register_module("lora_B", std::make_shared<WeightHolder>(at::zeros({options_.out, rank})));
+  lora_scale_ = scale;
+  lora_dropout_ = dropout;
+}
+
+at::Tensor ProjectionImpl::LowRankWeight() const {
+  if (lora_a_ == nullptr) {
+    return {};
+  }
+  const at::Tensor product =
+      at::matmul(WeightOf(lora_b_).to(at::kFloat), WeightOf(lora_a_).to(at::kFloat)) * lora_scale_;
+  return options_.transposed ? product.t() : product;
+}
+
+AttentionImpl::AttentionImpl(const GptOptions& options) : options_(options) {
+  const int64_t hidden = options.hidden_size;
+  const int64_t queries = options.num_attention_heads * options.head_dim;
+  const int64_t keys = options.num_key_value_heads * options.head_dim;
+  const bool bias = options.attention_bias;
+  if (options.is_gpt2()) {
+    qkv_ =
+        register_module("c_attn", Projection(ProjectionOptions{hidden, 3 * queries, bias, true}));
+    output_ = register_module(
+        "c_proj", Projection(ProjectionOptions{queries, hidden, options.output_bias, true}));
+    return;
+  }
+  q_ = register_module("q_proj", Projection(ProjectionOptions{hidden, queries, bias}));
+  k_ = register_module("k_proj", Projection(ProjectionOptions{hidden, keys, bias}));
+  v_ = register_module("v_proj", Projection(ProjectionOptions{hidden, keys, bias}));
+  output_ = register_module("o_proj",
+                            Projection(ProjectionOptions{queries, hidden, options.output_bias}));
+  if (options.has_qk_norm()) {
+    q_norm_ = register_module("q_norm", Norm(options.head_dim, options));
+    k_norm_ = register_module("k_norm", Norm(options.head_dim, options));
+  }
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x, const SequenceContext& context) {
+  const auto heads = [&](const at::Tensor& y) {
+    return y.unflatten(-1, {-1, options_.head_dim});  // [batch, sequence, heads, head_dim].
+  };
+  at::Tensor q, k, v;
+  if (!qkv_.is_empty()) {
+    const std::vector<at::Tensor> parts = heads(qkv_(x)).chunk(3, 2);
+    q = parts[0];
+    k = parts[1];
+    v = parts[2];
+  } else {
+    q = heads(q_(x));
+    k = heads(k_(x));
+    v = heads(v_(x));
+  }
+  if (!q_norm_.is_empty()) {
+    q = q_norm_(q);
+    k = k_norm_(k);
+  }
+  if (context.rotary.cos.defined()) {
+    const ops::RopeOptions rope{.positions = context.positions};
+    q = ops::Rope(q, context.rotary, rope);
+    k = ops::Rope(k, context.rotary, rope);
+  }
+  return output_(CausalAttention(q, k, v,
+                                 {.backend = options_.attention_backend,
+                                  .dropout = is_training() ? options_.attention_dropout : 0.0,
+                                  .document_lengths = context.document_lengths}));
+}
+
+MlpImpl::MlpImpl(const GptOptions& options) : activation_(options.activation) {
+  const int64_t hidden = options.hidden_size;
+  const int64_t inner = options.intermediate_size;
+  const bool bias = options.mlp_bias;
+  if (options.is_gpt2()) {
+    up_ = register_module("c_fc", Projection(ProjectionOptions{hidden, inner, bias, true}));
+    down_ = register_module("c_proj", Projection(ProjectionOptions{inner, hidden, bias, true}));
+    return;
+  }
+  gate_ = register_module("gate_proj", Projection(ProjectionOptions{hidden, inner, bias}));
+  up_ = register_module("up_proj", Projection(ProjectionOptions{hidden, inner, bias}));
+  down_ = register_module("down_proj", Projection(ProjectionOptions{inner, hidden, bias}));
+}
+
+at::Tensor MlpImpl::forward(const at::Tensor& x) {
+  switch (activation_) {
+    case GptOptions::Activation::kSilu:
+      return down_(ops::SwiGlu(gate_(x), up_(x)));
+    case GptOptions::Activation::kGeluTanh:
+      return down_(ops::Gelu(up_(x), ops::GeluForm::kTanh));
+    case GptOptions::Activation::kGelu:
+      return down_(ops::Gelu(up_(x), ops::GeluForm::kExact));
+  }
+  return {};
+}
+
+LayerImpl::LayerImpl(const GptOptions& options, int64_t index)
+    : recompute_all_(options.recompute.full(index)),
+      recompute_mlp_(options.recompute.selective(index)),
+      dropout_(options.residual_dropout) {
+  const bool gpt2 = options.is_gpt2();
+  first_norm_ =
+      register_module(gpt2 ? "ln_1" : "input_layernorm", Norm(options.hidden_size, options));
+  attention_ = register_module(gpt2 ? "attn" : "self_attn", Attention(options));
+  second_norm_ = register_module(gpt2 ? "ln_2" : "post_attention_layernorm",
+                                 Norm(options.hidden_size, options));
+  mlp_ = register_module("mlp", Mlp(options));
+}
+
+Residual LayerImpl::forward(const Residual& stream,
+                            std::shared_ptr<const SequenceContext> context) {
+  using Tensors = std::vector<at::Tensor>;
+  const dtrain::Segment mlp = [this](const Tensors& inputs) -> Tensors {
+    const ops::NormOfSum normed = second_norm_->OfSum(Residual{inputs[0], inputs[1]});
+    return {normed.sum, Drop(mlp_(normed.y), dropout_, is_training())};
+  };
+  // Captured by value: a recomputed layer runs again after forward has returned.
+  const dtrain::Segment layer = [this, mlp,
+                                 context = std::move(context)](const Tensors& inputs) -> Tensors {
+    const Residual in{inputs[0], inputs.size() > 1 ? inputs[1] : at::Tensor()};
+    const ops::NormOfSum normed = first_norm_->OfSum(in);
+    const at::Tensor attended = Drop(attention_(normed.y, *context), dropout_, is_training());
+    const Tensors after = {normed.sum, attended};
+    return recompute_mlp_ ? dtrain::RecomputeSegment(mlp, after) : mlp(after);
+  };
+  Tensors inputs = {stream.sum};
+  if (stream.delta.defined()) {
+    inputs.push_back(stream.delta);
+  }
+  const Tensors out = recompute_all_ ? dtrain::RecomputeSegment(layer, inputs) : layer(inputs);
+  return {out[0], out[1]};
+}

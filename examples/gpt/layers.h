@@ -1,0 +1,119 @@
+// The parts of a Transformer layer. Parameters have the names and shapes of Hugging Face's files,
+// so that a checkpoint's model folder is one of theirs as it is. Not thread-safe.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <vector>
+
+#include "dtrain/ops.h"
+#include "gpt/gpt_options.h"
+#include "gpt/rotary.h"
+
+// What all layers of one forward pass share.
+struct SequenceContext {
+  dtrain::ops::RopeTable rotary;          // Undefined tensors for GPT-2.
+  at::Tensor positions;                   // [batch, sequence] of packed documents, else undefined.
+  std::vector<int64_t> document_lengths;  // As AttentionCall has them.
+};
+
+// The residual stream between layers, both [batch, sequence, hidden]: what it is is their sum, and
+// the next norm adds them up in the pass that it makes anyway.
+struct Residual {
+  at::Tensor sum;
+  at::Tensor delta;  // Undefined before the first layer.
+};
+
+// y = x / rms(x) * weight, or GPT-2's layer norm with a bias, over the last dimension.
+class NormImpl : public torch::nn::Module {
+ public:
+  NormImpl(int64_t width, const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+  // Of the stream's sum, and that sum.
+  dtrain::ops::NormOfSum OfSum(const Residual& stream);
+
+ private:
+  at::Tensor weight_;  // [width].
+  at::Tensor bias_;    // [width]; undefined for RMSNorm.
+  double eps_;
+};
+TORCH_MODULE(Norm);
+
+struct ProjectionOptions {
+  int64_t in = 0;
+  int64_t out = 0;
+  bool bias = false;
+  bool transposed = false;  // The weight is [in, out], as GPT-2's files have it.
+};
+
+// y = x W + b. A low-rank correction can be added to it (LoRA, Hu et al. 2021).
+class ProjectionImpl : public torch::nn::Module {
+ public:
+  explicit ProjectionImpl(const ProjectionOptions& options);
+  // x [..., in] -> [..., out].
+  at::Tensor forward(const at::Tensor& x);
+
+  // From now on y += scale * B A dropped(x): A [rank, in] random (He et al.'s uniform, as PEFT), B
+  // [out, rank] zero, as parameters lora_A.weight and lora_B.weight.
+  void AddLowRank(int64_t rank, double scale, double dropout);
+  // scale * B A in the weight's layout; undefined without a correction.
+  at::Tensor LowRankWeight() const;
+
+  const ProjectionOptions& options() const { return options_; }
+  const at::Tensor& weight() const { return weight_; }
+  // Whether y = x W^T: no bias, no correction, not transposed.
+  bool is_plain() const { return !options_.bias && !options_.transposed && lora_a_ == nullptr; }
+
+ private:
+  ProjectionOptions options_;
+  at::Tensor weight_;
+  at::Tensor bias_;
+  std::shared_ptr<torch::nn::Module> lora_a_, lora_b_;  // Holders of one "weight" each.
+  double lora_scale_ = 0;
+  double lora_dropout_ = 0;
+};
+TORCH_MODULE(Projection);
+
+class AttentionImpl : public torch::nn::Module {
+ public:
+  explicit AttentionImpl(const GptOptions& options);
+  // x [batch, sequence, hidden] -> the same shape.
+  at::Tensor forward(const at::Tensor& x, const SequenceContext& context);
+
+ private:
+  const GptOptions options_;
+  Projection qkv_{nullptr};  // GPT-2 has one matrix for the three.
+  Projection q_{nullptr}, k_{nullptr}, v_{nullptr};
+  Norm q_norm_{nullptr}, k_norm_{nullptr};  // Qwen3: over each head.
+  Projection output_{nullptr};
+};
+TORCH_MODULE(Attention);
+
+class MlpImpl : public torch::nn::Module {
+ public:
+  explicit MlpImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  GptOptions::Activation activation_;
+  Projection gate_{nullptr};  // SwiGLU only.
+  Projection up_{nullptr}, down_{nullptr};
+};
+TORCH_MODULE(Mlp);
+
+class LayerImpl : public torch::nn::Module {
+ public:
+  LayerImpl(const GptOptions& options, int64_t index);
+  Residual forward(const Residual& stream, std::shared_ptr<const SequenceContext> context);
+
+ private:
+  bool recompute_all_;
+  bool recompute_mlp_;
+  double dropout_;
+  Norm first_norm_{nullptr}, second_norm_{nullptr};
+  Attention attention_{nullptr};
+  Mlp mlp_{nullptr};
+};
+TORCH_MODULE(Layer);

@@ -1,0 +1,91 @@
+#include "gpt/model_source.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace {
+
+using dtrain::Json;
+
+absl::StatusOr<std::string> PathUnder(const Json& model, const std::string& key) {
+  if (!model.contains(key)) {
+    return std::string();
+  }
+  const Json& value = model.at(key);
+  if (!value.is_string() || value.get<std::string>().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.", key, " is ", value.dump(), "; allowed: a path"));
+  }
+  return value.get<std::string>();
+}
+
+// Tensors of older files that say nothing: masks and frequencies that are computed, and a head that
+// is tied to the embedding.
+bool SaysNothing(const std::string& name, const GptOptions& options) {
+  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
+         absl::EndsWith(name, ".rotary_emb.inv_freq") ||
+         (options.tie_word_embeddings && name == "lm_head.weight");
+}
+
+// Files of the model without its head (GPT-2's first ones) leave out the first part of each name.
+absl::Status Load(const dtrain::Job& job, GptImpl& model, const std::string& folder) {
+  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
+  const GptOptions& options = model.options();
+  const std::string prefix = options.is_gpt2() ? "transformer." : "model.";
+  const std::string embedding = options.is_gpt2() ? "wte.weight" : "embed_tokens.weight";
+  const bool bare = !files->Contains(prefix + embedding) && files->Contains(embedding);
+  dtrain::LoadModelOptions load;
+  load.public_name = [&](const std::string& name) {
+    return bare && absl::StartsWith(name, prefix) ? name.substr(prefix.size()) : name;
+  };
+  load.ignore = [&](const std::string& name) { return SaysNothing(name, options); };
+  return dtrain::LoadModel(job, model, *files, load);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
+  const Json& given = config.user("model");
+  DT_ASSIGN_OR_RETURN(const std::string shape, PathUnder(given, "config"));
+  ModelSource source;
+  DT_ASSIGN_OR_RETURN(source.pretrained, PathUnder(given, "pretrained"));
+  if (!shape.empty() && !source.pretrained.empty()) {
+    return absl::InvalidArgumentError(
+        "model.config and model.pretrained are both given; a pretrained folder brings its own "
+        "config.json: remove one of the two");
+  }
+  const std::string& path = shape.empty() ? source.pretrained : shape;
+  Json merged = Json::object();
+  if (!path.empty()) {
+    DT_ASSIGN_OR_RETURN(merged, dtrain::ReadModelConfig(path));
+    if (!merged.is_object() || !merged.contains("model_type")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has no \"model_type\"; allowed: a config.json of Hugging Face"));
+    }
+  }
+  for (const auto& [key, value] : given.items()) {
+    if (key != "config" && key != "pretrained") {
+      merged[key] = value;
+    }
+  }
+  DT_ASSIGN_OR_RETURN(source.options, GptOptions::FromJson(merged, path.empty() ? "model" : path));
+  source.options.recompute = config.activation_checkpointing();
+  source.options.random_weights = source.pretrained.empty();
+  if (config.sequence_length() > source.options.max_position_embeddings) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("data.sequence_length %d is longer than the model's %d positions "
+                        "(max_position_embeddings); allowed: 1 to %d",
+                        config.sequence_length(), source.options.max_position_embeddings,
+                        source.options.max_position_embeddings));
+  }
+  return source;
+}
+
+absl::StatusOr<Gpt> MakeModel(const dtrain::Job& job, const ModelSource& source) {
+  Gpt model = dtrain::Construct(job, [&] { return Gpt(source.options); });
+  if (!source.pretrained.empty()) {
+    DT_RETURN_IF_ERROR(Load(job, *model, source.pretrained));
+  }
+  return model;
+}

@@ -1,0 +1,180 @@
+// Hugging Face configurations: what is read, what is written back, what is refused and how.
+#include "gpt/gpt_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "gpt/gpt.h"
+
+namespace {
+
+using dtrain::Json;
+using ::testing::HasSubstr;
+
+Json Parsed(const std::string& text) {
+  auto json = dtrain::ParseJson(text, "test");
+  EXPECT_TRUE(json.ok()) << json.status();
+  return *json;
+}
+
+Json SmallLlama() {
+  return Parsed(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64})");
+}
+
+Json SmallGpt2() {
+  return Parsed(R"({"model_type": "gpt2", "vocab_size": 96, "n_embd": 24, "n_layer": 2,
+    "n_head": 4, "n_positions": 64, "n_inner": null})");
+}
+
+GptOptions Read(const Json& json) {
+  const auto options = GptOptions::FromJson(json, "config.json");
+  EXPECT_TRUE(options.ok()) << options.status();
+  return options.ok() ? *options : GptOptions();
+}
+
+std::string Refused(const Json& json) {
+  const auto options = GptOptions::FromJson(json, "config.json");
+  EXPECT_FALSE(options.ok()) << json.dump();
+  EXPECT_EQ(dtrain::ExitCodeFor(options.status()), dtrain::kExitUsage) << options.status();
+  EXPECT_EQ(std::string(options.status().message()).find('\n'), std::string::npos);
+  return std::string(options.status().message());
+}
+
+TEST(GptOptionsTest, AnObjectWithoutModelTypeIsALlamaWithDefaults) {
+  const GptOptions options = Read(Parsed(R"({"hidden_size": 64, "num_attention_heads": 2})"));
+  EXPECT_EQ(options.architecture, Architecture::kLlama);
+  EXPECT_EQ(options.head_dim, 32);
+  EXPECT_EQ(options.num_key_value_heads, 2);
+  EXPECT_EQ(options.vocab_size, 256);
+}
+
+TEST(GptOptionsTest, BothSpellingsOfRotaryScalingAreRead) {
+  Json old = SmallLlama();
+  old["rope_theta"] = 500.0;
+  old["rope_scaling"] = Parsed(R"({"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32})");
+  Json now = SmallLlama();
+  now["rope_parameters"] = Parsed(R"({"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32})");
+  for (const Json& json : {old, now}) {
+    const RopeOptions rope = Read(json).rope;
+    EXPECT_EQ(rope.scaling, RopeOptions::Scaling::kLlama3);
+    EXPECT_EQ(rope.theta, 500.0);
+    EXPECT_EQ(rope.factor, 8.0);
+    EXPECT_EQ(rope.original_max_position_embeddings, 32);
+  }
+}
+
+TEST(GptOptionsTest, WhatIsWrittenReadsBackTheSame) {
+  Json qwen3 = SmallLlama();
+  qwen3["model_type"] = "qwen3";
+  qwen3["architectures"] = {"Qwen3ForCausalLM"};
+  qwen3["head_dim"] = 10;
+  qwen3["tie_word_embeddings"] = true;
+  Json qwen2 = SmallLlama();
+  qwen2["model_type"] = "qwen2";
+  qwen2["architectures"] = {"Qwen2ForCausalLM"};
+  Json biased = SmallLlama();
+  biased["attention_bias"] = true;
+  biased["mlp_bias"] = true;
+  biased["bos_token_id"] = 7;
+  for (const Json& json : {SmallLlama(), biased, qwen2, qwen3, SmallGpt2()}) {
+    const Json written = Read(json).ToHuggingFace({});
+    EXPECT_EQ(Read(written).ToHuggingFace({}), written) << written.dump();
+    EXPECT_EQ(written.at("bos_token_id"), json.value("bos_token_id", Json()));
+  }
+}
+
+TEST(GptOptionsTest, WhatIsNotSupportedIsRefusedByName) {
+  const struct {
+    const char* key;
+    const char* value;
+    std::vector<const char*> named;
+  } cases[] = {
+      {"model_type", R"("mistral")", {"model_type", "mistral", "allowed", "llama"}},
+      {"architectures",
+       R"(["LlamaForSequenceClassification"])",
+       {"architectures", "LlamaForSequenceClassification"}},
+      {"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})", {"rope_scaling", "yarn"}},
+      {"rope_parameters", R"({"rope_type": "dynamic", "factor": 4.0})", {"dynamic", "linear"}},
+      {"rope_parameters", R"({"rope_type": "linear"})", {"lacks", "factor"}},
+      {"partial_rotary_factor", "0.5", {"partial_rotary_factor", "0.5"}},
+      {"hidden_act", R"("relu")", {"hidden_act", "relu", "silu"}},
+      {"quantization_config", R"({"quant_method": "fp8"})", {"quantization_config"}},
+      {"sliding_window", "4096", {"unknown key", "sliding_window"}},
+      {"num_local_experts", "8", {"num_local_experts"}},
+      {"num_key_value_heads", "3", {"num_attention_heads 4", "3"}},
+      {"num_key_value_heads", "-1", {"num_key_value_heads", "-1", "allowed"}},
+      {"head_dim", "5", {"head size 5", "even"}},
+      {"vocab_size", "null", {"lacks", "vocab_size"}},
+      {"hidden_size", R"("big")", {"hidden_size", "integer"}},
+      {"rms_norm_eps", "0", {"rms_norm_eps"}},
+      {"attention_dropout", "1.0", {"attention_dropout"}},
+      {"tie_word_embeddings", "1", {"tie_word_embeddings", "true or false"}},
+      {"attention_backend", R"("xformers")", {"attention_backend", "flash"}},
+  };
+  for (const auto& c : cases) {
+    Json json = SmallLlama();
+    json[c.key] = Parsed(c.value);
+    const std::string message = Refused(json);
+    EXPECT_THAT(message, HasSubstr("config.json"));
+    for (const char* part : c.named) {
+      EXPECT_THAT(message, HasSubstr(part));
+    }
+  }
+  Json gpt2 = SmallGpt2();
+  gpt2["scale_attn_by_inverse_layer_idx"] = true;
+  EXPECT_THAT(Refused(gpt2), HasSubstr("scale_attn_by_inverse_layer_idx"));
+  gpt2 = SmallGpt2();
+  gpt2["n_head"] = 5;
+  EXPECT_THAT(Refused(gpt2), HasSubstr("not a multiple of n_head 5"));
+  Json qwen2 = SmallLlama();
+  qwen2["model_type"] = "qwen2";
+  qwen2["architectures"] = nullptr;
+  qwen2["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_THAT(Refused(qwen2), HasSubstr("sliding_attention"));
+  EXPECT_THAT(Refused(Json::array()), HasSubstr("object"));
+}
+
+// performance.md's figures of the published models; Llama's are Meta's.
+TEST(GptOptionsTest, PresetsHaveTheParametersOfThePublishedModels) {
+  const std::pair<const char*, double> models[] = {
+      {"gpt2-124m", 124439808.0},   {"gpt2-medium", 354823168.0},  {"gpt2-large", 774030080.0},
+      {"gpt2-xl", 1557611200.0},    {"llama-1b", 1235814400.0},    {"llama-3b", 3212749824.0},
+      {"llama-8b", 8030261248.0},   {"qwen2.5-0.5b", 494032768.0}, {"qwen2.5-1.5b", 1543714304.0},
+      {"qwen2.5-3b", 3085938688.0}, {"qwen2.5-7b", 7615616512.0},  {"qwen3-0.6b", 596049920.0}};
+  for (const auto& [name, parameters] : models) {
+    const std::string path =
+        std::string(DTRAIN_SOURCE_DIR) + "/examples/configs/models/" + name + ".json";
+    const auto json = dtrain::ReadModelConfig(path);
+    ASSERT_TRUE(json.ok()) << json.status();
+    EXPECT_EQ(Read(*json).flop_model().parameters, parameters) << name;
+  }
+}
+
+TEST(GptOptionsTest, CountedParametersAreTheModels) {
+  Json qwen3 = SmallLlama();
+  qwen3["model_type"] = "qwen3";
+  qwen3["architectures"] = nullptr;
+  qwen3["head_dim"] = 10;
+  qwen3["attention_bias"] = true;
+  Json qwen2 = SmallLlama();
+  qwen2["model_type"] = "qwen2";
+  qwen2["architectures"] = nullptr;
+  qwen2["tie_word_embeddings"] = true;
+  Json biased = SmallLlama();
+  biased["attention_bias"] = true;
+  biased["mlp_bias"] = true;
+  for (const Json& json : {SmallLlama(), biased, qwen2, qwen3, SmallGpt2()}) {
+    const GptOptions options = Read(json);
+    int64_t parameters = 0;
+    for (const at::Tensor& parameter : Gpt(options)->parameters()) {
+      parameters += parameter.numel();
+    }
+    EXPECT_EQ(options.flop_model().parameters, static_cast<double>(parameters)) << json.dump();
+  }
+}
+
+}  // namespace

@@ -1,0 +1,142 @@
+"""Models of transformers in dtrain and back: the same logits, the same next losses, and folders that
+do not fit are refused by name."""
+import glob
+import json
+import shutil
+
+import end_to_end
+from published_models import MODELS, PublishedModels
+
+
+class Import(PublishedModels):
+    def check_both_ways(self, name):
+        folder, model = self.make(name)
+        tokens, ours, exported = self.logits(name, {"pretrained": folder})
+        self.assert_logits(ours, model, tokens)
+        again = self.opened(exported)
+        self.assert_logits(ours, again, tokens)
+        for key, value in model.state_dict().items():
+            self.assertTrue(value.equal(again.state_dict()[key]), key)
+        # What transformers writes of it reads back as the same model.
+        again.save_pretrained(f"{exported}-again")
+        _, once_more, _ = self.logits(f"{name}-again", {"pretrained": f"{exported}-again"})
+        self.assertTrue(once_more.equal(ours))
+
+    def check_training(self, name, ranks, sets):
+        """From transformers' folder in both; then from dtrain's, again in both."""
+        folder, model = self.make(name, f"{name}-train")
+        for round_ in ("first", "second"):
+            config = self.run_config(f"{name}-{round_}", {"pretrained": folder})
+            run_dir = self.train(ranks, f"{name}-{round_}", ["train_steps=4", *sets], config=config)
+            ours = self.losses(run_dir)
+            theirs = self.losses_in_torch(model, 4)
+            self.assertLess(theirs[3], theirs[0])
+            for step, loss in enumerate(theirs, 1):
+                self.assertLessEqual(abs(ours[step] - loss), 2e-5 * loss, (step, ours, theirs))
+            folder = glob.glob(f"{run_dir}/checkpoints/step-*/model")[0]
+            model = self.opened(folder)
+
+    def refused(self, folder, *parts, changes=None, sets=()):
+        config = self.run_config("refused", {"pretrained": folder, **(changes or {})})
+        run_dir = f"{self.folder}/refused"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        result = self.run_program(self.launch_command(1, run_dir, sets, config))
+        self.assertEqual(result.code, 64, result.output)
+        for part in parts:
+            self.assertIn(part, result.output)
+
+    def test_every_preset_of_a_shape_is_read(self):
+        presets = glob.glob(f"{end_to_end.SOURCE}/examples/configs/models/*.json")
+        self.assertGreaterEqual(len(presets), 12)
+        import transformers
+        for path in presets:  # They are transformers' own configurations, too.
+            with open(path, encoding="utf-8") as file:
+                config = json.load(file)
+            kind = config.pop("model_type")
+            self.assertEqual(transformers.AutoConfig.for_model(kind, **config).model_type, kind)
+
+    def test_a_model_in_shards(self):
+        folder, model = self.make("qwen2", "sharded", max_shard_size="30KB")
+        self.assertGreater(len(glob.glob(f"{folder}/*.safetensors")), 2)
+        tokens, ours, _ = self.logits("sharded", {"pretrained": folder})
+        self.assert_logits(ours, model, tokens)
+
+    def test_a_model_in_bf16(self):
+        import torch
+        folder, _ = self.make("llama", "bf16", dtype=torch.bfloat16)
+        tokens, ours, _ = self.logits("bf16", {"pretrained": folder})
+        self.assert_logits(ours, self.opened(folder), tokens)
+        _, _, exported = self.logits("bf16-kept", {"pretrained": folder}, sets=["bf16.enabled=true"])
+        with open(f"{exported}/config.json", encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["dtype"], "bfloat16")
+        ours, theirs = self.opened(exported).state_dict(), self.opened(folder).state_dict()
+        for key, value in theirs.items():
+            self.assertTrue(value.equal(ours[key]), key)
+
+    def test_every_stage_and_two_ranks_read_and_write_the_same_model(self):
+        folder, model = self.make("qwen3", "stages")
+        expected = None
+        for stage in range(4):
+            tokens, ours, exported = self.logits(f"stage-{stage}", {"pretrained": folder}, ranks=2,
+                                                 sets=[f"zero_optimization.stage={stage}"])
+            self.assert_logits(ours, model, tokens)
+            expected = ours if expected is None else expected
+            self.assertTrue(ours.equal(expected), stage)
+            for key, value in self.opened(exported).state_dict().items():
+                self.assertTrue(value.equal(model.state_dict()[key]), (stage, key))
+
+    def test_names_of_gpt2s_first_files(self):
+        from safetensors.torch import load_file, save_file
+        folder, model = self.make("gpt2", "old-names")
+        tensors = load_file(f"{folder}/model.safetensors")
+        tensors = {key.removeprefix("transformer."): value for key, value in tensors.items()}
+        for layer in range(2):  # The causal mask, which those files hold.
+            tensors[f"h.{layer}.attn.bias"] = tensors["wte.weight"].new_ones(1, 1, 64, 64)
+        save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+        tokens, ours, _ = self.logits("old-names", {"pretrained": folder})
+        self.assert_logits(ours, model, tokens)
+
+    def test_tensors_that_do_not_fit_are_listed(self):
+        import torch
+        from safetensors.torch import load_file, save_file
+        folder, _ = self.make("llama", "wrong")
+        tensors = load_file(f"{folder}/model.safetensors")
+        del tensors["model.norm.weight"]
+        tensors["model.rotary"] = torch.zeros(3, 2)
+        tensors["model.layers.1.self_attn.k_proj.weight"] = torch.zeros(32, 16)
+        save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+        self.refused(folder, "lack 1 tensor: model.norm.weight [32]",
+                     "another shape of 1 tensor: model.layers.1.self_attn.k_proj.weight is [32, 16] "
+                     "in the files and [16, 32] in the model",
+                     "lacks 1 tensor: model.rotary [3, 2]")
+
+    def test_what_is_not_supported_is_named(self):
+        folder, _ = self.make("llama", "unsupported")
+        self.refused(folder, "model_type", "mistral", changes={"model_type": "mistral"})
+        self.refused(folder, "rope_scaling", "yarn", changes={
+            "rope_parameters": None, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
+        self.refused(folder, "sequence_length 65 is longer than the model's 64 positions",
+                     sets=["data.sequence_length=65"])
+        self.refused(folder, "model.config and model.pretrained are both given",
+                     changes={"config": "x.json"})
+        self.refused(f"{folder}-none", "unsupported-none")
+        with open(f"{folder}/model.safetensors", "r+b") as file:
+            file.truncate(1000)
+        self.refused(folder, "model.safetensors", "header")
+
+
+def add_cases():
+    for name in MODELS:
+        setattr(Import, f"test_both_ways_{name.replace('-', '_')}",
+                lambda self, name=name: self.check_both_ways(name))
+    for name, ranks, stage in (("gpt2", 2, 1), ("llama-biased", 2, 3), ("qwen2", 1, 0),
+                               ("qwen3", 2, 2)):
+        setattr(Import, f"test_training_goes_on_in_either_{name.replace('-', '_')}",
+                lambda self, name=name, ranks=ranks, stage=stage: self.check_training(
+                    name, ranks, [f"zero_optimization.stage={stage}"]))
+
+
+add_cases()
+
+if __name__ == "__main__":
+    end_to_end.main()
