@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
+#include "runtime/engine/exception_status.h"
 #include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/loss_unit.h"
 #include "runtime/engine/memory_in_use.h"
@@ -31,33 +32,6 @@ namespace {
 constexpr int64_t kGemmProbeStep = 2;          // After the caches are warm, before people look.
 constexpr int64_t kModuleCheckInterval = 100;  // Steps; the first is checked.
 constexpr int kNonFiniteStepsMax = 20;         // In a row; then the run is stopped as diverged.
-
-absl::Status FromException(const char* where, const std::exception& error) {
-  const std::string text = error.what();  // LibTorch appends a backtrace after the first line.
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s: %s", where, text.substr(0, text.find('\n'))));
-}
-
-// Training or evaluation mode of every submodule: a user may keep some in eval mode while training.
-class ModuleModes {
- public:
-  explicit ModuleModes(torch::nn::Module& module) {
-    Remember(module);
-    for (const auto& child : module.modules(/*include_self=*/false)) {
-      Remember(*child);
-    }
-  }
-  // Parents come first and train() is recursive, so the children's own modes win.
-  void Restore() const {
-    for (const auto& [module, training] : modes_) {
-      module->train(training);
-    }
-  }
-
- private:
-  void Remember(torch::nn::Module& module) { modes_.emplace_back(&module, module.is_training()); }
-  std::vector<std::pair<torch::nn::Module*, bool>> modes_;
-};
 
 }  // namespace
 
@@ -455,51 +429,6 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
   impl.DropGathered().IgnoreError();  // The step's own error says more.
   DT_RETURN_IF_ERROR(transaction.Rollback());
   return status;
-}
-
-absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next) {
-  Impl& impl = *impl_;
-  DT_RETURN_IF_ERROR(impl.CheckIdle());
-  impl.job.Beat("eval", impl.state.step);
-  const at::NoGradGuard no_grad;
-  const ModuleModes modes(impl.module);
-  impl.module.eval();
-  StepVote vote;
-  vote.step = impl.state.step;
-  vote.epoch = impl.job.group().epoch();
-  absl::Status failure;
-  try {
-    const int64_t batches =
-        impl.job.config().eval_batches() * impl.job.config().gradient_accumulation_steps();
-    for (int64_t i = 0; i < batches && failure.ok(); ++i) {
-      impl.BeginPass(plan::GatherSchedule::Pass::kEvaluation);
-      const auto loss = next();
-      failure = loss.status();
-      failure.Update(impl.BackgroundStatus());
-      if (loss.ok()) {
-        vote.loss_sum += loss->sum.item<double>();
-        vote.count += loss->count;
-      }
-    }
-  } catch (const std::exception& error) {
-    failure = FromException("in the loss function of an evaluation", error);
-  }
-  modes.Restore();
-  if (!failure.ok() && impl.state.live != nullptr) {
-    impl.FailTogether();  // The others may wait for weights, not for the agreement.
-    impl.DropGathered().IgnoreError();
-    return failure;
-  }
-  impl.BeginPass(plan::GatherSchedule::Pass::kTraining);
-  vote.failed = failure.ok() ? 0 : 1;
-  DT_ASSIGN_OR_RETURN(const StepVerdict verdict,
-                      Agree(impl.job.group(), vote, "evaluation agreement"));
-  DT_RETURN_IF_ERROR(failure);
-  if (verdict.failed) {
-    return absl::AbortedError(absl::StrFormat("rank %d failed in the evaluation after step %d",
-                                              verdict.failed_rank, impl.state.step));
-  }
-  return verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
 }
 
 }  // namespace dtrain
