@@ -146,7 +146,7 @@ absl::Status WriteInto(const std::string& directory, const ModelFolderContent& c
       const ModelTensor& tensor = content.tensors[shard.tensors[index]];
       held = at::Tensor();  // One at a time.
       DT_ASSIGN_OR_RETURN(const at::Tensor given, values(shard.tensors[index]));
-      held = given.detach().to(tensor.dtype).contiguous();
+      held = given.detach().to(at::kCPU, tensor.dtype).contiguous();
       total += held.nbytes();
       return absl::Span<const std::byte>(BytesOf(held));
     };

@@ -165,7 +165,7 @@ absl::Status ModelFiles::Read(const std::string& name, at::Tensor into) const {
                                                    c10::toString(into.scalar_type())));
   }
   const at::NoGradGuard no_grad;
-  if (from.dtype == into.scalar_type()) {
+  if (from.dtype == into.scalar_type() && into.is_cpu()) {
     return state_->folder.Read(name, 0, BytesOf(into));
   }
   const at::Tensor flat = into.detach().view({-1});

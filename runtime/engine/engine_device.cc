@@ -49,6 +49,9 @@ absl::Status Engine::Impl::CheckDevice() const {
       ParameterOffload(config).device != OffloadOptions::Device::kNone) {
     return NotOnDevice("offload", "remove offload_optimizer and offload_param");
   }
+  if (config.quantized_gradients()) {
+    return NotOnDevice("zero_quantized_gradients", "set it to false");
+  }
   if (config.activation_checkpointing().tier != ActivationCheckpointingConfig::Tier::kNone) {
     return NotOnDevice("activation offload",
                        "remove activation_checkpointing.cpu_checkpointing and nvme_path");

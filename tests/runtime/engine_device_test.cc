@@ -348,7 +348,7 @@ TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {
             ->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); })
             .ok());
   }
-  const auto snapshot = TakeSnapshot((*engine)->state(), {});
+  const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->source.job.engine["updates"], 3);
   EXPECT_EQ(snapshot->source.job.engine["step"], 3);
