@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <list>
 #include <map>
 #include <mutex>
@@ -174,12 +175,11 @@ void ActivationStore::Tier::Write(Kept& kept) {
   } else {
     done = WriteAt(file_.get(), kept.offset, near, kWhat);
   }
-  at::Tensor written;  // Freed without the lock.
   std::lock_guard lock(mutex);
   status.Update(done);
   kept.state = done.ok() ? Kept::State::kFar : Kept::State::kStays;
   if (done.ok()) {
-    std::swap(written, kept.near);
+    kept.near.reset();  // With the lock: who finds it far finds its memory free.
   }
   kept.changed.notify_all();
 }
@@ -315,6 +315,12 @@ at::Tensor ActivationStore::Get(const std::shared_ptr<Kept>& kept) {
         break;  // Another thread took it: read it again.
     }
   }
+}
+
+void ActivationStore::Settle() {
+  std::promise<void> done;
+  worker_.Submit([&done] { done.set_value(); });
+  done.get_future().wait();
 }
 
 absl::Status ActivationStore::status() const {

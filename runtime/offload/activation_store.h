@@ -43,6 +43,9 @@ class ActivationStore {
   // it is here. May be called again.
   at::Tensor Get(const std::shared_ptr<Kept>& kept);
 
+  // Blocks until the thread has done what it was given and holds none of it.
+  void Settle();
+
   // First failure of the tier.
   absl::Status status() const;
   // Bytes in the far tier at present; the most since the last call of TakePeakFarBytes.

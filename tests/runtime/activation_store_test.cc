@@ -81,6 +81,7 @@ TEST(ActivationStore, GivesBackBitsTypesAndStridesInAnyOrderAndTwice) {
     EXPECT_TRUE(store->status().ok()) << store->status();
     EXPECT_GT(store->far_bytes(), 0);
     kept.clear();
+    store->Settle();
     EXPECT_EQ(store->far_bytes(), 0);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "the file has no name";
   }
@@ -333,6 +334,7 @@ TEST(ActivationOffload, AGraphThatIsDroppedLeavesNothingInTheTier) {
     const at::Tensor loss = net.Loss(at::randn({kRows, kWidth}));
     EXPECT_EQ(store->far_bytes(), 5 * kInputBytes);
   }
+  store->Settle();
   EXPECT_EQ(store->far_bytes(), 0);
 }
 
