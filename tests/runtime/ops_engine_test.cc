@@ -67,7 +67,7 @@ std::vector<double> Numbers(bool recompute, int stage) {
   auto job = testing::MakeTestJob(
       {.run_dir = folder.path(),
        .overrides = {"train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=2",
-                     "zero_optimization.stage=" + std::to_string(stage)}});
+                     "deterministic=true", "zero_optimization.stage=" + std::to_string(stage)}});
   EXPECT_TRUE(job.ok()) << job.status();
   at::manual_seed(5);
   Net net(recompute);
