@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels", "dtrain-bench-kernels-cuda"]
+PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda"]
 PLUGIN = "libdtrain_cuda.so"
 SCRIPTS = ["bench/gpu", "bench/twins", "examples/configs"]
 BYTES_MAX = 64 << 20

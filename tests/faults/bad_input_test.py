@@ -108,9 +108,9 @@ class BadInput(EndToEnd):
             self.assertEqual(result.code, 64, f"{words}: {result.output}")
             self.assertIn(text, result.output)
 
-    def test_an_exception_of_the_users_model_is_shown(self):
+    def test_samples_longer_than_the_models_positions_are_refused(self):
         output = self.refused(sets=["model.max_position_embeddings=8"])
-        self.assertIn("in the loss function", output)
+        self.assertIn("data.sequence_length 32 is longer than the model's 8 positions", output)
 
     def test_keys_that_contradict_each_other_are_both_named(self):
         for sets, texts in (

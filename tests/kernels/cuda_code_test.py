@@ -17,6 +17,7 @@ NARROW = {
     "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
     "StartsKernel": "a binary search",
     "SetClipKernel": "one number",
+    "StepVerdictKernel": "one block over two numbers a rank",
     "TotalsKernel": "one block over a number a token",
     "TreeKernel": "a tree over one number for each 4,096 elements",
     "TrustKernel": "one block over two numbers for each 4,096 elements",

@@ -13,8 +13,10 @@ SOURCE = os.environ["DTRAIN_SOURCE"]
 CMAKE = os.environ["DTRAIN_CMAKE"]
 FLAGS = os.environ["DTRAIN_CXX_FLAGS"]  # Of a sanitizer build: all or none of a program has them.
 PUBLIC = f"{SOURCE}/runtime/include/dtrain"
-TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-checkpoint", "dtrain-config", "dtrain-data", "dtrain-gpt",
-         "dtrain-minimal", "dtrain-plan"]
+TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-bench-kernels", "dtrain-bench-mfu", "dtrain-checkpoint",
+         "dtrain-config", "dtrain-data", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal", "dtrain-plan"]
+if glob.glob(f"{BUILD}/lib/*.so"):  # CUDA's plugin: nvcc was found.
+    TOOLS = sorted([*TOOLS, "dtrain-bench-kernels-cuda"])
 
 
 def files_below(folder):
