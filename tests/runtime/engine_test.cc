@@ -142,7 +142,8 @@ TEST_F(EngineTest, AStepWhoseLossThrowsLeavesEverythingAsItWas) {
       throw std::runtime_error("bad sample");
     });
     EXPECT_EQ(report.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(report.status().message()), HasSubstr("in the loss function: bad sample"));
+    EXPECT_THAT(std::string(report.status().message()),
+                HasSubstr("in the loss function: bad sample"));
     return at::rand({3});
   }();
   EXPECT_EQ(data.at, 0);
