@@ -15,8 +15,7 @@ absl::Status Run(dtrain::Job& job) {
   DT_ASSIGN_OR_RETURN(
       auto engine,
       dtrain::Engine::Create(
-          job, *model,
-          {.model_config = source.options.ToHuggingFace(job.config().precision())}));
+          job, *model, {.model_config = source.options.ToHuggingFace(job.config().precision())}));
   at::Tensor logits;
   DT_RETURN_IF_ERROR(engine->WithParameters([&] {
     model->eval();
