@@ -57,7 +57,8 @@ class Equivalence(EndToEnd):
             self.assertLess(abs(last[0] - last[1]), 0.1, f"{name}: {last}")
 
     def test_zero_plus_plus_ends_near_the_exact_loss_and_resumes_to_the_bit(self):
-        zero = ["zero_optimization.stage=3", ALL_SHARED, "train_batch_size=12"]
+        zero = ["zero_optimization.stage=3", ALL_SHARED, "train_batch_size=12",
+                "train_micro_batch_size_per_gpu=2"]
         weights = "zero_optimization.zero_quantized_weights=true"
         gradients = "zero_optimization.zero_quantized_gradients=true"
         second = "zero_optimization.zero_hpz_partition_size=2"
@@ -158,12 +159,12 @@ class Equivalence(EndToEnd):
         for precision in ("bf16", "fp16"):
             # The norm sums in another order by stage; clipping with it would move the last bit.
             sets = [f"{precision}.enabled=true", "gradient_clipping=0"]
-            plain = self.losses(self.train(2, f"{precision}-0", sets))
+            plain = self.losses(self.train(2, f"{precision}-stage-0", sets))
             self.assertNotEqual(plain, exact)
             self.assert_close(plain, exact, 2e-2)
             for stage in (1, 2, 3):
                 sharded = self.losses(self.train(
-                    2, f"{precision}-{stage}", [*sets, f"zero_optimization.stage={stage}"]))
+                    2, f"{precision}-stage-{stage}", [*sets, f"zero_optimization.stage={stage}"]))
                 self.assertEqual(sharded, plain, f"{precision}, stage {stage}")
 
     def test_mixed_precision_resumes_to_the_bit_and_at_another_stage_and_world_size(self):
