@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/core/Tensor.h"
 #include "dtrain/ops.h"
 
