@@ -22,6 +22,9 @@ from report import print_goals, write_results
 LR, BETAS, EPS, DECAY = 1e-4, (0.9, 0.95), 1e-8, 0.1
 UNSCALE, NORM_MAX = 1 / 1024, 1.0
 DRIFT_MAX = 0.1
+# torch sums the squares of one large tensor in fp32 and comes out 1.1 % too small at 100M elements.
+# The first step has the sign's length, but for gradients near eps, where the clip shows.
+TOLERANCE = {"adamw": 1e-6, "mixed": 1e-2}
 GRAIN = 4096  # Of a stream's length: the norm's block, and what the probe takes at a time.
 # A layer of the 100M GPT of `./dev bench zero`, for buffers cut as a model is.
 HIDDEN, INTERMEDIATE = 768, 2048
@@ -176,6 +179,7 @@ class Probe:
 
     def __init__(self, library, buffers, job):
         self.library, self.b, self.passes = library, buffers, self.PASSES[job]
+        self.arena = buffers.torch.zeros_like(buffers.arena)  # It writes: not on anyone's states.
         self.bytes = sum(4 * (reads + writes) + 2 * narrow
                          for reads, writes, narrow, _ in self.passes) * buffers.count
         times = {kind: min(self._seconds(kind) for _ in range(3)) for kind in (0, 1)}
@@ -184,7 +188,7 @@ class Probe:
     def _seconds(self, non_temporal):
         start = time.perf_counter()
         for reads, writes, narrow, in_place in self.passes:
-            self.library.dt_probe(ctypes.c_int64(self.b.count // 16 * 16), pointer(self.b.arena),
+            self.library.dt_probe(ctypes.c_int64(self.b.count // 16 * 16), pointer(self.arena),
                                   ctypes.c_int64(self.b.stride), reads, writes, narrow, in_place,
                                   non_temporal)
         return time.perf_counter() - start
@@ -200,8 +204,10 @@ def seconds_of(buffers, call):
     return time.perf_counter() - start
 
 
-def check_equal(buffers, calls):
-    """All contenders take the same step from the same state, or the times mean nothing."""
+def check_equal(buffers, calls, tolerance):
+    """All contenders take the same step from the same state, or the times mean nothing.
+
+    tolerance: of the step's length, the learning rate."""
     torch = buffers.torch
     first, reference = buffers.p.clone(), None
     for name, (call, reset) in calls.items():
@@ -213,7 +219,7 @@ def check_equal(buffers, calls):
         call()
         reference = buffers.p.clone() if reference is None else reference
         worst = (buffers.p - reference).abs().max().item()
-        if not worst <= 1e-6 * LR + 2 ** -23 * 0.2:  # An ulp of the largest weight.
+        if not worst <= tolerance * LR + 2 ** -23 * 0.2:  # An ulp of the largest weight.
             sys.exit(f"bench: {name} differs from {next(iter(calls))} by {worst:g} after one step")
         reset()
     buffers.p.copy_(first)
@@ -293,7 +299,8 @@ def run(torch, args, library):
         if deepspeed:
             jobs["adamw"]["DeepSpeedCPUAdam"] = deepspeed.step
         for job in args.jobs:
-            check_equal(buffers, {name: (call, reset) for name, call in jobs[job].items()})
+            check_equal(buffers, {name: (call, reset) for name, call in jobs[job].items()},
+                        TOLERANCE[job])
             probe = Probe(library, buffers, job)
             rounds, discarded = measure(buffers, probe, jobs[job], args.rounds,
                                         f"{job} {layout} ({len(sizes)} tensors)")
