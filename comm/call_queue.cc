@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
 #include "base/worker.h"
 
 namespace dtrain::comm {
@@ -23,8 +26,9 @@ absl::Status AfterBreak(const absl::Status& reason) {
 }  // namespace
 
 struct CallQueue::Item {
-  Call call;
+  Call call;  // Of one that runs or ran: its header alone.
   uint64_t ticket = 0;
+  int64_t queued_nanos = 0;
   // Guarded by the queue's mutex, but for `done`, which Done() may read at any time.
   absl::Status result;
   int64_t duration_nanos = 0;
@@ -54,10 +58,18 @@ class CallQueue::State final : public WorkState {
   const std::shared_ptr<Item> item_;
 };
 
+CallQueue::CallQueue(CallQueueOptions options, Runner runner)
+    : options_(std::move(options)), runner_(std::move(runner)), timeouts_(options_.timeouts) {
+  if (options_.glance != nullptr) {
+    watch_ = StartWatch([this](int64_t now_nanos) { Look(now_nanos); });
+  }
+}
+
 CallQueue::~CallQueue() { Stop(absl::AbortedError("the group was destroyed")); }
 
 Work CallQueue::Push(Call call, bool caller_waits) {
   auto item = std::make_shared<Item>();
+  item->queued_nanos = Clock::Real().MonotonicNanos();
   item->ticket = recorder().Queued({.header = call.header,
                                     .input_bytes = call.input.bytes,
                                     .output_bytes = call.output.bytes,
@@ -67,6 +79,7 @@ Work CallQueue::Push(Call call, bool caller_waits) {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) {
       item->result = AfterBreak(broken_);
+      heard_.store(true, std::memory_order_relaxed);
       recorder().Ended(item->ticket, item->result);
       item->done.store(true, std::memory_order_release);
     } else {
@@ -119,18 +132,22 @@ void CallQueue::RunFront(std::unique_lock<std::mutex>& lock) {
     queue_.pop_front();
   } while (!queue_.empty() && IsMessage(batch.back()->call) && IsMessage(queue_.front()->call));
   running_ = true;
+  const absl::Duration timeout = TimeoutOf(batch.front()->call);
+  const int64_t start = Clock::Real().MonotonicNanos();
+  run_ = batch.front().get();
+  run_timeout_ = timeout;
+  run_nanos_ = start;
   lock.unlock();
 
   std::vector<Call> calls;
   calls.reserve(batch.size());
-  const absl::Duration timeout = TimeoutOf(batch.front()->call);
   for (const auto& item : batch) {
     recorder().Started(item->ticket, timeout);
     calls.push_back(std::move(item->call));
   }
-  const int64_t start = Clock::Real().MonotonicNanos();
   const absl::Status result = runner_(calls, timeout);
-  const int64_t nanos = Clock::Real().MonotonicNanos() - start;
+  const int64_t end = Clock::Real().MonotonicNanos();
+  const int64_t nanos = end - start;
   if (result.ok()) {
     timeouts_.Observe(calls.front().header, absl::Nanoseconds(nanos));
   }
@@ -143,6 +160,9 @@ void CallQueue::RunFront(std::unique_lock<std::mutex>& lock) {
     item->duration_nanos = nanos;
     item->done.store(true, std::memory_order_release);
   }
+  last_ = std::move(batch.back());
+  last_nanos_ = end;
+  run_ = nullptr;
   running_ = false;
   if (queue_.empty()) {
     thread_wanted_ = false;
@@ -160,7 +180,7 @@ absl::Duration CallQueue::TimeoutOf(const Call& call) const {
 absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
   if (item.done.load(std::memory_order_acquire)) {
     const std::lock_guard lock(mutex_);
-    return item.result;
+    return Hear(item);
   }
   waiting_.fetch_add(1, std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
@@ -182,15 +202,24 @@ absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
     return absl::DeadlineExceededError(
         "the collective is still under way: it goes on and may be waited for again");
   }
+  return Hear(item);
+}
+
+const absl::Status& CallQueue::Hear(const Item& item) {
+  if (!item.result.ok()) {
+    heard_.store(true, std::memory_order_relaxed);
+  }
   return item.result;
 }
 
-void CallQueue::Break(const absl::Status& reason) {
+void CallQueue::Break(const absl::Status& reason, bool heard) {
   const std::lock_guard lock(mutex_);
   if (!broken_.ok()) {
     return;
   }
   broken_ = reason;
+  broken_nanos_ = Clock::Real().MonotonicNanos();
+  heard_.store(heard, std::memory_order_relaxed);
   is_broken_.store(true, std::memory_order_release);
   for (const auto& item : queue_) {
     item->result = reason;
@@ -207,7 +236,8 @@ absl::Status CallQueue::broken() const {
 }
 
 void CallQueue::Stop(const absl::Status& reason) {
-  Break(reason);
+  watch_.reset();  // Its thread takes the lock.
+  Break(reason, /*heard=*/true);
   std::thread thread;
   {
     const std::lock_guard lock(mutex_);
@@ -217,6 +247,89 @@ void CallQueue::Stop(const absl::Status& reason) {
   }
   if (thread.joinable()) {
     thread.join();
+  }
+}
+
+QueueSight CallQueue::Sight() const {
+  const bool queued = !queue_.empty() && !IsMessage(queue_.front()->call);
+  return {.broken = !broken_.ok(),
+          .heard = heard_.load(std::memory_order_relaxed),
+          .broken_nanos = broken_nanos_,
+          .running = run_ != nullptr,
+          .started_nanos = run_nanos_,
+          .timeout = run_timeout_,
+          .queued = queued,
+          // It could not begin before the one in front of it had ended.
+          .queued_nanos = queued ? std::max(queue_.front()->queued_nanos, last_nanos_) : 0};
+}
+
+std::string CallQueue::LastCall(int64_t now_nanos) const {
+  return last_ == nullptr
+             ? "it has made none"
+             : absl::StrCat(
+                   "the last, ", Describe(last_->call.header), " (collective ",
+                   last_->call.header.sequence, "), ended ",
+                   absl::FormatDuration(absl::Milliseconds((now_nanos - last_nanos_) / 1000000)),
+                   " ago");
+}
+
+absl::Status CallQueue::Glance(std::unique_lock<std::mutex>& lock) {
+  running_ = true;
+  lock.unlock();
+  absl::Status said = options_.glance();
+  lock.lock();
+  running_ = false;
+  thread_wakes_.notify_one();
+  waiters_wake_.notify_all();
+  return said;
+}
+
+void CallQueue::Alarm(std::unique_lock<std::mutex>& lock, const absl::Status& reason) {
+  lock.unlock();
+  const FlightGroup& group = recorder().group();
+  const absl::Status told =
+      Annotate(reason, absl::StrFormat("rank %d of group \"%s\"", group.rank, group.name));
+  Break(told, /*heard=*/true);
+  options_.give_up(told);
+  DT_LOG(Error) << "watchdog: " << told.message();
+  recorder().SetBroken(told);
+  lock.lock();
+}
+
+void CallQueue::Look(int64_t now_nanos) {
+  std::unique_lock lock(mutex_);
+  switch (AlarmOf(Sight(), now_nanos, options_.timeouts.most)) {
+    case QueueAlarm::kStuck:
+      return Alarm(lock,
+                   absl::DeadlineExceededError(absl::StrFormat(
+                       "%s (collective %d) goes on though its limit of %s is over: this rank is "
+                       "stuck in it, look at its threads",
+                       Describe(run_->call.header), run_->call.header.sequence,
+                       absl::FormatDuration(run_timeout_))));
+    case QueueAlarm::kForgotten: {
+      const Item& front = *queue_.front();
+      return Alarm(lock, absl::DeadlineExceededError(absl::StrFormat(
+                             "%s (collective %d) was called %s ago with caller_waits, and nobody "
+                             "waits for it: call Wait, or leave caller_waits off",
+                             Describe(front.call.header), front.call.header.sequence,
+                             absl::FormatDuration(
+                                 absl::Milliseconds((now_nanos - front.queued_nanos) / 1000000)))));
+    }
+    case QueueAlarm::kUnheard: {
+      heard_.store(true, std::memory_order_relaxed);
+      const absl::Status reason = broken_;
+      lock.unlock();
+      DT_LOG(Error) << "watchdog: nobody waits for what failed: " << reason.message();
+      return recorder().SetBroken(reason);
+    }
+    case QueueAlarm::kNone:
+      break;
+  }
+  if (broken_.ok() && !running_ && queue_.empty()) {
+    if (const absl::Status said = Glance(lock); !said.ok()) {
+      Alarm(lock, Annotate(said, absl::StrCat("in no collective (", LastCall(now_nanos),
+                                              ") when the others gave up")));
+    }
   }
 }
 

@@ -4,6 +4,9 @@
 // Thread-safe. The comm thread is started by the first call that asks for it. A thread in Wait runs
 // the queue itself when nobody else does, so that a call whose caller waits at once costs no thread
 // switch.
+// The process's watchdog looks at it: a call that outlives its limit, a collective that nobody
+// waits for, an error that nobody heard of, and peers that gave up while this rank was in no call
+// are told in one line of the log and leave a flight record, and end the group.
 #pragma once
 
 #include <atomic>
@@ -22,6 +25,8 @@
 #include "comm/call_timeout.h"
 #include "comm/collectives/backend.h"
 #include "comm/flight_recorder.h"
+#include "comm/queue_alarm.h"
+#include "comm/watchdog.h"
 #include "comm/work.h"
 #include "comm/work_state.h"
 
@@ -31,6 +36,10 @@ struct CallQueueOptions {
   std::string thread_name = "dtrain-comm";
   std::shared_ptr<FlightRecorder> recorder;
   TimeoutLimits timeouts;
+  // Null: nobody watches. What peers said when they gave up, or OK; called while no call runs.
+  std::function<absl::Status()> glance = nullptr;
+  // Tells the peers that this rank gives up. Any thread; never blocks.
+  std::function<void(const absl::Status& reason)> give_up = nullptr;
 };
 
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
@@ -38,15 +47,14 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // Runs one collective, or several sends and receives, to the end or to the timeout.
   using Runner = std::function<absl::Status(absl::Span<const Call> calls, absl::Duration timeout)>;
 
-  CallQueue(CallQueueOptions options, Runner runner)
-      : options_(std::move(options)), runner_(std::move(runner)), timeouts_(options_.timeouts) {}
+  CallQueue(CallQueueOptions options, Runner runner);
   ~CallQueue();
 
   // Queues `call`. `caller_waits`: its Wait comes next, so no thread is woken for it.
   Work Push(Call call, bool caller_waits);
   // Ends queued calls with `reason` (those that run are ended by the runner's interruption), and
-  // every later one with Aborted. The first reason stays.
-  void Break(const absl::Status& reason);
+  // every later one with Aborted. The first reason stays. `heard`: whoever asked for it knows.
+  void Break(const absl::Status& reason, bool heard = false);
   // The reason, or OK.
   absl::Status broken() const;
   // Quick form of broken(): whether it is not OK.
@@ -66,8 +74,18 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // Runs what is at the front. REQUIRES: the lock is held, nobody runs, the queue is not empty.
   void RunFront(std::unique_lock<std::mutex>& lock);
   absl::Status WaitFor(Item& item, Deadline deadline);
+  // Its result, which somebody asked for. REQUIRES: the lock is held.
+  const absl::Status& Hear(const Item& item);
   void WakeThread();
   void Nudge();  // Starts what waits for somebody to ask.
+  // Of the watchdog's thread.
+  void Look(int64_t now_nanos);
+  QueueSight Sight() const;  // REQUIRES: the lock is held.
+  // Asks what peers said, as if it were a call. REQUIRES: the lock is held, nobody runs.
+  absl::Status Glance(std::unique_lock<std::mutex>& lock);
+  std::string LastCall(int64_t now_nanos) const;  // REQUIRES: the lock is held.
+  // Breaks the group here and on the peers and says so.
+  void Alarm(std::unique_lock<std::mutex>& lock, const absl::Status& reason);
   // How long `call` may take. A deadline of its own says so, within the configured limit.
   absl::Duration TimeoutOf(const Call& call) const;
 
@@ -79,12 +97,21 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::condition_variable waiters_wake_;  // For threads in Wait.
   std::deque<std::shared_ptr<Item>> queue_;
   bool running_ = false;  // Someone is in RunFront.
+  // The first of what runs; null when nothing does. Its timeout and start are of the run.
+  const Item* run_ = nullptr;
+  absl::Duration run_timeout_ = absl::ZeroDuration();
+  int64_t run_nanos_ = 0;
+  std::shared_ptr<Item> last_;  // What ended last,
+  int64_t last_nanos_ = 0;      // and when.
   bool thread_wanted_ = false;
   bool stop_ = false;
   absl::Status broken_;
+  int64_t broken_nanos_ = 0;
+  std::atomic<bool> heard_{false};  // Somebody was given the reason.
   std::atomic<bool> is_broken_{false};
   std::atomic<int> waiting_{0};
   std::thread thread_;
+  std::unique_ptr<Watch> watch_;
 };
 
 }  // namespace dtrain::comm

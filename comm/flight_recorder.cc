@@ -99,6 +99,15 @@ void Append(Json& all, const FlightRecorder& recorder) {
                                      {"size", group.size},
                                      {"epoch", group.epoch},
                                      {"transport", group.transport}});
+  if (const std::string broken = recorder.broken(); !broken.empty()) {
+    all["dtrain"]["groups"].back()["broken"] = broken;
+  }
+}
+
+void TellFailure() {
+  if (void (*const tell)() = TheRegistry().tell.load(); tell != nullptr) {
+    tell();
+  }
 }
 
 Json Empty() {
@@ -167,9 +176,22 @@ void FlightRecorder::Ended(uint64_t ticket, const absl::Status& status) {
       }
     }
   }
-  if (void (*const tell)() = TheRegistry().tell.load(); !status.ok() && tell != nullptr) {
-    tell();
+  if (!status.ok()) {
+    TellFailure();
   }
+}
+
+void FlightRecorder::SetBroken(const absl::Status& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    broken_ = reason.ToString();
+  }
+  TellFailure();
+}
+
+std::string FlightRecorder::broken() const {
+  const std::lock_guard lock(mutex_);
+  return broken_;
 }
 
 Json FlightRecorder::WallNanos(int64_t nanos) const {

@@ -53,8 +53,11 @@ class FlightRecorder {
   void Started(uint64_t ticket, absl::Duration timeout);
   // An error is reported to OnFailure.
   void Ended(uint64_t ticket, const absl::Status& status);
+  // The group is broken, whether or not a call of this rank was under way; told as an error is.
+  void SetBroken(const absl::Status& reason);
 
   const FlightGroup& group() const { return group_; }
+  std::string broken() const;  // The reason given to SetBroken; else empty.
   // The calls, oldest first, as the "entries" of the format.
   Json Entries() const;
   // {"world": {"name", "desc", "ranks"}} and {"world": {"last_enqueued_collective", ...}}.
@@ -89,6 +92,7 @@ class FlightRecorder {
   uint64_t last_queued_ = 0;  // Sequence numbers.
   uint64_t last_started_ = 0;
   uint64_t last_completed_ = 0;
+  std::string broken_;
   std::vector<Entry> entries_ = std::vector<Entry>(kCapacity);
 };
 

@@ -23,8 +23,14 @@ CallHeader Header(CallKind kind, const Buffer& largest, ReduceOp op = ReduceOp::
   return header;
 }
 
-CallQueueOptions QueueOptions(const GroupOptions& options, std::string transport) {
+// `backend` is null for a group of one rank, in which nothing can hang.
+CallQueueOptions QueueOptions(const GroupOptions& options, Backend* backend,
+                              std::string transport) {
   CallQueueOptions queue;
+  if (backend != nullptr) {
+    queue.glance = [backend] { return backend->Glance(); };
+    queue.give_up = [backend](const absl::Status& reason) { backend->Break(reason); };
+  }
   queue.timeouts = {.most = options.timeout, .least = options.timeout_min};
   queue.recorder = FlightRecorder::Create({.name = options.name,
                                            .rank = options.rank,
@@ -56,7 +62,7 @@ HostGroup::HostGroup(const GroupOptions& options, std::unique_ptr<Backend> backe
     : options_(options),
       backend_(std::move(backend)),
       queue_(
-          std::make_shared<CallQueue>(QueueOptions(options, transport()),
+          std::make_shared<CallQueue>(QueueOptions(options, backend_.get(), transport()),
                                       [this](absl::Span<const Call> calls, absl::Duration timeout) {
                                         return Run(calls, timeout);
                                       })) {}
@@ -333,8 +339,8 @@ absl::Status HostGroup::RunWithin(absl::Span<const Call> calls, Deadline deadlin
   return backend_->Run(calls[0], context);
 }
 
-void HostGroup::BreakWith(const absl::Status& reason) {
-  queue_->Break(reason);
+void HostGroup::BreakWith(const absl::Status& reason, bool heard) {
+  queue_->Break(reason, heard);
   if (backend_ != nullptr) {
     backend_->Break(reason);
   }
@@ -342,7 +348,8 @@ void HostGroup::BreakWith(const absl::Status& reason) {
 
 void HostGroup::Abort(const std::string& reason) {
   BreakWith(absl::AbortedError(
-      absl::StrFormat("rank %d aborted group \"%s\": %s", rank(), options_.name, reason)));
+                absl::StrFormat("rank %d aborted group \"%s\": %s", rank(), options_.name, reason)),
+            /*heard=*/true);
 }
 
 std::string HostGroup::FlightRecord() const { return DumpJson(FlightRecords(queue_->recorder())); }

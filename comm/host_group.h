@@ -62,7 +62,8 @@ class HostGroup final : public Group {
   absl::Status Run(absl::Span<const Call> calls, absl::Duration timeout);
   absl::Status RunWithin(absl::Span<const Call> calls, Deadline deadline);
   absl::Status Explain(const absl::Status& status, const Call& call, absl::Duration timeout) const;
-  void BreakWith(const absl::Status& reason);
+  // `heard`: the caller knows it.
+  void BreakWith(const absl::Status& reason, bool heard = false);
 
   const GroupOptions options_;
   const std::unique_ptr<Backend> backend_;

@@ -48,6 +48,8 @@ class Backend {
   virtual void Break(const absl::Status& reason) = 0;
   // What a peer said to Break, or OK.
   virtual absl::Status BrokenStatus() const = 0;
+  // The same between calls, by the thread that would run one: what has come since, without waiting.
+  virtual absl::Status Glance() { return BrokenStatus(); }
 
   // The parts of Run, for backends that are made of others.
   // Shows the call to the peers, or compares it with theirs: the first part of every collective.

@@ -41,6 +41,11 @@ class HierarchicalCollectives final : public Backend {
   }
   void Break(const absl::Status& reason) override;
   absl::Status BrokenStatus() const override { return local_->BrokenStatus(); }
+  absl::Status Glance() override {
+    absl::Status said = local_->Glance();
+    said.Update(all_->Glance());
+    return said;
+  }
 
   absl::Status Begin(const Call& call, const WaitContext& context) override;
   absl::Status Meet(const Call& call, const WaitContext& context) override {

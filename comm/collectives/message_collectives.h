@@ -47,6 +47,7 @@ class MessageCollectives final : public Backend {
   absl::StatusOr<std::unique_ptr<Registration>> Hold(std::shared_ptr<SymmetricBuffer> buffer);
   void Break(const absl::Status& reason) override { transport_->Shutdown(reason); }
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
+  absl::Status Glance() override { return transport_->Glance(); }
 
   // Every rank tells every other what it calls; an error when they differ.
   absl::Status Begin(const Call& call, const WaitContext& context) override;

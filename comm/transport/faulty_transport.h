@@ -49,6 +49,7 @@ class FaultyTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return inner_->Register(data, bytes);
   }
+  absl::Status Glance() override { return inner_->Glance(); }
   void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
   std::string PeerName(int peer) const override { return inner_->PeerName(peer); }
 

@@ -46,6 +46,7 @@ class StreamTransport final : public Transport {
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                     absl::FunctionRef<void()> meanwhile, absl::Span<const Transfer> ahead) override;
+  absl::Status Glance() override { return ReadVerdicts(); }
   void Shutdown(const absl::Status& reason) override;
   std::string PeerName(int peer) const override {
     return peers_.at(static_cast<size_t>(peer)).name;

@@ -68,6 +68,9 @@ class Transport {
                                                                      size_t /*bytes*/) {
     return std::unique_ptr<RegisteredMemory>();
   }
+  // What some peer gave as its reason to give up, or OK, without waiting; between Moves, by the
+  // thread that calls them.
+  virtual absl::Status Glance() { return absl::OkStatus(); }
   // Tells the peers why and closes all connections. Never blocks; idempotent.
   virtual void Shutdown(const absl::Status& reason) = 0;
   // "rank 1 (node a, pid 12)".

@@ -84,6 +84,7 @@ class RdmaTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return parts_.memory->Register(data, bytes);
   }
+  absl::Status Glance() override { return parts_.mesh->ReadVerdicts(); }
   void Shutdown(const absl::Status& reason) override { parts_.mesh->Shutdown(reason); }
   std::string PeerName(int peer) const override { return parts_.mesh->PeerName(peer); }
 

@@ -1,0 +1,253 @@
+// What no waiting call would tell: ranks that hang outside of collectives, collectives that nobody
+// waits for, errors that nobody asks for, calls that are stuck.
+#include "comm/watchdog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "comm/call_queue.h"
+#include "comm/group.h"
+#include "comm/queue_alarm.h"
+#include "tests/comm/rdma_for_tests.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+namespace {
+
+using ::dtrain::testing::RankContext;
+using ::dtrain::testing::RankResult;
+using ::dtrain::testing::RunRanks;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kSoon = absl::Seconds(20);  // A busy test machine is slow.
+
+TEST(QueueAlarmTest, TellsWhatIsLateFromWhatIsNot) {
+  const int64_t second = 1'000'000'000;
+  const absl::Duration most = absl::Seconds(10);
+  const auto at = [&](const QueueSight& sight, int64_t seconds) {
+    return AlarmOf(sight, seconds * second, most);
+  };
+  EXPECT_EQ(at({}, 1000), QueueAlarm::kNone);
+  const QueueSight running{.running = true, .started_nanos = second, .timeout = absl::Seconds(5)};
+  EXPECT_EQ(at(running, 8), QueueAlarm::kNone) << "it ends itself";
+  EXPECT_EQ(at(running, 10), QueueAlarm::kStuck);
+  const QueueSight queued{.queued = true, .queued_nanos = second};
+  EXPECT_EQ(at(queued, 11), QueueAlarm::kNone);
+  EXPECT_EQ(at(queued, 12), QueueAlarm::kForgotten);
+  // What is behind a call that runs waits for that one.
+  QueueSight behind = running;
+  behind.timeout = absl::Seconds(100);
+  behind.queued = true;
+  EXPECT_EQ(at(behind, 50), QueueAlarm::kNone);
+  QueueSight broken{.broken = true, .broken_nanos = second, .running = true};
+  EXPECT_EQ(at(broken, 2), QueueAlarm::kNone);
+  EXPECT_EQ(at(broken, 3), QueueAlarm::kUnheard);
+  broken.heard = true;
+  EXPECT_EQ(at(broken, 1000), QueueAlarm::kNone);
+}
+
+TEST(WatchdogTest, LooksWhileItIsWatchedAndNoLonger) {
+  std::atomic<int> looks{0};
+  for (int round = 0; round < 3; ++round) {  // Its thread ends and begins again.
+    auto first = StartWatch([&looks](int64_t) { ++looks; });
+    auto second = StartWatch([](int64_t) {});
+    const Deadline deadline = Deadline::After(kSoon);
+    while (looks.load() < 2 && !deadline.Expired()) {
+      Clock::Real().Sleep(absl::Milliseconds(5));
+    }
+    EXPECT_GE(looks.load(), 2);
+    first.reset();
+    looks = 0;
+  }
+  Clock::Real().Sleep(2 * kWatchPeriod);
+  EXPECT_EQ(looks.load(), 0);
+}
+
+enum class Over { kShm, kTcp, kRdma };
+
+class GroupWatchdogTest : public ::testing::TestWithParam<Over> {
+ protected:
+  static absl::StatusOr<std::unique_ptr<Group>> Create(const RankContext& context,
+                                                       absl::Duration timeout) {
+    GroupOptions options = context.group_options();
+    options.timeout = timeout;
+    options.allow_shared_memory = GetParam() == Over::kShm;
+    if (GetParam() == Over::kRdma) {
+      UseRdma(options);
+    } else {
+      options.network = Network::kTcp;
+    }
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    group->SetStep(41);
+    return group;
+  }
+  // What the group's flight record says of why it is broken, once it does.
+  static absl::StatusOr<std::string> AwaitBroken(const Group& group) {
+    const Deadline deadline = Deadline::After(kSoon);
+    while (!deadline.Expired()) {
+      DT_ASSIGN_OR_RETURN(const Json record, ParseJson(group.FlightRecord(), "record"));
+      const Json& of_group = record["dtrain"]["groups"][0];
+      if (of_group.contains("broken")) {
+        return of_group["broken"].get<std::string>();
+      }
+      Clock::Real().Sleep(absl::Milliseconds(20));
+    }
+    return absl::NotFoundError("the watchdog saw nothing");
+  }
+};
+std::string NameOf(Over over) {
+  const char* const names[] = {"Shm", "Tcp", "Rdma"};
+  return names[static_cast<int>(over)];
+}
+INSTANTIATE_TEST_SUITE_P(Transports, GroupWatchdogTest,
+                         ::testing::Values(Over::kShm, Over::kTcp, Over::kRdma),
+                         [](const auto& tested) { return NameOf(tested.param); });
+
+TEST_P(GroupWatchdogTest, ARankThatHangsOutsideOfCollectivesIsNamedAndTellsOfItself) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context, absl::Seconds(1)));
+    std::vector<float> values(1000, 1.0F);
+    const Buffer buffer{values.data(), 4000};
+    if (context.rank == 0) {
+      DT_ASSIGN_OR_RETURN(const Work work,
+                          group->AllReduce(buffer, ReduceOp::kSum, {.name = "bucket 7"}));
+      const absl::Status status = work.Wait();
+      DT_RETURN_IF_ERROR(context.store->Get("told", Deadline::After(kSoon)).status());
+      return status;
+    }
+    const auto told = AwaitBroken(*group);  // It hangs: it calls nothing.
+    DT_RETURN_IF_ERROR(context.store->Set("told", "", Deadline::Infinite()));
+    DT_RETURN_IF_ERROR(told.status());
+    const absl::StatusOr<Work> late = group->AllReduce(buffer, ReduceOp::kSum);
+    if (!late.ok() || late->Wait().code() != absl::StatusCode::kAborted) {
+      return absl::InternalError("a call on a broken group was not aborted");
+    }
+    return absl::UnknownError(*told);
+  });
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
+  EXPECT_THAT(std::string(results[0].status.message()), HasSubstr("rank 1 ("));
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kUnknown) << results[1].status;
+  for (const char* const part : {"rank 1 of group \"world\": in no collective (the last, barrier",
+                                 "ended ", " ago)", "when the others gave up: reported by rank 0",
+                                 "bucket 7", "in step 41", "not finished after 1s"}) {
+    EXPECT_THAT(std::string(results[1].status.message()), HasSubstr(part));
+  }
+}
+
+TEST_P(GroupWatchdogTest, ACollectiveThatNobodyWaitsForIsToldToThePeersThatWaitInIt) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group,
+                        Create(context, context.rank == 0 ? absl::Seconds(1) : 2 * kSoon));
+    float value = 1;
+    DT_ASSIGN_OR_RETURN(const Work work,
+                        group->AllReduce({&value, 4}, ReduceOp::kSum,
+                                         {.name = "bucket 7", .caller_waits = context.rank == 0}));
+    if (context.rank == 1) {
+      return work.Wait();
+    }
+    DT_ASSIGN_OR_RETURN(const std::string told, AwaitBroken(*group));
+    return absl::UnknownError(told);
+  });
+  EXPECT_THAT(std::string(results[0].status.message()), HasSubstr("nobody waits for it"));
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kDeadlineExceeded) << results[1].status;
+  EXPECT_LT(results[1].duration, kSoon);
+  for (const char* const part :
+       {"reported by rank 0", "nobody waits for it", "bucket 7", "step 41"}) {
+    EXPECT_THAT(std::string(results[1].status.message()), HasSubstr(part));
+  }
+}
+
+TEST_P(GroupWatchdogTest, AnErrorThatNobodyAsksForIsRecorded) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context, absl::Seconds(1)));
+    if (context.rank == 1) {
+      return context.store->Get("told", Deadline::After(kSoon)).status();
+    }
+    float value = 1;
+    DT_RETURN_IF_ERROR(
+        group->AllReduce({&value, 4}, ReduceOp::kSum, {.name = "bucket 7"}).status());
+    const auto told = AwaitBroken(*group);
+    DT_RETURN_IF_ERROR(context.store->Set("told", "", Deadline::Infinite()));
+    DT_RETURN_IF_ERROR(told.status());
+    return absl::UnknownError(*told);
+  });
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnknown) << results[0].status;
+  for (const char* const part : {"bucket 7", "not finished after 1s", "rank 1 ("}) {
+    EXPECT_THAT(std::string(results[0].status.message()), HasSubstr(part));
+  }
+}
+
+// A group that nobody uses for long is no alarm, nor is its end.
+TEST_P(GroupWatchdogTest, RanksThatComputeForLongAreLeftAlone) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context, absl::Seconds(1)));
+    Clock::Real().Sleep(absl::Seconds(3));
+    float value = 1;
+    DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({&value, 4}, ReduceOp::kSum));
+    DT_RETURN_IF_ERROR(work.Wait());
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    if (context.rank == 0) {
+      return absl::OkStatus();  // Its group ends before the other's.
+    }
+    Clock::Real().Sleep(absl::Seconds(1));
+    return absl::StrContains(group->FlightRecord(), "\"broken\"")
+               ? absl::InternalError(group->FlightRecord())
+               : absl::OkStatus();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+// A runner that looks at no deadline, as a thread that is stuck in a driver.
+TEST(CallQueueWatchTest, ACallThatOutlivesItsLimitEndsTheGroupForThePeers) {
+  std::atomic<bool> go{false};
+  std::atomic<bool> gave_up{false};
+  std::string told;
+  CallQueueOptions options;
+  options.recorder = FlightRecorder::Create({.name = "stuck", .rank = 3, .size = 4});
+  options.timeouts = {.most = absl::Seconds(1), .least = absl::Seconds(1)};
+  options.glance = [] { return absl::OkStatus(); };
+  options.give_up = [&](const absl::Status& reason) {
+    told = std::string(reason.message());
+    gave_up = true;
+  };
+  const auto queue = std::make_shared<CallQueue>(options, [&](auto, absl::Duration) {
+    while (!go.load()) {
+      Clock::Real().Sleep(absl::Milliseconds(10));
+    }
+    return absl::OkStatus();
+  });
+  Call call;
+  call.header.kind = CallKind::kAllReduce;
+  call.header.sequence = 12;
+  SetName(call.header, "bucket 7");
+  const Work work = queue->Push(call, /*caller_waits=*/false);
+  const Deadline deadline = Deadline::After(kSoon);
+  while (!gave_up.load() && !deadline.Expired()) {
+    Clock::Real().Sleep(absl::Milliseconds(20));
+  }
+  ASSERT_TRUE(gave_up.load());
+  go = true;
+  for (const char* const part : {"rank 3 of group \"stuck\"", "bucket 7", "collective 12",
+                                 "its limit of 1s is over", "stuck in it"}) {
+    EXPECT_THAT(told, HasSubstr(part));
+  }
+  EXPECT_TRUE(queue->is_broken());
+  EXPECT_THAT(options.recorder->broken(), HasSubstr("stuck in it"));
+  queue->Stop(absl::AbortedError("the test is over"));
+}
+
+}  // namespace
+}  // namespace dtrain::comm
