@@ -105,6 +105,7 @@ class StreamTransport final : public Transport {
   const std::function<absl::Status(int)> explain_;
   std::vector<std::vector<Lanes>> lanes_;  // By peer and connection.
   bool ahead_ = false;                     // The transfers of the next Move are queued.
+  std::vector<pollfd> polled_;             // Controls first.
   std::vector<Verdict> verdicts_;          // Being received.
   std::vector<bool> control_open_;
   std::mutex shutdown_mutex_;
