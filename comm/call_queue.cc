@@ -252,7 +252,8 @@ void CallQueue::Stop(const absl::Status& reason) {
 
 QueueSight CallQueue::Sight() const {
   const bool queued = !queue_.empty() && !IsMessage(queue_.front()->call);
-  return {.broken = !broken_.ok(),
+  return {.awake_nanos = awake_nanos_,
+          .broken = !broken_.ok(),
           .heard = heard_.load(std::memory_order_relaxed),
           .broken_nanos = broken_nanos_,
           .running = run_ != nullptr,
@@ -298,6 +299,10 @@ void CallQueue::Alarm(std::unique_lock<std::mutex>& lock, const absl::Status& re
 
 void CallQueue::Look(int64_t now_nanos) {
   std::unique_lock lock(mutex_);
+  if (absl::Nanoseconds(now_nanos - looked_nanos_) > 4 * kWatchPeriod) {
+    awake_nanos_ = now_nanos;
+  }
+  looked_nanos_ = now_nanos;
   switch (AlarmOf(Sight(), now_nanos, options_.timeouts.most)) {
     case QueueAlarm::kStuck:
       return Alarm(lock,

@@ -103,6 +103,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   int64_t run_nanos_ = 0;
   std::shared_ptr<Item> last_;  // What ended last,
   int64_t last_nanos_ = 0;      // and when.
+  int64_t looked_nanos_ = 0;    // The watchdog's last look,
+  int64_t awake_nanos_ = 0;     // and since when it has looked without a pause.
   bool thread_wanted_ = false;
   bool stop_ = false;
   absl::Status broken_;

@@ -9,6 +9,9 @@ namespace dtrain::comm {
 
 // A queue as the watchdog sees it; times are of the monotonic clock.
 struct QueueSight {
+  // Since when it has looked regularly: a process that was stopped or starved is late with
+  // everything and has a moment to catch up.
+  int64_t awake_nanos = 0;
   bool broken = false;
   bool heard = false;  // Somebody was given the reason.
   int64_t broken_nanos = 0;
@@ -34,16 +37,18 @@ inline constexpr absl::Duration kUnheardAfter = absl::Seconds(1);
 // `most`: how long a collective may be queued while nothing runs.
 inline QueueAlarm AlarmOf(const QueueSight& sight, int64_t now_nanos, absl::Duration most) {
   const auto since = [now_nanos](int64_t nanos) { return absl::Nanoseconds(now_nanos - nanos); };
+  const bool caught_up = since(sight.awake_nanos) > kStuckAfter;
   if (sight.broken) {
     return !sight.heard && since(sight.broken_nanos) > kUnheardAfter ? QueueAlarm::kUnheard
                                                                      : QueueAlarm::kNone;
   }
   if (sight.running) {
-    return since(sight.started_nanos) > sight.timeout + kStuckAfter ? QueueAlarm::kStuck
-                                                                    : QueueAlarm::kNone;
+    return caught_up && since(sight.started_nanos) > sight.timeout + kStuckAfter
+               ? QueueAlarm::kStuck
+               : QueueAlarm::kNone;
   }
-  return sight.queued && since(sight.queued_nanos) > most ? QueueAlarm::kForgotten
-                                                          : QueueAlarm::kNone;
+  return caught_up && sight.queued && since(sight.queued_nanos) > most ? QueueAlarm::kForgotten
+                                                                       : QueueAlarm::kNone;
 }
 
 }  // namespace dtrain::comm

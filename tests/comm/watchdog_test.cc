@@ -44,6 +44,15 @@ TEST(QueueAlarmTest, TellsWhatIsLateFromWhatIsNot) {
   const QueueSight queued{.queued = true, .queued_nanos = second};
   EXPECT_EQ(at(queued, 11), QueueAlarm::kNone);
   EXPECT_EQ(at(queued, 12), QueueAlarm::kForgotten);
+  // A process that was stopped, and began to run again a second ago, is late with everything.
+  QueueSight awoken = running;
+  awoken.awake_nanos = 99 * second;
+  EXPECT_EQ(at(awoken, 100), QueueAlarm::kNone);
+  EXPECT_EQ(at(awoken, 103), QueueAlarm::kStuck);
+  awoken = queued;
+  awoken.awake_nanos = 99 * second;
+  EXPECT_EQ(at(awoken, 100), QueueAlarm::kNone);
+  EXPECT_EQ(at(awoken, 103), QueueAlarm::kForgotten);
   // What is behind a call that runs waits for that one.
   QueueSight behind = running;
   behind.timeout = absl::Seconds(100);
