@@ -13,8 +13,8 @@ template <Activation kActivation, class T>
 void ActivationForward(const ActivationForwardArgs<T>& args, Write write) {
   const T* const x = args.x;
   T* const y = args.y;
-  EachSixteen(args.count, y, write, [&](auto io, int64_t i) {
-    io.WriteOut(y + i, Activate<kActivation>(io.Read(x + i), kSet).value);
+  Each<ByEight>(args.count, y, write, [&](auto io, int64_t i) {
+    io.WriteOut(y + i, Activate<kActivation>(io.Read(x + i), io.kSetAll).value);
   });
 }
 
@@ -23,8 +23,8 @@ void ActivationBackward(const ActivationBackwardArgs<T>& args, Write write) {
   const T* const x = args.x;
   const T* const dy = args.dy;
   T* const dx = args.dx;
-  EachSixteen(args.count, dx, write, [&](auto io, int64_t i) {
-    io.WriteOut(dx + i, io.Read(dy + i) * Activate<kActivation>(io.Read(x + i), kSet).slope);
+  Each<ByEight>(args.count, dx, write, [&](auto io, int64_t i) {
+    io.WriteOut(dx + i, io.Read(dy + i) * Activate<kActivation>(io.Read(x + i), io.kSetAll).slope);
   });
 }
 
@@ -34,8 +34,8 @@ void GatedForward(const GatedForwardArgs<T>& args, Write write) {
     const T* const gate = args.gate + row * args.stride;
     const T* const up = args.up + row * args.stride;
     T* const out = args.out + row * args.hidden;
-    EachSixteenUnfenced(args.hidden, out, write, [&](auto io, int64_t i) {
-      const F32x16 act = Activate<kActivation>(io.Read(gate + i), kSet).value;
+    EachUnfenced<ByEight>(args.hidden, out, write, [&](auto io, int64_t i) {
+      const auto act = Activate<kActivation>(io.Read(gate + i), io.kSetAll).value;
       io.WriteOut(out + i, act * io.Read(up + i));
     });
   }
@@ -51,9 +51,9 @@ void GatedBackward(const GatedBackwardArgs<T>& args, Write write) {
     const T* const dout = args.dout + row * args.hidden;
     T* const dgate = args.dgate + row * args.stride;
     T* const dup = args.dup + row * args.stride;
-    EachSixteenUnfenced(args.hidden, dgate, write, [&](auto io, int64_t i) {
-      const GatedGradient<F32x16> gradient = GatedElementBackward<kActivation>(
-          io.Read(gate + i), io.Read(up + i), io.Read(dout + i), kSet);
+    EachUnfenced<ByEight>(args.hidden, dgate, write, [&](auto io, int64_t i) {
+      const auto gradient = GatedElementBackward<kActivation>(io.Read(gate + i), io.Read(up + i),
+                                                              io.Read(dout + i), io.kSetAll);
       io.WriteOut(dgate + i, gradient.gate);
       io.WriteOut(dup + i, gradient.up);
     });

@@ -28,8 +28,8 @@ inline void FillLowest(BFloat16* p) {
 }
 
 // As io.Read, with -infinity after the end: e^-infinity adds nothing.
-template <class T>
-F32x16 ReadLogits(Whole io, const T* p) {
+template <class Io, class T>
+auto ReadLogits(Io io, const T* p) {
   return io.Read(p);
 }
 template <class T>
@@ -43,21 +43,19 @@ F32x16 ReadLogits(Part io, const T* p) {
 // The largest of `floor` and x [n]; NaN is passed over.
 template <class T>
 DT_FLATTEN float LargestOf(const T* x, int64_t n, float floor) {
-  F32x16 part[4] = {Set(floor), Set(floor), Set(floor), Set(floor)};
+  Four most = kSetFour(floor);
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
-    for (int k = 0; k < 4; ++k) {
-      part[k] = Max(Load(x + i + 16 * k), part[k]);
-    }
+    most = Max(LoadFour(x + i), most);
   }
   for (; i + 16 <= n; i += 16) {
-    part[0] = Max(Load(x + i), part[0]);
+    most.a = Max(Load(x + i), most.a);
   }
   if (i < n) {
-    part[1] = Max(ReadLogits(Part{n - i}, x + i), part[1]);
+    most.b = Max(ReadLogits(Part{n - i}, x + i), most.b);
   }
   float lanes[16];
-  Store(lanes, Max(Max(part[0], part[1]), Max(part[2], part[3])));
+  Store(lanes, Max(Max(most.a, most.b), Max(most.c, most.d)));
   for (const float lane : lanes) {
     floor = lane > floor ? lane : floor;
   }
@@ -84,9 +82,9 @@ float LogSumExp(const T* x, int64_t n) {
       sum *= static_cast<double>(ExpOf(largest - next));
       largest = next;
     }
-    const F32x16 base = Set(largest);
-    sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i) {
-      return Pair{Exp(ReadLogits(io, piece + i) - base, kSet), Set(1.0F)};
+    sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i, auto add) {
+      const auto one = io.kSetAll(1.0F);
+      add(ExpNonPositive(ReadLogits(io, piece + i) - io.kSetAll(largest), io.kSetAll), one);
     }));
   }
   return static_cast<float>(static_cast<double>(largest) + __builtin_log(sum));
@@ -97,8 +95,8 @@ double SumOf(const T* x, int64_t n) {
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kSoftmaxPiece) {
     const int64_t count = n - begin < kSoftmaxPiece ? n - begin : kSoftmaxPiece;
-    sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i) {
-      return Pair{io.Read(x + begin + i), Set(1.0F)};
+    sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i, auto add) {
+      add(io.Read(x + begin + i), io.kSetAll(1.0F));
     }));
   }
   return sum;
@@ -137,8 +135,8 @@ void CrossEntropyRowBackward(const CrossEntropyArgs<T>& args, int64_t row, Write
   const int64_t target = args.targets[row];
   T* const out = args.gradient + row * args.vocab;
   if (target == args.options.ignore_index) {
-    EachSixteen(args.vocab, out, write,
-                [&](auto io, int64_t i) { io.WriteOut(out + i, Set(0.0F)); });
+    Each(args.vocab, out, write,
+         [&](auto io, int64_t i) { io.WriteOut(out + i, io.kSetAll(0.0F)); });
     return;
   }
   const T* const x = args.logits + row * args.vocab;
@@ -146,15 +144,16 @@ void CrossEntropyRowBackward(const CrossEntropyArgs<T>& args, int64_t row, Write
   const float target_logit = in_range ? ReadOne(x + target) : 0.0F;
   const CrossEntropyRowGradient row_gradient =
       MakeCrossEntropyRowGradient(args.lse[row], args.vocab, args.gradient_scale, args.options);
-  const F32x16 lse = Set(args.lse[row]);
-  const F32x16 along_p = Set(row_gradient.along_p);
-  const F32x16 everywhere = Set(row_gradient.everywhere);
-  EachSixteen(args.vocab, out, write, [&](auto io, int64_t i) {
-    io.WriteOut(out + i, Fma(Exp(io.Read(x + i) - lse, kSet), along_p, everywhere));
+  const float lse = args.lse[row];
+  const auto gradient_of = [=](auto logits, float everywhere, auto set) {
+    return Fma(Exp(logits - set(lse), set), set(row_gradient.along_p), set(everywhere));
+  };
+  Each<ByEight>(args.vocab, out, write, [&](auto io, int64_t i) {
+    io.WriteOut(out + i, gradient_of(io.Read(x + i), row_gradient.everywhere, io.kSetAll));
   });
   if (in_range) {  // Again from the logit, so that it is rounded once.
-    const F32x16 p = Exp(Set(target_logit) - lse, kSet);
-    Part{1}.Write(out + target, Fma(p, along_p, everywhere + Set(row_gradient.at_target)));
+    const float everywhere = row_gradient.everywhere + row_gradient.at_target;
+    Part{1}.Write(out + target, gradient_of(Set(target_logit), everywhere, kSet));
   }
 }
 

@@ -28,6 +28,24 @@ DT_HOST_DEVICE constexpr RandomSpan RandomSpanOf(int64_t thread, int64_t first) 
   return {first / kPhiloxRun + thread / 2, thread % 2 * 8};
 }
 
+// Dropout: four threads a run of 128, each with four of its sixteen counters, so that each of their
+// four words is for two of eight neighbouring elements.
+struct HalfSpan {
+  int64_t run;
+  int64_t lane;  // The first of four.
+
+  // The first of the eight elements that take word k.
+  DT_HOST_DEVICE constexpr int64_t Element(int k) const {
+    return run * kPhiloxHalfRun + 32 * k + 2 * lane;
+  }
+};
+constexpr int64_t HalfSpanThreads(int64_t n) {
+  return 4 * ((n + kPhiloxHalfRun - 1) / kPhiloxHalfRun);
+}
+DT_HOST_DEVICE constexpr HalfSpan HalfSpanOf(int64_t thread) {
+  return {thread / 4, thread % 4 * 4};
+}
+
 // A transpose by tiles of 64 x 64: 256 threads read sixteen columns of a row each, then write
 // sixteen rows of a column each.
 constexpr int kTransposeTile = 64;

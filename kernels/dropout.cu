@@ -12,29 +12,35 @@ struct SetWordCuda {
   __device__ uint32_t operator()(uint32_t x) const { return x; }
 };
 
-// A thread takes a RandomSpan: eight counters, whose four words are for eight neighbouring elements
-// each, sixteen apart.
+// A thread takes a HalfSpan: four counters, whose four words are for eight neighbouring elements
+// each, 32 apart.
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs<T> args, DropoutRule rule) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const RandomSpan span = RandomSpanOf(thread, 0);
-  if (span.Element(0, 0) >= args.count) {
+  const HalfSpan span = HalfSpanOf(thread);
+  if (span.Element(0) >= args.count) {
     return;
   }
-  PhiloxWords<uint32_t> words[kWidth];
+  PhiloxWords<uint32_t> words[kWidth / 2];
 #pragma unroll
-  for (int lane = 0; lane < kWidth; ++lane) {
+  for (int lane = 0; lane < kWidth / 2; ++lane) {
     words[lane] =
         PhiloxRun(args.stream, span.run, static_cast<uint32_t>(span.lane + lane), SetWordCuda{});
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int64_t i = span.Element(k, 0);
+    const int64_t i = span.Element(k);
+    bool kept[kWidth];
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      const uint32_t word = words[lane / 2].word[k];
+      kept[lane] = (lane % 2 == 0 ? word << 16 : word) >= rule.limit;
+    }
     if (kAligned && i + kWidth <= args.count) {
       Lanes<kWidth> x = LoadLanes<kWidth>(args.x + i);
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) {
-        x.v[lane] = words[lane].word[k] >= rule.threshold ? x.v[lane] * rule.scale : 0.0F;
+        x.v[lane] = kept[lane] ? x.v[lane] * rule.scale : 0.0F;
       }
       StoreLanes(args.out + i, x);
     } else {
@@ -42,8 +48,7 @@ __global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs<T> args, D
       for (int lane = 0; lane < kWidth; ++lane) {
         if (i + lane < args.count) {
           const float x = Widen(args.x[i + lane]);
-          const float kept = words[lane].word[k] >= rule.threshold ? x * rule.scale : 0.0F;
-          args.out[i + lane] = Narrow<T>(kept);
+          args.out[i + lane] = Narrow<T>(kept[lane] ? x * rule.scale : 0.0F);
         }
       }
     }
@@ -61,7 +66,7 @@ absl::Status Launch(const DropoutArgs<T>& args, CudaStream stream) {
     return FillCuda(args.count, 0, {args.out, dtype}, stream);
   }
   const DropoutRule rule = MakeDropoutRule(args.p);
-  const int64_t threads = RandomThreads(args.count, 0);
+  const int64_t threads = HalfSpanThreads(args.count);
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   if (Aligned16(args.x, args.out)) {
     DropoutKernel<T, true><<<blocks, kThreads, 0, stream>>>(args, rule);

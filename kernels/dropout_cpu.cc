@@ -15,11 +15,11 @@ void Run(const DropoutArgs<T>& args, ParallelFor parallel_for, Loop loop) {
   }
   const DropoutRule rule = MakeDropoutRule(args.p);
   const int64_t bytes = args.count * static_cast<int64_t>(sizeof(T));
-  // Streaming stores need whole aligned sixteens, and these begin where the random runs do.
-  const bool aligned = reinterpret_cast<uint64_t>(args.out) % (16 * sizeof(T)) == 0;
+  // Streaming stores need whole aligned lines, and these begin where the random runs do.
+  const bool aligned = reinterpret_cast<uint64_t>(args.out) % 64 == 0;
   const Write write = WriteFor(bytes, args.out == args.x || !aligned);
-  const int64_t runs = (args.count + kPhiloxRun - 1) / kPhiloxRun;
-  parallel_for(runs, kElementGrain / kPhiloxRun,
+  const int64_t runs = (args.count + kPhiloxHalfRun - 1) / kPhiloxHalfRun;
+  parallel_for(runs, kElementGrain / kPhiloxHalfRun,
                [&](int64_t begin, int64_t end) { loop(args, rule, begin, end, write); });
 }
 

@@ -9,24 +9,15 @@
 namespace dtrain::kernels::DT_SIMD {
 namespace {
 
-// kSets sixteens of columns at `column`, summed over tokens order[0, count).
-template <int kSets, class Io, class T>
+// The columns of `io` at `column`, summed over tokens order[0, count).
+template <class Io, class T>
 DT_FLATTEN void AddRows(Io io, const T* dy, int64_t width, const int64_t* order, int64_t count,
                         int64_t column, T* out) {
-  F32x16 sum[kSets];
-  const T* const first = dy + order[0] * width + column;
-  for (int k = 0; k < kSets; ++k) {
-    sum[k] = io.Read(first + 16 * k);
-  }
+  auto sum = io.Read(dy + order[0] * width + column);
   for (int64_t i = 1; i < count; ++i) {
-    const T* const row = dy + order[i] * width + column;
-    for (int k = 0; k < kSets; ++k) {
-      sum[k] = sum[k] + io.Read(row + 16 * k);
-    }
+    sum = sum + io.Read(dy + order[i] * width + column);
   }
-  for (int k = 0; k < kSets; ++k) {
-    io.WriteOut(out + column + 16 * k, sum[k]);
-  }
+  io.WriteOut(out + column, sum);
 }
 
 // Rows [begin, end) of the table.
@@ -43,13 +34,13 @@ void EmbeddingBackward(const EmbeddingBackwardArgs<T>& args, int64_t begin, int6
     }
     int64_t column = 0;
     for (; column + 64 <= width; column += 64) {
-      AddRows<4>(Whole{}, args.dy, width, order, count, column, out);
+      AddRows(FourWhole{}, args.dy, width, order, count, column, out);
     }
     for (; column + 16 <= width; column += 16) {
-      AddRows<1>(Whole{}, args.dy, width, order, count, column, out);
+      AddRows(Whole{}, args.dy, width, order, count, column, out);
     }
     if (column < width) {
-      AddRows<1>(Part{width - column}, args.dy, width, order, count, column, out);
+      AddRows(Part{width - column}, args.dy, width, order, count, column, out);
     }
   }
 }

@@ -13,7 +13,9 @@ namespace dtrain::kernels {
 // `set` makes an F of a float; F's namespace has its operations, float's are in float_math.h.
 template <class F, class Set>
 DT_HOST_DEVICE inline F ExpInRange(F x, Set set) {
-  const F n = Round(x * set(0x1.715476p+0F));  // 1 / ln 2.
+  // x / ln 2 to the nearest integer: beside 1.5 * 2^23 a float has no fraction.
+  const F shifted = Fma(x, set(0x1.715476p+0F), set(0x1.8p+23F));
+  const F n = shifted - set(0x1.8p+23F);
   // ln 2 in two parts; the fused multiplication keeps the first exact.
   const F r = Fma(n, set(0x1.05c61p-29F), Fma(n, set(-0x1.62e43p-1F), x));
   F q = set(0x1.9f081p-13F);
@@ -22,7 +24,8 @@ DT_HOST_DEVICE inline F ExpInRange(F x, Set set) {
   q = Fma(q, r, set(0x1.55548ep-5F));
   q = Fma(q, r, set(0x1.555554p-3F));
   q = Fma(q, r, set(0.5F));
-  return ScaleByPow2(Fma(q, r * r, r) + set(1.0F), n);
+  q = Fma(q, r, set(1.0F));
+  return ScaleByPow2(Fma(q, r, set(1.0F)), n);
 }
 
 // e^x. Results above the largest fp32 are infinity, those below the smallest normal are rounded to

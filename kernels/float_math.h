@@ -23,6 +23,10 @@ DT_HOST_DEVICE inline float Sign(float a) { return a == 0 ? 0.0F : copysignf(1.0
 DT_HOST_DEVICE inline float SelectPositive(float x, float a, float b) {
   return __builtin_bit_cast(int32_t, x) < 0 ? b : a;
 }
+// 1 / x to 13 %, for normal x > 0 below 2^126.
+DT_HOST_DEVICE inline float RoughInverse(float x) {
+  return __builtin_bit_cast(float, 0x7ef311c7U - __builtin_bit_cast(uint32_t, x));
+}
 // REQUIRES: n is integral and in [-126, 127]; NaN gives any value.
 DT_HOST_DEVICE inline float Pow2(float n) {
   const int32_t exponent = n == n ? static_cast<int32_t>(n) : 0;

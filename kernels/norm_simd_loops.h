@@ -20,17 +20,18 @@ struct NormInput {
   const T* residual;
 
   template <class Io>
-  F32x16 Read(Io io, int64_t i) const {
+  auto Read(Io io, int64_t i) const {
     if constexpr (kAdd) {
       return RoundedTo<T>(io.Read(x + i) + io.Read(residual + i));
     } else {
       return io.Read(x + i);
     }
   }
-  void Ahead(int64_t i) const {
-    Prefetch(x + i);
+  template <class Io>
+  void Ahead(Io io, int64_t i) const {
+    PrefetchFor(io, x + i);
     if constexpr (kAdd) {
-      Prefetch(residual + i);
+      PrefetchFor(io, residual + i);
     }
   }
 };
@@ -49,22 +50,21 @@ void RmsNormForwardRows(const RmsNormForwardArgs<T>& args, int64_t begin, int64_
   const T* const weight = args.weight;
   for (int64_t row = begin; row < end; ++row) {
     const NormInput<T, kAdd> h = InputRow<T, kAdd>(args, row);
-    const float squares = SumProducts(n, [&](auto io, int64_t i) {
-      const F32x16 value = h.Read(io, i);
-      return Pair{value, value};
+    const float squares = SumProducts(n, [&](auto io, int64_t i, auto add) {
+      const auto value = h.Read(io, i);
+      add(value, value);
     });
     const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps);
     args.rstd[row] = rstd;
     T* const y = args.y + row * n;
     T* const sum = kAdd ? args.sum + row * n : nullptr;
-    const F32x16 factor = Set(rstd);
-    EachSixteenUnfenced(n, y, write, [&](auto io, int64_t i) {
-      h.Ahead(n + i);
-      const F32x16 value = h.Read(io, i);
+    EachUnfenced(n, y, write, [&](auto io, int64_t i) {
+      h.Ahead(io, n + i);
+      const auto value = h.Read(io, i);
       if constexpr (kAdd) {
         io.WriteOut(sum + i, value);
       }
-      io.WriteOut(y + i, value * factor * io.Read(weight + i));
+      io.WriteOut(y + i, value * io.kSetAll(rstd) * io.Read(weight + i));
     });
   }
   StreamFence();
@@ -92,22 +92,22 @@ void RmsNormBackwardRows(const RmsNormBackwardArgs<T>& args, int64_t begin, int6
     const T* const dsum = kAdd ? args.dsum + row * n : nullptr;
     T* const dh = args.dh + row * n;
     const float rstd = args.rstd[row];
-    const float dot = SumProducts(n, [&](auto io, int64_t i) {
-      return Pair{io.Read(dy + i) * io.Read(weight + i), io.Read(h + i)};
+    const float dot = SumProducts(n, [&](auto io, int64_t i, auto add) {
+      add(io.Read(dy + i) * io.Read(weight + i), io.Read(h + i));
     });
-    const F32x16 along_u = Set(rstd);
-    const F32x16 along_h = Set(-(dot / static_cast<float>(n) * rstd * rstd * rstd));
-    EachSixteenUnfenced(n, dh, write, [&](auto io, int64_t i) {
-      Prefetch(h + n + i);
-      Prefetch(dy + n + i);
-      const F32x16 d = io.Read(dy + i);
-      const F32x16 x = io.Read(h + i);
-      F32x16 gradient = Fma(x, along_h, d * io.Read(weight + i) * along_u);
+    const float slope = -(dot / static_cast<float>(n) * rstd * rstd * rstd);
+    EachUnfenced(n, dh, write, [&](auto io, int64_t i) {
+      PrefetchFor(io, h + n + i);
+      PrefetchFor(io, dy + n + i);
+      const auto along_u = io.kSetAll(rstd);
+      const auto d = io.Read(dy + i);
+      const auto x = io.Read(h + i);
+      auto gradient = Fma(x, io.kSetAll(slope), d * io.Read(weight + i) * along_u);
       if constexpr (kAdd) {
-        Prefetch(dsum + n + i);
+        PrefetchFor(io, dsum + n + i);
         gradient = gradient + io.Read(dsum + i);
       }
-      io.Write(partial + i, Fma(d, x * along_u, io.Read(partial + i)));
+      io.template WriteAs<T>(partial + i, Fma(d, x * along_u, io.template ReadAs<T>(partial + i)));
       io.WriteOut(dh + i, gradient);
     });
   }
@@ -134,28 +134,25 @@ void LayerNormForwardRows(const LayerNormForwardArgs<T>& args, int64_t begin, in
   const T* const bias = args.bias;
   for (int64_t row = begin; row < end; ++row) {
     const NormInput<T, kAdd> h = InputRow<T, kAdd>(args, row);
-    const float sum_of_row = SumProducts(n, [&](auto io, int64_t i) {
-      return Pair{h.Read(io, i), Set(1.0F)};
-    });
+    const float sum_of_row =
+        SumProducts(n, [&](auto io, int64_t i, auto add) { add(h.Read(io, i), io.kSetAll(1.0F)); });
     const float mean = sum_of_row / static_cast<float>(n);
-    const F32x16 centre = Set(mean);
-    const float squares = SumProducts(n, [&](auto io, int64_t i) {
-      const F32x16 value = io.Keep(h.Read(io, i) - centre);
-      return Pair{value, value};
+    const float squares = SumProducts(n, [&](auto io, int64_t i, auto add) {
+      const auto value = io.Keep(h.Read(io, i) - io.kSetAll(mean));
+      add(value, value);
     });
     const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps);
     args.mean[row] = mean;
     args.rstd[row] = rstd;
     T* const y = args.y + row * n;
     T* const sum = kAdd ? args.sum + row * n : nullptr;
-    const F32x16 factor = Set(rstd);
-    EachSixteenUnfenced(n, y, write, [&](auto io, int64_t i) {
-      h.Ahead(n + i);
-      const F32x16 value = h.Read(io, i);
+    EachUnfenced(n, y, write, [&](auto io, int64_t i) {
+      h.Ahead(io, n + i);
+      const auto value = h.Read(io, i);
       if constexpr (kAdd) {
         io.WriteOut(sum + i, value);
       }
-      const F32x16 normal = (value - centre) * factor;
+      const auto normal = (value - io.kSetAll(mean)) * io.kSetAll(rstd);
       if constexpr (kBias) {
         io.WriteOut(y + i, Fma(normal, io.Read(weight + i), io.Read(bias + i)));
       } else {
@@ -195,26 +192,31 @@ void LayerNormBackwardRows(const LayerNormBackwardArgs<T>& args, int64_t begin, 
     const T* const dy = args.dy + row * n;
     const T* const dsum = kAdd ? args.dsum + row * n : nullptr;
     T* const dh = args.dh + row * n;
-    const F32x16 factor = Set(args.rstd[row]);
-    const F32x16 centre = Set(args.mean[row]);
-    const Totals<2> totals = SumsOfProducts<2>(n, [&](auto io, int64_t i) {
-      const F32x16 u = io.Read(dy + i) * io.Read(weight + i);
-      return Pairs<2>{{u, u}, {Set(1.0F), (io.Read(h + i) - centre) * factor}};
+    const float rstd = args.rstd[row];
+    const float mean = args.mean[row];
+    const auto normal = [=](auto io, const auto& value) {
+      return (value - io.kSetAll(mean)) * io.kSetAll(rstd);
+    };
+    const Totals<2> totals = SumsOfProducts<2>(n, [&](auto io, int64_t i, auto add) {
+      const auto u = io.Read(dy + i) * io.Read(weight + i);
+      add(0, u, io.kSetAll(1.0F));
+      add(1, u, normal(io, io.Read(h + i)));
     });
-    const F32x16 mean_u = Set(totals.sum[0] / static_cast<float>(n));
-    const F32x16 along_z = Set(-(totals.sum[1] / static_cast<float>(n)));
-    EachSixteenUnfenced(n, dh, write, [&](auto io, int64_t i) {
-      Prefetch(h + n + i);
-      Prefetch(dy + n + i);
-      const F32x16 d = io.Read(dy + i);
-      const F32x16 z = (io.Read(h + i) - centre) * factor;
-      F32x16 gradient = Fma(z, along_z, d * io.Read(weight + i) - mean_u) * factor;
+    const float mean_u = totals.sum[0] / static_cast<float>(n);
+    const float slope = -(totals.sum[1] / static_cast<float>(n));
+    EachUnfenced(n, dh, write, [&](auto io, int64_t i) {
+      PrefetchFor(io, h + n + i);
+      PrefetchFor(io, dy + n + i);
+      const auto d = io.Read(dy + i);
+      const auto z = normal(io, io.Read(h + i));
+      auto gradient = Fma(z, io.kSetAll(slope), d * io.Read(weight + i) - io.kSetAll(mean_u)) *
+                      io.kSetAll(rstd);
       if constexpr (kAdd) {
-        Prefetch(dsum + n + i);
+        PrefetchFor(io, dsum + n + i);
         gradient = gradient + io.Read(dsum + i);
       }
-      io.Write(partial + i, Fma(d, z, io.Read(partial + i)));
-      io.Write(dbias + i, d + io.Read(dbias + i));
+      io.template WriteAs<T>(partial + i, Fma(d, z, io.template ReadAs<T>(partial + i)));
+      io.template WriteAs<T>(dbias + i, d + io.template ReadAs<T>(dbias + i));
       io.WriteOut(dh + i, gradient);
     });
   }

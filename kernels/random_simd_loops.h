@@ -11,52 +11,89 @@
 namespace dtrain::kernels::DT_SIMD {
 namespace {
 
-inline F32x16 DropOut(F32x16 x, U32x16 word, U32x16 threshold, F32x16 scale) {
-  return FromBits(SelectAtLeast(word, threshold, Bits(x * scale), SetWord(0)));
+constexpr auto kSetApart = [](uint32_t x) { return Apart(SetWord(x)); };
+
+// The four words of a run of sixteen counters.
+inline PhiloxWords<U32x16> WordsOfRun(const PhiloxStream& stream, int64_t run) {
+  const PhiloxWords<U32Apart> words = PhiloxRun(stream, run, Apart(LaneNumbers()), kSetApart);
+  return {{Together(words.word[0]), Together(words.word[1]), Together(words.word[2]),
+           Together(words.word[3])}};
 }
 
-// body(io, k, i) for the sixteens of a run of `n` elements at `first`; k counts them.
-template <class Full, class Body>
-DT_FLATTEN void EachOfRun(Full full, int64_t first, int64_t n, Body body) {
+// 32 elements whose bits are the halves of `words`.
+template <bool kStream, class T>
+void DropOut(const T* x, T* out, U32x16 words, const DropoutRule& rule) {
+  const U32x16 limit = SetWord(rule.limit);
+  const auto kept = [&](F32x16 value, U32x16 bits) {
+    return FromBits(SelectAtLeast(bits, limit, Bits(value * Set(rule.scale)), SetWord(0)));
+  };
+  F32x16 even, odd;
+  LoadPairs(x, even, odd);
+  even = kept(even, ShiftLeft<16>(words));
+  odd = kept(odd, words);  // The low half below it decides nothing.
+  if constexpr (kStream) {
+    StreamPairs(out, even, odd);
+  } else {
+    StorePairs(out, even, odd);
+  }
+}
+
+template <class T>
+void DropOutPart(int64_t count, const T* x, T* out, U32x16 words, const DropoutRule& rule) {
+  T copy[32] = {};
+  __builtin_memcpy(copy, x, static_cast<uint64_t>(count) * sizeof(T));
+  DropOut<false>(copy, copy, words, rule);
+  __builtin_memcpy(out, copy, static_cast<uint64_t>(count) * sizeof(T));
+}
+
+template <bool kStream, class T>
+DT_FLATTEN void DropoutRuns(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin,
+                            int64_t end) {
+  const DropoutRule local = rule;  // So that no store could change it.
+  const T* const x = args.x;
+  T* const out = args.out;
+  for (int64_t run = begin; run < end; ++run) {
+    const PhiloxWords<U32x16> words = WordsOfRun(args.stream, run);
+    const int64_t first = run * kPhiloxHalfRun;
+    if (first + kPhiloxHalfRun <= args.count) {
+      for (int k = 0; k < 4; ++k) {
+        DropOut<kStream>(x + first + 32 * k, out + first + 32 * k, words.word[k], local);
+      }
+      continue;
+    }
+    for (int k = 0; first + 32 * k < args.count; ++k) {
+      const int64_t i = first + 32 * k;
+      const int64_t left = args.count - i;
+      DropOutPart(left < 32 ? left : 32, x + i, out + i, words.word[k], local);
+    }
+  }
+}
+
+// Runs [begin, end) of 128 elements.
+template <class T>
+void Dropout(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin, int64_t end,
+             Write write) {
+  if (write == Write::kStream) {
+    DropoutRuns<true>(args, rule, begin, end);
+    StreamFence();
+  } else {
+    DropoutRuns<false>(args, rule, begin, end);
+  }
+}
+
+// ---- AdamW with moments rounded stochastically ----
+
+// body(io, k, i) for the sixteens of `n` elements at `first`; k counts them.
+template <class Body>
+DT_FLATTEN void EachOfRun(int64_t first, int64_t n, Body body) {
   int k = 0;
   for (; 16 * (k + 1) <= n; ++k) {
-    body(full, k, first + 16 * k);
+    body(Whole{}, k, first + 16 * k);
   }
   if (16 * k < n) {
     body(Part{n - 16 * k}, k, first + 16 * k);
   }
 }
-
-template <class Full, class T>
-void DropoutRuns(Full full, const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin,
-                 int64_t end) {
-  const U32x16 threshold = SetWord(rule.threshold);
-  const F32x16 scale = Set(rule.scale);
-  const T* const x = args.x;
-  T* const out = args.out;
-  for (int64_t run = begin; run < end; ++run) {
-    const PhiloxWords<U32x16> words = PhiloxRun(args.stream, run, LaneNumbers(), kSetWord);
-    const int64_t first = run * kPhiloxRun;
-    const int64_t n = args.count - first < kPhiloxRun ? args.count - first : kPhiloxRun;
-    EachOfRun(full, first, n, [&](auto io, int k, int64_t i) {
-      io.WriteOut(out + i, DropOut(io.Read(x + i), words.word[k], threshold, scale));
-    });
-  }
-}
-
-// Runs [begin, end) of 64 elements.
-template <class T>
-void Dropout(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin, int64_t end,
-             Write write) {
-  if (write == Write::kStream) {
-    DropoutRuns(WholeStream{}, args, rule, begin, end);
-    StreamFence();
-  } else {
-    DropoutRuns(Whole{}, args, rule, begin, end);
-  }
-}
-
-// ---- AdamW with moments rounded stochastically ----
 
 template <bool kCopyOut>
 void AdamWStochasticRuns(int64_t n, int64_t first, float* p, const float* g, BFloat16* m,
@@ -68,14 +105,14 @@ void AdamWStochasticRuns(int64_t n, int64_t first, float* p, const float* g, BFl
   for (int64_t begin = 0; begin < n;) {
     const int64_t run = (first + begin) / kPhiloxRun;
     const int64_t in_run = first + begin - run * kPhiloxRun;
-    const PhiloxWords<U32x16> drawn = PhiloxRun(stream, run, LaneNumbers(), kSetWord);
+    const PhiloxWords<U32x16> drawn = WordsOfRun(stream, run);
     for (int k = 0; k < 4; ++k) {
       Store(words + 16 * k, drawn.word[k]);
     }
     const int64_t left = n - begin;
     const int64_t count = kPhiloxRun - in_run < left ? kPhiloxRun - in_run : left;
     const uint32_t* const mine = words + in_run;
-    EachOfRun(Whole{}, begin, count, [&](auto io, int k, int64_t i) {
+    EachOfRun(begin, count, [&](auto io, int k, int64_t i) {
       const U32x16 random = Load(mine + 16 * k);
       const AdamWState<F32x16> state{io.Read(p + i), io.Read(m + i), io.Read(v + i)};
       const AdamWState<F32x16> next = AdamWElement(state, io.Read(g + i), local, kSet);

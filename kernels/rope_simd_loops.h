@@ -10,12 +10,16 @@
 namespace dtrain::kernels::DT_SIMD {
 namespace {
 
-// A loop over the sixteens of a head: WholeStream or Whole, then Part. Every head of a call is
-// aligned alike, so that `kStream` needs no way to its first aligned element.
+// A loop over a head by 64, by sixteens, then what is left. Every head of a call is aligned alike,
+// so that `kStream` needs no way to its first aligned element.
 template <bool kStream, class Body>
 DT_FLATTEN void EachOfHead(int64_t n, Body body) {
+  using FourIo = std::conditional_t<kStream, FourStream, FourWhole>;
   using Io = std::conditional_t<kStream, WholeStream, Whole>;
   int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    body(FourIo{}, i);
+  }
   for (; i + 16 <= n; i += 16) {
     body(Io{}, i);
   }
@@ -35,15 +39,13 @@ void CopyHead(int64_t n, const T* in, T* out) {
 template <bool kStream, class T>
 DT_FLATTEN void TurnHalves(int64_t half, const T* in, T* out, const float* cos, const float* sin,
                            float sign) {
-  const F32x16 second_sign = Set(sign);
-  const F32x16 first_sign = Set(-sign);
   EachOfHead<kStream>(half, [&](auto io, int64_t i) {
-    const F32x16 a = io.Read(in + i);
-    const F32x16 b = io.Read(in + half + i);
-    const F32x16 c = io.Read(cos + i);
-    const F32x16 s = io.Read(sin + i);
-    io.WriteOut(out + i, RopeTurn(a, b, c, s * first_sign));
-    io.WriteOut(out + half + i, RopeTurn(b, a, c, s * second_sign));
+    const auto a = io.Read(in + i);
+    const auto b = io.Read(in + half + i);
+    const auto c = io.template ReadAs<T>(cos + i);
+    const auto s = io.template ReadAs<T>(sin + i);
+    io.WriteOut(out + i, RopeTurn(a, b, c, s * io.kSetAll(-sign)));
+    io.WriteOut(out + half + i, RopeTurn(b, a, c, s * io.kSetAll(sign)));
   });
 }
 
@@ -59,11 +61,27 @@ template <bool kStream, class T>
 DT_FLATTEN void TurnNeighbours(int64_t rotary, const T* in, T* out, const float* cos,
                                const float* sin, float sign) {
   const F32x16 second_sign = Set(sign);
-  EachOfHead<kStream>(rotary, [&](auto io, int64_t i) {
-    const F32x16 x = io.Read(in + i);
-    const F32x16 c = ReadTwice(io, cos + i / 2);
-    const F32x16 s = NegateEven(ReadTwice(io, sin + i / 2) * second_sign);
-    io.WriteOut(out + i, RopeTurn(x, SwapPairs(x), c, s));
+  const F32x16 first_sign = Set(-sign);
+  int64_t i = 0;
+  for (; i + 32 <= rotary; i += 32) {
+    F32x16 a, b;
+    LoadPairs(in + i, a, b);
+    const F32x16 c = Load(cos + i / 2);
+    const F32x16 s = Load(sin + i / 2);
+    const F32x16 first = RopeTurn(a, b, c, s * first_sign);
+    const F32x16 second = RopeTurn(b, a, c, s * second_sign);
+    if constexpr (kStream) {
+      StreamPairs(out + i, first, second);
+    } else {
+      StorePairs(out + i, first, second);
+    }
+  }
+  EachSixteen(rotary - i, [&](auto io, int64_t at) {
+    const int64_t element = i + at;
+    const F32x16 x = io.Read(in + element);
+    const F32x16 c = ReadTwice(io, cos + element / 2);
+    const F32x16 s = NegateEven(ReadTwice(io, sin + element / 2) * second_sign);
+    io.WriteOut(out + element, RopeTurn(x, SwapPairs(x), c, s));
   });
 }
 
@@ -101,10 +119,11 @@ void RopeTokens(const RopeArgs<T>& args, int64_t begin, int64_t end) {
 template <class T>
 bool HeadsAligned(const RopeArgs<T>& args) {
   const int64_t span = args.form == RopeForm::kHalfSplit ? args.rotary_dim / 2 : args.rotary_dim;
-  bool aligned = span % 16 == 0 && args.head_dim % 16 == 0;
+  constexpr int64_t kUnit = kLineBytes / sizeof(T);
+  bool aligned = span % kUnit == 0 && args.head_dim % kUnit == 0;
   for (const RopeHeads<T>& part : args.parts) {
-    aligned = aligned && reinterpret_cast<uint64_t>(part.out) % (16 * sizeof(T)) == 0 &&
-              part.out_stride % 16 == 0;
+    aligned = aligned && reinterpret_cast<uint64_t>(part.out) % kLineBytes == 0 &&
+              part.out_stride % kUnit == 0;
   }
   return aligned;
 }

@@ -10,6 +10,9 @@
 
 #include "base/float16.h"
 
+// The loops pull their bodies in: a call for every sixteen elements would load each constant anew.
+#define DT_FLATTEN __attribute__((flatten))
+
 namespace dtrain::kernels::avx2 {
 namespace {
 
@@ -62,6 +65,52 @@ inline void Store(BFloat16* p, F32x16 x) {
 inline void Store(Float16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
 }
+// Pairs of bf16 are 32-bit lanes: the even one is its low half, the odd one its high half.
+inline void LoadPairs(const BFloat16* p, F32x16& even, F32x16& odd) {
+  const auto* const halves = reinterpret_cast<const __m256i*>(p);
+  const __m256i low = _mm256_loadu_si256(halves);
+  const __m256i high = _mm256_loadu_si256(halves + 1);
+  const __m256i upper = _mm256_set1_epi32(-0x10000);
+  even = {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
+  odd = {_mm256_castsi256_ps(_mm256_and_si256(low, upper)),
+         _mm256_castsi256_ps(_mm256_and_si256(high, upper))};
+}
+inline __m256i PackPairHalf(__m256 even, __m256 odd) {
+  return _mm256_or_si256(RoundBf16(even), _mm256_slli_epi32(RoundBf16(odd), 16));
+}
+inline void StorePairs(BFloat16* p, F32x16 even, F32x16 odd) {
+  auto* const halves = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(halves, PackPairHalf(even.lo, odd.lo));
+  _mm256_storeu_si256(halves + 1, PackPairHalf(even.hi, odd.hi));
+}
+// What _mm256_shuffle_ps and the unpacks do within 128-bit halves, the permutations put in order.
+inline void PairsOf(__m256 low, __m256 high, __m256& even, __m256& odd) {
+  const auto ordered = [](__m256 x) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
+  };
+  even = ordered(_mm256_shuffle_ps(low, high, 0x88));
+  odd = ordered(_mm256_shuffle_ps(low, high, 0xdd));
+}
+inline void LoadPairs(const float* p, F32x16& even, F32x16& odd) {
+  PairsOf(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), even.lo, odd.lo);
+  PairsOf(_mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24), even.hi, odd.hi);
+}
+inline void InOrderHalf(__m256 even, __m256 odd, F32x16& out) {
+  const __m256 low = _mm256_unpacklo_ps(even, odd);
+  const __m256 high = _mm256_unpackhi_ps(even, odd);
+  out = {_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+}
+inline void InOrder(F32x16 even, F32x16 odd, F32x16& first, F32x16& second) {
+  InOrderHalf(even.lo, odd.lo, first);
+  InOrderHalf(even.hi, odd.hi, second);
+}
+inline void StorePairs(float* p, F32x16 even, F32x16 odd) {
+  F32x16 first, second;
+  InOrder(even, odd, first, second);
+  Store(p, first);
+  Store(p + 16, second);
+}
 inline __m256 WidenInt8(const void* p) {
   const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i*>(p));
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
@@ -83,6 +132,17 @@ inline void Stream(BFloat16* p, F32x16 x) {
 }
 inline void Stream(Float16* p, F32x16 x) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
+}
+inline void StreamPairs(BFloat16* p, F32x16 even, F32x16 odd) {
+  auto* const halves = reinterpret_cast<__m256i*>(p);
+  _mm256_stream_si256(halves, PackPairHalf(even.lo, odd.lo));
+  _mm256_stream_si256(halves + 1, PackPairHalf(even.hi, odd.hi));
+}
+inline void StreamPairs(float* p, F32x16 even, F32x16 odd) {
+  F32x16 first, second;
+  InOrder(even, odd, first, second);
+  Stream(p, first);
+  Stream(p + 16, second);
 }
 inline void StreamFence() { _mm_sfence(); }
 

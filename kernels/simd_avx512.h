@@ -9,6 +9,9 @@
 
 #include "base/float16.h"
 
+// The loops pull their bodies in: a call for every sixteen elements would load each constant anew.
+#define DT_FLATTEN __attribute__((flatten))
+
 namespace dtrain::kernels::avx512 {
 namespace {
 
@@ -46,6 +49,54 @@ inline void Store(BFloat16* p, F32x16 x) {
 inline void Store(Float16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
 }
+// Pairs of bf16 are 32-bit lanes: the even one is its low half, the odd one its high half.
+inline void LoadPairs(const BFloat16* p, F32x16& even, F32x16& odd) {
+  const __m512i both = _mm512_loadu_si512(p);
+  even.v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+  odd.v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
+}
+// As RoundBf16, left in the high half; a NaN may become anything.
+inline __m512i RoundHigh(F32x16 x) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  const __m512i sum = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  return _mm512_mask_add_epi32(sum, odd, sum, _mm512_set1_epi32(1));
+}
+inline __m512i PackPairs(F32x16 even, F32x16 odd) {
+  __m512i low = RoundHigh(even);
+  __m512i high = RoundHigh(odd);
+  if (__builtin_expect(_mm512_cmp_ps_mask(even.v, odd.v, _CMP_UNORD_Q) != 0, 0)) {
+    low = _mm512_slli_epi32(RoundBf16(even), 16);
+    high = _mm512_slli_epi32(RoundBf16(odd), 16);
+  }
+  // (low >> 16) | (high & ~0xffff).
+  return _mm512_ternarylogic_epi32(_mm512_srli_epi32(low, 16), high, _mm512_set1_epi32(-0x10000),
+                                   0xf8);
+}
+inline void StorePairs(BFloat16* p, F32x16 even, F32x16 odd) {
+  _mm512_storeu_si512(p, PackPairs(even, odd));
+}
+inline void LoadPairs(const float* p, F32x16& even, F32x16& odd) {
+  const __m512i evens =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+  const __m512 low = _mm512_loadu_ps(p);
+  const __m512 high = _mm512_loadu_ps(p + 16);
+  even.v = _mm512_permutex2var_ps(low, evens, high);
+  odd.v = _mm512_permutex2var_ps(low, odds, high);
+}
+inline void InOrder(F32x16 even, F32x16 odd, F32x16& first, F32x16& second) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  first.v = _mm512_permutex2var_ps(even.v, low, odd.v);
+  second.v = _mm512_permutex2var_ps(even.v, high, odd.v);
+}
+inline void StorePairs(float* p, F32x16 even, F32x16 odd) {
+  F32x16 first, second;
+  InOrder(even, odd, first, second);
+  Store(p, first);
+  Store(p + 16, second);
+}
 inline F32x16 Load(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
@@ -60,6 +111,15 @@ inline void Stream(BFloat16* p, F32x16 x) {
 }
 inline void Stream(Float16* p, F32x16 x) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), PackF16(x));
+}
+inline void StreamPairs(BFloat16* p, F32x16 even, F32x16 odd) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), PackPairs(even, odd));
+}
+inline void StreamPairs(float* p, F32x16 even, F32x16 odd) {
+  F32x16 first, second;
+  InOrder(even, odd, first, second);
+  Stream(p, first);
+  Stream(p + 16, second);
 }
 inline void StreamFence() { _mm_sfence(); }
 

@@ -18,6 +18,11 @@ inline U32x16 SetWord(uint32_t x) {
   const __m256i all = _mm256_set1_epi32(static_cast<int>(x));
   return {all, all};
 }
+inline __m256 RoughInverseHalf(__m256 x) {
+  return _mm256_castsi256_ps(
+      _mm256_sub_epi32(_mm256_set1_epi32(0x7ef311c7), _mm256_castps_si256(x)));
+}
+inline F32x16 RoughInverse(F32x16 x) { return {RoughInverseHalf(x.lo), RoughInverseHalf(x.hi)}; }
 inline U32x16 LaneNumbers() {
   return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
           _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
@@ -59,6 +64,7 @@ inline void Multiply(U32x16 a, uint32_t b, U32x16& high, U32x16& low) {
   MultiplyHalf(a.lo, factor, high.lo, low.lo);
   MultiplyHalf(a.hi, factor, high.hi, low.hi);
 }
+inline U32x16 Xor(U32x16 a, U32x16 b, U32x16 c) { return a ^ b ^ c; }
 inline U32x16 Min(U32x16 a, U32x16 b) {
   return {_mm256_min_epu32(a.lo, b.lo), _mm256_min_epu32(a.hi, b.hi)};
 }
@@ -90,6 +96,32 @@ inline void Store(uint8_t* p, U32x16 x) {
   const __m128i bytes =
       _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+
+// Sixteen words, evens and odds apart in the low halves of 64-bit lanes, where a multiplication
+// reads them; the high halves hold anything.
+struct U32Apart {
+  U32x16 even, odd;
+};
+inline U32x16 ShiftRightWide(U32x16 x) {
+  return {_mm256_srli_epi64(x.lo, 32), _mm256_srli_epi64(x.hi, 32)};
+}
+inline U32Apart Apart(U32x16 x) { return {x, ShiftRightWide(x)}; }
+inline U32x16 Together(U32Apart x) {
+  return {_mm256_blend_epi32(x.even.lo, _mm256_slli_epi64(x.odd.lo, 32), 0xaa),
+          _mm256_blend_epi32(x.even.hi, _mm256_slli_epi64(x.odd.hi, 32), 0xaa)};
+}
+inline U32Apart operator+(U32Apart a, U32Apart b) { return {a.even + b.even, a.odd + b.odd}; }
+inline U32Apart Xor(U32Apart a, U32Apart b, U32Apart c) {
+  return {Xor(a.even, b.even, c.even), Xor(a.odd, b.odd, c.odd)};
+}
+inline U32x16 MultiplyWide(U32x16 a, uint32_t b) {
+  const __m256i factor = _mm256_set1_epi32(static_cast<int>(b));
+  return {_mm256_mul_epu32(a.lo, factor), _mm256_mul_epu32(a.hi, factor)};
+}
+inline void Multiply(U32Apart a, uint32_t b, U32Apart& high, U32Apart& low) {
+  low = {MultiplyWide(a.even, b), MultiplyWide(a.odd, b)};
+  high = {ShiftRightWide(low.even), ShiftRightWide(low.odd)};
 }
 inline uint32_t LargestWord(U32x16 x) {
   uint32_t words[16];

@@ -26,6 +26,11 @@ inline U32x16 EachWord(Function function) {
 inline U32x16 SetWord(uint32_t x) {
   return EachWord([&](int) { return x; });
 }
+// 1 / x to 13 %, for normal x > 0 below 2^126.
+inline F32x16 RoughInverse(F32x16 x) {
+  return EachLane(
+      [&](int i) { return std::bit_cast<float>(0x7ef311c7U - std::bit_cast<uint32_t>(x.v[i])); });
+}
 // 0 .. 15.
 inline U32x16 LaneNumbers() {
   return EachWord([&](int i) { return static_cast<uint32_t>(i); });
@@ -63,6 +68,7 @@ template <int kBits>
 inline U32x16 ShiftRight(U32x16 a) {
   return EachWord([&](int i) { return a.v[i] >> kBits; });
 }
+inline U32x16 Xor(U32x16 a, U32x16 b, U32x16 c) { return a ^ b ^ c; }
 // The halves of the 64-bit product.
 inline void Multiply(U32x16 a, uint32_t b, U32x16& high, U32x16& low) {
   high = EachWord([&](int i) { return static_cast<uint32_t>((uint64_t{a.v[i]} * b) >> 32); });
@@ -96,6 +102,10 @@ inline void Store(uint8_t* p, U32x16 x) {
     p[i] = static_cast<uint8_t>(x.v[i]);
   }
 }
+// Words as multiplications want them: see the other variants.
+using U32Apart = U32x16;
+inline U32Apart Apart(U32x16 x) { return x; }
+inline U32x16 Together(U32Apart x) { return x; }
 inline uint32_t LargestWord(U32x16 x) {
   uint32_t most = 0;
   for (const uint32_t word : x.v) {

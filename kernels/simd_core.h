@@ -16,8 +16,136 @@ namespace {
 constexpr auto kSet = [](float x) { return Set(x); };
 constexpr auto kSetWord = [](uint32_t x) { return SetWord(x); };
 
-// How a loop body reads and writes its sixteen elements.
+// ---- Four sixteens at once ----
+
+// One chain of dependent instructions leaves most of a core idle, so loops take 64 elements at a
+// time where they can: four chains side by side. Which lane has which element is the matter of the
+// type that is read: bf16 comes in pairs, its even elements apart from its odd ones, which takes a
+// third of the instructions. So one body reads and writes one type, and fp32 beside bf16 by ReadAs
+// and WriteAs, whose lanes are the type's.
+struct Four {
+  F32x16 a, b, c, d;
+};
+// Where the chains are long: eight of them, for all that a core can do at once.
+struct Eight {
+  Four low, high;
+};
+
+#define DT_OPERATOR(op)                                      \
+  inline Four operator op(const Four& x, const Four& y) {    \
+    return {x.a op y.a, x.b op y.b, x.c op y.c, x.d op y.d}; \
+  }                                                          \
+  inline Eight operator op(const Eight& x, const Eight& y) { \
+    return {x.low op y.low, x.high op y.high};               \
+  }
+DT_OPERATOR(+)
+DT_OPERATOR(-)
+DT_OPERATOR(*)
+DT_OPERATOR(/)
+#undef DT_OPERATOR
+#define DT_UNARY(name)                                                                     \
+  inline Four name(const Four& x) { return {name(x.a), name(x.b), name(x.c), name(x.d)}; } \
+  inline Eight name(const Eight& x) { return {name(x.low), name(x.high)}; }
+DT_UNARY(Sqrt)
+DT_UNARY(Round)
+DT_UNARY(NegativeAbs)
+DT_UNARY(Sign)
+DT_UNARY(RoughInverse)
+#undef DT_UNARY
+#define DT_BINARY(name)                                                      \
+  inline Four name(const Four& x, const Four& y) {                           \
+    return {name(x.a, y.a), name(x.b, y.b), name(x.c, y.c), name(x.d, y.d)}; \
+  }                                                                          \
+  inline Eight name(const Eight& x, const Eight& y) {                        \
+    return {name(x.low, y.low), name(x.high, y.high)};                       \
+  }
+DT_BINARY(Max)
+DT_BINARY(Min)
+DT_BINARY(ScaleByPow2)
+#undef DT_BINARY
+#define DT_TERNARY(name)                                                                         \
+  inline Four name(const Four& x, const Four& y, const Four& z) {                                \
+    return {name(x.a, y.a, z.a), name(x.b, y.b, z.b), name(x.c, y.c, z.c), name(x.d, y.d, z.d)}; \
+  }                                                                                              \
+  inline Eight name(const Eight& x, const Eight& y, const Eight& z) {                            \
+    return {name(x.low, y.low, z.low), name(x.high, y.high, z.high)};                            \
+  }
+DT_TERNARY(Fma)
+DT_TERNARY(SelectPositive)
+#undef DT_TERNARY
+
+inline Four InFour(F32x16 x) { return {x, x, x, x}; }
+constexpr auto kSetFour = [](float x) { return InFour(Set(x)); };
+constexpr auto kSetEight = [](float x) { return Eight{kSetFour(x), kSetFour(x)}; };
+
+template <class T>
+Four LoadFour(const T* p) {
+  return {Load(p), Load(p + 16), Load(p + 32), Load(p + 48)};
+}
+template <class T>
+void StoreFour(T* p, const Four& x) {
+  Store(p, x.a);
+  Store(p + 16, x.b);
+  Store(p + 32, x.c);
+  Store(p + 48, x.d);
+}
+inline Four LoadFour(const BFloat16* p) {
+  Four x;
+  LoadPairs(p, x.a, x.b);
+  LoadPairs(p + 32, x.c, x.d);
+  return x;
+}
+inline void StoreFour(BFloat16* p, const Four& x) {
+  StorePairs(p, x.a, x.b);
+  StorePairs(p + 32, x.c, x.d);
+}
+// Past the caches. REQUIRES: p is aligned to 64 bytes.
+template <class T>
+void StreamFour(T* p, const Four& x) {
+  Stream(p, x.a);
+  Stream(p + 16, x.b);
+  Stream(p + 32, x.c);
+  Stream(p + 48, x.d);
+}
+inline void StreamFour(BFloat16* p, const Four& x) {
+  StreamPairs(p, x.a, x.b);
+  StreamPairs(p + 32, x.c, x.d);
+}
+
+// Which of its four a lane is in, for fp32 that stands beside a T.
+template <class T>
+Four LoadFourAs(const float* p) {
+  return LoadFour(p);
+}
+template <>
+inline Four LoadFourAs<BFloat16>(const float* p) {
+  Four x;
+  LoadPairs(p, x.a, x.b);
+  LoadPairs(p + 32, x.c, x.d);
+  return x;
+}
+template <class T>
+void StoreFourAs(float* p, const Four& x) {
+  StoreFour(p, x);
+}
+template <>
+inline void StoreFourAs<BFloat16>(float* p, const Four& x) {
+  StorePairs(p, x.a, x.b);
+  StorePairs(p + 32, x.c, x.d);
+}
+
+template <class T>
+Four RoundedTo(const Four& x) {
+  return {RoundedTo<T>(x.a), RoundedTo<T>(x.b), RoundedTo<T>(x.c), RoundedTo<T>(x.d)};
+}
+
+// ---- How a loop body reads and writes its elements ----
+
+// Sixteen elements.
 struct Whole {
+  static constexpr int kElements = 16;
+  static constexpr auto kSetAll = kSet;  // Makes the vector of a float.
+
   template <class T>
   F32x16 Read(const T* p) const {
     return Load(p);
@@ -30,6 +158,15 @@ struct Whole {
   void WriteOut(T* p, F32x16 x) const {
     Store(p, x);
   }
+  // fp32 whose lanes are those of a T.
+  template <class T>
+  F32x16 ReadAs(const float* p) const {
+    return Load(p);
+  }
+  template <class T>
+  void WriteAs(float* p, F32x16 x) const {
+    Store(p, x);
+  }
   // x with zeros where no element is: what was read is zero there, what is made of it may not be.
   F32x16 Keep(F32x16 x) const { return x; }
 };
@@ -39,8 +176,11 @@ struct WholeStream : Whole {
     Stream(p, x);
   }
 };
+// Fewer than sixteen.
 struct Part {
-  int64_t count;  // Fewer than 16.
+  static constexpr int kElements = 16;
+  static constexpr auto kSetAll = kSet;
+  int64_t count;
 
   template <class T>
   F32x16 Read(const T* p) const {
@@ -58,17 +198,77 @@ struct Part {
   void WriteOut(T* p, F32x16 x) const {
     Write(p, x);
   }
+  template <class T>
+  F32x16 ReadAs(const float* p) const {
+    return Read(p);
+  }
+  template <class T>
+  void WriteAs(float* p, F32x16 x) const {
+    Write(p, x);
+  }
   F32x16 Keep(F32x16 x) const {
     float copy[16];
     Store(copy, x);
     return Read(copy);
   }
 };
+// Sixty-four.
+struct FourWhole {
+  static constexpr int kElements = 64;
+  static constexpr auto kSetAll = kSetFour;
 
-// The loops pull their bodies in: a call for every sixteen elements would load each constant anew.
-#define DT_FLATTEN __attribute__((flatten))
+  template <class T>
+  Four Read(const T* p) const {
+    return LoadFour(p);
+  }
+  template <class T>
+  void Write(T* p, const Four& x) const {
+    StoreFour(p, x);
+  }
+  template <class T>
+  void WriteOut(T* p, const Four& x) const {
+    StoreFour(p, x);
+  }
+  template <class T>
+  Four ReadAs(const float* p) const {
+    return LoadFourAs<T>(p);
+  }
+  template <class T>
+  void WriteAs(float* p, const Four& x) const {
+    StoreFourAs<T>(p, x);
+  }
+  Four Keep(const Four& x) const { return x; }
+};
+struct FourStream : FourWhole {
+  template <class T>
+  void WriteOut(T* p, const Four& x) const {
+    StreamFour(p, x);
+  }
+};
 
-// Runs body(io, i) over [0, n) by sixteens.
+// A hundred and twenty-eight, for bodies of long chains.
+struct EightWhole {
+  static constexpr auto kSetAll = kSetEight;
+
+  template <class T>
+  Eight Read(const T* p) const {
+    return {LoadFour(p), LoadFour(p + 64)};
+  }
+  template <class T>
+  void WriteOut(T* p, const Eight& x) const {
+    StoreFour(p, x.low);
+    StoreFour(p + 64, x.high);
+  }
+};
+struct EightStream : EightWhole {
+  template <class T>
+  void WriteOut(T* p, const Eight& x) const {
+    StreamFour(p, x.low);
+    StreamFour(p + 64, x.high);
+  }
+};
+
+// Runs body(io, i) over [0, n) by sixteens, for bodies of several types.
 template <class Body>
 DT_FLATTEN void EachSixteen(int64_t n, Body body) {
   int64_t i = 0;
@@ -80,9 +280,10 @@ DT_FLATTEN void EachSixteen(int64_t n, Body body) {
   }
 }
 
-// The same, where io.WriteOut goes past the caches if `write` says so. `out` is the buffer that
-// decides alignment: streaming stores need whole aligned sixteens. Whoever calls this runs
-// StreamFence() before the range is handed over: a fence for each row would stop its stores.
+// The same with io.WriteOut past the caches. Streaming stores need whole aligned lines, and `out`
+// is the buffer that decides; whoever calls this runs StreamFence() before the range is handed
+// over.
+constexpr uint64_t kLineBytes = 64;
 template <class T, class Body>
 DT_FLATTEN void EachSixteenUnfenced(int64_t n, const T* out, Write write, Body body) {
   constexpr uint64_t kBytes = 16 * sizeof(T);
@@ -111,16 +312,93 @@ DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
   StreamFence();
 }
 
+// How many elements a loop takes at once.
+struct ByFour {
+  using Whole = FourWhole;
+  using Stream = FourStream;
+  static constexpr int64_t kElements = 64;
+};
+struct ByEight {
+  using Whole = EightWhole;
+  using Stream = EightStream;
+  static constexpr int64_t kElements = 128;
+};
+
+// Runs body(io, i) over [0, n) by 64 or 128, by sixteens, then by what is left, for bodies of one
+// type.
+template <class By = ByFour, class Body>
+DT_FLATTEN void Each(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + By::kElements <= n; i += By::kElements) {
+    body(typename By::Whole{}, i);
+  }
+  for (; i + 16 <= n; i += 16) {
+    body(Whole{}, i);
+  }
+  if (i < n) {
+    body(Part{n - i}, i);
+  }
+}
+
+// Elements before the first line of `out` that begins in it; -1 where none can.
+template <class T>
+int64_t ElementsToLine(const T* out) {
+  const uint64_t past = reinterpret_cast<uint64_t>(out) % kLineBytes;
+  if (past % sizeof(T) != 0) {
+    return -1;
+  }
+  return past == 0 ? 0 : static_cast<int64_t>((kLineBytes - past) / sizeof(T));
+}
+
+// The same where io.WriteOut goes past the caches if `write` says so, without and with its fence: a
+// fence for each row would stop its stores.
+template <class By = ByFour, class T, class Body>
+DT_FLATTEN void EachUnfenced(int64_t n, const T* out, Write write, Body body) {
+  const int64_t head = write == Write::kStream ? ElementsToLine(out) : -1;
+  if (head < 0) {
+    Each<By>(n, body);
+    return;
+  }
+  int64_t i = 0;
+  while (i < head && i < n) {
+    const int64_t left = head < n ? head - i : n - i;
+    const int64_t count = left < 16 ? left : 15;
+    body(Part{count}, i);
+    i += count;
+  }
+  for (; i + By::kElements <= n; i += By::kElements) {
+    body(typename By::Stream{}, i);
+  }
+  for (; i + 16 <= n; i += 16) {
+    body(WholeStream{}, i);
+  }
+  if (i < n) {
+    body(Part{n - i}, i);
+  }
+}
+template <class By = ByFour, class T, class Body>
+DT_FLATTEN void Each(int64_t n, const T* out, Write write, Body body) {
+  EachUnfenced<By>(n, out, write, body);
+  StreamFence();
+}
+
 // `write`, if both results are aligned alike: otherwise only cached stores are safe.
 template <class T>
 Write WriteAlike(const T* a, const T* b, Write write) {
   const uint64_t apart = reinterpret_cast<uint64_t>(a) - reinterpret_cast<uint64_t>(b);
-  return apart % (16 * sizeof(T)) == 0 ? write : Write::kCached;
+  return apart % kLineBytes == 0 ? write : Write::kCached;
 }
 
 // Asks for the line of p. Loops that read a row twice ask for the next row while they write this
 // one: otherwise memory would not be read meanwhile. Any address will do.
 inline void Prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+// The lines of the elements that a body takes at p.
+template <class Io, class T>
+void PrefetchFor(Io /*io*/, const T* p) {
+  for (uint64_t byte = 0; byte < Io::kElements * sizeof(T); byte += kLineBytes) {
+    Prefetch(reinterpret_cast<const char*>(p) + byte);
+  }
+}
 
 // ---- Sums ----
 
@@ -135,67 +413,58 @@ inline double SumLanes(const F64x16& sum) {
   return lanes[0];
 }
 
-// Four sets of sixteen fp32 lanes; lane by place in the row, so the sum depends on the row alone.
-struct RowSum {
-  F32x16 part[4] = {Set(0.0F), Set(0.0F), Set(0.0F), Set(0.0F)};
-
-  float Total() const {
-    float lanes[16];
-    Store(lanes, (part[0] + part[1]) + (part[2] + part[3]));
-    for (int width = 8; width > 0; width /= 2) {
-      for (int lane = 0; lane < width; ++lane) {
-        lanes[lane] += lanes[lane + width];
-      }
-    }
-    return lanes[0];
-  }
-};
-
-template <int kSums>
-struct Pairs {
-  F32x16 a[kSums], b[kSums];
-};
-using Pair = Pairs<1>;
-
 template <int kSums>
 struct Totals {
   float sum[kSums];
 };
 
-// Adds up a[k] * b[k] over a row for each k, where body(io, i) gives the pairs.
+// Four sets of sixteen lanes; an element's lane follows from its place in the row, so the sum
+// depends on the row alone.
+inline float TotalOf(const Four& sum) {
+  float lanes[16];
+  Store(lanes, (sum.a + sum.b) + (sum.c + sum.d));
+  for (int width = 8; width > 0; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) {
+      lanes[lane] += lanes[lane + width];
+    }
+  }
+  return lanes[0];
+}
+
+// Sums of products over a row: body(io, i, add) calls add(k, x, y) for the products of sum k.
 template <int kSums, class Body>
 DT_FLATTEN Totals<kSums> SumsOfProducts(int64_t n, Body body) {
-  RowSum sums[kSums];
-  const auto add = [&](auto io, int lane_set, int64_t at) {
-    const Pairs<kSums> pairs = body(io, at);
-    for (int k = 0; k < kSums; ++k) {
-      sums[k].part[lane_set] = Fma(pairs.a[k], pairs.b[k], sums[k].part[lane_set]);
-    }
-  };
+  Four sums[kSums];
+  for (int k = 0; k < kSums; ++k) {
+    sums[k] = kSetFour(0.0F);
+  }
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
-    add(Whole{}, 0, i);
-    add(Whole{}, 1, i + 16);
-    add(Whole{}, 2, i + 32);
-    add(Whole{}, 3, i + 48);
+    body(FourWhole{}, i,
+         [&](int k, const Four& x, const Four& y) { sums[k] = Fma(x, y, sums[k]); });
   }
-  for (int lane_set = 0; i < n; ++lane_set, i += 16) {
-    if (i + 16 <= n) {
-      add(Whole{}, lane_set, i);
-    } else {
-      add(Part{n - i}, lane_set, i);
-    }
+  const auto add = [&](int k, F32x16 x, F32x16 y) { sums[k].a = Fma(x, y, sums[k].a); };
+  for (; i + 16 <= n; i += 16) {
+    body(Whole{}, i, add);
+  }
+  if (i < n) {
+    body(Part{n - i}, i, add);
   }
   Totals<kSums> totals;
   for (int k = 0; k < kSums; ++k) {
-    totals.sum[k] = sums[k].Total();
+    totals.sum[k] = TotalOf(sums[k]);
   }
   return totals;
 }
 
+// One sum; body(io, i, add) calls add(x, y).
 template <class Body>
 DT_FLATTEN float SumProducts(int64_t n, Body body) {
-  return SumsOfProducts<1>(n, body).sum[0];
+  return SumsOfProducts<1>(n,
+                           [&](auto io, int64_t i, auto add) {
+                             body(io, i, [&](const auto& x, const auto& y) { add(0, x, y); });
+                           })
+      .sum[0];
 }
 
 }  // namespace

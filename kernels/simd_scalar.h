@@ -10,6 +10,9 @@
 
 #include "base/float16.h"
 
+// The oracle's loops call their bodies: all in one would take minutes to compile.
+#define DT_FLATTEN
+
 namespace dtrain::kernels::scalar {
 namespace {
 
@@ -53,6 +56,25 @@ inline void Store(Float16* p, F32x16 x) {
     p[i] = ToFloat16(x.v[i]);
   }
 }
+// Elements 2i and 2i + 1 of p [32] are lane i of `even` and of `odd`.
+template <class T>
+inline void LoadPairs(const T* p, F32x16& even, F32x16& odd) {
+  T apart[2][16];
+  for (int i = 0; i < 32; ++i) {
+    apart[i % 2][i / 2] = p[i];
+  }
+  even = Load(apart[0]);
+  odd = Load(apart[1]);
+}
+template <class T>
+inline void StorePairs(T* p, F32x16 even, F32x16 odd) {
+  T apart[2][16];
+  Store(apart[0], even);
+  Store(apart[1], odd);
+  for (int i = 0; i < 32; ++i) {
+    p[i] = apart[i % 2][i / 2];
+  }
+}
 inline F32x16 Load(const int8_t* p) {
   return EachLane([&](int i) { return static_cast<float>(p[i]); });
 }
@@ -66,6 +88,10 @@ inline void Store(int8_t* p, F32x16 x) {
 template <class T>
 inline void Stream(T* p, F32x16 x) {
   Store(p, x);
+}
+template <class T>
+inline void StreamPairs(T* p, F32x16 even, F32x16 odd) {
+  StorePairs(p, even, odd);
 }
 inline void StreamFence() {}
 

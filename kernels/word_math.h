@@ -23,6 +23,7 @@ DT_HOST_DEVICE inline uint32_t ShiftRight(uint32_t x) {
 }
 DT_HOST_DEVICE inline uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 DT_HOST_DEVICE inline uint32_t Max(uint32_t a, uint32_t b) { return a > b ? a : b; }
+DT_HOST_DEVICE inline uint32_t Xor(uint32_t a, uint32_t b, uint32_t c) { return a ^ b ^ c; }
 // a where x >= limit, else b.
 DT_HOST_DEVICE inline uint32_t SelectAtLeast(uint32_t x, uint32_t limit, uint32_t a, uint32_t b) {
   return x >= limit ? a : b;

@@ -32,6 +32,28 @@ TEST(CudaIndex, RandomSpansTakeEachElementOnceWithTheWordThatIsIts) {
   }
 }
 
+TEST(CudaIndex, HalfSpansTakeEachElementOnceWithTheHalfThatIsIts) {
+  for (int64_t n = 0; n < 600; ++n) {
+    std::vector<int> taken(static_cast<size_t>(n));
+    for (int64_t thread = 0; thread < HalfSpanThreads(n); ++thread) {
+      const HalfSpan span = HalfSpanOf(thread);
+      for (int k = 0; k < 4; ++k) {
+        ASSERT_EQ(span.Element(k) % 8, 0);
+        for (int64_t lane = 0; lane < 8; ++lane) {
+          const int64_t i = span.Element(k) + lane;
+          if (i < n) {
+            ++taken[static_cast<size_t>(i)];
+            ASSERT_EQ(i / kPhiloxHalfRun, span.run);
+            ASSERT_EQ(i % 32 / 2, span.lane + lane / 2);
+            ASSERT_EQ(i / 32 % 4, k);
+          }
+        }
+      }
+    }
+    ASSERT_EQ(taken, std::vector<int>(static_cast<size_t>(n), 1)) << n;
+  }
+}
+
 TEST(CudaIndex, EightNeighboursAreAlignedWhereTheBufferIs) {
   for (const int64_t first : {0, 8, 64, 72}) {
     for (int64_t thread = 0; thread < 20; ++thread) {

@@ -36,9 +36,11 @@ TEST(Philox, GivesItsAuthorsKnownAnswers) {
   }
 }
 
-// Element i's word, as philox.h says.
-uint32_t WordOf(const PhiloxStream& stream, int64_t i) {
-  return PhiloxRun(stream, i / 64, static_cast<uint32_t>(i % 16), kSetWord).word[i / 16 % 4];
+// Element i's 16 bits, as philox.h says.
+uint32_t BitsOf(const PhiloxStream& stream, int64_t i) {
+  const auto lane = static_cast<uint32_t>(i % 32 / 2);
+  const uint32_t word = PhiloxRun(stream, i / 128, lane, kSetWord).word[i / 32 % 4];
+  return i % 2 == 0 ? word & 0xffffU : word >> 16;
 }
 
 template <class T>
@@ -60,8 +62,9 @@ TYPED_TEST(Dropout, KeepsWhatTheStreamSaysAtEverySizeAndAlignment) {
             SerialFor);
         for (int64_t i = 0; i < n; ++i) {
           TypeParam expected;
-          const bool kept = WordOf(stream, i) >= std::nearbyint(0.3 * 4294967296.0);
-          testing::Assign(expected, kept ? x(i) * static_cast<float>(1 / 0.7) : 0.0F);
+          const bool kept = BitsOf(stream, i) >= 19661;  // 0.3 * 2^16, rounded.
+          const auto scale = static_cast<float>(1 / (1 - 19661.0 / 65536));
+          testing::Assign(expected, kept ? x(i) * scale : 0.0F);
           ASSERT_EQ(out(i), testing::ToF(expected)) << i << " of " << n;
         }
         ASSERT_TRUE(out.GuardIntact());
@@ -117,7 +120,7 @@ TEST(DropoutRate, StreamsOfOtherSeedsAndOffsetsAreOthers) {
   const auto kept = [](PhiloxStream stream) {
     std::vector<bool> bits;
     for (int64_t i = 0; i < 4096; ++i) {
-      bits.push_back(WordOf(stream, i) >= 0x80000000U);
+      bits.push_back(BitsOf(stream, i) >= 0x8000U);
     }
     return bits;
   };
