@@ -25,7 +25,7 @@ Arena::~Arena() { std::free(base); }
 
 std::vector<Case> Cases() {
   std::vector<Case> all = FlatCases();
-  for (auto* const more : {&NormCases, &ActivationCases, &RopeCases, &TokenCases}) {
+  for (auto* const more : {&NormCases, &ActivationCases, &RopeCases, &TokenCases, &NarrowCases}) {
     for (Case& one : more()) {
       all.push_back(std::move(one));
     }

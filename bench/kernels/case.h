@@ -69,7 +69,8 @@ std::vector<Case> FlatCases();        // Optimizer, norm of the gradient, casts 
 std::vector<Case> NormCases();        // RMSNorm and LayerNorm.
 std::vector<Case> ActivationCases();  // GELU, SwiGLU, GeGLU.
 std::vector<Case> RopeCases();        // Rotary positions.
-std::vector<Case> TokenCases();       // Cross-entropy, dropout, amax.
+std::vector<Case> TokenCases();       // Cross-entropy, dropout, embedding.
+std::vector<Case> NarrowCases();      // FP8 and blocks of int8.
 std::vector<Case> Cases();
 
 }  // namespace dtrain::bench

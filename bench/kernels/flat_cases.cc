@@ -1,6 +1,7 @@
 // Cases on flat buffers: AdamW, the gradient's sum of squares, copies between types and sums.
 #include "bench/kernels/case.h"
 #include "kernels/adamw.h"
+#include "kernels/adamw_stochastic.h"
 #include "kernels/flat.h"
 #include "kernels/grad_norm.h"
 
@@ -45,6 +46,13 @@ std::vector<Case> FlatCases() {
          kernels::AdamWCpuBf16Grad(a.elements, a.Stream<F>(0), a.Stream<B>(3), a.Stream<F>(1),
                                    a.Stream<F>(2), a.Stream<B>(4), {.weight_decay = 0.1, .step = 5},
                                    t);
+       }},
+      {"adamw_stochastic",
+       {.read4 = 2, .read2 = 2, .write4 = 1, .write2 = 2, .in_place = 1, .in_place2 = 2},
+       [](Arena& a, const Threads& t) {
+         kernels::AdamWStochasticCpu(a.elements, 0, a.Stream<F>(0), a.Stream<F>(1), a.Stream<B>(2),
+                                     a.Stream<B>(3), nullptr, {.weight_decay = 0.1, .step = 5},
+                                     {.seed = 3}, t);
        }},
       {"square_sum_f32",
        {.read4 = 1},

@@ -63,7 +63,7 @@ RoundTimes Measured::Round(Arena& arena) const {
 double Measured::ProbeSeconds(const Arena& arena, bool non_temporal) const {
   const ProbeStreams streams{arena.base, arena.stride};
   return Seconds([&] {
-    threads_(arena.elements, 16, [&](int64_t begin, int64_t end) {
+    threads_(arena.elements, 32, [&](int64_t begin, int64_t end) {
       g_sink = Probe(case_->mix, streams, non_temporal, begin, end);
     });
   });

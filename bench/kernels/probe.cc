@@ -7,84 +7,90 @@
 namespace dtrain::bench {
 namespace {
 
-// The streams' counts are constants so that the loop over them is unrolled.
-template <int kRead4, int kRead2, int kWrite4, int kWrite2, int kInPlace, bool kNonTemporal>
+// The streams' counts are constants so that the loop over them is unrolled. 32 elements a turn, so
+// that a stream of bytes is a register wide too.
+template <StreamMix kMix, bool kNonTemporal>
 __attribute__((target("avx2"))) float Run(const ProbeStreams& streams, int64_t begin, int64_t end) {
-  const auto at = [&](int stream) { return streams.base + stream * streams.stride; };
+  constexpr int kReads = kMix.read4 + kMix.read2 + kMix.read1;
+  constexpr int kWrites = kMix.write4 + kMix.write2 + kMix.write1;
+  const auto at = [&](int stream, int64_t byte) {
+    return reinterpret_cast<float*>(streams.base + stream * streams.stride + byte);
+  };
   __m256 total = _mm256_setzero_ps();
-  for (int64_t i = begin; i < end; i += 16) {
-    __m256 low = total;
-    __m256 high = total;
+  for (int64_t i = begin; i < end; i += 32) {
+    __m256 part[4] = {total, total, total, total};
 #pragma GCC unroll 8
-    for (int s = 0; s < kRead4; ++s) {
-      const auto* const p = reinterpret_cast<const float*>(at(s)) + i;
-      low = _mm256_xor_ps(low, _mm256_load_ps(p));
-      high = _mm256_xor_ps(high, _mm256_load_ps(p + 8));
-    }
-#pragma GCC unroll 8
-    for (int s = 0; s < kRead2; ++s) {
-      const auto* const p = reinterpret_cast<const float*>(at(kRead4 + s) + 2 * i);
-      low = _mm256_xor_ps(low, _mm256_load_ps(p));
-    }
-#pragma GCC unroll 8
-    for (int s = 0; s < kWrite4; ++s) {
-      const bool in_place = s < kInPlace;
-      auto* const p =
-          reinterpret_cast<float*>(at(in_place ? s : kRead4 + kRead2 + s - kInPlace)) + i;
-      if (kNonTemporal && !in_place) {
-        _mm256_stream_ps(p, low);
-        _mm256_stream_ps(p + 8, high);
-      } else {
-        _mm256_store_ps(p, low);
-        _mm256_store_ps(p + 8, high);
+    for (int s = 0; s < kReads; ++s) {
+      const int width = s < kMix.read4 ? 4 : s < kMix.read4 + kMix.read2 ? 2 : 1;
+#pragma GCC unroll 4
+      for (int k = 0; k < width; ++k) {
+        part[k] = _mm256_xor_ps(part[k], _mm256_load_ps(at(s, width * i + 32 * k)));
       }
     }
 #pragma GCC unroll 8
-    for (int s = 0; s < kWrite2; ++s) {
-      auto* const p =
-          reinterpret_cast<float*>(at(kRead4 + kRead2 + kWrite4 - kInPlace + s) + 2 * i);
-      if (kNonTemporal) {
-        _mm256_stream_ps(p, low);
-      } else {
-        _mm256_store_ps(p, low);
+    for (int s = 0; s < kWrites; ++s) {
+      const int width = s < kMix.write4 ? 4 : s < kMix.write4 + kMix.write2 ? 2 : 1;
+      const int second = s - kMix.write4;  // Among those of two bytes.
+      const bool in_place = width == 4 ? s < kMix.in_place : width == 2 && second < kMix.in_place2;
+      const int fresh = width == 4 ? s - kMix.in_place : s - kMix.in_place - kMix.in_place2;
+      const int stream = !in_place ? kReads + fresh : width == 4 ? s : kMix.read4 + second;
+#pragma GCC unroll 4
+      for (int k = 0; k < width; ++k) {
+        float* const p = at(stream, width * i + 32 * k);
+        if (kNonTemporal && !in_place) {
+          _mm256_stream_ps(p, part[k]);
+        } else {
+          _mm256_store_ps(p, part[k]);
+        }
       }
     }
-    if (kWrite4 + kWrite2 == 0) {  // A pure read must depend on what it read.
-      total = _mm256_xor_ps(low, high);
+    if (kWrites == 0) {  // A pure read must depend on what it read.
+      total = _mm256_xor_ps(_mm256_xor_ps(part[0], part[1]), _mm256_xor_ps(part[2], part[3]));
     }
   }
   _mm_sfence();
   return _mm256_cvtss_f32(total);
 }
 
-template <int kRead4, int kRead2, int kWrite4, int kWrite2, int kInPlace>
+template <StreamMix kMix>
 bool Try(const StreamMix& mix, const ProbeStreams& streams, bool non_temporal, int64_t begin,
          int64_t end, float* result) {
-  if (mix.read4 != kRead4 || mix.read2 != kRead2 || mix.write4 != kWrite4 ||
-      mix.write2 != kWrite2 || mix.in_place != kInPlace) {
+  if (mix != kMix) {
     return false;
   }
-  *result = non_temporal
-                ? Run<kRead4, kRead2, kWrite4, kWrite2, kInPlace, true>(streams, begin, end)
-                : Run<kRead4, kRead2, kWrite4, kWrite2, kInPlace, false>(streams, begin, end);
+  *result =
+      non_temporal ? Run<kMix, true>(streams, begin, end) : Run<kMix, false>(streams, begin, end);
   return true;
 }
+
+// The mixes of the cases.
+template <StreamMix... kMixes>
+struct List {};
+using Known =
+    List<StreamMix{.read4 = 4, .write4 = 3, .in_place = 3},
+         StreamMix{.read4 = 4, .write4 = 3, .write2 = 1, .in_place = 3},
+         StreamMix{.read4 = 3, .read2 = 1, .write4 = 3, .write2 = 1, .in_place = 3},
+         StreamMix{.read4 = 2, .read2 = 2, .write4 = 1, .write2 = 2, .in_place = 1, .in_place2 = 2},
+         StreamMix{.read4 = 2, .write4 = 1, .in_place = 1}, StreamMix{.read4 = 1},
+         StreamMix{.read2 = 1}, StreamMix{.read4 = 1, .write2 = 1},
+         StreamMix{.read2 = 1, .write4 = 1}, StreamMix{.read4 = 1, .write4 = 1},
+         StreamMix{.read2 = 1, .write2 = 1}, StreamMix{.read2 = 2, .write2 = 1},
+         StreamMix{.read2 = 2, .write2 = 2}, StreamMix{.read2 = 3, .write2 = 1},
+         StreamMix{.read2 = 3, .write2 = 2}, StreamMix{.read4 = 2, .write4 = 1},
+         StreamMix{.read4 = 2, .write4 = 2}, StreamMix{.read4 = 3, .write4 = 1},
+         StreamMix{.read4 = 3, .write4 = 2}, StreamMix{.read4 = 1, .write1 = 1},
+         StreamMix{.read2 = 1, .write1 = 1}, StreamMix{.write4 = 1, .read1 = 1},
+         StreamMix{.write2 = 1, .read1 = 1}>;
 
 }  // namespace
 
 float Probe(const StreamMix& mix, const ProbeStreams& streams, bool non_temporal, int64_t begin,
             int64_t end) {
   float result = 0;
-  const auto attempt = [&](auto try_mix) {
-    return try_mix(mix, streams, non_temporal, begin, end, &result);
-  };
-  const bool found =
-      attempt(Try<4, 0, 3, 0, 3>) || attempt(Try<4, 0, 3, 1, 3>) || attempt(Try<3, 1, 3, 1, 3>) ||
-      attempt(Try<1, 0, 0, 0, 0>) || attempt(Try<0, 1, 0, 0, 0>) || attempt(Try<1, 0, 0, 1, 0>) ||
-      attempt(Try<0, 1, 1, 0, 0>) || attempt(Try<1, 0, 1, 0, 0>) || attempt(Try<2, 0, 1, 0, 1>) ||
-      attempt(Try<0, 1, 0, 1, 0>) || attempt(Try<0, 2, 0, 1, 0>) || attempt(Try<0, 2, 0, 2, 0>) ||
-      attempt(Try<0, 3, 0, 1, 0>) || attempt(Try<0, 3, 0, 2, 0>) || attempt(Try<2, 0, 1, 0, 0>) ||
-      attempt(Try<2, 0, 2, 0, 0>) || attempt(Try<3, 0, 1, 0, 0>) || attempt(Try<3, 0, 2, 0, 0>);
+  const bool found = [&]<StreamMix... kMixes>(List<kMixes...>) {
+    return (Try<kMixes>(mix, streams, non_temporal, begin, end, &result) || ...);
+  }
+  (Known{});
   DT_CHECK(found) << " add the mix to Probe";
   return result;
 }

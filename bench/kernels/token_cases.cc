@@ -1,11 +1,10 @@
-// Cases of a model's ends: cross-entropy with its gradient, dropout, and the largest magnitude that
-// FP8 scales by.
+// Cases of a model's ends: the embedding's gradient, cross-entropy with its gradient, and dropout.
 #include <memory>
 
 #include "bench/kernels/both_types.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
-#include "kernels/fp8.h"
+#include "kernels/embedding.h"
 
 namespace dtrain::bench {
 namespace {
@@ -49,11 +48,36 @@ Kernel Dropout() {
   };
 }
 
+// As many tokens as rows of the table, by a multiplicative hash: some rows have no token, others
+// several, and each gradient is read once.
+struct Ids {
+  std::vector<int64_t> ids, order, starts;
+};
+int64_t IdOf(int64_t token, int64_t rows) {
+  return static_cast<int64_t>((static_cast<uint64_t>(token) * 0x9e3779b97f4a7c15U >> 32) %
+                              static_cast<uint64_t>(rows));
+}
+
 template <class T>
-Kernel Amax() {
-  return [](Arena& a, const Threads& t) {
-    const DType dtype = sizeof(T) == 4 ? DType::kFloat32 : DType::kBFloat16;
-    kernels::AmaxCpu(a.elements, {a.Stream<T>(0), dtype}, t);
+Kernel EmbeddingBackward() {
+  const auto ids = std::make_shared<Ids>();
+  return [ids](Arena& a, const Threads& t) {
+    if (ids->ids.empty()) {  // In the warm-up.
+      for (int64_t token = 0; token < a.rows(); ++token) {
+        ids->ids.push_back(IdOf(token, a.rows()));
+      }
+      ids->order.resize(ids->ids.size());
+      ids->starts.resize(ids->ids.size() + 2);
+    }
+    kernels::EmbeddingBackwardCpu(kernels::EmbeddingBackwardArgs<T>{.tokens = a.rows(),
+                                                                    .vocab = a.rows(),
+                                                                    .width = kHidden,
+                                                                    .ids = ids->ids.data(),
+                                                                    .dy = a.Stream<T>(0),
+                                                                    .dweight = a.Stream<T>(1),
+                                                                    .order = ids->order.data(),
+                                                                    .starts = ids->starts.data()},
+                                  t);
   };
 }
 
@@ -67,7 +91,8 @@ std::vector<Case> TokenCases() {
     one.shape = {{"vocabulary", kVocab}};
   }
   AddBothTypes(cases, "dropout", 1, 1, [](auto type) { return Dropout<decltype(type)>(); });
-  AddBothTypes(cases, "amax", 1, 0, [](auto type) { return Amax<decltype(type)>(); });
+  AddBothTypes(cases, "embedding_backward", 1, 1,
+               [](auto type) { return EmbeddingBackward<decltype(type)>(); });
   return cases;
 }
 

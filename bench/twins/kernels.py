@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 EPS, DECAY, LR, BETA1, BETA2 = 1e-6, 0.1, 1e-3, 0.9, 0.999
 ARENA_STREAMS = 6  # Of four bytes an element: bench/kernels/case.h.
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2,
+             torch.float8_e4m3fn: 2e-2, torch.float8_e5m2: 2e-2, torch.int8: 2e-2}
 
 
 class Setting:
@@ -101,6 +102,29 @@ def adamw_f32_copy(setting, _):
 @twin("adamw_bf16_copy_bf16")
 def adamw_bf16_copy(setting, _):
     return adamw(setting, torch.bfloat16, copy=True)
+
+
+@twin("adamw_stochastic")
+def adamw_stochastic(setting, _):
+    """bf16 moments, rounded up with the probability of what is cut off: as torchao writes it."""
+    p, g = setting.flat(torch.float32), setting.flat(torch.float32)
+    m, v = (setting.flat(torch.bfloat16).abs_() for _ in range(2))
+
+    def rounded(x):
+        noise = torch.randint_like(x, 0, 1 << 16, dtype=torch.int32)
+        return ((x.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
+
+    def step():
+        first = torch.lerp(m.float(), g, 1 - BETA1)
+        second = BETA2 * v.float() + (1 - BETA2) * g * g
+        m.copy_(rounded(first))
+        v.copy_(rounded(second))
+        size = LR / (1 - BETA1 ** 5)
+        p.copy_(p * (1 - LR * DECAY) - size * first / (second.sqrt() / (1 - BETA2 ** 5) ** 0.5 + 1e-8))
+        return p
+    result = Twin(step)
+    result.in_place = True
+    return result
 
 
 @twin("square_sum")
@@ -240,10 +264,62 @@ def dropout(setting, dtype):
     return result
 
 
+@twin("embedding_backward")
+def embedding_backward(setting, dtype):
+    dy = setting.rows(dtype)
+    ids = torch.randint(0, len(dy), (len(dy),), device=setting.device)
+    # Compiled alone this is an index_add of atomics: the same call as eager's is its fastest form.
+    return Twin(lambda: torch.ops.aten.embedding_dense_backward(dy, ids, len(dy), -1, False))
+
+
 @twin("amax")
 def amax(setting, dtype):
     x = setting.flat(dtype)
     return Twin(lambda: torch.linalg.vector_norm(x, float("inf")), lambda: x.abs().amax())
+
+
+FP8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+def cast_to_fp8(name):
+    largest = torch.finfo(FP8[name]).max
+
+    def make(setting, dtype):
+        x = setting.flat(dtype)
+        return Twin(lambda: ((x.float() * 16).clamp(-largest, largest).to(FP8[name]), x.abs().amax()))
+    return make
+
+
+def cast_from_fp8(name):
+    def make(setting, dtype):
+        x = setting.flat(torch.float32).to(FP8[name])
+        return Twin(lambda: (x.float() * 0.0625).to(dtype))
+    return make
+
+
+for one in FP8:
+    TWINS[f"cast_to_{one}"], TWINS[f"cast_from_{one}"] = cast_to_fp8(one), cast_from_fp8(one)
+
+INT8_BLOCK = 256
+
+
+@twin("quantize_int8")
+def quantize_int8(setting, dtype):
+    x = setting.flat(dtype).view(-1, INT8_BLOCK)
+
+    def quantize():
+        wide = x.float()
+        scale = wide.abs().amax(1, keepdim=True) / 127
+        return (wide * (1 / scale)).round().to(torch.int8), scale
+    return Twin(quantize)
+
+
+@twin("dequantize_int8")
+def dequantize_int8(setting, dtype):
+    values = torch.randint(-127, 128, (setting.elements // INT8_BLOCK, INT8_BLOCK),
+                           device=setting.device, dtype=torch.int8)
+    scales = torch.rand(len(values), 1, device=setting.device)
+    return Twin(lambda: (values.float() * scales).to(dtype))
 
 
 @twin("swiglu_fused_forward")
