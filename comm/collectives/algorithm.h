@@ -24,7 +24,8 @@
 
 namespace dtrain::comm {
 
-// Messages: bytes of the buffer that are under way at a time, divided over the ranks.
+// Messages: bytes of the buffer that are under way at a time, divided over the ranks. Fewer where
+// few ranks sum what came over sockets, while it is in the cache (ScheduleOptions::slice_bytes).
 inline constexpr size_t kDirectChunkBytes = size_t{2} << 20;
 // Messages: bytes that a ring passes on at a time; two chunks of a slice are the shortest pipeline.
 inline constexpr size_t kRingChunkBytes = size_t{1} << 20;

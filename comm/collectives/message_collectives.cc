@@ -123,7 +123,8 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                            .root = header.root,
                            .count = header.bytes / unit / parts,
                            .element_bytes = DTypeBytes(dtype),
-                           .pairwise = choice.pairwise});
+                           .pairwise = choice.pairwise,
+                           .slice_bytes = options_.slice_bytes});
   Grow(scratch_, schedule.scratch_elements() * DTypeBytes(dtype));
   double partial = 0;
   DT_RETURN_IF_ERROR(RunSchedule(schedule,

@@ -15,6 +15,10 @@ size_t ChunkElements(size_t bytes, const ScheduleOptions& options, size_t diviso
          kSliceElements;
 }
 
+size_t DirectChunkBytes(const ScheduleOptions& options) {
+  return std::min(kDirectChunkBytes, options.slice_bytes * static_cast<size_t>(options.size));
+}
+
 Range Part(Area area, const Slice& slice, size_t offset = 0) {
   return {area, offset + slice.start, slice.count};
 }
@@ -43,7 +47,7 @@ Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
   const size_t count = options.count;
   const bool ring = options.algorithm == Algorithm::kRing;
   chunk_ = ring ? ChunkElements(kRingChunkBytes, options, 1)
-                : ChunkElements(kDirectChunkBytes, options, 1);
+                : ChunkElements(DirectChunkBytes(options), options, 1);
   if (options.algorithm == Algorithm::kDoubling || options.algorithm == Algorithm::kHalving) {
     const auto rounds = static_cast<size_t>(absl::bit_width(static_cast<unsigned>(size)) - 1);
     const bool halving = options.algorithm == Algorithm::kHalving;
@@ -132,7 +136,7 @@ void Schedule::PlanDirect() {
       scratch_ = 2 * (std::min(chunk_, count) / size + kSliceElements) * size;
       break;
     case CallKind::kReduceScatter:
-      chunk_ = ChunkElements(kDirectChunkBytes, options_, size);
+      chunk_ = ChunkElements(DirectChunkBytes(options_), options_, size);
       chunks_ = ChunkCount(count, chunk_);
       steps_ = chunks_;
       scratch_ = 2 * std::min(chunk_, count) * size;

@@ -74,6 +74,8 @@ struct ScheduleOptions {
   size_t element_bytes = 1;
   // A direct all-reduce sums pairwise: the bits of doubling and halving. REQUIRES: a power of two.
   bool pairwise = false;
+  // Of a direct reduction: what is under way for each rank, as far as kDirectChunkBytes allow.
+  size_t slice_bytes = size_t{256} << 10;
 };
 
 // Whether the transfers of `next` may begin before those of `now` have ended and what follows them
