@@ -13,32 +13,36 @@ const ActivationLoops<BFloat16>& LoopsOf(BFloat16 /*type*/) {
   return ActiveTable().activation_bf16;
 }
 
+// Runs `loop` on parts of args.count elements; moved(begin) gives the arguments that begin there.
+template <class Args, class Loop, class Moved>
+void EachPart(const Args& args, bool in_place, ParallelFor parallel_for, Loop loop, Moved moved) {
+  const int64_t bytes = args.count * static_cast<int64_t>(sizeof(*args.x));
+  const Write write = WriteFor(bytes, in_place);
+  parallel_for(args.count, kElementGrain, [&](int64_t begin, int64_t end) {
+    Args part = moved(begin);
+    part.count = end - begin;
+    loop(part, write);
+  });
+}
+
 template <class T>
 void Forward(const ActivationForwardArgs<T>& args, ParallelFor parallel_for) {
   const auto loop = LoopsOf(T{}).forward[static_cast<int>(args.activation)];
-  const int64_t bytes = args.count * static_cast<int64_t>(sizeof(T));
-  const Write write = WriteFor(bytes, args.y == args.x);
-  parallel_for(args.count, kElementGrain, [&](int64_t begin, int64_t end) {
-    ActivationForwardArgs<T> part = args;
-    part.count = end - begin;
-    part.x += begin;
-    part.y += begin;
-    loop(part, write);
+  EachPart(args, args.y == args.x, parallel_for, loop, [&](int64_t begin) {
+    return ActivationForwardArgs<T>{
+        .activation = args.activation, .x = args.x + begin, .y = args.y + begin};
   });
 }
 
 template <class T>
 void Backward(const ActivationBackwardArgs<T>& args, ParallelFor parallel_for) {
   const auto loop = LoopsOf(T{}).backward[static_cast<int>(args.activation)];
-  const int64_t bytes = args.count * static_cast<int64_t>(sizeof(T));
-  const Write write = WriteFor(bytes, args.dx == args.x || args.dx == args.dy);
-  parallel_for(args.count, kElementGrain, [&](int64_t begin, int64_t end) {
-    ActivationBackwardArgs<T> part = args;
-    part.count = end - begin;
-    part.x += begin;
-    part.dy += begin;
-    part.dx += begin;
-    loop(part, write);
+  const bool in_place = args.dx == args.x || args.dx == args.dy;
+  EachPart(args, in_place, parallel_for, loop, [&](int64_t begin) {
+    return ActivationBackwardArgs<T>{.activation = args.activation,
+                                     .x = args.x + begin,
+                                     .dy = args.dy + begin,
+                                     .dx = args.dx + begin};
   });
 }
 

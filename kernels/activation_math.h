@@ -17,7 +17,7 @@ namespace dtrain::kernels {
 // One step of Newton's: the relative error is squared.
 template <class F, class Set>
 DT_HOST_DEVICE inline F RefineInverse(F inverse, F x, Set set) {
-  return Fma(inverse, Fma(set(0.0F) - x, inverse, set(1.0F)), inverse);
+  return Fma(inverse, NegatedFma(x, inverse, set(1.0F)), inverse);
 }
 
 // 1 / x for x in [1, 2], to 1 ulp. The parabola whose relative error is Chebyshev's T3 / 99; two
@@ -29,13 +29,15 @@ DT_HOST_DEVICE inline F InverseOfOneToTwo(F x, Set set) {
   return RefineInverse(RefineInverse(inverse, x, set), x, set);
 }
 
-// 1 / x for x in [2^-60, 2^60], to 1 ulp: a step of the third order (0.13^3), then two of Newton's.
+// 1 / x for x in [2^-60, 2^60], to 1 ulp: two steps of the third order (0.13^9).
 template <class F, class Set>
 DT_HOST_DEVICE inline F Inverse(F x, Set set) {
-  const F rough = RoughInverse(x);
-  const F error = Fma(set(0.0F) - x, rough, set(1.0F));
-  const F better = Fma(rough, Fma(error, error, error), rough);
-  return RefineInverse(RefineInverse(better, x, set), x, set);
+  F inverse = RoughInverse(x);
+  for (int step = 0; step < 2; ++step) {
+    const F error = NegatedFma(x, inverse, set(1.0F));
+    inverse = Fma(inverse, Fma(error, error, error), inverse);
+  }
+  return inverse;
 }
 
 template <class F>
@@ -58,20 +60,22 @@ DT_HOST_DEVICE inline Sigmoids<F> Sigmoid(F x, Set set) {
 
 template <class F>
 struct Normal {
-  F distribution;  // P(N(0, 1) < x), relative accuracy in both tails.
-  F density;       // e^(-x^2 / 2) / sqrt(2 pi).
+  F magnitude;  // |x|, at most 14.4.
+  F tail;       // P(N(0, 1) > |x|), with relative accuracy.
+  F density;    // e^(-x^2 / 2) / sqrt(2 pi).
 };
 
 // P(N(0, 1) > a) = e^(-a^2 / 2) p(t) / (a + 3.4) for a = |x|, with t = (a - 3.4) / (a + 3.4) and a
 // minimax polynomial p (own fit, 3e-9 relative for a <= 14; beyond that the product is below fp32).
-// The part of a^2 that its rounding loses goes into the exponential as a factor.
+// The exponential takes a^2 / 2 unrounded: n times the first part of ln 2, which has 16 bits, is
+// exact, and so is their difference but for its own rounding.
 template <class F, class Set>
 DT_HOST_DEVICE inline Normal<F> NormalOf(F x, Set set) {
-  const F a = Min(set(20.0F), set(0.0F) - NegativeAbs(x));  // A NaN stays.
-  const F square = a * a;
-  const F lost = Fma(a, a, set(0.0F) - square);
-  const F rough = ExpNonPositive(square * set(-0.5F), set);
-  const F z = Fma(rough * set(-0.5F), lost, rough);
+  const F a = Min(set(14.4F), Abs(x));  // A NaN stays.
+  const F half = a * set(-0.5F);
+  const F n = Fma(half * set(0x1.715476p+0F), a, set(0x1.8p+23F)) - set(0x1.8p+23F);
+  const F r = NegatedFma(n, set(0x1.7f7d1cp-20F), Fms(half, a, n * set(0x1.62e4p-1F)));
+  const F z = ExpOfReduced(r, n, set);
   const F inverse = Inverse(a + set(3.4F), set);
   const F t = Fma(set(-6.8F), inverse, set(1.0F));
   F p = set(0x1.13dfd6p-13F);
@@ -84,8 +88,7 @@ DT_HOST_DEVICE inline Normal<F> NormalOf(F x, Set set) {
   p = Fma(p, t, set(0x1.32a47ap-2F));
   p = Fma(p, t, set(-0x1.1c74c8p-1F));
   p = Fma(p, t, set(0x1.7bc962p-1F));
-  const F tail = z * (p * inverse);
-  return {SelectPositive(x, set(1.0F) - tail, tail), z * set(0x1.988454p-2F)};
+  return {a, z * (p * inverse), z * set(0x1.988454p-2F)};
 }
 
 // 2 sqrt(2 / pi) and 0.044715 of it: 2u = x (kTanhLinear + kTanhCubic x^2).
@@ -104,8 +107,12 @@ DT_HOST_DEVICE inline Activated<F> Activate(F x, Set set) {
     const Sigmoids<F> s = Sigmoid(x, set);
     return {x * s.sigmoid, s.sigmoid * Fma(x, s.complement, one)};
   } else if constexpr (kActivation == Activation::kGelu) {
+    // x P(N < x) is x - x tail above 0 (of the magnitude: infinity times 0 is NaN), x tail below.
     const Normal<F> normal = NormalOf(x, set);
-    return {x * normal.distribution, Fma(x, normal.density, normal.distribution)};
+    const F value =
+        SelectPositive(x, NegatedFma(normal.magnitude, normal.tail, x), x * normal.tail);
+    const F distribution = SelectPositive(x, one - normal.tail, normal.tail);
+    return {value, Fma(x, normal.density, distribution)};
   } else {
     // Where |x| > 40 the sigmoid is 0 or 1, and x^2 must not overflow.
     const F near = Max(set(-40.0F), Min(set(40.0F), x));

@@ -62,6 +62,16 @@ DT_FLATTEN float LargestOf(const T* x, int64_t n, float floor) {
   return floor;
 }
 
+// The exponential of a T's logit less what is at least as large, to a rounding or two.
+template <class T, class F, class Set>
+F ExpOfLogit(F x, Set set) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return ExpNonPositive(x, set);
+  } else {
+    return ExpNonPositiveShort(x, set);
+  }
+}
+
 inline float ExpOf(float x) {
   float lanes[16];
   Store(lanes, Exp(Set(x), kSet));
@@ -84,7 +94,7 @@ float LogSumExp(const T* x, int64_t n) {
     }
     sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i, auto add) {
       const auto one = io.kSetAll(1.0F);
-      add(ExpNonPositive(ReadLogits(io, piece + i) - io.kSetAll(largest), io.kSetAll), one);
+      add(ExpOfLogit<T>(ReadLogits(io, piece + i) - io.kSetAll(largest), io.kSetAll), one);
     }));
   }
   return static_cast<float>(static_cast<double>(largest) + __builtin_log(sum));
@@ -146,9 +156,10 @@ void CrossEntropyRowBackward(const CrossEntropyArgs<T>& args, int64_t row, Write
       MakeCrossEntropyRowGradient(args.lse[row], args.vocab, args.gradient_scale, args.options);
   const float lse = args.lse[row];
   const auto gradient_of = [=](auto logits, float everywhere, auto set) {
-    return Fma(Exp(logits - set(lse), set), set(row_gradient.along_p), set(everywhere));
+    return Fma(ExpOfLogit<T>(logits - set(lse), set), set(row_gradient.along_p), set(everywhere));
   };
   Each<ByEight>(args.vocab, out, write, [&](auto io, int64_t i) {
+    PrefetchFarFor(io, x + args.vocab + i);
     io.WriteOut(out + i, gradient_of(io.Read(x + i), row_gradient.everywhere, io.kSetAll));
   });
   if (in_range) {  // Again from the logit, so that it is rounded once.

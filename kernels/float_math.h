@@ -12,11 +12,14 @@
 namespace dtrain::kernels {
 
 DT_HOST_DEVICE inline float Fma(float a, float b, float c) { return fmaf(a, b, c); }
+DT_HOST_DEVICE inline float Fms(float a, float b, float c) { return fmaf(a, b, -c); }
+DT_HOST_DEVICE inline float NegatedFma(float a, float b, float c) { return fmaf(-a, b, c); }
 DT_HOST_DEVICE inline float Sqrt(float a) { return sqrtf(a); }
 DT_HOST_DEVICE inline float Round(float a) { return rintf(a); }
 // The second argument where either is NaN.
 DT_HOST_DEVICE inline float Max(float a, float b) { return a > b ? a : b; }
 DT_HOST_DEVICE inline float Min(float a, float b) { return a < b ? a : b; }
+DT_HOST_DEVICE inline float Abs(float a) { return fabsf(a); }
 DT_HOST_DEVICE inline float NegativeAbs(float a) { return -fabsf(a); }
 // 1 with a's sign; 0 for +-0.
 DT_HOST_DEVICE inline float Sign(float a) { return a == 0 ? 0.0F : copysignf(1.0F, a); }

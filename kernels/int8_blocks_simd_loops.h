@@ -11,25 +11,26 @@ namespace {
 
 template <class T>
 Int8Scale ScaleOfBlock(const T* x, int64_t n) {
-  F32x16 largest = Set(0.0F);
-  F32x16 poison = Set(0.0F);  // 0 * infinity and 0 * NaN are NaN.
-  EachSixteen(n, [&](auto io, int64_t i) {
-    const F32x16 value = io.Read(x + i);
-    largest = Max(Set(0.0F) - NegativeAbs(value), largest);
-    poison = poison + value * Set(0.0F);
+  Four largest = kSetFour(0.0F);
+  Four poison = largest;  // 0 * infinity and 0 * NaN are NaN.
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const Four value = LoadFour(x + i);
+    largest = Max(Abs(value), largest);
+    poison = Fma(value, kSetFour(0.0F), poison);
+  }
+  EachSixteen(n - i, [&](auto io, int64_t at) {
+    const F32x16 value = io.Read(x + i + at);
+    largest.a = Max(Abs(value), largest.a);
+    poison.a = Fma(value, Set(0.0F), poison.a);
   });
   float lanes[16];
-  Store(lanes, largest);
+  Store(lanes, Max(Max(largest.a, largest.b), Max(largest.c, largest.d)));
   float most = 0;
   for (const float lane : lanes) {
     most = lane > most ? lane : most;
   }
-  Store(lanes, poison);
-  float sum = 0;
-  for (const float lane : lanes) {
-    sum += lane;
-  }
-  return MakeInt8Scale(most, sum);
+  return MakeInt8Scale(most, TotalOf(poison));
 }
 
 template <class T, bool kError>
@@ -85,10 +86,12 @@ void DequantizeInt8(const DequantizeInt8Args& args, int64_t begin, int64_t end, 
         io.Write(out + i, io.Read(out + i) + io.Read(values + i) * scale);
       });
     } else {
-      EachSixteen(n, out, write,
-                  [&](auto io, int64_t i) { io.WriteOut(out + i, io.Read(values + i) * scale); });
+      EachSixteenUnfenced(n, out, write, [&](auto io, int64_t i) {
+        io.WriteOut(out + i, io.Read(values + i) * scale);
+      });
     }
   }
+  StreamFence();
 }
 
 constexpr Int8BlockLoops kInt8BlockLoops = {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/check.h"
 #include "base/parallel_for.h"
 #include "kernels/row_chunks.h"
 #include "kernels/simd_table.h"
@@ -45,6 +46,40 @@ void SumRowChunks(float* partials, int64_t chunks, int64_t stride, int64_t hidde
       std::fill(out + begin, out + end, T{});
     }
   });
+}
+
+// The rows of a norm's forward by `loop`.
+template <template <class> class Args, class T, class Loop>
+void NormForward(const Args<T>& args, ParallelFor parallel_for, Loop loop) {
+  DT_CHECK_GT(args.hidden, 0);
+  DT_CHECK((args.residual == nullptr) == (args.sum == nullptr)) << " residual and sum go together";
+  const int64_t bytes = args.tokens * args.hidden * static_cast<int64_t>(sizeof(T));
+  const bool in_place = args.y == args.x || args.y == args.residual ||
+                        (args.sum != nullptr && (args.sum == args.x || args.sum == args.residual));
+  const Write write = WriteFor(bytes, in_place);
+  parallel_for(args.tokens, RowGrain(args.hidden),
+               [&](int64_t begin, int64_t end) { loop(args, begin, end, write); });
+}
+
+// The rows of a norm's backward by `loop`, whose partial sums of a chunk are kPartials rows of the
+// workspace; sums the chunks of row k into results[k], where that is not null.
+template <int kPartials, template <class> class Args, class T, class Loop>
+void NormBackward(const Args<T>& args, T* const (&results)[kPartials], ParallelFor parallel_for,
+                  Loop loop) {
+  DT_CHECK_GT(args.hidden, 0);
+  const int64_t bytes = args.tokens * args.hidden * static_cast<int64_t>(sizeof(T));
+  const bool in_place = args.dh == args.dy || args.dh == args.dsum || args.dh == args.h;
+  const Write write = WriteFor(bytes, in_place);
+  const int64_t stride = kPartials * args.hidden;
+  EachRowChunk(args.tokens, parallel_for, [&](int64_t chunk, int64_t first, int64_t last) {
+    loop(args, first, last, args.workspace + chunk * stride, write);
+  });
+  for (int k = 0; k < kPartials; ++k) {
+    if (results[k] != nullptr) {
+      SumRowChunks(args.workspace + k * args.hidden, RowChunks(args.tokens), stride, args.hidden,
+                   results[k], parallel_for);
+    }
+  }
 }
 
 }  // namespace dtrain::kernels

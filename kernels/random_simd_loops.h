@@ -13,11 +13,38 @@ namespace {
 
 constexpr auto kSetApart = [](uint32_t x) { return Apart(SetWord(x)); };
 
-// The four words of a run of sixteen counters.
-inline PhiloxWords<U32x16> WordsOfRun(const PhiloxStream& stream, int64_t run) {
-  const PhiloxWords<U32Apart> words = PhiloxRun(stream, run, Apart(LaneNumbers()), kSetApart);
+inline PhiloxWords<U32x16> Together(const PhiloxWords<U32Apart>& words) {
   return {{Together(words.word[0]), Together(words.word[1]), Together(words.word[2]),
            Together(words.word[3])}};
+}
+
+// The four words of a run of sixteen counters.
+inline PhiloxWords<U32x16> WordsOfRun(const PhiloxStream& stream, int64_t run) {
+  return Together(PhiloxRun(stream, run, Apart(LaneNumbers()), kSetApart));
+}
+
+// Two runs at once: the rounds of one are a chain that leaves half of a core idle.
+struct TwoApart {
+  U32Apart a, b;
+};
+constexpr auto kSetTwo = [](uint32_t x) { return TwoApart{kSetApart(x), kSetApart(x)}; };
+inline TwoApart operator+(const TwoApart& x, const TwoApart& y) { return {x.a + y.a, x.b + y.b}; }
+inline TwoApart Xor(const TwoApart& x, const TwoApart& y, const TwoApart& z) {
+  return {Xor(x.a, y.a, z.a), Xor(x.b, y.b, z.b)};
+}
+inline void Multiply(const TwoApart& x, uint32_t y, TwoApart& high, TwoApart& low) {
+  Multiply(x.a, y, high.a, low.a);
+  Multiply(x.b, y, high.b, low.b);
+}
+
+// The words of runs `run` and run + 1. REQUIRES: run is even (no carry into the second word).
+inline void WordsOfTwoRuns(const PhiloxStream& stream, int64_t run, PhiloxWords<U32x16> (&out)[2]) {
+  const U32x16 lanes = LaneNumbers();
+  const TwoApart numbers = {Apart(lanes), Apart(lanes + SetWord(16))};
+  const PhiloxWords<TwoApart> words = PhiloxRun(stream, run, numbers, kSetTwo);
+  const auto& w = words.word;
+  out[0] = Together(PhiloxWords<U32Apart>{{w[0].a, w[1].a, w[2].a, w[3].a}});
+  out[1] = Together(PhiloxWords<U32Apart>{{w[0].b, w[1].b, w[2].b, w[3].b}});
 }
 
 // 32 elements whose bits are the halves of `words`.
@@ -46,26 +73,44 @@ void DropOutPart(int64_t count, const T* x, T* out, U32x16 words, const DropoutR
   __builtin_memcpy(out, copy, static_cast<uint64_t>(count) * sizeof(T));
 }
 
+// A run of 128, of which the last may be cut short.
+template <bool kStream, class T>
+void DropoutRun(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t run,
+                const PhiloxWords<U32x16>& words) {
+  const int64_t first = run * kPhiloxHalfRun;
+  const T* const x = args.x + first;
+  T* const out = args.out + first;
+  const int64_t left = args.count - first;
+  if (left >= kPhiloxHalfRun) {
+    for (int k = 0; k < 4; ++k) {
+      DropOut<kStream>(x + 32 * k, out + 32 * k, words.word[k], rule);
+    }
+    return;
+  }
+  for (int k = 0; 32 * k < left; ++k) {
+    const int64_t count = left - 32 * k < 32 ? left - 32 * k : 32;
+    DropOutPart(count, x + 32 * k, out + 32 * k, words.word[k], rule);
+  }
+}
+
 template <bool kStream, class T>
 DT_FLATTEN void DropoutRuns(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin,
                             int64_t end) {
-  const DropoutRule local = rule;  // So that no store could change it.
-  const T* const x = args.x;
-  T* const out = args.out;
-  for (int64_t run = begin; run < end; ++run) {
-    const PhiloxWords<U32x16> words = WordsOfRun(args.stream, run);
-    const int64_t first = run * kPhiloxHalfRun;
-    if (first + kPhiloxHalfRun <= args.count) {
-      for (int k = 0; k < 4; ++k) {
-        DropOut<kStream>(x + first + 32 * k, out + first + 32 * k, words.word[k], local);
-      }
-      continue;
-    }
-    for (int k = 0; first + 32 * k < args.count; ++k) {
-      const int64_t i = first + 32 * k;
-      const int64_t left = args.count - i;
-      DropOutPart(left < 32 ? left : 32, x + i, out + i, words.word[k], local);
-    }
+  const DropoutArgs<T> local = args;  // So that no store could change them.
+  const DropoutRule local_rule = rule;
+  int64_t run = begin;
+  if (run % 2 != 0 && run < end) {
+    DropoutRun<kStream>(local, local_rule, run, WordsOfRun(local.stream, run));
+    ++run;
+  }
+  for (; run + 2 <= end; run += 2) {
+    PhiloxWords<U32x16> words[2];
+    WordsOfTwoRuns(local.stream, run, words);
+    DropoutRun<kStream>(local, local_rule, run, words[0]);
+    DropoutRun<kStream>(local, local_rule, run + 1, words[1]);
+  }
+  if (run < end) {
+    DropoutRun<kStream>(local, local_rule, run, WordsOfRun(local.stream, run));
   }
 }
 

@@ -161,6 +161,12 @@ inline F32x16 operator/(F32x16 a, F32x16 b) {
 inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
+inline F32x16 Fms(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};
+}
+inline F32x16 NegatedFma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
 inline F32x16 Sqrt(F32x16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 inline F32x16 Round(F32x16 a) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -171,6 +177,10 @@ inline F32x16 Max(F32x16 a, F32x16 b) {
 }
 inline F32x16 Min(F32x16 a, F32x16 b) {
   return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+inline F32x16 Abs(F32x16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
 }
 inline F32x16 NegativeAbs(F32x16 a) {
   const __m256 sign = _mm256_set1_ps(-0.0F);

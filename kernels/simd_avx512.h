@@ -76,6 +76,11 @@ inline __m512i PackPairs(F32x16 even, F32x16 odd) {
 inline void StorePairs(BFloat16* p, F32x16 even, F32x16 odd) {
   _mm512_storeu_si512(p, PackPairs(even, odd));
 }
+// The same of values that bf16 holds.
+inline __m512i PackExactPairs(F32x16 even, F32x16 odd) {
+  return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even.v), 16),
+                         _mm512_and_si512(_mm512_castps_si512(odd.v), _mm512_set1_epi32(-0x10000)));
+}
 inline void LoadPairs(const float* p, F32x16& even, F32x16& odd) {
   const __m512i evens =
       _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -128,10 +133,13 @@ inline F32x16 operator-(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; 
 inline F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F32x16 Fms(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
+inline F32x16 NegatedFma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
 inline F32x16 Sqrt(F32x16 a) { return {_mm512_sqrt_ps(a.v)}; }
 inline F32x16 Round(F32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT)}; }
 inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32x16 Abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }
 inline F32x16 NegativeAbs(F32x16 a) { return {_mm512_or_ps(a.v, _mm512_set1_ps(-0.0F))}; }
 inline F32x16 Sign(F32x16 a) {
   const __m512 one = _mm512_or_ps(_mm512_and_ps(a.v, _mm512_set1_ps(-0.0F)), _mm512_set1_ps(1.0F));
@@ -155,7 +163,9 @@ inline F32x16 RoundedTo<float>(F32x16 x) {
 }
 template <>
 inline F32x16 RoundedTo<BFloat16>(F32x16 x) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(RoundBf16(x), 16))};
+  const __mmask16 number = _mm512_cmp_ps_mask(x.v, x.v, _CMP_ORD_Q);  // A NaN stays as it is.
+  return {_mm512_castsi512_ps(_mm512_mask_and_epi32(_mm512_castps_si512(x.v), number, RoundHigh(x),
+                                                    _mm512_set1_epi32(-0x10000)))};
 }
 
 inline F32x16 LoadTwice(const float* p) {

@@ -48,6 +48,7 @@ DT_OPERATOR(/)
   inline Eight name(const Eight& x) { return {name(x.low), name(x.high)}; }
 DT_UNARY(Sqrt)
 DT_UNARY(Round)
+DT_UNARY(Abs)
 DT_UNARY(NegativeAbs)
 DT_UNARY(Sign)
 DT_UNARY(RoughInverse)
@@ -71,6 +72,8 @@ DT_BINARY(ScaleByPow2)
     return {name(x.low, y.low, z.low), name(x.high, y.high, z.high)};                            \
   }
 DT_TERNARY(Fma)
+DT_TERNARY(Fms)
+DT_TERNARY(NegatedFma)
 DT_TERNARY(SelectPositive)
 #undef DT_TERNARY
 
@@ -248,6 +251,7 @@ struct FourStream : FourWhole {
 
 // A hundred and twenty-eight, for bodies of long chains.
 struct EightWhole {
+  static constexpr int kElements = 128;
   static constexpr auto kSetAll = kSetEight;
 
   template <class T>
@@ -397,6 +401,13 @@ template <class Io, class T>
 void PrefetchFor(Io /*io*/, const T* p) {
   for (uint64_t byte = 0; byte < Io::kElements * sizeof(T); byte += kLineBytes) {
     Prefetch(reinterpret_cast<const char*>(p) + byte);
+  }
+}
+// The same into a cache further out, where rows are longer than the innermost has room for.
+template <class Io, class T>
+void PrefetchFarFor(Io /*io*/, const T* p) {
+  for (uint64_t byte = 0; byte < Io::kElements * sizeof(T); byte += kLineBytes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + byte, 0, 2);
   }
 }
 

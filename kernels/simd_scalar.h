@@ -110,6 +110,13 @@ inline F32x16 operator/(F32x16 a, F32x16 b) {
 inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
   return EachLane([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
 }
+// a * b - c and c - a * b, rounded once.
+inline F32x16 Fms(F32x16 a, F32x16 b, F32x16 c) {
+  return EachLane([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], -c.v[i]); });
+}
+inline F32x16 NegatedFma(F32x16 a, F32x16 b, F32x16 c) {
+  return EachLane([&](int i) { return __builtin_fmaf(-a.v[i], b.v[i], c.v[i]); });
+}
 inline F32x16 Sqrt(F32x16 a) {
   return EachLane([&](int i) { return __builtin_sqrtf(a.v[i]); });
 }
@@ -123,6 +130,10 @@ inline F32x16 Max(F32x16 a, F32x16 b) {
 }
 inline F32x16 Min(F32x16 a, F32x16 b) {
   return EachLane([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+// |a|.
+inline F32x16 Abs(F32x16 a) {
+  return EachLane([&](int i) { return __builtin_fabsf(a.v[i]); });
 }
 // -|a|.
 inline F32x16 NegativeAbs(F32x16 a) {
