@@ -45,7 +45,7 @@ absl::StatusOr<int64_t> FieldOr(const Json& model, const char* name, int64_t abs
 // attention's queries, keys, values and output, gate, up and their product.
 double KeptByLayer(const ModelShape& model) {
   return static_cast<double>(4 * model.hidden + 2 * model.query_width + 2 * model.kv_width +
-                             3 * model.intermediate);
+                             (model.gated ? 3 : 2) * model.intermediate);
 }
 
 // Layers of which something is recomputed.
@@ -78,7 +78,7 @@ double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recomp
   }
   const double chosen = Chosen(model, recompute);
   // The MLP keeps its norm's output, gate, up and their product.
-  const double mlp = static_cast<double>(model.hidden + 3 * model.intermediate);
+  const double mlp = static_cast<double>(model.hidden + (model.gated ? 3 : 2) * model.intermediate);
   const bool full = recompute.mode == Mode::kFull;
   const double dropped = full ? layer - static_cast<double>(model.hidden) : mlp;
   return layers * layer - chosen * dropped + dropped + ends;
@@ -95,9 +95,39 @@ double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket
          (request.quantized_weights ? kPacked * (kPackedSlots * bucket + shard) : 0);
 }
 
+absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
+  ModelShape shape;
+  DT_ASSIGN_OR_RETURN(shape.hidden, Field(model, "n_embd"));
+  DT_ASSIGN_OR_RETURN(shape.intermediate, FieldOr(model, "n_inner", 4 * shape.hidden));
+  DT_ASSIGN_OR_RETURN(shape.layers, Field(model, "n_layer"));
+  DT_ASSIGN_OR_RETURN(shape.vocabulary, Field(model, "vocab_size"));
+  DT_ASSIGN_OR_RETURN(const int64_t positions, Field(model, "n_positions"));
+  shape.query_width = shape.kv_width = shape.hidden;
+  shape.gated = false;
+  const auto h = static_cast<double>(shape.hidden);
+  const auto inner = static_cast<double>(shape.intermediate);
+  const auto layers = static_cast<double>(shape.layers);
+  const double table = h * static_cast<double>(shape.vocabulary);
+  const double places = h * static_cast<double>(positions);
+  shape.parameters = table + places + layers * (4 * h * h + 2 * h * inner + 9 * h + inner) + 2 * h;
+  shape.largest_tensor = std::max({table, places, 3 * h * h, h * inner});
+  shape.tensors = {{table, 1},
+                   {places, 1},
+                   {h, 6 * shape.layers + 2},  // Norms and the biases of projections to h.
+                   {3 * h, shape.layers},
+                   {inner, shape.layers},
+                   {3 * h * h, shape.layers},
+                   {h * h, shape.layers},
+                   {h * inner, 2 * shape.layers}};
+  return shape;
+}
+
 }  // namespace
 
 absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
+  if (const auto type = model.find("model_type"); type != model.end() && *type == "gpt2") {
+    return Gpt2ShapeFrom(model);
+  }
   ModelShape shape;
   DT_ASSIGN_OR_RETURN(shape.hidden, Field(model, "hidden_size"));
   DT_ASSIGN_OR_RETURN(shape.intermediate, Field(model, "intermediate_size"));

@@ -36,11 +36,14 @@ struct ModelShape {
   int64_t query_width = 0;  // Query heads x head size.
   int64_t kv_width = 0;
   int64_t vocabulary = 0;
+  bool gated = true;  // The MLP has a gate beside its up projection.
 };
 
 // From Hugging Face's names (hidden_size, intermediate_size, num_hidden_layers, vocab_size,
 // num_attention_heads; num_key_value_heads, head_dim, tie_word_embeddings as there), for models as
-// Llama's: RMSNorm, gate and up projections, no biases. InvalidArgument names what is missing.
+// Llama's: RMSNorm, gate and up projections, no biases. With "model_type" "gpt2" from GPT-2's
+// (n_embd, n_inner, n_layer, vocab_size, n_head, n_positions): tied, with biases. InvalidArgument
+// names what is missing.
 absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model);
 
 struct MemoryRequest {

@@ -2,12 +2,18 @@
 // runs it.
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "dtrain/config.h"
 #include "runtime/plan/bucket_plan.h"
@@ -23,7 +29,8 @@ struct Arguments {
   std::string file;
   std::vector<std::string> overrides;
   int world_size = 1;
-  double parameters = 0;
+  std::string count;
+  double parameters = 0;  // `count`, read; 0: not given.
   std::string gpu_memory;
   double reserve = 0.25;
   std::string dtype = "bf16";
@@ -127,12 +134,50 @@ void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
   }
 }
 
-// Fills `request` from a configuration; what --params gives takes the place of the model's shape.
+// The example's "model" may name a config.json (or a folder that holds one), whose keys its own
+// replace.
+absl::StatusOr<Json> ModelOf(const Config& config) {
+  Json model = config.user("model");
+  for (const char* const key : {"config", "pretrained"}) {
+    const auto named = model.find(key);
+    if (named == model.end() || !named->is_string()) {
+      continue;
+    }
+    auto path = named->get<std::string>();
+    if (std::filesystem::is_directory(path)) {
+      path += "/config.json";
+    }
+    DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    DT_ASSIGN_OR_RETURN(Json shape, ParseJson(text, path));
+    if (!shape.is_object()) {
+      return absl::InvalidArgumentError(path + " holds no object; want a model's config.json");
+    }
+    shape.update(model);
+    return shape;
+  }
+  return model;
+}
+
+// Fills `request` from a configuration; what --params gives takes the place of the model's shape. A
+// model's own config.json is as good as --params.
 absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(arguments.file));
+  if (const auto json = ParseJson(text, arguments.file);
+      json.ok() && json->is_object() && json->contains("model_type")) {
+    if (!arguments.overrides.empty()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--set with %s, which is a model's config.json; give a run's configuration with "
+          "\"model\": {\"config\": \"%s\"} instead",
+          arguments.file, arguments.file));
+    }
+    DT_ASSIGN_OR_RETURN(request.model, ModelShapeFrom(*json));
+    return absl::OkStatus();
+  }
   DT_ASSIGN_OR_RETURN(const Config config,
                       Config::Load(arguments.file, arguments.overrides, arguments.world_size));
   if (arguments.parameters == 0) {
-    DT_ASSIGN_OR_RETURN(request.model, ModelShapeFrom(config.user("model")));
+    DT_ASSIGN_OR_RETURN(const Json model, ModelOf(config));
+    DT_ASSIGN_OR_RETURN(request.model, ModelShapeFrom(model));
     request.micro_batch = config.micro_batch();
     request.sequence_length = config.sequence_length();
   }
@@ -140,7 +185,30 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status Plan(const Arguments& arguments) {
+// "80e9", "80B", "350M".
+absl::StatusOr<double> ParseCount(absl::string_view text) {
+  constexpr std::pair<char, double> kUnits[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
+  absl::string_view digits = text;
+  double unit = 1;
+  for (const auto& [letter, size] : kUnits) {
+    if (!text.empty() && absl::ascii_toupper(static_cast<unsigned char>(text.back())) == letter) {
+      digits.remove_suffix(1);
+      unit = size;
+      break;
+    }
+  }
+  double count = 0;
+  if (!absl::SimpleAtod(digits, &count) || !(count * unit >= 1 && count * unit <= 1e15)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--params is \"%s\"; want a number in [1, 1e15], as 80e9, 80B or 350M", text));
+  }
+  return count * unit;
+}
+
+absl::Status Plan(Arguments arguments) {
+  if (!arguments.count.empty()) {
+    DT_ASSIGN_OR_RETURN(arguments.parameters, ParseCount(arguments.count));
+  }
   if (arguments.file.empty() && arguments.parameters == 0) {
     return absl::InvalidArgumentError(
         "nothing to plan: give a configuration file, or --params with --gpu-memory");
@@ -180,9 +248,11 @@ int Main(int argc, char** argv) {
   app.add_option("file", arguments.file, "Configuration file, with the model under \"model\"");
   app.add_option("--set", arguments.overrides, "KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--world-size", arguments.world_size, "Ranks of the job")->capture_default_str();
-  app.add_option("--params", arguments.parameters, "Parameters, in place of a model's shape")
-      ->check(CLI::Range(1.0, 1e15));
+  app.add_option("--world-size", arguments.world_size, "Ranks of the job")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--params", arguments.count,
+                 "Parameters, in place of a model's shape, as 80e9, 80B or 350M");
   app.add_option("--gpu-memory", arguments.gpu_memory, "Of a rank, as 80GB or 24GiB");
   app.add_option("--reserve", arguments.reserve,
                  "Share on top for fragmentation, the network and the unexpected")

@@ -124,6 +124,34 @@ TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
   EXPECT_EQ(here.code, 0) << here.output;
   EXPECT_THAT(here.output, HasSubstr("a rank of 4 at ZeRO stage 1"));
   EXPECT_THAT(here.output, HasSubstr("master"));
+  const Result short_form = RunCommand(plan_ + " --params 80B --gpu-memory 80GB");
+  EXPECT_EQ(short_form.output, gpus.output);
+}
+
+// As the example names its models.
+TEST_F(ToolsTest, PlansAModelThatIsNamed) {
+  const std::string gpt2 = DTRAIN_SOURCE_DIR "/examples/configs/models/gpt2-124m.json";
+  const std::string named =
+      Write("named.json", absl::StrCat(R"({"train_batch_size": 8, "data": {"sequence_length": 64},
+          "model": {"config": ")",
+                                       gpt2, R"("}})"));
+  const Result result = RunCommand(absl::StrCat(plan_, " ", named));
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("124.4M parameters in fp32: 16 bytes each"));
+  EXPECT_THAT(result.output, HasSubstr("activations"));
+  const Result smaller = RunCommand(absl::StrCat(plan_, " ", named, " --set model.n_layer=6"));
+  EXPECT_THAT(smaller.output, HasSubstr("81.91M parameters"));
+  const Result itself = RunCommand(absl::StrCat(plan_, " ", gpt2, " --gpu-memory 8GB"));
+  EXPECT_EQ(itself.code, 0) << itself.output;
+  EXPECT_THAT(itself.output,
+              HasSubstr("124.4M parameters in bf16 with fp32 masters: 18 bytes each"));
+  EXPECT_THAT(itself.output, ::testing::ContainsRegex("stage 0 +1 "));
+  const Result changed = RunCommand(absl::StrCat(plan_, " ", gpt2, " --set n_layer=6"));
+  EXPECT_EQ(changed.code, 64);
+  EXPECT_THAT(changed.output, HasSubstr("which is a model's config.json"));
+  const Result gone = RunCommand(absl::StrCat(plan_, " ", named, " --set model.config=/none.json"));
+  EXPECT_EQ(gone.code, 64) << gone.output;
+  EXPECT_THAT(gone.output, HasSubstr("/none.json"));
 }
 
 TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
@@ -131,6 +159,10 @@ TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
            {"", "--params"},
            {"--params 0", "--params"},
            {"--params 8e9 --gpu-memory 80", "80GB"},
+           {"--params 8e9 --world-size 0", "--world-size"},
+           {"--params eight", "as 80e9, 80B or 350M"},
+           {"--params B", "as 80e9, 80B or 350M"},
+           {"--params nan", "as 80e9, 80B or 350M"},
            {"--params 8e9 --dtype int8", "int8"},
            {"--params 8e9 --reserve -1", "--reserve"},
            {folder_.path() + "/none.json", "none.json"},
@@ -138,6 +170,7 @@ TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
     const Result result = RunCommand(absl::StrCat(plan_, " ", arguments));
     EXPECT_EQ(result.code, 64) << arguments << result.output;
     EXPECT_THAT(result.output, HasSubstr(named));
+    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
   }
 }
 
