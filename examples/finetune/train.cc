@@ -120,6 +120,10 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
 absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
   DT_ASSIGN_OR_RETURN(Finetune run, ReadFinetune(config));
+  if (!run.lora()) {  // Adapters' states are few.
+    DT_RETURN_IF_ERROR(
+        dtrain::CheckModelFits(job, run.source.options.ToHuggingFace(config.precision())));
+  }
   DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, run.source));
   if (run.lora()) {
     DT_ASSIGN_OR_RETURN(run.adapted, AddLora(*model, run.options.lora));

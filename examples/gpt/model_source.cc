@@ -82,7 +82,7 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
   return source;
 }
 
-absl::StatusOr<Gpt> MakeModel(const dtrain::Job& job, const ModelSource& source) {
+absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source) {
   Gpt model = dtrain::Construct(job, [&] { return Gpt(source.options); });
   if (!source.pretrained.empty()) {
     DT_RETURN_IF_ERROR(Load(job, *model, source.pretrained));

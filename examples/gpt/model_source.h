@@ -22,4 +22,4 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config);
 
 // The model, with its weights read when it is pretrained. Like dtrain::LoadModel, to be called
 // before Engine::Create; at ZeRO stage 3 the model may be bigger than memory.
-absl::StatusOr<Gpt> MakeModel(const dtrain::Job& job, const ModelSource& source);
+absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source);

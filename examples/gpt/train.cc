@@ -51,6 +51,8 @@ absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
   DT_ASSIGN_OR_RETURN(const ModelSource source, ReadModelSource(config));
   const GptOptions& options = source.options;
+  DT_RETURN_IF_ERROR(
+      dtrain::CheckModelFits(job, options.ToHuggingFace(config.precision())));  // Not killed later.
   DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, source));
   const dtrain::TokenLoaderOptions ids{.vocabulary = options.vocab_size};
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));

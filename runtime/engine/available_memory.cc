@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -128,6 +129,17 @@ absl::StatusOr<plan::RankMemory> ReadDeviceMemory(const Device& device) {
   memory.machine_available = static_cast<int64_t>(free_bytes);
   memory.cgroup_available = kNoLimit;
   return memory;
+}
+
+absl::StatusOr<double> LeastAvailable(comm::Group& group, const plan::RankMemory& mine) {
+  plan::RankMemory sent = mine;
+  std::vector<plan::RankMemory> all(static_cast<size_t>(group.size()));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllGather({&sent, sizeof(sent), DType::kUInt8, {}},
+                                      {all.data(), all.size() * sizeof(sent), DType::kUInt8, {}},
+                                      {.name = "available memory", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  return plan::LeastAvailable(all);
 }
 
 }  // namespace dtrain

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "comm/group.h"
 #include "runtime/device/device.h"
 #include "runtime/plan/memory_fit.h"
 
@@ -13,5 +14,8 @@ plan::RankMemory ReadRankMemory();
 
 // Of the GPU that `device` is, shared by the ranks that train on it.
 absl::StatusOr<plan::RankMemory> ReadDeviceMemory(const Device& device);
+
+// Collective: the least that any rank of `group` has when `mine` is what this one reads.
+absl::StatusOr<double> LeastAvailable(comm::Group& group, const plan::RankMemory& mine);
 
 }  // namespace dtrain

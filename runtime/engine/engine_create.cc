@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "c10/core/ScalarType.h"
 #include "kernels/grad_norm.h"
-#include "runtime/engine/available_memory.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -16,7 +15,6 @@
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/offload_plan.h"
-#include "runtime/shard/construction_file.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
 
@@ -101,45 +99,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
-}
-
-// Collective: before anything large is allocated, whether the states fit on every rank.
-absl::Status Engine::Impl::CheckMemory() {
-  const Config& config = job.config();
-  plan::RankMemory mine;
-  if (device().is_host()) {
-    mine = ReadRankMemory();
-  } else {
-    DT_ASSIGN_OR_RETURN(mine, ReadDeviceMemory(device()));
-  }
-  std::vector<plan::RankMemory> all(static_cast<size_t>(job.world_size()));
-  DT_ASSIGN_OR_RETURN(
-      const comm::Work work,
-      job.group().AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
-                            {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
-                            {.name = "available memory", .caller_waits = true}));
-  DT_RETURN_IF_ERROR(work.Wait());
-  const plan::ParamLayout& layout = state.flat->layout();
-  plan::MemoryRequest request;
-  request.model.parameters = static_cast<double>(layout.parameter_elements());
-  request.world_size = job.world_size();
-  plan::ReadInto(config, request);
-  if (*config.Find("zero_optimization.offload_optimizer.device") != "nvme") {
-    request.offload_buffers = 0;  // A CPU rank's far buffer is memory too.
-  }
-  for (const plan::LayoutEntry& entry : layout.entries()) {
-    request.model.tensors.push_back({.elements = static_cast<double>(entry.elements)});
-  }
-  std::reverse(request.model.tensors.begin(), request.model.tensors.end());
-  double held = 0;  // Memory of the module's tensors, which are given up as they are moved.
-  for (const at::Tensor& parameter : state.flat->parameters()) {
-    request.model.largest_tensor =
-        std::max(request.model.largest_tensor, static_cast<double>(parameter.numel()));
-    const bool given_up = parameter.device() == device().tensors() && device().is_host();
-    held +=
-        given_up && !IsInConstructionFile(parameter) ? static_cast<double>(parameter.nbytes()) : 0;
-  }
-  return plan::CheckStatesFit(request, plan::LeastAvailable(all) + held);
 }
 
 // Who updates which elements, and the states and masters of those; then the module's parameters go

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,27 +14,70 @@ namespace {
 constexpr int kStageMax = 3;
 constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
-double Needed(const MemoryRequest& request) { return PlanMemory(request).total(); }
+constexpr double kFp32 = 4;
+// Of the activations' estimate: what does not fit by a tenth may fit.
+constexpr double kActivationsSure = 0.9;
+
+// What is sure to be needed: fused classifiers make no logits.
+double Needed(const MemoryRequest& request) {
+  const MemoryPlan plan = PlanMemory(request);
+  return plan.states() + plan.buckets + plan.live + kActivationsSure * plan.activations;
+}
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
 
-// The first of higher stages, offload and more ranks that would make it fit.
-std::string Remedy(MemoryRequest request, double available) {
+// A request that may fit, and what makes it of the one at hand.
+struct Change {
+  std::string text;
+  MemoryRequest request;
+};
+
+// Nothing, higher stages, and at last states in files.
+std::vector<Change> Placements(MemoryRequest request) {
+  std::vector<Change> changes = {{"", request}};
   for (int stage = request.zero_stage + 1; stage <= kStageMax; ++stage) {
     request.zero_stage = stage;
-    if (Needed(request) <= available) {
-      return absl::StrFormat("zero_optimization.stage %d takes %s", stage,
-                             Gigabytes(Needed(request)));
+    changes.push_back({absl::StrFormat("zero_optimization.stage %d", stage), request});
+  }
+  if (request.offload_buffers == 0) {
+    request.zero_stage = kStageMax;
+    request.offload_buffers = kOffloadBuffers;
+    changes.push_back(
+        {"zero_optimization.stage 3 with offload_optimizer.device \"nvme\"", request});
+  }
+  return changes;
+}
+
+// Nothing, smaller micro-batches, and at last recomputing.
+std::vector<Change> Batches(MemoryRequest request) {
+  std::vector<Change> changes = {{"", request}};
+  while (request.micro_batch > 1) {
+    request.micro_batch /= 2;
+    changes.push_back(
+        {absl::StrFormat("train_micro_batch_size_per_gpu %d", request.micro_batch), request});
+  }
+  if (request.micro_batch > 0 &&
+      request.recompute.mode == ActivationCheckpointingConfig::Mode::kNone) {
+    request.recompute.mode = ActivationCheckpointingConfig::Mode::kFull;
+    changes.push_back({absl::StrFormat("train_micro_batch_size_per_gpu %d with "
+                                       "activation_checkpointing.mode \"full\"",
+                                       request.micro_batch),
+                       request});
+  }
+  return changes;
+}
+
+// The first of smaller micro-batches, higher stages, offload and more ranks that would make it fit.
+std::string Remedy(MemoryRequest request, double available) {
+  for (const Change& placement : Placements(request)) {
+    for (const Change& batch : Batches(placement.request)) {
+      if (const double needed = Needed(batch.request); needed <= available) {
+        const char* const and_then = placement.text.empty() || batch.text.empty() ? "" : " and ";
+        return absl::StrCat(placement.text, and_then, batch.text, " takes ", Gigabytes(needed));
+      }
     }
   }
   request.zero_stage = kStageMax;
-  MemoryRequest offloaded = request;
-  offloaded.offload_buffers = kOffloadBuffers;
-  if (request.offload_buffers == 0 && Needed(offloaded) <= available) {
-    return absl::StrFormat(
-        "zero_optimization.stage 3 with offload_optimizer.device \"nvme\" takes %s",
-        Gigabytes(Needed(offloaded)));
-  }
   const std::optional<int64_t> ranks = SmallestWorld(request, available, /*reserve=*/0);
   std::string text = ranks.has_value()
                          ? absl::StrFormat("zero_optimization.stage 3 on %d ranks fits", *ranks)
@@ -66,11 +110,29 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
   if (needed <= available) {
     return absl::OkStatus();
   }
+  const std::string activations =
+      request.micro_batch == 0 || request.model.hidden == 0
+          ? ""
+          : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
+                            request.micro_batch, request.sequence_length);
   return absl::InvalidArgumentError(absl::StrFormat(
-      "weights, gradients and optimizer states of %.1f million parameters take %s on each of %d "
-      "ranks at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, Gigabytes(needed), request.world_size, request.zero_stage,
-      Gigabytes(available), Remedy(request, available)));
+      "weights, gradients and optimizer states of %.1f million parameters%s take %s on each of %d "
+      "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
+      request.model.parameters * 1e-6, activations, Gigabytes(needed), request.world_size,
+      request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
+      Remedy(request, available)));
+}
+
+absl::Status CheckCanBeMade(const MemoryRequest& request, double available) {
+  const double whole = kFp32 * request.model.parameters;
+  if (request.zero_stage == kStageMax || whole <= available) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%.1f million parameters take %s on every rank while they are made in fp32 at "
+      "zero_optimization.stage %d, but a rank has %s of the host's memory: zero_optimization.stage "
+      "3 makes them in files of the run directory",
+      request.model.parameters * 1e-6, Gigabytes(whole), request.zero_stage, Gigabytes(available)));
 }
 
 }  // namespace dtrain::plan

@@ -21,9 +21,13 @@ struct RankMemory {
 // REQUIRES: not empty.
 double LeastAvailable(absl::Span<const RankMemory> ranks);
 
-// OK, or InvalidArgument: what the states take and what there is, and which higher stage,
-// whether offload, or how many ranks would do. Activations count if the request
-// has a batch; the process itself does not.
+// OK, or InvalidArgument: what the states take and what there is, and which smaller micro-batch,
+// higher stage, whether offload, or how many ranks would do. Activations count if the request
+// has a batch, less a tenth, because they are an estimate; logits and the process itself do not.
 absl::Status CheckStatesFit(const MemoryRequest& request, double available);
+
+// The same of what a model takes before its training begins: below stage 3 it is made whole, in
+// fp32, on every rank. `available`: of the host.
+absl::Status CheckCanBeMade(const MemoryRequest& request, double available);
 
 }  // namespace dtrain::plan

@@ -1,9 +1,11 @@
-"""A model whose states do not fit into one rank's memory trains at ZeRO stage 3 on several.
+"""A model whose states do not fit into one rank's memory trains at ZeRO stage 3 on several, and on
+one with its states in files; what fits nowhere is refused before it is made.
 
 Every rank is in a memory cgroup of its own, so that the kernel is the judge: what takes more is
 killed. Needs a memory controller that this user may write to (root; cgroup version 1 or 2).
 """
 import os
+import re
 import tempfile
 import unittest
 
@@ -58,11 +60,75 @@ class MemoryLimit(EndToEnd):
         run_dir = f"{self.folder}/{name}"
         config = self.write_config("large.json", model=MODEL)
         batch = ["train_batch_size=4", f"train_micro_batch_size_per_gpu={4 // ranks}"]
-        words = [word for value in [*sets, *batch, "train_steps=3"] for word in ("--set", value)]
+        words = [word for value in [*batch, *sets, "train_steps=3"] for word in ("--set", value)]
         result = self.run_program(
             [f"{BIN}/dtrain", "launch", "--nproc-per-node", str(ranks), "--run-dir", run_dir, "--",
              "/bin/sh", "-c", ENTER, "sh", self.group, f"{BIN}/dtrain-gpt", config, *words])
         return run_dir, result
+
+    def peak(self, rank=0):
+        """Of the cgroup, the page cache of its files too; None where it is not told."""
+        for name in ("memory.max_usage_in_bytes", "memory.peak"):
+            path = f"{self.group}/rank-{rank}/{name}"
+            if os.path.exists(path):
+                with open(path, encoding="ascii") as file:
+                    return int(file.read())
+        return None
+
+    def refused(self, name, ranks, limit, sets, *texts):
+        """At once, by one line of rank 0's own words; no step, no signal."""
+        run_dir, result = self.train_within(name, ranks, limit, sets)
+        self.assertEqual(result.code, 64, result.output)
+        for text in texts:
+            self.assertIn(text, result.output)
+        self.assertLess(result.seconds, 60)
+        self.assertEqual(self.losses(run_dir), {})
+        self.assertFalse(os.path.exists(f"{run_dir}/checkpoints") and
+                         os.listdir(f"{run_dir}/checkpoints"))
+        return result.output
+
+    def test_weights_that_no_memory_holds_are_refused_before_they_are_made(self):
+        # 26 billion parameters; then by the machine's own memory, without a limit.
+        large = ["model.hidden_size=32768", "model.intermediate_size=32768"]
+        for ranks, limit in ((1, 400e6), (2, 400e6), (1, 1 << 62)):
+            output = self.refused(f"large-{ranks}-{limit:.0e}", ranks, limit, large,
+                                  "million parameters", "but a rank has", "GB: ")
+            self.assertNotIn("SIGKILL", output)
+            needed, available = re.search(r"take ([\d.e+]+) GB on each.* has ([\d.e+]+) GB",
+                                          output).groups()
+            self.assertGreater(float(needed), 400)
+            self.assertLess(float(available), 400)
+            if (peak := self.peak()) is not None:
+                self.assertLess(peak, 300e6, "nothing of the model was touched")
+
+    def test_a_micro_batch_that_does_not_fit_is_refused_with_one_that_does(self):
+        self.refused("tokens", 1, PROCESS_BYTES + 1.5 * STATE_BYTES,
+                     ["train_micro_batch_size_per_gpu=512", "train_batch_size=512"],
+                     "activations of a micro-batch of 512 x 32 tokens",
+                     ": train_micro_batch_size_per_gpu ")
+
+    def test_one_rank_with_its_states_in_files_trains_what_it_cannot_hold(self):
+        batch = ["train_batch_size=4", "train_micro_batch_size_per_gpu=4", "train_steps=3"]
+        free = self.train(1, "free-1", batch, config=self.write_config("large.json", model=MODEL))
+        nvme = f"{self.folder}/nvme"  # On a disk: files in memory would count.
+        os.makedirs(nvme, exist_ok=True)
+        states = ["zero_optimization.offload_optimizer.device=nvme",
+                  f"zero_optimization.offload_optimizer.nvme_path={nvme}",
+                  "zero_optimization.reduce_bucket_size=1000000"]
+        weights = ["zero_optimization.stage=3", "zero_optimization.offload_param.device=nvme",
+                   f"zero_optimization.offload_param.nvme_path={nvme}",
+                   "zero_optimization.stage3_max_live_parameters=4000000",
+                   "zero_optimization.stage3_prefetch_bucket_size=2000000"]
+        # Near: fp32 weights and gradients are half of the states; gradients alone a quarter.
+        for name, sets, share in (("states", ["zero_optimization.stage=2", *states], 0.5),
+                                  ("weights", [*weights, *states], 0.25)):
+            limit = PROCESS_BYTES + (share + 0.2) * STATE_BYTES
+            self.refused(f"near-{name}", 1, limit, ["zero_optimization.stage=3"], "but a rank has")
+            run_dir, far = self.train_within(f"far-{name}", 1, limit, sets)
+            self.assertEqual(far.code, 0, far.output)
+            self.assertEqual(self.losses(run_dir), self.losses(free), name)
+            self.assertEqual(self.model_files(run_dir), self.model_files(free), name)
+            self.assertEqual(os.listdir(nvme), [], "the files have no name")
 
     def test_stage_three_trains_what_no_rank_can_hold(self):
         free = self.train(1, "free", ["train_batch_size=4", "train_micro_batch_size_per_gpu=4",

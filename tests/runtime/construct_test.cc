@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -70,11 +71,67 @@ TEST_F(ConstructTest, TheEngineTakesItsShareOfThem) {
       (*engine)->WithParameters([&] { EXPECT_TRUE(model->weight.equal(plain->weight)); }).ok());
 }
 
-TEST_F(ConstructTest, AtOtherStagesNothingIsDifferent) {
+TEST_F(ConstructTest, AtOtherStagesWeightsAreMemoryAndHaveTheSameNumbers) {
   const auto job = MakeJob(2);
+  const torch::nn::Linear plain = Make();
   const int64_t before = AnonymousBytes();
-  const torch::nn::Linear model = Construct(*job, Make);
+  torch::nn::Linear model = Construct(*job, Make);
   EXPECT_GE(AnonymousBytes() - before, 4 * kWidth * kWidth);
+  EXPECT_TRUE(model->weight.equal(plain->weight));
+  model = nullptr;
+  EXPECT_LT(AnonymousBytes() - before, 4 * kWidth * kWidth / 4) << "given back after the scope";
+}
+
+int64_t MachineBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
+
+// The kernel would give the addresses and kill the process at one of its pages.
+TEST_F(ConstructTest, WhatIsMoreThanTheMemoryThereIsRefusedBeforeItIsTouched) {
+  const auto job = MakeJob(0);
+  const int64_t before = AnonymousBytes();
+  EXPECT_THAT([&] { Construct(*job, [] { return at::zeros({MachineBytes() / 4 + 1}); }); },
+              ::testing::ThrowsMessage<std::exception>(
+                  ::testing::AllOf(::testing::HasSubstr("the model's weights take more than"),
+                                   ::testing::HasSubstr("zero_optimization.stage 3"))));
+  // In many small parts as well, each of which would fit; and what is given up does not count.
+  std::vector<at::Tensor> parts;
+  int64_t made = 0;
+  const auto build = [&] {
+    while (true) {
+      parts.push_back(at::empty({64 << 20}));  // 256 MiB whose pages nobody touches.
+      at::empty({64 << 20});
+      made += 256 << 20;
+    }
+    return 0;
+  };
+  EXPECT_THROW(Construct(*job, build), std::exception);
+  EXPECT_LE(made, MachineBytes());
+  EXPECT_GE(made, MachineBytes() / 8) << "the machine's other processes take the rest";
+  EXPECT_LT(AnonymousBytes() - before, 64 << 20);
+  parts.clear();
+  EXPECT_EQ(Construct(*job, [] { return at::ones({1 << 20}); }).numel(), 1 << 20);
+}
+
+const Json kTooLarge = {{"vocab_size", 256},
+                        {"hidden_size", 32768},
+                        {"intermediate_size", 640},
+                        {"num_hidden_layers", 6},
+                        {"num_attention_heads", 4}};
+
+TEST_F(ConstructTest, AModelThatWillNotFitIsRefusedByItsShape) {
+  const auto job = MakeJob(0);
+  const absl::Status refused = CheckModelFits(*job, kTooLarge);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::AllOf(::testing::HasSubstr("million parameters"),
+                               ::testing::HasSubstr("on each of 1 rank at zero_optimization.stage"),
+                               ::testing::HasSubstr("but a rank has"),
+                               ::testing::Not(::testing::HasSubstr("\n"))));
+  Json small = kTooLarge;
+  small["hidden_size"] = 64;
+  EXPECT_TRUE(CheckModelFits(*job, small).ok());
+  small.erase("vocab_size");
+  EXPECT_THAT(std::string(CheckModelFits(*job, small).message()),
+              ::testing::HasSubstr("vocab_size"));
 }
 
 TEST_F(ConstructTest, AFolderThatCannotTakeFilesIsNamed) {

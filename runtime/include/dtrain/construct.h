@@ -1,31 +1,40 @@
 // Construction of a model that may be bigger than a rank's memory.
 //
+//   DT_RETURN_IF_ERROR(dtrain::CheckModelFits(job, shape));
 //   Gpt model = dtrain::Construct(job, [&] { return Gpt(options); });
 //
 // At ZeRO stage 3 the large tensors that `make` allocates on this thread are mapped from unlinked
 // files in the run directory, so the system may write them out; Engine::Create takes each rank's
 // share of them and gives the files up one by one. The numbers are those of ordinary construction.
-// At other stages `make` just runs. A full disk is an exception that names folder and bytes.
+// A full disk is an exception that names folder and bytes. At other stages weights are made in
+// memory, and what is more than the rank's share of it is an exception before it is touched: the
+// kernel would kill the process without a word.
 #pragma once
 
+#include "absl/status/status.h"
+#include "base/json.h"
 #include "dtrain/job.h"
 
 namespace dtrain {
 
-// While one lives. At most one at a time in a process.
+// Collective: whether a model and its training fit into the memory of every rank, before anything
+// of it is made. `shape`: its config.json, with Hugging Face's keys of GPT-2 or of Llama and its
+// like. InvalidArgument says what it takes, what a rank has, and which micro-batch, stage, offload
+// or number of ranks would do; or which key of the shape is missing.
+absl::Status CheckModelFits(Job& job, const Json& shape);
+
+// While one lives. At most one at a time in a process. Construction is collective; an exception
+// says why the ranks did not agree.
 class ConstructionScope {
  public:
-  explicit ConstructionScope(const Job& job);
+  explicit ConstructionScope(Job& job);
   ~ConstructionScope();
   ConstructionScope(const ConstructionScope&) = delete;
   ConstructionScope& operator=(const ConstructionScope&) = delete;
-
- private:
-  bool active_ = false;
 };
 
 template <typename Make>
-auto Construct(const Job& job, Make make) {
+auto Construct(Job& job, Make make) {
   const ConstructionScope scope(job);
   return make();
 }

@@ -63,5 +63,49 @@ TEST(MemoryFitTest, WhatDoesNotFitIsToldWhatWould) {
   EXPECT_THAT(text(3, 4, 0), HasSubstr("no number of ranks makes it fit"));
 }
 
+MemoryRequest OfTokens(int64_t micro_batch) {
+  MemoryRequest request = OfMillion(0, 2);
+  request.model.hidden = request.model.query_width = request.model.kv_width = 100;
+  request.model.intermediate = 400;
+  request.model.layers = 10;
+  request.micro_batch = micro_batch;
+  request.sequence_length = 1000;
+  return request;
+}
+
+TEST(MemoryFitTest, AMicroBatchThatDoesNotFitIsToldWhichWould) {
+  const auto text = [](int64_t micro_batch, double available) {
+    const absl::Status status = CheckStatesFit(OfTokens(micro_batch), available);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  // 16 MB of states; 10 layers of 2,000 values of 4 bytes and two ends: 80.8 MB a sample, less a
+  // tenth, because it is an estimate.
+  EXPECT_TRUE(CheckStatesFit(OfTokens(1), 16e6 + 0.9 * 81e6).ok());
+  EXPECT_EQ(text(8, 400e6),
+            "weights, gradients and optimizer states of 1.0 million parameters and activations of "
+            "a micro-batch of 8 x 1000 tokens take 0.598 GB on each of 2 ranks at "
+            "zero_optimization.stage 0, but a rank has 0.4 GB: train_micro_batch_size_per_gpu 4 "
+            "takes 0.307 GB");
+  EXPECT_THAT(text(8, 60e6), HasSubstr(": train_micro_batch_size_per_gpu 1 with "
+                                       "activation_checkpointing.mode \"full\" takes"));
+  EXPECT_THAT(text(8, 24e6), HasSubstr(": zero_optimization.stage 1 and "
+                                       "train_micro_batch_size_per_gpu 1 with activation_"));
+}
+
+TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
+  MemoryRequest request = OfMillion(2, 1000);
+  request.precision = PrecisionConfig::Kind::kBFloat16;
+  EXPECT_TRUE(CheckStatesFit(request, 3e6).ok());
+  const absl::Status made = CheckCanBeMade(request, 3e6);
+  EXPECT_EQ(std::string(made.message()),
+            "1.0 million parameters take 0.004 GB on every rank while they are made in fp32 at "
+            "zero_optimization.stage 2, but a rank has 0.003 GB of the host's memory: "
+            "zero_optimization.stage 3 makes them in files of the run directory");
+  EXPECT_TRUE(CheckCanBeMade(request, 4e6).ok());
+  request.zero_stage = 3;
+  EXPECT_TRUE(CheckCanBeMade(request, 3e6).ok());
+}
+
 }  // namespace
 }  // namespace dtrain::plan

@@ -1,0 +1,71 @@
+// Whether a training fits into the ranks' memory: before its model is made, and before the engine
+// allocates what is large.
+#include <algorithm>
+
+#include "base/status.h"
+#include "dtrain/construct.h"
+#include "runtime/engine/available_memory.h"
+#include "runtime/engine/engine_impl.h"
+#include "runtime/plan/memory_fit.h"
+#include "runtime/shard/construction_file.h"
+
+namespace dtrain {
+namespace {
+
+plan::MemoryRequest RequestOf(const Job& job, plan::ModelShape model) {
+  plan::MemoryRequest request;
+  request.model = std::move(model);
+  request.world_size = job.world_size();
+  plan::ReadInto(job.config(), request);
+  if (*job.config().Find("zero_optimization.offload_optimizer.device") != "nvme") {
+    request.offload_buffers = 0;  // A CPU rank's far buffer is memory too.
+  }
+  return request;
+}
+
+// Collective: of where the states live.
+absl::StatusOr<double> StateMemory(Job& job) {
+  const Device& device = *job.state().device;
+  plan::RankMemory mine;
+  if (device.is_host()) {
+    mine = ReadRankMemory();
+  } else {
+    DT_ASSIGN_OR_RETURN(mine, ReadDeviceMemory(device));
+  }
+  return LeastAvailable(job.group(), mine);
+}
+
+}  // namespace
+
+absl::Status CheckModelFits(Job& job, const Json& shape) {
+  DT_ASSIGN_OR_RETURN(plan::ModelShape model, plan::ModelShapeFrom(shape));
+  plan::MemoryRequest request = RequestOf(job, std::move(model));
+  request.micro_batch = job.config().micro_batch();
+  request.sequence_length = job.config().sequence_length();
+  DT_ASSIGN_OR_RETURN(const double available, StateMemory(job));
+  DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available));
+  DT_ASSIGN_OR_RETURN(const double of_host, LeastAvailable(job.group(), ReadRankMemory()));
+  return plan::CheckCanBeMade(request, of_host);
+}
+
+// Collective: before anything large is allocated, whether the states fit on every rank.
+absl::Status Engine::Impl::CheckMemory() {
+  DT_ASSIGN_OR_RETURN(const double available, StateMemory(job));
+  const plan::ParamLayout& layout = state.flat->layout();
+  plan::ModelShape model;
+  model.parameters = static_cast<double>(layout.parameter_elements());
+  for (const plan::LayoutEntry& entry : layout.entries()) {
+    model.tensors.push_back({.elements = static_cast<double>(entry.elements)});
+  }
+  std::reverse(model.tensors.begin(), model.tensors.end());
+  double held = 0;  // Memory of the module's tensors, which are given up as they are moved.
+  for (const at::Tensor& parameter : state.flat->parameters()) {
+    model.largest_tensor = std::max(model.largest_tensor, static_cast<double>(parameter.numel()));
+    const bool given_up = parameter.device() == device().tensors() && device().is_host();
+    held +=
+        given_up && !IsInConstructionFile(parameter) ? static_cast<double>(parameter.nbytes()) : 0;
+  }
+  return plan::CheckStatesFit(RequestOf(job, std::move(model)), available + held);
+}
+
+}  // namespace dtrain
