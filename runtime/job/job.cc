@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "runtime/job/error_file.h"
+#include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
 #include "runtime/job/job_state.h"
 #include "runtime/job/run_directory.h"
@@ -73,6 +74,14 @@ absl::Status CheckSameConfig(const Json& rank_zero, const Job::State& state) {
   return absl::OkStatus();
 }
 
+constexpr char kRunDirectory[] = "run_directory";  // Rank 0's answer, in the store.
+// For the others to come and hear why this rank ends.
+constexpr absl::Duration kSayWhyNot = absl::Seconds(20);
+
+Json AnswerOf(const absl::Status& error) {
+  return {{"code", static_cast<int>(error.code())}, {"message", std::string(error.message())}};
+}
+
 // Rank 0 prepares; the others take its answer and compare the configuration.
 absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& options,
                               Deadline deadline) {
@@ -82,60 +91,50 @@ absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& opti
     answer = directory.ok() ? Json{{"code", 0},
                                    {"run_id", directory->run_id},
                                    {"config", state.config->values_in_force()}}
-                            : Json{{"code", static_cast<int>(directory.status().code())},
-                                   {"message", std::string(directory.status().message())}};
+                            : AnswerOf(directory.status());
     if (state.rendezvous != nullptr) {
-      DT_RETURN_IF_ERROR(state.rendezvous->store->Set("run_directory", DumpJson(answer), deadline));
+      DT_RETURN_IF_ERROR(state.rendezvous->store->Set(kRunDirectory, DumpJson(answer), deadline));
     }
   } else {
     DT_ASSIGN_OR_RETURN(const std::string text,
-                        state.rendezvous->store->Get("run_directory", deadline));
+                        state.rendezvous->store->Get(kRunDirectory, deadline));
     DT_ASSIGN_OR_RETURN(answer, ParseJson(text, "rank 0's answer"));
   }
   if (const int code = answer["code"].get<int>(); code != 0) {
-    return absl::Status(static_cast<absl::StatusCode>(code), answer["message"].get<std::string>());
+    const char* const whose = state.env.rank == 0 ? "" : "rank 0 cannot start: ";
+    return absl::Status(static_cast<absl::StatusCode>(code),
+                        absl::StrCat(whose, answer["message"].get<std::string>()));
   }
   state.run_id = answer["run_id"].get<std::string>();
   return CheckSameConfig(answer["config"], state);
 }
 
-// Collective: a rank that cannot take part ends all, at once, with its reason.
-absl::Status AgreeOnRunDirectory(Job::State& state, const RunDirectoryOptions& options,
-                                 Deadline deadline) {
-  const absl::Status mine = TakeRunDirectory(state, options, deadline);
-  return state.rendezvous == nullptr
-             ? mine
-             : AgreeToStart(*state.store, state.env.rank, state.env.world_size, mine, deadline);
-}
-
-void ConnectAs(const NetworkConfig& network, comm::GroupOptions& options) {
-  options.allow_shared_memory = network.transport != "tcp";
-  options.network = network.transport == "rdma"   ? comm::Network::kRdma
-                    : network.transport == "auto" ? comm::Network::kAutomatic
-                                                  : comm::Network::kTcp;
-  options.host_interface = network.interface;
-  options.tcp_connections = network.tcp_connections;
-  options.rdma.device = network.rdma_device;
-  options.rdma.gid_index = network.rdma_gid_index;
-  options.rdma.queue_pairs = network.rdma_queue_pairs;
-  options.rdma.traffic_class = network.rdma_traffic_class;
-  options.rdma.service_level = network.rdma_service_level;
-  options.rdma.timeout = network.rdma_timeout;
-  options.rdma.retries = network.rdma_retries;
+// A rank that cannot even read its configuration tells the others, which would wait for it until
+// their timeout. Under dtrain's launcher its end alone ends them, and may come before they begin.
+absl::Status SayWhyNot(Job::State& state, const absl::Status& reason) {
+  if (state.env.world_size == 1 || state.agent.connected()) {
+    return reason;
+  }
+  const Deadline deadline = Deadline::After(kSayWhyNot);
+  auto meeting = Meet(state.env, state.run_dir, deadline);
+  if (!meeting.ok()) {
+    return reason;
+  }
+  comm::Store& store = *(*meeting)->store;
+  if (state.env.rank == 0) {  // What the others ask for first.
+    store.Set(kRunDirectory, DumpJson(AnswerOf(reason)), deadline).IgnoreError();
+  }
+  AgreeToStart(store, state.env.rank, state.env.world_size, reason, deadline).IgnoreError();
+  return reason;
 }
 
 comm::GroupOptions WorldOptions(const Job::State& state) {
-  comm::GroupOptions options;
+  comm::GroupOptions options = GroupOptionsFrom(*state.config);
   options.rank = state.env.rank;
   options.size = state.env.world_size;
   options.epoch = static_cast<uint64_t>(state.env.attempt);
   options.node_id = NodeId(state.env);
   options.host_address = state.env.host_address;
-  options.timeout = absl::Seconds(state.config->comm_timeout_seconds());
-  options.timeout_min = absl::Seconds(state.config->comm_timeout_min_seconds());
-  options.connect_timeout = options.timeout;
-  options.deterministic = state.config->deterministic();
-  ConnectAs(state.config->comm_network(), options);
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }
@@ -218,7 +217,11 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   hello.text = s.run_dir;
   s.agent.Send(hello);
   const auto prepare = [&]() -> absl::Status {
-    DT_ASSIGN_OR_RETURN(s.config, LoadConfig(options, s.env.world_size));
+    auto config = LoadConfig(options, s.env.world_size);
+    if (!config.ok()) {
+      return SayWhyNot(s, config.status());
+    }
+    s.config = *std::move(config);
     const Deadline deadline = Deadline::After(absl::Seconds(s.config->comm_timeout_seconds()));
     if (s.env.world_size > 1) {
       DT_ASSIGN_OR_RETURN(s.rendezvous, Meet(s.env, s.run_dir, deadline));
@@ -231,12 +234,19 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
                                   .attempt = s.env.attempt,
                                   .world_size = s.env.world_size,
                                   .versions = Versions()};
-    DT_RETURN_IF_ERROR(AgreeOnRunDirectory(s, directory, deadline));
-    DT_RETURN_IF_ERROR(StartFlightDumper(s));
+    // All that may fail before a group tells the ranks of each other's end.
+    const auto ready = [&]() -> absl::Status {
+      DT_RETURN_IF_ERROR(TakeRunDirectory(s, directory, deadline));
+      DT_RETURN_IF_ERROR(StartFlightDumper(s));
+      return OpenMetrics(s);
+    };
+    const absl::Status mine = ready();
+    DT_RETURN_IF_ERROR(s.rendezvous == nullptr
+                           ? mine
+                           : AgreeToStart(*s.store, s.env.rank, s.env.world_size, mine, deadline));
     const comm::GroupOptions world = WorldOptions(s);
     DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
     DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
-    DT_RETURN_IF_ERROR(OpenMetrics(s));
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());
     Greet(s);

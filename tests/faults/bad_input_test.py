@@ -4,6 +4,7 @@ import glob
 import os
 import socket
 import struct
+import time
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
@@ -75,6 +76,72 @@ class BadInput(EndToEnd):
             self.assertIn("differs between ranks: seed is 0 on rank 0 and 1 on rank 1", result.output)
         self.assertIn("rank 1 cannot start: ", results[0].output)
 
+    def free_port(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    def without_launcher(self, name, words):
+        """Ranks that meet at a known address, each with its own arguments; their results."""
+        port = self.free_port()
+        ranks = [self.start(
+            [f"{BIN}/dtrain-gpt", *own, "--run-dir", f"{self.folder}/{name}"],
+            {"RANK": str(rank), "WORLD_SIZE": str(len(words)), "LOCAL_RANK": str(rank),
+             "LOCAL_WORLD_SIZE": str(len(words)), "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": str(port)}) for rank, own in enumerate(words)]
+        return [self.finish(rank) for rank in ranks]
+
+    def test_a_rank_that_cannot_read_its_configuration_ends_all_at_once(self):
+        broken = f"{self.folder}/rank-broken.json"
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write('{"train_steps": 10,\n "seed" 3}\n')
+        for bad, count in ((0, 2), (1, 2), (2, 3)):
+            start = time.monotonic()
+            results = self.without_launcher(
+                f"broken-{bad}", [[broken if rank == bad else self.config]
+                                  for rank in range(count)])
+            self.assertLess(time.monotonic() - start, 20, "the timeout is 60 s")
+            for rank, result in enumerate(results):
+                self.assertEqual(result.code, 64, result.output)
+                self.assertIn("rank-broken.json:2:", result.output)
+                self.assertEqual(f"rank {bad} cannot start: " in result.output, rank != bad,
+                                 result.output)
+
+    def test_a_configuration_that_no_rank_can_read_ends_each_with_it(self):
+        results = self.without_launcher("none", [["/nowhere/run.json"]] * 3)
+        for result in results:
+            self.assertEqual(result.code, 64, result.output)
+            self.assertIn("/nowhere/run.json", result.output)
+            self.assertNotIn("cannot start", result.output)
+
+    def test_the_launcher_ends_the_others_when_one_rank_cannot_start(self):
+        broken = f"{self.folder}/launched-broken.json"
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write('{"seed" 3}\n')
+        for bad in (0, 1, 2):
+            choose = f'test $RANK = {bad} && C={broken} || C={self.config}; exec "$0" $C'
+            result = self.run_program(
+                [f"{BIN}/dtrain", "launch", "--nproc-per-node", "3", "--run-dir",
+                 f"{self.folder}/launched-{bad}", "--", "/bin/sh", "-c", choose,
+                 f"{BIN}/dtrain-gpt"])
+            self.assertEqual(result.code, 64, result.output)
+            self.assertIn("launched-broken.json:1:", result.output)
+            self.assertLess(result.seconds, 20, result.output)
+
+    def test_a_rank_that_cannot_write_its_records_ends_all_before_they_begin(self):
+        for launched in (False, True):
+            name = f"records-{launched}"
+            os.makedirs(f"{self.folder}/{name}/metrics/rank-1.jsonl")  # Where a file should be.
+            if launched:
+                results = [self.run_program(self.launch_command(2, f"{self.folder}/{name}"))]
+            else:
+                results = self.without_launcher(name, [[self.config]] * 2)
+                self.assertIn("rank 1 cannot start: ", results[0].output)
+            for result in results:
+                self.assertNotEqual(result.code, 0, result.output)
+                self.assertIn("rank-1.jsonl", result.output)
+                self.assertLess(result.seconds, 20)
+
     def test_an_interface_that_does_not_exist_is_refused_with_those_that_do(self):
         self.refused("comm.interface", "nosuch0", "lo", sets=["comm.interface=nosuch0"])
 
@@ -142,6 +209,18 @@ class BadInput(EndToEnd):
         steps = [r["m"] for r in self.records(f"{self.folder}/never-finite") if r["kind"] == "step"]
         self.assertTrue(steps)
         self.assertTrue(all(m.get("train/skipped") == 1 for m in steps), "nothing was updated")
+
+    def test_weights_that_make_a_loss_of_nan_end_the_run_by_the_first_parameter(self):
+        for name, sets, skipped in (
+                ("fp32", [], 19), ("bf16", ["bf16.enabled=true", "zero_optimization.stage=3"], 19),
+                ("fp16", ["fp16.enabled=true", "fp16.initial_scale_power=2"], 3)):
+            output = self.refused("the first weights, which no step changed", name=f"nan-{name}",
+                                  sets=["model.initializer_range=1e30", "train_steps=60", *sets])
+            last = [line for line in output.splitlines() if "which no step changed" in line]
+            self.assertRegex(last[0], r"first \S+ in step 1, where the loss was -?(nan|inf)\)")
+            steps = [r["m"] for r in self.records(f"{self.folder}/nan-{name}")
+                     if r["kind"] == "step"]
+            self.assertEqual([m.get("train/skipped") for m in steps], [1] * skipped)
 
 
 if __name__ == "__main__":

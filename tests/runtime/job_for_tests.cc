@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "ATen/Context.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "runtime/job/group_options.h"
 #include "runtime/job/job_state.h"
 
 namespace dtrain::testing {
@@ -32,13 +34,19 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
   state->run_id = "test";
   DT_ASSIGN_OR_RETURN(state->config,
                       Config::Parse("{}", "(test)", options.overrides, state->env.world_size));
-  comm::GroupOptions group;
+  at::globalContext().setDeterministicAlgorithms(state->config->deterministic(), true);
+  comm::GroupOptions group = GroupOptionsFrom(*state->config);
   if (options.rank != nullptr) {
-    group = options.rank->group_options();
+    const comm::GroupOptions cluster = options.rank->group_options();
+    group.rank = cluster.rank;
+    group.size = cluster.size;
     group.name = options.group;
-    group.deterministic = state->config->deterministic();
-    group.allow_shared_memory = state->config->comm_network().transport != "tcp";
-    group.network = comm::Network::kTcp;
+    group.node_id = cluster.node_id;
+    group.host_address = cluster.host_address;
+    group.job_key = cluster.job_key;
+    if (state->config->OriginOf("comm.timeout_s") == ConfigOrigin::kDefault) {
+      group.timeout = group.connect_timeout = cluster.timeout;  // A hang is to end in the test.
+    }
   }
   DT_ASSIGN_OR_RETURN(
       state->group,

@@ -1,0 +1,12 @@
+// What a configuration says of the group of all ranks. Pure.
+#pragma once
+
+#include "comm/group.h"
+#include "dtrain/config.h"
+
+namespace dtrain {
+
+// Transport, timeouts, order of sums; who the rank is and where the others are is the caller's.
+comm::GroupOptions GroupOptionsFrom(const Config& config);
+
+}  // namespace dtrain
