@@ -58,11 +58,11 @@ absl::Status Engine::Impl::CheckIdle() const {
   return with_parameters ? absl::FailedPreconditionError(
                                "an engine that runs a function of WithParameters cannot step, "
                                "evaluate or run another: return from the function first")
-                         : broken;
+                         : Usable();
 }
 
 absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& options) {
-  DT_RETURN_IF_ERROR(broken);
+  DT_RETURN_IF_ERROR(Usable());
   Begin();
   if (!loss.sum.defined() || loss.sum.numel() != 1 || !loss.sum.requires_grad()) {
     return absl::InvalidArgumentError(
@@ -239,7 +239,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
 
 absl::StatusOr<StepReport> Engine::Update() {
   Impl& impl = *impl_;
-  DT_RETURN_IF_ERROR(impl.broken);
+  DT_RETURN_IF_ERROR(impl.Usable());
   if (!impl.reducing) {
     return absl::FailedPreconditionError(
         "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
@@ -310,18 +310,28 @@ absl::StatusOr<StepReport> Engine::Update() {
       return FromException("in the update", error);
     }
   }();
-  if (!result.ok() && !absl::IsAborted(result.status())) {
+  if (result.ok() && impl.device_step == nullptr) {  // There how it ended is not known yet.
+    if (!result->skipped) {
+      impl.non_finite = {};
+    } else if (absl::Status ended = impl.AfterSkip(*result, culprit, scale_before); !ended.ok()) {
+      result = std::move(ended);
+    }
+  }
+  if (!result.ok()) {
     impl.broken = result.status();
-  }
-  if (impl.device_step != nullptr) {
-    return result;  // How it ended is not known yet.
-  }
-  if (result.ok() && result->skipped) {
-    DT_RETURN_IF_ERROR(impl.AfterSkip(*result, culprit, scale_before));
-  } else if (result.ok()) {
-    impl.non_finite_in_a_row = 0;
+    impl.RefuseAfter(result.status());
   }
   return result;
+}
+
+// A failed step of one rank alone left no trace and may be taken again; then nothing is broken.
+void Engine::Impl::RefuseAfter(const absl::Status& failure) {
+  if (!broken.ok() && refusal.ok()) {
+    refusal = absl::FailedPreconditionError(absl::StrFormat(
+        "this engine cannot go on after the step that failed before (%s): end the program on all "
+        "ranks and start it again; it resumes from its last checkpoint",
+        failure.message()));
+  }
 }
 
 // This rank's step failed before its reductions: the others wait in theirs. Ending the group is the
@@ -337,7 +347,7 @@ void Engine::Impl::FailTogether() {
     if (state.live != nullptr) {
       state.live->Abort(reason);
     }
-    broken = absl::AbortedError("an earlier step failed");
+    broken = absl::AbortedError(reason);
   }
 }
 
@@ -394,6 +404,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     status = report.status();
   } else {
     impl.FailTogether();
+    impl.RefuseAfter(status);
   }
   impl.Abandon();
   impl.DropGathered().IgnoreError();  // The step's own error says more.

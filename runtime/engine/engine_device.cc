@@ -132,7 +132,7 @@ absl::Status Engine::Impl::AccountForLastStep() {
     scale_of_unsaid = scale;
   } else {
     ++state.updates;
-    non_finite_in_a_row = 0;
+    non_finite = {};
   }
   return absl::OkStatus();
 }

@@ -28,6 +28,14 @@
 
 namespace dtrain {
 
+// Steps that were skipped one after the other, up to the last one.
+struct NonFiniteSteps {
+  int count = 0;
+  int64_t first_step = 0;
+  std::string culprit;  // Of the first of them: what went bad before all else.
+  double loss = 0;
+};
+
 struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
@@ -59,10 +67,11 @@ struct Engine::Impl {
   bool reducing = false;  // The last micro-batch of this step has been through backward.
   int64_t step_start_nanos = 0;
   double gemm_rate = 0;
-  int non_finite_in_a_row = 0;
+  NonFiniteSteps non_finite;
   bool first_forward_noted = false;
   bool with_parameters = false;  // A function of WithParameters runs.
   absl::Status broken;           // After an error inside Update there is no way on.
+  absl::Status refusal;          // Of all later calls: says what broke it and what to do.
 
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
@@ -144,6 +153,9 @@ struct Engine::Impl {
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);
   void FailTogether();
+  // After a failed step, when there is no way on: calls from now on are refused.
+  void RefuseAfter(const absl::Status& failure);
+  absl::Status Usable() const { return refusal.ok() ? broken : refusal; }
   // The GPU's side: engine_device.cc.
   const Device& device() const { return *job.state().device; }
   absl::Status CheckDevice() const;
