@@ -11,6 +11,7 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
+#include "base/prng.h"
 #include "base/status.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -30,6 +31,7 @@ namespace {
 
 constexpr int64_t kGemmProbeStep = 2;          // After the caches are warm, before people look.
 constexpr int64_t kModuleCheckInterval = 100;  // Steps; the first is checked.
+constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
 
 }  // namespace
 
@@ -157,6 +159,10 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
                   .gradient_scale = gradient_scale,
                   .gradient_limit = config.gradient_clipping_value(),
                   .settings = settings};
+  if (config.Find("bf16.stochastic_rounding")->get<bool>()) {
+    step.rounding = {.seed = MixBits(kRoundingStream ^ static_cast<uint64_t>(config.seed())),
+                     .offset = static_cast<uint64_t>(step.update)};
+  }
   for (ParamSettings& group : step.settings) {
     group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr, state.updates);
     const plan::Betas betas =

@@ -108,7 +108,7 @@ absl::Status Engine::Impl::TakeParameters() {
   const plan::ParamLayout& layout = state.flat->layout();
   DT_ASSIGN_OR_RETURN(rule, MakeUpdateRule(config, state.options.optimizer, layout));
   if (!device().is_host()) {
-    DT_RETURN_IF_ERROR(MakeDeviceRule(config.optimizer(), *rule).status());
+    DT_RETURN_IF_ERROR(MakeDeviceRule(config, *rule).status());
   }
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
                       GroupParameters(layout, config.optimizer(), rule->by_parameter()));

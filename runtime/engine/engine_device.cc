@@ -87,7 +87,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   if (state.shards != nullptr) {
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(group, *state.flat, *state.shards));
   }
-  DT_ASSIGN_OR_RETURN(auto device_rule, MakeDeviceRule(config.optimizer(), *rule));
+  DT_ASSIGN_OR_RETURN(auto device_rule, MakeDeviceRule(config, *rule));
   DT_ASSIGN_OR_RETURN(device_step,
                       DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));
   return absl::OkStatus();

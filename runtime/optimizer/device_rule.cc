@@ -54,65 +54,79 @@ class AdamOnDevice final : public Rule<kernels::AdamWStepScalars> {
   }
 };
 
-class SgdOnDevice final : public Rule<kernels::SgdStepScalars> {
+// What a group's kernel reads of a step when it rounds by chance.
+struct StochasticScalars {
+  kernels::AdamWStepScalars adamw;
+  kernels::PhiloxStream rounding;
+};
+
+class StochasticAdamOnDevice final : public DeviceRule {
  public:
-  using Rule::Rule;
+  explicit StochasticAdamOnDevice(const OptimizerConfig& optimizer)
+      : decay_in_gradient_(optimizer.kind == Kind::kAdam) {}
+  size_t scalar_bytes() const override { return sizeof(StochasticScalars); }
+  size_t skip_offset() const override {
+    static_assert(offsetof(StochasticScalars, adamw) == 0);
+    return offsetof(kernels::AdamWStepScalars, skip);
+  }
+  void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const override {
+    const StochasticScalars scalars{
+        kernels::MakeAdamWStepScalars(AdamWOptionsOf(step, settings, decay_in_gradient_)),
+        step.rounding.value()};
+    std::memcpy(to, &scalars, sizeof(scalars));
+  }
   absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
                       const PieceMemory& memory, const void* scalars,
                       CudaStream stream) const override {
-    return kernels.sgd(piece.elements, memory.weights, memory.gradient, memory.states[0],
-                       memory.bf16, Read(scalars), stream);
+    const auto* const read = static_cast<const StochasticScalars*>(scalars);
+    return kernels.adamw_stochastic(piece.elements, piece.flat, memory.weights, memory.gradient,
+                                    static_cast<BFloat16*>(memory.states[0].data),
+                                    static_cast<BFloat16*>(memory.states[1].data), memory.bf16,
+                                    &read->adamw, &read->rounding, stream);
   }
 
  private:
-  kernels::SgdStepScalars Make(const UpdateStep& step,
-                               const ParamSettings& settings) const override {
-    return kernels::MakeSgdStepScalars(SgdOptionsOf(optimizer_, step, settings));
-  }
+  const bool decay_in_gradient_;
 };
 
-class LionOnDevice final : public Rule<kernels::LionStepScalars> {
+// With at most one state an element: alike but for the table's entry and what it reads.
+template <class S, auto kKernel, auto kScalars, auto kOptions>
+class OneStateOnDevice final : public Rule<S> {
  public:
-  using Rule::Rule;
+  using Rule<S>::Rule;
   absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
                       const PieceMemory& memory, const void* scalars,
                       CudaStream stream) const override {
-    return kernels.lion(piece.elements, memory.weights, memory.gradient, memory.states[0],
-                        memory.bf16, Read(scalars), stream);
+    return (kernels.*kKernel)(piece.elements, memory.weights, memory.gradient, memory.states[0],
+                              memory.bf16, Rule<S>::Read(scalars), stream);
   }
 
  private:
-  kernels::LionStepScalars Make(const UpdateStep& step,
-                                const ParamSettings& settings) const override {
-    return kernels::MakeLionStepScalars(LionOptionsOf(step, settings));
+  S Make(const UpdateStep& step, const ParamSettings& settings) const override {
+    return kScalars(kOptions(this->optimizer_, step, settings));
   }
 };
 
-class AdagradOnDevice final : public Rule<kernels::AdagradStepScalars> {
- public:
-  using Rule::Rule;
-  absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
-                      const PieceMemory& memory, const void* scalars,
-                      CudaStream stream) const override {
-    return kernels.adagrad(piece.elements, memory.weights, memory.gradient, memory.states[0],
-                           memory.bf16, Read(scalars), stream);
-  }
-
- private:
-  kernels::AdagradStepScalars Make(const UpdateStep& step,
-                                   const ParamSettings& settings) const override {
-    return kernels::MakeAdagradStepScalars(AdagradOptionsOf(optimizer_, step, settings));
-  }
-};
+using Table = kernels::CudaKernelTable;
+using SgdOnDevice = OneStateOnDevice<kernels::SgdStepScalars, &Table::sgd,
+                                     kernels::MakeSgdStepScalars, SgdOptionsOf>;
+using LionOnDevice = OneStateOnDevice<kernels::LionStepScalars, &Table::lion,
+                                      kernels::MakeLionStepScalars, LionOptionsOf>;
+using AdagradOnDevice = OneStateOnDevice<kernels::AdagradStepScalars, &Table::adagrad,
+                                         kernels::MakeAdagradStepScalars, AdagradOptionsOf>;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const OptimizerConfig& optimizer,
+absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
                                                            const UpdateRule& rule) {
+  const OptimizerConfig& optimizer = config.optimizer();
   if (rule.name() == optimizer.name()) {  // Else the program's own.
     switch (optimizer.kind) {
       case Kind::kAdamW:
       case Kind::kAdam:
+        if (config.Find("bf16.stochastic_rounding")->get<bool>()) {
+          return std::make_unique<StochasticAdamOnDevice>(optimizer);
+        }
         return std::make_unique<AdamOnDevice>(optimizer);
       case Kind::kSgd:
         return std::make_unique<SgdOnDevice>(optimizer);

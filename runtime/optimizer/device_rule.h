@@ -29,7 +29,7 @@ class DeviceRule {
 };
 
 // Unimplemented names an optimizer that has no CUDA form: Lamb, Muon, a program's own.
-absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const OptimizerConfig& optimizer,
+absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
                                                            const UpdateRule& rule);
 
 // Queues the update of `pieces`, whose groups' scalars start `scalars`, and rounds what is kept in

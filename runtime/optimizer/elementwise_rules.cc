@@ -1,4 +1,5 @@
 // AdamW, Adam, SGD, Lion and Adagrad: from settings to one kernel call a piece.
+#include "kernels/adamw_stochastic.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/optimizer/adamw_step.h"
 #include "runtime/optimizer/step_options.h"
@@ -31,42 +32,34 @@ class AdamRule final : public ElementwiseRule {
   }
 };
 
-class SgdRule final : public ElementwiseRule {
+// With at most one state an element; `kOptions` makes `kKernel`'s options.
+template <auto kKernel, auto kOptions>
+class OneStateRule final : public ElementwiseRule {
  public:
   using ElementwiseRule::ElementwiseRule;
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
-    kernels::SgdCpu(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
-                    SgdOptionsOf(optimizer_, step, step.of(piece)), TorchParallelFor);
+    kKernel(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
+            kOptions(optimizer_, step, step.of(piece)), TorchParallelFor);
   }
 };
 
-class LionRule final : public ElementwiseRule {
- public:
-  using ElementwiseRule::ElementwiseRule;
-  void Update(const UpdateStep& step, const UpdatePiece& piece,
-              const PieceMemory& memory) const override {
-    kernels::LionCpu(piece.elements, memory.weights, memory.gradient, memory.states[0], memory.bf16,
-                     LionOptionsOf(step, step.of(piece)), TorchParallelFor);
-  }
-};
-
-class AdagradRule final : public ElementwiseRule {
- public:
-  using ElementwiseRule::ElementwiseRule;
-  void Update(const UpdateStep& step, const UpdatePiece& piece,
-              const PieceMemory& memory) const override {
-    kernels::AdagradCpu(piece.elements, memory.weights, memory.gradient, memory.states[0],
-                        memory.bf16, AdagradOptionsOf(optimizer_, step, step.of(piece)),
-                        TorchParallelFor);
-  }
-};
+using SgdRule = OneStateRule<kernels::SgdCpu, SgdOptionsOf>;
+using LionRule = OneStateRule<kernels::LionCpu, LionOptionsOf>;
+using AdagradRule = OneStateRule<kernels::AdagradCpu, AdagradOptionsOf>;
 
 }  // namespace
 
 void AdamWStep(const UpdateStep& step, const UpdatePiece& piece, const PieceMemory& memory,
                bool decay_in_gradient) {
   const kernels::AdamWOptions options = AdamWOptionsOf(step, step.of(piece), decay_in_gradient);
+  if (step.rounding.has_value()) {
+    kernels::AdamWStochasticCpu(piece.elements, piece.flat, memory.weights, memory.gradient,
+                                static_cast<BFloat16*>(memory.states[0].data),
+                                static_cast<BFloat16*>(memory.states[1].data), memory.bf16, options,
+                                *step.rounding, TorchParallelFor);
+    return;
+  }
   if (memory.states[0].dtype == DType::kBFloat16) {
     kernels::AdamWCpuBf16State(piece.elements, memory.weights, memory.gradient,
                                static_cast<BFloat16*>(memory.states[0].data),

@@ -27,7 +27,8 @@ kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateS
           .step = step.update};
 }
 
-kernels::LionOptions LionOptionsOf(const UpdateStep& step, const ParamSettings& settings) {
+kernels::LionOptions LionOptionsOf(const OptimizerConfig& /*optimizer*/, const UpdateStep& step,
+                                   const ParamSettings& settings) {
   return {.lr = settings.lr,
           .beta1 = settings.beta1,
           .beta2 = settings.beta2,

@@ -16,7 +16,8 @@ kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings
                                      bool decay_in_gradient);
 kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                  const ParamSettings& settings);
-kernels::LionOptions LionOptionsOf(const UpdateStep& step, const ParamSettings& settings);
+kernels::LionOptions LionOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                   const ParamSettings& settings);
 kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                          const ParamSettings& settings);
 

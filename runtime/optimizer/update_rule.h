@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "comm/group.h"
 #include "dtrain/optimizer.h"
 #include "kernels/flat.h"
+#include "kernels/philox.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/optimizer/update_pieces.h"
@@ -23,9 +25,11 @@ namespace dtrain {
 
 // One step's numbers.
 struct UpdateStep {
-  int64_t update = 1;                   // From 1.
-  double gradient_scale = 1;            // Unscales and clips.
-  double gradient_limit = 0;            // Largest magnitude of an element after that; 0: none.
+  int64_t update = 1;         // From 1.
+  double gradient_scale = 1;  // Unscales and clips.
+  double gradient_limit = 0;  // Largest magnitude of an element after that; 0: none.
+  // Random bits that bf16 states are rounded with, by place in the layout; none: to nearest.
+  std::optional<kernels::PhiloxStream> rounding = {};
   std::vector<ParamSettings> settings;  // By UpdatePiece::settings, with the schedule applied.
 
   const ParamSettings& of(const UpdatePiece& piece) const {

@@ -226,6 +226,11 @@ constexpr ConfigKey kKeys[] = {
      0, "Masters and gradients are fp32."},
     {"bf16.bf16_optimizer_states", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Optimizer states in bf16, rounded to nearest; masters stay fp32. Not with Lamb and Muon."},
+    {"bf16.stochastic_rounding", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+     "With bf16_optimizer_states, AdamW and Adam: states are rounded up with the probability of "
+     "what is cut off, so that a second moment follows small changes too. The bits come from seed, "
+     "step and place in the model: the same at every stage, on any number of ranks and after a "
+     "resume. Weights need none: they have fp32 masters."},
     {"data_types.grad_accum_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
      "[\"fp32\"]", 0, "Gradients accumulate in fp32."},
 };

@@ -137,6 +137,20 @@ absl::Status ConfigBuilder::CheckOptimizer() {
         "Adam, SGD, Lion, Adagrad",
         WhereGiven("bf16.bf16_optimizer_states"), o.name()));
   }
+  const bool by_chance = values_->boolean("bf16.stochastic_rounding");
+  if (by_chance && !o.bf16_states) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: bf16.stochastic_rounding is of states in bf16; set "
+                        "bf16.bf16_optimizer_states too",
+                        WhereGiven("bf16.stochastic_rounding")));
+  }
+  const bool adam = o.kind == Kind::kAdamW || o.kind == Kind::kAdam;
+  if (by_chance && !adam) {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s: bf16.stochastic_rounding with optimizer.type %s is not supported; "
+                        "allowed: AdamW, Adam",
+                        WhereGiven("bf16.stochastic_rounding"), o.name()));
+  }
   const bool prescale = values_->boolean("prescale_gradients");
   if (prescale && values_->number("gradient_predivide_factor") != 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -146,10 +160,10 @@ absl::Status ConfigBuilder::CheckOptimizer() {
   }
   DT_RETURN_IF_ERROR(CheckOffload());
   // Half of bf16's spacing is 1/512 of a value: a smaller share never takes from the moment.
-  if (o.bf16_states && (o.kind == Kind::kAdamW || o.kind == Kind::kAdam) && o.beta2 > 0.996) {
+  if (o.bf16_states && adam && !by_chance && o.beta2 > 0.996) {
     values_->warnings.push_back(absl::StrFormat(
         "optimizer.params.betas: with bf16.bf16_optimizer_states and beta2 %g the second moment "
-        "can grow but not shrink; use 0.99 or less",
+        "can grow but not shrink; use 0.99 or less, or bf16.stochastic_rounding",
         o.beta2));
   }
   return absl::OkStatus();

@@ -254,6 +254,25 @@ TEST(EngineDeviceTest, EveryElementwiseOptimizerAndPrecisionGivesTheHostsBits) {
   }
 }
 
+TEST(EngineDeviceTest, StatesInBf16GiveTheHostsBitsToNearestAndByChance) {
+  const Way nearest{.more = {"bf16.enabled=true", "bf16.bf16_optimizer_states=true"}};
+  Way by_chance = nearest;
+  by_chance.more.push_back("bf16.stochastic_rounding=true");
+  Outcome last;
+  for (const Way& host : {nearest, by_chance}) {
+    for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=2"}) {
+      Way device = host;
+      device.place = Way::Place::kNccl;
+      device.more.emplace_back(stage);
+      const Outcome expected = OutcomeOf(2, host);
+      const Outcome outcome = OutcomeOf(2, device);
+      EXPECT_EQ(outcome.weights, expected.weights) << stage;
+      EXPECT_EQ(outcome.weights == last.weights, stage == std::string("zero_optimization.stage=2"));
+      last = outcome;
+    }
+  }
+}
+
 TEST(EngineDeviceTest, ANonFiniteStepIsSkippedOnTheDeviceAsOnTheHost) {
   for (const char* const precision : {"bf16.enabled=true", "fp16.enabled=true"}) {
     for (const int size : {1, 2}) {

@@ -10,7 +10,9 @@
 #include "kernels/adagrad_math.h"
 #include "kernels/adamw_math.h"
 #include "kernels/lion_math.h"
+#include "kernels/philox.h"
 #include "kernels/sgd_math.h"
+#include "kernels/stochastic_math.h"
 
 namespace dtrain::testing {
 namespace {
@@ -71,6 +73,30 @@ absl::Status AdamWFp32(int64_t n, float* p, const float* g, float* m, float* v, 
 absl::Status AdamWBf16(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v, BFloat16* out,
                        const kernels::AdamWStepScalars* scalars, CudaStream stream) {
   return AdamW(n, p, g, {m, DType::kBFloat16}, {v, DType::kBFloat16}, out, scalars, stream);
+}
+
+// By the CPU's kernel for elements one at a time, which takes options; the bits it draws are those
+// of the CUDA kernel.
+absl::Status AdamWStochastic(int64_t n, int64_t first, float* p, const float* g, BFloat16* m,
+                             BFloat16* v, BFloat16* out, const kernels::AdamWStepScalars* scalars,
+                             const kernels::PhiloxStream* random, CudaStream stream) {
+  return Queue(stream, [=] {
+    const auto set = [](uint32_t word) { return word; };
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      const int64_t element = first + i;
+      const auto words = kernels::PhiloxRun(*random, element / kernels::kPhiloxRun,
+                                            static_cast<uint32_t>(element % 16), set);
+      const uint32_t bits = words.word[element / 16 % 4];
+      const auto next = kernels::AdamWElement(
+          kernels::AdamWState<float>{p[i], ToFloat(m[i]), ToFloat(v[i])}, g[i], *scalars, kSet);
+      p[i] = next.p;
+      m[i] = ToBFloat16(kernels::RoundStochastic(next.m, bits & 0xffffU, set));
+      v[i] = ToBFloat16(kernels::RoundStochastic(next.v, bits >> 16, set));
+      if (out != nullptr) {
+        out[i] = ToBFloat16(next.p);
+      }
+    }
+  });
 }
 
 template <class Rule, class Scalars>
@@ -141,6 +167,7 @@ const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
     kernels::CudaKernelTable made{};
     made.adamw = AdamWFp32;
     made.adamw_bf16_state = AdamWBf16;
+    made.adamw_stochastic = AdamWStochastic;
     made.sgd = Sgd;
     made.lion = OneStateKernel<kernels::LionRule, kernels::LionStepScalars>;
     made.adagrad = OneStateKernel<kernels::AdagradRule, kernels::AdagradStepScalars>;

@@ -70,6 +70,9 @@ std::vector<Case> Cases() {
       {"Bf16States",
        {R"(optimizer={"params":{"betas":[0.9,0.95]},"param_groups":[{"params":"gain","lr":0.1}]})",
         "bf16.enabled=true", "bf16.bf16_optimizer_states=true"}},
+      {"StochasticStates",
+       {R"(optimizer={"params":{"betas":[0.9,0.999]},"param_groups":[{"params":"gain","lr":0.1}]})",
+        "bf16.enabled=true", "bf16.bf16_optimizer_states=true", "bf16.stochastic_rounding=true"}},
       {"Limited", {"gradient_clipping_value=0.01", "prescale_gradients=true"}},
       {"Own", {}, true},
   };

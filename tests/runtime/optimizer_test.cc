@@ -344,15 +344,48 @@ TEST_F(OptimizerTest, StatesInBf16TrainNearlyTheSame) {
   EXPECT_NEAR(narrow, wide, 0.05 * wide) << "8 bits of each state";
 }
 
+// By seed, step and place alone.
+TEST_F(OptimizerTest, StatesRoundedByChanceFollowTheSeed) {
+  const auto states_after = [&](std::vector<std::string> more, double& loss) {
+    more.insert(more.end(), {"bf16.enabled=true", "bf16.bf16_optimizer_states=true"});
+    auto job = MakeJob(R"({"params":{"lr":0.01,"betas":[0.9,0.95]}})", more);
+    EXPECT_TRUE(job.ok()) << job.status();
+    Net net;
+    auto engine = Engine::Create(**job, net);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    Inputs inputs;
+    for (int step = 0; step < kSteps; ++step) {
+      loss = (*engine)->Step(inputs, [&](const at::Tensor& x) { return net.Loss(x); })->loss;
+    }
+    const auto& slots = (*engine)->state().slots;
+    return at::cat({slots[0].tensor, slots[1].tensor}).clone();
+  };
+  double nearest_loss = 0;
+  double loss = 0;
+  double other_loss = 0;
+  const at::Tensor nearest = states_after({}, nearest_loss);
+  const at::Tensor by_chance = states_after({"bf16.stochastic_rounding=true"}, loss);
+  const at::Tensor again = states_after({"bf16.stochastic_rounding=true"}, loss);
+  const at::Tensor other = states_after({"bf16.stochastic_rounding=true", "seed=7"}, other_loss);
+  EXPECT_FALSE(by_chance.equal(nearest));
+  EXPECT_TRUE(by_chance.equal(again));
+  EXPECT_FALSE(by_chance.equal(other));
+  EXPECT_NEAR(loss, nearest_loss, 0.05 * nearest_loss) << "8 bits of each state";
+  EXPECT_NEAR(other_loss, nearest_loss, 0.05 * nearest_loss);
+}
+
 // What a resumed run and one that was not interrupted have in common: every bit.
 TEST_F(OptimizerTest, AResumedRunGoesOnToTheBit) {
   for (const char* const optimizer :
        {R"({"type":"AdamW"})", R"({"type":"SGD","params":{"momentum":0.9}})", R"({"type":"Lion"})",
         R"({"type":"Lamb"})", R"({"type":"Adagrad"})", R"({"type":"Muon"})"}) {
-    for (const char* const states : {"false", "true"}) {
-      const bool narrow = std::string(states) == "true";
-      if (narrow && (std::string(optimizer).find("Lamb") != std::string::npos ||
-                     std::string(optimizer).find("Muon") != std::string::npos)) {
+    for (const std::string states : {"fp32", "bf16", "by chance"}) {
+      const bool narrow = states != "fp32";
+      const bool by_chance = states == "by chance";
+      const auto is = [&](const char* name) {
+        return std::string(optimizer).find(name) != std::string::npos;
+      };
+      if ((narrow && (is("Lamb") || is("Muon"))) || (by_chance && !is("AdamW"))) {
         continue;
       }
       const testing::TempFolder folder;
@@ -360,8 +393,9 @@ TEST_F(OptimizerTest, AResumedRunGoesOnToTheBit) {
         auto job = testing::MakeTestJob(
             {.run_dir = folder.path(),
              .overrides = {"train_micro_batch_size_per_gpu=1", "checkpoint.interval=3",
-                           absl::StrCat("bf16.enabled=", states),
-                           absl::StrCat("bf16.bf16_optimizer_states=", states),
+                           absl::StrCat("bf16.enabled=", narrow ? "true" : "false"),
+                           absl::StrCat("bf16.bf16_optimizer_states=", narrow ? "true" : "false"),
+                           absl::StrCat("bf16.stochastic_rounding=", by_chance ? "true" : "false"),
                            absl::StrCat("optimizer=", optimizer)}});
         EXPECT_TRUE(job.ok()) << job.status();
         Net net;
@@ -389,7 +423,7 @@ TEST_F(OptimizerTest, AResumedRunGoesOnToTheBit) {
             .clone();
       };
       const at::Tensor whole = train(5, false);
-      EXPECT_TRUE(train(5, true).equal(whole)) << optimizer << ", bf16 states " << states;
+      EXPECT_TRUE(train(5, true).equal(whole)) << optimizer << ", states " << states;
     }
   }
 }

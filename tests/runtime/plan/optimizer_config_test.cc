@@ -120,6 +120,12 @@ TEST(OptimizerConfigTest, MistakesAreNamed) {
               HasSubstr("optimizer.params.lr, which is 0"));
   EXPECT_THAT(ErrorOf("{}", R"(, "bf16": {"bf16_optimizer_states": true})"),
               HasSubstr("bf16.bf16_optimizer_states without bf16.enabled"));
+  EXPECT_THAT(ErrorOf("{}", R"(, "bf16": {"enabled": true, "stochastic_rounding": true})"),
+              HasSubstr("set bf16.bf16_optimizer_states too"));
+  EXPECT_THAT(ErrorOf(R"({"type": "Lion"})", R"(, "bf16": {"enabled": true,
+                "bf16_optimizer_states": true, "stochastic_rounding": true})"),
+              HasSubstr("bf16.stochastic_rounding with optimizer.type Lion is not supported; "
+                        "allowed: AdamW, Adam"));
   EXPECT_THAT(ErrorOf("{}", R"(, "prescale_gradients": true, "gradient_predivide_factor": 2)"),
               HasSubstr("exclude each other"));
 }
@@ -165,7 +171,12 @@ TEST(OptimizerConfigTest, ABf16SecondMomentThatCannotShrinkIsWarnedOf) {
   ASSERT_TRUE(slow.ok()) << slow.status();
   ASSERT_EQ(slow->warnings().size(), 1U);
   EXPECT_THAT(slow->warnings()[0], HasSubstr("beta2 0.999"));
+  EXPECT_THAT(slow->warnings()[0], HasSubstr("or bf16.stochastic_rounding"));
   EXPECT_THAT(Parse(R"({"params": {"betas": [0.9, 0.95]}})", states)->warnings(), IsEmpty());
+  const auto by_chance = Parse("{}", R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true,
+      "stochastic_rounding": true})");
+  ASSERT_TRUE(by_chance.ok()) << by_chance.status();
+  EXPECT_THAT(by_chance->warnings(), IsEmpty());
 }
 
 TEST(OptimizerConfigTest, ARunDirectorysValuesAreReadBackAlike) {
