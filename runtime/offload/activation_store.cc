@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "ATen/Functions.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "runtime/offload/nameless_file.h"
@@ -38,6 +40,12 @@ struct CurrentStore {
 
 bool SameTier(const ActivationCheckpointingConfig& a, const ActivationCheckpointingConfig& b) {
   return a.tier == b.tier && a.nvme_path == b.nvme_path && a.wait_written == b.wait_written;
+}
+
+// What the graph computed and is worth the way.
+bool IsLargeActivation(const at::Tensor& tensor) {
+  return tensor.requires_grad() && !tensor.is_leaf() &&
+         static_cast<int64_t>(tensor.nbytes()) >= kBytesMin;
 }
 
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {
@@ -251,11 +259,25 @@ ActivationStore::ActivationStore(const ActivationCheckpointingConfig& config,
 ActivationStore::~ActivationStore() = default;
 
 bool ActivationStore::Takes(const at::Tensor& tensor) {
-  return tensor.requires_grad() && !tensor.is_leaf() && tensor.device().is_cpu() &&
-         tensor.layout() == at::kStrided && !tensor.is_inference() &&
-         tensor.is_non_overlapping_and_dense() &&
-         static_cast<int64_t>(tensor.nbytes()) >= kBytesMin &&
+  return IsLargeActivation(tensor) && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+         !tensor.is_inference() && tensor.is_non_overlapping_and_dense() &&
          reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kMemoryAlign == 0;
+}
+
+absl::Status ActivationStore::LeaveNear(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "an input of a recomputed segment is on %s, and activations go from the CPU alone to a far "
+        "tier: remove activation_checkpointing.cpu_checkpointing and nvme_path, or keep the model "
+        "on the CPU",
+        tensor.device().str()));
+  }
+  if (IsLargeActivation(tensor) && !said_near_.exchange(true)) {
+    DT_LOG(Warning) << "an input of a recomputed segment stays in memory: " << tensor.nbytes()
+                    << " bytes that are not dense or not at a multiple of " << kMemoryAlign
+                    << "; hand over contiguous() ones (said once)";
+  }
+  return absl::OkStatus();
 }
 
 std::shared_ptr<ActivationStore::Kept> ActivationStore::Put(const at::Tensor& tensor) {

@@ -8,6 +8,7 @@
 // operation that is under way. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -36,6 +37,9 @@ class ActivationStore {
   // enough to be worth the way. What the graph does not differentiate (token ids, tables) is held
   // by others anyway.
   static bool Takes(const at::Tensor& tensor);
+  // Of a tensor that Put does not take: InvalidArgument when it is not on the CPU, where the tier
+  // would be without effect; what is large and only laid out so that it must stay is said once.
+  absl::Status LeaveNear(const at::Tensor& tensor);
   // Starts to write `tensor`, which must not change until it is dropped. Blocks while the thread is
   // several tensors behind. REQUIRES: Takes(tensor).
   std::shared_ptr<Kept> Put(const at::Tensor& tensor);
@@ -61,7 +65,8 @@ class ActivationStore {
 
   const ActivationCheckpointingConfig config_;
   const std::shared_ptr<Tier> tier_;  // What is kept owns it too; this object only its users do.
-  Worker worker_;                     // Last: its thread ends first.
+  std::atomic<bool> said_near_{false};
+  Worker worker_;  // Last: its thread ends first.
 };
 
 }  // namespace dtrain

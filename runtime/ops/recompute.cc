@@ -51,6 +51,10 @@ class KeptInput {
  public:
   KeptInput(const at::Tensor& input, const std::shared_ptr<ActivationStore>& store) {
     if (store == nullptr || !ActivationStore::Takes(input)) {
+      if (store != nullptr) {
+        const absl::Status near = store->LeaveNear(input);
+        TORCH_CHECK(near.ok(), std::string(near.message()));
+      }
       near_ = SavedVariable(input, /*is_output=*/false);
       return;
     }

@@ -54,6 +54,34 @@ at::Tensor Activation(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
   return at::randn(sizes, at::TensorOptions(type)).requires_grad_().mul(3);
 }
 
+TEST(ActivationStore, WhatIsOnAnotherDeviceIsRefusedByItsName) {
+  const auto store = Make(In(""));
+  const auto run = [] {
+    const at::Tensor x = at::empty({kRows, kWidth}, at::TensorOptions(at::kMeta)).requires_grad_();
+    Recompute([](const at::Tensor& h) { return h * 2; }, x * 3);
+  };
+  EXPECT_THAT(run, ::testing::ThrowsMessage<std::exception>(
+                       ::testing::AllOf(HasSubstr("an input of a recomputed segment is on meta"),
+                                        HasSubstr("activation_checkpointing.cpu_checkpointing"))));
+  EXPECT_EQ(store->far_bytes(), 0);
+}
+
+TEST(ActivationStore, WhatMustStayNearIsSaidOnce) {
+  const auto store = Make(In(""));
+  const at::Tensor wide = Activation({kRows, 2 * kWidth});
+  const auto run = [&](const at::Tensor& input) {
+    ::testing::internal::CaptureStderr();
+    const at::Tensor result = Recompute([](const at::Tensor& h) { return h * 2; }, input);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(run(wide), "");
+  EXPECT_EQ(run(wide[0].detach()), "") << "nothing is lost by it";
+  EXPECT_THAT(
+      run(wide.narrow(1, 0, kWidth)),
+      ::testing::AllOf(HasSubstr("stays in memory: 16384 bytes"), HasSubstr("contiguous()")));
+  EXPECT_EQ(run(wide.narrow(1, 0, kWidth)), "") << "once";
+}
+
 TEST(ActivationStore, GivesBackBitsTypesAndStridesInAnyOrderAndTwice) {
   const testing::TempFolder folder;
   for (const std::string& where : {std::string(), folder.path()}) {
