@@ -95,10 +95,11 @@ class BadInput(EndToEnd):
         broken = f"{self.folder}/rank-broken.json"
         with open(broken, "w", encoding="utf-8") as file:
             file.write('{"train_steps": 10,\n "seed" 3}\n')
+        good = self.write_config("three.json", train_batch_size=12, train_micro_batch_size_per_gpu=2)
         for bad, count in ((0, 2), (1, 2), (2, 3)):
             start = time.monotonic()
             results = self.without_launcher(
-                f"broken-{bad}", [[broken if rank == bad else self.config]
+                f"broken-{bad}", [[broken if rank == bad else good]
                                   for rank in range(count)])
             self.assertLess(time.monotonic() - start, 20, "the timeout is 60 s")
             for rank, result in enumerate(results):
@@ -118,8 +119,9 @@ class BadInput(EndToEnd):
         broken = f"{self.folder}/launched-broken.json"
         with open(broken, "w", encoding="utf-8") as file:
             file.write('{"seed" 3}\n')
+        good = self.write_config("three.json", train_batch_size=12, train_micro_batch_size_per_gpu=2)
         for bad in (0, 1, 2):
-            choose = f'test $RANK = {bad} && C={broken} || C={self.config}; exec "$0" $C'
+            choose = f'test $RANK = {bad} && C={broken} || C={good}; exec "$0" $C'
             result = self.run_program(
                 [f"{BIN}/dtrain", "launch", "--nproc-per-node", "3", "--run-dir",
                  f"{self.folder}/launched-{bad}", "--", "/bin/sh", "-c", choose,
@@ -217,7 +219,8 @@ class BadInput(EndToEnd):
             output = self.refused("the first weights, which no step changed", name=f"nan-{name}",
                                   sets=["model.initializer_range=1e30", "train_steps=60", *sets])
             last = [line for line in output.splitlines() if "which no step changed" in line]
-            self.assertRegex(last[0], r"first \S+ in step 1, where the loss was -?(nan|inf)\)")
+            # At first only a gradient may overflow, and not yet the loss.
+            self.assertRegex(last[0], r"first \S+ in step 1(, where the loss was -?(nan|inf))?\)")
             steps = [r["m"] for r in self.records(f"{self.folder}/nan-{name}")
                      if r["kind"] == "step"]
             self.assertEqual([m.get("train/skipped") for m in steps], [1] * skipped)
