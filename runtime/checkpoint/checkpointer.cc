@@ -40,7 +40,7 @@ struct Checkpointer::State {
 
   explicit State(Job& j) : job(j), exchange(j.group()) {}
 
-  RankPlace place() const { return {job.rank(), job.world_size()}; }
+  RankPlace place() const { return {job.rank(), job.world_size(), ParameterOffload(job.config())}; }
   Deadline deadline() const {
     return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
   }

@@ -138,7 +138,14 @@ absl::Status RestoreUpdateState(EngineState& state, const std::string& engine,
       continue;
     }
     const int64_t elements = ElementsOf(stored);
+    const bool in_place = stored == state.owned && state.flat->device().is_host();
     for (const auto& [name, tensor] : UpdateState(state)) {
+      if (in_place) {  // Nothing of it is near twice, and of a far tier nothing at all.
+        DT_RETURN_IF_ERROR(
+            from.ReadStateTensor(rank, {PrefixOf(engine) + name, StateType(tensor), {elements}},
+                                 BytesOf(tensor.narrow(0, 0, elements))));
+        continue;
+      }
       const at::Tensor read = at::empty({elements}, at::TensorOptions(tensor.scalar_type()));
       DT_RETURN_IF_ERROR(from.ReadStateTensor(
           rank, {PrefixOf(engine) + name, StateType(tensor), {elements}}, BytesOf(read)));

@@ -20,12 +20,15 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/state_source.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/offload/offload_options.h"
 
 namespace dtrain {
 
 struct RankPlace {
   int rank = 0;
   int world_size = 1;
+  // Where copies of gathered weights wait to be written: memory, unless its device is a file.
+  OffloadOptions copies = {};
 };
 
 // The part of the moments that `place` stores when every rank has all `total_elements`. Pure.

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
+#include "runtime/offload/far_tier.h"
 
 namespace dtrain {
 namespace {
@@ -16,6 +17,43 @@ namespace {
 std::string PublicName(const EngineState& state, const std::string& name) {
   return state.options.public_name ? state.options.public_name(name) : name;
 }
+
+constexpr int64_t kCopyAlign = 64;  // Of copies in one file, for any type.
+
+int64_t CopyBytes(const at::Tensor& tensor) {
+  return (static_cast<int64_t>(tensor.nbytes()) + kCopyAlign - 1) / kCopyAlign * kCopyAlign;
+}
+
+// Copies of tensors whose memory is needed again: each in memory, or all in one file without a
+// name, so that who keeps weights in a file needs no memory for them while they are saved either.
+class Copies {
+ public:
+  // `bytes`: CopyBytes of all.
+  static absl::StatusOr<Copies> Create(const OffloadOptions& options, int64_t bytes) {
+    Copies copies;
+    if (options.device == OffloadOptions::Device::kFile && bytes > 0) {
+      DT_ASSIGN_OR_RETURN(const FarState file, FarState::InFile(options.folder, bytes, at::kByte,
+                                                                /*value=*/0, options.setting));
+      copies.file_ = file.tensor();
+    }
+    return copies;
+  }
+  at::Tensor Copy(const at::Tensor& tensor) {
+    if (!file_.defined()) {
+      return tensor.clone();
+    }
+    const at::Tensor place = file_.narrow(0, used_, static_cast<int64_t>(tensor.nbytes()))
+                                 .view(tensor.scalar_type())
+                                 .view(tensor.sizes());
+    used_ += CopyBytes(tensor);
+    place.copy_(tensor);
+    return place;
+  }
+
+ private:
+  at::Tensor file_;
+  int64_t used_ = 0;
+};
 
 }  // namespace
 
@@ -73,17 +111,28 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
   for (const StoredTensor& item : model) {
     total += item.tensor.nbytes();
   }
+  const auto passes = [&](const StoredTensor& item) {
+    return state.live != nullptr && item.parameter.has_value();
+  };
+  std::vector<bool> mine;
+  int64_t passing = 0;  // Bytes of copies that this rank keeps.
   uint64_t before = 0;
   for (const StoredTensor& item : model) {
     const auto writer = static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
     before += item.tensor.nbytes();
+    mine.push_back(writer == place.rank);
+    passing += mine.back() && passes(item) ? CopyBytes(item.tensor) : 0;
+  }
+  DT_ASSIGN_OR_RETURN(Copies copies, Copies::Create(place.copies, passing));
+  for (size_t i = 0; i < model.size(); ++i) {
+    const StoredTensor& item = model[i];
     const auto dtype = DTypeOf(item.tensor.scalar_type());
     DT_RETURN_IF_ERROR(WithWhole(state, item, [&] {
-      if (writer != place.rank || !dtype.ok()) {
+      if (!mine[i] || !dtype.ok()) {
         return;
       }
-      const bool passes = state.live != nullptr && item.parameter.has_value();
-      const at::Tensor kept = passes ? item.tensor.clone() : OnHost(item.tensor, snapshot);
+      const at::Tensor kept =
+          passes(item) ? copies.Copy(item.tensor) : OnHost(item.tensor, snapshot);
       snapshot.keep.push_back(kept);
       snapshot.source.model.push_back(
           {{prefix + item.name, *dtype, kept.sizes().vec()}, BytesOf(kept)});

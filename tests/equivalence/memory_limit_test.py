@@ -60,7 +60,7 @@ class MemoryLimit(EndToEnd):
         run_dir = f"{self.folder}/{name}"
         config = self.write_config("large.json", model=MODEL)
         batch = ["train_batch_size=4", f"train_micro_batch_size_per_gpu={4 // ranks}"]
-        words = [word for value in [*batch, *sets, "train_steps=3"] for word in ("--set", value)]
+        words = [word for value in ["train_steps=3", *batch, *sets] for word in ("--set", value)]
         result = self.run_program(
             [f"{BIN}/dtrain", "launch", "--nproc-per-node", str(ranks), "--run-dir", run_dir, "--",
              "/bin/sh", "-c", ENTER, "sh", self.group, f"{BIN}/dtrain-gpt", config, *words])
@@ -110,6 +110,7 @@ class MemoryLimit(EndToEnd):
     def test_one_rank_with_its_states_in_files_trains_what_it_cannot_hold(self):
         batch = ["train_batch_size=4", "train_micro_batch_size_per_gpu=4", "train_steps=3"]
         free = self.train(1, "free-1", batch, config=self.write_config("large.json", model=MODEL))
+        losses, weights_then, resumed_losses = self.losses(free), self.model_files(free), []
         nvme = f"{self.folder}/nvme"  # On a disk: files in memory would count.
         os.makedirs(nvme, exist_ok=True)
         states = ["zero_optimization.offload_optimizer.device=nvme",
@@ -126,9 +127,15 @@ class MemoryLimit(EndToEnd):
             self.refused(f"near-{name}", 1, limit, ["zero_optimization.stage=3"], "but a rank has")
             run_dir, far = self.train_within(f"far-{name}", 1, limit, sets)
             self.assertEqual(far.code, 0, far.output)
-            self.assertEqual(self.losses(run_dir), self.losses(free), name)
-            self.assertEqual(self.model_files(run_dir), self.model_files(free), name)
+            self.assertEqual(self.losses(run_dir), losses, name)
+            self.assertEqual(self.model_files(run_dir), weights_then, name)
+            _, resumed = self.train_within(f"far-{name}", 1, limit, [*sets, "train_steps=4"])
+            self.assertEqual(resumed.code, 0, resumed.output)
+            resumed_losses.append(self.losses(run_dir))
             self.assertEqual(os.listdir(nvme), [], "the files have no name")
+        self.train(1, "free-1", [*batch, "train_steps=4"],
+                   config=self.write_config("large.json", model=MODEL))
+        self.assertEqual(resumed_losses, [self.losses(free)] * 2)
 
     def test_stage_three_trains_what_no_rank_can_hold(self):
         free = self.train(1, "free", ["train_batch_size=4", "train_micro_batch_size_per_gpu=4",
