@@ -410,6 +410,13 @@ void PrefetchFarFor(Io /*io*/, const T* p) {
     __builtin_prefetch(reinterpret_cast<const char*>(p) + byte, 0, 2);
   }
 }
+// Long streams are asked for this far ahead of where they are read: the hardware's own prefetching
+// stops at pages and leaves a core alone with memory at three quarters of its rate.
+constexpr int64_t kAheadBytes = 2048;
+template <class Io, class T>
+void PrefetchAhead(Io io, const T* p) {
+  PrefetchFor(io, p + kAheadBytes / static_cast<int64_t>(sizeof(T)));
+}
 
 // ---- Sums ----
 
