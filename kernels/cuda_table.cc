@@ -57,6 +57,8 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .create_matmul = CreateMatmul,
       .dropout = DropoutCuda,
       .dropout_bf16 = DropoutCuda,
+      .dropout_stream = DropoutStreamCuda,
+      .dropout_stream_bf16 = DropoutStreamCuda,
       .embedding_workspace_bytes = EmbeddingWorkspaceBytesCuda,
       .embedding_backward = EmbeddingBackwardCuda,
       .embedding_backward_bf16 = EmbeddingBackwardCuda,

@@ -10,7 +10,7 @@
 #include "kernels/adamw.h"
 #include "kernels/adamw_stochastic.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/dropout.h"
+#include "kernels/dropout_stream.h"
 #include "kernels/embedding.h"
 #include "kernels/flat.h"
 #include "kernels/fp8.h"
@@ -92,6 +92,9 @@ struct CudaKernelTable {
 
   absl::Status (*dropout)(const DropoutArgs<float>&, CudaStream);
   absl::Status (*dropout_bf16)(const DropoutArgs<BFloat16>&, CudaStream);
+  absl::Status (*dropout_stream)(const DropoutArgs<float>&, const PhiloxStream*, CudaStream);
+  absl::Status (*dropout_stream_bf16)(const DropoutArgs<BFloat16>&, const PhiloxStream*,
+                                      CudaStream);
 
   decltype(&EmbeddingWorkspaceBytesCuda) embedding_workspace_bytes;
   absl::Status (*embedding_backward)(const EmbeddingBackwardArgs<float>&, void*, size_t,

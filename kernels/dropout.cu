@@ -1,6 +1,6 @@
 #include "kernels/cuda_index.h"
 #include "kernels/cuda_vector.cuh"
-#include "kernels/dropout.h"
+#include "kernels/dropout_stream.h"
 #include "kernels/flat.h"
 
 namespace dtrain::kernels {
@@ -15,17 +15,19 @@ struct SetWordCuda {
 // A thread takes a HalfSpan: four counters, whose four words are for eight neighbouring elements
 // each, 32 apart.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs<T> args, DropoutRule rule) {
+__global__ void __launch_bounds__(kThreads)
+    DropoutKernel(DropoutArgs<T> args, const PhiloxStream* device_stream, DropoutRule rule) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const HalfSpan span = HalfSpanOf(thread);
   if (span.Element(0) >= args.count) {
     return;
   }
+  const PhiloxStream stream = device_stream != nullptr ? *device_stream : args.stream;
   PhiloxWords<uint32_t> words[kWidth / 2];
 #pragma unroll
   for (int lane = 0; lane < kWidth / 2; ++lane) {
     words[lane] =
-        PhiloxRun(args.stream, span.run, static_cast<uint32_t>(span.lane + lane), SetWordCuda{});
+        PhiloxRun(stream, span.run, static_cast<uint32_t>(span.lane + lane), SetWordCuda{});
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -56,7 +58,8 @@ __global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs<T> args, D
 }
 
 template <class T>
-absl::Status Launch(const DropoutArgs<T>& args, CudaStream stream) {
+absl::Status Launch(const DropoutArgs<T>& args, const PhiloxStream* device_stream,
+                    CudaStream stream) {
   RequireStream(stream);
   if (args.count == 0) {
     return absl::OkStatus();
@@ -69,9 +72,9 @@ absl::Status Launch(const DropoutArgs<T>& args, CudaStream stream) {
   const int64_t threads = HalfSpanThreads(args.count);
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   if (Aligned16(args.x, args.out)) {
-    DropoutKernel<T, true><<<blocks, kThreads, 0, stream>>>(args, rule);
+    DropoutKernel<T, true><<<blocks, kThreads, 0, stream>>>(args, device_stream, rule);
   } else {
-    DropoutKernel<T, false><<<blocks, kThreads, 0, stream>>>(args, rule);
+    DropoutKernel<T, false><<<blocks, kThreads, 0, stream>>>(args, device_stream, rule);
   }
   return LaunchStatus("dropout");
 }
@@ -79,10 +82,19 @@ absl::Status Launch(const DropoutArgs<T>& args, CudaStream stream) {
 }  // namespace
 
 absl::Status DropoutCuda(const DropoutArgs<float>& args, CudaStream stream) {
-  return Launch(args, stream);
+  return Launch(args, nullptr, stream);
 }
 absl::Status DropoutCuda(const DropoutArgs<BFloat16>& args, CudaStream stream) {
-  return Launch(args, stream);
+  return Launch(args, nullptr, stream);
+}
+
+absl::Status DropoutStreamCuda(const DropoutArgs<float>& args, const PhiloxStream* device_stream,
+                               CudaStream stream) {
+  return Launch(args, device_stream, stream);
+}
+absl::Status DropoutStreamCuda(const DropoutArgs<BFloat16>& args, const PhiloxStream* device_stream,
+                               CudaStream stream) {
+  return Launch(args, device_stream, stream);
 }
 
 }  // namespace dtrain::kernels

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "base/dtype.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::testing {
@@ -39,6 +40,36 @@ class Device {
   int64_t shift_;
   void* data_ = nullptr;
 };
+
+// A device copy of one struct, such as an optimizer's scalars.
+template <class T>
+class DeviceStruct {
+ public:
+  explicit DeviceStruct(const T& value) {
+    Check(cudaMalloc(&data_, sizeof(T)));
+    Check(cudaMemcpy(data_, &value, sizeof(T), cudaMemcpyHostToDevice));
+  }
+  DeviceStruct(const DeviceStruct&) = delete;
+  DeviceStruct& operator=(const DeviceStruct&) = delete;
+  ~DeviceStruct() { cudaFree(data_); }
+
+  T* get() const { return static_cast<T*>(data_); }
+  T Read(cudaStream_t stream) const {
+    T value;
+    Check(cudaStreamSynchronize(stream));
+    Check(cudaMemcpy(&value, data_, sizeof(T), cudaMemcpyDeviceToHost));
+    return value;
+  }
+
+ private:
+  static void Check(cudaError_t error) {
+    ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  }
+  void* data_ = nullptr;
+};
+
+template <class T>
+constexpr DType kDTypeOf = sizeof(T) == 4 ? DType::kFloat32 : DType::kBFloat16;
 
 class Cuda : public ::testing::Test {
  protected:

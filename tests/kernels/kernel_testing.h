@@ -83,6 +83,9 @@ inline void Assign(float& to, float x) { to = x; }
 inline void Assign(BFloat16& to, float x) { to = ToBFloat16(x); }
 inline void Assign(Float16& to, float x) { to = ToFloat16(x); }
 inline void Assign(int64_t& to, float x) { to = static_cast<int64_t>(x); }
+inline void Assign(int8_t& to, float x) { to = static_cast<int8_t>(x); }
+inline void Assign(uint8_t& to, float x) { to = static_cast<uint8_t>(x); }
+inline void Assign(double& to, float x) { to = static_cast<double>(x); }
 
 // Bits, not values: NaN equals itself and -0 is not 0.
 inline bool SameBytes(const void* a, const void* b, size_t bytes) {
