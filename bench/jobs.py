@@ -12,10 +12,10 @@ def launch_command(args, run_dir, config, sets=(), ranks=2):
     return command + [word for value in sets for word in ("--set", value)]
 
 
-def records(run_dir):
-    """Rank 0's metrics so far; none before it has begun."""
+def records(run_dir, rank=0):
+    """The rank's metrics so far; none before it has begun."""
     try:
-        with open(f"{run_dir}/metrics/rank-0.jsonl", encoding="utf-8") as file:
+        with open(f"{run_dir}/metrics/rank-{rank}.jsonl", encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
     except FileNotFoundError:
         return []

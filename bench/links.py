@@ -56,14 +56,19 @@ class Link:
         for space in self.spaces:
             subprocess.run(f"ip netns del {space}", shell=True, capture_output=True, check=False)
 
-    def run(self, command_of, env_of=lambda rank: {}, timeout=600):
-        """Runs command_of(rank) in both namespaces, each on a core of its own; rank 0's output."""
+    def start(self, command_of, env_of=lambda rank: {}):
+        """Starts command_of(rank) in both namespaces, each on a core of its own."""
         ranks = []
         for rank, space in enumerate(self.spaces):
             command = ["ip", "netns", "exec", space, "taskset", "-c", str(rank % os.cpu_count()),
                        *command_of(rank)]
             ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                           text=True, env={**os.environ, **env_of(rank)}))
+        return ranks
+
+    @staticmethod
+    def finish(ranks, timeout=600):
+        """What the programs of `start` said, once all have ended well."""
         outputs = []
         for rank in ranks:
             try:
@@ -73,9 +78,13 @@ class Link:
                     other.kill()
                 raise
         if any(rank.returncode for rank in ranks):
-            sys.exit(f"bench: {' '.join(command_of(0))} ended with "
+            sys.exit(f"bench: {' '.join(ranks[0].args)} ended with "
                      f"{[rank.returncode for rank in ranks]}:\n" + "\n".join(outputs)[-3000:])
-        return outputs[0]
+        return outputs
+
+    def run(self, command_of, env_of=lambda rank: {}, timeout=600):
+        """Runs command_of(rank) in both namespaces, each on a core of its own; rank 0's output."""
+        return self.finish(self.start(command_of, env_of), timeout)[0]
 
     def env(self, rank, port):
         """What torch.distributed reads to meet over this link."""

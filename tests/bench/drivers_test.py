@@ -12,6 +12,7 @@ SOURCE, BIN = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BIN"]
 sys.path.insert(0, f"{SOURCE}/bench")
 
 import kernels  # noqa: E402
+import overlap  # noqa: E402
 import report  # noqa: E402
 import step  # noqa: E402
 import step_trace  # noqa: E402
@@ -116,6 +117,40 @@ class StepShares(unittest.TestCase):
         self.assertAlmostEqual(target["step.5M.1.vs_eager"], 0.92 / 0.9)
         self.assertEqual(step.speed_goals({**result, "f": 0.5})[0][3], 1.25)
         self.assertEqual(target["step.5M.1.outside_gemm_attention"], 0.10)
+
+
+class Overlap(unittest.TestCase):
+    @staticmethod
+    def facts(step, communication, backward=1.0, compute=1.6, cpu=0.1):
+        return {"rounds": [{"communication_s": communication,
+                            "dtrain": {"step_s": step, "comm_cpu_s": cpu, "cpu_s": compute + cpu},
+                            "compute": {"step_s": compute, "backward_s": backward,
+                                        "cpu_s": compute}}] * 3}
+
+    def test_what_is_neither_compute_nor_cpu_time_is_exposed(self):
+        summary = overlap.summary(self.facts(step=1.72, communication=0.8))
+        self.assertAlmostEqual(summary["exposed_s"], 0.02)
+        self.assertAlmostEqual(summary["exposed_of_communication"], 0.025)
+        self.assertEqual(overlap.goals_of("x", summary)[0][:1],
+                         ("overlap.x.exposed_of_communication",))
+
+    def test_above_nine_tenths_of_backward_the_step_is_set_against_what_is_possible(self):
+        summary = overlap.summary(self.facts(step=2.06, communication=2.0))
+        self.assertFalse(summary["hideable"])
+        name, measured, relation, target = overlap.goals_of("x", summary)[0]
+        self.assertEqual((name, relation, target), ("overlap.x.step_of_possible", "<=", 1.03))
+        self.assertAlmostEqual(measured, 1.03)
+        slow = overlap.summary(self.facts(step=1.87, communication=0.95))
+        self.assertAlmostEqual(slow["step_of_possible"], 1.1)
+
+    def test_cpu_time_is_read_between_samples_of_real_threads(self):
+        watch = overlap.CpuWatch([7])
+        watch.samples[7] = [(10.0, 1.0, 5.0), (20.0, 3.0, 9.0)]
+        self.assertEqual(watch.between(7, 12.0, 17.0), [1.0, 2.0])
+        self.assertEqual(watch.between(7, 0.0, 99.0), [2.0, 4.0])
+        comm, everything = overlap.CpuWatch.read(os.getpid())
+        self.assertEqual(comm, 0)
+        self.assertGreater(everything, 0)
 
 
 if __name__ == "__main__":
