@@ -52,8 +52,8 @@ std::string SumsOf(const GroupOptions& options) {
 
 std::string NetworkOf(const GroupOptions& options) {
   const char* const names[] = {"automatic", "tcp", "rdma"};
-  return absl::StrFormat("%s, %d TCP connections", names[static_cast<int>(options.network)],
-                         options.tcp_connections);
+  return absl::StrFormat("%s, %d TCP connections%s", names[static_cast<int>(options.network)],
+                         options.tcp_connections, options.tcp_tls ? " with TLS" : "");
 }
 
 std::string Encode(const RankCard& card) {
@@ -148,6 +148,11 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d TCP connections to each peer; allowed: 1 to 16", options.tcp_connections));
   }
+  if (options.tcp_tls && options.network == Network::kRdma) {
+    return absl::InvalidArgumentError(
+        "RDMA is required and TLS is asked for: packets of RoCE cannot be encrypted; set "
+        "comm.transport to tcp or auto, or comm.tcp.tls to false");
+  }
   if (options.network != Network::kTcp) {
     DT_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
   }
@@ -187,7 +192,7 @@ absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& op
   }
   DT_ASSIGN_OR_RETURN(auto mesh,
                       ConnectTcpMesh(store, options, Prefix(options), std::move(names), deadline));
-  if (options.network == Network::kTcp) {
+  if (options.network == Network::kTcp || options.tcp_tls) {
     return RdmaConnection{std::move(mesh), false};
   }
   DT_ASSIGN_OR_RETURN(const std::string address, HostAddress(store, options));

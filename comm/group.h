@@ -140,6 +140,9 @@ struct GroupOptions {
   Network network = Network::kAutomatic;  // Between nodes. Equal on all ranks.
   RdmaOptions rdma = {};
   int tcp_connections = 1;  // For data, to each peer, in [1, 16]. Equal on all ranks.
+  // What leaves a host goes through TLS 1.3. RDMA has no such thing: kRdma is refused with it,
+  // kAutomatic means TCP. Equal on all ranks.
+  bool tcp_tls = false;
 };
 
 class Store;  // comm/net/store.h

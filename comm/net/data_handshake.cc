@@ -31,6 +31,12 @@ absl::string_view AsText(absl::Span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+constexpr uint32_t kCrcFlag = 1;
+constexpr uint32_t kTlsFlag = 2;
+uint32_t FlagsOf(const DataSocketOptions& options) {
+  return (options.crc ? kCrcFlag : 0) | (options.tls ? kTlsFlag : 0);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DataHandshake>> DataHandshake::Create(
@@ -51,7 +57,7 @@ absl::StatusOr<std::unique_ptr<DataHandshake>> DataHandshake::Create(
   hello.U32(static_cast<uint32_t>(peers.self));
   hello.U32(static_cast<uint32_t>(peers.peer));
   hello.U32(static_cast<uint32_t>(peers.channel));
-  hello.U32(handshake->options_.crc ? 1 : 0);
+  hello.U32(FlagsOf(handshake->options_));
   hello.U32(handshake->options_.chunk_bytes);
   handshake->Send(absl::StrCat(hello.Take(), AsText(handshake->nonce_)));
   return handshake;
@@ -66,6 +72,7 @@ DataHandshake::DataHandshake(UniqueFd fd, TlsRole role, const JobKey& key, const
       world_size_(world_size),
       options_(options) {
   options_.chunk_bytes = std::clamp(options_.chunk_bytes, kChunkBytesMin, kChunkBytesMax);
+  options_.crc = options_.crc && !options_.tls;
 }
 
 void DataHandshake::Send(absl::string_view bytes) {
@@ -91,7 +98,16 @@ absl::StatusOr<IoWant> DataHandshake::Advance() {
     }
     DT_RETURN_IF_ERROR(role_ == TlsRole::kServer ? AfterAsServer() : AfterAsClient());
   }
-  return IoWant::kNothing;
+  return options_.tls ? AdvanceTls() : IoWant::kNothing;
+}
+
+absl::StatusOr<IoWant> DataHandshake::AdvanceTls() {
+  if (!tls_.has_value()) {
+    DT_ASSIGN_OR_RETURN(const JobKey pair, JobKey::FromBytes(pair_key_.bytes()));
+    DT_ASSIGN_OR_RETURN(const auto context, TlsContext::Create(role_, pair));
+    DT_ASSIGN_OR_RETURN(tls_, context->NewSession(fd_.get()));
+  }
+  return tls_->Handshake();
 }
 
 absl::StatusOr<IoWant> DataHandshake::Move() {
@@ -119,7 +135,7 @@ absl::Status DataHandshake::AfterAsServer() {
       DT_RETURN_IF_ERROR(TakeHello());
       transcript_ = buffer_;
       WireWriter choice;
-      choice.U32(options_.crc ? 1 : 0);
+      choice.U32(FlagsOf(options_));
       choice.U32(options_.chunk_bytes);
       absl::StrAppend(&transcript_, AsText(nonce_), choice.Take());
       const std::string proof = Proof("server");
@@ -176,7 +192,7 @@ absl::Status DataHandshake::TakeHello() {
   const uint32_t from = reader.U32();
   (void)reader.U32();  // Whom it means to reach: a wrong one has another key.
   const uint32_t channel = reader.U32();
-  (void)reader.U32();  // Its CRC choice: the client compares, once it knows whom it talks to.
+  (void)reader.U32();  // Its flags: the client compares, once it knows whom it talks to.
   const uint32_t chunk_bytes = reader.U32();
   if (magic != kMagic || version != kVersion || from >= static_cast<uint32_t>(world_size_) ||
       from == static_cast<uint32_t>(peers_.self) || channel > (1U << 20)) {
@@ -199,8 +215,15 @@ absl::Status DataHandshake::TakeServerProof() {
   }
   absl::StrAppend(&transcript_, proof);
   WireReader reader(answer.substr(kNonceBytes));
-  const bool crc = reader.U32() != 0;
+  const uint32_t flags = reader.U32();
   const uint32_t chunk_bytes = reader.U32();
+  const bool tls = (flags & kTlsFlag) != 0;
+  const bool crc = (flags & kCrcFlag) != 0;
+  if (tls != options_.tls) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank %d sends its data through TLS and rank %d does not: set it alike on all ranks",
+        tls ? peers_.peer : peers_.self, tls ? peers_.self : peers_.peer));
+  }
   if (crc != options_.crc) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "rank %d sums its data chunks (CRC32C) and rank %d does not: set it alike on all ranks",
@@ -224,7 +247,8 @@ absl::Status DataHandshake::WrongKey() const {
 }
 
 std::unique_ptr<DataSocket> DataHandshake::Finish() {
-  return std::unique_ptr<DataSocket>(new DataSocket(std::move(fd_), peers_, options_));
+  return std::unique_ptr<DataSocket>(
+      new DataSocket(std::move(fd_), peers_, options_, std::move(tls_)));
 }
 
 }  // namespace dtrain::comm

@@ -1,9 +1,10 @@
 // How two ranks prove their pair key to each other. Internal to comm/net.
 //
-//   client -> server  magic, version, epoch, from, to, channel, crc, chunk bytes, nonce   (68
-//   bytes) server -> client  nonce, crc, chunk bytes, HMAC("server", all before) (72 bytes) client
-//   -> server  HMAC("client", all before)                                          (32 bytes)
+//   client -> server  magic, version, epoch, from, to, channel, flags, chunk bytes, nonce (68
+//   bytes) server -> client  nonce, flags, chunk bytes, HMAC("server", all before)  (72 bytes)
+//   client -> server  HMAC("client", all before)                             (32 bytes)
 //   server -> client  one byte: come in
+//   Where both want TLS, its handshake, with the pair key as pre-shared key.
 // The server proves itself first, so that a stranger who listens learns nothing that he could
 // replay: both nonces are in every proof. Reads exactly these bytes and no more.
 #pragma once
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -54,6 +56,8 @@ class DataHandshake final : public Handshake {
   absl::Status TakeServerProof();
   std::string Proof(absl::string_view role) const;
   absl::Status WrongKey() const;
+  // After the last byte: OK where no TLS is wanted.
+  absl::StatusOr<IoWant> AdvanceTls();
 
   UniqueFd fd_;
   const TlsRole role_;
@@ -63,6 +67,7 @@ class DataHandshake final : public Handshake {
   DataSocketOptions options_;
   std::array<uint8_t, 32> nonce_{};
 
+  std::optional<TlsSession> tls_;
   Step step_ = Step::kHello;
   bool sending_ = false;
   std::string buffer_;      // Being sent or received.

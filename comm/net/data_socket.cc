@@ -55,8 +55,13 @@ absl::StatusOr<std::unique_ptr<DataSocket>> DataSocket::Connect(const Endpoint& 
   return socket;
 }
 
-DataSocket::DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options)
-    : fd_(std::move(fd)), peers_(peers), options_(options), name_(DescribeEnds(fd_.get(), peers)) {
+DataSocket::DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options,
+                       std::optional<TlsSession> tls)
+    : fd_(std::move(fd)),
+      peers_(peers),
+      options_(options),
+      name_(DescribeEnds(fd_.get(), peers)),
+      tls_(std::move(tls)) {
   static_assert(sizeof(ChunkHeader) == kHeaderBytes);
 }
 
@@ -104,21 +109,10 @@ absl::StatusOr<bool> DataSocket::TrySend(absl::Span<const std::byte> message) {
       BeginChunk(message);
     }
     DT_CHECK_LE(send_chunk_end_, message.size()) << " TrySend was called with another message";
-    std::array<iovec, 2> pieces = {
-        iovec{reinterpret_cast<char*>(&send_header_) + send_header_done_,
-              kHeaderBytes - send_header_done_},
-        iovec{const_cast<std::byte*>(message.data()) + sent_, send_chunk_end_ - sent_}};
-    msghdr request{};
-    request.msg_iov = pieces.data();
-    request.msg_iovlen = pieces.size();
-    const ssize_t put = ::sendmsg(fd_.get(), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (put < 0 && errno == EAGAIN) {
+    DT_ASSIGN_OR_RETURN(const size_t moved, Put(message.subspan(sent_, send_chunk_end_ - sent_)));
+    if (moved == 0) {
       return false;
     }
-    if (put < 0 && errno != EINTR) {
-      return Broken("send to", errno);
-    }
-    const size_t moved = put < 0 ? 0 : static_cast<size_t>(put);
     const size_t of_header = std::min(moved, kHeaderBytes - send_header_done_);
     send_header_done_ += of_header;
     sent_ += moved - of_header;
@@ -128,25 +122,72 @@ absl::StatusOr<bool> DataSocket::TrySend(absl::Span<const std::byte> message) {
   return true;
 }
 
+absl::StatusOr<size_t> DataSocket::Put(absl::Span<const std::byte> payload) {
+  char* const header = reinterpret_cast<char*>(&send_header_) + send_header_done_;
+  const size_t header_left = kHeaderBytes - send_header_done_;
+  if (tls_.has_value()) {
+    const std::lock_guard lock(tls_mutex_);
+    const auto put = header_left > 0 ? tls_->Write(header, header_left)
+                                     : tls_->Write(payload.data(), payload.size());
+    return put.ok() ? absl::StatusOr<size_t>(put->bytes) : Broken("send to", put.status());
+  }
+  std::array<iovec, 2> pieces = {iovec{header, header_left},
+                                 iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
+  msghdr request{};
+  request.msg_iov = pieces.data();
+  request.msg_iovlen = pieces.size();
+  while (true) {
+    const ssize_t put = ::sendmsg(fd_.get(), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (put >= 0) {
+      return static_cast<size_t>(put);
+    }
+    if (errno == EAGAIN) {
+      return size_t{0};
+    }
+    if (errno != EINTR) {
+      return Broken("send to", absl::UnavailableError(std::strerror(errno)));
+    }
+  }
+}
+
+absl::StatusOr<size_t> DataSocket::Get(absl::Span<std::byte> payload) {
+  char* const header = reinterpret_cast<char*>(&receive_header_) + receive_header_done_;
+  const size_t header_left = kHeaderBytes - receive_header_done_;
+  if (tls_.has_value()) {
+    const std::lock_guard lock(tls_mutex_);
+    const auto got = header_left > 0 ? tls_->Read(header, header_left)
+                                     : tls_->Read(payload.data(), payload.size());
+    return got.ok() ? absl::StatusOr<size_t>(got->bytes) : Broken("receive from", got.status());
+  }
+  std::array<iovec, 2> pieces = {iovec{header, header_left}, iovec{payload.data(), payload.size()}};
+  msghdr request{};
+  request.msg_iov = pieces.data();
+  request.msg_iovlen = pieces.size();
+  while (true) {
+    const ssize_t got = ::recvmsg(fd_.get(), &request, MSG_DONTWAIT);
+    if (got > 0) {
+      return static_cast<size_t>(got);
+    }
+    if (got == 0) {
+      return Broken("receive from", absl::UnavailableError("it closed the connection"));
+    }
+    if (errno == EAGAIN) {
+      return size_t{0};
+    }
+    if (errno != EINTR) {
+      return Broken("receive from", absl::UnavailableError(std::strerror(errno)));
+    }
+  }
+}
+
 absl::StatusOr<bool> DataSocket::TryReceive(absl::Span<std::byte> message) {
   while (received_ < message.size()) {
     // Both ends cut a message alike, so the payload can be read with its header in one call.
     const auto chunk = message.subspan(received_, options_.chunk_bytes);
-    std::array<iovec, 2> pieces = {
-        iovec{reinterpret_cast<char*>(&receive_header_) + receive_header_done_,
-              kHeaderBytes - receive_header_done_},
-        iovec{chunk.data() + receive_chunk_done_, chunk.size() - receive_chunk_done_}};
-    msghdr request{};
-    request.msg_iov = pieces.data();
-    request.msg_iovlen = pieces.size();
-    const ssize_t got = ::recvmsg(fd_.get(), &request, MSG_DONTWAIT);
-    if (got < 0 && errno == EAGAIN) {
+    DT_ASSIGN_OR_RETURN(const size_t moved, Get(chunk.subspan(receive_chunk_done_)));
+    if (moved == 0) {
       return false;
     }
-    if (got == 0 || (got < 0 && errno != EINTR)) {
-      return Broken("receive from", got == 0 ? 0 : errno);
-    }
-    const size_t moved = got < 0 ? 0 : static_cast<size_t>(got);
     const size_t of_header = std::min(moved, kHeaderBytes - receive_header_done_);
     receive_header_done_ += of_header;
     receive_chunk_done_ += moved - of_header;
@@ -196,10 +237,9 @@ absl::Status DataSocket::CheckPayload(absl::Span<const std::byte> chunk) const {
   return absl::OkStatus();
 }
 
-absl::Status DataSocket::Broken(absl::string_view what, int error_number) const {
-  return absl::UnavailableError(absl::StrFormat(
-      "cannot %s rank %d (%s): %s", what, peers_.peer, name_,
-      error_number == 0 ? "it closed the connection" : std::strerror(error_number)));
+absl::Status DataSocket::Broken(absl::string_view what, const absl::Status& why) const {
+  return absl::Status(why.code(), absl::StrFormat("cannot %s rank %d (%s): %s", what, peers_.peer,
+                                                  name_, why.message()));
 }
 
 void DataSocket::Shutdown() { ::shutdown(fd_.get(), SHUT_RDWR); }

@@ -1,9 +1,10 @@
-// Data connections between ranks: authenticated once, then plain chunks with a CRC32C each.
+// Data connections between ranks: authenticated once, then plain chunks with a CRC32C each, or TLS.
 //
-// Both ends prove the pair key (HMAC challenge, the server first); what follows is in clear, so an
-// attacker who can rewrite packets on the path can alter data (documented limit; TLS carries the
-// control channel). A message is sent by one Send and received by one Receive of the same size;
-// different sizes on the two ends are an error that names both.
+// Both ends prove the pair key (HMAC challenge, the server first). What follows is in clear, so an
+// attacker who can rewrite packets on the path can alter data, unless `tls` is set: then it goes
+// through TLS 1.3 with the pair key, which keeps it secret and finds every alteration. A message is
+// sent by one Send and received by one Receive of the same size; different sizes on the two ends
+// are an error that names both.
 //
 // One thread may send while another receives; two senders or two receivers at once are a bug.
 #pragma once
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +28,7 @@
 #include "comm/net/gate.h"
 #include "comm/net/job_key.h"
 #include "comm/net/socket.h"
+#include "comm/net/tls_psk.h"
 
 namespace dtrain::comm {
 
@@ -39,6 +42,8 @@ struct DataPeers {
 
 struct DataSocketOptions {
   bool crc = true;  // Must be the same on both ends: the handshake checks it.
+  // The same holds for this. Its records need no CRC besides.
+  bool tls = false;
   // A chunk is summed while it is in the cache; both ends use the smaller of their values.
   uint32_t chunk_bytes = 256U << 10;  // In [4 KiB, 4 MiB].
   absl::Duration user_timeout = absl::Seconds(30);
@@ -86,16 +91,23 @@ class DataSocket {
     uint32_t crc = 0;         // Of the payload; 0 when off.
     uint32_t header_crc = 0;  // Of the three words before.
   };
-  DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options);
+  // `tls`: an open session on `fd`, when options say so.
+  DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options,
+             std::optional<TlsSession> tls);
+  // Moves what can be moved of header and payload now: bytes, 0: none now.
+  absl::StatusOr<size_t> Put(absl::Span<const std::byte> payload);
+  absl::StatusOr<size_t> Get(absl::Span<std::byte> payload);
   void BeginChunk(absl::Span<const std::byte> message);
   absl::Status CheckHeader(size_t expected_bytes) const;
   absl::Status CheckPayload(absl::Span<const std::byte> chunk) const;
-  absl::Status Broken(absl::string_view what, int error_number) const;
+  absl::Status Broken(absl::string_view what, const absl::Status& why) const;
 
   UniqueFd fd_;
   const DataPeers peers_;
   const DataSocketOptions options_;
   const std::string name_;
+  std::mutex tls_mutex_;  // A session is one thread's at a time, and two may use a socket.
+  std::optional<TlsSession> tls_;
 
   ChunkHeader send_header_;
   uint32_t send_sequence_ = 0;

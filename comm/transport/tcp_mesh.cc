@@ -50,6 +50,7 @@ absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
   listen.epoch = options.epoch;
   listen.self = options.rank;
   listen.world_size = options.size;
+  listen.socket.tls = options.tcp_tls;
   Endpoint mine;
   DT_ASSIGN_OR_RETURN(mine.host, HostAddress(store, options));
   DT_ASSIGN_OR_RETURN(const auto listener, DataListener::Create(mine, key, listen));
@@ -73,8 +74,8 @@ absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
     const auto open = [&](int channel) {
       return rank < options.rank
                  ? DataSocket::Connect(where, key,
-                                       DataPeers{options.epoch, options.rank, rank, channel}, {},
-                                       deadline)
+                                       DataPeers{options.epoch, options.rank, rank, channel},
+                                       listen.socket, deadline)
                  : listener->AcceptFrom(rank, channel, deadline);
     };
     for (int channel = 0; channel <= options.tcp_connections; ++channel) {

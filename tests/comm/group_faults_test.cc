@@ -38,12 +38,13 @@ using ::testing::HasSubstr;
 // A busy test machine may take ten times as long as a calm one.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
-enum class Over { kShm, kTcp, kTcpRing, kRdma };
+enum class Over { kShm, kTcp, kTcpRing, kRdma, kTls };
 
 GroupOptions OptionsOver(Over over, const RankContext& context) {
   GroupOptions options = context.group_options();
   options.allow_shared_memory = over == Over::kShm;
   options.algorithm = over == Over::kTcpRing ? Algorithm::kRing : Algorithm::kAutomatic;
+  options.tcp_tls = over == Over::kTls;
   if (over == Over::kRdma) {
     UseRdma(options);
   }
@@ -64,11 +65,12 @@ class GroupFaultsTest : public ::testing::TestWithParam<Over> {
   }
 };
 std::string NameOf(Over over) {
-  const char* const names[] = {"Shm", "Tcp", "TcpRing", "Rdma"};
+  const char* const names[] = {"Shm", "Tcp", "TcpRing", "Rdma", "Tls"};
   return names[static_cast<int>(over)];
 }
 INSTANTIATE_TEST_SUITE_P(Transports, GroupFaultsTest,
-                         ::testing::Values(Over::kShm, Over::kTcp, Over::kTcpRing, Over::kRdma),
+                         ::testing::Values(Over::kShm, Over::kTcp, Over::kTcpRing, Over::kRdma,
+                                           Over::kTls),
                          [](const auto& tested) { return NameOf(tested.param); });
 
 // All ranks meet; then the last one waits for its fate and the others reduce `floats` elements.

@@ -29,7 +29,7 @@ using ::dtrain::testing::RunRanks;
 
 struct Case {
   int size;
-  enum { kShm, kTcp, kTcpRing, kRdma } over;
+  enum { kShm, kTcp, kTcpRing, kRdma, kTls } over;
   RankKind kind;
 };
 
@@ -41,6 +41,7 @@ class GroupTest : public ::testing::TestWithParam<Case> {
     options.allow_shared_memory = GetParam().over == Case::kShm;
     options.algorithm = GetParam().over == Case::kTcpRing ? Algorithm::kRing : Algorithm::kDirect;
     options.epoch = epoch;
+    options.tcp_tls = GetParam().over == Case::kTls;
     if (GetParam().over == Case::kRdma) {
       UseRdma(options);
     }
@@ -55,7 +56,7 @@ class GroupTest : public ::testing::TestWithParam<Case> {
 };
 
 std::string NameOf(const Case& tested) {
-  const char* const over[] = {"Shm", "Tcp", "TcpRing", "Rdma"};
+  const char* const over[] = {"Shm", "Tcp", "TcpRing", "Rdma", "Tls"};
   return absl::StrFormat("%d%s%s", tested.size,
                          tested.kind == RankKind::kProcess ? "Processes" : "Threads",
                          over[tested.over]);
@@ -66,6 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{1, Case::kShm, RankKind::kProcess}, Case{2, Case::kShm, RankKind::kProcess},
         Case{3, Case::kShm, RankKind::kProcess}, Case{4, Case::kShm, RankKind::kProcess},
+        Case{3, Case::kTls, RankKind::kProcess}, Case{3, Case::kTls, RankKind::kThread},
         Case{2, Case::kTcp, RankKind::kProcess}, Case{3, Case::kTcp, RankKind::kProcess},
         Case{2, Case::kTcpRing, RankKind::kProcess}, Case{3, Case::kTcpRing, RankKind::kProcess},
         Case{4, Case::kTcpRing, RankKind::kProcess}, Case{2, Case::kShm, RankKind::kThread},
@@ -389,6 +391,49 @@ TEST(GroupArgumentsTest, ANetworkDeviceThatDoesNotExistIsNamedWithThoseThatDo) {
   }
   EXPECT_EQ(CreateHostGroup(nullptr, {.tcp_connections = 17}).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GroupArgumentsTest, TlsExcludesRdmaAndRanksMustWantItAlike) {
+  const absl::Status both =
+      CreateHostGroup(nullptr, {.network = Network::kRdma, .tcp_tls = true}).status();
+  EXPECT_EQ(both.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(both.message()).find("comm.tcp.tls"), std::string::npos) << both;
+  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+         GroupOptions options = context.group_options();
+         options.allow_shared_memory = false;
+         options.tcp_tls = context.rank == 1;
+         return CreateHostGroup(context.store, options).status();
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+    EXPECT_NE(std::string(result.status.message()).find("with TLS"), std::string::npos);
+  }
+}
+
+// As many as a large host has cores; here they share two.
+TEST(ManyRanksTest, SixtyFourRanksOfOneHostGetTheOraclesBits) {
+  constexpr int kMany = 64;
+  const auto results = RunRanks(
+      {.size = kMany, .time_bound = absl::Seconds(120)}, [](RankContext& context) -> absl::Status {
+        GroupOptions options = context.group_options();
+        options.timeout = absl::Seconds(100);
+        DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+        if (group->transport() != "shm") {
+          return absl::InternalError(group->transport());
+        }
+        for (const size_t count : {size_t{3}, size_t{5000}, size_t{200003}}) {
+          std::string values = oracle::Input(DType::kFloat32, count, context.rank, 11);
+          DT_ASSIGN_OR_RETURN(const Work work,
+                              group->AllReduce({values.data(), values.size()}, ReduceOp::kSum));
+          DT_RETURN_IF_ERROR(work.Wait());
+          DT_RETURN_IF_ERROR(oracle::Equal(
+              values, oracle::Reduced(DType::kFloat32, count, kMany, 11, ReduceOp::kSum),
+              DType::kFloat32, "all_reduce"));
+        }
+        return group->Barrier(Deadline::Infinite());
+      });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 TEST(GroupArgumentsTest, AGroupOfOneIsAlone) {

@@ -164,6 +164,55 @@ TEST_F(DataSocketTest, WithoutCrcTheSameFlipGoesThrough) {
   EXPECT_TRUE(sent == received);
 }
 
+TEST_F(DataSocketTest, ThroughTlsMessagesOfEverySizeAreMovedAndNobodyReadsThem) {
+  Listen({.tls = true});
+  TcpProxy proxy(listener_->endpoint());
+  client_ =
+      DataSocket::Connect(proxy.endpoint(), key_, {3, 1, 0, 0}, {.tls = true}, Soon()).value();
+  server_ = listener_->Accept(Soon()).value();
+  const std::string secret = "gradients are nobody's business";
+  for (const size_t bytes :
+       {size_t{31}, size_t{4096}, size_t{(256U << 10) + 1}, size_t{3U << 20}}) {
+    auto sent = Pattern(bytes);
+    std::copy_n(reinterpret_cast<const std::byte*>(secret.data()), secret.size(), sent.begin());
+    auto received = Pattern(bytes, 9);
+    absl::Status status;
+    std::thread sender([&] { status = client_->Send(sent, Soon()); });
+    const absl::Status got = server_->Receive(absl::MakeSpan(received), Soon());
+    sender.join();
+    ASSERT_TRUE(got.ok()) << got;
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(sent == received) << bytes;
+  }
+  EXPECT_EQ(proxy.FromClient().find(secret), std::string::npos);
+  EXPECT_GT(proxy.FromClient().size(), size_t{3U << 20});
+}
+
+TEST_F(DataSocketTest, AByteThatIsFlippedInsideTlsEndsTheConnection) {
+  Listen({.tls = true});
+  TcpProxy proxy(listener_->endpoint());
+  client_ =
+      DataSocket::Connect(proxy.endpoint(), key_, {3, 1, 0, 0}, {.tls = true}, Soon()).value();
+  server_ = listener_->Accept(Soon()).value();
+  proxy.FlipByteToServer(static_cast<int64_t>(proxy.FromClient().size()) + 5000);
+  ASSERT_TRUE(client_->Send(Pattern(10000), Soon()).ok());
+  std::vector<std::byte> received(10000);
+  const absl::Status status = server_->Receive(absl::MakeSpan(received), Soon());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+}
+
+TEST_F(DataSocketTest, DifferentTlsChoicesAreRefusedByName) {
+  for (const bool server : {true, false}) {
+    Listen({.tls = server});
+    const auto socket = ConnectAs({3, 1, 0, 0}, {.tls = !server});
+    EXPECT_EQ(socket.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(socket.status().message()),
+                HasSubstr(server ? "rank 0 sends its data through TLS and rank 1 does not"
+                                 : "rank 1 sends its data through TLS and rank 0 does not"));
+  }
+}
+
 TEST_F(DataSocketTest, DifferentSizesAreAnErrorThatNamesBoth) {
   Pair();
   ASSERT_TRUE(client_->Send(Pattern(100), Soon()).ok());
