@@ -45,6 +45,8 @@ class BucketReduction {
   virtual absl::StatusOr<bool> Advance() = 0;
   // Of the result; the same bits on every rank, not finite when an element is not.
   virtual double sum_of_squares() const = 0;
+  // Of the last collective, once it is done; 0: not known.
+  virtual int64_t DurationNanos() const { return 0; }
   // Waits until nothing uses the memory any more; the result is lost. After an abort it is quick.
   virtual void Drain() = 0;
 };

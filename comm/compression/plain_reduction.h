@@ -12,6 +12,7 @@ class PlainReduction final : public BucketReduction {
   absl::Status Start(absl::Span<float> data, int64_t step) override;
   absl::StatusOr<bool> Advance() override;
   double sum_of_squares() const override { return sum_of_squares_; }
+  int64_t DurationNanos() const override { return work_.DurationNanos(); }
   void Drain() override { work_.Wait().IgnoreError(); }
 
  private:

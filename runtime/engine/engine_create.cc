@@ -61,6 +61,16 @@ comm::CompressionOptions CompressionOf(const Config& config) {
   return options;
 }
 
+// Up to how many elements the first steps may make buckets; 0: they stay as they are.
+int64_t TunedBucketsMax(const Config& config, const comm::Group& group) {
+  const bool leaves_host = group.transport() != "shm" && group.transport() != "alone";
+  const Json& tuning = *config.Find("comm.bucket_tuning");
+  const bool wanted = tuning == "on" || (tuning == "auto" && leaves_host);
+  return wanted && config.overlap_comm() && config.comm_compression().type == "none"
+             ? config.reduce_bucket_elements()
+             : 0;
+}
+
 // Of the module's parameters while it trains.
 DType ValueType(const Config& config) {
   switch (config.precision().kind) {
@@ -195,11 +205,13 @@ absl::Status Engine::Impl::CreateSync() {
     return CreateOnDevice();
   }
   if (config.zero_stage() == 0) {
-    DT_ASSIGN_OR_RETURN(reducer,
-                        GradientReducer::Create(job.group(), flat,
-                                                {.bucket_elements = plan::BucketElements(
-                                                     config, flat.layout().total_elements()),
-                                                 .compression = CompressionOf(config)}));
+    DT_ASSIGN_OR_RETURN(
+        reducer,
+        GradientReducer::Create(
+            job.group(), flat,
+            {.bucket_elements = plan::BucketElements(config, flat.layout().total_elements()),
+             .bucket_elements_max = TunedBucketsMax(config, job.group()),
+             .compression = CompressionOf(config)}));
     return absl::OkStatus();
   }
   const plan::ShardPlan& shards = *state.shards;

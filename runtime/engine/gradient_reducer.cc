@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "runtime/engine/bucket_shape.h"
 
@@ -22,7 +23,16 @@ std::string BucketName(int index, const plan::Bucket& bucket, const plan::ParamL
 }  // namespace
 
 GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options)
-    : group_(group), flat_(flat), options_(options), whole_(flat) {}
+    : group_(group),
+      flat_(flat),
+      options_(options),
+      whole_(flat),
+      bucket_elements_(options.bucket_elements) {
+  if (options.bucket_elements_max > 0 && group.size() > 1) {
+    tuner_ = std::make_unique<BucketTuner>(
+        group, plan::BoundsOfTuning(options.bucket_elements_max, options.bucket_elements));
+  }
+}
 
 GradientReducer::~GradientReducer() {
   hooks_.reset();
@@ -69,6 +79,14 @@ void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
   if (last) {
     queue_.Arm();
   }
+  if (measures()) {
+    sample_.ready_s.assign(flat_.parameters().size(), -1);
+    backward_nanos_ = Clock::Real().MonotonicNanos();
+  }
+}
+
+double GradientReducer::SinceBackward() const {
+  return static_cast<double>(Clock::Real().MonotonicNanos() - backward_nanos_) * 1e-9;
 }
 
 void GradientReducer::OnGradient(size_t index) {
@@ -79,6 +97,9 @@ void GradientReducer::OnGradient(size_t index) {
   if (!taken.ok()) {
     status_.Update(taken);
     return;
+  }
+  if (measures()) {
+    sample_.ready_s[index] = SinceBackward();
   }
   if (last_) {
     queue_.Ready(index, [this](int place) { Launch(place); });
@@ -101,6 +122,7 @@ absl::Status GradientReducer::FinishBackward() {
   if (!last_) {
     return status_;
   }
+  sample_.backward_s = measures() ? SinceBackward() : 0;
   whole_.ZeroUnused();
   queue_.ReadyAll([this](int place) { Launch(place); });
   return status_;
@@ -123,10 +145,16 @@ absl::StatusOr<GradientSquares> GradientReducer::Wait() {
     Drain();  // All of them: buffers stay in use until done.
     return status;
   }
+  sample_.reduced_s = measures() ? SinceBackward() : 0;
+  sample_.reductions.clear();
   double sum_of_squares = 0;
   for (BucketState& state : buckets_) {
     sum_of_squares += state.reduction->sum_of_squares();
     state.launched = false;
+    if (measures()) {
+      sample_.reductions.emplace_back(state.bucket.elements(),
+                                      static_cast<double>(state.reduction->DurationNanos()) * 1e-9);
+    }
   }
   return GradientSquares{.sum = sum_of_squares};
 }
@@ -149,11 +177,29 @@ void GradientReducer::Release() {
 }
 
 absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order) {
-  DT_ASSIGN_OR_RETURN(const auto plan,
-                      plan::BucketPlan::Create(
-                          flat_.layout(), {.bucket_elements = options_.bucket_elements}, order));
+  readiness_ = order;
+  DT_ASSIGN_OR_RETURN(
+      const auto plan,
+      plan::BucketPlan::Create(flat_.layout(), {.bucket_elements = bucket_elements_}, order));
   UsePlan(plan);
   return absl::OkStatus();
+}
+
+absl::Status GradientReducer::Tune() {
+  if (tuner_ == nullptr) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const int64_t elements,
+                      tuner_->AfterStep(std::move(sample_), flat_.layout(), readiness_));
+  sample_ = BucketSample();
+  if (tuner_->done()) {
+    tuner_.reset();
+  }
+  if (elements == bucket_elements_) {
+    return absl::OkStatus();
+  }
+  bucket_elements_ = elements;
+  return UseReadinessOrder(readiness_);
 }
 
 }  // namespace dtrain

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "comm/compression/bucket_reduction.h"
 #include "comm/group.h"
+#include "runtime/engine/bucket_tuner.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/whole_gradients.h"
@@ -21,6 +22,8 @@ namespace dtrain {
 
 struct ReducerOptions {
   int64_t bucket_elements = 0;
+  // Up to here the first steps may change them (bucket_tuner.h); 0: they stay.
+  int64_t bucket_elements_max = 0;
   comm::CompressionOptions compression = {};  // comm.wire_dtype and comm.compression.
 };
 
@@ -56,11 +59,15 @@ class GradientReducer final : public GradientSync {
   const plan::LaunchQueue& queue() const override { return queue_; }
   // For bucket boundaries too.
   absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status Tune() override;
   void UsePlan(const plan::BucketPlan& plan);
   // Carries all launched reductions to their end, bucket by bucket in the same order on all ranks.
   absl::Status FinishReductions();
   void Drain();
   void Launch(int place);
+  // Whether this step's times are wanted, and how long its last backward has been going on.
+  bool measures() const { return tuner_ != nullptr && last_; }
+  double SinceBackward() const;
 
   comm::Group& group_;
   FlatParameters& flat_;
@@ -70,6 +77,11 @@ class GradientReducer final : public GradientSync {
   WholeGradients whole_;
   std::vector<BucketState> buckets_;  // In launch order.
   plan::LaunchQueue queue_{{}, {}};   // Of places in buckets_.
+  int64_t bucket_elements_;
+  std::vector<int> readiness_;
+  std::unique_ptr<BucketTuner> tuner_;  // Null when there is nothing to find out any more.
+  BucketSample sample_;                 // Of the step under way.
+  int64_t backward_nanos_ = 0;          // When its last backward began.
   int64_t step_ = 0;
   bool last_ = false;
   absl::Status status_;

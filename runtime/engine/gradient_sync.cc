@@ -76,7 +76,7 @@ absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tens
 
 absl::Status GradientSync::AdoptReadinessOrder(comm::Group& group) {
   if (order_adopted_) {
-    return absl::OkStatus();
+    return Tune();
   }
   DT_ASSIGN_OR_RETURN(const std::vector<int> order,
                       RankZeroOrder(group, queue().readiness(), queue().entries()));

@@ -56,13 +56,15 @@ class GradientSync {
   // First error inside a hook (a sparse gradient, a collective that could not start).
   virtual const absl::Status& status() const = 0;
 
-  // Collective, after a step: takes rank 0's order of readiness, once; later calls do nothing.
+  // Collective, after each step: takes rank 0's order of readiness, once; later what Tune does.
   absl::Status AdoptReadinessOrder(comm::Group& group);
 
  private:
   virtual const plan::LaunchQueue& queue() const = 0;
   // `order` of readiness (entries that are missing were unused), equal on all ranks.
   virtual absl::Status UseReadinessOrder(const std::vector<int>& order) = 0;
+  // Collective, after a step in that order: may cut buckets anew.
+  virtual absl::Status Tune() { return absl::OkStatus(); }
 
   bool order_adopted_ = false;
 };

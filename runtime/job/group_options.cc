@@ -17,6 +17,7 @@ comm::GroupOptions GroupOptionsFrom(const Config& config) {
                                                   : comm::Network::kTcp;
   options.host_interface = network.interface;
   options.tcp_connections = network.tcp_connections;
+  options.tcp_tls = config.Find("comm.tcp.tls")->get<bool>();
   options.rdma.device = network.rdma_device;
   options.rdma.gid_index = network.rdma_gid_index;
   options.rdma.queue_pairs = network.rdma_queue_pairs;
@@ -24,6 +25,8 @@ comm::GroupOptions GroupOptionsFrom(const Config& config) {
   options.rdma.service_level = network.rdma_service_level;
   options.rdma.timeout = network.rdma_timeout;
   options.rdma.retries = network.rdma_retries;
+  options.rdma.direct_bytes_min = config.Find("comm.rdma.direct_bytes_min")->get<size_t>();
+  options.rdma.kept_bytes_max = config.Find("comm.rdma.kept_bytes_max")->get<size_t>();
   return options;
 }
 

@@ -24,6 +24,12 @@ constexpr ConfigKey kKeys[] = {
      "TCP connections for data between two ranks; long messages are cut over all of them. More "
      "than "
      "one pays where a network spreads connections over paths or drops packets."},
+    {"comm.tcp.tls", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
+     "Encrypt what ranks of different hosts send each other (TLS 1.3 with keys that follow from "
+     "the "
+     "job's). comm.transport auto then means TCP between hosts, since RoCE cannot be encrypted; "
+     "rdma "
+     "is refused."},
     {"comm.rdma.device", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "RDMA device (\"mlx5_0\"). Empty: the one that holds the rank's address, else the first that "
      "is "
@@ -40,6 +46,20 @@ constexpr ConfigKey kKeys[] = {
      "4.096 us x 2^timeout without an answer, and a packet counts as lost. 18: 1.1 s."},
     {"comm.rdma.retries", KeyType::kInteger, "6", "[0, 7]", KeyUse::kUsed, "", 0,
      "Of a lost packet, then the peer counts as unreachable. 7 is for ever on soft-RoCE."},
+    {"comm.rdma.direct_bytes_min", KeyType::kInteger, "131072", "[4096, inf)", KeyUse::kUsed, "", 0,
+     "Messages from here on are written straight into the receiver's memory, where both ends can "
+     "be "
+     "registered; shorter ones are staged. Equal on all ranks."},
+    {"comm.rdma.kept_bytes_max", KeyType::kInteger, "1073741824", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Of memory that nobody registered and that a rank keeps pinned because messages may use it "
+     "again. 0: messages of such memory are staged."},
+    {"comm.bucket_tuning", KeyType::kString, "\"auto\"", "auto|on|off", KeyUse::kUsed, "", 0,
+     "Whether the first ten steps of a run may change the size of gradient buckets at stage 0, up "
+     "to "
+     "zero_optimization.reduce_bucket_size, by their measured times. auto: where messages leave "
+     "the "
+     "host. With deterministic: true no number depends on it; else a norm's last bits may. Needs "
+     "zero_optimization.overlap_comm and no comm.compression."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
      "Element type of gradients on the way; sums are fp32. fp16 has 3 bits more than bf16, but a "
      "sum above 65,504 makes the step be skipped. Absent: communication_data_type, else fp32."},

@@ -58,9 +58,11 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
              "format": "llmc"},
     "checkpoint": {"interval": 50, "keep": 2, "dir": "/c"},
     "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "transport": "tcp", "wire_dtype": "bf16",
-             "interface": "eth1", "tcp": {"connections": 4},
+             "interface": "eth1", "tcp": {"connections": 4, "tls": true},
              "rdma": {"device": "mlx5_1", "gid_index": 3, "queue_pairs": 2, "traffic_class": 106,
-                      "service_level": 5, "timeout": 20, "retries": 3},
+                      "service_level": 5, "timeout": 20, "retries": 3, "direct_bytes_min": 65536,
+                      "kept_bytes_max": 0},
+             "bucket_tuning": "off",
              "compression": {"type": "powersgd", "rank": 2, "start_step": 9, "min_elements": 100,
                              "error_feedback": false}},
     "metrics": {"interval": 5, "tensorboard": false},
@@ -92,6 +94,7 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_EQ(network.transport, "tcp");
   EXPECT_EQ(network.interface, "eth1");
   EXPECT_EQ(network.tcp_connections, 4);
+  EXPECT_EQ(*config.Find("comm.tcp.tls"), true);
   EXPECT_EQ(network.rdma_device, "mlx5_1");
   EXPECT_EQ(network.rdma_gid_index, 3);
   EXPECT_EQ(network.rdma_queue_pairs, 2);
@@ -99,6 +102,9 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_EQ(network.rdma_service_level, 5);
   EXPECT_EQ(network.rdma_timeout, 20);
   EXPECT_EQ(network.rdma_retries, 3);
+  EXPECT_EQ(*config.Find("comm.rdma.direct_bytes_min"), 65536);
+  EXPECT_EQ(*config.Find("comm.rdma.kept_bytes_max"), 0);
+  EXPECT_EQ(*config.Find("comm.bucket_tuning"), "off");
   EXPECT_EQ(config.comm_wire_dtype(), "bf16");
   EXPECT_EQ(config.metrics_interval(), 5);
   EXPECT_FALSE(config.metrics_tensorboard());
