@@ -101,7 +101,7 @@ class Program:
         processes = self.link.start(self.command, lambda rank: self.env(rank, port))
         watch = CpuWatch([process.pid for process in processes])
         watch.start()
-        self.link.finish(processes)
+        said = self.link.finish(processes)[0]
         watch.over.set()
         watch.join()
         ranks = []
@@ -113,6 +113,9 @@ class Program:
                       for key in steps[0] if key != "ts"}
             ranks.append({**result, "comm_cpu_s": comm / len(steps), "cpu_s": everything / len(steps)})
         shutil.rmtree(self.folder, ignore_errors=True)
+        for line in said.splitlines():
+            if "gradient buckets" in line:
+                print(line, flush=True)
         return {key: max(rank[key] for rank in ranks) for key in ranks[0]}
 
 

@@ -4,6 +4,7 @@ import glob
 import os
 import socket
 import struct
+import subprocess
 import time
 
 import end_to_end
@@ -160,6 +161,76 @@ class BadInput(EndToEnd):
         self.assertEqual(result.code, 75, result.output)
         self.assertIn("no-such-host.invalid", result.output)
         self.assertIn("getent hosts", result.output)
+
+    def token(self):
+        path = f"{self.folder}/bad-input.key"
+        if not os.path.exists(path):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+                file.write("5a" * 32)
+        return path
+
+    def rank_of(self, rank, world, port, name, sets=(), env=None):
+        """One rank without a launcher."""
+        words = [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/{name}"]
+        for value in sets:
+            words += ["--set", value]
+        return self.start(words, {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0",
+                                  "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                                  "MASTER_PORT": str(port), "DTRAIN_TOKEN_FILE": self.token(),
+                                  **(env or {})})
+
+    @staticmethod
+    def free_port():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            return server.getsockname()[1]
+
+    def assert_one_line(self, output, *texts):
+        """Some line says all of it."""
+        self.assertTrue(any(all(text in line for text in texts) for line in output.splitlines()),
+                        f"no line has {texts}:\n{output}")
+
+    def test_a_store_that_nobody_serves_is_named_at_the_limit(self):
+        port = self.free_port()
+        result = self.finish(self.rank_of(1, 2, port, "no-store", ["comm.timeout_s=3"]))
+        self.assertEqual(result.code, 75, result.output)
+        self.assert_one_line(result.output, f"127.0.0.1:{port}")
+
+    def test_a_store_that_dies_while_ranks_meet_ends_them_at_once(self):
+        port = self.free_port()
+        server = self.rank_of(0, 3, port, "dead-store", ["train_batch_size=12"])
+        self.await_port(port, server)
+        waiting = self.rank_of(1, 3, port, "dead-store", ["train_batch_size=12"])
+        time.sleep(2)  # So that it waits for rank 2 by now; either way it must not wait for long.
+        server.kill()
+        server.communicate()
+        start = time.monotonic()
+        result = self.finish(waiting)
+        self.assertEqual(result.code, 75, result.output)
+        self.assertLess(time.monotonic() - start, 30, "comm.timeout_s is 60")
+        self.assert_one_line(result.output, "store")
+
+    def test_a_small_dev_shm_is_no_limit(self):
+        # Shared memory is anonymous and not of /dev/shm, which containers often limit to 64 MiB.
+        made = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs",
+                               "/dev/shm"], capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            self.skipTest(f"LOUD SKIP: no mount namespaces here: {made.stderr.strip()}")
+        command = self.launch_command(2, f"{self.folder}/small-shm", ["train_steps=2"])
+        result = self.run_program(["unshare", "-m", "sh", "-c",
+                                   'mount -t tmpfs -o size=4k tmpfs /dev/shm && exec "$@"', "sh",
+                                   *command])
+        self.assertEqual(result.code, 0, result.output)
+
+    def test_rdma_that_is_required_and_not_there_is_refused_with_what_is_missing(self):
+        port = self.free_port()
+        ranks = [self.rank_of(rank, 2, port, "no-rdma", ["comm.transport=rdma"],
+                              {"DTRAIN_NODE_ID": f"host{rank}"}) for rank in range(2)]
+        for result in [self.finish(rank) for rank in ranks]:
+            self.assertEqual(result.code, 64, result.output)
+            self.assert_one_line(result.output, "connecting over RDMA", "rank")
+
+    def test_tls_and_rdma_exclude_each_other(self):
+        self.refused("comm.tcp.tls", sets=["comm.transport=rdma", "comm.tcp.tls=true"])
 
     def test_a_run_directory_that_is_a_file_is_refused(self):
         path = f"{self.folder}/occupied"

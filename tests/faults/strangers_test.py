@@ -1,0 +1,264 @@
+"""Strangers at the ports of a running job: a port scanner, garbage, a wrong token, half-open and slow
+connections. None gets in, none is answered with anything but the end of a handshake, and the job goes
+on to the bit as if nobody had come."""
+import glob
+import os
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import end_to_end
+from end_to_end import BIN, EndToEnd
+
+STEPS = 150
+TCP_REPAIR = 19  # Linux: a socket that is closed in this state sends nothing.
+LISTENING = "0A"
+
+
+def descendants(pid):
+    """The process and all below it."""
+    found = [pid]
+    for parent in found:
+        try:
+            for path in glob.glob(f"/proc/{parent}/task/*/children"):
+                with open(path, encoding="ascii") as file:
+                    found += [int(child) for child in file.read().split()]
+        except OSError:
+            pass
+    return found
+
+
+def socket_inodes(pid):
+    inodes = set()
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        pass
+    return inodes
+
+
+def listening_ports(pid):
+    """{port} at which the job listens; every address must be the loopback."""
+    inodes = set().union(*(socket_inodes(p) for p in descendants(pid)))
+    ports = set()
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        for line in file.readlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in inodes:
+                address, port = fields[1].split(":")
+                if address != "0100007F":
+                    raise AssertionError(f"the job listens at {address}, not at 127.0.0.1 alone")
+                ports.add(int(port, 16))
+    return ports
+
+
+class Visitor(threading.Thread):
+    """Finds the job's ports again and again, from its start on, and visits each until it ends."""
+
+    def __init__(self, process):
+        super().__init__(daemon=True)
+        self.process, self.visits, self.ports = process, 0, set()
+        self.heard = set()  # First bytes of whatever was answered.
+        self.error = None
+
+    def visit(self, port):
+        raise NotImplementedError
+
+    def leave(self):
+        """Ends what is still open."""
+
+    def run(self):
+        try:
+            while self.process.poll() is None:
+                for port in listening_ports(self.process.pid):
+                    try:
+                        self.visit(port)
+                        self.visits += 1
+                        self.ports.add(port)
+                    except OSError:
+                        pass  # Refused, closed, or gone: as it should be.
+                time.sleep(0.002)
+        except AssertionError as error:
+            self.error = error
+        finally:
+            self.leave()
+
+    def listen(self, connection, timeout=0.05):
+        connection.settimeout(timeout)
+        try:
+            if answer := connection.recv(64):
+                self.heard.add(answer[:1])
+        except OSError:
+            pass
+
+
+class Scanner(Visitor):
+    """Connects and drops, at times with a reset, as a port scanner does."""
+
+    def visit(self, port):
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            if self.visits % 2:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+class Garbage(Visitor):
+    def __init__(self, process):
+        super().__init__(process)
+        self.random = random.Random(20261122)
+
+    def visit(self, port):
+        # Noise, an HTTP request, and what begins as dtrain's own two protocols do.
+        noise = self.random.randbytes(self.random.choice((1, 15, 68, 4096, 65536)))
+        words = (noise, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"DTD1" + noise,
+                 b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise)
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(words[self.visits % len(words)])
+            self.listen(connection)
+
+
+class SlowLoris(Visitor):
+    """Many connections that say the beginning of a handshake, a byte at a time."""
+
+    def __init__(self, process):
+        super().__init__(process)
+        self.open = []
+
+    def visit(self, port):
+        if len(self.open) < 100:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=1)
+            self.open.append((connection, iter(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 50)))
+        for entry in list(self.open):
+            try:
+                entry[0].send(bytes([next(entry[1])]), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except (OSError, StopIteration):
+                entry[0].close()
+                self.open.remove(entry)
+        time.sleep(0.05)
+
+    def leave(self):
+        for connection, _ in self.open:
+            connection.close()
+
+
+class HalfOpen(Visitor):
+    """Connections whose client is gone without a word, as after a power cut."""
+
+    def visit(self, port):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=1)
+        connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+        connection.close()
+        time.sleep(0.02)
+
+
+class Strangers(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.undisturbed = None
+
+    def sets(self):
+        return [f"train_steps={STEPS}", "comm.transport=tcp", "comm.bucket_tuning=off",
+                "checkpoint.interval=0"]
+
+    def losses_alone(self):
+        if Strangers.undisturbed is None:
+            Strangers.undisturbed = self.losses(self.train(2, "alone", self.sets()))
+        return Strangers.undisturbed
+
+    def disturbed(self, name, visitor_of):
+        """A whole run, visited from its start to its end."""
+        expected = self.losses_alone()
+        run_dir = f"{self.folder}/{name}"
+        process = self.start(self.launch_command(2, run_dir, self.sets()))
+        visitor = visitor_of(process)
+        visitor.start()
+        result = self.finish(process)
+        visitor.join(timeout=30)
+        self.assertIsNone(visitor.error)
+        self.assertEqual(result.code, 0, result.output)
+        self.assertEqual(self.losses(run_dir), expected, "a stranger changed a number")
+        self.assertTrue(visitor.ports, "no port was found")
+        # A TLS alert (21) is all that anybody is told.
+        self.assertLessEqual(visitor.heard, {b"\x15"})
+        return visitor, result
+
+    def test_a_port_scanner_disturbs_nothing(self):
+        visitor, _ = self.disturbed("scanned", Scanner)
+        self.assertGreater(visitor.visits, 50)
+
+    def test_garbage_gets_nothing_but_a_closed_connection(self):
+        visitor, _ = self.disturbed("garbage", Garbage)
+        self.assertGreater(visitor.visits, 10)
+
+    def test_slow_handshakes_hold_up_nobody(self):
+        visitor, _ = self.disturbed("slow", SlowLoris)
+        self.assertGreater(visitor.visits, 10)
+
+    def test_connections_that_died_without_a_word_hold_up_nobody(self):
+        if not self.may_repair():
+            self.skipTest("LOUD SKIP: this user may not drop a connection silently (CAP_NET_ADMIN)")
+        visitor, _ = self.disturbed("half-open", HalfOpen)
+        self.assertGreater(visitor.visits, 10)
+
+    @staticmethod
+    def may_repair():
+        with socket.socket() as probe:
+            try:
+                probe.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+                probe.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 0)
+                return True
+            except OSError:
+                return False
+
+    def test_a_real_scanner_that_asks_for_versions_learns_none(self):
+        if shutil.which("nmap") is None:
+            self.skipTest("LOUD SKIP: nmap is not installed (./dev deps test)")
+        run_dir = f"{self.folder}/nmap"
+        process = self.start(self.launch_command(
+            2, run_dir, ["train_steps=100000", "comm.transport=tcp", "checkpoint.interval=0"]))
+        self.await_step(run_dir, 3, process)
+        ports = listening_ports(process.pid)
+        self.assertTrue(ports)
+        scan = subprocess.run(
+            ["nmap", "-Pn", "-n", "-sT", "-sV", "--version-intensity", "5", "--host-timeout", "40s",
+             "-p", ",".join(map(str, sorted(ports))), "127.0.0.1"],
+            capture_output=True, text=True, timeout=120, check=True).stdout
+        self.assertIn("Nmap done", scan)
+        self.assertNotIn("dtrain", scan)
+        self.assertNotIn("rank", scan)
+        before = max(self.losses(run_dir))
+        self.await_step(run_dir, before + 3, process)
+        process.send_signal(end_to_end.signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, 143, "it trained on and saved")
+
+    def test_a_rank_with_another_token_is_refused_and_the_job_goes_on(self):
+        run_dir = f"{self.folder}/foreign"
+        process = self.start(self.launch_command(
+            2, run_dir, ["train_steps=100000", "comm.transport=tcp", "checkpoint.interval=0"]))
+        self.await_step(run_dir, 3, process)
+        token = f"{self.folder}/other.key"
+        with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("17" * 32)
+        for port in listening_ports(process.pid):
+            intruder = self.run_program(
+                [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/intruder", "--set",
+                 "comm.timeout_s=5"],
+                {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DTRAIN_TOKEN_FILE": token})
+            self.assertIn(intruder.code, (64, 75), intruder.output)
+            self.assertIn("token", intruder.output)
+        before = max(self.losses(run_dir))
+        self.await_step(run_dir, before + 3, process)
+        process.send_signal(end_to_end.signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, 143)
+
+
+if __name__ == "__main__":
+    end_to_end.main()
