@@ -51,7 +51,9 @@ class RandomTokens {
     const at::Tensor all =
         at::randint(0, vocabulary_, shape_, generator_, at::TensorOptions().dtype(at::kLong))
             .to(device_);
-    return Batch{all.slice(1, 0, shape_[1] - 1).contiguous(), all.slice(1, 1).contiguous()};
+    Batch batch{all.slice(1, 0, shape_[1] - 1).contiguous(), all.slice(1, 1).contiguous()};
+    batch.targets_counted = batch.targets.numel();
+    return batch;
   }
 
  private:

@@ -77,7 +77,7 @@ absl::StatusOr<BenchModel> MakeModel(Job& job, const ModelShape& shape) {
   }
   model.flops = FlopsOf(options, parameters);
   model.module = gpt.ptr();
-  model.loss = [gpt](const Batch& batch) mutable { return gpt->Loss(batch.tokens, batch.targets); };
+  model.loss = [gpt](const Batch& batch) mutable { return gpt->Loss(batch); };
   return model;
 }
 

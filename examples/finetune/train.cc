@@ -140,9 +140,7 @@ absl::Status Train(dtrain::Job& job) {
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);
   DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
-  const auto loss = [&](const dtrain::Batch& batch) {
-    return model->Loss(batch.tokens, batch.targets, batch.positions);
-  };
+  const auto loss = [&](const dtrain::Batch& batch) { return model->Loss(batch); };
   while (engine->step() < config.train_steps()) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
     job.metrics().Log(report);

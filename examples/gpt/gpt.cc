@@ -121,9 +121,14 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, const at::Tensor& position
   return lm_head_.is_empty() ? at::linear(h, model_->embedding()) : lm_head_(h);
 }
 
+dtrain::Loss GptImpl::Loss(const dtrain::Batch& batch) {
+  return Loss(batch.tokens, batch.targets, batch.positions, batch.targets_counted);
+}
+
 dtrain::Loss GptImpl::Loss(const at::Tensor& tokens, const at::Tensor& targets,
-                           const at::Tensor& positions) {
-  const dtrain::ops::CrossEntropyOptions options{.ignore_index = dtrain::kIgnoredTarget};
+                           const at::Tensor& positions, int64_t targets_counted) {
+  const dtrain::ops::CrossEntropyOptions options{.ignore_index = dtrain::kIgnoredTarget,
+                                                 .targets_counted = targets_counted};
   const at::Tensor h = model_(tokens, positions);
   if (lm_head_.is_empty()) {
     return dtrain::ops::LinearCrossEntropy(h, model_->embedding(), targets, options);

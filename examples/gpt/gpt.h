@@ -57,9 +57,11 @@ class GptImpl : public torch::nn::Module {
   // Throws when the sequence is longer than max_position_embeddings.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions = {});
   // Cross-entropy of the targets in nats, summed over the tokens that have one, with their number.
-  // targets [batch, sequence]: the next token of each, kIgnoredTarget where there is none.
+  // targets [batch, sequence]: the next token of each, kIgnoredTarget where there is none; their
+  // number as in dtrain::Batch.
   dtrain::Loss Loss(const at::Tensor& tokens, const at::Tensor& targets,
-                    const at::Tensor& positions = {});
+                    const at::Tensor& positions = {}, int64_t targets_counted = -1);
+  dtrain::Loss Loss(const dtrain::Batch& batch);
 
   const GptOptions& options() const { return options_; }
   // FLOPs a token of training needs (dtrain::StrictFlopsPerToken). Of packed documents, whose

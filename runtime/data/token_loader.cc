@@ -1,5 +1,6 @@
 #include "dtrain/token_loader.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -80,6 +81,10 @@ struct TokenLoader::State {
       batch.positions = ForDevice(at::empty_like(batch.targets));
       MarkRows(rows, batch);
     }
+    const auto* const targets = batch.targets.const_data_ptr<int64_t>();
+    batch.targets_counted =
+        batch.targets.numel() -
+        std::count(targets, targets + batch.targets.numel(), plan::kIgnoredTarget);
     return batch;
   }
 

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "kernels/cuda_table.h"
 
 namespace dtrain {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/cuda_table.h"
 #include "kernels/grad_norm.h"
 
 namespace dtrain {

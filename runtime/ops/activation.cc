@@ -6,7 +6,6 @@
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"
 
@@ -14,6 +13,7 @@ namespace dtrain::ops {
 namespace {
 
 using kernels::Activation;
+using kernels::CudaKernelTable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -39,9 +39,10 @@ template <class T>
 at::Tensor Forward(const at::Tensor& x, Activation activation) {
   RECORD_FUNCTION("dtrain::activation", Inputs(x));
   at::Tensor y = at::empty_like(x);
-  kernels::ActivationForwardCpu(
-      kernels::ActivationForwardArgs<T>{activation, x.numel(), Data<T>(x), MutableData<T>(y)},
-      TorchParallelFor);
+  Launch(
+      x, kernels::ActivationForwardArgs<T>{activation, x.numel(), Data<T>(x), MutableData<T>(y)},
+      kernels::ActivationForwardCpu,
+      OfType<T>(&CudaKernelTable::activation_forward, &CudaKernelTable::activation_forward_bf16));
   return y;
 }
 
@@ -49,10 +50,12 @@ template <class T>
 at::Tensor Backward(const at::Tensor& x, const at::Tensor& dy, Activation activation) {
   RECORD_FUNCTION("dtrain::activation_backward", Inputs(x, dy));
   at::Tensor dx = at::empty_like(x);
-  kernels::ActivationBackwardCpu(
+  Launch(
+      x,
       kernels::ActivationBackwardArgs<T>{activation, x.numel(), Data<T>(x), Data<T>(dy),
                                          MutableData<T>(dx)},
-      TorchParallelFor);
+      kernels::ActivationBackwardCpu,
+      OfType<T>(&CudaKernelTable::activation_backward, &CudaKernelTable::activation_backward_bf16));
   return dx;
 }
 
@@ -105,7 +108,8 @@ at::Tensor GatedForward(const at::Tensor& gate, const at::Tensor& up, Activation
   at::Tensor out = at::empty(sizes, gate.options());
   auto args = GatedArgs<T, kernels::GatedForwardArgs<T>>(gate, up, activation);
   args.out = MutableData<T>(out);
-  kernels::GatedForwardCpu(args, TorchParallelFor);
+  Launch(gate, args, kernels::GatedForwardCpu,
+         OfType<T>(&CudaKernelTable::gated_forward, &CudaKernelTable::gated_forward_bf16));
   return out;
 }
 
@@ -119,7 +123,8 @@ variable_list GatedBackward(const at::Tensor& gate, const at::Tensor& up, const 
   args.dout = Data<T>(dout);
   args.dgate = MutableData<T>(dgate);
   args.dup = up.defined() ? MutableData<T>(dup) : args.dgate + args.hidden;
-  kernels::GatedBackwardCpu(args, TorchParallelFor);
+  Launch(gate, args, kernels::GatedBackwardCpu,
+         OfType<T>(&CudaKernelTable::gated_backward, &CudaKernelTable::gated_backward_bf16));
   return {dgate, dup};
 }
 
@@ -147,7 +152,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
 
 at::Tensor Gated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   if (Fusable(gate) && Fusable(up) && gate.scalar_type() == up.scalar_type() &&
-      gate.sizes() == up.sizes()) {
+      gate.sizes() == up.sizes() && gate.device() == up.device()) {
     return GatedFunction::apply(gate, Maybe(up), static_cast<int64_t>(activation));
   }
   return Composite(gate, activation) * up;

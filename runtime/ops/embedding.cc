@@ -2,7 +2,6 @@
 
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"
 
@@ -11,6 +10,18 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+template <class T>
+void BackwardOnGpu(const kernels::EmbeddingBackwardArgs<T>& args, const at::Tensor& dy) {
+  const GpuLaunch launch(dy);
+  const kernels::CudaKernelTable& table = launch.kernels();
+  const auto bytes = table.embedding_workspace_bytes(args.tokens, args.vocab);
+  ThrowUnlessOk(bytes.status());
+  const at::Tensor workspace =
+      at::empty({static_cast<int64_t>(*bytes)}, dy.options().dtype(at::kByte));
+  const auto kernel = OfType<T>(table.embedding_backward, table.embedding_backward_bf16);
+  ThrowUnlessOk(kernel(args, workspace.mutable_data_ptr(), *bytes, launch.stream()));
+}
 
 template <class T>
 void Backward(const at::Tensor& ids, const at::Tensor& dy, int64_t padding_index,
@@ -23,6 +34,10 @@ void Backward(const at::Tensor& ids, const at::Tensor& dy, int64_t padding_index
   args.ids = ids.const_data_ptr<int64_t>();
   args.dy = Data<T>(dy);
   args.dweight = MutableData<T>(dweight);
+  if (OnGpu(dy)) {
+    BackwardOnGpu(args, dy);
+    return;
+  }
   const at::Tensor workspace = at::empty({args.tokens + args.vocab + 2}, ids.options());
   args.order = workspace.mutable_data_ptr<int64_t>();
   args.starts = args.order + args.tokens;
@@ -60,7 +75,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
 
 at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& weight, int64_t padding_index) {
   if (Fusable(weight) && weight.dim() == 2 && weight.size(1) > 0 &&
-      ids.scalar_type() == at::kLong && ids.device().is_cpu()) {
+      ids.scalar_type() == at::kLong && ids.device() == weight.device()) {
     return EmbeddingFunction::apply(ids, weight, padding_index);
   }
   return at::embedding(weight, ids, padding_index);

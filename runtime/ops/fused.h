@@ -9,13 +9,15 @@
 #include "ATen/core/ivalue.h"
 #include "ATen/record_function.h"
 #include "base/float16.h"
+#include "runtime/ops/device_kernels.h"
 
 namespace dtrain::ops {
 
-// Whether the CPU kernels take `tensor` as it is.
+// Whether the kernels take `tensor` as it is.
 inline bool Fusable(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16);
+  return tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16) &&
+         HasKernels(tensor.device());
 }
 
 // For RECORD_FUNCTION, by which a fused operation says what it reads, as LibTorch's own do:

@@ -2,7 +2,6 @@
 #include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
 #include "kernels/layernorm.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/norm.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -10,6 +9,7 @@
 namespace dtrain::ops {
 namespace {
 
+using kernels::CudaKernelTable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -41,7 +41,8 @@ Forwarded Forward(const at::Tensor& x, const at::Tensor& residual, const at::Ten
   out.rstd = at::empty_like(out.mean);
   args.mean = out.mean.mutable_data_ptr<float>();
   args.rstd = out.rstd.mutable_data_ptr<float>();
-  kernels::LayerNormForwardCpu(args, TorchParallelFor);
+  Launch(x, args, kernels::LayerNormForwardCpu,
+         OfType<T>(&CudaKernelTable::layernorm_forward, &CudaKernelTable::layernorm_forward_bf16));
   return out;
 }
 
@@ -61,9 +62,10 @@ variable_list Backward(const Saved& saved, const at::Tensor& dy, const at::Tenso
   kernels::LayerNormBackwardArgs<T> args;
   args.hidden = saved.weight.numel();
   args.tokens = saved.h.numel() / args.hidden;
-  const at::Tensor workspace =
-      at::empty({kernels::LayerNormWorkspaceFloats(args.tokens, args.hidden)},
-                saved.h.options().dtype(at::kFloat));
+  const int64_t floats = OnGpu(saved.h)
+                             ? kernels::LayerNormWorkspaceFloatsCuda(args.tokens, args.hidden)
+                             : kernels::LayerNormWorkspaceFloats(args.tokens, args.hidden);
+  const at::Tensor workspace = at::empty({floats}, saved.h.options().dtype(at::kFloat));
   args.h = Data<T>(saved.h);
   args.weight = Data<T>(saved.weight);
   args.mean = saved.mean.const_data_ptr<float>();
@@ -74,7 +76,9 @@ variable_list Backward(const Saved& saved, const at::Tensor& dy, const at::Tenso
   args.dweight = MutableData<T>(dweight);
   args.dbias = saved.bias ? MutableData<T>(dbias) : nullptr;
   args.workspace = workspace.mutable_data_ptr<float>();
-  kernels::LayerNormBackwardCpu(args, TorchParallelFor);
+  Launch(
+      saved.h, args, kernels::LayerNormBackwardCpu,
+      OfType<T>(&CudaKernelTable::layernorm_backward, &CudaKernelTable::layernorm_backward_bf16));
   return {dh, dweight, dbias};
 }
 

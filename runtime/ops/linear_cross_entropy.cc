@@ -51,7 +51,15 @@ class WeightGradient {
       }
       return;
     }
-    // No GEMM of 2-byte factors adds to fp32 here: each chunk's product is rounded once.
+    if (hidden.is_cuda()) {  // cuBLAS adds products of 2-byte factors to fp32 as they are.
+      if (sum_.defined()) {
+        at::addmm_out(sum_, sum_, transposed, hidden, at::kFloat);
+      } else {
+        sum_ = at::mm(transposed, hidden, at::kFloat);
+      }
+      return;
+    }
+    // The CPU has no such GEMM: each chunk's product is rounded once.
     part_ = part_.defined() ? at::mm_out(part_, transposed, hidden) : at::mm(transposed, hidden);
     if (sum_.defined()) {
       sum_.add_(part_);

@@ -2,7 +2,6 @@
 #include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
 #include "kernels/rmsnorm.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/norm.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -10,6 +9,7 @@
 namespace dtrain::ops {
 namespace {
 
+using kernels::CudaKernelTable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -38,7 +38,8 @@ Forwarded Forward(const at::Tensor& x, const at::Tensor& residual, const at::Ten
   args.y = MutableData<T>(out.y);
   out.rstd = at::empty({args.tokens}, x.options().dtype(at::kFloat));
   args.rstd = out.rstd.mutable_data_ptr<float>();
-  kernels::RmsNormForwardCpu(args, TorchParallelFor);
+  Launch(x, args, kernels::RmsNormForwardCpu,
+         OfType<T>(&CudaKernelTable::rmsnorm_forward, &CudaKernelTable::rmsnorm_forward_bf16));
   return out;
 }
 
@@ -52,8 +53,9 @@ variable_list Backward(const at::Tensor& h, const at::Tensor& weight, const at::
   kernels::RmsNormBackwardArgs<T> args;
   args.hidden = weight.numel();
   args.tokens = h.numel() / args.hidden;
-  const at::Tensor workspace = at::empty(
-      {kernels::RmsNormWorkspaceFloats(args.tokens, args.hidden)}, h.options().dtype(at::kFloat));
+  const int64_t floats = OnGpu(h) ? kernels::RmsNormWorkspaceFloatsCuda(args.tokens, args.hidden)
+                                  : kernels::RmsNormWorkspaceFloats(args.tokens, args.hidden);
+  const at::Tensor workspace = at::empty({floats}, h.options().dtype(at::kFloat));
   args.h = Data<T>(h);
   args.weight = Data<T>(weight);
   args.rstd = rstd.const_data_ptr<float>();
@@ -62,7 +64,8 @@ variable_list Backward(const at::Tensor& h, const at::Tensor& weight, const at::
   args.dh = MutableData<T>(dh);
   args.dweight = MutableData<T>(dweight);
   args.workspace = workspace.mutable_data_ptr<float>();
-  kernels::RmsNormBackwardCpu(args, TorchParallelFor);
+  Launch(h, args, kernels::RmsNormBackwardCpu,
+         OfType<T>(&CudaKernelTable::rmsnorm_backward, &CudaKernelTable::rmsnorm_backward_bf16));
   return {dh, dweight};
 }
 

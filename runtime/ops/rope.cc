@@ -6,7 +6,6 @@
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/rope_shape.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -14,6 +13,7 @@
 namespace dtrain::ops {
 namespace {
 
+using kernels::CudaKernelTable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -103,7 +103,8 @@ at::Tensor Turn(const at::Tensor& x, const Rotation& rotation, bool inverse) {
   kernels::RopeArgs<T> args = ArgsOf<T>(rotation, inverse);
   const int64_t row = x.size(2) * x.size(3);
   args.parts[0] = {x.size(2), true, Data<T>(x), MutableData<T>(out), row, row};
-  kernels::RopeCpu(args, TorchParallelFor);
+  Launch(rotation.cos, args, kernels::RopeCpu,
+         OfType<T>(&CudaKernelTable::rope, &CudaKernelTable::rope_bf16));
   return out;
 }
 
@@ -137,7 +138,8 @@ void TurnQk(const at::Tensor& qkv, at::Tensor& q, at::Tensor& k, const Rotation&
     args.parts[part++] = {heads, true, from, MutableData<T>(*out), qkv.size(2), heads * head_dim};
     from += heads * head_dim;
   }
-  kernels::RopeCpu(args, TorchParallelFor);
+  Launch(rotation.cos, args, kernels::RopeCpu,
+         OfType<T>(&CudaKernelTable::rope, &CudaKernelTable::rope_bf16));
 }
 
 // The gradient of a fused projection from those of its parts, of which some may be undefined.
@@ -163,7 +165,8 @@ at::Tensor TurnBack(const variable_list& gradients, const std::vector<int64_t>& 
     args.parts[part] = {heads[part], part < 2, Data<T>(dense[part]), to, row, width};
     to += row;
   }
-  kernels::RopeCpu(args, TorchParallelFor);
+  Launch(rotation.cos, args, kernels::RopeCpu,
+         OfType<T>(&CudaKernelTable::rope, &CudaKernelTable::rope_bf16));
   return dqkv;
 }
 
@@ -201,9 +204,11 @@ class RopeQkvFunction : public torch::autograd::Function<RopeQkvFunction> {
   }
 };
 
-bool TableFusable(const RopeTable& table, const RopeOptions& options) {
-  return Fusable(table.cos) && Fusable(table.sin) &&
-         (!options.positions.defined() || options.positions.is_cpu());
+// Where x is.
+bool TableFusable(const at::Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  return Fusable(table.cos) && Fusable(table.sin) && table.cos.device() == x.device() &&
+         table.sin.device() == x.device() &&
+         (!options.positions.defined() || options.positions.device() == x.device());
 }
 
 }  // namespace
@@ -230,7 +235,7 @@ RopeTable MakeRopeTable(int64_t positions, const at::Tensor& inverse_frequencies
 at::Tensor Rope(const at::Tensor& x, const RopeTable& table, const RopeOptions& options) {
   TORCH_CHECK(x.dim() == 4, "Rope takes x [batch, sequence, heads, head_dim], not ", x.sizes());
   const RopeShape shape = CheckedRopeShape(x.size(0), x.size(1), x.size(3), table, options);
-  if (Fusable(x) && TableFusable(table, options)) {
+  if (Fusable(x) && TableFusable(x, table, options)) {
     return RopeFunction::apply(x, RotationOf(table, options, shape));
   }
   return Composite(x, table, options, shape);
@@ -240,7 +245,7 @@ Qkv RopeQkv(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const RopeTa
             const RopeOptions& options) {
   const int64_t head_dim = QkvHeadDim(qkv, heads, kv_heads);
   const RopeShape shape = CheckedRopeShape(qkv.size(0), qkv.size(1), head_dim, table, options);
-  if (Fusable(qkv) && TableFusable(table, options)) {
+  if (Fusable(qkv) && TableFusable(qkv, table, options)) {
     const variable_list out =
         RopeQkvFunction::apply(qkv, heads, kv_heads, RotationOf(table, options, shape));
     return {out[0], out[1], out[2]};

@@ -1,19 +1,17 @@
 #include "runtime/ops/token_losses.h"
 
-#include <vector>
-
 #include "ATen/Functions.h"
 #include "kernels/cross_entropy.h"
-#include "runtime/engine/torch_pool.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/engine.h"
 
 namespace dtrain::ops {
 namespace {
 
+// `rows` holds the tokens' losses and lse, [2, tokens].
 template <class T>
-double FusedLosses(at::Tensor& logits, const at::Tensor& targets,
-                   const CrossEntropyOptions& options, bool with_gradient) {
+void FusedLosses(at::Tensor& logits, const at::Tensor& targets, const CrossEntropyOptions& options,
+                 bool with_gradient, float* rows) {
   kernels::CrossEntropyArgs<T> args;
   args.tokens = logits.size(0);
   args.vocab = logits.size(1);
@@ -22,14 +20,36 @@ double FusedLosses(at::Tensor& logits, const at::Tensor& targets,
   T* const data = MutableData<T>(logits);
   args.logits = data;
   args.targets = targets.const_data_ptr<int64_t>();
-  std::vector<float> rows(2 * static_cast<size_t>(args.tokens));
-  args.losses = rows.data();
-  args.lse = rows.data() + args.tokens;
+  args.losses = rows;
+  args.lse = rows + args.tokens;
   args.gradient = with_gradient ? data : nullptr;
-  kernels::CrossEntropyForwardCpu(args, TorchParallelFor);
-  return kernels::CrossEntropyTotalsCpu(args.tokens, args.losses, args.targets,
-                                        options.ignore_index)
-      .sum;
+  Launch(logits, args, kernels::CrossEntropyForwardCpu,
+         OfType<T>(&kernels::CudaKernelTable::cross_entropy_forward,
+                   &kernels::CudaKernelTable::cross_entropy_forward_bf16));
+}
+
+void AddFusedLosses(at::Tensor& logits, const at::Tensor& targets,
+                    const CrossEntropyOptions& options, bool with_gradient, LossSum& sum) {
+  const int64_t tokens = logits.size(0);
+  const at::Tensor rows = at::empty({2, tokens}, logits.options().dtype(at::kFloat));
+  float* const losses = rows.mutable_data_ptr<float>();
+  if (logits.scalar_type() == at::kFloat) {
+    FusedLosses<float>(logits, targets, options, with_gradient, losses);
+  } else {
+    FusedLosses<BFloat16>(logits, targets, options, with_gradient, losses);
+  }
+  const int64_t* const ids = targets.const_data_ptr<int64_t>();
+  if (!OnGpu(logits)) {
+    sum.Add(kernels::CrossEntropyTotalsCpu(tokens, losses, ids, options.ignore_index).sum);
+    return;
+  }
+  static_assert(sizeof(kernels::CrossEntropyTotals) == 2 * sizeof(double));
+  const at::Tensor totals = at::empty({2}, logits.options().dtype(at::kDouble));
+  const GpuLaunch launch(logits);
+  ThrowUnlessOk(launch.kernels().cross_entropy_totals(
+      tokens, losses, ids, options.ignore_index,
+      static_cast<kernels::CrossEntropyTotals*>(totals.mutable_data_ptr()), launch.stream()));
+  sum.Add(totals[0]);  // The first of the struct.
 }
 
 // The formulas of kernels/cross_entropy.h by ATen, for other types and devices.
@@ -88,22 +108,21 @@ at::Tensor CheckedTargets(const at::Tensor& targets, at::IntArrayRef shape, int6
 }
 
 int64_t CountTargets(const at::Tensor& targets, const CrossEntropyOptions& options) {
-  return targets.ne(options.ignore_index).sum().item<int64_t>();
+  return options.targets_counted >= 0 ? options.targets_counted
+                                      : targets.ne(options.ignore_index).sum().item<int64_t>();
 }
 
 at::Tensor LossSum::Total(at::ScalarType logits, at::Device device) const {
   const at::TensorOptions options = at::TensorOptions().dtype(LossType(logits)).device(device);
-  return device_.defined() ? device_ : at::full({}, host_, options);
+  return device_.defined() ? device_.to(LossType(logits)) : at::full({}, host_, options);
 }
 
 void AddTokenLosses(at::Tensor& logits, const at::Tensor& targets,
                     const CrossEntropyOptions& options, bool with_gradient, LossSum& sum) {
-  if (!Fusable(logits)) {
-    sum.Add(AtenLosses(logits, targets, options, with_gradient));
-  } else if (logits.scalar_type() == at::kFloat) {
-    sum.Add(FusedLosses<float>(logits, targets, options, with_gradient));
+  if (Fusable(logits)) {
+    AddFusedLosses(logits, targets, options, with_gradient, sum);
   } else {
-    sum.Add(FusedLosses<BFloat16>(logits, targets, options, with_gradient));
+    sum.Add(AtenLosses(logits, targets, options, with_gradient));
   }
 }
 

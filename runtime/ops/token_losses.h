@@ -18,10 +18,10 @@ at::ScalarType LossType(at::ScalarType logits);
 at::Tensor CheckedTargets(const at::Tensor& targets, at::IntArrayRef shape, int64_t vocab,
                           const CrossEntropyOptions& options);
 
-// How many of `targets` are not ignored.
+// How many of `targets` are not ignored: as the options say, else counted.
 int64_t CountTargets(const at::Tensor& targets, const CrossEntropyOptions& options);
 
-// Sums of losses of chunks, in fp64 on the host where the kernels run, else on the device.
+// Sums of losses of chunks, in fp64 on the host where its kernels run, else on the device.
 class LossSum {
  public:
   void Add(double chunk) { host_ += chunk; }

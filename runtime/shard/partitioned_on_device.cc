@@ -6,6 +6,7 @@
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "base/status.h"
+#include "kernels/cuda_table.h"
 #include "kernels/grad_norm.h"
 #include "runtime/engine/tensor_over.h"
 #include "runtime/shard/shard_sums.h"

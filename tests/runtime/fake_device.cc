@@ -13,6 +13,7 @@
 #include "kernels/philox.h"
 #include "kernels/sgd_math.h"
 #include "kernels/stochastic_math.h"
+#include "tests/runtime/fake_op_kernels.h"
 
 namespace dtrain::testing {
 namespace {
@@ -27,7 +28,10 @@ void Inline(int64_t count, int64_t /*grain*/, absl::FunctionRef<void(int64_t, in
   }
 }
 
+int launches = 0;
+
 absl::Status Queue(CudaStream stream, std::function<void()> operation) {
+  ++launches;
   auto* const fake = reinterpret_cast<comm::CudaStream*>(stream);
   DT_CHECK(fake != nullptr) << " a kernel was launched on the default stream";
   return the_cuda->Enqueue(fake, std::move(operation)) == comm::CudaResult::kSuccess
@@ -161,6 +165,12 @@ absl::Status Accumulate(int64_t n, kernels::ConstFlat from, kernels::MutableFlat
 
 }  // namespace
 
+absl::Status QueueFakeKernel(CudaStream stream, std::function<void()> operation) {
+  return Queue(stream, std::move(operation));
+}
+
+int FakeKernelLaunches() { return launches; }
+
 const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
   the_cuda = cuda;
   static const kernels::CudaKernelTable table = [] {
@@ -176,6 +186,7 @@ const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
     made.step_verdict = StepVerdict;
     made.copy = Copy;
     made.accumulate = Accumulate;
+    AddFakeOperationKernels(made);
     return made;
   }();
   return &table;

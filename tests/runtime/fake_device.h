@@ -17,7 +17,8 @@
 namespace dtrain::testing {
 
 // Kernels as host loops with the CUDA kernels' element math, queued on `cuda`'s streams: those that
-// the engine launches; the others are null. REQUIRES: one FakeCuda a process at a time.
+// the engine and the fused operations launch; the others are null. REQUIRES: one FakeCuda a process
+// at a time.
 const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda);
 
 // Makes everything of one rank; outlives its job.

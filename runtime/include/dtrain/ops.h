@@ -1,10 +1,11 @@
 // Fused operations with autograd, for models that want them. Inputs the kernels do not cover
 // (types, devices, layouts) fall back to ATen with the same result to rounding.
 //
-// Thread-safe. fp32 and bf16, contiguous CPU tensors take the fused path: sums and math in fp32,
-// each result rounded once, the same bits on every run. They work with ZeRO stage 3 and inside
-// dtrain::Recompute; they cannot be differentiated twice. A shape or type that no path takes throws
-// c10::Error with the shapes.
+// Thread-safe. fp32 and bf16, contiguous tensors take the fused path: sums and math in fp32, each
+// result rounded once, the same bits on every run. Tensors of a GPU take the CUDA kernels, on
+// LibTorch's current stream and without waiting for it, where the CUDA plugin is there. They work
+// with ZeRO stage 3 and inside dtrain::Recompute; they cannot be differentiated twice. A shape or
+// type that no path takes throws c10::Error with the shapes.
 #pragma once
 
 #include <cstdint>
@@ -96,19 +97,22 @@ Qkv RopeQkv(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const RopeTa
 at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& weight, int64_t padding_index = -1);
 
 // x / (1 - p) where an element is kept, else 0; x itself unless `training`. What is kept follows
-// from one number drawn from the default CPU generator (Philox from there, the same on every number
-// of threads); no mask is stored. On devices that fall back, LibTorch's own generator.
+// from one number drawn from the default generator of x's device (Philox from there, the same on
+// every number of threads); no mask is stored.
 at::Tensor Dropout(const at::Tensor& x, double p, bool training = true);
 
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // Targets that count for nothing.
   double z_loss = 0;            // Adds z_loss * lse^2, lse = log(sum_j e^logit_j). (PaLM, 2022.)
   double label_smoothing = 0;   // In [0, 1], as torch.nn.functional.cross_entropy.
+  // How many targets are not ignored, where the caller knows it; -1: they are counted, for which
+  // the host waits when they are on a GPU.
+  int64_t targets_counted = -1;
 };
 
 // The cross-entropy of logits [..., vocab] with targets [...] (int64), summed in fp32 or better,
 // and how many targets are not ignored. Throws where a target is outside [0, vocab) (CPU tensors;
-// elsewhere as LibTorch does). The count of GPU targets waits for them.
+// the loss of a GPU's is NaN).
 Loss CrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
                   const CrossEntropyOptions& options = {});
 

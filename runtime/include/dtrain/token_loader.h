@@ -25,6 +25,9 @@ struct Batch {
   // With data.document_token, the same shape: the place of each token in its document, 0 where one
   // starts; the last target of each is kIgnoredTarget. Undefined without: a row is one text.
   at::Tensor positions = {};
+  // How many targets are not kIgnoredTarget, for losses that would else wait for the device to
+  // count them (ops::CrossEntropyOptions); -1: not known.
+  int64_t targets_counted = -1;
 
   int64_t sample_count() const { return targets.numel(); }
 };

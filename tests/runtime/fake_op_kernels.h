@@ -1,0 +1,18 @@
+// The fused operations' CUDA kernels as host loops of the fake GPU (fake_device.h).
+#pragma once
+
+#include <functional>
+
+#include "kernels/cuda_table.h"
+
+namespace dtrain::testing {
+
+// Queues `operation` on a stream of the process's FakeCuda and counts it.
+absl::Status QueueFakeKernel(CudaStream stream, std::function<void()> operation);
+// How many have been queued so far.
+int FakeKernelLaunches();
+
+// Adds to `table` what the fused operations launch: the CPU's kernels.
+void AddFakeOperationKernels(kernels::CudaKernelTable& table);
+
+}  // namespace dtrain::testing

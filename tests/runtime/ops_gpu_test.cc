@@ -1,0 +1,130 @@
+// The fused operations on a real GPU: against ATen's in fp64 there, gradients included, and the
+// same bits when repeated. Without a GPU each test says SKIPPED, loudly, and ctest counts the
+// program as skipped.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "dtrain/ops.h"
+#include "dtrain/recompute.h"
+#include "runtime/device/cuda_backend.h"
+#include "runtime/engine/cpu_rng.h"
+#include "runtime/ops/device_kernels.h"
+#include "tests/runtime/ops_cases.h"
+
+namespace dtrain::ops {
+namespace {
+
+using testing::CasesOfWidth;
+using testing::Distance;
+using testing::ExpectSame;
+using testing::OperationCase;
+using testing::RandomLeaf;
+using testing::Tensors;
+using testing::ToleranceOf;
+
+class OpsGpuTest : public ::testing::Test {
+ protected:
+  // The device stays the process's: LibTorch's CUDA half is mapped once.
+  void SetUp() override {
+    static const GpuFacts facts = FindGpus(0);
+    if (facts.gpus == 0) {
+      const std::string why = facts.driver ? facts.why_none : "no NVIDIA driver";
+      std::fprintf(stderr, "*** SKIPPED: NOT TESTED ON A GPU: %s ***\n", why.c_str());
+      GTEST_SKIP() << why;
+    }
+    static const absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaDevice(0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    ASSERT_TRUE(HasKernels((*device)->tensors()));
+    UseDeviceRng((*device)->tensors());
+    where_ = (*device)->tensors();
+  }
+  at::Tensor Leaf(at::IntArrayRef sizes, at::ScalarType type) const {
+    return RandomLeaf(sizes, type).detach().to(where_).requires_grad_();
+  }
+  at::Device where_ = at::kCPU;
+};
+
+TEST_F(OpsGpuTest, EveryOperationEqualsAtenForwardAndBackward) {
+  at::manual_seed(1);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t hidden : {2, 17, 64, 1000, 4096}) {
+      for (const OperationCase& operation : CasesOfWidth(hidden)) {
+        SCOPED_TRACE(absl::StrCat(operation.name, ", ", hidden, " wide, ", at::toString(type)));
+        Tensors leaves;
+        for (const auto& shape : operation.shapes) {
+          leaves.push_back(Leaf(shape, type));
+        }
+        // The hardware's exponential is good to 2 ulp, sums are those of a GPU.
+        ExpectSame(operation.run, operation.run, leaves, 4 * ToleranceOf(type));
+        Tensors seeds;
+        const Tensors first = operation.run(leaves);
+        const Tensors second = operation.run(leaves);
+        for (size_t i = 0; i < first.size(); ++i) {
+          EXPECT_TRUE(first[i].equal(second[i])) << "result " << i;
+          seeds.push_back(at::randn_like(first[i]));
+        }
+        const Tensors gradients = torch::autograd::grad(first, leaves, seeds);
+        const Tensors again = torch::autograd::grad(second, leaves, seeds);
+        for (size_t i = 0; i < gradients.size(); ++i) {
+          EXPECT_TRUE(gradients[i].equal(again[i])) << "gradient " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OpsGpuTest, EveryOperationGivesTheCpusResults) {
+  at::manual_seed(2);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const OperationCase& operation : CasesOfWidth(192)) {
+      SCOPED_TRACE(absl::StrCat(operation.name, ", ", at::toString(type)));
+      Tensors host;
+      Tensors device;
+      for (const auto& shape : operation.shapes) {
+        host.push_back(RandomLeaf(shape, type));
+        device.push_back(host.back().detach().to(where_));
+      }
+      const Tensors expected = operation.run(host);
+      const Tensors results = operation.run(device);
+      for (size_t i = 0; i < results.size(); ++i) {
+        EXPECT_LT(Distance(results[i].cpu(), expected[i]), 4 * ToleranceOf(type)) << i;
+      }
+    }
+  }
+}
+
+TEST_F(OpsGpuTest, ProgramsThatComputeOnTheDefaultStreamStayInOrder) {
+  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+  const c10::Stream before = guard.exchangeStream(guard.getDefaultStream(where_));
+  const at::Tensor x = at::randn({512, 4096}, at::TensorOptions().device(where_));
+  const at::Tensor weight = at::ones({4096}, x.options());
+  const at::Tensor y = RmsNorm(x * 3, weight, 1e-6) * 2;
+  const at::Tensor expected = at::rms_norm(x.to(at::kDouble) * 3, {4096}, {}, 1e-6) * 2;
+  EXPECT_LT(Distance(y, expected), 1e-5);
+  guard.exchangeStream(before);
+}
+
+TEST_F(OpsGpuTest, DropoutFollowsTheDevicesGeneratorAndRepeatsInARecomputedSegment) {
+  const at::Tensor x = at::ones({37, 4001}, at::TensorOptions().device(where_)).requires_grad_();
+  at::manual_seed(4);
+  const at::Tensor y = Dropout(x, 0.25);
+  const at::Tensor kept = y.ne(0);
+  EXPECT_NEAR(kept.to(at::kFloat).mean().item<double>(), 0.75, 0.004);
+  (y * 3).sum().backward();
+  EXPECT_TRUE(x.grad().ne(0).equal(kept));
+  EXPECT_FALSE(Dropout(x, 0.25).equal(y));
+  at::manual_seed(4);
+  EXPECT_TRUE(Dropout(x, 0.25).equal(y));
+  x.mutable_grad() = at::Tensor();
+  at::manual_seed(4);
+  const at::Tensor again = Recompute([](const at::Tensor& in) { return Dropout(in, 0.25); }, x);
+  EXPECT_TRUE(again.equal(y));
+  again.sum().backward();
+  EXPECT_TRUE(x.grad().ne(0).equal(kept));
+}
+
+}  // namespace
+}  // namespace dtrain::ops
