@@ -2,7 +2,6 @@
 
 #include <fstream>
 
-#include "base/status.h"
 #include "bench/mfu/cuda_versions.h"
 
 namespace dtrain::bench {
@@ -20,13 +19,19 @@ std::string CpuName() {
 
 }  // namespace
 
-absl::StatusOr<BenchDevice> ChooseDevice(const std::string& name, int /*local_rank*/) {
-  if (name == "cpu") {
-    return BenchDevice{at::kCPU, CpuName()};
+absl::Status CheckDevice(const std::string& name) {
+  return name == "cpu" ? absl::OkStatus() : CheckCudaVersions(ReadCudaVersions());
+}
+
+BenchDevice DeviceOf(const Job& job) {
+  const at::Device device = job.device();
+  if (device.is_cpu()) {
+    return {device, CpuName()};
   }
-  DT_RETURN_IF_ERROR(CheckCudaVersions(ReadCudaVersions()));
-  return absl::UnimplementedError(
-      "--device cuda: the engine trains on CPU tensors; use --device cpu");
+  // The driver counts as the job does: those that CUDA_VISIBLE_DEVICES shows.
+  const CudaVersions versions = ReadCudaVersions();
+  const auto index = static_cast<size_t>(device.index());
+  return {device, index < versions.names.size() ? versions.names[index] : "a GPU without a name"};
 }
 
 }  // namespace dtrain::bench

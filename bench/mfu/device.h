@@ -5,7 +5,8 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "dtrain/job.h"
 
 namespace dtrain::bench {
 
@@ -15,7 +16,10 @@ struct BenchDevice {
 };
 
 // FailedPrecondition: no driver or GPU, or a driver older than the CUDA runtime that LibTorch is
-// built for (both versions are named). Unimplemented: what the engine cannot do there.
-absl::StatusOr<BenchDevice> ChooseDevice(const std::string& name, int local_rank);
+// built for (both versions are named). Before a job takes the device, so that this is all it says.
+absl::Status CheckDevice(const std::string& name);
+
+// What the job trains on.
+BenchDevice DeviceOf(const Job& job);
 
 }  // namespace dtrain::bench

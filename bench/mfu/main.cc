@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
@@ -24,6 +23,7 @@
 #include "bench/mfu/device.h"
 #include "bench/mfu/facts.h"
 #include "bench/mfu/machine_rates.h"
+#include "bench/mfu/memory_peak.h"
 #include "bench/mfu/model.h"
 #include "bench/mfu/options.h"
 #include "bench/mfu/report.h"
@@ -69,29 +69,6 @@ absl::Status Reduce(Job& job, double& value, comm::ReduceOp op) {
                       job.group().AllReduce({&value, sizeof(value), DType::kFloat64, {}}, op,
                                             {.name = "bench facts", .caller_waits = true}));
   return work.Wait();
-}
-
-// From here on VmHWM counts anew; a kernel that does not let it be reset gives too much.
-void ResetResidentPeak() {
-  if (std::FILE* const file = std::fopen("/proc/self/clear_refs", "w")) {
-    std::fputs("5", file);
-    std::fclose(file);
-  }
-}
-
-// VmHWM, the most of a rank's memory. On a GPU the device's is what counts.
-double ResidentPeakBytes() {
-  const auto status = ReadFile("/proc/self/status");
-  if (!status.ok()) {
-    return 0;
-  }
-  const size_t at = status->find("VmHWM:");
-  double kilobytes = 0;
-  if (at == std::string::npos ||
-      !absl::SimpleAtod(status->substr(at + 6, status->find(" kB", at) - at - 6), &kilobytes)) {
-    return 0;
-  }
-  return 1024 * kilobytes;
 }
 
 absl::Status FindPeak(const MfuOptions& options, const BenchDevice& device, MfuFacts& facts) {
@@ -143,13 +120,14 @@ void Describe(const MfuOptions& options, const Job& job, const BenchDevice& devi
   facts.load_average = getloadavg(&load, 1) == 1 ? load : -1;
 }
 
-// Warm-up, measured steps, one profiled step.
+// Warm-up, measured steps, one profiled step. No number of a step is read before the last is
+// queued: a GPU then never waits for the host.
 absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel& model,
-                          RandomTokens& tokens, MfuFacts& facts) {
+                          RandomTokens& tokens, const BenchDevice& device, MfuFacts& facts) {
+  StepReport last;
   const auto step = [&]() -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const StepReport report,
+    DT_ASSIGN_OR_RETURN(last,
                         engine.Step(tokens, [&](const Batch& batch) { return model.loss(batch); }));
-    facts.loss = report.loss;  // Reading it waits for the device.
     return absl::OkStatus();
   };
   for (int i = 0; i < options.warm_up; ++i) {
@@ -158,11 +136,19 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
   for (int i = 0; i < options.steps; ++i) {
     const int64_t start = Clock::Real().MonotonicNanos();
     DT_RETURN_IF_ERROR(step());
+    // A step's call returns when the device has done the step before, so calls take as long as
+    // steps.
     facts.step_seconds.push_back(static_cast<double>(Clock::Real().MonotonicNanos() - start) *
                                  1e-9);
   }
-  facts.memory_peak_bytes = ResidentPeakBytes();
-  DT_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(step, facts.on_gpu));
+  facts.loss = last.loss;  // Waits for the device.
+  facts.memory_peak_bytes = MemoryPeakBytes(device.device, last.memory);
+  const auto whole_step = [&]() -> absl::Status {
+    DT_RETURN_IF_ERROR(step());
+    facts.loss = last.loss;
+    return absl::OkStatus();
+  };
+  DT_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(whole_step, facts.on_gpu));
   facts.breakdown = profile.breakdown;
   facts.groups = profile.groups;
   facts.profiled_step_s = profile.seconds;
@@ -177,7 +163,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   DT_RETURN_IF_ERROR(FindPeak(options, device, facts));
   const at::ScalarType type = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
   DT_ASSIGN_OR_RETURN(const MachineRates before, RatesOfAll(job, device.device, type));
-  ResetResidentPeak();
+  ResetMemoryPeak(device.device);
   DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape));
   facts.shape = model.flops;
   if (options.recompute == "full") {
@@ -189,7 +175,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
       Engine::Create(job, *model.module,
                      {.flops_per_sample = StrictFlopsPerToken(facts.shape, facts.sequence)}));
   RandomTokens tokens(options, shape.vocabulary, device.device, job.rank());
-  DT_RETURN_IF_ERROR(MeasureSteps(options, *engine, model, tokens, facts));
+  DT_RETURN_IF_ERROR(MeasureSteps(options, *engine, model, tokens, device, facts));
   DT_ASSIGN_OR_RETURN(const MachineRates after, RatesOfAll(job, device.device, type));
   const MachineRates rates = Best(before, after);
   facts.gemm_flops_per_s = rates.gemm_flops_per_s;
@@ -253,7 +239,7 @@ absl::Status Run(MfuOptions options, std::FILE* out, std::unique_ptr<Job>& job) 
   DT_ASSIGN_OR_RETURN(const ModelShape shape, ReadModel(options));
   DT_RETURN_IF_ERROR(CheckOptions(options, shape));
   DT_ASSIGN_OR_RETURN(const JobEnv env, ResolveJobEnv(ReadEnvironment()));
-  DT_ASSIGN_OR_RETURN(const BenchDevice device, ChooseDevice(options.device, env.local_rank));
+  DT_RETURN_IF_ERROR(CheckDevice(options.device));
   JobOptions job_options{.program = "dtrain-bench-mfu",
                          .overrides = EngineSettings(options, env.world_size),
                          .fresh = true};
@@ -269,7 +255,7 @@ absl::Status Run(MfuOptions options, std::FILE* out, std::unique_ptr<Job>& job) 
     }
   };
   DT_ASSIGN_OR_RETURN(job, Job::Create(job_options));
-  DT_ASSIGN_OR_RETURN(const MfuFacts facts, Measure(options, shape, *job, device));
+  DT_ASSIGN_OR_RETURN(const MfuFacts facts, Measure(options, shape, *job, DeviceOf(*job)));
   return job->rank() == 0 ? WriteResults(options, facts, out) : absl::OkStatus();
 }
 

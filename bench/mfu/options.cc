@@ -70,6 +70,7 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
 
 std::vector<std::string> EngineSettings(const MfuOptions& options, int world_size) {
   std::vector<std::string> settings = {
+      absl::StrCat("device=", options.device),
       absl::StrCat("train_micro_batch_size_per_gpu=", options.micro_batch),
       absl::StrCat("gradient_accumulation_steps=", options.accumulation),
       absl::StrCat("train_batch_size=", options.micro_batch * options.accumulation * world_size),

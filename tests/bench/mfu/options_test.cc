@@ -46,6 +46,15 @@ TEST(MfuOptions, BecomeAConfigurationThatTheEngineTakes) {
   EXPECT_TRUE(config->optimizer().bf16_states);
   EXPECT_TRUE(config->activation_checkpointing().full(0));
   EXPECT_EQ(config->seed(), 9U);
+  EXPECT_EQ(*config->Find("device"), "cpu");
+}
+
+TEST(MfuOptions, TheDeviceIsTheEngines) {
+  MfuOptions options;
+  ASSERT_EQ(Parse({"--device", "cuda"}, options), -1);
+  const auto config = Config::Parse("{}", "defaults", EngineSettings(options, 1), 1);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(*config->Find("device"), "cuda");
 }
 
 TEST(Presets, AreConfigurationsOfModels) {
