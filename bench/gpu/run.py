@@ -18,6 +18,8 @@ from summary import write_summary
 EXIT_USAGE = 64
 BUDGET_S = 540
 MODELS = ("gpt2-124m", "qwen2.5-0.5b", "qwen2.5-1.5b")
+# (model, type of its products); torch's are in bf16.
+TRAININGS = (*((model, "bf16") for model in MODELS), (MODELS[-1], "fp8"))
 # (part, share of the budget); in this order.
 SHARES = (("tests", 0.30), ("kernels", 0.10), ("kernel_peers", 0.15), ("mfu", 0.20),
           ("mfu_peers", 0.25))
@@ -146,10 +148,10 @@ class Run:
                              *(["--rounds", "2"] if self.quick else [])])
 
     def mfu(self):
-        return [{"model": model, **self.json_of(
+        return [{"model": model, "dtype": dtype, **self.json_of(
             [f"{self.pack}/bin/dtrain-bench-mfu", "--preset", model, "--device", "cuda", "--dtype",
-             "bf16", "--micro-batch", "4", "--steps", "3" if self.quick else "10",
-             "--svg", f"{self.folder}/{model}.svg"])} for model in MODELS]
+             dtype, "--micro-batch", "4", "--steps", "3" if self.quick else "10",
+             "--svg", f"{self.folder}/{model}-{dtype}.svg"])} for model, dtype in TRAININGS]
 
     def mfu_peers(self):
         results = []

@@ -56,17 +56,23 @@ def kernel_lines(kernels, peers):
 def mfu_lines(runs, peers):
     rows = []
     for run in runs:
+        name = run["model"] if run.get("dtype", "bf16") == "bf16" else f"{run['model']}, {run['dtype']}"
         if "mfu_strict" not in run:
-            rows.append((run["model"], run.get("error", "no result"), "-", "-", "-", "-", "-"))
+            rows.append((name, run.get("error", "no result"), "-", "-", "-", "-", "-"))
             continue
         speeds = {peer["way"]: peer.get("tokens_per_s") for peer in peers or []
                   if peer["model"] == run["model"]}
-        rows.append((run["model"], f"{run['tokens_per_s']:.0f}", f"{100 * run['mfu_strict']:.1f}",
+        rows.append((name, f"{run['tokens_per_s']:.0f}", f"{100 * run['mfu_strict']:.1f}",
                      f"{100 * run['mfu_palm']:.1f}", f"{100 * run['gemm_fraction']:.1f}",
                      *(f"{run['tokens_per_s'] / speeds[way]:.2f}" if speeds.get(way) else "-"
                        for way in ("eager", "compile"))))
+    speeds = {run.get("dtype", "bf16"): run["tokens_per_s"] for run in runs
+              if "mfu_strict" in run and run["model"] in {other["model"] for other in runs
+                                                          if other.get("dtype") == "fp8"}}
+    over = [f"FP8 over bf16, tokens/s: {speeds['fp8'] / speeds['bf16']:.2f} (goal 1.35)", ""] \
+        if {"fp8", "bf16"} <= speeds.keys() else []
     return ["Training, bf16 with fp32 masters (torch: bf16 weights and states); the last columns are "
-            "tokens/s over torch's.", "",
+            "tokens/s over torch's. MFU of FP8 is of its own peak.", "", *over,
             *table(("model", "tokens/s", "strict MFU %", "PaLM MFU %", "% of GEMM rate", "x eager",
                     "x compile"), rows)]
 

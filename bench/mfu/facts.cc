@@ -45,6 +45,14 @@ double Hfu(const MfuFacts& facts) {
                  facts.peak_flops_per_s);
 }
 
+double SpeedOfLightFraction(const MfuFacts& facts) {
+  if (facts.high_peak_flops_per_s == 0 || facts.peak_flops_per_s == 0) {
+    return 0;
+  }
+  return SpeedOfLight(facts.shape, facts.sequence, facts.low_parameters, TokensPerSecond(facts),
+                      facts.ranks, facts.peak_flops_per_s, facts.high_peak_flops_per_s);
+}
+
 double GemmFraction(const MfuFacts& facts) {
   return ShareOf(facts, StrictFlopsPerToken(facts.shape, facts.sequence), facts.gemm_flops_per_s);
 }

@@ -33,6 +33,9 @@ struct MfuFacts {
   int threads = 1;              // Of a rank.
   double peak_flops_per_s = 0;  // Mean of a rank.
   std::string peak_source;      // A datasheet, --peak-tflops, or the GEMM rate of this run.
+  // With FP8: parameters in such products, and the peak of what is not. 0: one type alone.
+  double low_parameters = 0;
+  double high_peak_flops_per_s = 0;
   double gemm_flops_per_s = 0;  // Mean of a rank, in this run.
   int64_t gemm_size = 0;        // Of the square product that gave it.
   double copy_bytes_per_s = 0;  // Of rank 0, read plus written.
@@ -59,6 +62,8 @@ double TokensPerSecond(const MfuFacts& facts);
 double StrictMfu(const MfuFacts& facts);
 double PalmMfu(const MfuFacts& facts);
 double Hfu(const MfuFacts& facts);
+// With FP8: the time that each type's products take at its own peak, over the measured one. Else 0.
+double SpeedOfLightFraction(const MfuFacts& facts);
 // Strict FLOP/s over the GEMM rate of this run.
 double GemmFraction(const MfuFacts& facts);
 

@@ -86,6 +86,9 @@ absl::Status FindPeak(const MfuOptions& options, const BenchDevice& device, MfuF
   DT_ASSIGN_OR_RETURN(const plan::DevicePeak peak, plan::FindDevicePeak(device.name, type));
   facts.peak_flops_per_s = peak.tflops(type) * 1e12;
   facts.peak_source = peak.source;
+  if (type == plan::PeakType::kFloat8) {
+    facts.high_peak_flops_per_s = peak.tflops(plan::PeakType::kBFloat16) * 1e12;
+  }
   return absl::OkStatus();
 }
 
@@ -133,6 +136,7 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
   for (int i = 0; i < options.warm_up; ++i) {
     DT_RETURN_IF_ERROR(step());
   }
+  // A step's call returns when the device has done the step before, so calls take as long as steps.
   for (int i = 0; i < options.steps; ++i) {
     const int64_t start = Clock::Real().MonotonicNanos();
     DT_RETURN_IF_ERROR(step());
@@ -166,6 +170,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   ResetMemoryPeak(device.device);
   DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape));
   facts.shape = model.flops;
+  facts.low_parameters = options.dtype == "fp8" ? model.layer_parameters : 0;
   if (options.recompute == "full") {
     facts.recomputed_parameters = model.layer_parameters;
     facts.recomputed_width = AttentionWidth(model.flops);
@@ -223,10 +228,6 @@ absl::Status CheckOptions(MfuOptions& options, const ModelShape& shape) {
   if (options.dtype == "fp8" && options.device == "cpu") {
     return absl::InvalidArgumentError(
         "--dtype fp8 needs a GPU with FP8 matrix units (--device cuda); on a CPU: fp32, bf16");
-  }
-  if (options.dtype == "fp8") {
-    return absl::UnimplementedError(
-        "--dtype fp8: the example's Transformer has no FP8 products; use --dtype bf16");
   }
   if (options.bf16_states && options.dtype == "fp32") {
     return absl::InvalidArgumentError("--bf16-states goes with --dtype bf16, which keeps masters");

@@ -64,6 +64,7 @@ absl::StatusOr<ModelShape> ReadModel(const MfuOptions& options) {
 absl::StatusOr<BenchModel> MakeModel(Job& job, const ModelShape& shape) {
   DT_ASSIGN_OR_RETURN(GptOptions options, OptionsOf(shape.config));
   options.recompute = job.config().activation_checkpointing();
+  options.fp8 = Fp8OptionsOf(job.config());
   Gpt gpt = Construct(job, [&] { return Gpt(options); });
   BenchModel model;
   double parameters = 0;

@@ -26,7 +26,7 @@ struct BenchModel {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Loss(const Batch&)> loss;
   FlopModel flops;
-  double layer_parameters = 0;  // Of what --recompute full does twice.
+  double layer_parameters = 0;  // Of what --recompute full does twice, and fp8 is for.
 };
 
 // The preset or the file that `options` name. Errors name what is not supported.

@@ -85,6 +85,7 @@ std::vector<std::string> EngineSettings(const MfuOptions& options, int world_siz
     settings.push_back("bf16.enabled=true");
     settings.push_back(
         absl::StrCat("bf16.bf16_optimizer_states=", options.bf16_states ? "true" : "false"));
+    settings.push_back(absl::StrCat("fp8.enabled=", options.dtype == "fp8" ? "true" : "false"));
   }
   settings.insert(settings.end(), options.overrides.begin(), options.overrides.end());
   return settings;

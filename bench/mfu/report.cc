@@ -73,6 +73,9 @@ std::string MfuTable(const MfuFacts& facts) {
   Row(out, "peak a rank",
       absl::StrFormat("%s: %s", Tera(facts.peak_flops_per_s), facts.peak_source));
   Row(out, facts.on_gpu ? "MFU (strict)" : "MFU (strict) of GEMM rate", Percent(StrictMfu(facts)));
+  if (const double sol = SpeedOfLightFraction(facts); sol > 0) {
+    Row(out, "each type at its peak (SOL)", Percent(sol));
+  }
   Row(out, "PaLM-style MFU", Percent(PalmMfu(facts)));
   Row(out, "HFU", Percent(Hfu(facts)));
   Row(out, "GEMM rate of this run",
@@ -121,6 +124,7 @@ Json MfuJson(const MfuFacts& facts) {
           {"mfu_strict", StrictMfu(facts)},
           {"mfu_palm", PalmMfu(facts)},
           {"hfu", Hfu(facts)},
+          {"speed_of_light_fraction", SpeedOfLightFraction(facts)},
           {"gemm_flops_per_s", facts.gemm_flops_per_s},
           {"gemm_size", facts.gemm_size},
           {"gemm_fraction", GemmFraction(facts)},

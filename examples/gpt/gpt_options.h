@@ -53,7 +53,8 @@ struct GptOptions {
   // Of the run, not of the model's shape.
   dtrain::ActivationCheckpointingConfig recompute = {};
   AttentionBackend attention_backend = AttentionBackend::kAuto;
-  bool random_weights = true;  // False: memory is left as it is, for weights that are loaded.
+  dtrain::Fp8Options fp8 = {};  // Of the layers' products; not of the head's.
+  bool random_weights = true;   // False: memory is left as it is, for weights that are loaded.
 
   bool is_gpt2() const { return architecture == Architecture::kGpt2; }
   bool has_qk_norm() const { return architecture == Architecture::kQwen3; }

@@ -59,7 +59,8 @@ ProjectionImpl::ProjectionImpl(const ProjectionOptions& options) : options_(opti
 }
 
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  const at::Tensor y = at::linear(x, options_.transposed ? weight_.t() : weight_, bias_);
+  const at::Tensor y =
+      ops::Fp8Linear(x, options_.transposed ? weight_.t() : weight_, bias_, options_.fp8);
   if (lora_a_ == nullptr) {
     return y;
   }
@@ -92,17 +93,22 @@ AttentionImpl::AttentionImpl(const GptOptions& options) : options_(options) {
   const int64_t keys = options.num_key_value_heads * options.head_dim;
   const bool bias = options.attention_bias;
   if (options.is_gpt2()) {
-    qkv_ =
-        register_module("c_attn", Projection(ProjectionOptions{hidden, 3 * queries, bias, true}));
+    qkv_ = register_module(
+        "c_attn", Projection(ProjectionOptions{hidden, 3 * queries, bias, true, options.fp8}));
     output_ = register_module(
-        "c_proj", Projection(ProjectionOptions{queries, hidden, options.output_bias, true}));
+        "c_proj",
+        Projection(ProjectionOptions{queries, hidden, options.output_bias, true, options.fp8}));
     return;
   }
-  q_ = register_module("q_proj", Projection(ProjectionOptions{hidden, queries, bias}));
-  k_ = register_module("k_proj", Projection(ProjectionOptions{hidden, keys, bias}));
-  v_ = register_module("v_proj", Projection(ProjectionOptions{hidden, keys, bias}));
-  output_ = register_module("o_proj",
-                            Projection(ProjectionOptions{queries, hidden, options.output_bias}));
+  q_ = register_module("q_proj",
+                       Projection(ProjectionOptions{hidden, queries, bias, false, options.fp8}));
+  k_ = register_module("k_proj",
+                       Projection(ProjectionOptions{hidden, keys, bias, false, options.fp8}));
+  v_ = register_module("v_proj",
+                       Projection(ProjectionOptions{hidden, keys, bias, false, options.fp8}));
+  output_ = register_module(
+      "o_proj",
+      Projection(ProjectionOptions{queries, hidden, options.output_bias, false, options.fp8}));
   if (options.has_qk_norm()) {
     q_norm_ = register_module("q_norm", Norm(options.head_dim, options));
     k_norm_ = register_module("k_norm", Norm(options.head_dim, options));
@@ -144,13 +150,18 @@ MlpImpl::MlpImpl(const GptOptions& options) : activation_(options.activation) {
   const int64_t inner = options.intermediate_size;
   const bool bias = options.mlp_bias;
   if (options.is_gpt2()) {
-    up_ = register_module("c_fc", Projection(ProjectionOptions{hidden, inner, bias, true}));
-    down_ = register_module("c_proj", Projection(ProjectionOptions{inner, hidden, bias, true}));
+    up_ = register_module("c_fc",
+                          Projection(ProjectionOptions{hidden, inner, bias, true, options.fp8}));
+    down_ = register_module("c_proj",
+                            Projection(ProjectionOptions{inner, hidden, bias, true, options.fp8}));
     return;
   }
-  gate_ = register_module("gate_proj", Projection(ProjectionOptions{hidden, inner, bias}));
-  up_ = register_module("up_proj", Projection(ProjectionOptions{hidden, inner, bias}));
-  down_ = register_module("down_proj", Projection(ProjectionOptions{inner, hidden, bias}));
+  gate_ = register_module("gate_proj",
+                          Projection(ProjectionOptions{hidden, inner, bias, false, options.fp8}));
+  up_ = register_module("up_proj",
+                        Projection(ProjectionOptions{hidden, inner, bias, false, options.fp8}));
+  down_ = register_module("down_proj",
+                          Projection(ProjectionOptions{inner, hidden, bias, false, options.fp8}));
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {

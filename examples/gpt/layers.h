@@ -46,6 +46,7 @@ struct ProjectionOptions {
   int64_t out = 0;
   bool bias = false;
   bool transposed = false;  // The weight is [in, out], as GPT-2's files have it.
+  dtrain::Fp8Options fp8 = {};
 };
 
 // y = x W + b. A low-rank correction can be added to it (LoRA, Hu et al. 2021).

@@ -71,6 +71,7 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
   }
   DT_ASSIGN_OR_RETURN(source.options, GptOptions::FromJson(merged, path.empty() ? "model" : path));
   source.options.recompute = config.activation_checkpointing();
+  source.options.fp8 = dtrain::Fp8OptionsOf(config);
   source.options.random_weights = source.pretrained.empty();
   if (config.sequence_length() > source.options.max_position_embeddings) {
     return absl::InvalidArgumentError(

@@ -176,6 +176,12 @@ absl::Status ConfigBuilder::CheckPrecision() const {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: bf16.enabled and fp16.enabled are both true; keep one", WhereGiven("fp16.enabled")));
   }
+  if (values_->boolean("fp8.enabled") && !values_->boolean("bf16.enabled")) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: fp8.enabled needs bf16.enabled, the type of what is not in FP8; set "
+                        "it true",
+                        WhereGiven("fp8.enabled")));
+  }
   return absl::OkStatus();
 }
 

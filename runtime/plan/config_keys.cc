@@ -231,6 +231,15 @@ constexpr ConfigKey kKeys[] = {
      "what is cut off, so that a second moment follows small changes too. The bits come from seed, "
      "step and place in the model: the same at every stage, on any number of ranks and after a "
      "resume. Weights need none: they have fp32 masters."},
+    {"fp8.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+     "Products of linear layers in 8-bit floating point, in models that call ops::Fp8Linear, as "
+     "the example does for its layers (not for the head). Needs bf16.enabled. On a CPU emulated, "
+     "to look at numerics."},
+    {"fp8.scaling", KeyType::kString, "\"tensorwise\"", "tensorwise|rowwise", KeyUse::kUsed, "",
+     kIdentity,
+     "What shares a scale: a whole matrix, or what is summed for one row or column of the result."},
+    {"fp8.gradients", KeyType::kString, "\"e5m2\"", "e5m2|e4m3", KeyUse::kUsed, "", kIdentity,
+     "The format of gradients; weights and activations are e4m3."},
     {"data_types.grad_accum_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
      "[\"fp32\"]", 0, "Gradients accumulate in fp32."},
 };

@@ -147,6 +147,16 @@ class Summary(unittest.TestCase):
             self.assertIn("a-gpu/SUMMARY.md", summary.overview(results))
 
     def test_a_run_that_was_cut_off_is_named(self):
+    def test_fp8_is_a_line_of_its_own_beside_its_ratio_to_bf16(self):
+        run = {"model": "m", "mfu_strict": 0.5, "mfu_palm": 0.6, "gemm_fraction": 0.7}
+        lines = "\n".join(summary.mfu_lines(
+            [{**run, "model": "other", "dtype": "bf16", "tokens_per_s": 1.0},
+             {**run, "dtype": "bf16", "tokens_per_s": 100.0},
+             {**run, "dtype": "fp8", "tokens_per_s": 140.0}],
+            [{"model": "m", "way": "eager", "tokens_per_s": 50.0}]))
+        self.assertIn("FP8 over bf16, tokens/s: 1.40", lines)
+        self.assertIn("| m, fp8 | 140 | 50.0 | 60.0 | 70.0 | 2.80 | - |", lines)
+
         lines = summary.mfu_lines([{"model": "m", "error": "cut off"}], [])
         self.assertIn("| m | cut off |", "\n".join(lines))
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "runtime/ops/device_kernels.h"
 #include "tests/runtime/fake_device.h"
@@ -69,6 +70,26 @@ TEST_F(OpsDeviceTest, EveryOperationTakesTheTablesKernelsOnTheCurrentStream) {
           EXPECT_TRUE(device[i].equal(host[i])) << "result or gradient " << i;
         }
       }
+    }
+  }
+}
+
+TEST_F(OpsDeviceTest, Fp8OperandsAreMadeByTheTablesKernels) {
+  at::manual_seed(2);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensors leaves = {RandomLeaf({48, 64}, type), RandomLeaf({32, 64}, type)};
+    const OperationCase linear{"Fp8Linear", 0, {}, [](const Tensors& in) -> Tensors {
+                                 return {Fp8Linear(in[0], in[1], {}, {.enabled = true})};
+                               }};
+    const Tensors host = RunCase(linear, leaves);
+    UseFakeGpu();
+    const int before = dtrain::testing::FakeKernelLaunches();
+    const Tensors device = RunCase(linear, leaves);
+    // x, weight; dy and weight again in backward: the largest magnitude and the cast of each.
+    EXPECT_EQ(dtrain::testing::FakeKernelLaunches() - before, 8);
+    SetGpuForTesting(nullptr, nullptr);
+    for (size_t i = 0; i < host.size(); ++i) {
+      EXPECT_TRUE(device[i].equal(host[i])) << "result or gradient " << i;
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "dtrain/recompute.h"
 #include "runtime/device/cuda_backend.h"
@@ -91,6 +92,35 @@ TEST_F(OpsGpuTest, EveryOperationGivesTheCpusResults) {
       const Tensors results = operation.run(device);
       for (size_t i = 0; i < results.size(); ++i) {
         EXPECT_LT(Distance(results[i].cpu(), expected[i]), 4 * ToleranceOf(type)) << i;
+      }
+    }
+  }
+}
+
+// The units multiply the codes that the CPU emulates; sums differ.
+TEST_F(OpsGpuTest, Fp8ProductsAreThoseThatTheCpuEmulates) {
+  at::manual_seed(3);
+  for (const auto scaling : {Fp8Options::Scaling::kTensorwise, Fp8Options::Scaling::kRowwise}) {
+    for (const auto gradients : {Fp8Options::Gradients::kE5m2, Fp8Options::Gradients::kE4m3}) {
+      const Fp8Options options{.enabled = true, .scaling = scaling, .gradients = gradients};
+      const Tensors host = {RandomLeaf({64, 128}, at::kBFloat16),
+                            RandomLeaf({96, 128}, at::kBFloat16)};
+      const Tensors device = {host[0].detach().to(where_).requires_grad_(),
+                              host[1].detach().to(where_).requires_grad_()};
+      const at::Tensor expected = Fp8Linear(host[0], host[1], {}, options);
+      at::Tensor got;
+      try {
+        got = Fp8Linear(device[0], device[1], {}, options);
+      } catch (const c10::Error& error) {
+        GTEST_SKIP() << "this GPU has no FP8 units: " << error.what_without_backtrace();
+      }
+      // Fast sums keep 14 bits; the result has 8.
+      EXPECT_LT(Distance(got.cpu(), expected), 0x1p-6);
+      const at::Tensor dy = at::randn_like(expected);
+      const auto wanted = torch::autograd::grad({expected}, host, {dy});
+      const auto gradient = torch::autograd::grad({got}, device, {dy.to(where_)});
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_LT(Distance(gradient[i].cpu(), wanted[i]), 0x1p-6) << i;
       }
     }
   }

@@ -7,6 +7,7 @@
 #include "dtrain/construct.h"     // IWYU pragma: export
 #include "dtrain/engine.h"        // IWYU pragma: export
 #include "dtrain/flops.h"         // IWYU pragma: export
+#include "dtrain/fp8.h"           // IWYU pragma: export
 #include "dtrain/job.h"           // IWYU pragma: export
 #include "dtrain/loss.h"          // IWYU pragma: export
 #include "dtrain/main.h"          // IWYU pragma: export

@@ -51,6 +51,20 @@ TEST(MfuFacts, HfuEqualsMfuUntilSomethingIsComputedTwice) {
   EXPECT_NEAR(Hfu(facts), 0.789, 5e-4);
 }
 
+// The FP8 run of the worked example: the layers in FP8, the head and attention in bf16.
+TEST(MfuFacts, WithFp8EachTypeCountsAtItsOwnPeak) {
+  MfuFacts facts = Qwen7B();
+  EXPECT_EQ(SpeedOfLightFraction(facts), 0) << "one type alone: MFU says it";
+  facts.dtype = "fp8";
+  facts.step_seconds = {524288 / 19194.0};
+  facts.peak_flops_per_s = 1978.9e12;
+  facts.high_peak_flops_per_s = 989.4e12;
+  facts.low_parameters = StrictParameters(facts.shape) - 152064.0 * 3584;
+  EXPECT_NEAR(StrictMfu(facts), 0.417, 5e-4);
+  EXPECT_NEAR(SpeedOfLightFraction(facts), 0.455, 5e-4);
+  EXPECT_THAT(MfuTable(facts), HasSubstr("each type at its peak (SOL) 45.5 %"));
+}
+
 TEST(MfuFacts, RanksShareTheTokensAndThePeak) {
   MfuFacts facts = Qwen7B();
   const double alone = StrictMfu(facts);

@@ -1,0 +1,41 @@
+// Linear layers whose products are of 8-bit floating point: factors are scaled, rounded to e4m3 or
+// e5m2 and multiplied; sums and results have more bits.
+//
+// Thread-safe. On a GPU the products are at::_scaled_mm's (cublasLt, on FP8 units); on a CPU they
+// are emulated: the same codes and scales, decoded and multiplied in fp32, which costs more than
+// bf16 and is for looking at numerics.
+#pragma once
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+
+namespace dtrain {
+
+class Config;
+
+struct Fp8Options {
+  // How many numbers share a scale: the whole matrix, or what is summed up for one row or column of
+  // the result (more accurate beside outliers, and slower).
+  enum class Scaling : int8_t { kTensorwise, kRowwise };
+  // Of gradients; weights and activations are e4m3 (3 bits of mantissa, up to 448).
+  enum class Gradients : int8_t { kE5m2, kE4m3 };
+  bool enabled = false;
+  Scaling scaling = Scaling::kTensorwise;
+  Gradients gradients = Gradients::kE5m2;
+};
+
+// The section "fp8" of a configuration.
+Fp8Options Fp8OptionsOf(const Config& config);
+
+namespace ops {
+
+// x weight^T + bias with products in FP8, forward and backward: x [..., in], weight [out, in], bias
+// [out] or undefined; fp32 or bf16 in, the same type out. Scales are those of the numbers at hand
+// (the largest magnitude becomes the format's largest). at::linear where `options` are off or a
+// dimension is no multiple of 16: out, in, or the rows of x. No second derivative.
+at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     const Fp8Options& options);
+
+}  // namespace ops
+}  // namespace dtrain

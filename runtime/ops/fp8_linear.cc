@@ -1,0 +1,113 @@
+#include <vector>
+
+#include "ATen/Functions.h"
+#include "ATen/TensorOperators.h"
+#include "dtrain/config.h"
+#include "dtrain/fp8.h"
+#include "runtime/ops/fp8_matrix.h"
+#include "runtime/ops/fused.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace dtrain {
+
+Fp8Options Fp8OptionsOf(const Config& config) {
+  Fp8Options options;
+  options.enabled = config.Find("fp8.enabled")->get<bool>();
+  options.scaling = *config.Find("fp8.scaling") == "rowwise" ? Fp8Options::Scaling::kRowwise
+                                                             : Fp8Options::Scaling::kTensorwise;
+  options.gradients = *config.Find("fp8.gradients") == "e4m3" ? Fp8Options::Gradients::kE4m3
+                                                              : Fp8Options::Gradients::kE5m2;
+  return options;
+}
+
+namespace ops {
+namespace {
+
+using kernels::Fp8Format;
+using Scaling = Fp8Options::Scaling;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Of FP8 units: 16 bytes.
+constexpr int64_t kMultiple = 16;
+
+bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
+  return rows.size(0) > 0 && rows.size(0) % kMultiple == 0 && rows.size(1) % kMultiple == 0 &&
+         weight.size(0) % kMultiple == 0;
+}
+
+// The transpose in FP8: of the codes where one scale holds for all, else scaled by its own rows.
+Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, Scaling scaling) {
+  return scaling == Scaling::kTensorwise ? ToFp8(x, format, scaling).Transposed()
+                                         : ToFp8(x.t().contiguous(), format, scaling);
+}
+
+class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
+ public:
+  // rows [m, in], weight [out, in], both contiguous.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
+                            const at::Tensor& weight, const Fp8Options& options) {
+    RECORD_FUNCTION("dtrain::fp8_linear", Inputs(rows, weight));
+    const Fp8Matrix x = ToFp8(rows, Fp8Format::kE4m3, options.scaling);
+    const Fp8Matrix w = ToFp8(weight, Fp8Format::kE4m3, options.scaling);
+    // Tensorwise, backward wants the same codes again: half the memory of rows.
+    const bool keeps_codes = options.scaling == Scaling::kTensorwise;
+    context->save_for_backward(
+        {weight, keeps_codes ? x.codes : rows, keeps_codes ? x.inverse : at::Tensor()});
+    context->saved_data["scaling"] = static_cast<int64_t>(options.scaling);
+    context->saved_data["gradients"] = static_cast<int64_t>(options.gradients);
+    return Fp8Product(x, w, rows.scalar_type(), /*exact=*/false);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "dtrain::ops::Fp8Linear has no second derivative");
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& weight = saved[0];
+    const at::Tensor dy = gradients[0].contiguous();
+    RECORD_FUNCTION("dtrain::fp8_linear_backward", Inputs(dy, weight, saved[1]));
+    const auto scaling = static_cast<Scaling>(context->saved_data["scaling"].toInt());
+    const bool e4m3 = context->saved_data["gradients"].toInt() ==
+                      static_cast<int64_t>(Fp8Options::Gradients::kE4m3);
+    const Fp8Format format = e4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2;
+    const Fp8Matrix g = ToFp8(dy, format, scaling);
+    at::Tensor dx;
+    at::Tensor dweight;
+    if (context->needs_input_grad(0)) {
+      dx = Fp8Product(g, TransposedToFp8(weight, Fp8Format::kE4m3, scaling), dy.scalar_type(),
+                      /*exact=*/true);
+    }
+    if (context->needs_input_grad(1)) {
+      const bool tensorwise = scaling == Scaling::kTensorwise;
+      const Fp8Matrix g_t = tensorwise ? g.Transposed() : TransposedToFp8(dy, format, scaling);
+      const Fp8Matrix x_t = tensorwise ? Fp8Matrix{saved[1], saved[2]}.Transposed()
+                                       : TransposedToFp8(saved[1], Fp8Format::kE4m3, scaling);
+      dweight = Fp8Product(g_t, x_t, weight.scalar_type(), /*exact=*/true);
+    }
+    return {dx, dweight, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     const Fp8Options& options) {
+  if (!options.enabled) {
+    return at::linear(x, weight, bias);
+  }
+  TORCH_CHECK(x.dim() > 0 && weight.dim() == 2 && x.size(-1) == weight.size(1),
+              "Fp8Linear takes x [..., in] and weight [out, in], not ", x.sizes(), " and ",
+              weight.sizes());
+  const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
+  const at::Tensor dense = weight.contiguous();
+  if (!Fusable(rows) || !Fusable(dense) || rows.scalar_type() != dense.scalar_type() ||
+      rows.device() != dense.device() || !Fits(rows, dense)) {
+    return at::linear(x, weight, bias);
+  }
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  const at::Tensor y = Fp8LinearFunction::apply(rows, dense, options).view(sizes);
+  return bias.defined() ? y + bias : y;
+}
+
+}  // namespace ops
+}  // namespace dtrain

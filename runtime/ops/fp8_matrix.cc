@@ -1,0 +1,94 @@
+#include "runtime/ops/fp8_matrix.h"
+
+#include "ATen/Functions.h"
+#include "ATen/TensorOperators.h"
+#include "runtime/ops/fused.h"
+
+namespace dtrain::ops {
+namespace {
+
+using kernels::Fp8Format;
+
+at::ScalarType TypeOf(Fp8Format format) {
+  return format == Fp8Format::kE4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+}
+
+kernels::ConstFlat FlatOf(const at::Tensor& x) {
+  return {x.const_data_ptr(), x.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16};
+}
+
+// What multiplies codes: NaN where the numbers were not finite, since casts saturate and the step's
+// check of its gradient must see it.
+at::Tensor InverseOf(const at::Tensor& scale, const at::Tensor& amax) {
+  return at::reciprocal(scale) + amax * 0;
+}
+
+// kernels::Fp8Scale of largest magnitudes, wherever they are.
+at::Tensor ScaleOf(const at::Tensor& amax, Fp8Format format) {
+  const at::Tensor scale = at::reciprocal(amax) * kernels::Fp8Largest(format);
+  return at::where(scale.isfinite().logical_and(scale > 0), scale, 1.0);
+}
+
+at::Tensor AmaxOf(const at::Tensor& x) {
+  at::Tensor amax = at::empty({}, x.options().dtype(at::kFloat));
+  if (OnGpu(x)) {
+    const GpuLaunch launch(x);
+    ThrowUnlessOk(launch.kernels().amax(x.numel(), FlatOf(x), amax.mutable_data_ptr<float>(),
+                                        launch.stream()));
+  } else {
+    *amax.mutable_data_ptr<float>() = kernels::AmaxCpu(x.numel(), FlatOf(x), TorchParallelFor);
+  }
+  return amax;
+}
+
+at::Tensor Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale) {
+  at::Tensor codes = at::empty(x.sizes(), x.options().dtype(TypeOf(format)));
+  const kernels::CastToFp8Args args{.n = x.numel(),
+                                    .format = format,
+                                    .src = FlatOf(x),
+                                    .dst = static_cast<uint8_t*>(codes.mutable_data_ptr())};
+  if (OnGpu(x)) {
+    const GpuLaunch launch(x);
+    ThrowUnlessOk(
+        launch.kernels().cast_to_fp8(args, scale.const_data_ptr<float>(), launch.stream()));
+  } else {
+    kernels::CastToFp8Cpu(args, *scale.const_data_ptr<float>(), TorchParallelFor);
+  }
+  return codes;
+}
+
+Fp8Matrix RowsToFp8(const at::Tensor& x, Fp8Format format) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor amax = wide.abs().amax(/*dim=*/1, /*keepdim=*/true);
+  const at::Tensor scale = ScaleOf(amax, format);
+  const double largest = kernels::Fp8Largest(format);
+  // The product may round up beyond the largest value, which LibTorch's cast would not take.
+  return {(wide * scale).clamp_(-largest, largest).to(TypeOf(format)), InverseOf(scale, amax)};
+}
+
+at::Tensor Decoded(const Fp8Matrix& matrix) { return matrix.codes.to(at::kFloat) * matrix.inverse; }
+
+}  // namespace
+
+Fp8Matrix ToFp8(const at::Tensor& x, Fp8Format format, Fp8Options::Scaling scaling) {
+  if (scaling == Fp8Options::Scaling::kRowwise) {
+    return RowsToFp8(x, format);
+  }
+  const at::Tensor amax = AmaxOf(x);
+  const at::Tensor scale = ScaleOf(amax, format);
+  return {Cast(x, format, scale), InverseOf(scale, amax)};
+}
+
+at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact) {
+  if (!a.codes.is_cuda()) {
+    return at::mm(Decoded(a), Decoded(b).t()).to(type);
+  }
+  const bool rowwise = b.inverse.dim() == 2;
+  // Of rows' scales cuBLAS gives bf16 alone.
+  return at::_scaled_mm(a.codes, b.codes.t(), a.inverse, rowwise ? b.inverse.t() : b.inverse,
+                        /*bias=*/{}, /*scale_result=*/{}, rowwise ? at::kBFloat16 : type,
+                        /*use_fast_accum=*/!exact)
+      .to(type);
+}
+
+}  // namespace dtrain::ops

@@ -1,0 +1,27 @@
+// Matrices in 8-bit floating point with their scales, and their products. Private to runtime/ops.
+#pragma once
+
+#include "ATen/core/Tensor.h"
+#include "dtrain/fp8.h"
+#include "kernels/fp8.h"
+
+namespace dtrain::ops {
+
+struct Fp8Matrix {
+  at::Tensor codes;    // [rows, columns], at::kFloat8_e4m3fn or at::kFloat8_e5m2.
+  at::Tensor inverse;  // fp32: codes times this is the matrix. [] tensorwise, [rows, 1] rowwise.
+
+  // Of a tensorwise matrix.
+  Fp8Matrix Transposed() const { return {codes.t().contiguous(), inverse}; }
+};
+
+// x [rows, columns], contiguous, fp32 or bf16. A scale is kernels::Fp8Scale of its numbers; where
+// they hold a NaN or an infinity, all that share the scale are NaN.
+Fp8Matrix ToFp8(const at::Tensor& x, kernels::Fp8Format format, Fp8Options::Scaling scaling);
+
+// a b^T of a [m, k] and b [n, k], summed in fp32, as `type` [m, n]. `exact`: each sum in full fp32
+// precision, as gradients want; else as fast as the device can. REQUIRES: m, n, k are multiples of
+// 16; both are of one scaling, at most one is e5m2.
+at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact);
+
+}  // namespace dtrain::ops

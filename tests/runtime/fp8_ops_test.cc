@@ -1,0 +1,138 @@
+// Linear layers in FP8 against what their codes stand for, with and without shared scales.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ATen/ATen.h"
+#include "dtrain/fp8.h"
+#include "runtime/ops/fp8_matrix.h"
+#include "tests/runtime/ops_testing.h"
+
+namespace dtrain::ops {
+namespace {
+
+using kernels::Fp8Format;
+using Scaling = Fp8Options::Scaling;
+using testing::Distance;
+using testing::RandomLeaf;
+
+// Every way to round, by its share of a value: half the spacing of 3 or 2 bits of mantissa.
+constexpr double kE4m3Error = 0x1p-4;
+constexpr double kE5m2Error = 0x1p-3;
+
+at::Tensor Decode(const Fp8Matrix& matrix) {
+  return matrix.codes.to(at::kDouble) * matrix.inverse.to(at::kDouble);
+}
+
+TEST(Fp8MatrixTest, IsWithinARoundingOfWhatItStandsForAndUsesTheWholeRange) {
+  at::manual_seed(1);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = (at::randn({48, 32}) * at::arange(1, 49).view({48, 1})).to(type);
+    for (const Scaling scaling : {Scaling::kTensorwise, Scaling::kRowwise}) {
+      for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+        const Fp8Matrix matrix = ToFp8(x, format, scaling);
+        const bool rowwise = scaling == Scaling::kRowwise;
+        EXPECT_EQ(matrix.inverse.dim(), rowwise ? 2 : 0);
+        const at::Tensor largest = rowwise ? matrix.codes.to(at::kFloat).abs().amax(1)
+                                           : matrix.codes.to(at::kFloat).abs().amax();
+        EXPECT_TRUE(largest.eq(kernels::Fp8Largest(format)).all().item<bool>());
+        const double error = format == Fp8Format::kE4m3 ? kE4m3Error : kE5m2Error;
+        // Beside the relative error, the spacing of subnormal codes.
+        const at::Tensor allowed =
+            x.to(at::kDouble).abs() * error + matrix.inverse.to(at::kDouble) * 0x1p-9;
+        EXPECT_TRUE((Decode(matrix) - x.to(at::kDouble)).abs().le(allowed).all().item<bool>());
+      }
+    }
+  }
+}
+
+TEST(Fp8MatrixTest, ZerosStayZerosAndWhatIsNotFiniteIsNan) {
+  for (const Scaling scaling : {Scaling::kTensorwise, Scaling::kRowwise}) {
+    EXPECT_TRUE(
+        Decode(ToFp8(at::zeros({16, 16}), Fp8Format::kE4m3, scaling)).eq(0).all().item<bool>());
+    for (const double bad :
+         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+      at::Tensor x = at::ones({16, 16});
+      x[3][4] = bad;
+      const at::Tensor back = Decode(ToFp8(x, Fp8Format::kE5m2, scaling));
+      EXPECT_TRUE(back[3].isnan().all().item<bool>()) << "a cast saturates: nothing else tells";
+      EXPECT_EQ(back[2].isnan().any().item<bool>(), scaling == Scaling::kTensorwise);
+    }
+  }
+}
+
+TEST(Fp8LinearTest, ForwardAndBackwardAreTheProductsOfTheCodes) {
+  at::manual_seed(2);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const Scaling scaling : {Scaling::kTensorwise, Scaling::kRowwise}) {
+      for (const auto gradients : {Fp8Options::Gradients::kE5m2, Fp8Options::Gradients::kE4m3}) {
+        const Fp8Options options{.enabled = true, .scaling = scaling, .gradients = gradients};
+        const Fp8Format format =
+            gradients == Fp8Options::Gradients::kE5m2 ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
+        const at::Tensor x = RandomLeaf({4, 12, 64}, type);
+        const at::Tensor weight = RandomLeaf({32, 64}, type);
+        const at::Tensor bias = RandomLeaf({32}, type);
+        const at::Tensor y = Fp8Linear(x, weight, bias, options);
+        ASSERT_EQ(y.sizes(), at::IntArrayRef({4, 12, 32}));
+        ASSERT_EQ(y.scalar_type(), type);
+        const at::Tensor dy = at::randn_like(y);
+        const auto got = torch::autograd::grad({y}, {x, weight, bias}, {dy});
+        const at::Tensor rows = x.detach().reshape({48, 64});
+        const at::Tensor drows = dy.reshape({48, 32});
+        const auto turned = [&](const at::Tensor& matrix, Fp8Format of) {
+          return Decode(ToFp8(matrix.t().contiguous(), of, scaling));
+        };
+        const auto as_is = [&](const at::Tensor& matrix, Fp8Format of) {
+          return Decode(ToFp8(matrix.detach(), of, scaling));
+        };
+        const at::Tensor expected =
+            as_is(rows, Fp8Format::kE4m3).mm(as_is(weight, Fp8Format::kE4m3).t()) + bias.detach();
+        const at::Tensor dx =
+            as_is(drows, format).mm(turned(weight.detach(), Fp8Format::kE4m3).t());
+        const at::Tensor dweight = turned(drows, format).mm(turned(rows, Fp8Format::kE4m3).t());
+        // One rounding to the type, and fp32 sums.
+        const double tolerance = type == at::kFloat ? 1e-5 : 0x1p-7;
+        EXPECT_LT(Distance(y.reshape({48, 32}), expected), tolerance);
+        EXPECT_LT(Distance(got[0].reshape({48, 64}), dx), tolerance);
+        EXPECT_LT(Distance(got[1], dweight), tolerance);
+        EXPECT_LT(Distance(got[2], drows.to(at::kDouble).sum(0)), 4 * tolerance);
+      }
+    }
+  }
+}
+
+TEST(Fp8LinearTest, RowsOfTheirOwnScaleKeepSmallNumbersBesideLargeOnes) {
+  at::manual_seed(3);
+  at::Tensor x = at::randn({32, 64});
+  x[0].mul_(1e6);
+  const at::Tensor weight = at::randn({16, 64});
+  const at::Tensor exact = at::linear(x, weight).slice(0, 1);
+  const auto error = [&](Scaling scaling) {
+    const at::Tensor y =
+        Fp8Linear(x, weight, {}, {.enabled = true, .scaling = scaling}).slice(0, 1);
+    return ((y - exact).norm() / exact.norm()).item<double>();
+  };
+  EXPECT_LT(error(Scaling::kRowwise), 0.06);
+  EXPECT_GT(error(Scaling::kTensorwise), 0.5) << "they are below the smallest code";
+}
+
+TEST(Fp8LinearTest, WhatNoFp8UnitTakesIsAnOrdinaryProduct) {
+  at::manual_seed(4);
+  const Fp8Options on{.enabled = true};
+  for (const auto& [m, n, k] :
+       std::vector<std::array<int64_t, 3>>{{15, 16, 16}, {16, 24, 16}, {16, 16, 8}, {0, 16, 16}}) {
+    const at::Tensor x = at::randn({m, k});
+    const at::Tensor weight = at::randn({n, k});
+    EXPECT_TRUE(Fp8Linear(x, weight, {}, on).equal(at::linear(x, weight))) << m << n << k;
+  }
+  const at::Tensor x = at::randn({16, 16});
+  EXPECT_TRUE(Fp8Linear(x, x, {}, {}).equal(at::linear(x, x))) << "off";
+  EXPECT_TRUE(Fp8Linear(x.to(at::kDouble), x.to(at::kDouble), {}, on)
+                  .equal(at::linear(x.to(at::kDouble), x.to(at::kDouble))));
+  EXPECT_FALSE(Fp8Linear(x, x, {}, on).equal(at::linear(x, x)));
+}
+
+}  // namespace
+}  // namespace dtrain::ops
