@@ -62,8 +62,19 @@ function(dtrain_program name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
+# What every test runs with on a CPU whose AMX tiles are hidden (base/hidden_tiles.h): tests that make
+# no Job, and the peers in Python, would die in LibTorch's bf16 products.
+file(WRITE ${PROJECT_BINARY_DIR}/hidden_tiles_probe.cc
+  "#include \"base/hidden_tiles.h\"\nint main() { return dtrain::AmxTilesAreHidden() ? 1 : 0; }\n")
+try_run(DTRAIN_TILES_HIDDEN DTRAIN_TILES_COMPILED ${PROJECT_BINARY_DIR}/hidden_tiles_probe
+  ${PROJECT_BINARY_DIR}/hidden_tiles_probe.cc
+  CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR} CXX_STANDARD 20)
+
 # A limit is there for hangs: sanitized code is slow, and gets five times as long.
 function(dtrain_limit_test name seconds)
+  if(DTRAIN_TILES_COMPILED AND DTRAIN_TILES_HIDDEN EQUAL 1)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
+  endif()
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     math(EXPR seconds "5 * ${seconds}")
   endif()

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
+#include "base/hidden_tiles.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/version.h"
@@ -202,6 +203,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   DT_ASSIGN_OR_RETURN(state->env, ResolveJobEnv(ReadEnvironment()));
   const JobEnv& env = state->env;
   SetLogRank(env.world_size > 1 ? env.rank : -1);
+  AvoidHiddenTiles(/*tell=*/env.rank == 0);
   state->run_dir = DefaultRunDir(options, env);
   if (!env.agent_socket.empty()) {
     auto agent = AgentChannel::Connect(env.agent_socket);
