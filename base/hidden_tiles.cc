@@ -11,10 +11,11 @@ void AvoidHiddenTiles(bool tell) {
       setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16", /*overwrite=*/0) != 0 || !tell) {
     return;
   }
-  DT_LOG(Warning) << "this host's CPU announces AMX, but its hypervisor hides the tiles (CPUID leaf "
-                     "1Dh is empty): bf16 products on the CPU do without AMX, by "
-                     "ONEDNN_MAX_CPU_ISA="
-                  << std::getenv("ONEDNN_MAX_CPU_ISA");
+  DT_LOG(Warning)
+      << "this host's CPU announces AMX, but its hypervisor hides the tiles (CPUID leaf "
+         "1Dh is empty): bf16 products on the CPU do without AMX, by "
+         "ONEDNN_MAX_CPU_ISA="
+      << std::getenv("ONEDNN_MAX_CPU_ISA");
 }
 
 }  // namespace dtrain

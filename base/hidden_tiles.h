@@ -2,7 +2,8 @@
 //
 // oneDNN, LibTorch's library of products, takes AMX for bf16 when CPUID leaf 7 announces it, and
 // lays its tiles out by leaf 1Dh. Some hypervisors pass the first on and answer the second with
-// zeros (seen under Firecracker on a Xeon): a process then dies of SIGILL in its first bf16 product.
+// zeros (seen under Firecracker on a Xeon): a process then dies of SIGILL in its first bf16
+// product.
 #pragma once
 
 #if defined(__x86_64__)
