@@ -13,9 +13,8 @@ void AvoidHiddenTiles(bool tell) {
   }
   DT_LOG(Warning)
       << "this host's CPU announces AMX, but its hypervisor hides the tiles (CPUID leaf "
-         "1Dh is empty): bf16 products on the CPU do without AMX, by "
-         "ONEDNN_MAX_CPU_ISA="
-      << std::getenv("ONEDNN_MAX_CPU_ISA");
+         "1Dh is empty): bf16 products on the CPU do without AMX "
+         "(ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, unless it was set)";
 }
 
 }  // namespace dtrain
