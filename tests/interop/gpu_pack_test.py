@@ -146,7 +146,6 @@ class Summary(unittest.TestCase):
             self.assertIn(f"mfu: {summary.NOT_YET}", text)
             self.assertIn("a-gpu/SUMMARY.md", summary.overview(results))
 
-    def test_a_run_that_was_cut_off_is_named(self):
     def test_fp8_is_a_line_of_its_own_beside_its_ratio_to_bf16(self):
         run = {"model": "m", "mfu_strict": 0.5, "mfu_palm": 0.6, "gemm_fraction": 0.7}
         lines = "\n".join(summary.mfu_lines(
@@ -157,6 +156,7 @@ class Summary(unittest.TestCase):
         self.assertIn("FP8 over bf16, tokens/s: 1.40", lines)
         self.assertIn("| m, fp8 | 140 | 50.0 | 60.0 | 70.0 | 2.80 | - |", lines)
 
+    def test_a_run_that_was_cut_off_is_named(self):
         lines = summary.mfu_lines([{"model": "m", "error": "cut off"}], [])
         self.assertIn("| m | cut off |", "\n".join(lines))
 
