@@ -184,6 +184,18 @@ class BadInput(EndToEnd):
         with socket.create_server(("127.0.0.1", 0)) as server:
             return server.getsockname()[1]
 
+    def await_connections(self, port, count, process):
+        """Waits until as many are established to a port of this host; `process` makes the last."""
+        end = time.monotonic() + end_to_end.TIME_BOUND_S
+        while time.monotonic() < end and process.poll() is None:
+            with open("/proc/net/tcp", encoding="ascii") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+            if sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows) >= count:
+                return
+            time.sleep(0.02)
+        process.kill()
+        self.fail(f"not {count} connections to port {port}:\n{process.communicate()[0]}")
+
     def assert_one_line(self, output, *texts):
         """Some line says all of it."""
         self.assertTrue(any(all(text in line for text in texts) for line in output.splitlines()),
@@ -200,7 +212,8 @@ class BadInput(EndToEnd):
         server = self.rank_of(0, 3, port, "dead-store", ["train_batch_size=12"])
         self.await_port(port, server)
         waiting = self.rank_of(1, 3, port, "dead-store", ["train_batch_size=12"])
-        time.sleep(2)  # So that it waits for rank 2 by now; either way it must not wait for long.
+        self.await_connections(port, 2, waiting)  # Rank 0's own and rank 1's.
+        time.sleep(1)  # So that it waits for rank 2 by now. Before, it would try to connect again.
         server.kill()
         server.communicate()
         start = time.monotonic()
