@@ -4,7 +4,6 @@
 // Prints a line a vocabulary and the goals; --json FILE writes them too.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "dtrain/ops.h"
+#include "tests/runtime/tensor_bytes.h"
 
 namespace dtrain::bench {
 namespace {
@@ -29,21 +29,6 @@ namespace {
 constexpr double kOverEager = 1.0;
 // A chunk's logits in fp32 (runtime/ops/linear_cross_entropy.cc), and 1 MiB for what is small.
 constexpr double kPeakMibMax = 65;
-
-class TensorBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void* /*data*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
-                         c10::Device /*device*/) override {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t now_ = 0;
-  int64_t peak_ = 0;
-};
 
 struct Taken {
   double seconds = 0;
@@ -54,7 +39,7 @@ template <class Loss>
 Taken Once(at::Tensor& hidden, at::Tensor& weight, Loss loss) {
   hidden.mutable_grad().reset();
   weight.mutable_grad().reset();
-  const auto bytes = std::make_shared<TensorBytes>();
+  const auto bytes = std::make_shared<testing::TensorBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
   const int64_t start = Clock::Real().MonotonicNanos();
   loss().backward();

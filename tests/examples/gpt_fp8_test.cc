@@ -1,7 +1,6 @@
 // Training in FP8 beside bf16: the same small model from the same weights on the same tokens. On a
 // CPU the products are emulated, with the codes and scales that a GPU would multiply.
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 
 #include "gpt/gpt.h"
 #include "tests/runtime/job_for_tests.h"
+#include "tests/runtime/operation_count.h"
 
 namespace {
 
@@ -49,27 +49,6 @@ struct Tokens {
     }
     return dtrain::Batch{rows.slice(1, 0, kSequence).contiguous(), rows.slice(1, 1).contiguous()};
   }
-};
-
-// Calls of FP8 products since it was made.
-class Fp8Products {
- public:
-  Fp8Products() {
-    Count() = 0;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(
-        [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-          Count() += std::string(function.name()) == "dtrain::fp8_linear" ? 1 : 0;
-          return nullptr;
-        }));
-  }
-  ~Fp8Products() { at::removeCallback(handle_); }
-  static int& Count() {
-    static int count = 0;
-    return count;
-  }
-
- private:
-  at::CallbackHandle handle_;
 };
 
 // The losses of a run, by the engine; what is not in FP8 is in bf16.
@@ -112,11 +91,11 @@ TEST(GptFp8Test, TheLossCurveFollowsThatOfBf16) {
   for (const char* const scaling : {"tensorwise", "rowwise"}) {
     for (const char* const gradients : {"e5m2", "e4m3"}) {
       SCOPED_TRACE(std::string(scaling) + ", gradients in " + gradients);
-      const Fp8Products products;
+      const dtrain::testing::OperationCount products({"dtrain::fp8_linear"});
       const std::vector<double> fp8 =
           LossesOf({"fp8.enabled=true", std::string("fp8.scaling=") + scaling,
                     std::string("fp8.gradients=") + gradients});
-      EXPECT_EQ(Fp8Products::Count(), kSteps * 2 * 7) << "seven products a layer";
+      EXPECT_EQ(products.Count(), kSteps * 2 * 7) << "seven products a layer";
       EXPECT_NE(fp8, bf16) << "nothing was rounded";
       // Before anything is learnt, e4m3's 2^-4 of each factor averages out over the logits.
       EXPECT_NEAR(fp8[0], bf16[0], 0.02);

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "ATen/ATen.h"
-#include "c10/core/Allocator.h"
 #include "c10/util/ThreadLocalDebugInfo.h"
 #include "dtrain/ops.h"
 #include "dtrain/recompute.h"
+#include "tests/runtime/tensor_bytes.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace dtrain::ops {
@@ -204,27 +204,11 @@ TEST(CrossEntropyTest, GradientsAreTheFiniteDifferences) {
   }
 }
 
-// Bytes of tensors that are alive, and the most that ever were.
-class TensorBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void* /*data*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
-                         c10::Device /*device*/) override {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t now_ = 0;
-  int64_t peak_ = 0;
-};
-
 // The peak of forward and backward beyond the two gradients.
 int64_t PeakBeyondGradients(int64_t tokens, int64_t vocab) {
   constexpr int64_t kWidth = 16;
   const Problem p(tokens, kWidth, vocab, at::kFloat);
-  const auto bytes = std::make_shared<TensorBytes>();
+  const auto bytes = std::make_shared<testing::TensorBytes>();
   {
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
     LinearCrossEntropy(p.hidden, p.weight, p.targets).sum.backward();

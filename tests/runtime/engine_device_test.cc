@@ -9,7 +9,6 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
-#include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
@@ -20,6 +19,7 @@
 #include "tests/runtime/device_net.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
+#include "tests/runtime/operation_count.h"
 
 namespace dtrain {
 namespace {
@@ -30,6 +30,7 @@ using ::testing::IsEmpty;
 using testing::Net;
 using testing::RankContext;
 using testing::Source;
+using testing::WaitingOperations;
 
 struct Way {
   enum class Place { kHost, kNccl, kStaged };
@@ -53,31 +54,6 @@ std::vector<std::string> Overrides(const Way& way) {
   overrides.insert(overrides.end(), way.more.begin(), way.more.end());
   return overrides;
 }
-
-// Operations that would make a host wait for a device's numbers.
-class WaitingOperations {
- public:
-  WaitingOperations() {
-    Count() = 0;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(
-        [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-          const std::string name = function.name();
-          if (name == "aten::item" || name == "aten::_local_scalar_dense" ||
-              name == "aten::is_nonzero" || name == "aten::nonzero") {
-            ++Count();
-          }
-          return nullptr;
-        }));
-  }
-  ~WaitingOperations() { at::removeCallback(handle_); }
-  static int& Count() {
-    static int count = 0;
-    return count;
-  }
-
- private:
-  at::CallbackHandle handle_;
-};
 
 // A job whose device is the fake, or the host.
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,

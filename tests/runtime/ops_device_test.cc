@@ -9,8 +9,8 @@
 #include "runtime/ops/device_kernels.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/fake_op_kernels.h"
+#include "tests/runtime/operation_count.h"
 #include "tests/runtime/ops_cases.h"
-#include "tests/runtime/waiting_operations.h"
 
 namespace dtrain::ops {
 namespace {
