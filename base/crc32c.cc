@@ -4,7 +4,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace dtrain {
@@ -116,6 +116,67 @@ __attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* data, size_t 
   }
   return tail;
 }
+
+// Folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel
+// 2009): 128 bits of a message may be replaced by their carry-less products with x^(d + 32) and
+// x^(d - 32) mod P, added to the 128 bits that come d bits later. Four registers of 512 bits do so
+// at once, which takes memory as fast as it comes; what is left in the end is 128 bits for the
+// instruction.
+constexpr size_t kFolded = 256;
+// How far ahead memory is asked for, past the end too: 11 GB/s from memory without, 14.5 with it.
+constexpr size_t kAhead = 2048;
+
+constexpr uint64_t PowerOfX(int degree) {  // Mod P; reflected, as the instruction wants it.
+  uint32_t state = 0x80000000U;            // x^0.
+  for (int i = 0; i < degree; ++i) {
+    state = (state >> 1) ^ ((state & 1U) != 0 ? kPolynomial : 0U);
+  }
+  return static_cast<uint64_t>(state) << 1;
+}
+constexpr long long Factor(int degree) { return static_cast<long long>(PowerOfX(degree)); }
+
+// As Hardware for a multiple of kFolded bytes, at least one.
+__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) uint32_t Folded(const uint8_t* data,
+                                                                            size_t bytes,
+                                                                            uint32_t state) {
+  // By 2048 bits, the width of four registers, by 512 and by 128.
+  const __m512i by4 = _mm512_set4_epi64(Factor(2016), Factor(2080), Factor(2016), Factor(2080));
+  const __m512i by1 = _mm512_set4_epi64(Factor(480), Factor(544), Factor(480), Factor(544));
+  const __m128i lane = _mm_set_epi64x(Factor(96), Factor(160));
+  const auto xor3 = 0x96;
+  __m512i a = _mm512_loadu_si512(data);
+  __m512i b = _mm512_loadu_si512(data + 64);
+  __m512i c = _mm512_loadu_si512(data + 128);
+  __m512i d = _mm512_loadu_si512(data + 192);
+  a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));
+#define DT_FOLD(x, factors, next)                                       \
+  _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, factors, 0x00), \
+                            _mm512_clmulepi64_epi128(x, factors, 0x11), next, xor3)
+  for (size_t at = kFolded; at < bytes; at += kFolded) {
+    for (size_t line = 0; line < kFolded; line += 64) {
+      __builtin_prefetch(data + at + kAhead + line);
+    }
+    a = DT_FOLD(a, by4, _mm512_loadu_si512(data + at));
+    b = DT_FOLD(b, by4, _mm512_loadu_si512(data + at + 64));
+    c = DT_FOLD(c, by4, _mm512_loadu_si512(data + at + 128));
+    d = DT_FOLD(d, by4, _mm512_loadu_si512(data + at + 192));
+  }
+  b = DT_FOLD(a, by1, b);
+  c = DT_FOLD(b, by1, c);
+  d = DT_FOLD(c, by1, d);
+#undef DT_FOLD
+  alignas(64) __m128i lanes[4];
+  _mm512_store_si512(lanes, d);
+  __m128i rest = lanes[0];
+  for (int i = 1; i < 4; ++i) {
+    rest = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(rest, lane, 0x00),
+                                       _mm_clmulepi64_si128(rest, lane, 0x11)),
+                         lanes[i]);
+  }
+  const uint64_t low = _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(rest)));
+  return static_cast<uint32_t>(
+      _mm_crc32_u64(low, static_cast<uint64_t>(_mm_extract_epi64(rest, 1))));
+}
 #endif
 
 }  // namespace
@@ -124,8 +185,12 @@ uint32_t Crc32c(const void* data, size_t bytes, uint32_t crc) {
   const auto* const begin = static_cast<const uint8_t*>(data);
 #if defined(__x86_64__)
   static const bool hardware = __builtin_cpu_supports("sse4.2") != 0;
+  static const bool folds = hardware && __builtin_cpu_supports("avx512f") != 0 &&
+                            __builtin_cpu_supports("vpclmulqdq") != 0;
   if (hardware) {
-    return ~Hardware(begin, bytes, ~crc);
+    const size_t folded = folds ? bytes / kFolded * kFolded : 0;
+    const uint32_t state = folded > 0 ? Folded(begin, folded, ~crc) : ~crc;
+    return ~Hardware(begin + folded, bytes - folded, state);
   }
 #endif
   return ~Portable(begin, bytes, ~crc);

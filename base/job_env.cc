@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -215,6 +217,18 @@ Environment ReadEnvironment() {
 
 std::string PluginDirectory(const Environment& environment) {
   return Reader(environment).Text(env::kPluginDirectory);
+}
+
+bool TunesHeap(const Environment& environment) {
+  return std::any_of(environment.begin(), environment.end(), [](const auto& variable) {
+    return absl::StartsWith(variable.first, "MALLOC_") || variable.first == "GLIBC_TUNABLES";
+  });
+}
+
+bool AllocatorIsConfigured(const Environment& environment) {
+  const Reader reader(environment);
+  return !reader.Text("PYTORCH_ALLOC_CONF").empty() ||
+         !reader.Text("PYTORCH_CUDA_ALLOC_CONF").empty();
 }
 
 absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {

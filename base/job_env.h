@@ -64,6 +64,13 @@ Environment ReadEnvironment();
 // The folder to open the CUDA plugin from; "" when none is named.
 std::string PluginDirectory(const Environment& environment);
 
+// Whether glibc's allocator was given settings of the user's own.
+bool TunesHeap(const Environment& environment);
+
+// Whether the user told LibTorch's allocator of GPU memory how to work (PYTORCH_ALLOC_CONF, or
+// PYTORCH_CUDA_ALLOC_CONF as it was called before).
+bool AllocatorIsConfigured(const Environment& environment);
+
 // Who this process is. Errors name the variable, its value and what is allowed, and refuse a batch
 // script that would wait for ever (a Slurm job with several tasks, outside a step).
 absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment);

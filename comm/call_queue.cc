@@ -113,6 +113,7 @@ void CallQueue::WakeThread() {
 
 void CallQueue::RunThread() {
   PrepareThread(options_.thread_name, /*low_priority=*/false);
+  TakeShortTurns();  // A peer waits for what this rank sends.
   std::unique_lock lock(mutex_);
   while (!stop_) {
     if (!running_ && thread_wanted_ && !queue_.empty()) {

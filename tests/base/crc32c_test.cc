@@ -36,7 +36,8 @@ TEST(Crc32c, EqualsTheBitwiseFormAtEveryLengthAndAlignment) {
   for (uint8_t& byte : memory) {
     byte = static_cast<uint8_t>(random.Next());
   }
-  for (size_t bytes : {1U, 3U, 7U, 8U, 9U, 63U, 64U, 65U, 255U, 1023U, 3000U, 8192U}) {
+  for (size_t bytes : {1U, 3U, 7U, 8U, 9U, 63U, 64U, 65U, 255U, 256U, 257U, 511U, 512U, 767U, 1023U,
+                       3000U, 8192U}) {
     for (size_t offset = 0; offset < 9; ++offset) {
       const std::vector<uint8_t> data(memory.begin() + static_cast<ptrdiff_t>(offset),
                                       memory.begin() + static_cast<ptrdiff_t>(offset + bytes));

@@ -177,6 +177,13 @@ TEST(ResolveJobEnv, RefusesASlurmStepThatContradictsItself) {
               HasSubstr("host list"));
 }
 
+TEST(AllocatorIsConfigured, ByEitherOfLibTorchsNames) {
+  EXPECT_FALSE(AllocatorIsConfigured({}));
+  EXPECT_FALSE(AllocatorIsConfigured({{"PYTORCH_ALLOC_CONF", ""}}));
+  EXPECT_TRUE(AllocatorIsConfigured({{"PYTORCH_ALLOC_CONF", "max_split_size_mb:64"}}));
+  EXPECT_TRUE(AllocatorIsConfigured({{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False"}}));
+}
+
 TEST(ReadEnvironment, HoldsThisProcesssVariables) {
   ASSERT_EQ(setenv("DTRAIN_JOB_ENV_TEST", "a=b", 1), 0);
   EXPECT_EQ(ReadEnvironment().at("DTRAIN_JOB_ENV_TEST"), "a=b");

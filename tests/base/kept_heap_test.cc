@@ -1,0 +1,78 @@
+// Freed memory that is wanted again costs no page faults, unless the user tuned the heap.
+#include "base/kept_heap.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace dtrain {
+namespace {
+
+constexpr size_t kBlock = 24 << 20;  // 6,144 pages.
+constexpr int64_t kMuch = int64_t{16} << 30;
+
+void Touch(void* block) { std::memset(block, 1, kBlock); }
+
+// Page faults of taking three blocks again that were freed, in a process of its own.
+long FaultsOfTakingAgain(const Environment& environment, int64_t available) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    KeepFreedMemory(environment, available);
+    rusage before{};
+    for (int turn = 0; turn < 4; ++turn) {
+      getrusage(RUSAGE_SELF, &before);
+      void* blocks[3];
+      for (void*& block : blocks) {
+        block = malloc(kBlock);
+        Touch(block);
+      }
+      for (void* block : blocks) {
+        free(block);
+      }
+    }
+    rusage after{};
+    getrusage(RUSAGE_SELF, &after);
+    const long faults = after.ru_minflt - before.ru_minflt;
+    _exit(write(ends[1], &faults, sizeof(faults)) == sizeof(faults) ? 0 : 1);
+  }
+  long faults = -1;
+  EXPECT_EQ(read(ends[0], &faults, sizeof(faults)), static_cast<ssize_t>(sizeof(faults)));
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  close(ends[0]);
+  close(ends[1]);
+  return faults;
+}
+
+class KeepFreedMemoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "a sanitizer's allocator is in the place of glibc's";
+#endif
+  }
+};
+
+TEST_F(KeepFreedMemoryTest, WhatIsTakenAgainIsStillThere) {
+  EXPECT_LT(FaultsOfTakingAgain({}, kMuch), 100);
+}
+
+TEST_F(KeepFreedMemoryTest, NothingIsKeptWhereMemoryIsScarce) {
+  EXPECT_GT(FaultsOfTakingAgain({}, kMuch / 32), 1000);
+}
+
+TEST_F(KeepFreedMemoryTest, AHeapThatTheUserTunedIsLeftAlone) {
+  for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}) {
+    EXPECT_GT(FaultsOfTakingAgain({{name, "1"}}, kMuch), 1000) << name;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain
