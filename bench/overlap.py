@@ -28,7 +28,7 @@ from report import print_goals, write_results
 HERE = os.path.dirname(os.path.abspath(__file__))
 QUIET = ["eval_interval=0", "checkpoint.interval=0", "sample={\"bytes\":0}"]
 # Samples a step over both ranks, Mbit/s, measured steps.
-POINTS = {"hidden": (16, 400, 8), "near": (10, 400, 8), "above": (4, 400, 8), "far": (2, 50, 5)}
+POINTS = {"hidden": (24, 400, 8), "near": (10, 400, 8), "above": (4, 400, 8), "far": (2, 50, 5)}
 WARM_UP = 10  # dtrain tunes its buckets within them (bucket_tuner.h).
 PEER_WARM_UP = 3
 HIDEABLE, EXPOSED, OF_POSSIBLE = 0.9, 0.03, 1.03
@@ -213,6 +213,7 @@ def summary(facts):
               "compute_s": median(lambda r: r["compute"]["step_s"]),
               "backward_s": median(lambda r: r["compute"]["backward_s"]),
               "comm_cpu_s": median(lambda r: r["dtrain"]["comm_cpu_s"]),
+              "waited_s": median(lambda r: r["dtrain"]["waited_s"]),
               "all_cpu_s": median(lambda r: r["dtrain"]["cpu_s"] - r["compute"]["cpu_s"]),
               "exposed_s": median(lambda r: r["dtrain"]["step_s"] - r["compute"]["step_s"]
                                   - r["dtrain"]["comm_cpu_s"])}
@@ -239,7 +240,10 @@ def print_point(name, facts):
           f"communication adds {s['all_cpu_s'] * 1e3:.1f}), communication alone "
           f"{s['communication_s'] * 1e3:.1f} = {s['communication_s'] / s['backward_s']:.2f} x backward\n"
           f"  exposed {s['exposed_s'] * 1e3:.1f} = {s['exposed_of_communication']:.1%} of "
-          f"communication; step {s['step_of_possible']:.3f} of max(compute + comm CPU, communication)")
+          f"communication; step {s['step_of_possible']:.3f} of max(compute + comm CPU, communication)\n"
+          f"  of it waited after backward {s['waited_s'] * 1e3:.1f} = "
+          f"{s['waited_s'] / s['communication_s']:.1%} of communication (within the step, so that a "
+          "machine whose speed changes between programs does not show)")
     if "ddp_step_s" in s:
         print(f"  DDP over Gloo: step {s['ddp_step_s'] * 1e3:.1f}, compute-only "
               f"{s['ddp_compute_s'] * 1e3:.1f}, CPU added {s['ddp_cpu_s'] * 1e3:.1f}, exposed "

@@ -123,7 +123,8 @@ class Overlap(unittest.TestCase):
     @staticmethod
     def facts(step, communication, backward=1.0, compute=1.6, cpu=0.1):
         return {"rounds": [{"communication_s": communication,
-                            "dtrain": {"step_s": step, "comm_cpu_s": cpu, "cpu_s": compute + cpu},
+                            "dtrain": {"step_s": step, "waited_s": step - compute - cpu,
+                                       "comm_cpu_s": cpu, "cpu_s": compute + cpu},
                             "compute": {"step_s": compute, "backward_s": backward,
                                         "cpu_s": compute}}] * 3}
 
@@ -131,6 +132,7 @@ class Overlap(unittest.TestCase):
         summary = overlap.summary(self.facts(step=1.72, communication=0.8))
         self.assertAlmostEqual(summary["exposed_s"], 0.02)
         self.assertAlmostEqual(summary["exposed_of_communication"], 0.025)
+        self.assertAlmostEqual(summary["waited_s"], 0.02)
         self.assertEqual(overlap.goals_of("x", summary)[0][:1],
                          ("overlap.x.exposed_of_communication",))
 
