@@ -320,28 +320,30 @@ DT_FLATTEN void EachSixteen(int64_t n, const T* out, Write write, Body body) {
 struct ByFour {
   using Whole = FourWhole;
   using Stream = FourStream;
-  static constexpr int64_t kElements = 64;
 };
 struct ByEight {
   using Whole = EightWhole;
   using Stream = EightStream;
-  static constexpr int64_t kElements = 128;
 };
 
-// Runs body(io, i) over [0, n) by 64 or 128, by sixteens, then by what is left, for bodies of one
-// type.
-template <class By = ByFour, class Body>
-DT_FLATTEN void Each(int64_t n, Body body) {
-  int64_t i = 0;
-  for (; i + By::kElements <= n; i += By::kElements) {
-    body(typename By::Whole{}, i);
+// Runs body(io, i) over [i, n) by a large Io, by sixteens, then by what is left.
+template <class Large, class Sixteen, class Body>
+DT_FLATTEN void EachFrom(int64_t i, int64_t n, Body body) {
+  for (; i + Large::kElements <= n; i += Large::kElements) {
+    body(Large{}, i);
   }
-  for (; i + 16 <= n; i += 16) {
-    body(Whole{}, i);
+  for (; i + Sixteen::kElements <= n; i += Sixteen::kElements) {
+    body(Sixteen{}, i);
   }
   if (i < n) {
     body(Part{n - i}, i);
   }
+}
+
+// Runs body(io, i) over [0, n) by 64 or 128, for bodies of one type.
+template <class By = ByFour, class Body>
+DT_FLATTEN void Each(int64_t n, Body body) {
+  EachFrom<typename By::Whole, Whole>(0, n, body);
 }
 
 // Elements before the first line of `out` that begins in it; -1 where none can.
@@ -370,15 +372,7 @@ DT_FLATTEN void EachUnfenced(int64_t n, const T* out, Write write, Body body) {
     body(Part{count}, i);
     i += count;
   }
-  for (; i + By::kElements <= n; i += By::kElements) {
-    body(typename By::Stream{}, i);
-  }
-  for (; i + 16 <= n; i += 16) {
-    body(WholeStream{}, i);
-  }
-  if (i < n) {
-    body(Part{n - i}, i);
-  }
+  EachFrom<typename By::Stream, WholeStream>(i, n, body);
 }
 template <class By = ByFour, class T, class Body>
 DT_FLATTEN void Each(int64_t n, const T* out, Write write, Body body) {

@@ -1,6 +1,6 @@
 """./dev gpu pack: what a machine with a GPU needs to test and measure dtrain, in one folder.
 
-The built CUDA tests (ctest's label "gpu"), the benchmarks and the CUDA plugin, stripped, with the
+The built CUDA tests (ctest's label "gpu"), the benchmarks and the CUDA plugins, stripped, with the
 shared libraries that are neither the system's nor LibTorch's or CUDA's, the peers' twins and a
 script `run`. LibTorch comes from that machine's Python, the CUDA libraries with it. Nothing is
 compiled there.
@@ -15,14 +15,15 @@ import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda"]
-PLUGIN = "libdtrain_cuda.so"
+PLUGINS = ["libdtrain_cuda.so", "libdtrain_torch_cuda.so"]
 SCRIPTS = ["bench/gpu", "bench/twins", "examples/configs"]
 BYTES_MAX = 64 << 20
 # glibc's parts belong to the kernel and loader of a machine.
 OF_THE_SYSTEM = re.compile(
     r"^(linux-vdso|ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil)[.]so")
 OF_TORCH_OR_CUDA = re.compile(
-    r"^lib(torch|c10|gomp|cuda|cudart|cupti|cublas|cublasLt|cudnn|nccl|nvrtc|nvidia-ml|cufile|shm)")
+    r"^lib(torch|c10|gomp|shm|nccl|cu(da|pti|blas|dnn|fft|file|rand|solver|sparse)|"
+    r"nv(rtc|idia-ml|JitLink|shmem))")
 
 
 def gpu_tests(build):
@@ -80,7 +81,7 @@ def pack(build, out):
     tests = gpu_tests(build)
     files = [(f"{build}/bin/{name}", f"bin/{name}") for name in PROGRAMS]
     files += [(command, f"tests/{os.path.basename(command)}") for _, command, _ in tests]
-    files.append((f"{build}/lib/{PLUGIN}", f"lib/{PLUGIN}"))
+    files += [(f"{build}/lib/{name}", f"lib/{name}") for name in PLUGINS]
     missing = [source for source, _ in files if not os.path.exists(source)]
     if missing:
         sys.exit(f"./dev gpu pack: not built: {', '.join(missing)}; ./dev build needs nvcc on the PATH")

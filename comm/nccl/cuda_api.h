@@ -14,6 +14,7 @@ namespace dtrain::comm {
 
 struct CudaStream;  // Opaque: what cudaStream_t points to. Null is the default stream.
 struct CudaEvent;   // Opaque: what cudaEvent_t points to.
+struct CudaGraph;   // Opaque: what cudaGraphExec_t points to.
 
 // Values of cudaError_t; any other value is an error that ErrorString explains.
 enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kNotReady = 600 };
@@ -46,6 +47,20 @@ class CudaApi {
   virtual CudaResult StreamSynchronize(CudaStream* stream) = 0;
   // Later work on `stream` waits for what `event` has recorded; does not block the host.
   virtual CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) = 0;
+
+  // From now on what is queued on `stream`, and on streams that wait for events of it, is recorded
+  // and does not run. Ended by the same thread; of that thread alone, calls that wait, ask an event
+  // or take memory fail meanwhile and spoil the capture (cudaStreamCaptureModeThreadLocal), so that
+  // a watchdog's thread may go on asking.
+  virtual CudaResult StreamBeginCapture(CudaStream* stream) = 0;
+  // Ends it, whatever it gives: what was recorded, instantiated; or the error that spoilt it. Every
+  // stream that joined must have been waited for.
+  virtual CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) = 0;
+  virtual CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) = 0;
+  // Queues all that was recorded, as one operation of `stream`, with the same addresses.
+  virtual CudaResult GraphLaunch(CudaGraph* graph, CudaStream* stream) = 0;
+  // Launches that are queued still run.
+  virtual CudaResult GraphDestroy(CudaGraph* graph) = 0;
 
   // `timing`: ElapsedMs may be asked; without it recording is cheaper.
   virtual CudaResult EventCreate(CudaEvent** event, bool timing) = 0;

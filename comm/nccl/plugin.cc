@@ -53,6 +53,7 @@ absl::StatusOr<NcclSeams> Plugin::seams() const {
 }
 
 const void* Plugin::kernel_table() const { return table_->kernels; }
+const char* Plugin::version() const { return table_->version; }
 
 absl::StatusOr<int> Plugin::DeviceCount() const {
   int count = 0;

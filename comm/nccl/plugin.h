@@ -29,6 +29,8 @@ class Plugin {
   // The number of GPUs, at least 1. FailedPrecondition with CUDA's reason when there is none.
   absl::StatusOr<int> DeviceCount() const;
   const std::string& path() const { return path_; }
+  // Of the build: that of this program.
+  const char* version() const;
 
  private:
   const PluginTable* const table_;

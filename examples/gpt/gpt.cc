@@ -134,7 +134,7 @@ dtrain::Loss GptImpl::Loss(const at::Tensor& tokens, const at::Tensor& targets,
     return dtrain::ops::LinearCrossEntropy(h, model_->embedding(), targets, options);
   }
   // A head with an adapter is more than its weight.
-  return lm_head_->is_plain()
+  return lm_head_->is_linear() && !lm_head_->bias().defined()
              ? dtrain::ops::LinearCrossEntropy(h, lm_head_->weight(), targets, options)
              : dtrain::ops::CrossEntropy(lm_head_(h), targets, options);
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 
 #include "dtrain/ops.h"
@@ -27,6 +28,23 @@ const at::Tensor& WeightOf(const std::shared_ptr<torch::nn::Module>& holder) {
 
 at::Tensor Drop(const at::Tensor& x, double share, bool training) {
   return share > 0 ? ops::Dropout(x, share, training) : x;
+}
+
+// What these projections make of x side by side, by one product; undefined where one of them is
+// more than a linear layer.
+at::Tensor SideBySide(const at::Tensor& x, std::initializer_list<const ProjectionImpl*> parts) {
+  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> biases;
+  for (const ProjectionImpl* const part : parts) {
+    if (!part->is_linear()) {
+      return {};
+    }
+    weights.push_back(part->weight());
+    if (part->bias().defined()) {
+      biases.push_back(part->bias());
+    }
+  }
+  return ops::MergedLinear(x, weights, biases);
 }
 
 }  // namespace
@@ -91,54 +109,53 @@ AttentionImpl::AttentionImpl(const GptOptions& options) : options_(options) {
   const int64_t hidden = options.hidden_size;
   const int64_t queries = options.num_attention_heads * options.head_dim;
   const int64_t keys = options.num_key_value_heads * options.head_dim;
-  const bool bias = options.attention_bias;
+  const auto project = [&](const char* name, int64_t in, int64_t out, bool bias) {
+    return register_module(
+        name, Projection(ProjectionOptions{in, out, bias, options.is_gpt2(), options.fp8}));
+  };
   if (options.is_gpt2()) {
-    qkv_ = register_module(
-        "c_attn", Projection(ProjectionOptions{hidden, 3 * queries, bias, true, options.fp8}));
-    output_ = register_module(
-        "c_proj",
-        Projection(ProjectionOptions{queries, hidden, options.output_bias, true, options.fp8}));
+    qkv_ = project("c_attn", hidden, 3 * queries, options.attention_bias);
+    output_ = project("c_proj", queries, hidden, options.output_bias);
     return;
   }
-  q_ = register_module("q_proj",
-                       Projection(ProjectionOptions{hidden, queries, bias, false, options.fp8}));
-  k_ = register_module("k_proj",
-                       Projection(ProjectionOptions{hidden, keys, bias, false, options.fp8}));
-  v_ = register_module("v_proj",
-                       Projection(ProjectionOptions{hidden, keys, bias, false, options.fp8}));
-  output_ = register_module(
-      "o_proj",
-      Projection(ProjectionOptions{queries, hidden, options.output_bias, false, options.fp8}));
+  // The engine's flat weights lie in reverse: q, k, v, as MergedLinear wants them.
+  v_ = project("v_proj", hidden, keys, options.attention_bias);
+  k_ = project("k_proj", hidden, keys, options.attention_bias);
+  q_ = project("q_proj", hidden, queries, options.attention_bias);
+  output_ = project("o_proj", queries, hidden, options.output_bias);
   if (options.has_qk_norm()) {
     q_norm_ = register_module("q_norm", Norm(options.head_dim, options));
     k_norm_ = register_module("k_norm", Norm(options.head_dim, options));
   }
 }
 
-at::Tensor AttentionImpl::forward(const at::Tensor& x, const SequenceContext& context) {
+ops::Qkv AttentionImpl::Heads(const at::Tensor& x, const SequenceContext& context) {
   const auto heads = [&](const at::Tensor& y) {
     return y.unflatten(-1, {-1, options_.head_dim});  // [batch, sequence, heads, head_dim].
   };
-  at::Tensor q, k, v;
   if (!qkv_.is_empty()) {
     const std::vector<at::Tensor> parts = heads(qkv_(x)).chunk(3, 2);
-    q = parts[0];
-    k = parts[1];
-    v = parts[2];
-  } else {
-    q = heads(q_(x));
-    k = heads(k_(x));
-    v = heads(v_(x));
+    return {parts[0], parts[1], parts[2]};
   }
+  const ops::RopeOptions rope{.positions = context.positions};
+  if (q_norm_.is_empty()) {
+    const at::Tensor qkv = SideBySide(x, {q_.get(), k_.get(), v_.get()});
+    if (qkv.defined()) {
+      return ops::RopeQkv(qkv, options_.num_attention_heads, options_.num_key_value_heads,
+                          context.rotary, rope);
+    }
+  }
+  at::Tensor q = heads(q_(x));
+  at::Tensor k = heads(k_(x));
   if (!q_norm_.is_empty()) {
     q = q_norm_(q);
     k = k_norm_(k);
   }
-  if (context.rotary.cos.defined()) {
-    const ops::RopeOptions rope{.positions = context.positions};
-    q = ops::Rope(q, context.rotary, rope);
-    k = ops::Rope(k, context.rotary, rope);
-  }
+  return {ops::Rope(q, context.rotary, rope), ops::Rope(k, context.rotary, rope), heads(v_(x))};
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x, const SequenceContext& context) {
+  const auto [q, k, v] = Heads(x, context);
   return output_(CausalAttention(q, k, v,
                                  {.backend = options_.attention_backend,
                                   .dropout = is_training() ? options_.attention_dropout : 0.0,
@@ -148,26 +165,26 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, const SequenceContext& co
 MlpImpl::MlpImpl(const GptOptions& options) : activation_(options.activation) {
   const int64_t hidden = options.hidden_size;
   const int64_t inner = options.intermediate_size;
-  const bool bias = options.mlp_bias;
+  const auto project = [&](const char* name, int64_t in, int64_t out) {
+    return register_module(name, Projection(ProjectionOptions{in, out, options.mlp_bias,
+                                                              options.is_gpt2(), options.fp8}));
+  };
   if (options.is_gpt2()) {
-    up_ = register_module("c_fc",
-                          Projection(ProjectionOptions{hidden, inner, bias, true, options.fp8}));
-    down_ = register_module("c_proj",
-                            Projection(ProjectionOptions{inner, hidden, bias, true, options.fp8}));
+    up_ = project("c_fc", hidden, inner);
+    down_ = project("c_proj", inner, hidden);
     return;
   }
-  gate_ = register_module("gate_proj",
-                          Projection(ProjectionOptions{hidden, inner, bias, false, options.fp8}));
-  up_ = register_module("up_proj",
-                        Projection(ProjectionOptions{hidden, inner, bias, false, options.fp8}));
-  down_ = register_module("down_proj",
-                          Projection(ProjectionOptions{inner, hidden, bias, false, options.fp8}));
+  up_ = project("up_proj", hidden, inner);  // Before the gate, as v before q.
+  gate_ = project("gate_proj", hidden, inner);
+  down_ = project("down_proj", inner, hidden);
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {
   switch (activation_) {
-    case GptOptions::Activation::kSilu:
-      return down_(ops::SwiGlu(gate_(x), up_(x)));
+    case GptOptions::Activation::kSilu: {
+      const at::Tensor both = SideBySide(x, {gate_.get(), up_.get()});
+      return down_(both.defined() ? ops::SwiGlu(both) : ops::SwiGlu(gate_(x), up_(x)));
+    }
     case GptOptions::Activation::kGeluTanh:
       return down_(ops::Gelu(up_(x), ops::GeluForm::kTanh));
     case GptOptions::Activation::kGelu:

@@ -64,8 +64,11 @@ class ProjectionImpl : public torch::nn::Module {
 
   const ProjectionOptions& options() const { return options_; }
   const at::Tensor& weight() const { return weight_; }
-  // Whether y = x W^T: no bias, no correction, not transposed.
-  bool is_plain() const { return !options_.bias && !options_.transposed && lora_a_ == nullptr; }
+  const at::Tensor& bias() const { return bias_; }  // Undefined without one.
+  // Whether y = x W^T + b and nothing else: no correction, no FP8, not transposed.
+  bool is_linear() const {
+    return !options_.transposed && !options_.fp8.enabled && lora_a_ == nullptr;
+  }
 
  private:
   ProjectionOptions options_;
@@ -84,6 +87,8 @@ class AttentionImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const SequenceContext& context);
 
  private:
+  dtrain::ops::Qkv Heads(const at::Tensor& x, const SequenceContext& context);
+
   const GptOptions options_;
   Projection qkv_{nullptr};  // GPT-2 has one matrix for the three.
   Projection q_{nullptr}, k_{nullptr}, v_{nullptr};

@@ -11,9 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/dl/dynamic_library.h"
 #include "base/file.h"
+#include "base/job_env.h"
 #include "base/status.h"
+#include "c10/core/AllocatorConfig.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "kernels/cuda_table.h"
+#include "runtime/device/plugin/torch_plugin.h"
 
 namespace dtrain {
 namespace {
@@ -29,9 +32,6 @@ std::string LibTorchFolder() {
 }
 
 absl::Status MapLibTorchCuda() {
-  // Its memory then grows in place, without holes between blocks of changing sizes. Read when the
-  // library is mapped; what the user has set stays.
-  setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
   // cuBLAS then has a workspace a stream, without which its sums may change from run to run.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   DT_ASSIGN_OR_RETURN(auto library,
@@ -42,7 +42,37 @@ absl::Status MapLibTorchCuda() {
         "LibTorch finds no CUDA although its CUDA library is mapped: the program asked LibTorch "
         "about CUDA before dtrain::Main; ask after it, or set device to \"cpu\"");
   }
+  if (!AllocatorIsConfigured(ReadEnvironment())) {
+    // Its memory then grows in place, without holes between blocks of changing sizes.
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  }
   return absl::OkStatus();
+}
+
+// libdtrain_torch_cuda.so from the folder of `plugin`.
+absl::StatusOr<const TorchPluginTable*> OpenTorchPlugin(const comm::Plugin& plugin) {
+  const std::string folder = plugin.path().substr(0, plugin.path().rfind('/'));
+  DT_ASSIGN_OR_RETURN(auto library,
+                      DynamicLibrary::Open({absl::StrCat(folder, "/", kTorchPluginFile)}));
+  TorchPluginEntry* entry = nullptr;
+  DT_RETURN_IF_ERROR(library.Bind(kTorchPluginSymbol, &entry));
+  library.LeakOnPurpose();
+  const TorchPluginTable* const table = entry();
+  if (absl::string_view(table->version) != plugin.version()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(library.name(), " is of build ", table->version, "; this program is of build ",
+                     plugin.version(), ": build both from one tree"));
+  }
+  return table;
+}
+
+// Opened when the first graph is wanted: a run without graphs needs no second plugin.
+MakeTensorGraph GraphsOf(const comm::Plugin* plugin, int index) {
+  return [plugin, index]() -> absl::StatusOr<std::unique_ptr<TensorGraph>> {
+    static const absl::StatusOr<const TorchPluginTable*> table = OpenTorchPlugin(*plugin);
+    DT_RETURN_IF_ERROR(table.status());
+    return (*table)->new_graph(index);
+  };
 }
 
 }  // namespace
@@ -70,6 +100,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   parts.api = &plugin->cuda();
   parts.kernels = kernels::AsCudaKernelTable(plugin->kernel_table());
   parts.index = index;
+  parts.new_graph = GraphsOf(plugin, index);
   parts.tensors = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
   DT_RETURN_IF_ERROR(MapLibTorchCuda());
   try {
@@ -92,7 +123,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   }
   comm::CudaDeviceFacts facts;
   if (parts.api->DeviceFacts(index, &facts) == comm::CudaResult::kSuccess) {
-    parts.description = absl::StrCat(facts.name, ", ", parts.api->Description());
+    parts.description = absl::StrCat(facts.name, ", ", parts.api->Description(), ", allocator ",
+                                     c10::CachingAllocator::getAllocatorSettings());
   }
   return std::make_unique<Device>(std::move(parts));
 }

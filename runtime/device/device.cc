@@ -106,4 +106,28 @@ double DeviceEvent::SecondsSince(const DeviceEvent& start) const {
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
+absl::StatusOr<std::unique_ptr<DeviceGraph>> DeviceGraph::Capture(
+    const Device& device, absl::FunctionRef<absl::Status()> queue) {
+  comm::CudaApi& api = device.api();
+  DT_RETURN_IF_ERROR(
+      device.Check(api.StreamBeginCapture(device.stream()), "cudaStreamBeginCapture"));
+  const absl::Status queued = queue();
+  comm::CudaGraph* graph = nullptr;
+  const absl::Status ended =
+      device.Check(api.StreamEndCapture(device.stream(), &graph), "cudaStreamEndCapture");
+  if (ended.ok()) {
+    std::unique_ptr<DeviceGraph> made(new DeviceGraph(device, graph));
+    DT_RETURN_IF_ERROR(queued);
+    return made;
+  }
+  DT_RETURN_IF_ERROR(queued);  // Says more.
+  return ended;
+}
+
+DeviceGraph::~DeviceGraph() { (void)device_.api().GraphDestroy(graph_); }
+
+absl::Status DeviceGraph::Launch() const {
+  return device_.Check(device_.api().GraphLaunch(graph_, device_.stream()), "cudaGraphLaunch");
+}
+
 }  // namespace dtrain

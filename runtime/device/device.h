@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -19,8 +21,11 @@
 #include "comm/nccl/cuda_api.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/cuda_table.h"
+#include "runtime/device/tensor_graph.h"
 
 namespace dtrain {
+
+using MakeTensorGraph = std::function<absl::StatusOr<std::unique_ptr<TensorGraph>>()>;
 
 struct CudaParts {
   comm::CudaApi* api = nullptr;                       // Outlives the device.
@@ -29,6 +34,7 @@ struct CudaParts {
   int index = 0;                                      // Of the GPU in this process.
   at::Device tensors = at::Device(at::kCUDA, 0);      // Where LibTorch's tensors are made.
   std::string description;                            // "NVIDIA H100, CUDA runtime 13.0, ...".
+  MakeTensorGraph new_graph;                          // Gives an error where there can be none.
 };
 
 class Device {
@@ -46,8 +52,10 @@ class Device {
     return host_ ? comm::Device{} : comm::Device{comm::DeviceKind::kCuda, parts_.index};
   }
   const std::string& description() const { return parts_.description; }
+  // For the compute stream. The error says why LibTorch's operations cannot be captured here.
+  absl::StatusOr<std::unique_ptr<TensorGraph>> NewGraph() const { return parts_.new_graph(); }
 
-  // REQUIRES of all below: a GPU.
+  // REQUIRES of all below, and of NewGraph: a GPU.
   comm::CudaApi& api() const { return *parts_.api; }
   const kernels::CudaKernelTable& kernels() const { return *parts_.kernels; }
   comm::CudaStream* stream() const { return parts_.compute_stream; }
@@ -127,6 +135,25 @@ class DeviceEvent {
   DeviceEvent(const Device& device, comm::CudaEvent* event) : device_(device), event_(event) {}
   const Device& device_;
   comm::CudaEvent* const event_;
+};
+
+// What dtrain's own kernels and copies put on the compute stream, captured once: no operation of
+// LibTorch, which needs a TensorGraph. Launches read what stands at its addresses then.
+class DeviceGraph {
+ public:
+  // Runs `queue`, whose work is recorded and does not run. Its error, or CUDA's: nothing is left.
+  static absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(
+      const Device& device, absl::FunctionRef<absl::Status()> queue);
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+  ~DeviceGraph();
+  // On the compute stream.
+  absl::Status Launch() const;
+
+ private:
+  DeviceGraph(const Device& device, comm::CudaGraph* graph) : device_(device), graph_(graph) {}
+  const Device& device_;
+  comm::CudaGraph* const graph_;
 };
 
 }  // namespace dtrain

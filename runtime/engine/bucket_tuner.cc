@@ -1,6 +1,8 @@
 #include "runtime/engine/bucket_tuner.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -11,6 +13,13 @@ namespace {
 
 // A plan is changed for nothing less: the estimate is no better than that.
 constexpr double kWorthIt = 0.02;
+
+std::string InWords(const plan::BucketOptions& options) {
+  return options.rest_parts == 1
+             ? absl::StrFormat("of at most %d elements", options.bucket_elements)
+             : absl::StrFormat("of at most %d elements and 1/%d of the rest",
+                               options.bucket_elements, options.rest_parts);
+}
 
 }  // namespace
 
@@ -62,41 +71,45 @@ absl::Status BucketTuner::Choose(const plan::ParamLayout& layout, absl::Span<con
   DT_ASSIGN_OR_RETURN(const plan::TunedBuckets tuned,
                       plan::TuneBuckets(layout, readiness, times, bounds_));
   const bool worth_it = tuned.reduced_s < (1 - kWorthIt) * tuned.present_reduced_s;
-  int64_t chosen = worth_it ? tuned.bucket_elements : bounds_.present;
+  const plan::BucketOptions& wish = worth_it ? tuned.options : options_;
+  std::array<int64_t, 4> chosen = {wish.bucket_elements, wish.first_bucket_elements,
+                                   wish.rest_parts, wish.last_bucket_elements};
   DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group_.Broadcast({&chosen, sizeof(chosen), DType::kInt64, {}}, 0,
+                      group_.Broadcast({chosen.data(), sizeof(chosen), DType::kInt64, {}}, 0,
                                        {.name = "size of buckets", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
+  const plan::BucketOptions agreed{chosen[0], chosen[1], chosen[2], chosen[3]};
   present_reduced_s_ = least_.reduced_s;
-  size_ = chosen;
-  phase_ = chosen == bounds_.present ? Phase::kDone : Phase::kFirstOfOther;
+  phase_ = agreed == options_ ? Phase::kDone : Phase::kFirstOfOther;
+  options_ = agreed;
   return absl::OkStatus();
 }
 
 void BucketTuner::Compare() {
-  const int64_t other = size_;
-  size_ = least_.reduced_s < present_reduced_s_ ? other : bounds_.present;
+  const plan::BucketOptions present{.bucket_elements = bounds_.present};
+  const plan::BucketOptions other = options_;
+  const bool better = least_.reduced_s < present_reduced_s_;
+  options_ = better ? other : present;
   phase_ = Phase::kDone;
   if (group_.rank() == 0) {
     DT_LOG(Info) << absl::StrFormat(
-        "gradient buckets of at most %d elements: reduced %.1f ms after backward began, %.1f ms "
-        "with at most %d",
-        size_, 1e3 * (size_ == other ? least_.reduced_s : present_reduced_s_),
-        1e3 * (size_ == other ? present_reduced_s_ : least_.reduced_s),
-        size_ == other ? bounds_.present : other);
+        "gradient buckets %s: reduced %.1f ms after backward began, %.1f ms with those %s",
+        InWords(options_), 1e3 * (better ? least_.reduced_s : present_reduced_s_),
+        1e3 * (better ? present_reduced_s_ : least_.reduced_s), InWords(better ? present : other));
   }
 }
 
-absl::StatusOr<int64_t> BucketTuner::AfterStep(BucketSample sample, const plan::ParamLayout& layout,
-                                               absl::Span<const int> readiness) {
+absl::StatusOr<plan::BucketOptions> BucketTuner::AfterStep(BucketSample sample,
+                                                           const plan::ParamLayout& layout,
+                                                           absl::Span<const int> readiness) {
   if (phase_ == Phase::kFirstOfOther) {  // Its memory and queues are new.
     phase_ = Phase::kOther;
     samples_ = 0;
-    return size_;
+    return options_;
   }
   Merge(std::move(sample));
   if (samples_ < kSamples) {
-    return size_;
+    return options_;
   }
   DT_RETURN_IF_ERROR(Agree());
   if (phase_ == Phase::kPresent) {
@@ -104,7 +117,7 @@ absl::StatusOr<int64_t> BucketTuner::AfterStep(BucketSample sample, const plan::
   } else {
     Compare();
   }
-  return size_;
+  return options_;
 }
 
 }  // namespace dtrain

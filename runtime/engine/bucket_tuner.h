@@ -1,9 +1,9 @@
-// Finds the size of gradient buckets while a run takes its first steps.
+// Finds how gradient buckets are cut while a run takes its first steps.
 //
-// A few steps are measured with the present buckets, the best size is computed from their times
-// (plan/bucket_tuning.h), a few steps are measured with it, and what was faster stays. Ranks agree
-// on times before they compute and take rank 0's result, so that all cut alike. Times come from the
-// caller: there is no clock here. Driven by one thread.
+// A few steps are measured with the present buckets, better ones are computed from their times
+// (plan/bucket_tuning.h), a few steps are measured with those, and what was faster stays. Ranks
+// agree on times before they compute and take rank 0's result, so that all cut alike. Times come
+// from the caller: there is no clock here. Driven by one thread.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +29,17 @@ struct BucketSample {
 
 class BucketTuner {
  public:
-  static constexpr int kSamples = 3;  // With a size; of each time the least counts.
+  static constexpr int kSamples = 3;  // With the same buckets; of each time the least counts.
 
   // `group` outlives it.
   BucketTuner(comm::Group& group, const plan::TuningBounds& bounds)
-      : group_(group), bounds_(bounds), size_(bounds.present) {}
+      : group_(group), bounds_(bounds), options_{.bucket_elements = bounds.present} {}
 
   bool done() const { return phase_ == Phase::kDone; }
-  // Collective, after each step until done(), with its times: the size from now on.
-  absl::StatusOr<int64_t> AfterStep(BucketSample sample, const plan::ParamLayout& layout,
-                                    absl::Span<const int> readiness);
+  // Collective, after each step until done(), with its times: how buckets are cut from now on.
+  absl::StatusOr<plan::BucketOptions> AfterStep(BucketSample sample,
+                                                const plan::ParamLayout& layout,
+                                                absl::Span<const int> readiness);
 
  private:
   enum class Phase : uint8_t { kPresent, kFirstOfOther, kOther, kDone };
@@ -53,7 +54,7 @@ class BucketTuner {
   comm::Group& group_;
   const plan::TuningBounds bounds_;
   Phase phase_ = Phase::kPresent;
-  int64_t size_;
+  plan::BucketOptions options_;
   BucketSample least_;  // Of the phase.
   int samples_ = 0;
   double present_reduced_s_ = 0;

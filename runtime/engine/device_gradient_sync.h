@@ -4,6 +4,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/engine/device_squares.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/engine/whole_gradients.h"
 
 namespace dtrain {
 
@@ -13,6 +14,8 @@ class DeviceGradientSync : public GradientSync {
   // into *sum (device memory).
   virtual absl::Status QueueSquares(double* sum) = 0;
   virtual const DeviceSquares& squares() const = 0;
+  // Null where gradients are not accumulated whole: stage 2.
+  virtual WholeGradients* whole() { return nullptr; }
   // Unimplemented: a host does not wait here.
   absl::StatusOr<GradientSquares> Wait() override {
     return absl::UnimplementedError("a host does not wait for gradients on a GPU");

@@ -109,6 +109,7 @@ void DeviceGradients::PlaceRuns() {
 }
 
 void DeviceGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
+  whole_.BeginBackward();
   last_ = last;
   if (last) {
     queue_.Arm();
@@ -159,6 +160,7 @@ absl::Status DeviceGradients::Reduce(const DeviceBucket& bucket) {
 }
 
 absl::Status DeviceGradients::FinishBackward() {
+  whole_.EndBackward();
   if (!last_) {
     return status_;
   }

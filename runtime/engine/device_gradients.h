@@ -42,6 +42,7 @@ class DeviceGradients final : public DeviceGradientSync {
   absl::Status FinishBackward() override;
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
+  WholeGradients* whole() override { return &whole_; }
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }

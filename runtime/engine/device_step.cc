@@ -148,12 +148,15 @@ absl::Status DeviceStep::Decide(const StepPlan& plan) {
   }
   DT_RETURN_IF_ERROR(device_.Copy(memory_->data(), inputs, upload_bytes()));
   DT_RETURN_IF_ERROR(group_.JoinStream(device_.stream()));
-  DT_RETURN_IF_ERROR(Mark(&StepNumbers::update_s));
+  return Mark(&StepNumbers::update_s);
+}
+
+absl::Status DeviceStep::QueueVerdict() const {
   const kernels::StepScalarsView view{.data = scalars(),
                                       .count = static_cast<int32_t>(settings_),
                                       .stride = static_cast<int32_t>(rule_->scalar_bytes()),
                                       .skip_offset = static_cast<int32_t>(rule_->skip_offset())};
-  return device_.kernels().step_verdict(tallies(), group_.size(), plan.squares_of_shard,
+  return device_.kernels().step_verdict(tallies(), group_.size(), plan_.squares_of_shard,
                                         static_cast<const StepInputs*>(memory_->data()), view,
                                         verdict(), device_.kernel_stream());
 }
@@ -164,8 +167,11 @@ absl::Status DeviceStep::Update(const EngineState& state, const ReducedGradient&
                               device_.kernel_stream());
 }
 
+absl::Status DeviceStep::QueueNumbers() const {
+  return device_.Copy(landed_->data(), verdict(), sizeof(StepVerdictNumbers));
+}
+
 absl::StatusOr<std::shared_ptr<LateNumbers>> DeviceStep::End() {
-  DT_RETURN_IF_ERROR(device_.Copy(landed_->data(), verdict(), sizeof(StepVerdictNumbers)));
   DT_RETURN_IF_ERROR(Mark(nullptr));
   pending_ = std::make_shared<Pending>(this, &phases());
   return pending_;

@@ -50,12 +50,16 @@ class DeviceStep {
   // Where DeviceGradients puts this rank's sum of squares.
   double* squares() const { return &mine()->sum_of_squares; }
 
-  // Queues the exchange of tallies and the verdict; the compute stream waits for the group's.
+  // Uploads the step's numbers and queues the exchange of tallies; the compute stream waits for the
+  // group's.
   // REQUIRES: the squares are queued on the group's stream; the step before is settled.
   absl::Status Decide(const StepPlan& plan);
-  // Queues the update of `pieces`.
+  // Queues the verdict, the update of `pieces`, the copy of the step's numbers for the host: of all
+  // three what changes by step is in memory, so that a graph may hold them.
+  absl::Status QueueVerdict() const;
   absl::Status Update(const EngineState& state, const ReducedGradient& gradient,
                       absl::Span<const UpdatePiece> pieces) const;
+  absl::Status QueueNumbers() const;
   // Queues the end of the step; its numbers come later.
   absl::StatusOr<std::shared_ptr<LateNumbers>> End();
 

@@ -43,6 +43,7 @@ int64_t Engine::step() const { return impl_->state.step; }
 absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
   DT_RETURN_IF_ERROR(impl_->CheckIdle());
+  DT_RETURN_IF_ERROR(impl_->SettleGathers());
   impl_->with_parameters = true;
   const absl::Cleanup over = [this] { impl_->with_parameters = false; };
   try {
@@ -63,9 +64,7 @@ absl::Status Engine::Impl::CheckIdle() const {
                          : Usable();
 }
 
-absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& options) {
-  DT_RETURN_IF_ERROR(Usable());
-  Begin();
+absl::Status Engine::Impl::CheckLoss(const Loss& loss) {
   if (!loss.sum.defined() || loss.sum.numel() != 1 || !loss.sum.requires_grad()) {
     return absl::InvalidArgumentError(
         "the loss must be one number that depends on a trainable parameter");
@@ -74,6 +73,34 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
     return absl::InvalidArgumentError(
         absl::StrFormat("the loss counts %d samples; allowed: 0 or more", loss.count));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::CheckModel() {
+  if (micro_batches > 0) {
+    return absl::OkStatus();
+  }
+  if (state.step % kModuleCheckInterval == 0) {
+    DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
+  }
+  return state.live != nullptr || state.master.defined() ? state.flat->CheckUnwritten()
+                                                         : absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Differentiate(const Loss& loss, bool retain_graph) {
+  const double factor = loss_factor();
+  (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor)
+      .backward(/*gradient=*/{}, retain_graph);
+  return AddLoss(loss.sum);
+}
+
+absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& options) {
+  DT_RETURN_IF_ERROR(Usable());
+  Begin();
+  if (micro_batches == 0) {
+    DT_RETURN_IF_ERROR(EndFirstForward());
+  }
+  DT_RETURN_IF_ERROR(CheckLoss(loss));
   if (reducing) {
     return absl::FailedPreconditionError(
         "Backward after the step's last micro-batch: call Update first, or pass last_micro_batch = "
@@ -86,29 +113,23 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (scaled && state.loss_unit == 0) {
     DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
   }
-  if (micro_batches == 0) {
-    if (state.step % kModuleCheckInterval == 0) {
-      DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
-    }
-    if (state.live != nullptr || state.master.defined()) {
-      DT_RETURN_IF_ERROR(state.flat->CheckUnwritten());
-    }
-  }
+  DT_RETURN_IF_ERROR(CheckModel());
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedPhase phase("dtrain::backward", report.backward_s);
   MarkPhase(&StepNumbers::backward_s);
   try {
-    const double factor = loss_factor();
-    (factor == 1 ? loss.sum : loss.sum.to(at::kFloat) * factor)
-        .backward(/*gradient=*/{}, options.retain_graph);
-    DT_RETURN_IF_ERROR(AddLoss(loss.sum));
+    DT_RETURN_IF_ERROR(Differentiate(loss, options.retain_graph));
   } catch (const std::exception& error) {
     return FromException("in backward", error);
   }
   MarkPhase(nullptr);
-  count += loss.count;
-  samples += options.samples > 0 ? options.samples : loss.count;
+  return EndMicroBatch(loss.count, options);
+}
+
+absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptions& options) {
+  count += loss_count;
+  samples += options.samples > 0 ? options.samples : loss_count;
   ++micro_batches;
   DT_RETURN_IF_ERROR(BackgroundStatus());
   BeginPass(plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
@@ -123,13 +144,16 @@ void Engine::Impl::NoteActivations(int64_t left) {
   activations = std::max(activations, left);
 }
 
+double Engine::Impl::TakeWaitedSeconds() {
+  return (state.live != nullptr ? state.live->TakeWaitedSeconds() : 0) +
+         (gather != nullptr ? gather->TakeWaitedSeconds() : 0);
+}
+
 // Waiting for weights is no computing.
 void Engine::Impl::MoveWaited(double& phase_s) {
-  if (state.live != nullptr) {
-    const double seconds = state.live->TakeWaitedSeconds();
-    phase_s -= seconds;
-    report.exposed_comm_s += seconds;
-  }
+  const double seconds = TakeWaitedSeconds();
+  phase_s -= seconds;
+  report.exposed_comm_s += seconds;
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
@@ -212,10 +236,10 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
     ++state.updates;
     return absl::OkStatus();
   }
-  for (size_t i = 0; i < update_pieces.size(); ++i) {
-    UpdatePiecesBy(*rule, step, state, gradient, update_pieces[i]);
+  for (const int bucket : update_order) {
+    UpdatePiecesBy(*rule, step, state, gradient, update_pieces[static_cast<size_t>(bucket)]);
     if (gather != nullptr) {
-      gather->Start(static_cast<int>(i));
+      gather->Start(bucket);
     }
   }
   ++state.updates;
@@ -289,8 +313,8 @@ absl::StatusOr<StepReport> Engine::Update() {
         plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);
     if (impl.gather != nullptr) {
       const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
-      if (impl.broken = impl.gather->Wait(); !impl.broken.ok()) {
-        return impl.broken;  // Some values are of this step, some of the last.
+      if (impl.broken = impl.torn = impl.gather->End(); !impl.broken.ok()) {
+        return impl.broken;
       }
     }
     if (impl.state.live != nullptr && verdict->finite) {
@@ -303,7 +327,7 @@ absl::StatusOr<StepReport> Engine::Update() {
       impl.job.AgreeToStop(verdict->stop_signal);
     }
     const StepReport finished = impl.Finish(*verdict);
-    DT_RETURN_IF_ERROR(impl.reducer->AdoptReadinessOrder(impl.job.group()));
+    DT_RETURN_IF_ERROR(impl.AdoptOrders());
     if (impl.state.step == kGemmProbeStep) {
       impl.gemm_rate = MeasureGemmRate(impl.device(), FloatTypeOf(impl.state.flat->dtype()));
     }
@@ -358,10 +382,15 @@ void Engine::Impl::FailTogether() {
 }
 
 absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
-                                           absl::FunctionRef<Loss()> forward, Tracked* data) {
+                                           absl::FunctionRef<Loss()> forward,
+                                           absl::FunctionRef<std::optional<GraphInputs>()> inputs,
+                                           Tracked* data) {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.CheckIdle());
   impl.Begin();
+  if (impl.first_reads != nullptr) {
+    impl.first_reads->Restart();
+  }
   StepTransaction transaction(impl.state.flat->module_buffers(), data);
   const int64_t accumulation = impl.job.config().gradient_accumulation_steps();
   const auto micro_steps = [&]() -> absl::Status {
@@ -380,6 +409,10 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       std::optional<Loss> loss;
       try {
         impl.job.Beat("forward", impl.state.step);
+        DT_ASSIGN_OR_RETURN(const bool taken, impl.MicroStepByGraph(forward, inputs, options));
+        if (taken) {
+          continue;
+        }
         const ScopedPhase phase("dtrain::forward", impl.report.forward_s);
         const int64_t before = BytesInUse(impl.device());
         impl.MarkPhase(&StepNumbers::forward_s);
@@ -409,6 +442,8 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     }
     status = report.status();
   } else {
+    // The others have started theirs too; an abort would leave weights of two steps.
+    impl.SettleGathers().IgnoreError();
     impl.FailTogether();
     impl.RefuseAfter(status);
   }

@@ -1,6 +1,9 @@
 // Engine::Create: from a configuration and a module to an engine's parts.
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -14,6 +17,7 @@
 #include "runtime/engine/state_memory.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/need_order.h"
 #include "runtime/plan/offload_plan.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
@@ -30,13 +34,16 @@ plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
           .align_elements = blocks ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
 }
 
-FlatOptions FlatOptionsOf(const Config& config, int world_size) {
+// `guarded`: gathers go on behind the step.
+FlatOptions FlatOptionsOf(const Config& config, int world_size, bool guarded) {
   if (config.zero_stage() == 0) {
     return {};
   }
   return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
           .with_gradients = config.zero_stage() == 1,
-          .values = config.zero_stage() == 3 ? ValueMemory::kReserved : ValueMemory::kSymmetric};
+          .values = config.zero_stage() == 3 ? ValueMemory::kReserved
+                    : guarded                ? ValueMemory::kGuarded
+                                             : ValueMemory::kSymmetric};
 }
 
 comm::Wire WireOf(const Config& config) {
@@ -108,6 +115,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->TakeParameters());
   state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());
+  impl->CreateGraphs();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -140,12 +148,15 @@ absl::Status Engine::Impl::TakeParameters() {
     elements = state.shards->shard_elements();
   }
   DT_RETURN_IF_ERROR(MakeStates(elements));
+  std::vector<int> order(update_pieces.size());
+  std::iota(order.begin(), order.end(), 0);
+  UseUpdateOrder(std::move(order));
   ShardMemory shard;
   if (config.zero_stage() == 3) {
     DT_ASSIGN_OR_RETURN(shard, MakeShard(elements));
   }
   DT_RETURN_IF_ERROR(state.flat->MoveIn(
-      FlatOptionsOf(config, job.world_size()),
+      FlatOptionsOf(config, job.world_size(), GathersBehindStep()),
       [this](const plan::LayoutEntry& entry, const at::Tensor& whole) {
         const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
         for (const at::Tensor& mine : {state.master, state.shard_values}) {
@@ -217,6 +228,10 @@ absl::Status Engine::Impl::CreateSync() {
   const plan::ShardPlan& shards = *state.shards;
   if (config.zero_stage() < 3) {
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(job.group(), flat, shards));
+    if (GathersBehindStep()) {
+      UseUpdateOrder(plan::NeedOrder(static_cast<int>(update_pieces.size()), {}));
+      first_reads = std::make_unique<FirstReads>(flat, shards);
+    }
   }
   if (config.zero_stage() == 1) {
     DT_ASSIGN_OR_RETURN(reducer,

@@ -33,6 +33,7 @@ absl::Status NotOnDevice(absl::string_view what, absl::string_view instead) {
 
 EngineState& Engine::state() {
   impl_->state.settled = impl_->AccountForLastStep();
+  impl_->state.settled.Update(impl_->SettleGathers());
   return impl_->state;
 }
 
@@ -173,15 +174,11 @@ absl::Status Engine::Impl::LaunchUpdate(const StepVerdict& verdict) {
   DT_RETURN_IF_ERROR(device_step->Decide(plan));
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
-  for (size_t i = 0; i < update_pieces.size(); ++i) {
-    DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), update_pieces[i]));
-    if (gather != nullptr) {
-      gather->Start(static_cast<int>(i));
-    }
-  }
+  DT_RETURN_IF_ERROR(QueueUpdate());
   if (gather != nullptr) {
     MarkPhase(&StepNumbers::exposed_comm_s);
     DT_RETURN_IF_ERROR(gather->JoinStream(*job.state().device_group, device().stream()));
+    DT_RETURN_IF_ERROR(device_step->QueueNumbers());
   }
   DT_ASSIGN_OR_RETURN(late, device_step->End());
   return absl::OkStatus();
@@ -217,7 +214,10 @@ absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
   finished.grad_norm = Late<double>(late, &StepNumbers::grad_norm);
   finished.skipped = Late<bool>(late, &StepNumbers::skipped);
   unaccounted = finished;
-  DT_RETURN_IF_ERROR(reducer->AdoptReadinessOrder(job.group()));
+  DT_RETURN_IF_ERROR(reducer->AdoptReadinessOrder(job.group(), {}));
+  if (graphs != nullptr) {
+    graphs->EndStep();
+  }
   if (state.step == kGemmProbeStep) {
     gemm_rate = MeasureGemmRate(device(), FloatTypeOf(state.flat->dtype()));
   }

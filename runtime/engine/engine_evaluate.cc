@@ -40,6 +40,7 @@ class ModuleModes {
 absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next) {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.CheckIdle());
+  DT_RETURN_IF_ERROR(impl.SettleGathers());
   impl.job.Beat("eval", impl.state.step);
   const at::NoGradGuard no_grad;
   const ModuleModes modes(impl.module);

@@ -18,12 +18,14 @@
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
+#include "runtime/engine/step_graphs.h"
 #include "runtime/engine/step_trace.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/state_stream.h"
 #include "runtime/ops/recompute_times.h"
 #include "runtime/optimizer/update_rule.h"
+#include "runtime/shard/first_reads.h"
 #include "runtime/shard/parameter_gather.h"
 
 namespace dtrain {
@@ -49,6 +51,12 @@ struct Engine::Impl {
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
+  std::vector<int> update_order;            // Of update_pieces: as the next forward needs them.
+  std::unique_ptr<FirstReads> first_reads;  // Until they are known and decide that; else null.
+  // cuda_graphs. Outlives `device_step`, which waits for the last launch.
+  std::unique_ptr<StepGraphs> graphs;         // Null: off, or the host.
+  std::unique_ptr<DeviceGraph> update_graph;  // Null: not captured.
+  bool update_refused = false;                // It cannot be.
   // On a GPU; null on the host. The gradients are `reducer`.
   std::unique_ptr<DeviceStep> device_step;
   DeviceGradientSync* device_gradients = nullptr;
@@ -70,8 +78,9 @@ struct Engine::Impl {
   NonFiniteSteps non_finite;
   bool first_forward_noted = false;
   bool with_parameters = false;  // A function of WithParameters runs.
-  absl::Status broken;           // After an error inside Update there is no way on.
-  absl::Status refusal;          // Of all later calls: says what broke it and what to do.
+  absl::Status torn;     // Gathers failed: some weights are of a step, some of the one before.
+  absl::Status broken;   // After an error inside Update there is no way on.
+  absl::Status refusal;  // Of all later calls: says what broke it and what to do.
 
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
@@ -99,9 +108,7 @@ struct Engine::Impl {
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
       BeginOnDevice();
-      if (state.live != nullptr) {
-        state.live->TakeWaitedSeconds();  // Of an evaluation or a save: no part of the step.
-      }
+      TakeWaitedSeconds();     // Of an evaluation or a save: no part of the step.
       TakeRecomputeSeconds();  // Of other engines.
       trace.Begin(state.step + 1);
       report = StepReport{};
@@ -118,6 +125,9 @@ struct Engine::Impl {
   absl::Status BackgroundStatus() const {
     if (activation_store != nullptr) {
       DT_RETURN_IF_ERROR(activation_store->status());
+    }
+    if (gather != nullptr) {
+      DT_RETURN_IF_ERROR(gather->status());
     }
     return state.live != nullptr ? state.live->status() : absl::OkStatus();
   }
@@ -136,6 +146,13 @@ struct Engine::Impl {
     step_start_nanos = 0;
   }
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
+  double TakeWaitedSeconds();
+  // The parts of it: what is wrong with a loss, and with the model at a step's begin; gradients of
+  // a micro-batch; its end. Differentiate throws LibTorch's exceptions.
+  static absl::Status CheckLoss(const Loss& loss);
+  absl::Status CheckModel();
+  absl::Status Differentiate(const Loss& loss, bool retain_graph);
+  absl::Status EndMicroBatch(int64_t loss_count, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
   void NoteActivations(int64_t left);
   absl::Status CheckIdle() const;
@@ -150,6 +167,12 @@ struct Engine::Impl {
   absl::Status UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient);
   absl::Status MakeStates(int64_t elements);
   StepReport Finish(const StepVerdict& verdict);
+  // Gathers that go on behind the step: engine_gather.cc.
+  bool GathersBehindStep() const;
+  absl::Status SettleGathers();
+  absl::Status EndFirstForward();
+  void UseUpdateOrder(std::vector<int> order);
+  absl::Status AdoptOrders();
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);
   void FailTogether();
@@ -166,6 +189,16 @@ struct Engine::Impl {
   absl::Status AccountForLastStep();
   absl::Status SaySkipped();
   absl::Status LaunchUpdate(const StepVerdict& verdict);
+  // CUDA graphs: engine_graph.cc.
+  void CreateGraphs();
+  absl::Status RecordMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);
+  absl::Status CaptureMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);
+  // False: the micro-batch is to be taken eagerly.
+  absl::StatusOr<bool> MicroStepByGraph(
+      absl::FunctionRef<Loss()> forward,
+      absl::FunctionRef<std::optional<GraphInputs>()> inputs_of_batch,
+      const BackwardOptions& options);
+  absl::Status QueueUpdate();
   absl::StatusOr<StepReport> UpdateOnDevice();
   // Time to the first step is a number of its own: it is what a start costs.
   void NoteFirstForward() {

@@ -46,7 +46,8 @@ class EngineState {
       0;  // Steps that changed weights: skipped ones do not count for bias correction.
   int64_t skipped = 0;
   EngineOptions options;
-  // Why a device did not say how its last step ended: then nothing here may be saved.
+  // Why a device did not say how its last step ended, or its weights did not come: then nothing
+  // here may be saved.
   absl::Status settled;
 
   // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank

@@ -125,6 +125,14 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
       values_ = TensorOver(value_memory_, elements, type);
       break;
     }
+    case ValueMemory::kGuarded: {
+      DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values"));
+      DT_ASSIGN_OR_RETURN(comm::SharedMapping view,
+                          comm::SharedMapping::Map(value_memory_->fd(), bytes, "the weights"));
+      value_view_ = std::make_shared<comm::SharedMapping>(std::move(view));
+      values_ = TensorOver(value_view_, elements, type);
+      break;
+    }
     case ValueMemory::kReserved: {
       DT_ASSIGN_OR_RETURN(ReservedMemory range, ReservedMemory::Create(bytes));
       value_range_ = std::make_shared<ReservedMemory>(std::move(range));
@@ -170,6 +178,11 @@ void FlatParameters::MoveElsewhere(size_t index, const at::Tensor& view) {
 }
 
 bool FlatParameters::is_in_values(size_t index) const { return homes_[index].is_alias_of(values_); }
+
+std::byte* FlatParameters::values_of_collectives() const {
+  return static_cast<std::byte*>(value_memory_ != nullptr ? value_memory_->data()
+                                                          : values_.mutable_data_ptr());
+}
 
 absl::StatusOr<std::unique_ptr<comm::Registration>> FlatParameters::RegisterValues(
     comm::Group& group) const {

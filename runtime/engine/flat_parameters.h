@@ -7,6 +7,7 @@
 // stage 3 values are only reserved addresses. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "comm/group.h"
+#include "comm/shared_mapping.h"
 #include "comm/symmetric_buffer.h"
 #include "runtime/device/device.h"
 #include "runtime/plan/layout.h"
@@ -37,7 +39,10 @@ struct NamedTensor {
 enum class ValueMemory {
   kPrivate,
   kSymmetric,  // Peers read them.
-  kReserved,   // Nowhere: addresses alone, whose memory comes and goes (shard/live_parameters.h).
+  // As symmetric, and the module sees them through a mapping of its own, so that what it may not
+  // read yet can be closed to it while collectives write there (shard/pending_values.h).
+  kGuarded,
+  kReserved,  // Nowhere: addresses alone, whose memory comes and goes (shard/live_parameters.h).
 };
 
 struct FlatOptions {
@@ -91,7 +96,11 @@ class FlatParameters {
   // group of this device's memory; symmetric values, or gradients.
   absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterValues(comm::Group& group) const;
   absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterGradients(comm::Group& group) const;
+  // Where collectives read and write the values: values(), or the other mapping of the same memory.
+  std::byte* values_of_collectives() const;
   const Device& device() const { return device_; }
+  // The module's mapping of guarded values; else null.
+  const std::shared_ptr<comm::SharedMapping>& value_view() const { return value_view_; }
   // Null when they are not symmetric host memory, or not reserved.
   const std::shared_ptr<comm::SymmetricBuffer>& value_memory() const { return value_memory_; }
   const std::shared_ptr<ReservedMemory>& value_range() const { return value_range_; }
@@ -113,6 +122,7 @@ class FlatParameters {
   std::vector<NamedTensor> module_buffers_;
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
   std::shared_ptr<comm::SymmetricBuffer> value_memory_;
+  std::shared_ptr<comm::SharedMapping> value_view_;
   std::shared_ptr<ReservedMemory> value_range_;
   std::shared_ptr<DeviceMemory> device_gradients_;  // In place of the symmetric ones.
   std::shared_ptr<DeviceMemory> device_values_;

@@ -27,7 +27,7 @@ GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, Reduc
       flat_(flat),
       options_(options),
       whole_(flat),
-      bucket_elements_(options.bucket_elements) {
+      cut_{.bucket_elements = options.bucket_elements} {
   if (options.bucket_elements_max > 0 && group.size() > 1) {
     tuner_ = std::make_unique<BucketTuner>(
         group, plan::BoundsOfTuning(options.bucket_elements_max, options.bucket_elements));
@@ -43,9 +43,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::G
                                                                          FlatParameters& flat,
                                                                          ReducerOptions options) {
   auto reducer = std::unique_ptr<GradientReducer>(new GradientReducer(group, flat, options));
-  DT_ASSIGN_OR_RETURN(
-      const auto plan,
-      plan::BucketPlan::Create(flat.layout(), {.bucket_elements = options.bucket_elements}));
+  DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(flat.layout(), reducer->cut_));
   reducer->UsePlan(plan);
   DT_ASSIGN_OR_RETURN(reducer->registration_, group.Register(flat.gradient_memory()));
   reducer->hooks_ = std::make_unique<GradientHooks>(flat, *reducer);
@@ -74,6 +72,7 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
 }
 
 void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
+  whole_.BeginBackward();
   step_ = step;
   last_ = last;
   if (last) {
@@ -119,6 +118,7 @@ void GradientReducer::Launch(int place) {
 }
 
 absl::Status GradientReducer::FinishBackward() {
+  whole_.EndBackward();
   if (!last_) {
     return status_;
   }
@@ -178,9 +178,7 @@ void GradientReducer::Release() {
 
 absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order) {
   readiness_ = order;
-  DT_ASSIGN_OR_RETURN(
-      const auto plan,
-      plan::BucketPlan::Create(flat_.layout(), {.bucket_elements = bucket_elements_}, order));
+  DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(flat_.layout(), cut_, order));
   UsePlan(plan);
   return absl::OkStatus();
 }
@@ -189,16 +187,16 @@ absl::Status GradientReducer::Tune() {
   if (tuner_ == nullptr) {
     return absl::OkStatus();
   }
-  DT_ASSIGN_OR_RETURN(const int64_t elements,
+  DT_ASSIGN_OR_RETURN(const plan::BucketOptions cut,
                       tuner_->AfterStep(std::move(sample_), flat_.layout(), readiness_));
   sample_ = BucketSample();
   if (tuner_->done()) {
     tuner_.reset();
   }
-  if (elements == bucket_elements_) {
+  if (cut == cut_) {
     return absl::OkStatus();
   }
-  bucket_elements_ = elements;
+  cut_ = cut;
   return UseReadinessOrder(readiness_);
 }
 

@@ -77,7 +77,7 @@ class GradientReducer final : public GradientSync {
   WholeGradients whole_;
   std::vector<BucketState> buckets_;  // In launch order.
   plan::LaunchQueue queue_{{}, {}};   // Of places in buckets_.
-  int64_t bucket_elements_;
+  plan::BucketOptions cut_;
   std::vector<int> readiness_;
   std::unique_ptr<BucketTuner> tuner_;  // Null when there is nothing to find out any more.
   BucketSample sample_;                 // Of the step under way.

@@ -24,21 +24,19 @@ class Hook final : public torch::autograd::PostAccumulateGradHook {
   size_t index_;
 };
 
-// Collective: rank 0's `order` on every rank.
+}  // namespace
+
 absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
-                                               size_t entries) {
+                                               size_t entries, const std::string& name) {
   // Unused parameters are missing from the order; -1 marks the end, so that the size is fixed.
   order.resize(entries, -1);
   const comm::Buffer buffer{order.data(), order.size() * sizeof(int), DType::kInt32, {}};
-  DT_ASSIGN_OR_RETURN(
-      const comm::Work work,
-      group.Broadcast(buffer, 0, {.name = "readiness order", .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.Broadcast(buffer, 0, {.name = name, .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   order.erase(std::find(order.begin(), order.end(), -1), order.end());
   return order;
 }
-
-}  // namespace
 
 GradientHooks::GradientHooks(FlatParameters& flat, GradientSync& sync) : flat_(flat) {
   for (size_t i = 0; i < flat.parameters().size(); ++i) {
@@ -74,12 +72,14 @@ absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tens
       flat.layout().entries()[index].name));
 }
 
-absl::Status GradientSync::AdoptReadinessOrder(comm::Group& group) {
+absl::Status GradientSync::AdoptReadinessOrder(comm::Group& group, const std::vector<int>& need) {
   if (order_adopted_) {
     return Tune();
   }
-  DT_ASSIGN_OR_RETURN(const std::vector<int> order,
-                      RankZeroOrder(group, queue().readiness(), queue().entries()));
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<int> order,
+      RankZeroOrder(group, queue().readiness(), queue().entries(), "readiness order"));
+  need_order_ = need;
   DT_RETURN_IF_ERROR(UseReadinessOrder(order));
   order_adopted_ = true;
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,7 +58,12 @@ class GradientSync {
   virtual const absl::Status& status() const = 0;
 
   // Collective, after each step: takes rank 0's order of readiness, once; later what Tune does.
-  absl::Status AdoptReadinessOrder(comm::Group& group);
+  // `need`, equal on all ranks: buckets of the shard plan in the order in which a forward needs
+  // them, which decides where readiness does not.
+  absl::Status AdoptReadinessOrder(comm::Group& group, const std::vector<int>& need);
+
+ protected:
+  const std::vector<int>& need_order() const { return need_order_; }
 
  private:
   virtual const plan::LaunchQueue& queue() const = 0;
@@ -67,7 +73,12 @@ class GradientSync {
   virtual absl::Status Tune() { return absl::OkStatus(); }
 
   bool order_adopted_ = false;
+  std::vector<int> need_order_;
 };
+
+// Collective: rank 0's `order` of at most `entries` of them; what it leaves out is left out.
+absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
+                                               size_t entries, const std::string& name);
 
 // The hooks on a module's parameters that call sync.OnGradient, until destroyed. REQUIRES: both
 // outlive it.

@@ -10,8 +10,7 @@ namespace dtrain {
 namespace {
 
 // gradient -> view, of equal shape.
-void CopyGradient(const at::Tensor& gradient, const at::Tensor& view) {
-  const bool on_host = gradient.is_cpu() && view.is_cpu();
+void CopyGradient(const at::Tensor& gradient, const at::Tensor& view, bool on_host) {
   if (on_host && gradient.is_contiguous() && gradient.scalar_type() == at::kFloat) {
     std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), view.nbytes());
   } else {
@@ -22,26 +21,38 @@ void CopyGradient(const at::Tensor& gradient, const at::Tensor& view) {
 }  // namespace
 
 WholeGradients::WholeGradients(FlatParameters& flat)
-    : flat_(flat), filled_(flat.parameters().size(), 0) {}
+    : flat_(flat),
+      places_(flat.parameters().size(), Place::kFree),
+      homes_(flat.parameters(), *this) {}
+
+at::Tensor WholeGradients::TakeHome(size_t index) {
+  if (!in_backward_ || places_[index] != Place::kFree) {
+    return {};
+  }
+  places_[index] = Place::kTaken;
+  return flat_.gradient_views()[index].detach();
+}
 
 absl::Status WholeGradients::Take(size_t index) {
-  if (filled_[index] != 0) {
+  if (places_[index] == Place::kFilled) {
     return absl::OkStatus();
   }
   at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
   DT_RETURN_IF_ERROR(CheckDense(flat_, index, gradient));
   const at::Tensor& view = flat_.gradient_views()[index];
-  CopyGradient(gradient, view);
+  if (gradient.const_data_ptr() != view.const_data_ptr()) {
+    CopyGradient(gradient, view, flat_.device().is_host());
+  }
   gradient = view;
-  filled_[index] = 1;
+  places_[index] = Place::kFilled;
   return absl::OkStatus();
 }
 
 void WholeGradients::ZeroUnused() {
-  for (size_t i = 0; i < filled_.size(); ++i) {
-    if (filled_[i] == 0) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i] != Place::kFilled) {
       at::Tensor view = flat_.gradient_views()[i];
-      if (view.is_cpu()) {
+      if (flat_.device().is_host()) {
         std::memset(view.mutable_data_ptr(), 0, view.nbytes());
       } else {
         view.zero_();
@@ -50,9 +61,30 @@ void WholeGradients::ZeroUnused() {
   }
 }
 
+std::vector<uint8_t> WholeGradients::in_place() const {
+  std::vector<uint8_t> filled(places_.size());
+  std::transform(places_.begin(), places_.end(), filled.begin(),
+                 [](Place place) { return static_cast<uint8_t>(place == Place::kFilled); });
+  return filled;
+}
+
+void WholeGradients::SetInPlace(const std::vector<uint8_t>& in_place) {
+  in_backward_ = false;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& gradient = flat_.parameters()[i].mutable_grad();
+    if (in_place[i] == 0) {
+      gradient = at::Tensor();  // A backward that broke off may have left one.
+    } else if (places_[i] != Place::kFilled) {
+      gradient = flat_.gradient_views()[i];
+    }
+    places_[i] = in_place[i] != 0 ? Place::kFilled : Place::kFree;
+  }
+}
+
 void WholeGradients::Release() {
+  in_backward_ = false;
   flat_.ClearGradients();
-  std::fill(filled_.begin(), filled_.end(), uint8_t{0});
+  std::fill(places_.begin(), places_.end(), Place::kFree);
 }
 
 }  // namespace dtrain

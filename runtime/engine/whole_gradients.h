@@ -2,7 +2,8 @@
 //
 // The first fresh gradient of a step is copied into its view of the buffer (12 bytes of traffic a
 // parameter, against 20 for adding into a zeroed view) and .grad becomes the view, so that later
-// micro-batches accumulate in place.
+// micro-batches accumulate in place. Operations that ask for a gradient's home
+// (ops/gradient_home.h) write it there, and nothing is copied.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +12,39 @@
 
 #include "absl/status/status.h"
 #include "runtime/engine/flat_parameters.h"
+#include "runtime/ops/gradient_home.h"
 
 namespace dtrain {
 
-class WholeGradients {
+class WholeGradients : private ops::GradientHomes {
  public:
   // REQUIRES: `flat` has gradients and outlives this object.
   explicit WholeGradients(FlatParameters& flat);
 
+  // Around each backward: what asks for a gradient outside of it gets memory of its own.
+  void BeginBackward() { in_backward_ = true; }
+  void EndBackward() { in_backward_ = false; }
   // Autograd has accumulated into the .grad of a parameter. Unimplemented: it is not dense.
   absl::Status Take(size_t index);
   // After the step's last backward: an unused parameter's gradient is zero, since other ranks may
   // have used it.
   void ZeroUnused();
+  // By parameter: the view holds this step's gradient, and .grad is the view. A launch of a graph
+  // runs no hook: what it leaves is told.
+  std::vector<uint8_t> in_place() const;
+  void SetInPlace(const std::vector<uint8_t>& in_place);
   // Ends a step: every .grad is undefined.
   void Release();
 
  private:
+  enum class Place : uint8_t { kFree, kTaken, kFilled };
+
+  at::Tensor TakeHome(size_t index) override;
+
   FlatParameters& flat_;
-  std::vector<uint8_t> filled_;  // By parameter: the view holds this step's gradient.
+  bool in_backward_ = false;
+  std::vector<Place> places_;  // By parameter; kFilled: the view holds this step's gradient.
+  const ops::GradientHomesOf homes_;
 };
 
 }  // namespace dtrain

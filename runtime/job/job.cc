@@ -2,6 +2,7 @@
 
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <utility>
@@ -13,9 +14,11 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/hidden_tiles.h"
+#include "base/kept_heap.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/version.h"
+#include "runtime/engine/available_memory.h"
 #include "runtime/job/error_file.h"
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
@@ -196,12 +199,21 @@ absl::Status OpenMetrics(Job::State& state) {
   return absl::OkStatus();
 }
 
+// Bytes, if the ranks of this machine take equal parts of what it and the cgroup have.
+int64_t MemoryShare(const JobEnv& env) {
+  const plan::RankMemory memory = ReadRankMemory();
+  const int ranks = env.local_world_size > 0 ? env.local_world_size : env.world_size;
+  return std::min(memory.machine_available, memory.cgroup_available) / ranks;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   auto state = std::make_unique<State>();
-  DT_ASSIGN_OR_RETURN(state->env, ResolveJobEnv(ReadEnvironment()));
+  const Environment environment = ReadEnvironment();
+  DT_ASSIGN_OR_RETURN(state->env, ResolveJobEnv(environment));
   const JobEnv& env = state->env;
+  KeepFreedMemory(environment, MemoryShare(env));
   SetLogRank(env.world_size > 1 ? env.rank : -1);
   AvoidHiddenTiles(/*tell=*/env.rank == 0);
   state->run_dir = DefaultRunDir(options, env);

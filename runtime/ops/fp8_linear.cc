@@ -4,6 +4,7 @@
 #include "ATen/TensorOperators.h"
 #include "dtrain/config.h"
 #include "dtrain/fp8.h"
+#include "dtrain/ops.h"
 #include "runtime/ops/fp8_matrix.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -91,8 +92,11 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
 
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const Fp8Options& options) {
+  const auto plain = [&] {
+    return bias.defined() ? MergedLinear(x, {weight}, {bias}) : MergedLinear(x, {weight});
+  };
   if (!options.enabled) {
-    return at::linear(x, weight, bias);
+    return plain();
   }
   TORCH_CHECK(x.dim() > 0 && weight.dim() == 2 && x.size(-1) == weight.size(1),
               "Fp8Linear takes x [..., in] and weight [out, in], not ", x.sizes(), " and ",
@@ -101,7 +105,7 @@ at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Te
   const at::Tensor dense = weight.contiguous();
   if (!Fusable(rows) || !Fusable(dense) || rows.scalar_type() != dense.scalar_type() ||
       rows.device() != dense.device() || !Fits(rows, dense)) {
-    return at::linear(x, weight, bias);
+    return plain();
   }
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = weight.size(0);

@@ -20,15 +20,21 @@ int64_t BucketElements(const Config& config, int64_t total) {
 absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
                                               const BucketOptions& options,
                                               absl::Span<const int> readiness) {
-  if (options.bucket_elements < 1 || options.first_bucket_elements < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("bucket sizes %d and %d (first) must be at least 1 element",
-                        options.bucket_elements, options.first_bucket_elements));
+  if (options.bucket_elements < 1 || options.first_bucket_elements < 1 ||
+      options.last_bucket_elements < 1 || options.rest_parts < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "bucket sizes %d, %d (first), %d (last) and parts of the rest %d must be at least 1",
+        options.bucket_elements, options.first_bucket_elements, options.last_bucket_elements,
+        options.rest_parts));
   }
   const std::vector<LayoutEntry>& entries = layout.entries();
   const size_t count = entries.size();
   DT_ASSIGN_OR_RETURN(const std::vector<int> position, ReadinessPositions(count, readiness));
   const int64_t small = std::min(options.first_bucket_elements, options.bucket_elements);
+  const auto limit_at = [&](int64_t offset) {
+    const int64_t part = (layout.total_elements() - offset) / options.rest_parts;
+    return std::min(options.bucket_elements, std::max(options.last_bucket_elements, part));
+  };
   const auto end_of = [&](size_t entry) {
     return entry + 1 < count ? entries[entry + 1].offset : layout.total_elements();
   };
@@ -42,7 +48,7 @@ absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
     if (!cut) {
       const Bucket& open = plan.buckets_.back();
       const bool open_is_first = position[static_cast<size_t>(open.first_entry)] == 0;
-      const int64_t limit = open_is_first ? small : options.bucket_elements;
+      const int64_t limit = open_is_first ? small : limit_at(open.begin);
       const bool jump = position[i] != position[i - 1] + 1;
       cut = open.elements() + elements > limit ||
             (jump && (open.elements() >= small || elements >= small));

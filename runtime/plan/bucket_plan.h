@@ -7,9 +7,12 @@
 //
 // Rules, in layout order. A bucket is closed when the next entry would take it above the limit; an
 // entry larger than the limit is a bucket of its own. The bucket that is ready first has the small
-// limit, so that communication starts early. With a readiness order a bucket is also closed where
-// the order jumps (the next entry did not become ready directly after this one), unless both sides
-// of the cut would be smaller than the small limit: a late gradient then delays no early ones.
+// limit, so that communication starts early. With `rest_parts` above 1 buckets become smaller
+// towards the end of the buffer, which is ready last: what is still to be reduced when backward
+// ends is then the smallest of them, while most bytes travel in large ones. With a readiness order
+// a bucket is also closed where the order jumps (the next entry did not become ready directly after
+// this one), unless both sides of the cut would be smaller than the small limit: a late gradient
+// then delays no early ones.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +29,11 @@ namespace dtrain::plan {
 struct BucketOptions {
   int64_t bucket_elements = 6'553'600;      // 25 MiB of fp32.
   int64_t first_bucket_elements = 262'144;  // 1 MiB of fp32; at most bucket_elements is used.
+  // A bucket is at most this part (1/n) of what is left of the buffer where it begins; 1: any.
+  int64_t rest_parts = 1;
+  int64_t last_bucket_elements = 65'536;  // But so many are always allowed.
+
+  bool operator==(const BucketOptions&) const = default;
 };
 
 // The largest bucket for a model of `total` elements: reduce_bucket_size; with overlap_comm a small
@@ -45,7 +53,7 @@ class BucketPlan {
  public:
   // `readiness`: indices of layout.entries() in the order their gradients became ready; empty: the
   // layout's own order. Entries it leaves out (unused parameters) count as ready last.
-  // InvalidArgument: a limit below 1, an index out of range or repeated.
+  // InvalidArgument: a number of `options` below 1, an index out of range or repeated.
   static absl::StatusOr<BucketPlan> Create(const ParamLayout& layout, const BucketOptions& options,
                                            absl::Span<const int> readiness = {});
 

@@ -20,6 +20,22 @@ std::vector<int64_t> Candidates(const TuningBounds& bounds) {
   return sizes;
 }
 
+// Of one size: the first bucket, and what part of the rest the others may be, fewest buckets last.
+std::vector<BucketOptions> Forms(int64_t size, int64_t least) {
+  const BucketOptions usual{.bucket_elements = size};
+  std::vector<BucketOptions> forms;
+  for (const int64_t parts : {16, 8, 4, 2, 1}) {
+    for (const int64_t first : {least, usual.first_bucket_elements}) {
+      BucketOptions form = usual;
+      form.first_bucket_elements = std::min(first, usual.first_bucket_elements);
+      form.rest_parts = parts;
+      form.last_bucket_elements = std::min(least, usual.last_bucket_elements);
+      forms.push_back(form);
+    }
+  }
+  return forms;
+}
+
 }  // namespace
 
 ReductionCost FitReductionCost(absl::Span<const std::pair<int64_t, double>> reductions) {
@@ -83,17 +99,22 @@ absl::StatusOr<TunedBuckets> TuneBuckets(const ParamLayout& layout, absl::Span<c
         absl::StrFormat("%d times of readiness for a layout of %d entries", times.ready_s.size(),
                         layout.entries().size()));
   }
-  TunedBuckets best;
+  const auto reduced_with = [&](const BucketOptions& options) -> absl::StatusOr<double> {
+    DT_ASSIGN_OR_RETURN(const BucketPlan plan, BucketPlan::Create(layout, options, readiness));
+    return EstimateReduced(plan, times);
+  };
+  TunedBuckets best{.options = {.bucket_elements = bounds.present}};
+  DT_ASSIGN_OR_RETURN(best.present_reduced_s, reduced_with(best.options));
+  best.reduced_s = best.present_reduced_s;
+  double least = best.reduced_s;
   for (const int64_t size : Candidates(bounds)) {
-    DT_ASSIGN_OR_RETURN(const BucketPlan plan,
-                        BucketPlan::Create(layout, {.bucket_elements = size}, readiness));
-    const double reduced = EstimateReduced(plan, times);
-    if (size == bounds.present) {
-      best.present_reduced_s = reduced;
-    }
-    if (best.bucket_elements == 0 || reduced <= best.reduced_s * kEqual) {
-      best.bucket_elements = size;
-      best.reduced_s = best.reduced_s == 0 ? reduced : std::min(best.reduced_s, reduced);
+    for (const BucketOptions& form : Forms(size, bounds.least)) {
+      DT_ASSIGN_OR_RETURN(const double reduced, reduced_with(form));
+      if (reduced <= least * kEqual) {
+        best.options = form;
+        best.reduced_s = reduced;
+        least = std::min(least, reduced);
+      }
     }
   }
   return best;

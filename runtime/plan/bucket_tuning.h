@@ -1,9 +1,11 @@
-// How large the buckets of gradients should be, from the times of a run's first steps. Pure.
+// How the buckets of gradients should be cut, from the times of a run's first steps. Pure.
 //
 // Small buckets start earlier and leave less to wait for after backward; each costs a call. With
 // the moments at which gradients were ready and what reductions of a size took, every size can be
-// played through without being tried. What calls cost is taken from the core that computes, since a
-// CPU rank has no core to spare; what only travels is not.
+// played through without being tried. A link that is nearly as slow as backward wants sizes that
+// shrink slowly towards the end, so that no bucket waits for one before it; a faster one leaves
+// only the last to wait for. What calls cost is taken from the core that computes, since a CPU rank
+// has no core to spare; what only travels is not.
 #pragma once
 
 #include <cstdint>
@@ -47,13 +49,14 @@ struct TuningBounds {
 TuningBounds BoundsOfTuning(int64_t most, int64_t present);
 
 struct TunedBuckets {
-  int64_t bucket_elements = 0;
-  double reduced_s = 0;          // EstimateReduced of it,
+  BucketOptions options = {};
+  double reduced_s = 0;          // EstimateReduced of them,
   double present_reduced_s = 0;  // and of the present size.
 };
 
-// The size that is done soonest: the present one, the bounds and what lies between them by
-// doubling. Of sizes that are equal to half a percent the largest. `readiness` as of BucketPlan.
+// What is done soonest: of the present size, the bounds and what lies between them by doubling,
+// each with several ways to begin and to end. Of what is equal to half a percent the fewest
+// buckets. `readiness` as of BucketPlan.
 // InvalidArgument: bounds that are none, or times of another layout.
 absl::StatusOr<TunedBuckets> TuneBuckets(const ParamLayout& layout, absl::Span<const int> readiness,
                                          const BackwardTimes& times, const TuningBounds& bounds);

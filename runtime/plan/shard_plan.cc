@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "runtime/plan/readiness.h"
 
@@ -93,18 +94,35 @@ std::vector<OwnedRange> ShardPlan::owned(int rank) const {
   return all;
 }
 
-absl::StatusOr<std::vector<int>> ShardPlan::LaunchOrder(absl::Span<const int> readiness) const {
+BucketSpan ShardPlan::BucketsOf(FlatRange range) const {
+  DT_CHECK(range.begin >= 0 && range.begin < range.end && range.end <= padded_elements())
+      << "elements " << range.begin << " to " << range.end;
+  const auto holds = [&](int64_t element) {
+    const auto after =
+        std::upper_bound(buckets_.begin(), buckets_.end(), element,
+                         [](int64_t at, const FlatRange& bucket) { return at < bucket.end; });
+    return static_cast<int>(after - buckets_.begin());
+  };
+  return {holds(range.begin), holds(range.end - 1) + 1};
+}
+
+absl::StatusOr<std::vector<int>> ShardPlan::LaunchOrder(absl::Span<const int> readiness,
+                                                        absl::Span<const int> need) const {
   DT_ASSIGN_OR_RETURN(const std::vector<int> position,
                       ReadinessPositions(spans_.size(), readiness));
+  const auto never = static_cast<int>(readiness.size());  // All at once, when backward is over.
   std::vector<int> full_at(buckets_.size(), 0);
   for (size_t entry = 0; entry < spans_.size(); ++entry) {
     for (int bucket = spans_[entry].first; bucket < spans_[entry].last; ++bucket) {
       int& at = full_at[static_cast<size_t>(bucket)];
-      at = std::max(at, position[entry]);
+      at = std::max(at, std::min(position[entry], never));
     }
   }
-  std::vector<int> order(buckets_.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<int> order(need.begin(), need.end());
+  if (order.empty()) {
+    order.resize(buckets_.size());
+    std::iota(order.begin(), order.end(), 0);
+  }
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return full_at[static_cast<size_t>(a)] < full_at[static_cast<size_t>(b)];
   });

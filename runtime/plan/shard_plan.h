@@ -78,8 +78,13 @@ class ShardPlan {
   const std::vector<BucketSpan>& spans() const { return spans_; }
   // By bucket: what no entry covers, padding included.
   const std::vector<std::vector<FlatRange>>& gaps() const { return gaps_; }
-  // Buckets in the order in which they are expected to be full; `readiness` as of BucketPlan.
-  absl::StatusOr<std::vector<int>> LaunchOrder(absl::Span<const int> readiness) const;
+  // The buckets that elements of `range` lie in. REQUIRES: not empty, below padded_elements().
+  BucketSpan BucketsOf(FlatRange range) const;
+  // Buckets in the order in which they are expected to be full; `readiness` as of BucketPlan. Where
+  // that leaves a choice (one tensor fills several, or none of theirs became ready), those that
+  // stand first in `need` go first: buckets in the order of NeedOrder, or nothing.
+  absl::StatusOr<std::vector<int>> LaunchOrder(absl::Span<const int> readiness,
+                                               absl::Span<const int> need = {}) const;
 
  private:
   ShardPlan() = default;

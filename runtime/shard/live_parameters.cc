@@ -8,7 +8,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -164,20 +163,11 @@ void LiveParameters::Abort(const std::string& reason) {
   }
 }
 
-void LiveParameters::BeforeRead(int64_t begin, int64_t end) { Use(SpanOf(begin, end)); }
-void LiveParameters::AfterRead(int64_t begin, int64_t end) { Done(SpanOf(begin, end)); }
-
-plan::BucketSpan LiveParameters::SpanOf(int64_t begin, int64_t end) const {
-  const auto& buckets = shards_.buckets();
-  const auto holds = [&](int64_t element) {
-    const auto after =
-        std::upper_bound(buckets.begin(), buckets.end(), element,
-                         [](int64_t at, const plan::FlatRange& bucket) { return at < bucket.end; });
-    return static_cast<int>(after - buckets.begin());
-  };
-  DT_CHECK(begin >= 0 && begin < end && end <= shards_.padded_elements())
-      << "a read of elements " << begin << " to " << end;
-  return {holds(begin), holds(end - 1) + 1};
+void LiveParameters::BeforeRead(int64_t begin, int64_t end) {
+  Use(shards_.BucketsOf({begin, end}));
+}
+void LiveParameters::AfterRead(int64_t begin, int64_t end) {
+  Done(shards_.BucketsOf({begin, end}));
 }
 
 void LiveParameters::Use(plan::BucketSpan span) {

@@ -80,7 +80,6 @@ class LiveParameters final : public StorageObserver::Listener {
  private:
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                  const ShardMemory& shard, const GatherLimits& limits, GatherWays ways);
-  plan::BucketSpan SpanOf(int64_t begin, int64_t end) const;
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
   // Whether the present pass gathers in int8 blocks.
   bool quantizes() const {

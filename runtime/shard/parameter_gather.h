@@ -1,5 +1,6 @@
 // The all-gather that ends a step of ZeRO stages 1 and 2: every rank's updated part of the flat
-// values, bucket by bucket, in place, while later buckets are still being updated.
+// values, bucket by bucket, in place, while later buckets are still being updated and, where the
+// values are guarded, during the next forward.
 #pragma once
 
 #include <memory>
@@ -11,20 +12,29 @@
 #include "comm/nccl/device_group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/shard_plan.h"
+#include "runtime/shard/pending_values.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
 
 class ParameterGather {
  public:
-  // Collective. REQUIRES: all outlive this object; `flat` has symmetric values of the padded size.
+  // Collective. REQUIRES: all outlive this object; `flat` has symmetric or guarded values of the
+  // padded size.
   static absl::StatusOr<std::unique_ptr<ParameterGather>> Create(comm::Group& group,
                                                                  FlatParameters& flat,
                                                                  const plan::ShardPlan& shards);
   // Collective: this rank's part of the bucket is final. An error is given by Wait.
   void Start(int bucket);
-  // Until all buckets started are whole.
+  // After the last Start of a step. Guarded values are on their way when it returns: who reads one
+  // waits for its bucket. Else as Wait.
+  absl::Status End();
+  // Until all buckets started are whole. The first error since the last call of End or Wait.
   absl::Status Wait();
+  // The first error of a bucket that somebody waited for since then.
+  absl::Status status() const;
+  // Seconds that operations and Wait waited for guarded values since the last call.
+  double TakeWaitedSeconds();
   // On a GPU: later work on `stream` waits for them, the host does not.
   absl::Status JoinStream(comm::DeviceGroup& group, comm::CudaStream* stream);
 
@@ -33,15 +43,17 @@ class ParameterGather {
       : group_(group),
         flat_(flat),
         shards_(shards),
-        names_(BucketNames("values of bucket", flat, shards)) {}
+        names_(BucketNames("values of bucket", flat, shards)),
+        works_(shards.buckets().size()) {}
 
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const std::vector<std::string> names_;  // By bucket.
   std::unique_ptr<comm::Registration> registration_;
-  std::vector<comm::Work> works_;
+  std::vector<comm::Work> works_;  // By bucket: what was started and is not left to `pending_`.
   absl::Status status_;
+  std::unique_ptr<PendingValues> pending_;  // Null: the values are not guarded.
 };
 
 }  // namespace dtrain

@@ -229,7 +229,7 @@ void PartitionedGradients::Release() {
 }
 
 absl::Status PartitionedGradients::UseReadinessOrder(const std::vector<int>& order) {
-  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order, need_order()));
   queue_.UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }

@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
 }
 
 void ShardedGradients::BeginMicroBatch(int64_t step, bool last) {
+  whole_.BeginBackward();
   step_ = step;
   last_ = last;
   if (last) {
@@ -95,6 +96,7 @@ absl::Status ShardedGradients::LaunchPlain(int bucket) {
 }
 
 absl::Status ShardedGradients::FinishBackward() {
+  whole_.EndBackward();
   if (!last_) {
     return status_;
   }
@@ -140,7 +142,7 @@ void ShardedGradients::Release() {
 }
 
 absl::Status ShardedGradients::UseReadinessOrder(const std::vector<int>& order) {
-  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order, need_order()));
   queue_.UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }

@@ -24,8 +24,8 @@ class StorageObserver {
     virtual void AfterRead(int64_t begin, int64_t end) = 0;
   };
 
-  // Listens until destroyed. REQUIRES: `listener` outlives it; no operation on the storage is under
-  // way in the destructor.
+  // Listens until destroyed, which BeforeRead may do. REQUIRES: `listener` outlives it, and the
+  // operations on the storage that are under way then: it hears of their end.
   StorageObserver(const at::Tensor& tensor, Listener& listener);
   ~StorageObserver();
   StorageObserver(const StorageObserver&) = delete;

@@ -45,7 +45,8 @@ class Pack(unittest.TestCase):
         names = {os.path.basename(path) for path in self.programs()}
         self.assertLessEqual({"dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda",
                               "kernels_cuda_test", "nccl_gpu_test", "cuda_plugin_test"}, names)
-        self.assertTrue(os.path.exists(f"{self.out}/lib/{pack.PLUGIN}"))
+        for name in pack.PLUGINS:
+            self.assertTrue(os.path.exists(f"{self.out}/lib/{name}"), name)
         with open(f"{self.out}/pack.json", encoding="utf-8") as file:
             listed = json.load(file)
         for test in listed["tests"]:

@@ -63,7 +63,7 @@ class Package(unittest.TestCase):
     def test_the_tree_holds_programs_libraries_and_public_headers_only(self):
         self.assertEqual(sorted(os.listdir(f"{self.prefix}/bin")), TOOLS)
         for name in os.listdir(f"{self.prefix}/lib"):
-            self.assertRegex(name, r"^(libdtrain_[a-z]+\.(a|so)|cmake)$")
+            self.assertRegex(name, r"^(libdtrain_[a-z_]+\.(a|so)|cmake)$")
         for plugin in glob.glob(f"{BUILD}/lib/*.so"):  # CUDA's, where nvcc was found.
             self.assertIn(os.path.basename(plugin), os.listdir(f"{self.prefix}/lib"))
         headers = [f"dtrain/{name}" for name in files_below(PUBLIC)]

@@ -27,6 +27,7 @@ using testing::RankContext;
 
 constexpr int kLayers = 16;
 constexpr int64_t kElements = 1 << 16;
+constexpr size_t kPresent = 2;  // Buckets when each may hold everything: the first is small.
 
 // Layers become ready evenly over 100 ms; this rank is `lag` later. A reduction of all elements
 // takes `link_s`, whatever the buckets.
@@ -42,9 +43,9 @@ BucketSample SampleOf(double lag, double link_s, double reduced_s) {
   return sample;
 }
 
-// Sizes of each step, the last of which is final, if the other size takes `other_s` and the present
-// one, all in one bucket after the first, `present_s`.
-absl::StatusOr<std::vector<int64_t>> SizesOf(RankContext& context, double present_s,
+// How many buckets each step had, the last number being final, if other buckets take `other_s` and
+// the present ones, the first four layers and the rest, `present_s`.
+absl::StatusOr<std::vector<size_t>> CountsOf(RankContext& context, double present_s,
                                              double other_s) {
   DT_ASSIGN_OR_RETURN(auto group, comm::CreateHostGroup(context.store, context.group_options()));
   const plan::ParamLayout layout =
@@ -52,27 +53,28 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(RankContext& context, double presen
   std::vector<int> order(static_cast<size_t>(kLayers));
   std::iota(order.begin(), order.end(), 0);
   BucketTuner tuner(*group, plan::BoundsOfTuning(kLayers * kElements, kLayers * kElements));
-  std::vector<int64_t> sizes = {kLayers * kElements};
-  while (!tuner.done() && sizes.size() < 20) {
-    const double reduced = sizes.back() == kLayers * kElements ? present_s : other_s;
+  std::vector<size_t> counts = {kPresent};
+  while (!tuner.done() && counts.size() < 20) {
+    const double reduced = counts.back() == kPresent ? present_s : other_s;
     DT_ASSIGN_OR_RETURN(
-        const int64_t size,
+        const plan::BucketOptions cut,
         tuner.AfterStep(SampleOf(0.001 * context.rank, 0.09, reduced), layout, order));
-    sizes.push_back(size);
+    DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(layout, cut, order));
+    counts.push_back(plan.buckets().size());
   }
   DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-  return sizes;
+  return counts;
 }
 
-TEST(BucketTunerTest, TriesTheBestSizeAndKeepsWhatWasFaster) {
+TEST(BucketTunerTest, TriesTheBestCutAndKeepsWhatWasFaster) {
   for (const bool better : {true, false}) {
     const auto results = testing::RunRanks({.size = 3}, [&](RankContext& context) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
-                          SizesOf(context, 0.19, better ? 0.11 : 0.2));
-      // Three steps of the present size, one that does not count, three of the other.
-      if (sizes.size() != 8 || sizes[3] >= kLayers * kElements / 2 || sizes[6] != sizes[3] ||
-          sizes[7] != (better ? sizes[3] : kLayers * kElements)) {
-        return absl::InternalError(absl::StrJoin(sizes, " "));
+      DT_ASSIGN_OR_RETURN(const std::vector<size_t> counts,
+                          CountsOf(context, 0.19, better ? 0.11 : 0.2));
+      // Three steps of the present buckets, one that does not count, three of the others.
+      if (counts.size() != 8 || counts[3] <= kPresent || counts[6] != counts[3] ||
+          counts[7] != (better ? counts[3] : kPresent)) {
+        return absl::InternalError(absl::StrJoin(counts, " "));
       }
       return absl::OkStatus();
     });
@@ -85,18 +87,18 @@ TEST(BucketTunerTest, TriesTheBestSizeAndKeepsWhatWasFaster) {
 // Each rank measures other times; all must cut alike, or the next reduction would not match.
 TEST(BucketTunerTest, RanksThatMeasureDifferentlyAgree) {
   auto cluster = testing::Cluster::Start({.size = 4}, [](RankContext& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
-                        SizesOf(context, 0.19 + 0.01 * context.rank, 0.11 + 0.03 * context.rank));
-    return context.store->Set(absl::StrCat("sizes/", context.rank), absl::StrJoin(sizes, " "),
+    DT_ASSIGN_OR_RETURN(const std::vector<size_t> counts,
+                        CountsOf(context, 0.19 + 0.01 * context.rank, 0.11 + 0.03 * context.rank));
+    return context.store->Set(absl::StrCat("counts/", context.rank), absl::StrJoin(counts, " "),
                               Deadline::After(absl::Seconds(10)));
   });
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   std::set<std::string> all;
   for (int rank = 0; rank < 4; ++rank) {
-    const auto sizes =
-        (*cluster)->store().Get(absl::StrCat("sizes/", rank), Deadline::After(absl::Seconds(60)));
-    ASSERT_TRUE(sizes.ok()) << sizes.status();
-    all.insert(*sizes);
+    const auto counts =
+        (*cluster)->store().Get(absl::StrCat("counts/", rank), Deadline::After(absl::Seconds(60)));
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    all.insert(*counts);
   }
   EXPECT_EQ(all.size(), 1U) << absl::StrJoin(all, "\n");
   for (const auto& result : (*cluster)->Join()) {

@@ -13,6 +13,7 @@
 #include "kernels/philox.h"
 #include "kernels/sgd_math.h"
 #include "kernels/stochastic_math.h"
+#include "tests/runtime/fake_graph.h"
 #include "tests/runtime/fake_op_kernels.h"
 
 namespace dtrain::testing {
@@ -203,6 +204,10 @@ absl::Status FakeGpu::Attach(Job::State& state, bool staged, comm::GroupOptions 
   parts.kernels = FakeKernelTable(&cuda);
   parts.compute_stream = cuda.host_stream();
   parts.tensors = at::Device(at::kCPU);
+  parts.new_graph = [this]() -> absl::StatusOr<std::unique_ptr<TensorGraph>> {
+    DT_RETURN_IF_ERROR(graphs);
+    return std::make_unique<FakeTensorGraph>(&cuda);
+  };
   state.device = std::make_unique<Device>(parts);
   group.name = "device";
   group.deterministic = state.config->deterministic();

@@ -33,6 +33,7 @@ class FakeGpu {
 
   comm::FakeCuda cuda;
   comm::FakeNccl nccl;
+  absl::Status graphs;  // What a new TensorGraph gives instead, when it is an error.
 };
 
 }  // namespace dtrain::testing

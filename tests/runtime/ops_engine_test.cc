@@ -8,6 +8,7 @@
 #include "dtrain/ops.h"
 #include "dtrain/recompute.h"
 #include "tests/runtime/job_for_tests.h"
+#include "torch/csrc/autograd/autograd.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -17,7 +18,7 @@ constexpr int64_t kHidden = 32;
 constexpr int64_t kHeads = 2;
 
 struct BlockWeights {
-  at::Tensor qkv, gate_up, down, rms, layer, bias;
+  at::Tensor v, k, q, up, gate, down, rms, layer, bias;
 };
 
 // Two blocks that use every kind of fused operation, with weights of their own; no attention.
@@ -29,8 +30,9 @@ class Net : public torch::nn::Module {
       const auto weight = [&](const std::string& name, at::IntArrayRef sizes) {
         return register_parameter(block + name, at::randn(sizes).mul(0.3));
       };
-      blocks_.push_back({weight("qkv", {kHidden, 3 * kHidden}),
-                         weight("gate_up", {kHidden, 4 * kHidden}),
+      blocks_.push_back({weight("v", {kHidden, kHidden}), weight("k", {kHidden, kHidden}),
+                         weight("q", {kHidden, kHidden}), weight("up", {2 * kHidden, kHidden}),
+                         weight("gate", {2 * kHidden, kHidden}),
                          weight("down", {2 * kHidden, kHidden}), weight("rms", {kHidden}),
                          weight("layer", {kHidden}), weight("bias", {kHidden})});
     }
@@ -48,10 +50,11 @@ class Net : public torch::nn::Module {
  private:
   at::Tensor Block(const at::Tensor& x, const BlockWeights& w) {
     const at::Tensor normal = ops::LayerNorm(x, w.layer, w.bias, 1e-5);
-    const ops::Qkv parts = ops::RopeQkv(normal.matmul(w.qkv), kHeads, kHeads, table_);
+    const ops::Qkv parts =
+        ops::RopeQkv(ops::MergedLinear(normal, {w.q, w.k, w.v}), kHeads, kHeads, table_);
     const at::Tensor mixed = (parts.q * parts.k + parts.v).flatten(-2);
     const ops::NormOfSum first = ops::AddRmsNorm(mixed, x, w.rms, 1e-6);
-    const at::Tensor gated = ops::SwiGlu(first.y.matmul(w.gate_up)).matmul(w.down);
+    const at::Tensor gated = ops::SwiGlu(ops::MergedLinear(first.y, {w.gate, w.up})).matmul(w.down);
     const ops::NormOfSum second = ops::AddLayerNorm(gated, first.sum, w.layer, w.bias, 1e-5);
     return second.sum + ops::Gelu(second.y, ops::GeluForm::kTanh);
   }
@@ -92,6 +95,49 @@ TEST(OpsEngineTest, Stage3AndRecomputeGiveTheBitsOfStage0) {
   EXPECT_EQ(Numbers(true, 0), plain);
   EXPECT_EQ(Numbers(false, 3), plain);
   EXPECT_EQ(Numbers(true, 3), plain);
+}
+
+class Pair : public torch::nn::Module {
+ public:
+  Pair() {
+    second = register_parameter("second", at::randn({kHidden, kHidden}));
+    first = register_parameter("first", at::randn({kHidden, kHidden}));
+  }
+  at::Tensor Loss(const at::Tensor& x) {
+    return ops::MergedLinear(x, {first, second}).square().sum();
+  }
+  at::Tensor first, second;
+};
+
+// Backward writes where the engine keeps gradients; what a loss asks for itself is its own.
+TEST(OpsEngineTest, GradientsThatALossTakesAreNotTheEnginesMemory) {
+  const testing::TempFolder folder;
+  auto job = testing::MakeTestJob(
+      {.run_dir = folder.path(),
+       .overrides = {"train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=2"}});
+  ASSERT_TRUE(job.ok()) << job.status();
+  Pair net;
+  auto engine = Engine::Create(**job, net);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  struct Source {
+    absl::StatusOr<at::Tensor> Next() { return at::randn({3, kHidden}); }
+  } source;
+  std::vector<at::Tensor> taken;
+  std::vector<at::Tensor> copies;
+  const auto report = (*engine)->Step(source, [&](const at::Tensor& x) {
+    const at::Tensor loss = net.Loss(x);
+    for (const at::Tensor& gradient :
+         torch::autograd::grad({loss}, {net.first, net.second}, {}, /*retain_graph=*/true)) {
+      taken.push_back(gradient);
+      copies.push_back(gradient.clone());
+    }
+    return Loss(loss, x.size(0));
+  });
+  ASSERT_TRUE(report.ok()) << report.status();
+  ASSERT_EQ(taken.size(), 4U);
+  for (size_t i = 0; i < taken.size(); ++i) {
+    EXPECT_TRUE(taken[i].equal(copies[i])) << i;
+  }
 }
 
 }  // namespace

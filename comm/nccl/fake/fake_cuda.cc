@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/nccl/fake/fake_capture.h"
 #include "comm/nccl/fake/fake_stream.h"
 
 namespace dtrain::comm {
@@ -26,6 +27,8 @@ FakeCuda::FakeCuda(int devices) : devices_(devices) {
 
 FakeCuda::~FakeCuda() {
   stopping_ = true;
+  capture_.reset();
+  graphs_.clear();
   streams_.clear();  // Joins: operations see stopping_ and end.
   retired_.clear();
   for (auto& [data, bytes] : device_blocks_) {
@@ -47,7 +50,7 @@ std::string FakeCuda::ErrorString(CudaResult result) {
     case CudaResult::kNotReady:
       return "cudaErrorNotReady: device not ready";
     default:
-      return absl::StrCat("fake CUDA error ", static_cast<int>(result));
+      return FakeCaptureError(result);
   }
 }
 
@@ -97,6 +100,9 @@ CudaResult FakeCuda::StreamSynchronize(CudaStream* stream) {
   if (found == nullptr) {
     return Violation("cudaStreamSynchronize of a stream that does not exist");
   }
+  if (const CudaResult forbidden = Forbid(); forbidden != CudaResult::kSuccess) {
+    return forbidden;
+  }
   ++synchronizations_;
   found->Synchronize();
   if (stream == host_stream_) {
@@ -113,8 +119,21 @@ CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
   }
   std::unique_lock lock(found->mutex);
   const uint64_t target = found->recorded;
+  const uint64_t capture = found->capture;
+  const FakeCapture::Clock captured = found->captured;
   lock.unlock();
-  return Enqueue(stream, [this, found, target] {
+  {
+    std::lock_guard mine(mutex_);
+    if (capture_ != nullptr && capture == captures_) {
+      capture_->Wait(stream, captured);
+      return CudaResult::kSuccess;
+    }
+    if (capture_ != nullptr && capture_->holds(stream) && target > 0) {
+      capture_->Spoil();
+      return kCaptureIsolation;
+    }
+  }
+  return Run(stream, [this, found, target] {
     std::unique_lock wait(found->mutex);
     while (found->done < target && !stopping_) {
       found->changed.wait_for(wait, std::chrono::milliseconds(2));
@@ -145,15 +164,24 @@ CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
     return Violation("cudaEventRecord of an event that does not exist");
   }
   uint64_t host_copies = 0;
-  if (stream == host_stream_) {
+  {
     std::lock_guard lock(mutex_);
-    host_copies = host_copies_settled_ + host_copies_.size();
+    std::lock_guard recorded(found->mutex);
+    found->capture = 0;
+    if (capture_ != nullptr && capture_->holds(stream)) {
+      found->capture = captures_;
+      found->captured = capture_->Now(stream);
+      return CudaResult::kSuccess;
+    }
+    if (stream == host_stream_) {
+      host_copies = host_copies_settled_ + host_copies_.size();
+    }
   }
   std::unique_lock lock(found->mutex);
   const uint64_t target = ++found->recorded;
   found->host_copies = host_copies;
   lock.unlock();
-  return Enqueue(stream, [found, target] {
+  return Run(stream, [found, target] {
     std::lock_guard done(found->mutex);
     found->done = target;
     found->done_at = std::chrono::steady_clock::now();
@@ -166,7 +194,13 @@ CudaResult FakeCuda::EventQuery(CudaEvent* event) {
   if (found == nullptr) {
     return Violation("cudaEventQuery of an event that does not exist");
   }
+  if (const CudaResult forbidden = Forbid(); forbidden != CudaResult::kSuccess) {
+    return forbidden;
+  }
   std::unique_lock lock(found->mutex);
+  if (found->capture != 0) {
+    return kCapturedEvent;
+  }
   if (found->done != found->recorded) {
     return CudaResult::kNotReady;
   }
@@ -201,7 +235,7 @@ void FakeCuda::Settle(uint64_t host_copies) {
   }
 }
 
-CudaResult FakeCuda::CopyOnHostStream(void* to, const void* from, size_t bytes) {
+void FakeCuda::CopyOnHostStream(void* to, const void* from, size_t bytes) {
   std::lock_guard lock(mutex_);
   const auto* const first = static_cast<const char*>(from);
   HostCopy copy{.from = from, .bytes = std::vector<char>(first, first + bytes)};
@@ -213,12 +247,11 @@ CudaResult FakeCuda::CopyOnHostStream(void* to, const void* from, size_t bytes) 
   if (copy.to != nullptr || Holds(pinned_blocks_, from, bytes)) {
     host_copies_.push_back(std::move(copy));
   }
-  return CudaResult::kSuccess;
 }
 
 CudaResult FakeCuda::CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) {
   if (stream == host_stream_) {
-    return CopyOnHostStream(to, from, bytes);
+    return Enqueue(stream, [=, this] { CopyOnHostStream(to, from, bytes); });
   }
   return Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
@@ -227,6 +260,9 @@ CudaResult FakeCuda::FillAsync(void* data, uint8_t value, size_t bytes, CudaStre
 }
 
 CudaResult FakeCuda::Malloc(std::map<char*, size_t>& blocks, void** data, size_t bytes) {
+  if (const CudaResult forbidden = Forbid(); forbidden != CudaResult::kSuccess) {
+    return forbidden;
+  }
   *data = std::malloc(bytes);
   if (*data == nullptr) {
     return kNoMemory;
@@ -237,6 +273,9 @@ CudaResult FakeCuda::Malloc(std::map<char*, size_t>& blocks, void** data, size_t
 }
 
 CudaResult FakeCuda::Free(std::map<char*, size_t>& blocks, void* data, const char* what) {
+  if (const CudaResult forbidden = Forbid(); forbidden != CudaResult::kSuccess) {
+    return forbidden;
+  }
   std::lock_guard lock(mutex_);
   if (blocks.erase(static_cast<char*>(data)) == 0) {
     violations_.push_back(absl::StrCat(what, " of memory that it did not give"));
@@ -256,6 +295,14 @@ CudaResult FakeCuda::MallocPinned(void** data, size_t bytes) {
 CudaResult FakeCuda::FreePinned(void* data) { return Free(pinned_blocks_, data, "cudaFreeHost"); }
 
 CudaResult FakeCuda::Enqueue(CudaStream* stream, std::function<void()> operation) {
+  if (Record(stream, operation)) {
+    return CudaResult::kSuccess;
+  }
+  ++queued_;
+  return Run(stream, std::move(operation));
+}
+
+CudaResult FakeCuda::Run(CudaStream* stream, std::function<void()> operation) {
   const auto found = Find(stream);
   if (found == nullptr) {
     return Violation("work queued on a stream that does not exist");
@@ -294,8 +341,8 @@ std::vector<std::string> FakeCuda::violations() const {
 
 int FakeCuda::live_handles() const {
   std::lock_guard lock(mutex_);
-  return static_cast<int>(streams_.size() - 2 + events_.size() + device_blocks_.size() +
-                          pinned_blocks_.size());
+  return static_cast<int>(streams_.size() - 2 + events_.size() + graphs_.size() +
+                          device_blocks_.size() + pinned_blocks_.size());
 }
 
 std::shared_ptr<FakeStream> FakeCuda::Find(CudaStream* stream) {

@@ -9,6 +9,9 @@
 // real stream is kept: a copy from it to pinned memory lands only when an event recorded after it
 // is found done, and pinned memory that changed between a copy from it and such an event is a
 // violation.
+//
+// One capture at a time, on whatever stream. A graph runs its operations one after the other in the
+// order of their recording, whatever streams they were recorded on.
 #pragma once
 
 #include <atomic>
@@ -26,6 +29,7 @@
 
 namespace dtrain::comm {
 
+class FakeCapture;
 class FakeStream;
 struct FakeEvent;
 
@@ -46,6 +50,11 @@ class FakeCuda final : public CudaApi {
   CudaResult StreamDestroy(CudaStream* stream) override;
   CudaResult StreamSynchronize(CudaStream* stream) override;
   CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) override;
+  CudaResult StreamBeginCapture(CudaStream* stream) override;
+  CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) override;
+  CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) override;
+  CudaResult GraphLaunch(CudaGraph* graph, CudaStream* stream) override;
+  CudaResult GraphDestroy(CudaGraph* graph) override;
   CudaResult EventCreate(CudaEvent** event, bool timing) override;
   CudaResult EventDestroy(CudaEvent* event) override;
   CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override;
@@ -61,6 +70,13 @@ class FakeCuda final : public CudaApi {
   CudaStream* host_stream() const { return host_stream_; }
   // StreamSynchronize calls so far, of all threads.
   int synchronizations() const { return synchronizations_; }
+  // Operations that hosts queued so far, a launch of a graph being one; what is recorded is none.
+  int64_t queued() const { return queued_; }
+  // Launches of graphs so far.
+  int graph_launches() const { return graph_launches_; }
+  // What a call does that waits: spoils a capture of the calling thread. The result that the call
+  // then gives, or kSuccess.
+  CudaResult Forbid();
   // From now on each operation of a stream with a thread starts so much later: what does not wait
   // for it is early for certain.
   void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
@@ -74,7 +90,7 @@ class FakeCuda final : public CudaApi {
   const std::atomic<bool>& stopping() const { return stopping_; }
   // Calls that real CUDA would punish: unknown streams or events, double frees.
   std::vector<std::string> violations() const;
-  // Device and pinned blocks, streams and events not yet freed.
+  // Device and pinned blocks, streams, events and graphs not yet freed.
   int live_handles() const;
 
  private:
@@ -87,7 +103,10 @@ class FakeCuda final : public CudaApi {
     const void* from = nullptr;
     std::vector<char> bytes;
   };
-  CudaResult CopyOnHostStream(void* to, const void* from, size_t bytes);
+  void CopyOnHostStream(void* to, const void* from, size_t bytes);
+  // True: `operation` became part of the capture that `stream` takes part in.
+  bool Record(CudaStream* stream, const std::function<void()>& operation);
+  CudaResult Run(CudaStream* stream, std::function<void()> operation);
   // What was copied before `event`, which is done, is settled.
   void Settle(uint64_t host_copies);
   static bool Holds(const std::map<char*, size_t>& blocks, const void* data, size_t bytes);
@@ -97,6 +116,8 @@ class FakeCuda final : public CudaApi {
   const int devices_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> synchronizations_{0};
+  std::atomic<int64_t> queued_{0};
+  std::atomic<int> graph_launches_{0};
   std::atomic<int64_t> delay_us_{0};
   std::atomic<size_t> free_bytes_{size_t{1} << 30};
   CudaStream* host_stream_ = nullptr;
@@ -104,6 +125,9 @@ class FakeCuda final : public CudaApi {
   std::map<CudaStream*, std::shared_ptr<FakeStream>> streams_;
   std::vector<std::shared_ptr<FakeStream>> retired_;  // Destroyed while they may still run.
   std::map<CudaEvent*, std::shared_ptr<FakeEvent>> events_;
+  std::unique_ptr<FakeCapture> capture_;  // Under way.
+  uint64_t captures_ = 0;                 // Begun so far.
+  std::map<CudaGraph*, std::shared_ptr<const std::vector<std::function<void()>>>> graphs_;
   std::map<char*, size_t> device_blocks_;
   std::map<char*, size_t> pinned_blocks_;
   std::vector<std::string> violations_;

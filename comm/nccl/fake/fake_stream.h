@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "comm/nccl/fake/fake_capture.h"
+
 namespace dtrain::comm {
 
 class FakeStream {
@@ -43,6 +45,9 @@ struct FakeEvent {
   uint64_t recorded = 0;
   uint64_t done = 0;
   uint64_t host_copies = 0;  // Of the host's stream, before the last record on it.
+  // Recorded in a capture: its number, from 1, and what came before. 0: outside of any.
+  uint64_t capture = 0;
+  FakeCapture::Clock captured;
   std::chrono::steady_clock::time_point done_at;
 };
 

@@ -12,6 +12,7 @@ namespace {
 CudaResult Result(cudaError_t error) { return static_cast<CudaResult>(error); }
 cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Native(CudaEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
+cudaGraphExec_t Native(CudaGraph* graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
 
 std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
@@ -64,6 +65,34 @@ class Real final : public CudaApi {
   }
   CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) override {
     return Result(cudaStreamWaitEvent(Native(stream), Native(event), 0));
+  }
+
+  CudaResult StreamBeginCapture(CudaStream* stream) override {
+    return Result(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+  }
+  CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) override {
+    cudaGraph_t recorded = nullptr;
+    if (const cudaError_t error = cudaStreamEndCapture(Native(stream), &recorded);
+        error != cudaSuccess) {
+      (void)cudaGetLastError();  // Said here; later calls are not to find it.
+      return Result(error);
+    }
+    const cudaError_t made =
+        cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), recorded, 0);
+    (void)cudaGraphDestroy(recorded);
+    return Result(made);
+  }
+  CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t error = cudaStreamIsCapturing(Native(stream), &status);
+    *capturing = status != cudaStreamCaptureStatusNone;
+    return Result(error);
+  }
+  CudaResult GraphLaunch(CudaGraph* graph, CudaStream* stream) override {
+    return Result(cudaGraphLaunch(Native(graph), Native(stream)));
+  }
+  CudaResult GraphDestroy(CudaGraph* graph) override {
+    return Result(cudaGraphExecDestroy(Native(graph)));
   }
 
   CudaResult EventCreate(CudaEvent** event, bool timing) override {

@@ -14,6 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "dtrain/graph_inputs.h"
 #include "dtrain/job.h"
 #include "dtrain/loss.h"
 #include "dtrain/metrics.h"
@@ -79,7 +80,9 @@ class Engine {
   // One optimizer step over gradient_accumulation_steps micro-batches: `source.Next()` gives a
   // StatusOr<Batch>, `loss(batch)` a Loss or a scalar tensor. A transaction: when it fails,
   // weights, RNG, module buffers and (when `source` is Tracked) the data position are as before the
-  // call.
+  // call. With `cuda_graphs` of the configuration the closure runs while it is captured, over
+  // copies of the batch on the device, and not when its graph is launched: see
+  // docs/ARCHITECTURE.md.
   template <typename Source, typename LossFunction>
   absl::StatusOr<StepReport> Step(Source& source, LossFunction&& loss) {
     using Batch = typename decltype(source.Next())::value_type;
@@ -93,11 +96,12 @@ class Engine {
       return SampleCount(*batch);
     };
     const auto forward = [&]() -> Loss { return loss(*batch); };
+    const auto inputs = [&] { return GraphInputsOf(*batch); };
     Tracked* data = nullptr;
     if constexpr (std::derived_from<Source, Tracked>) {
       data = &source;
     }
-    return RunStep(load, forward, data);
+    return RunStep(load, forward, inputs, data);
   }
 
   // The mean loss over `evaluation batches` micro-batches of `source` on every rank, without
@@ -131,7 +135,9 @@ class Engine {
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   absl::StatusOr<StepReport> RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
-                                     absl::FunctionRef<Loss()> forward, Tracked* data);
+                                     absl::FunctionRef<Loss()> forward,
+                                     absl::FunctionRef<std::optional<GraphInputs>()> inputs,
+                                     Tracked* data);
   absl::StatusOr<double> RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next);
   std::unique_ptr<Impl> impl_;
 };

@@ -32,8 +32,8 @@ namespace ops {
 
 // x weight^T + bias with products in FP8, forward and backward: x [..., in], weight [out, in], bias
 // [out] or undefined; fp32 or bf16 in, the same type out. Scales are those of the numbers at hand
-// (the largest magnitude becomes the format's largest). at::linear where `options` are off or a
-// dimension is no multiple of 16: out, in, or the rows of x. No second derivative.
+// (the largest magnitude becomes the format's largest). As MergedLinear where `options` are off or
+// a dimension is no multiple of 16: out, in, or the rows of x. No second derivative.
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const Fp8Options& options);
 

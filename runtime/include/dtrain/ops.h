@@ -52,6 +52,15 @@ at::Tensor SwiGlu(const at::Tensor& gate_up);
 at::Tensor GeGlu(const at::Tensor& gate, const at::Tensor& up, GeluForm form);
 at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form);
 
+// ---- Linear layers ----
+
+// Several linear layers of one input side by side: x [..., in], weights [out_i, in], biases none or
+// one [out_i] each; the result is [..., sum of out_i], as SwiGlu and RopeQkv take it. Weights that
+// lie one after the other in memory take one product forward and two backward in place of one
+// and two each. An engine's flat parameters lie in the reverse order of registration: register
+// what comes first last.
+at::Tensor MergedLinear(const at::Tensor& x, at::TensorList weights, at::TensorList biases = {});
+
 // ---- Rotary positions (Su et al. 2021, arXiv 2104.09864) ----
 
 // cos and sin of position x inverse frequency, fp32 [positions, rotary_dim / 2] each.

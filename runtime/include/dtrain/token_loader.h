@@ -9,6 +9,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "dtrain/graph_inputs.h"
 #include "dtrain/job.h"
 #include "dtrain/tracked.h"
 
@@ -30,6 +31,7 @@ struct Batch {
   int64_t targets_counted = -1;
 
   int64_t sample_count() const { return targets.numel(); }
+  GraphInputs graph_inputs() { return {{&tokens, &targets, &positions}, {targets_counted}}; }
 };
 
 struct TokenLoaderOptions {

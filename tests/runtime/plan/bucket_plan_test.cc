@@ -148,6 +148,21 @@ TEST(BucketPlanTest, CoversEverythingOnceForEverySmallCase) {
   EXPECT_GT(cases, 200000);
 }
 
+TEST(BucketPlanTest, BucketsShrinkWithWhatIsLeft) {
+  const ParamLayout layout = LayoutOf(std::vector<int64_t>(16, 64));
+  const BucketPlan halves = *BucketPlan::Create(layout, {.bucket_elements = 256,
+                                                         .first_bucket_elements = 64,
+                                                         .rest_parts = 2,
+                                                         .last_bucket_elements = 64});
+  // 960 are left after the first: 256 is less than half of them; then 704, 448, 192 and 64.
+  EXPECT_EQ(BucketSizes(halves), (std::vector<int64_t>{64, 256, 256, 192, 128, 64, 64}));
+  const BucketPlan floor = *BucketPlan::Create(layout, {.bucket_elements = 256,
+                                                        .first_bucket_elements = 64,
+                                                        .rest_parts = 16,
+                                                        .last_bucket_elements = 192});
+  EXPECT_EQ(BucketSizes(floor), (std::vector<int64_t>{64, 192, 192, 192, 192, 192}));
+}
+
 TEST(BucketPlanTest, CoversEverythingOnceForRandomModels) {
   const uint64_t seed = 20261121;
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -164,7 +179,9 @@ TEST(BucketPlanTest, CoversEverythingOnceForRandomModels) {
     }
     order.resize(random.Below(order.size() + 1));
     const BucketOptions options{1 + static_cast<int64_t>(random.Below(200000)),
-                                1 + static_cast<int64_t>(random.Below(200000))};
+                                1 + static_cast<int64_t>(random.Below(200000)),
+                                1 + static_cast<int64_t>(random.Below(8)),
+                                1 + static_cast<int64_t>(random.Below(50000))};
     const ParamLayout layout = LayoutOf(sizes);
     const absl::StatusOr<BucketPlan> plan = BucketPlan::Create(layout, options, order);
     ASSERT_TRUE(plan.ok());

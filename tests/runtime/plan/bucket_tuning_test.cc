@@ -72,16 +72,31 @@ TEST(TuneBucketsTest, ASlowLinkWantsSmallBucketsAndDearCallsLargeOnes) {
   EXPECT_EQ(bounds.least, 64 * kKi);
   steady.times.cost = {.call_s = 1e-5, .element_s = 0.8 / (64 * 64 * kKi)};
   const TunedBuckets slow = *TuneBuckets(steady.layout, steady.order, steady.times, bounds);
-  EXPECT_EQ(slow.bucket_elements, 64 * kKi);
+  const BucketPlan cut = *BucketPlan::Create(steady.layout, slow.options, steady.order);
+  EXPECT_EQ(cut.buckets().back().elements(), 64 * kKi);
   EXPECT_LT(slow.reduced_s, 1.02);
   EXPECT_GT(slow.present_reduced_s, 1.1);
   steady.times.cost = {.call_s = 0.05, .element_s = 1e-12};
   const TunedBuckets dear = *TuneBuckets(steady.layout, steady.order, steady.times, bounds);
-  EXPECT_EQ(dear.bucket_elements, 4096 * kKi);
+  EXPECT_EQ(dear.options.bucket_elements, 4096 * kKi);
+  EXPECT_EQ(dear.options.rest_parts, 1);
   // Where nothing costs anything, all are equal: the fewest calls.
   steady.times.cost = {};
-  EXPECT_EQ(TuneBuckets(steady.layout, steady.order, steady.times, bounds)->bucket_elements,
+  EXPECT_EQ(TuneBuckets(steady.layout, steady.order, steady.times, bounds)->options.bucket_elements,
             4096 * kKi);
+}
+
+// Calls that cost something and a link that is idle half of the time: only the end is cut small.
+TEST(TuneBucketsTest, AFastLinkWithDearCallsWantsASmallEnd) {
+  Steady steady(64);
+  const TuningBounds bounds = BoundsOfTuning(4096 * kKi, 1024 * kKi);
+  steady.times.cost = {.call_s = 2e-3, .element_s = 0.4 / (64 * 64 * kKi)};
+  const TunedBuckets tuned = *TuneBuckets(steady.layout, steady.order, steady.times, bounds);
+  EXPECT_GT(tuned.options.rest_parts, 1);
+  const BucketPlan cut = *BucketPlan::Create(steady.layout, tuned.options, steady.order);
+  EXPECT_LT(cut.buckets().size(), 16U);
+  EXPECT_EQ(cut.buckets().back().elements(), 64 * kKi);
+  EXPECT_LT(tuned.reduced_s, 1.04);
 }
 
 TEST(TuneBucketsTest, RefusesBoundsThatAreNoneAndTimesOfAnotherLayout) {
@@ -128,12 +143,12 @@ TEST(TuneBucketsTest, RandomTimesGiveASizeWithinTheBoundsThatIsNoWorse) {
         BoundsOfTuning(most, 1 + static_cast<int64_t>(random.Below(static_cast<uint64_t>(most))));
     const auto tuned = TuneBuckets(layout, order, times, bounds);
     ASSERT_TRUE(tuned.ok()) << tuned.status();
-    EXPECT_GE(tuned->bucket_elements, std::min(bounds.least, bounds.present));
-    EXPECT_LE(tuned->bucket_elements, bounds.most);
-    const BucketPlan plan =
-        *BucketPlan::Create(layout, {.bucket_elements = tuned->bucket_elements}, order);
-    EXPECT_LE(EstimateReduced(plan, times), tuned->present_reduced_s * 1.0051);
-    EXPECT_EQ(tuned->bucket_elements, TuneBuckets(layout, order, times, bounds)->bucket_elements);
+    EXPECT_GE(tuned->options.bucket_elements, std::min(bounds.least, bounds.present));
+    EXPECT_LE(tuned->options.bucket_elements, bounds.most);
+    const BucketPlan plan = *BucketPlan::Create(layout, tuned->options, order);
+    EXPECT_EQ(EstimateReduced(plan, times), tuned->reduced_s);
+    EXPECT_LE(tuned->reduced_s, tuned->present_reduced_s * 1.0051);
+    EXPECT_EQ(tuned->options, TuneBuckets(layout, order, times, bounds)->options);
   }
 }
 

@@ -110,6 +110,28 @@ TEST(ShardPlan, LaunchesInTheOrderOfReadiness) {
   EXPECT_EQ(plan->LaunchOrder({3}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ShardPlan, WhatTheNextForwardReadsFirstGoesFirstWhereReadinessLeavesAChoice) {
+  const auto plan = ShardPlan::Create(
+      LayoutOf({64, 192, 64, 64}),
+      {.buckets = {.bucket_elements = 64, .first_bucket_elements = 64}, .world_size = 2});
+  const std::vector<int> need = {5, 3, 1, 2, 0, 4};
+  EXPECT_THAT(*plan->LaunchOrder({0, 1, 2, 3}), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(*plan->LaunchOrder({0, 1, 2, 3}, need), ElementsAre(0, 3, 1, 2, 4, 5))
+      << "buckets 1 to 3 are full at once; no other order would send anything earlier";
+  EXPECT_THAT(*plan->LaunchOrder({0}, need), ElementsAre(0, 5, 3, 1, 2, 4))
+      << "the rest is never ready: all of it goes when backward is over";
+}
+
+TEST(ShardPlan, FindsTheBucketsOfARange) {
+  const auto plan = ShardPlan::Create(
+      LayoutOf({64, 192}),
+      {.buckets = {.bucket_elements = 64, .first_bucket_elements = 64}, .world_size = 2});
+  EXPECT_EQ(plan->BucketsOf({0, 1}), (BucketSpan{0, 1}));
+  EXPECT_EQ(plan->BucketsOf({63, 65}), (BucketSpan{0, 2}));
+  EXPECT_EQ(plan->BucketsOf({64, 128}), (BucketSpan{1, 2}));
+  EXPECT_EQ(plan->BucketsOf({10, 256}), (BucketSpan{0, 4}));
+}
+
 TEST(ShardPlan, AnEmptyTensorAtTheEndIsInNoBucket) {
   const auto plan = ShardPlan::Create(LayoutOf({64, 0}), {.world_size = 2});
   EXPECT_EQ(plan->padded_elements(), 64);

@@ -1,0 +1,83 @@
+// What FakeCuda records between the begin and the end of a stream's capture.
+//
+// Streams join as CUDA's do, by waiting for an event of a stream that takes part, and must have
+// been waited for at the end. How much of each stream has been waited for is kept as a clock: for
+// every stream, how many of its operations come before. Not thread-safe: FakeCuda's lock guards it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/nccl/cuda_api.h"
+
+namespace dtrain::comm {
+
+// cudaErrorStreamCapture*: what CUDA says of a capture.
+inline constexpr auto kCaptureUnsupported = static_cast<CudaResult>(900);
+inline constexpr auto kCaptureInvalidated = static_cast<CudaResult>(901);
+inline constexpr auto kCaptureUnjoined = static_cast<CudaResult>(904);
+inline constexpr auto kCaptureIsolation = static_cast<CudaResult>(905);
+inline constexpr auto kCapturedEvent = static_cast<CudaResult>(907);
+
+// CUDA's words for these; for another number, the number.
+std::string FakeCaptureError(CudaResult result);
+
+// In the order of their recording, in which they run.
+using FakeNodes = std::vector<std::function<void()>>;
+
+class FakeCapture {
+ public:
+  using Clock = std::map<CudaStream*, size_t>;
+
+  // By the calling thread.
+  explicit FakeCapture(CudaStream* origin) : origin_(origin) { clocks_[origin]; }
+
+  CudaStream* origin() const { return origin_; }
+  bool holds(CudaStream* stream) const { return clocks_.count(stream) > 0; }
+  // Whether the calling thread is the one whose calls are restricted.
+  bool is_mine() const { return std::this_thread::get_id() == thread_; }
+  void Spoil() { spoilt_ = true; }
+  bool spoilt() const { return spoilt_; }
+
+  void Add(CudaStream* stream, std::function<void()> operation) {
+    nodes_.push_back(std::move(operation));
+    ++clocks_[stream][stream];
+  }
+  // What an event that is recorded on `stream` now stands for.
+  Clock Now(CudaStream* stream) { return clocks_[stream]; }
+  // `stream` waits for such an event, and joins.
+  void Wait(CudaStream* stream, const Clock& clock) {
+    clocks_[stream];
+    for (const auto& [other, count] : clock) {
+      size_t& seen = clocks_[stream][other];
+      seen = seen < count ? count : seen;
+    }
+  }
+  // Whether the origin has waited for every stream that joined.
+  bool joined() const {
+    const Clock& origin = clocks_.at(origin_);
+    for (const auto& [stream, clock] : clocks_) {
+      const auto last = clock.find(stream);
+      const auto seen = origin.find(stream);
+      if (last != clock.end() && (seen == origin.end() || seen->second < last->second)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  FakeNodes TakeNodes() { return std::move(nodes_); }
+
+ private:
+  CudaStream* const origin_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::map<CudaStream*, Clock> clocks_;
+  FakeNodes nodes_;
+  bool spoilt_ = false;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,116 @@
+// TensorGraph over at::cuda::CUDAGraph, which knows what LibTorch's allocator and generators need.
+#include <cuda_runtime_api.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ATen/core/CachingHostAllocator.h"
+#include "ATen/cuda/CUDAGraph.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "c10/cuda/CUDACachingAllocator.h"
+#include "c10/cuda/CUDAStream.h"
+#include "runtime/device/plugin/torch_plugin.h"
+
+namespace dtrain {
+namespace {
+
+// LibTorch's exceptions end here.
+template <typename Call>
+absl::Status Caught(absl::string_view what, Call call) {
+  try {
+    call();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return absl::InternalError(absl::StrCat(what, ": ", text.substr(0, text.find('\n'))));
+  }
+}
+
+// One for all graphs of the process: they run in the order of their capture, step by step, and
+// nothing that one allocated is read by another.
+c10::MempoolId_t Pool() {
+  static const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
+  return pool;
+}
+
+class TorchGraph final : public TensorGraph {
+ public:
+  explicit TorchGraph(int device) : device_(static_cast<c10::DeviceIndex>(device)) {}
+  ~TorchGraph() override {
+    if (capturing_) {
+      GiveUp().IgnoreError();
+    }
+  }
+
+  absl::Status Begin() override {
+    capturing_ = true;
+    absl::Status begun = Caught("the begin of a capture", [this] {
+      // Of this thread alone: a watchdog's may ask its events meanwhile.
+      graph_.emplace().capture_begin(Pool(), cudaStreamCaptureModeThreadLocal);
+    });
+    if (!begun.ok()) {
+      GiveUp().IgnoreError();
+    }
+    return begun;
+  }
+
+  absl::Status End() override {
+    absl::Status ended = Caught("the end of a capture", [this] { graph_->capture_end(); });
+    if (!ended.ok()) {
+      ended.Update(GiveUp());
+    }
+    capturing_ = false;
+    return ended;
+  }
+
+  absl::Status Launch() override {
+    return Caught("the launch of a graph", [this] { graph_->replay(); });
+  }
+
+ private:
+  // CUDAGraph does not clean up behind a capture that failed: the allocator would go on giving from
+  // the graph's pool and free nothing, and the generator would refuse every draw outside of a
+  // capture. A second, empty capture that ends well brings the generator back.
+  absl::Status GiveUp() {
+    capturing_ = false;
+    cudaGraph_t unwanted = nullptr;
+    if (cudaStreamEndCapture(c10::cuda::getCurrentCUDAStream(device_), &unwanted) == cudaSuccess &&
+        unwanted != nullptr) {
+      (void)cudaGraphDestroy(unwanted);
+    }
+    (void)cudaGetLastError();  // Said already.
+    // Throws, and changes nothing, where the capture got beyond that.
+    (void)Caught("", [this] {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, Pool());
+      c10::cuda::CUDACachingAllocator::releasePool(device_, Pool());
+      at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(Pool());
+      at::getHostAllocator(at::kCUDA)->release_pool(Pool());
+    });
+    graph_.reset();
+    return Caught("the end of a capture that failed", [] {
+      at::cuda::CUDAGraph empty;
+      empty.capture_begin(Pool(), cudaStreamCaptureModeThreadLocal);
+      empty.capture_end();
+    });
+  }
+
+  const c10::DeviceIndex device_;
+  std::optional<at::cuda::CUDAGraph> graph_;
+  bool capturing_ = false;
+};
+
+absl::StatusOr<std::unique_ptr<TensorGraph>> NewGraph(int device) {
+  return std::make_unique<TorchGraph>(device);
+}
+
+}  // namespace
+}  // namespace dtrain
+
+extern "C" __attribute__((visibility("default"))) const dtrain::TorchPluginTable*
+dtrain_torch_plugin() {
+  static const dtrain::TorchPluginTable table = {DTRAIN_PLUGIN_VERSION, dtrain::NewGraph};
+  return &table;
+}

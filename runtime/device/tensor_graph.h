@@ -1,0 +1,25 @@
+// Operations of LibTorch on the compute stream, captured once and launched again and again: what
+// at::cuda::CUDAGraph is, behind a seam. What they allocate stays theirs, at the same addresses,
+// and random numbers are drawn anew by every launch, as the generator stands.
+//
+// For the thread that trains.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace dtrain {
+
+class TensorGraph {
+ public:
+  // Of a capture that has not ended: gives it up.
+  virtual ~TensorGraph() = default;
+  // Until End, what this thread (and autograd's, for it) queues on the compute stream is recorded
+  // and does not run. What would wait for the device throws LibTorch's error. Once.
+  virtual absl::Status Begin() = 0;
+  // The error that spoilt the capture, in CUDA's words: then all is as before Begin.
+  virtual absl::Status End() = 0;
+  // Queues what was captured. REQUIRES: End gave OK.
+  virtual absl::Status Launch() = 0;
+};
+
+}  // namespace dtrain

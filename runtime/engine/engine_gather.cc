@@ -1,0 +1,66 @@
+// Updated weights that are gathered behind the step, and the order in which that is done.
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+#include "base/status.h"
+#include "runtime/engine/engine_impl.h"
+#include "runtime/plan/need_order.h"
+
+namespace dtrain {
+
+bool Engine::Impl::GathersBehindStep() const {
+  const Config& config = job.config();
+  return config.Find("zero_optimization.overlap_param_gather")->get<bool>() && device().is_host() &&
+         job.world_size() > 1 && (config.zero_stage() == 1 || config.zero_stage() == 2);
+}
+
+// After it all weights are there, or the engine is broken.
+absl::Status Engine::Impl::SettleGathers() {
+  if (gather == nullptr || device_step != nullptr) {
+    return absl::OkStatus();
+  }
+  torn.Update(gather->Wait());
+  broken.Update(torn);
+  return torn;
+}
+
+// Before a step's first backward. What forward did not read is waited for: no other waits are
+// needed until the update.
+absl::Status Engine::Impl::EndFirstForward() {
+  if (first_reads != nullptr) {
+    first_reads->Stop();
+  }
+  absl::Status settled = SettleGathers();
+  report.exposed_comm_s += TakeWaitedSeconds();
+  return settled;
+}
+
+void Engine::Impl::UseUpdateOrder(std::vector<int> order) {
+  update_order = std::move(order);
+  std::vector<size_t> place(update_order.size());
+  for (size_t i = 0; i < update_order.size(); ++i) {
+    place[static_cast<size_t>(update_order[i])] = i;
+  }
+  std::stable_sort(
+      update_chunks.begin(), update_chunks.end(), [&](const StateChunk& a, const StateChunk& b) {
+        return place[static_cast<size_t>(a.bucket)] < place[static_cast<size_t>(b.bucket)];
+      });
+}
+
+// Collective, after each step: what the first one showed decides in which order buckets are
+// reduced, updated and gathered, on all ranks as rank 0 saw it.
+absl::Status Engine::Impl::AdoptOrders() {
+  if (first_reads != nullptr) {
+    std::vector<int> order =
+        plan::NeedOrder(static_cast<int>(update_pieces.size()), first_reads->order());
+    DT_ASSIGN_OR_RETURN(
+        order, RankZeroOrder(job.group(), std::move(order), update_pieces.size(), "need order"));
+    first_reads.reset();
+    UseUpdateOrder(std::move(order));
+  }
+  return reducer->AdoptReadinessOrder(job.group(), update_order);
+}
+
+}  // namespace dtrain

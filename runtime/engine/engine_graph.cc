@@ -1,0 +1,140 @@
+// Micro-batches and updates of an engine on a GPU as CUDA graphs (`cuda_graphs`). What cannot be
+// captured is queued eagerly, with the same numbers, and one line says why.
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "runtime/engine/cpu_rng.h"
+#include "runtime/engine/engine_impl.h"
+#include "runtime/engine/exception_status.h"
+#include "runtime/engine/phase.h"
+
+namespace dtrain {
+
+void Engine::Impl::CreateGraphs() {
+  if (!job.config().Find("cuda_graphs")->get<bool>()) {
+    return;
+  }
+  std::string reason = WhyNoGraphs(job.config(), device().is_host());
+  if (!device().is_host()) {
+    graphs = std::make_unique<StepGraphs>(device());
+    if (!reason.empty()) {
+      graphs->Refuse(reason);  // The update still may be a graph.
+    }
+  } else {
+    DT_LOG(Warning) << "cuda_graphs: every step runs eagerly: " << reason;
+  }
+}
+
+// Forward and backward as an eager micro-batch has them, but for reductions and marks.
+absl::Status Engine::Impl::RecordMicroStep(absl::FunctionRef<Loss()> forward,
+                                           MicroStepGraph& graph) {
+  try {
+    const int64_t before = BytesInUse(device());
+    const Loss loss = forward();
+    graph.activations = BytesInUse(device()) - before;
+    graph.count = loss.count;
+    DT_RETURN_IF_ERROR(CheckLoss(loss));
+    reducer->BeginMicroBatch(state.step + 1, /*last=*/false);
+    DT_RETURN_IF_ERROR(Differentiate(loss, /*retain_graph=*/false));
+    return reducer->status();
+  } catch (const std::exception& error) {
+    return FromException("while it was captured", error);
+  }
+}
+
+// On an error all is as before, and the micro-batch can be taken eagerly.
+absl::Status Engine::Impl::CaptureMicroStep(absl::FunctionRef<Loss()> forward,
+                                            MicroStepGraph& graph) {
+  WholeGradients& gradients = *device_gradients->whole();
+  const CpuRngSnapshot rng;
+  DT_ASSIGN_OR_RETURN(graph.work, device().NewGraph());
+  absl::Status status = graph.work->Begin();
+  if (status.ok()) {
+    status = RecordMicroStep(forward, graph);
+    if (status.ok()) {
+      status = graph.work->End();
+    }
+  }
+  graph.after = gradients.in_place();
+  if (!status.ok()) {
+    graph.work = nullptr;
+    gradients.SetInPlace(graph.before);
+    rng.Restore();
+  }
+  return status;
+}
+
+absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
+    absl::FunctionRef<Loss()> forward,
+    absl::FunctionRef<std::optional<GraphInputs>()> inputs_of_batch,
+    const BackwardOptions& options) {
+  if (graphs == nullptr || !graphs->active() || !graphs->warm()) {
+    return false;
+  }
+  const std::optional<GraphInputs> inputs = inputs_of_batch();
+  if (!inputs.has_value()) {
+    graphs->Refuse(
+        "the batch's type does not say which tensors it holds: give it a member function "
+        "GraphInputs graph_inputs() (dtrain/graph_inputs.h)");
+    return false;
+  }
+  MicroStepGraph* const graph = graphs->For(*inputs, device_gradients->whole()->in_place());
+  if (graph == nullptr) {
+    return false;
+  }
+  graph->Load(*inputs);
+  if (graph->work == nullptr) {
+    if (const absl::Status captured = CaptureMicroStep(forward, *graph); !captured.ok()) {
+      graphs->Refuse(std::string(captured.message()));
+      return false;
+    }
+    DT_LOG(Info) << absl::StrFormat("cuda_graphs: graph %d holds a micro-batch",
+                                    graphs->captured());
+  }
+  DT_RETURN_IF_ERROR(CheckModel());
+  job.Beat("backward", state.step);
+  const ScopedPhase phase("dtrain::backward", report.backward_s);
+  MarkPhase(&StepNumbers::backward_s);  // Forward too: a graph is one operation.
+  DT_RETURN_IF_ERROR(graph->work->Launch());
+  MarkPhase(nullptr);
+  device_gradients->whole()->SetInPlace(graph->after);
+  NoteActivations(graph->activations);
+  reducing = options.last_micro_batch;
+  reducer->BeginMicroBatch(state.step + 1, reducing);
+  DT_RETURN_IF_ERROR(EndMicroBatch(graph->count, options));
+  return true;
+}
+
+// The verdict, what follows from it and the copy for the host: kernels of dtrain's alone at stage
+// 0. With sharded values gathers come between them.
+absl::Status Engine::Impl::QueueUpdate() {
+  const auto queue = [this]() -> absl::Status {
+    DT_RETURN_IF_ERROR(device_step->QueueVerdict());
+    for (size_t i = 0; i < update_pieces.size(); ++i) {
+      DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), update_pieces[i]));
+      if (gather != nullptr) {
+        gather->Start(static_cast<int>(i));
+      }
+    }
+    return gather == nullptr ? device_step->QueueNumbers() : absl::OkStatus();
+  };
+  if (graphs == nullptr || gather != nullptr || !graphs->warm() || update_refused) {
+    return queue();
+  }
+  if (update_graph == nullptr) {
+    auto captured = DeviceGraph::Capture(device(), queue);
+    if (!captured.ok()) {
+      update_refused = true;
+      DT_LOG(Warning) << "cuda_graphs: updates run eagerly: " << captured.status().message();
+      return queue();
+    }
+    update_graph = *std::move(captured);
+  }
+  return update_graph->Launch();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,38 @@
+// What of a batch a CUDA graph of its micro-batch is captured over (`cuda_graphs` of the
+// configuration). A batch that is a tensor needs nothing; another type says it by a member function
+// `GraphInputs graph_inputs()`, as dtrain::Batch does.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+
+namespace dtrain {
+
+struct GraphInputs {
+  // What the loss closure computes with; undefined ones too, which must stay undefined. A graph
+  // reads copies at addresses of its own.
+  std::vector<at::Tensor*> tensors;
+  // Numbers of the host that the closure uses, or that its Loss::count follows from beside the
+  // shapes. A batch with others is not taken by the same graph.
+  std::vector<int64_t> numbers = {};
+};
+
+// None: the type does not say.
+template <typename Batch>
+std::optional<GraphInputs> GraphInputsOf(Batch& batch) {
+  if constexpr (std::same_as<Batch, at::Tensor>) {
+    return GraphInputs{{&batch}};
+  } else if constexpr (requires {
+                         { batch.graph_inputs() } -> std::same_as<GraphInputs>;
+                       }) {
+    return batch.graph_inputs();
+  } else {
+    return std::nullopt;
+  }
+}
+
+}  // namespace dtrain

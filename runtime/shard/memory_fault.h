@@ -1,0 +1,41 @@
+// What happens when code touches memory that the engine has closed: the one SIGSEGV handler of the
+// runtime asks whoever closed it. Other faults go to whoever handled them before.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+
+#include "absl/strings/string_view.h"
+
+namespace dtrain {
+
+class MemoryFault {
+ public:
+  class Listener {
+   public:
+    // On the thread that touched `at`, inside the signal's handler: that thread stands at an
+    // instruction of its own, not in the middle of malloc or of the engine, but its stack may be
+    // small. True: the instruction runs again. False: whoever handled faults before is asked.
+    virtual bool OnFault(const std::byte* at) = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  // Until destroyed, faults at [begin, begin + bytes) go to `listener`, which outlives this object.
+  MemoryFault(const std::byte* begin, size_t bytes, Listener& listener);
+  ~MemoryFault();
+  MemoryFault(const MemoryFault&) = delete;
+  MemoryFault& operator=(const MemoryFault&) = delete;
+
+  // False: the process has too many of them already, and these faults stay bare.
+  bool active() const { return slot_ >= 0; }
+
+  // For OnFault: writes one line made of `texts` to stderr and ends the process.
+  [[noreturn]] static void SayAndExit(std::initializer_list<absl::string_view> texts, int code);
+
+ private:
+  int slot_ = -1;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,149 @@
+// Several linear layers as one product, against at::linear of the weights put together: values,
+// gradients, and how many products that takes.
+#include "dtrain/ops.h"
+#include "runtime/ops/gradient_home.h"
+#include "tests/runtime/operation_count.h"
+#include "tests/runtime/ops_testing.h"
+
+namespace dtrain::ops {
+namespace {
+
+using testing::ExpectSame;
+using testing::RandomLeaf;
+using testing::Tensors;
+
+constexpr int64_t kIn = 24;
+
+// Leaves of `outs` rows: views of one storage, one after the other, or apart.
+Tensors Weights(const std::vector<int64_t>& outs, at::ScalarType type, bool neighbours) {
+  int64_t rows = 0;
+  for (const int64_t out : outs) {
+    rows += out;
+  }
+  const at::Tensor flat = at::randn({rows * kIn}, at::kDouble).to(type);
+  Tensors weights;
+  int64_t next = 0;
+  for (const int64_t out : outs) {
+    const at::Tensor weight = flat.narrow(0, next, out * kIn).view({out, kIn});
+    weights.push_back((neighbours ? weight.detach() : weight.clone()).requires_grad_());
+    next += out * kIn;
+  }
+  return weights;
+}
+
+// in: x, then weights, then as many biases or none.
+Tensors Merged(const Tensors& in, size_t weights) {
+  const at::TensorList all(in);
+  return {MergedLinear(in[0], all.slice(1, weights), all.slice(1 + weights))};
+}
+Tensors PutTogether(const Tensors& in, size_t weights) {
+  const at::TensorList all(in);
+  const at::TensorList biases = all.slice(1 + weights);
+  return {at::linear(in[0], at::cat(all.slice(1, weights)),
+                     biases.empty() ? at::Tensor() : at::cat(biases))};
+}
+
+TEST(MergedLinearTest, EqualsOneLinearLayerForwardAndBackward) {
+  at::manual_seed(1);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::vector<int64_t>& outs :
+         std::vector<std::vector<int64_t>>{{16, 8, 8}, {7}, {1, 33}}) {
+      for (const bool neighbours : {true, false}) {
+        for (const bool biases : {true, false}) {
+          Tensors leaves = {RandomLeaf({2, 5, kIn}, type)};
+          for (const at::Tensor& weight : Weights(outs, type, neighbours)) {
+            leaves.push_back(weight);
+          }
+          for (size_t i = 0; biases && i < outs.size(); ++i) {
+            leaves.push_back(RandomLeaf({outs[i]}, type));
+          }
+          ExpectSame([&](const Tensors& in) { return Merged(in, outs.size()); },
+                     [&](const Tensors& in) { return PutTogether(in, outs.size()); }, leaves,
+                     type == at::kFloat ? 1e-5 : 0x1p-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(MergedLinearTest, WhatIsFrozenGetsNoGradientAndTheRestTheSame) {
+  at::manual_seed(2);
+  const Tensors weights = Weights({16, 8, 8}, at::kFloat, true);
+  const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
+  weights[1].requires_grad_(false);
+  MergedLinear(x, weights).square().sum().backward();
+  EXPECT_FALSE(weights[1].grad().defined());
+  for (const size_t i : {0, 2}) {
+    const at::Tensor wide = weights[i].detach().to(at::kDouble).requires_grad_();
+    at::linear(x.detach().to(at::kDouble), wide).square().sum().backward();
+    EXPECT_LT(testing::Distance(weights[i].grad(), wide.grad()), 1e-4) << i;
+  }
+}
+
+TEST(MergedLinearTest, NeighboursTakeOneProductEachWay) {
+  at::manual_seed(3);
+  for (const bool neighbours : {true, false}) {
+    const Tensors weights = Weights({16, 8, 8}, at::kFloat, neighbours);
+    const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
+    const dtrain::testing::OperationCount products({"aten::mm"});
+    at::Tensor y = MergedLinear(x, weights);
+    EXPECT_EQ(products.Count(), neighbours ? 1 : 3);
+    y.sum().backward();
+    // Of the rows, then of all weights at once.
+    EXPECT_EQ(products.Count(), neighbours ? 1 + 2 : 3 + 2);
+  }
+}
+
+// Places for two weights of a flat buffer, each given once.
+class Homes : public GradientHomes {
+ public:
+  at::Tensor TakeHome(size_t index) override {
+    if (taken_[index]) {
+      return {};
+    }
+    taken_[index] = true;
+    return flat.narrow(0, static_cast<int64_t>(index) * 8, 8).detach();
+  }
+  at::Tensor flat = at::full({16, kIn}, -1.0);
+
+ private:
+  bool taken_[2] = {};
+};
+
+TEST(MergedLinearTest, GradientsAreWrittenWhereTheyBelong) {
+  at::manual_seed(4);
+  for (const bool one_frozen : {false, true}) {
+    const Tensors weights = Weights({8, 8}, at::kFloat, true);
+    weights[0].requires_grad_(!one_frozen);
+    Homes homes;
+    const GradientHomesOf registered(weights, homes);
+    const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
+    MergedLinear(x, weights).square().sum().backward();
+    EXPECT_EQ(weights[1].grad().const_data_ptr(), homes.flat[8].const_data_ptr());
+    EXPECT_EQ(one_frozen, (homes.flat[0] == -1).all().item<bool>());
+    const at::Tensor once = weights[1].grad().clone();
+    MergedLinear(x, weights).square().sum().backward();  // Its place is taken: it is added.
+    EXPECT_LT(testing::Distance(weights[1].grad(), 2 * once), 1e-6);
+    EXPECT_EQ(weights[1].grad().const_data_ptr(), homes.flat[8].const_data_ptr());
+  }
+  // Whoever registered them is gone.
+  const Tensors weights = Weights({8, 8}, at::kFloat, true);
+  {
+    Homes homes;
+    const GradientHomesOf registered(weights, homes);
+  }
+  EXPECT_FALSE(TakeGradientHome(weights[0]).defined());
+}
+
+TEST(MergedLinearTest, TakesNoRowsAndNamesShapesThatDoNotFit) {
+  const Tensors weights = Weights({16, 8}, at::kFloat, true);
+  EXPECT_EQ(MergedLinear(at::zeros({0, kIn}), weights).sizes(), at::IntArrayRef({0, 24}));
+  EXPECT_THROW(MergedLinear(at::zeros({2, kIn}), {}), c10::ValueError);
+  EXPECT_THROW(MergedLinear(at::zeros({2, kIn + 1}), weights), c10::ValueError);
+  EXPECT_THROW(MergedLinear(at::zeros({2, kIn}), weights, {at::zeros({16})}), c10::ValueError);
+  EXPECT_THROW(MergedLinear(at::zeros({2, kIn}), weights, {at::zeros({16}), at::zeros({9})}),
+               c10::ValueError);
+}
+
+}  // namespace
+}  // namespace dtrain::ops

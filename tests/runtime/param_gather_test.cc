@@ -1,0 +1,478 @@
+// Weights that are gathered during the next forward (zero_optimization.overlap_param_gather): the
+// same numbers, gathers that are under way when forward begins, and no stale weight for anybody.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "dtrain/checkpointer.h"
+#include "dtrain/engine.h"
+#include "runtime/engine/engine_state.h"
+#include "tests/runtime/chain_for_tests.h"
+#include "tests/runtime/job_for_tests.h"
+
+namespace dtrain {
+namespace {
+
+using testing::Chain;
+using testing::ChainNumbers;
+using testing::ChainWay;
+using ::testing::HasSubstr;
+using testing::MakeChainJob;
+using ::testing::Not;
+using testing::RankContext;
+using testing::Tokens;
+
+constexpr char kOverlap[] = "zero_optimization.overlap_param_gather=true";
+
+ChainWay Overlapping(ChainWay way) {
+  way.more.emplace_back(kOverlap);
+  return way;
+}
+
+TEST(ParamGatherTest, TrainsToTheSameBits) {
+  for (const int size : {1, 2, 3, 4}) {
+    for (const int stage : {1, 2}) {
+      for (const int accumulation : {1, 3}) {
+        const ChainWay way{.stage = stage, .accumulation = accumulation};
+        EXPECT_EQ(ChainNumbers(size, Overlapping(way)), ChainNumbers(size, way))
+            << size << " ranks, stage " << stage << ", " << accumulation << " micro-batches";
+      }
+    }
+  }
+}
+
+struct Kind {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+class ParamGatherKinds : public ::testing::TestWithParam<std::tuple<Kind, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ParamGatherKinds,
+    ::testing::Combine(
+        ::testing::Values(
+            Kind{"bf16", {"bf16.enabled=true"}}, Kind{"fp16", {"fp16.enabled=true"}},
+            Kind{"clipping", {"gradient_clipping=0.01"}},
+            Kind{"sharedpages", {"deterministic=false"}}, Kind{"tcp", {"comm.transport=tcp"}},
+            Kind{"lamb", {"optimizer.type=Lamb"}}, Kind{"muon", {"optimizer.type=Muon"}},
+            Kind{"offload", {"zero_optimization.offload_optimizer.device=cpu"}},
+            Kind{"offloadpart",
+                 {"bf16.enabled=true", "zero_optimization.offload_optimizer.device=nvme",
+                  "zero_optimization.offload_optimizer.nvme_path=/tmp",
+                  "zero_optimization.offload_optimizer.ratio=0.6"}}),
+        ::testing::Values(1, 2)),
+    [](const auto& test) {
+      return absl::StrCat(std::get<0>(test.param).name, "_stage", std::get<1>(test.param));
+    });
+
+TEST_P(ParamGatherKinds, TrainsToTheSameBits) {
+  const auto& [kind, stage] = GetParam();
+  const ChainWay way{.stage = stage, .more = kind.overrides, .lends = true};
+  EXPECT_EQ(ChainNumbers(2, Overlapping(way)), ChainNumbers(2, way));
+}
+
+double RawSum(const Chain& model) {
+  double sum = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    const auto* const data = parameter.const_data_ptr<float>();
+    for (int64_t i = 0; i < parameter.numel(); ++i) {
+      sum += data[i] * static_cast<double>(1 + i % 7);
+    }
+  }
+  return sum;
+}
+
+// A program that looks at its weights between steps in every way, and changes some.
+absl::Status Meddle(RankContext& context, const std::string& folder, const ChainWay& way,
+                    std::vector<double>& numbers) {
+  at::set_num_threads(1);
+  DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder, way));
+  at::manual_seed(3);
+  Chain model;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
+  checkpoints->Track("engine", *engine);
+  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+  Tokens source{.call = engine->step(), .rank = context.rank, .size = context.size};
+  Tokens validation{.rank = context.rank, .size = context.size};
+  const auto loss = [&](const at::Tensor& tokens) {
+    return Loss(model.Loss(tokens), tokens.size(0));
+  };
+  const at::NoGradGuard no_grad;
+  const std::vector<std::function<absl::Status()>> looks = {
+      [&] {
+        numbers.push_back(model.weights[2].sum().item<double>());
+        return absl::OkStatus();
+      },
+      [&] {
+        numbers.push_back(RawSum(model));
+        return absl::OkStatus();
+      },
+      [&] {
+        model.weights[1].mul_(0.9);
+        model.biases[4].mutable_data_ptr<float>()[3] = 0.25F;
+        return absl::OkStatus();
+      },
+      [&]() -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const double evaluated, engine->Evaluate(validation, loss));
+        numbers.push_back(evaluated);
+        return absl::OkStatus();
+      },
+      [&] { return checkpoints->MaybeSave(engine->step()); },
+      [&] { return engine->WithParameters([&] { numbers.push_back(RawSum(model)); }); },
+      [&] {
+        const EngineState& state = engine->state();
+        numbers.push_back(state.flat->values().const_data_ptr<float>()[0]);
+        return absl::OkStatus();
+      }};
+  while (engine->step() < static_cast<int64_t>(2 * looks.size())) {
+    {
+      const at::AutoGradMode with_grad(true);
+      DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, loss));
+      numbers.push_back(report.loss);
+    }
+    DT_RETURN_IF_ERROR(looks[static_cast<size_t>(engine->step()) % looks.size()]());
+  }
+  DT_RETURN_IF_ERROR(checkpoints->Finish());
+  return engine->WithParameters([&] { numbers.push_back(RawSum(model)); });
+}
+
+using Body = std::function<absl::Status(RankContext&, std::vector<double>&)>;
+
+// What rank 0 puts into its list; empty when a rank failed.
+std::vector<double> NumbersOf(int size, const Body& body) {
+  auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
+    std::vector<double> numbers;
+    DT_RETURN_IF_ERROR(body(context, numbers));
+    return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(numbers)),
+                              Deadline::After(absl::Seconds(10)));
+  });
+  const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(50)));
+  for (const auto& result : (*cluster)->Join()) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  return ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
+}
+
+TEST(ParamGatherTest, ProgramsSeeAndChangeTheNewWeightsBetweenSteps) {
+  for (const int stage : {1, 2}) {
+    std::vector<std::vector<double>> runs;
+    for (const bool overlaps : {false, true}) {
+      const testing::TempFolder folder;
+      ChainWay way{.stage = stage, .more = {"checkpoint.interval=4"}};
+      way = overlaps ? Overlapping(way) : way;
+      const Body body = [&](RankContext& context, std::vector<double>& numbers) {
+        return Meddle(context, folder.path(), way, numbers);
+      };
+      runs.push_back(NumbersOf(2, body));
+      ASSERT_GT(runs.back().size(), 20U);
+      const std::vector<double> resumed = NumbersOf(2, body);  // From the last step.
+      EXPECT_EQ(resumed, std::vector<double>{runs.back().back()});
+    }
+    EXPECT_EQ(runs[1], runs[0]) << "stage " << stage;
+  }
+}
+
+// A skipped step gathers nothing; what the next forward reads is that of the step before.
+TEST(ParamGatherTest, SkippedStepsLeaveTheWeightsAsTheyWere) {
+  for (const int stage : {1, 2}) {
+    std::vector<std::vector<double>> runs;
+    for (const bool overlaps : {false, true}) {
+      const testing::TempFolder folder;
+      ChainWay way{
+          .stage = stage,
+          .more = {"fp16.enabled=true", "fp16.initial_scale_power=20", "fp16.hysteresis=1"}};
+      way = overlaps ? Overlapping(way) : way;
+      runs.push_back(
+          NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+            at::set_num_threads(1);
+            DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
+            at::manual_seed(3);
+            Chain model;
+            DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+            Tokens source{.rank = context.rank, .size = context.size};
+            for (int i = 0; i < 20; ++i) {
+              DT_ASSIGN_OR_RETURN(const auto report,
+                                  engine->Step(source, [&](const at::Tensor& tokens) {
+                                    return Loss(model.Loss(tokens), tokens.size(0));
+                                  }));
+              numbers.push_back(report.loss);
+            }
+            numbers.push_back(static_cast<double>(engine->state().skipped));
+            return absl::OkStatus();
+          }));
+    }
+    ASSERT_EQ(runs[0].size(), 21U);
+    EXPECT_GT(runs[0].back(), 0);
+    EXPECT_LT(runs[0].back(), 15);
+    EXPECT_EQ(runs[1], runs[0]) << "stage " << stage;
+  }
+}
+
+// SGD with a hook before each part.
+class Hooked final : public Optimizer {
+ public:
+  using Hook = std::function<void(const ParameterPart& part)>;
+  explicit Hooked(Hook hook) : hook_(std::move(hook)) {}
+  std::string name() const override { return "Hooked"; }
+  std::vector<std::string> states() const override { return {}; }
+  void Update(const ParameterPart& part) const override {
+    hook_(part);
+    for (size_t i = 0; i < part.weights.size(); ++i) {
+      part.weights[i] -= 0.01F * part.gradient[i];
+    }
+  }
+
+ private:
+  const Hook hook_;
+};
+
+// Two ranks, of which rank 1 may do something in the middle of its update; the job's own folder.
+struct Pair {
+  testing::TempFolder folder;
+  std::unique_ptr<Job> job;
+  Chain model = [] {
+    at::manual_seed(3);
+    return Chain();
+  }();
+  std::unique_ptr<Engine> engine;
+  Tokens source;
+
+  absl::Status Make(RankContext& context, const ChainWay& way, const Hooked::Hook& hook) {
+    at::set_num_threads(1);
+    DT_ASSIGN_OR_RETURN(job, MakeChainJob(&context, folder.path(), Overlapping(way)));
+    source = {.rank = context.rank, .size = context.size};
+    const Hooked::Hook none = [](const ParameterPart&) {};
+    DT_ASSIGN_OR_RETURN(
+        engine,
+        Engine::Create(*job, model,
+                       {.optimizer = std::make_shared<Hooked>(context.rank == 1 ? hook : none)}));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<StepReport> Step(const std::function<void()>& at_forward = [] {}) {
+    return engine->Step(source, [&](const at::Tensor& tokens) {
+      at_forward();
+      return Loss(model.Loss(tokens), tokens.size(0));
+    });
+  }
+  // The names of gathers of weights that this rank has called, in order; those alone that go on.
+  std::vector<std::string> Gathers(bool pending) const {
+    std::vector<std::string> names;
+    const auto record = ParseJson(job->group().FlightRecord(), "flight record");
+    for (const Json& entry : record->at("entries")) {
+      const auto name = entry.at("dtrain").at("name").get<std::string>();
+      if (absl::StartsWith(name, "values of bucket") && !(pending && entry.at("retired") == true)) {
+        names.push_back(name);
+      }
+    }
+    return names;
+  }
+};
+
+// Waits for rank 0 to announce it.
+void Await(RankContext& context, const std::string& key) {
+  context.store->Get("announce/" + key, Deadline::After(absl::Seconds(40))).IgnoreError();
+}
+
+void ExpectBothOk(const std::vector<testing::RankResult>& results) {
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+// Rank 1 enters no gather of the second step before rank 0's third forward runs.
+TEST(ParamGatherTest, AllGathersAreUnderWayWhenForwardBegins) {
+  for (const char* const transport : {"tcp", "shm"}) {
+    for (const int stage : {1, 2}) {
+      ExpectBothOk(testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+        Pair pair;
+        DT_RETURN_IF_ERROR(pair.Make(
+            context, {.stage = stage, .more = {absl::StrCat("comm.transport=", transport)}},
+            [&](const ParameterPart& part) {
+              if (part.update == 2) {
+                Await(context, "forward");
+              }
+            }));
+        DT_RETURN_IF_ERROR(pair.Step().status());
+        DT_RETURN_IF_ERROR(pair.Step().status());
+        size_t pending = 0;
+        DT_ASSIGN_OR_RETURN(const StepReport report, pair.Step([&] {
+          pending = pair.Gathers(/*pending=*/true).size();
+          if (context.rank == 0) {
+            context.Announce("forward").IgnoreError();
+          }
+        }));
+        const size_t buckets = pair.engine->state().shards->buckets().size();
+        if (context.rank == 0 && (pending != buckets || report.exposed_comm_s <= 0)) {
+          return absl::InternalError(absl::StrCat(pending, " gathers under way of ", buckets,
+                                                  ", waited ", report.exposed_comm_s, " s"));
+        }
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+// Rank 1 updates the last layer when rank 0's forward has read the first.
+TEST(ParamGatherTest, ForwardWaitsForWhatItReadsAndThatComesFirst) {
+  ExpectBothOk(testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    Pair pair;
+    DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 2, .more = {"comm.transport=tcp"}},
+                                 [&](const ParameterPart& part) {
+                                   if (part.update == 2 && part.name == "weight6") {
+                                     Await(context, "first read");
+                                   }
+                                 }));
+    DT_RETURN_IF_ERROR(pair.Step().status());
+    DT_RETURN_IF_ERROR(pair.Step().status());
+    size_t pending = 0;
+    DT_RETURN_IF_ERROR(pair.Step([&] {
+                             const at::NoGradGuard no_grad;
+                             pair.model.table.sum();  // Not before its bucket has come.
+                             pending = pair.Gathers(/*pending=*/true).size();
+                             if (context.rank == 0) {
+                               context.Announce("first read").IgnoreError();
+                             }
+                           })
+                           .status());
+    const EngineState& state = pair.engine->state();
+    const auto buckets = state.shards->buckets().size();
+    const std::vector<std::string> all = pair.Gathers(/*pending=*/false);
+    const auto named = [&](size_t bucket) {
+      return absl::StrCat("values of bucket ", bucket, " ");
+    };
+    if (context.rank == 0 && (pending == 0 || pending >= buckets)) {
+      return absl::InternalError(absl::StrCat(pending, " gathers under way of ", buckets));
+    }
+    // The table, registered first, is read first; bucket 0 is what is not read, or read last.
+    const size_t last_step = all.size() - buckets;
+    return absl::StartsWith(all[last_step], named(buckets - 1)) ||
+                   absl::StartsWith(all[last_step], named(buckets - 2))
+               ? absl::OkStatus()
+               : absl::InternalError(all[last_step]);
+  }));
+}
+
+// Rank 1 updates nothing before rank 0 touches a weight by a pointer.
+TEST(ParamGatherTest, APointerReadBetweenStepsGivesTheNewWeights) {
+  ExpectBothOk(testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    Pair pair;
+    DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [&](const ParameterPart& part) {
+      if (part.update == 2) {
+        Await(context, "reads");
+      }
+    }));
+    DT_RETURN_IF_ERROR(pair.Step().status());
+    const double first = RawSum(pair.model);
+    DT_RETURN_IF_ERROR(pair.Step().status());
+    if (context.rank == 0) {
+      DT_RETURN_IF_ERROR(context.Announce("reads"));
+    }
+    const double second = RawSum(pair.model);
+    double whole = 0;
+    DT_RETURN_IF_ERROR(pair.engine->WithParameters([&] { whole = RawSum(pair.model); }));
+    return second == whole && second != first
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat(first, ", ", second, ", ", whole));
+  }));
+}
+
+// Rank 1 dies in its second update, of which rank 0 has made its part.
+absl::Status LoseRankOne(RankContext& context, const char* transport,
+                         const std::function<void(Pair&)>& between) {
+  Pair pair;
+  DT_RETURN_IF_ERROR(pair.Make(context,
+                               {.stage = 2, .more = {absl::StrCat("comm.transport=", transport)}},
+                               [&](const ParameterPart& part) {
+                                 if (part.update == 2) {
+                                   Await(context, "updated");
+                                   raise(SIGKILL);
+                                 }
+                               }));
+  DT_RETURN_IF_ERROR(pair.Step().status());
+  DT_RETURN_IF_ERROR(pair.Step().status());
+  DT_RETURN_IF_ERROR(context.Announce("updated"));
+  between(pair);
+  const absl::Status lost = pair.Step().status();
+  const absl::Status refused = pair.Step().status();
+  const absl::Status exported = pair.engine->state().settled;
+  return absl::StrContains(refused.message(), "cannot go on after the step that failed") &&
+                 !exported.ok()
+             ? lost
+             : absl::InternalError(absl::StrCat(refused.message(), "; ", exported.message()));
+}
+
+TEST(ParamGatherTest, APeerThatDiesMeanwhileFailsTheNextStepWithOneLine) {
+  for (const char* const transport : {"tcp", "shm"}) {
+    const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) {
+      return LoseRankOne(context, transport, [](Pair&) {});
+    });
+    EXPECT_EQ(results[1].signal, SIGKILL);
+    const std::string text(results[0].status.message());
+    EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnavailable) << results[0].status;
+    EXPECT_THAT(text, HasSubstr("rank 1"));
+    EXPECT_THAT(text, HasSubstr("values of bucket"));
+    EXPECT_THAT(text, Not(HasSubstr("\n")));
+    EXPECT_LT(results[0].duration, absl::Seconds(45));
+  }
+}
+
+TEST(ParamGatherTest, APointerReadOfWhatDidNotComeEndsTheProcess) {
+  const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) {
+    return LoseRankOne(context, "shm", [](Pair& pair) { RawSum(pair.model); });
+  });
+  EXPECT_EQ(results[0].exit_code, 75) << results[0].status;
+}
+
+// Rank 1 makes its part of the second update when rank 0's third step has failed.
+TEST(ParamGatherTest, ARankWhoseStepFailsHasAllWeightsOfTheStepBefore) {
+  const std::vector<double> whole =
+      NumbersOf(2, [](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+        Pair pair;
+        DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [](const ParameterPart&) {}));
+        DT_RETURN_IF_ERROR(pair.Step().status());
+        DT_RETURN_IF_ERROR(pair.Step().status());
+        return pair.engine->WithParameters([&] { numbers.push_back(RawSum(pair.model)); });
+      });
+  ASSERT_EQ(whole.size(), 1U);
+  const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+    Pair pair;
+    DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [&](const ParameterPart& part) {
+      if (part.update == 2) {
+        Await(context, "failing");
+      }
+    }));
+    DT_RETURN_IF_ERROR(pair.Step().status());
+    DT_RETURN_IF_ERROR(pair.Step().status());
+    const absl::Status failed = pair.Step([&] {
+                                      if (context.rank == 0) {
+                                        context.Announce("failing").IgnoreError();
+                                        throw std::runtime_error("a label is out of range");
+                                      }
+                                    })
+                                    .status();
+    return context.rank == 1 || RawSum(pair.model) == whole[0]
+               ? failed
+               : absl::InternalError("weights of two steps");
+  });
+  EXPECT_THAT(std::string(results[0].status.message()), HasSubstr("a label is out of range"));
+  EXPECT_FALSE(results[1].status.ok());
+  EXPECT_LT(results[1].duration, absl::Seconds(45));
+}
+
+}  // namespace
+}  // namespace dtrain
