@@ -138,9 +138,10 @@ absl::Status RestoreUpdateState(EngineState& state, const std::string& engine,
       continue;
     }
     const int64_t elements = ElementsOf(stored);
-    const bool in_place = stored == state.owned && state.flat->device().is_host();
+    const bool same_ranges = stored == state.owned;
     for (const auto& [name, tensor] : UpdateState(state)) {
-      if (in_place) {  // Nothing of it is near twice, and of a far tier nothing at all.
+      if (same_ranges && tensor.is_cpu()) {  // Also on a GPU, where states are offloaded.
+        // Nothing of it is near twice, and of a far tier nothing at all.
         DT_RETURN_IF_ERROR(
             from.ReadStateTensor(rank, {PrefixOf(engine) + name, StateType(tensor), {elements}},
                                  BytesOf(tensor.narrow(0, 0, elements))));

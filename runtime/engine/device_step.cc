@@ -57,7 +57,10 @@ class DeviceStep::Pending final : public LateNumbers {
 
 DeviceStep::DeviceStep(const Device& device, comm::DeviceGroup& group,
                        std::unique_ptr<DeviceRule> rule, size_t settings)
-    : device_(device), group_(group), rule_(std::move(rule)), settings_(settings) {
+    : device_(device),
+      group_(group),
+      rule_(std::move(rule)),
+      settings_(rule_ != nullptr ? settings : 0) {
   for (auto& phases : phases_) {
     phases = std::make_unique<DevicePhases>(device);
   }
@@ -79,7 +82,7 @@ DeviceStep::~DeviceStep() {
 }
 
 size_t DeviceStep::upload_bytes() const {
-  return sizeof(StepInputs) + settings_ * rule_->scalar_bytes();
+  return sizeof(StepInputs) + (rule_ != nullptr ? settings_ * rule_->scalar_bytes() : 0);
 }
 std::byte* DeviceStep::scalars() const {
   return static_cast<std::byte*>(memory_->data()) + sizeof(StepInputs);
@@ -152,10 +155,13 @@ absl::Status DeviceStep::Decide(const StepPlan& plan) {
 }
 
 absl::Status DeviceStep::QueueVerdict() const {
-  const kernels::StepScalarsView view{.data = scalars(),
-                                      .count = static_cast<int32_t>(settings_),
-                                      .stride = static_cast<int32_t>(rule_->scalar_bytes()),
-                                      .skip_offset = static_cast<int32_t>(rule_->skip_offset())};
+  kernels::StepScalarsView view;  // Of none where the host updates.
+  if (rule_ != nullptr) {
+    view = {.data = scalars(),
+            .count = static_cast<int32_t>(settings_),
+            .stride = static_cast<int32_t>(rule_->scalar_bytes()),
+            .skip_offset = static_cast<int32_t>(rule_->skip_offset())};
+  }
   return device_.kernels().step_verdict(tallies(), group_.size(), plan_.squares_of_shard,
                                         static_cast<const StepInputs*>(memory_->data()), view,
                                         verdict(), device_.kernel_stream());
@@ -171,6 +177,29 @@ absl::Status DeviceStep::QueueNumbers() const {
   return device_.Copy(landed_->data(), verdict(), sizeof(StepVerdictNumbers));
 }
 
+absl::Status DeviceStep::Passed(const DevicePhases& phases, Deadline deadline) const {
+  const absl::Status status = phases.Wait(deadline);
+  // The group says more, and what the device made of a broken collective is worthless.
+  const absl::Status health = group_.Health();
+  return health.ok() ? status : health;
+}
+
+void DeviceStep::ReadVerdict(StepNumbers& numbers) const {
+  StepVerdictNumbers landed;
+  std::memcpy(&landed, landed_->data(), sizeof(landed));
+  numbers.loss = landed.loss_sum / static_cast<double>(std::max<int64_t>(1, plan_.count));
+  numbers.grad_norm = std::sqrt(landed.sum_of_squares) * plan_.to_mean;
+  numbers.skipped = landed.skip != 0;
+}
+
+absl::StatusOr<StepNumbers> DeviceStep::AwaitVerdict(Deadline deadline) {
+  DT_RETURN_IF_ERROR(Mark(&StepNumbers::update_s));
+  DT_RETURN_IF_ERROR(Passed(phases(), deadline));
+  StepNumbers numbers;
+  ReadVerdict(numbers);
+  return numbers;
+}
+
 absl::StatusOr<std::shared_ptr<LateNumbers>> DeviceStep::End() {
   DT_RETURN_IF_ERROR(Mark(nullptr));
   pending_ = std::make_shared<Pending>(this, &phases());
@@ -181,18 +210,11 @@ absl::Status DeviceStep::Settle(Deadline deadline) {
   if (pending_ == nullptr) {
     return broken_;
   }
-  absl::Status status = pending_->phases().Wait(deadline);
-  if (const absl::Status health = group_.Health(); !health.ok()) {
-    status = health;  // Says more, and what the device made of a broken collective is worthless.
-  }
+  const absl::Status status = Passed(pending_->phases(), deadline);
   settled_ = StepNumbers{};
   if (status.ok()) {
-    StepVerdictNumbers landed;
-    std::memcpy(&landed, landed_->data(), sizeof(landed));
     pending_->phases().Read(settled_);
-    settled_.loss = landed.loss_sum / static_cast<double>(std::max<int64_t>(1, plan_.count));
-    settled_.grad_norm = std::sqrt(landed.sum_of_squares) * plan_.to_mean;
-    settled_.skipped = landed.skip != 0;
+    ReadVerdict(settled_);
   } else {
     settled_.loss = settled_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }

@@ -34,7 +34,8 @@ struct StepPlan {
 
 class DeviceStep {
  public:
-  // Collective. REQUIRES: `device` and `group` outlive it. `settings`: parameter groups.
+  // Collective. REQUIRES: `device` and `group` outlive it. `settings`: parameter groups. `rule` is
+  // null where the host updates.
   static absl::StatusOr<std::unique_ptr<DeviceStep>> Create(const Device& device,
                                                             comm::DeviceGroup& group,
                                                             std::unique_ptr<DeviceRule> rule,
@@ -60,6 +61,9 @@ class DeviceStep {
   absl::Status Update(const EngineState& state, const ReducedGradient& gradient,
                       absl::Span<const UpdatePiece> pieces) const;
   absl::Status QueueNumbers() const;
+  // For an update on the host: waits for the verdict of the step last decided, whose numbers are
+  // queued; the step goes on. Its loss, norm and whether it is skipped. Errors as Settle's.
+  absl::StatusOr<StepNumbers> AwaitVerdict(Deadline deadline);
   // Queues the end of the step; its numbers come later.
   absl::StatusOr<std::shared_ptr<LateNumbers>> End();
 
@@ -81,6 +85,10 @@ class DeviceStep {
   kernels::StepTally* tallies() const;
   std::byte* scalars() const;
   size_t upload_bytes() const;
+  // Until the device has passed the last mark of `phases`.
+  absl::Status Passed(const DevicePhases& phases, Deadline deadline) const;
+  // What landed of the verdict. REQUIRES: the device has passed QueueNumbers.
+  void ReadVerdict(StepNumbers& numbers) const;
   kernels::StepVerdictNumbers* verdict() const;
   DevicePhases& phases() const { return *phases_[parity_]; }
 

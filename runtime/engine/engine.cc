@@ -198,16 +198,15 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
 }
 
 absl::Status Engine::Impl::UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient) {
-  return stream->Run(update_chunks,
-                     [&](const StateChunk& chunk, absl::Span<std::byte* const> near) {
-                       for (const UpdatePiece& piece : chunk.pieces) {
-                         UpdatePieceBy(*rule, step, state, piece,
-                                       NearMemoryOf(state, gradient, piece, chunk.local, near));
-                       }
-                       if (chunk.ends_bucket && gather != nullptr) {
-                         gather->Start(chunk.bucket);
-                       }
-                     });
+  return stream->Run(update_chunks, [&](const StateChunk& chunk,
+                                        absl::Span<std::byte* const> near) {
+    for (const UpdatePiece& piece : chunk.pieces) {
+      UpdatePieceBy(*rule, step, piece, NearMemoryOf(state, gradient, piece, chunk.local, near));
+    }
+    if (chunk.ends_bucket && gather != nullptr) {
+      gather->Start(chunk.bucket);
+    }
+  });
 }
 
 absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {

@@ -125,7 +125,7 @@ absl::Status Engine::Impl::TakeParameters() {
   const Config& config = job.config();
   const plan::ParamLayout& layout = state.flat->layout();
   DT_ASSIGN_OR_RETURN(rule, MakeUpdateRule(config, state.options.optimizer, layout));
-  if (!device().is_host()) {
+  if (!device().is_host() && !UpdatesOnHost()) {
     DT_RETURN_IF_ERROR(MakeDeviceRule(config, *rule).status());
   }
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
@@ -177,6 +177,9 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
     if (offload.device == OffloadOptions::Device::kNone) {
       return MakeStateOn(device(), elements, type, value);
     }
+    if (UpdatesOnHost() && offload.device == OffloadOptions::Device::kMemory) {
+      return MakePinnedState(device(), elements, type, value);
+    }
     DT_ASSIGN_OR_RETURN(far.emplace_back(), MakeFarState(offload, elements, type, value));
     return far.back().tensor();
   };
@@ -196,6 +199,11 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
                       .buffers = offload.buffers,
                       .threads = offload.threads,
                       .near_elements = NearElements(offload, elements)});
+  }
+  if (UpdatesOnHost()) {
+    DT_RETURN_IF_ERROR(CreateExchange(elements));
+  }
+  if (stream != nullptr || exchange != nullptr) {
     std::vector<std::vector<UpdatePiece>> updated = update_pieces;
     for (std::vector<UpdatePiece>& bucket : updated) {
       std::erase_if(bucket, [this](const UpdatePiece& piece) {
@@ -203,7 +211,7 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
                !rule->updates(settings[static_cast<size_t>(piece.settings)]);
       });
     }
-    update_chunks = stream->Cut(updated);
+    update_chunks = exchange != nullptr ? exchange->Cut(updated) : stream->Cut(updated);
   }
   return absl::OkStatus();
 }

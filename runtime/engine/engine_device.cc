@@ -46,10 +46,10 @@ absl::Status Engine::Impl::CheckDevice() const {
   if (config.zero_stage() > 2) {
     return NotOnDevice("zero_optimization.stage 3", "set stage 0, 1 or 2");
   }
-  if (OptimizerOffload(config).device != OffloadOptions::Device::kNone ||
-      ParameterOffload(config).device != OffloadOptions::Device::kNone) {
-    return NotOnDevice("offload", "remove offload_optimizer and offload_param");
+  if (ParameterOffload(config).device != OffloadOptions::Device::kNone) {
+    return NotOnDevice("offload_param", "remove it");
   }
+  DT_RETURN_IF_ERROR(CheckDeviceOffload());
   if (config.quantized_gradients()) {
     return NotOnDevice("zero_quantized_gradients", "set it to false");
   }
@@ -88,7 +88,10 @@ absl::Status Engine::Impl::CreateOnDevice() {
   if (state.shards != nullptr) {
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(group, *state.flat, *state.shards));
   }
-  DT_ASSIGN_OR_RETURN(auto device_rule, MakeDeviceRule(config, *rule));
+  std::unique_ptr<DeviceRule> device_rule;
+  if (!UpdatesOnHost()) {
+    DT_ASSIGN_OR_RETURN(device_rule, MakeDeviceRule(config, *rule));
+  }
   DT_ASSIGN_OR_RETURN(device_step,
                       DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));
   return absl::OkStatus();
@@ -174,7 +177,7 @@ absl::Status Engine::Impl::LaunchUpdate(const StepVerdict& verdict) {
   DT_RETURN_IF_ERROR(device_step->Decide(plan));
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
-  DT_RETURN_IF_ERROR(QueueUpdate());
+  DT_RETURN_IF_ERROR(exchange != nullptr ? UpdateThroughHost(plan) : QueueUpdate());
   if (gather != nullptr) {
     MarkPhase(&StepNumbers::exposed_comm_s);
     DT_RETURN_IF_ERROR(gather->JoinStream(*job.state().device_group, device().stream()));

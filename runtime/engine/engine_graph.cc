@@ -24,6 +24,11 @@ void Engine::Impl::CreateGraphs() {
     if (!reason.empty()) {
       graphs->Refuse(reason);  // The update still may be a graph.
     }
+    if (exchange != nullptr) {
+      update_refused = true;
+      DT_LOG(Warning) << "cuda_graphs: updates run eagerly: with offload_optimizer the host makes "
+                         "them, when it knows the verdict";
+    }
   } else {
     DT_LOG(Warning) << "cuda_graphs: every step runs eagerly: " << reason;
   }

@@ -23,6 +23,7 @@
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/state_stream.h"
+#include "runtime/offload/update_exchange.h"
 #include "runtime/ops/recompute_times.h"
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/first_reads.h"
@@ -45,8 +46,9 @@ struct Engine::Impl {
   std::unique_ptr<GradientSync> reducer;
   std::unique_ptr<ParameterGather> gather;  // Stages 1 and 2; else null.
   std::unique_ptr<UpdateRule> rule;
-  std::vector<ParamSettings> settings;  // By UpdatePiece::settings.
-  std::unique_ptr<StateStream> stream;  // Of offloaded states; null when they are near.
+  std::vector<ParamSettings> settings;       // By UpdatePiece::settings.
+  std::unique_ptr<StateStream> stream;       // Of offloaded states; null when they are near.
+  std::unique_ptr<UpdateExchange> exchange;  // On a GPU with offloaded states; else null.
   std::shared_ptr<ActivationStore> activation_store;  // Null: what segments keep stays near.
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
@@ -189,6 +191,11 @@ struct Engine::Impl {
   absl::Status AccountForLastStep();
   absl::Status SaySkipped();
   absl::Status LaunchUpdate(const StepVerdict& verdict);
+  // offload_optimizer on a GPU: engine_offload.cc.
+  bool UpdatesOnHost() const;
+  absl::Status CheckDeviceOffload() const;
+  absl::Status CreateExchange(int64_t elements);
+  absl::Status UpdateThroughHost(const StepPlan& plan);
   // CUDA graphs: engine_graph.cc.
   void CreateGraphs();
   absl::Status RecordMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);

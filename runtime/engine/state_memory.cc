@@ -8,6 +8,8 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/engine/tensor_over.h"
 
 namespace dtrain {
 
@@ -36,6 +38,15 @@ absl::StatusOr<at::Tensor> MakeStateOn(const Device& device, int64_t elements, a
     return MakeState(elements, type, value);
   }
   return at::full({elements}, value, at::TensorOptions(type).device(device.tensors()));
+}
+
+absl::StatusOr<at::Tensor> MakePinnedState(const Device& device, int64_t elements,
+                                           at::ScalarType type, float value) {
+  const size_t bytes = static_cast<size_t>(elements) * at::elementSize(type);
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<PinnedMemory> memory, PinnedMemory::Create(device, bytes));
+  at::Tensor state = TensorOver(memory, elements, type);
+  state.fill_(value);
+  return state;
 }
 
 }  // namespace dtrain

@@ -15,5 +15,8 @@ absl::StatusOr<at::Tensor> MakeState(int64_t elements, at::ScalarType type, floa
 // The same where a rank trains: on a GPU it is LibTorch's memory there.
 absl::StatusOr<at::Tensor> MakeStateOn(const Device& device, int64_t elements, at::ScalarType type,
                                        float value);
+// The same in pinned memory of the host, for what is updated there though the rank trains on a GPU.
+absl::StatusOr<at::Tensor> MakePinnedState(const Device& device, int64_t elements,
+                                           at::ScalarType type, float value);
 
 }  // namespace dtrain

@@ -140,7 +140,8 @@ absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
   }
   return absl::UnimplementedError(
       absl::StrFormat("optimizer %s has no CUDA form yet; allowed on a GPU: AdamW, Adam, SGD, "
-                      "Lion, Adagrad; or set device to \"cpu\"",
+                      "Lion, Adagrad; or set zero_optimization.offload_optimizer.device to "
+                      "\"cpu\", which updates on the host, or set device to \"cpu\"",
                       rule.name()));
 }
 

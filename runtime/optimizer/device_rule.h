@@ -28,7 +28,8 @@ class DeviceRule {
                               CudaStream stream) const = 0;
 };
 
-// Unimplemented names an optimizer that has no CUDA form: Lamb, Muon, a program's own.
+// Unimplemented names an optimizer that has no CUDA form: Lamb, Muon, a program's own. (Where
+// states are offloaded the host updates, and none is needed.)
 absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
                                                            const UpdateRule& rule);
 

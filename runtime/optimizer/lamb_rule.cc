@@ -28,10 +28,10 @@ class LambRule final : public UpdateRule {
   absl::Status Prepare(const WholeUpdate& update) override {
     // Of weights, then of updates.
     std::vector<double> sums(static_cast<size_t>(2 * blocks_), 0.0);
-    DT_RETURN_IF_ERROR(
-        update.ForPieces(update.pieces, [&](const UpdatePiece& piece, const PieceMemory& memory) {
-          AddMoments(update, piece, memory, sums);
-        }));
+    DT_RETURN_IF_ERROR(update.ForPieces(update.pieces, Changes::kStates,
+                                        [&](const UpdatePiece& piece, const PieceMemory& memory) {
+                                          AddMoments(update, piece, memory, sums);
+                                        }));
     if (update.state.shards != nullptr) {  // Else every rank has all.
       DT_ASSIGN_OR_RETURN(
           const comm::Work work,

@@ -79,8 +79,8 @@ class MuonRule final : public UpdateRule {
       return round[i - first].mutable_data_ptr<float>() +
              (piece.flat - layout_.entries()[entry].offset);
     };
-    DT_RETURN_IF_ERROR(
-        update.ForPieces(pieces, [&](const UpdatePiece& piece, const PieceMemory& memory) {
+    DT_RETURN_IF_ERROR(update.ForPieces(
+        pieces, Changes::kStates, [&](const UpdatePiece& piece, const PieceMemory& memory) {
           kernels::MuonDirectionCpu(piece.elements, memory.gradient, memory.fp32_state(0),
                                     place(piece), OptionsFor(update.step, piece), TorchParallelFor);
         }));
@@ -95,10 +95,11 @@ class MuonRule final : public UpdateRule {
     DT_RETURN_IF_ERROR(ForAll(round, [&](size_t i, const comm::Buffer& buffer) {
       return update.group.Broadcast(buffer, static_cast<int>(i), {.name = "update of Muon"});
     }));
-    return update.ForPieces(pieces, [&](const UpdatePiece& piece, const PieceMemory& memory) {
-      kernels::MuonApplyCpu(piece.elements, memory.weights, place(piece), memory.bf16, 1,
-                            OptionsFor(update.step, piece), TorchParallelFor);
-    });
+    return update.ForPieces(
+        pieces, Changes::kValues, [&](const UpdatePiece& piece, const PieceMemory& memory) {
+          kernels::MuonApplyCpu(piece.elements, memory.weights, place(piece), memory.bf16, 1,
+                                OptionsFor(update.step, piece), TorchParallelFor);
+        });
   }
 
   // Starts a collective on each, then waits for all.

@@ -7,6 +7,7 @@
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/torch_pool.h"
 #include "runtime/offload/state_stream.h"
+#include "runtime/offload/update_exchange.h"
 
 namespace dtrain {
 
@@ -22,6 +23,7 @@ PieceMemory MemoryBy(const EngineState& state, const ReducedGradient& gradient,
   memory.weights =
       reinterpret_cast<float*>(dtype == DType::kFloat32 ? value : state_at(state.slots.size()));
   memory.bf16 = dtype == DType::kBFloat16 ? reinterpret_cast<BFloat16*>(value) : nullptr;
+  memory.fp16 = dtype == DType::kFloat16 ? reinterpret_cast<Float16*>(value) : nullptr;
   memory.gradient = gradient.at(piece.flat, piece.local);
   for (size_t i = 0; i < state.slots.size(); ++i) {
     const bool wide = state.slots[i].tensor.scalar_type() == at::kFloat;
@@ -55,7 +57,18 @@ PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradie
 }
 
 absl::Status WholeUpdate::ForPieces(absl::Span<const std::vector<UpdatePiece>> lists,
-                                    Body body) const {
+                                    Changes changes, Body body) const {
+  if (exchange != nullptr) {
+    return exchange->Run(
+        exchange->Cut(lists), gradient, changes,
+        [&](const UpdatePiece& piece, const PieceMemory& memory) {
+          body(piece, memory);
+          if (changes == Changes::kValues) {
+            RoundToFp16(piece, memory);  // All of a piece's values go back.
+          }
+        },
+        [](int /*bucket*/) {});
+  }
   if (stream != nullptr) {
     return stream->Run(stream->Cut(lists), [&](const StateChunk& chunk, auto near) {
       for (const UpdatePiece& piece : chunk.pieces) {
@@ -71,19 +84,23 @@ absl::Status WholeUpdate::ForPieces(absl::Span<const std::vector<UpdatePiece>> l
   return absl::OkStatus();
 }
 
-void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
-                   const UpdatePiece& piece, const PieceMemory& memory) {
-  rule.Update(step, piece, memory);
-  if (state.flat->dtype() == DType::kFloat16) {
-    kernels::CopyCpu(piece.elements, {memory.weights},
-                     {state.value_at(piece.flat, piece.local), DType::kFloat16}, TorchParallelFor);
+void RoundToFp16(const UpdatePiece& piece, const PieceMemory& memory) {
+  if (memory.fp16 != nullptr) {
+    kernels::CopyCpu(piece.elements, {memory.weights}, {memory.fp16, DType::kFloat16},
+                     TorchParallelFor);
   }
+}
+
+void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const UpdatePiece& piece,
+                   const PieceMemory& memory) {
+  rule.Update(step, piece, memory);
+  RoundToFp16(piece, memory);
 }
 
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
                     const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces) {
   for (const UpdatePiece& piece : pieces) {
-    UpdatePieceBy(rule, step, state, piece, MemoryOf(state, gradient, piece));
+    UpdatePieceBy(rule, step, piece, MemoryOf(state, gradient, piece));
   }
 }
 

@@ -44,6 +44,7 @@ struct PieceMemory {
   float* weights = nullptr;  // Values in fp32, else their master.
   const float* gradient = nullptr;
   BFloat16* bf16 = nullptr;  // Values in bf16, to be rounded from the weights.
+  Float16* fp16 = nullptr;   // Values in fp16: UpdatePieceBy rounds them, no rule does.
   kernels::MutableFlat states[kStatesMax] = {};
 
   float* fp32_state(size_t index) const { return static_cast<float*>(states[index].data); }
@@ -58,6 +59,10 @@ PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradie
                          absl::Span<std::byte* const> near);
 
 class StateStream;
+class UpdateExchange;
+
+// What a walk over pieces leaves changed: their states, or the weights and their bf16 values too.
+enum class Changes { kStates, kValues };
 
 // Everything of a step, for rules that look beyond elements.
 struct WholeUpdate {
@@ -66,12 +71,14 @@ struct WholeUpdate {
   ReducedGradient gradient;
   absl::Span<const std::vector<UpdatePiece>> pieces;
   const UpdateStep& step;
-  StateStream* stream = nullptr;  // Of offloaded states.
+  StateStream* stream = nullptr;       // Of offloaded states.
+  UpdateExchange* exchange = nullptr;  // With a GPU, whose weights are updated on the host.
 
   // Calls `body` for each piece in order, in parts where states are offloaded; what it leaves in
-  // them stays. REQUIRES: the pieces ascend by `local`.
+  // them stays, of `changes`. REQUIRES: the pieces ascend by `local`.
   using Body = absl::FunctionRef<void(const UpdatePiece& piece, const PieceMemory& memory)>;
-  absl::Status ForPieces(absl::Span<const std::vector<UpdatePiece>> lists, Body body) const;
+  absl::Status ForPieces(absl::Span<const std::vector<UpdatePiece>> lists, Changes changes,
+                         Body body) const;
 };
 
 class UpdateRule {
@@ -104,9 +111,11 @@ std::unique_ptr<UpdateRule> MakeMuonRule(const OptimizerConfig& optimizer,
 std::unique_ptr<UpdateRule> MakeOwnRule(std::shared_ptr<const Optimizer> own,
                                         const plan::ParamLayout& layout);
 
-// Updates a piece and rounds what is kept in fp16 from its master.
-void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
-                   const UpdatePiece& piece, const PieceMemory& memory);
+// Rounds what is kept in fp16 from its master; else nothing.
+void RoundToFp16(const UpdatePiece& piece, const PieceMemory& memory);
+// Updates a piece and rounds what is kept in fp16.
+void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const UpdatePiece& piece,
+                   const PieceMemory& memory);
 // Near states: all pieces.
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
                     const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces);

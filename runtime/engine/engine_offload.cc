@@ -1,0 +1,83 @@
+// The update of a GPU's weights by the host (offload_optimizer): the one wait of a step for the
+// device, since the host's rule takes the clip factor as a number, and which states change must be
+// known before one does.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "kernels/grad_norm.h"
+#include "runtime/engine/engine_impl.h"
+#include "runtime/offload/offload_options.h"
+#include "runtime/plan/offload_plan.h"
+
+namespace dtrain {
+namespace {
+
+constexpr int kBuffersMin = 3;  // One comes, one is updated, one goes.
+
+}  // namespace
+
+bool Engine::Impl::UpdatesOnHost() const {
+  return !device().is_host() &&
+         OptimizerOffload(job.config()).device != OffloadOptions::Device::kNone;
+}
+
+absl::Status Engine::Impl::CheckDeviceOffload() const {
+  if (UpdatesOnHost() && job.config().zero_stage() > 2) {
+    return absl::UnimplementedError(
+        "offload_optimizer at zero_optimization.stage 3 is not supported on a GPU yet: set stage 1 "
+        "or 2, remove offload_optimizer, or set device to \"cpu\"");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::CreateExchange(int64_t elements) {
+  const Config& config = job.config();
+  const OffloadOptions offload = OptimizerOffload(config);
+  if (offload.device == OffloadOptions::Device::kMemory && offload.ratio < 1 && job.rank() == 0) {
+    DT_LOG(Warning) << absl::StrFormat(
+        "zero_optimization.offload_optimizer.ratio %g has no effect with device \"cpu\" on a GPU: "
+        "all states are in the host's memory",
+        offload.ratio);
+  }
+  DT_ASSIGN_OR_RETURN(exchange,
+                      UpdateExchange::Create(
+                          device(), state, stream.get(),
+                          {.chunk_elements = plan::OffloadChunkElements(elements, offload.buffers),
+                           .buffers = std::max(kBuffersMin, offload.buffers),
+                           .timeout = absl::Seconds(config.comm_timeout_seconds())}));
+  return absl::OkStatus();
+}
+
+// Behind Decide. A step that is skipped changes nothing, and gathers nothing, on any rank: the
+// verdict has the same bits on all.
+absl::Status Engine::Impl::UpdateThroughHost(const StepPlan& plan) {
+  DT_RETURN_IF_ERROR(device_step->QueueVerdict());
+  DT_RETURN_IF_ERROR(device_step->QueueNumbers());
+  DT_ASSIGN_OR_RETURN(const StepNumbers verdict,
+                      device_step->AwaitVerdict(
+                          Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+  if (verdict.skipped) {
+    return absl::OkStatus();
+  }
+  UpdateStep step = plan.update;
+  // As the device's own verdict has it (kernels/step_verdict.h).
+  step.gradient_scale = plan.to_mean * kernels::ClipFactor(verdict.grad_norm, plan.norm_max);
+  const ReducedGradient gradient = reducer->reduced();
+  DT_RETURN_IF_ERROR(rule->Prepare(
+      {job.group(), state, gradient, update_pieces, step, stream.get(), exchange.get()}));
+  return exchange->Run(
+      update_chunks, gradient, Changes::kValues,
+      [&](const UpdatePiece& piece, const PieceMemory& memory) {
+        UpdatePieceBy(*rule, step, piece, memory);
+      },
+      [&](int bucket) {
+        if (gather != nullptr) {
+          gather->Start(bucket);
+        }
+      });
+}
+
+}  // namespace dtrain
