@@ -144,6 +144,26 @@ TEST_F(EngineGpuTest, TwoRanksShareAGpuThroughHostMemory) {
   }
 }
 
+TEST_F(EngineGpuTest, OffloadedStatesTrainAsThoseBesideTheWeights) {
+  const std::string section = "zero_optimization.offload_optimizer.";
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const int size : {1, 2}) {
+      const std::vector<std::string> near = {"device=cuda", "zero_optimization.stage=1", precision};
+      const std::vector<double> expected = NumbersOf(size, near);
+      std::vector<std::string> more = near;
+      more.push_back(section + "device=cpu");
+      // The host's AdamW may round the last bit otherwise than the kernel.
+      ExpectNear(NumbersOf(size, more), expected, 1e-3);
+      more.back() = section + "device=nvme";
+      more.push_back(section + "nvme_path=/tmp");
+      ExpectNear(NumbersOf(size, more), expected, 1e-3);
+    }
+  }
+  ExpectNear(NumbersOf(1, {"device=cuda", "zero_optimization.stage=2", section + "device=cpu",
+                           R"(optimizer={"type":"Muon"})"}),
+             NumbersOf(1, {"device=cpu", R"(optimizer={"type":"Muon"})"}), 2e-3);
+}
+
 TEST_F(EngineGpuTest, ARunRepeatsItsNumbers) {
   const std::vector<double> first = NumbersOf(1, {"device=cuda"});
   EXPECT_EQ(NumbersOf(1, {"device=cuda"}), first);

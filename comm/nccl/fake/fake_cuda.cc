@@ -15,6 +15,7 @@ namespace {
 constexpr auto kInvalidHandle = static_cast<CudaResult>(400);  // cudaErrorInvalidResourceHandle.
 constexpr auto kNoMemory = static_cast<CudaResult>(2);         // cudaErrorMemoryAllocation.
 constexpr auto kInvalidDevice = static_cast<CudaResult>(101);
+constexpr auto kLaunchFailure = static_cast<CudaResult>(719);
 
 }  // namespace
 
@@ -252,6 +253,12 @@ void FakeCuda::CopyOnHostStream(void* to, const void* from, size_t bytes) {
 CudaResult FakeCuda::CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) {
   if (stream == host_stream_) {
     return Enqueue(stream, [=, this] { CopyOnHostStream(to, from, bytes); });
+  }
+  if (std::unique_lock lock(mutex_);
+      Holds(pinned_blocks_, to, bytes) || Holds(pinned_blocks_, from, bytes)) {
+    if (copies_left_-- <= 0) {
+      return kLaunchFailure;
+    }
   }
   return Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }

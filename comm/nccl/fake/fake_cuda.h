@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -80,6 +81,8 @@ class FakeCuda final : public CudaApi {
   // From now on each operation of a stream with a thread starts so much later: what does not wait
   // for it is early for certain.
   void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
+  // After so many more, copies to or from pinned memory fail on streams with a thread.
+  void FailCopiesAfter(int64_t copies) { copies_left_ = copies; }
   // What MemoryInfo says is free.
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
   // Queues `operation` on `stream` (null: the default stream).
@@ -120,6 +123,7 @@ class FakeCuda final : public CudaApi {
   std::atomic<int> graph_launches_{0};
   std::atomic<int64_t> delay_us_{0};
   std::atomic<size_t> free_bytes_{size_t{1} << 30};
+  std::atomic<int64_t> copies_left_{std::numeric_limits<int64_t>::max()};
   CudaStream* host_stream_ = nullptr;
   mutable std::mutex mutex_;
   std::map<CudaStream*, std::shared_ptr<FakeStream>> streams_;
