@@ -12,12 +12,13 @@
 namespace dtrain {
 namespace {
 
-plan::MemoryRequest RequestOf(const Job& job, plan::ModelShape model) {
+plan::MemoryRequest RequestOf(Job& job, plan::ModelShape model) {
   plan::MemoryRequest request;
   request.model = std::move(model);
   request.world_size = job.world_size();
   plan::ReadInto(job.config(), request);
-  if (*job.config().Find("zero_optimization.offload_optimizer.device") != "nvme") {
+  request.states_on_host = !job.state().device->is_host();
+  if (!request.states_on_host && !request.offload_to_file) {
     request.offload_buffers = 0;  // A CPU rank's far buffer is memory too.
   }
   return request;
@@ -45,6 +46,7 @@ absl::Status CheckModelFits(Job& job, const Json& shape) {
   DT_ASSIGN_OR_RETURN(const double available, StateMemory(job));
   DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available));
   DT_ASSIGN_OR_RETURN(const double of_host, LeastAvailable(job.group(), ReadRankMemory()));
+  DT_RETURN_IF_ERROR(plan::CheckOffloadFits(request, of_host));
   return plan::CheckCanBeMade(request, of_host);
 }
 
@@ -58,14 +60,22 @@ absl::Status Engine::Impl::CheckMemory() {
     model.tensors.push_back({.elements = static_cast<double>(entry.elements)});
   }
   std::reverse(model.tensors.begin(), model.tensors.end());
-  double held = 0;  // Memory of the module's tensors, which are given up as they are moved.
+  double held = 0;  // Of the host, by the module's tensors, which are given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
     model.largest_tensor = std::max(model.largest_tensor, static_cast<double>(parameter.numel()));
-    const bool given_up = parameter.device() == device().tensors() && device().is_host();
-    held +=
-        given_up && !IsInConstructionFile(parameter) ? static_cast<double>(parameter.nbytes()) : 0;
+    const bool given_up = parameter.is_cpu() && !IsInConstructionFile(parameter);
+    held += given_up ? static_cast<double>(parameter.nbytes()) : 0;
   }
-  return plan::CheckStatesFit(RequestOf(job, std::move(model)), available + held);
+  const plan::MemoryRequest request = RequestOf(job, std::move(model));
+  if (device().is_host()) {
+    return plan::CheckStatesFit(request, available + held);
+  }
+  DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available));
+  if (!UpdatesOnHost()) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const double of_host, LeastAvailable(job.group(), ReadRankMemory()));
+  return plan::CheckOffloadFits(request, of_host + held);
 }
 
 }  // namespace dtrain

@@ -1,9 +1,6 @@
-// The update of a GPU's weights by the host (offload_optimizer): the one wait of a step for the
-// device, since the host's rule takes the clip factor as a number, and which states change must be
-// known before one does.
-#include <algorithm>
-#include <utility>
-
+// The update of a GPU's weights by the host (offload_optimizer). Here a step waits for the device:
+// the host's rule takes the clip factor as a number, and must not run at all in a step that is
+// skipped.
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -13,11 +10,6 @@
 #include "runtime/plan/offload_plan.h"
 
 namespace dtrain {
-namespace {
-
-constexpr int kBuffersMin = 3;  // One comes, one is updated, one goes.
-
-}  // namespace
 
 bool Engine::Impl::UpdatesOnHost() const {
   return !device().is_host() &&
@@ -46,7 +38,7 @@ absl::Status Engine::Impl::CreateExchange(int64_t elements) {
                       UpdateExchange::Create(
                           device(), state, stream.get(),
                           {.chunk_elements = plan::OffloadChunkElements(elements, offload.buffers),
-                           .buffers = std::max(kBuffersMin, offload.buffers),
+                           .buffers = static_cast<int>(plan::ExchangeBuffers(offload.buffers)),
                            .timeout = absl::Seconds(config.comm_timeout_seconds())}));
   return absl::OkStatus();
 }

@@ -103,14 +103,18 @@ constexpr ConfigKey kKeys[] = {
      KeyUse::kUsed, "", 0,
      "Where optimizer states and fp32 masters live: beside the weights, in a second buffer of the "
      "host's memory, or in a file. They are streamed through a few buffers while others are "
-     "updated; numbers do not change. From stage 1 on."},
+     "updated; numbers do not change. From stage 1 on. On a GPU, at stages 1 and 2: in pinned "
+     "memory of the host (cpu) or a file (nvme); the host updates, and gradients and new weights "
+     "travel through pinned buffers. Any optimizer can then be used."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,
      "Folder on a fast local disk, for device nvme. The file has no name: nothing is left of it."},
     {"zero_optimization.offload_optimizer.buffer_count", KeyType::kInteger, "4", "[2, 1024]",
-     KeyUse::kUsed, "", 0, "Buffers that states are streamed through."},
+     KeyUse::kUsed, "", 0,
+     "Buffers that states are streamed through; on a GPU also pinned ones of gradients and "
+     "weights, at least 3."},
     {"zero_optimization.offload_optimizer.pin_memory", KeyType::kBool, "true", "", KeyUse::kIgnored,
-     "", 0, "Nothing is copied to a GPU."},
+     "", 0, "What a GPU copies to and from is pinned always."},
     {"zero_optimization.offload_optimizer.pipeline_read", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Reads always overlap with the update."},
     {"zero_optimization.offload_optimizer.pipeline_write", KeyType::kBool, "false", "",
@@ -120,7 +124,8 @@ constexpr ConfigKey kKeys[] = {
     {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]", KeyUse::kUsed,
      "", 0,
      "Share of a rank's states that is offloaded; the first part stays near. Numbers do not "
-     "change."},
+     "change. On a GPU: the share in the file with nvme, the first part is in the host's memory; "
+     "without effect with cpu."},
     {"zero_optimization.offload_param.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
      "Where a rank keeps its share of the weights at stage 3. cpu: a host buffer of its own; nvme: "

@@ -12,6 +12,7 @@ namespace dtrain::plan {
 namespace {
 
 constexpr int kStageMax = 3;
+constexpr int kGpuOffloadStageMax = 2;  // With offload_optimizer on a GPU.
 constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
 constexpr double kFp32 = 4;
@@ -40,10 +41,12 @@ std::vector<Change> Placements(MemoryRequest request) {
     changes.push_back({absl::StrFormat("zero_optimization.stage %d", stage), request});
   }
   if (request.offload_buffers == 0) {
-    request.zero_stage = kStageMax;
+    request.zero_stage = request.states_on_host ? kGpuOffloadStageMax : kStageMax;
     request.offload_buffers = kOffloadBuffers;
     changes.push_back(
-        {"zero_optimization.stage 3 with offload_optimizer.device \"nvme\"", request});
+        {absl::StrFormat("zero_optimization.stage %d with offload_optimizer.device \"%s\"",
+                         request.zero_stage, request.states_on_host ? "cpu" : "nvme"),
+         request});
   }
   return changes;
 }
@@ -121,6 +124,21 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
       request.model.parameters * 1e-6, activations, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
       Remedy(request, available)));
+}
+
+absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
+  const double needed = PlanMemory(request).host;
+  if (needed <= available) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "offloaded optimizer states of %.1f million parameters take %s of the host's memory on each "
+      "of %d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
+      request.model.parameters * 1e-6, Gigabytes(needed), request.world_size,
+      request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
+      request.offload_to_file && request.offload_ratio == 1
+          ? "more ranks, or a smaller offload_optimizer.buffer_count, take less"
+          : "offload_optimizer.device \"nvme\" with ratio 1 keeps them in a file"));
 }
 
 absl::Status CheckCanBeMade(const MemoryRequest& request, double available) {

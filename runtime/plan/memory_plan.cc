@@ -122,6 +122,29 @@ absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
   return shape;
 }
 
+// Moves what is offloaded of the `owned` elements' states out of the sums, and adds what it travels
+// through.
+void PlanOffload(const MemoryRequest& request, double value_bytes, int64_t owned,
+                 MemoryPlan& plan) {
+  const double states = plan.moments + plan.master;
+  const auto chunk =
+      static_cast<double>(std::min(owned, OffloadChunkElements(owned, request.offload_buffers)));
+  const double streamed = static_cast<double>(request.offload_buffers) * chunk *
+                          (request.moment_bytes + (value_bytes < kFp32 ? kFp32 : 0));
+  if (!request.states_on_host) {
+    plan.offloaded = request.offload_ratio * states;
+    plan.moments *= 1 - request.offload_ratio;
+    plan.master *= 1 - request.offload_ratio;
+    plan.buckets += streamed;
+    return;
+  }
+  plan.offloaded = states;
+  plan.moments = plan.master = 0;
+  plan.host = static_cast<double>(ExchangeBuffers(request.offload_buffers)) * chunk *
+                  (kFp32 + value_bytes) +
+              (request.offload_to_file ? (1 - request.offload_ratio) * states + streamed : states);
+}
+
 }  // namespace
 
 absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
@@ -186,6 +209,7 @@ void ReadInto(const Config& config, MemoryRequest& request) {
     request.offload_buffers =
         config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
     request.offload_ratio = config.Find("zero_optimization.offload_optimizer.ratio")->get<double>();
+    request.offload_to_file = *config.Find("zero_optimization.offload_optimizer.device") == "nvme";
   }
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
@@ -218,13 +242,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   plan.buckets =
       value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * staged * bucket : 0);
   if (request.offload_buffers > 0) {
-    plan.offloaded = request.offload_ratio * (plan.moments + plan.master);
-    plan.moments *= 1 - request.offload_ratio;
-    plan.master *= 1 - request.offload_ratio;
-    const auto owned = static_cast<int64_t>(held(1));
-    const int64_t chunk = std::min(owned, OffloadChunkElements(owned, request.offload_buffers));
-    plan.buckets += static_cast<double>(request.offload_buffers * chunk) *
-                    (request.moment_bytes + (value_bytes < kFp32 ? kFp32 : 0));
+    PlanOffload(request, value_bytes, static_cast<int64_t>(held(1)), plan);
   }
   const auto tokens = static_cast<double>(request.micro_batch * request.sequence_length);
   plan.far_activations = tokens * value_bytes * KeptFar(model, request.recompute);

@@ -61,10 +61,14 @@ struct MemoryRequest {
   bool quantized_gradients = false;
   bool values_in_file = false;  // Stage 3: a rank's share of the weights is no memory.
   ActivationCheckpointingConfig recompute = {};
-  double moment_bytes = 8;      // What the optimizer keeps of each parameter (MomentBytes).
-  int64_t offload_buffers = 0;  // Near buffers of offloaded states; 0: states are not offloaded.
-  double offload_ratio = 1;     // Share of the states that is.
-  bool training = true;         // Else weights alone, for inference.
+  double moment_bytes = 8;       // What the optimizer keeps of each parameter (MomentBytes).
+  int64_t offload_buffers = 0;   // Near buffers of offloaded states; 0: states are not offloaded.
+  double offload_ratio = 1;      // Share of the states that is.
+  bool offload_to_file = false;  // Else to the host's memory.
+  // Of a rank on a GPU: offloaded states, whatever the ratio, and all that they travel through are
+  // the host's memory or files.
+  bool states_on_host = false;
+  bool training = true;  // Else weights alone, for inference.
 };
 
 // Takes from `config` all but the model's shape, its batch and the world size. REQUIRES: the number
@@ -83,6 +87,7 @@ struct MemoryPlan {
   double activations = 0;      // Kept by forward for backward.
   double logits = 0;           // The peak between forward and backward.
   double offloaded = 0;        // Moments and master in a far tier: in none of the sums.
+  double host = 0;             // Of the host's memory, for a rank on a GPU: likewise.
   double far_activations = 0;  // Likewise, of recomputed segments.
 
   double states() const { return values + gradients + master + moments; }

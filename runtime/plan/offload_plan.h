@@ -15,6 +15,10 @@ constexpr int64_t OffloadChunkElements(int64_t elements, int64_t buffers) {
   return std::clamp(elements / (2 * buffers), kSmallest, kLargest);
 }
 
+// Pinned buffers through which a GPU's gradients and values travel, where its states have
+// `buffers`: one chunk comes, one is updated, one goes.
+constexpr int64_t ExchangeBuffers(int64_t buffers) { return std::max<int64_t>(3, buffers); }
+
 // Activations that wait to be written while forward goes on, one more being written; and those read
 // ahead of backward. Two hide a disk as fast as a segment computes, and are little memory.
 inline constexpr int64_t kActivationsInFlight = 2;

@@ -88,6 +88,10 @@ void PrintPlan(const MemoryRequest& request) {
   };
   far(plan.offloaded, "moments and masters");
   far(plan.far_activations, "activations");
+  if (plan.host > 0) {
+    std::printf("  %-13s %12s  (what is offloaded there, and buffers)\n", "host memory",
+                Size(plan.host).c_str());
+  }
 }
 
 // Of values, gradients, masters and moments when nothing is shared out.
@@ -182,6 +186,8 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
     request.sequence_length = config.sequence_length();
   }
   ReadInto(config, request);
+  const Json& device = *config.Find("device");
+  request.states_on_host = device == "cuda" || (device == "auto" && !arguments.gpu_memory.empty());
   return absl::OkStatus();
 }
 

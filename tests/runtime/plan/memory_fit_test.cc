@@ -93,6 +93,22 @@ TEST(MemoryFitTest, AMicroBatchThatDoesNotFitIsToldWhichWould) {
                                        "train_micro_batch_size_per_gpu 1 with activation_"));
 }
 
+TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
+  MemoryRequest request = OfMillion(1, 1);
+  request.states_on_host = true;
+  EXPECT_THAT(std::string(CheckStatesFit(request, 9e6).message()),
+              HasSubstr("stage 2 with offload_optimizer.device \"cpu\" takes 0.008 GB"));
+  EXPECT_TRUE(CheckOffloadFits(request, 0).ok()) << "nothing is offloaded";
+  request.offload_buffers = 4;
+  EXPECT_TRUE(CheckStatesFit(request, 9e6).ok());
+  EXPECT_TRUE(CheckOffloadFits(request, 13e6).ok());
+  const absl::Status host = CheckOffloadFits(request, 10e6);
+  EXPECT_EQ(std::string(host.message()),
+            "offloaded optimizer states of 1.0 million parameters take 0.012 GB of the host's "
+            "memory on each of 1 rank at zero_optimization.stage 1, but a rank has 0.01 GB: "
+            "offload_optimizer.device \"nvme\" with ratio 1 keeps them in a file");
+}
+
 TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
   MemoryRequest request = OfMillion(2, 1000);
   request.precision = PrecisionConfig::Kind::kBFloat16;

@@ -165,6 +165,27 @@ TEST(OptimizerConfigTest, TheMemoryPlanPutsOffloadedStatesElsewhere) {
   EXPECT_EQ(quarter.states(), near.states() - far.offloaded / 4);
 }
 
+TEST(OptimizerConfigTest, TheMemoryPlanPutsOffloadedStatesOfAGpuIntoTheHostsMemory) {
+  plan::MemoryRequest request;
+  request.model.parameters = 64e6;
+  request.precision = PrecisionConfig::Kind::kBFloat16;
+  request.zero_stage = 1;
+  request.world_size = 2;
+  request.states_on_host = true;
+  const plan::MemoryPlan near = PlanMemory(request);
+  EXPECT_EQ(near.host, 0);
+  request.offload_buffers = 2;
+  request.offload_ratio = 0.25;
+  const plan::MemoryPlan memory = PlanMemory(request);
+  const double states = near.moments + near.master;
+  EXPECT_EQ(memory.offloaded, states) << "all, whatever the ratio";
+  EXPECT_EQ(memory.states(), near.states() - states);
+  EXPECT_EQ(memory.buckets, near.buckets) << "buffers are the host's";
+  EXPECT_EQ(memory.host, states + 3.0 * (1 << 20) * 6) << "three pinned ones, at least";
+  request.offload_to_file = true;
+  EXPECT_EQ(PlanMemory(request).host, 0.75 * states + 3.0 * (1 << 20) * 6 + 2.0 * (1 << 20) * 12);
+}
+
 TEST(OptimizerConfigTest, ABf16SecondMomentThatCannotShrinkIsWarnedOf) {
   const char* const states = R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true})";
   const auto slow = Parse("{}", states);
