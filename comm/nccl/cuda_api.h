@@ -15,6 +15,7 @@ namespace dtrain::comm {
 struct CudaStream;  // Opaque: what cudaStream_t points to. Null is the default stream.
 struct CudaEvent;   // Opaque: what cudaEvent_t points to.
 struct CudaGraph;   // Opaque: what cudaGraphExec_t points to.
+struct CudaMemory;  // Opaque: a CUmemGenericAllocationHandle.
 
 // Values of cudaError_t; any other value is an error that ErrorString explains.
 enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kNotReady = 600 };
@@ -78,6 +79,19 @@ class CudaApi {
   // Page-locked host memory that every device can reach.
   virtual CudaResult MallocPinned(void** data, size_t bytes) = 0;
   virtual CudaResult FreePinned(void* data) = 0;
+
+  // Virtual memory of the current device: addresses, the memory behind them, and what is mapped
+  // where. Addresses and sizes are multiples of the granularity. Mapping and unmapping do not wait
+  // for streams: what is queued must be done with an address whose memory goes.
+  virtual CudaResult MemoryGranularity(size_t* bytes) = 0;
+  virtual CudaResult ReserveAddresses(void** data, size_t bytes) = 0;
+  virtual CudaResult FreeAddresses(void* data, size_t bytes) = 0;
+  virtual CudaResult CreateMemory(CudaMemory** memory, size_t bytes) = 0;
+  virtual CudaResult DestroyMemory(CudaMemory* memory) = 0;
+  // The first `bytes` of `memory` at `data`, which the current device may read and write. Memory
+  // is mapped in one place at a time.
+  virtual CudaResult MapMemory(void* data, size_t bytes, CudaMemory* memory) = 0;
+  virtual CudaResult UnmapMemory(void* data, size_t bytes) = 0;
 };
 
 }  // namespace dtrain::comm

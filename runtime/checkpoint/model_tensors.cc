@@ -112,7 +112,7 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
     total += item.tensor.nbytes();
   }
   const auto passes = [&](const StoredTensor& item) {
-    return state.live != nullptr && item.parameter.has_value();
+    return state.live != nullptr && item.parameter.has_value() && item.tensor.is_cpu();
   };
   std::vector<bool> mine;
   int64_t passing = 0;  // Bytes of copies that this rank keeps.

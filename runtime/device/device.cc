@@ -34,6 +34,18 @@ absl::Status Device::Synchronize() const {
   return Check(parts_.api->StreamSynchronize(parts_.compute_stream), "cudaStreamSynchronize");
 }
 
+absl::Status OutOfDeviceMemory(const Device& device, size_t bytes, absl::string_view what,
+                               comm::CudaResult result) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  (void)device.api().MemoryInfo(&free_bytes, &total_bytes);
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%d bytes for %s on GPU %d, where %d of %d are free: %s; a higher zero_optimization.stage, "
+      "more ranks or a smaller micro-batch take less",
+      bytes, what, device.place().index, free_bytes, total_bytes,
+      device.api().ErrorString(result)));
+}
+
 absl::StatusOr<std::shared_ptr<DeviceMemory>> DeviceMemory::Create(const Device& device,
                                                                    size_t bytes,
                                                                    absl::string_view what) {
@@ -41,13 +53,7 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> DeviceMemory::Create(const Device&
   void* data = nullptr;
   const comm::CudaResult result = api.MallocDevice(&data, std::max<size_t>(1, bytes));
   if (result != comm::CudaResult::kSuccess) {
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    (void)api.MemoryInfo(&free_bytes, &total_bytes);
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%d bytes for %s on GPU %d, where %d of %d are free: %s; a higher zero_optimization.stage, "
-        "more ranks or a smaller micro-batch take less",
-        bytes, what, device.place().index, free_bytes, total_bytes, api.ErrorString(result)));
+    return OutOfDeviceMemory(device, bytes, what, result);
   }
   std::shared_ptr<DeviceMemory> memory(new DeviceMemory(&api, data, bytes));
   DT_RETURN_IF_ERROR(device.Zero(data, bytes));

@@ -77,6 +77,10 @@ class Device {
   bool host_ = true;
 };
 
+// ResourceExhausted: how much of it is free, and what takes less. `result` is CUDA's.
+absl::Status OutOfDeviceMemory(const Device& device, size_t bytes, absl::string_view what,
+                               comm::CudaResult result);
+
 // Memory on the device, zeroed (queued on the compute stream). Freed with this object.
 class DeviceMemory {
  public:

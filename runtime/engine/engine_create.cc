@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "c10/core/ScalarType.h"
 #include "kernels/grad_norm.h"
+#include "runtime/device/device_range.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -27,11 +28,21 @@ namespace {
 
 // Stage 3 opens and releases buckets by pages, of which a norm block is at least one; what is
 // quantised is packed in chunks of that size.
-plan::ShardOptions ShardOptionsOf(const Config& config, int world_size) {
+plan::ShardOptions ShardOptionsOf(const Config& config, int world_size, int64_t granule = 1) {
   const bool blocks =
       config.deterministic() || config.zero_stage() == 3 || config.quantized_gradients();
   return {.world_size = world_size,
-          .align_elements = blocks ? kernels::kNormBlock : plan::ParamLayout::kAlignElements};
+          .align_elements = blocks ? kernels::kNormBlock : plan::ParamLayout::kAlignElements,
+          .bucket_multiple = granule};
+}
+
+// Elements of a GPU's memory that are mapped together, where buckets come and go: at stage 3.
+absl::StatusOr<int64_t> GranuleOf(const Config& config, const Device& device, DType values) {
+  if (device.is_host() || config.zero_stage() < 3) {
+    return 1;
+  }
+  DT_ASSIGN_OR_RETURN(const size_t bytes, DeviceRange::Granule(device));
+  return static_cast<int64_t>(bytes / DTypeBytes(values));
 }
 
 // `guarded`: gathers go on behind the step.
@@ -136,7 +147,8 @@ absl::Status Engine::Impl::TakeParameters() {
     state.owned = {{{0, elements}, 0}};
     update_pieces = {UpdatePieces(groups, state.owned[0])};
   } else {
-    plan::ShardOptions options = ShardOptionsOf(config, job.world_size());
+    DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
+    plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
     options.buckets.bucket_elements = plan::BucketElements(config, elements);
     DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
     state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));

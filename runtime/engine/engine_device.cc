@@ -43,8 +43,11 @@ absl::Status Engine::Impl::CheckDevice() const {
     return absl::OkStatus();
   }
   const Config& config = job.config();
-  if (config.zero_stage() > 2) {
-    return NotOnDevice("zero_optimization.stage 3", "set stage 0, 1 or 2");
+  if (config.hpz_partition_size() > 1) {
+    return NotOnDevice("zero_optimization.zero_hpz_partition_size", "set it to 1");
+  }
+  if (config.quantized_weights()) {
+    return NotOnDevice("zero_quantized_weights", "set it to false");
   }
   if (ParameterOffload(config).device != OffloadOptions::Device::kNone) {
     return NotOnDevice("offload_param", "remove it");
@@ -85,7 +88,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   }
   device_gradients = gradients.get();
   reducer = std::move(gradients);
-  if (state.shards != nullptr) {
+  if (state.shards != nullptr && state.live == nullptr) {
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(group, *state.flat, *state.shards));
   }
   std::unique_ptr<DeviceRule> device_rule;
@@ -177,7 +180,12 @@ absl::Status Engine::Impl::LaunchUpdate(const StepVerdict& verdict) {
   DT_RETURN_IF_ERROR(device_step->Decide(plan));
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
+  DT_RETURN_IF_ERROR(DropGathered());
   DT_RETURN_IF_ERROR(exchange != nullptr ? UpdateThroughHost(plan) : QueueUpdate());
+  if (state.live != nullptr) {
+    MarkPhase(&StepNumbers::exposed_comm_s);
+    DT_RETURN_IF_ERROR(state.live->Refresh());
+  }
   if (gather != nullptr) {
     MarkPhase(&StepNumbers::exposed_comm_s);
     DT_RETURN_IF_ERROR(gather->JoinStream(*job.state().device_group, device().stream()));

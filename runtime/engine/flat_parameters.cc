@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "comm/nccl/device_group.h"
+#include "runtime/device/device_range.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/tensor_over.h"
 #include "torch/nn/module.h"
@@ -134,6 +135,11 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
       break;
     }
     case ValueMemory::kReserved: {
+      if (!device_.is_host()) {
+        DT_ASSIGN_OR_RETURN(auto range, DeviceRange::Create(device_, bytes));
+        values_ = TensorOver(range, elements, type, device_.tensors());
+        break;
+      }
       DT_ASSIGN_OR_RETURN(ReservedMemory range, ReservedMemory::Create(bytes));
       value_range_ = std::make_shared<ReservedMemory>(std::move(range));
       values_ = TensorOver(value_range_, elements, type);
@@ -151,7 +157,7 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
     at::Tensor parameter = parameters_[i];
     keep(entry, parameter.to(at::kFloat).contiguous().view({-1}));
     const at::Tensor view = values_.narrow(0, entry.offset, entry.elements).view(entry.shape);
-    if (value_range_ == nullptr) {
+    if (options.values != ValueMemory::kReserved) {
       view.copy_(parameter);
     }
     parameter.set_data(view);

@@ -42,7 +42,7 @@ enum class ValueMemory {
   // As symmetric, and the module sees them through a mapping of its own, so that what it may not
   // read yet can be closed to it while collectives write there (shard/pending_values.h).
   kGuarded,
-  kReserved,  // Nowhere: addresses alone, whose memory comes and goes (shard/live_parameters.h).
+  kReserved,  // Nowhere: addresses alone, whose memory comes and goes (shard/gather_memory.h).
 };
 
 struct FlatOptions {
@@ -101,7 +101,7 @@ class FlatParameters {
   const Device& device() const { return device_; }
   // The module's mapping of guarded values; else null.
   const std::shared_ptr<comm::SharedMapping>& value_view() const { return value_view_; }
-  // Null when they are not symmetric host memory, or not reserved.
+  // Null when they are not symmetric, or not reserved, memory of the host.
   const std::shared_ptr<comm::SymmetricBuffer>& value_memory() const { return value_memory_; }
   const std::shared_ptr<ReservedMemory>& value_range() const { return value_range_; }
   const std::shared_ptr<comm::SymmetricBuffer>& gradient_memory() const { return gradient_memory_; }

@@ -9,6 +9,8 @@
 #include "runtime/job/job_state.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/persistent_plan.h"
+#include "runtime/shard/gather_blocks.h"
+#include "runtime/shard/gather_pages.h"
 
 namespace dtrain {
 
@@ -17,8 +19,11 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements) {
   const at::ScalarType type = FloatTypeOf(dtype);
   const OffloadOptions offload = ParameterOffload(job.config());
   ShardMemory shard;
-  if (offload.device == OffloadOptions::Device::kNone) {
-    const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
+  const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
+  if (!device().is_host()) {
+    DT_ASSIGN_OR_RETURN(shard.device, DeviceMemory::Create(device(), bytes, "this rank's weights"));
+    state.shard_values = TensorOver(shard.device, elements, type, device().tensors());
+  } else if (offload.device == OffloadOptions::Device::kNone) {
     DT_ASSIGN_OR_RETURN(shard.symmetric, comm::SymmetricBuffer::Create(bytes, "dtrain-weights"));
     state.shard_values = TensorOver(shard.symmetric, elements, type);
   } else {
@@ -33,12 +38,15 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
   const Config& config = job.config();
   const plan::ShardPlan& shards = *state.shards;
   const DType dtype = state.flat->dtype();
+  comm::DeviceGroup* const device_group =
+      device().is_host() ? nullptr : job.state().device_group.get();
   GatherWays ways;
   if (plan::PersistentPlan small = plan::MakePersistentPlan(
           state.flat->layout(), shards, job.world_size(), config.persistence_limits());
       !small.empty()) {
-    ways.persistent = std::make_unique<PersistentParameters>(job.group(), *state.flat, shard.data,
-                                                             std::move(small));
+    DT_ASSIGN_OR_RETURN(ways.persistent,
+                        PersistentParameters::Create(job.group(), device_group, *state.flat,
+                                                     state.shard_values, std::move(small)));
   }
   if (const int size = config.hpz_partition_size(); size > 1) {
     DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create(job.group(), job.state().store,
@@ -48,8 +56,19 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
     DT_ASSIGN_OR_RETURN(ways.quantized,
                         QuantizedGather::Create(job.group(), shards, {shard.data, dtype}));
   }
-  DT_ASSIGN_OR_RETURN(state.live, LiveParameters::Create(job.group(), *state.flat, shards, shard,
-                                                         config.gather_limits(), std::move(ways)));
+  const GatherLimits limits = config.gather_limits();
+  std::unique_ptr<GatherMemory> memory;
+  if (device_group == nullptr) {
+    DT_ASSIGN_OR_RETURN(memory, GatherPages::Create(job.group(), *state.flat, shards, shard));
+  } else {
+    DT_ASSIGN_OR_RETURN(memory,
+                        GatherBlocks::Create(device(), *device_group, *state.flat, shards, shard,
+                                             {limits.live_max, config.comm_timeout_seconds()}));
+  }
+  comm::Group& group = device_group == nullptr ? job.group() : *device_group;
+  DT_ASSIGN_OR_RETURN(state.live,
+                      LiveParameters::Create(group, *state.flat, shards, shard.data, limits,
+                                             std::move(ways), std::move(memory)));
   return absl::OkStatus();
 }
 

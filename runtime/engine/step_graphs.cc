@@ -82,6 +82,10 @@ std::string WhyNoGraphs(const Config& config, bool on_host) {
   if (config.precision().kind == PrecisionConfig::Kind::kFloat16) {
     return "the host gives each backward of fp16 its loss scale; bf16.enabled has none";
   }
+  if (config.zero_stage() == 3) {
+    return "at zero_optimization.stage 3 the host gathers weights as operations come to need "
+           "them; set stage 0 or 1";
+  }
   if (config.zero_stage() == 2) {
     return "at zero_optimization.stage 2 a gradient's place follows from the buckets before it; "
            "set stage 0 or 1";

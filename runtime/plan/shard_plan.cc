@@ -23,6 +23,10 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
         absl::StrFormat("bucket sizes %d and %d (first) and world size %d must be at least 1",
                         sizes.bucket_elements, sizes.first_bucket_elements, options.world_size));
   }
+  if (options.bucket_multiple < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("buckets cannot begin at multiples of %d", options.bucket_multiple));
+  }
   if (options.align_elements < 1 || options.align_elements % ParamLayout::kAlignElements != 0) {
     return absl::InvalidArgumentError(absl::StrFormat("alignment %d is no multiple of %d elements",
                                                       options.align_elements,
@@ -33,14 +37,15 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
   plan.total_elements_ = layout.total_elements();
   const int64_t unit = options.unit();
   const int64_t units = std::max<int64_t>(1, (plan.total_elements_ + unit - 1) / unit);
-  const auto whole_units = [unit](int64_t elements) {
-    return std::max(unit, elements / unit * unit);
+  const int64_t step = std::lcm(unit, options.bucket_multiple);
+  const auto whole_steps = [step](int64_t elements) {
+    return std::max(step, elements / step * step);
   };
-  int64_t limit = whole_units(std::min(sizes.first_bucket_elements, sizes.bucket_elements));
+  int64_t limit = whole_steps(std::min(sizes.first_bucket_elements, sizes.bucket_elements));
   for (int64_t begin = 0; begin < units * unit; begin = plan.buckets_.back().end) {
     plan.buckets_.push_back({begin, std::min(begin + limit, units * unit)});
     plan.largest_bucket_ = std::max(plan.largest_bucket_, plan.buckets_.back().elements());
-    limit = whole_units(sizes.bucket_elements);
+    limit = whole_steps(sizes.bucket_elements);
   }
   plan.gaps_.resize(plan.buckets_.size());
   int64_t covered = 0;

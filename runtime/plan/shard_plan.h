@@ -48,11 +48,14 @@ struct BucketSpan {
 };
 
 struct ShardOptions {
-  BucketOptions buckets = {};  // Bounds, rounded down to whole units, but one at least.
+  // Bounds, rounded down to whole units and multiples, but one of both at least.
+  BucketOptions buckets = {};
   int world_size = 1;
   // Of the parts; a multiple of ParamLayout::kAlignElements. Where the norm must have the same bits
   // however gradients are shared out, its block (kernels/grad_norm.h).
   int64_t align_elements = ParamLayout::kAlignElements;
+  // Buckets begin at multiples of it: where each has memory of its own, of whole granules.
+  int64_t bucket_multiple = 1;
 
   int64_t unit() const { return world_size * align_elements; }
 };

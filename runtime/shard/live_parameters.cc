@@ -2,16 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "kernels/grad_norm.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
@@ -34,8 +31,9 @@ std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
 }  // namespace
 
 LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
-                               const plan::ShardPlan& shards, const ShardMemory& shard,
-                               const GatherLimits& limits, GatherWays ways)
+                               const plan::ShardPlan& shards, const std::byte* shard,
+                               const GatherLimits& limits, GatherWays ways,
+                               std::unique_ptr<GatherMemory> memory)
     : group_(group),
       flat_(flat),
       shards_(shards),
@@ -43,27 +41,18 @@ LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
       names_(BucketNames("weights of bucket", flat, shards)),
       live_max_(limits.live_max),
       ways_(std::move(ways)),
+      memory_(std::move(memory)),
       schedule_(BucketSizes(shards), limits),
       works_(shards.buckets().size()),
       backed_(shards.buckets().size(), 0) {}
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
-    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    const ShardMemory& shard, const GatherLimits& limits, GatherWays ways) {
-  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  if (kernels::kNormBlock * static_cast<int64_t>(DTypeBytes(flat.dtype())) % page != 0) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "zero_optimization.stage 3 on a machine with pages of %d bytes is not supported; set 2",
-        page));
-  }
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, const std::byte* shard,
+    const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory) {
   auto live = std::unique_ptr<LiveParameters>(
-      new LiveParameters(group, flat, shards, shard, limits, std::move(ways)));
-  if (shard.symmetric != nullptr) {
-    DT_ASSIGN_OR_RETURN(live->registration_, group.Register(shard.symmetric));
-  }
+      new LiveParameters(group, flat, shards, shard, limits, std::move(ways), std::move(memory)));
   live->BeginPass(plan::GatherSchedule::Pass::kTraining);
   DT_RETURN_IF_ERROR(live->Refresh());
-  live->unseen_read_.emplace(flat);
   live->observer_.emplace(flat.values(), *live);
   return live;
 }
@@ -90,9 +79,7 @@ void LiveParameters::CloseAll() {
     const auto bucket = static_cast<int>(index);
     Wait(bucket);
     if (backed_[index] != 0) {
-      const plan::FlatRange bytes = BytesOf(bucket);
-      status_.Update(flat_.value_range()->Close(static_cast<size_t>(bytes.begin),
-                                                static_cast<size_t>(bytes.elements())));
+      status_.Update(memory_->Close(bucket));
     }
   }
   schedule_.Invalidate();
@@ -122,7 +109,7 @@ absl::Status LiveParameters::status() const {
 
 int64_t LiveParameters::bytes() const {
   const std::lock_guard lock(mutex_);
-  int64_t bytes = backed_elements_ * static_cast<int64_t>(DTypeBytes(flat_.dtype()));
+  int64_t bytes = memory_->bytes();
   bytes += ways_.persistent != nullptr ? ways_.persistent->bytes() : 0;
   bytes += ways_.secondary != nullptr ? static_cast<int64_t>(ways_.secondary->bytes()) : 0;
   return bytes + (ways_.quantized != nullptr ? ways_.quantized->bytes() : 0);
@@ -130,7 +117,7 @@ int64_t LiveParameters::bytes() const {
 
 double LiveParameters::TakeWaitedSeconds() {
   const std::lock_guard lock(mutex_);
-  return static_cast<double>(std::exchange(waited_nanos_, 0)) * 1e-9;
+  return static_cast<double>(std::exchange(waited_nanos_, 0)) * 1e-9 + memory_->TakeWaitedSeconds();
 }
 
 absl::Status LiveParameters::WithAll(absl::FunctionRef<void()> function) {
@@ -211,12 +198,6 @@ void LiveParameters::Act() {
   actions_.clear();
 }
 
-plan::FlatRange LiveParameters::BytesOf(int bucket) const {
-  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-  const auto width = static_cast<int64_t>(DTypeBytes(flat_.dtype()));
-  return {range.begin * width, range.end * width};
-}
-
 // Memory that an earlier pass left is given back where the limit needs it.
 absl::Status LiveParameters::Open(int bucket) {
   const int64_t elements = shards_.buckets()[static_cast<size_t>(bucket)].elements();
@@ -230,17 +211,14 @@ absl::Status LiveParameters::Open(int bucket) {
     backed_[static_cast<size_t>(bucket)] = 1;
     backed_elements_ += elements;
   }
-  const plan::FlatRange bytes = BytesOf(bucket);
-  return flat_.value_range()->Open(static_cast<size_t>(bytes.begin),
-                                   static_cast<size_t>(bytes.elements()));
+  return memory_->Open(bucket);
 }
 
 comm::Buffer LiveParameters::WholeOf(int bucket) const {
-  const plan::FlatRange bytes = BytesOf(bucket);
-  return {flat_.value_range()->data() + bytes.begin,
-          static_cast<size_t>(bytes.elements()),
-          flat_.dtype(),
-          {}};
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  const size_t width = DTypeBytes(flat_.dtype());
+  return {flat_.values_of_collectives() + static_cast<size_t>(range.begin) * width,
+          static_cast<size_t>(range.elements()) * width, flat_.dtype(), flat_.device().place()};
 }
 
 absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
@@ -256,10 +234,10 @@ absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
   }
   const size_t width = DTypeBytes(flat_.dtype());
   const plan::OwnedRange own = shards_.part(bucket, group_.rank());
-  return group_.AllGather({shard_.data + static_cast<size_t>(own.local) * width,
-                           static_cast<size_t>(own.flat.elements()) * width,
-                           flat_.dtype(),
-                           {}},
+  // Only read.
+  std::byte* const mine = const_cast<std::byte*>(shard_) + static_cast<size_t>(own.local) * width;
+  return group_.AllGather({mine, static_cast<size_t>(own.flat.elements()) * width, flat_.dtype(),
+                           flat_.device().place()},
                           WholeOf(bucket), {.name = name});
 }
 
@@ -276,6 +254,7 @@ void LiveParameters::Gather(int bucket) {
     return;
   }
   works_[static_cast<size_t>(bucket)] = *std::move(work);
+  status_.Update(memory_->Started(bucket));
 }
 
 void LiveParameters::Wait(int bucket) {
@@ -283,8 +262,7 @@ void LiveParameters::Wait(int bucket) {
   if (!work.has_value()) {
     return;
   }
-  status_.Update(work->Wait());
-  work.reset();
+  status_.Update(memory_->Arrive(bucket, *std::exchange(work, std::nullopt)));
   const comm::Buffer whole = WholeOf(bucket);
   if (live_is_quantized_) {
     ways_.quantized->Finish(bucket, {whole.data, whole.dtype});
@@ -296,9 +274,7 @@ void LiveParameters::Wait(int bucket) {
 
 void LiveParameters::Release(int bucket) {
   Wait(bucket);
-  const plan::FlatRange bytes = BytesOf(bucket);
-  status_.Update(flat_.value_range()->Discard(static_cast<size_t>(bytes.begin),
-                                              static_cast<size_t>(bytes.elements())));
+  status_.Update(memory_->Discard(bucket));
   backed_[static_cast<size_t>(bucket)] = 0;
   backed_elements_ -= shards_.buckets()[static_cast<size_t>(bucket)].elements();
 }

@@ -4,7 +4,7 @@
 // plan::GatherSchedule decides; this class moves memory and data. Gathers are collectives, so every
 // rank must read the same parameters in the same order. A gather that fails leaves
 // anything in the weights, and status(), because no error can leave the operation that waits for
-// it. Thread-safe.
+// it. On a GPU operations wait in the stream's order, the host does not. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,16 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "comm/group.h"
-#include "comm/symmetric_buffer.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/gather_schedule.h"
 #include "runtime/plan/shard_plan.h"
+#include "runtime/shard/gather_memory.h"
 #include "runtime/shard/persistent_parameters.h"
 #include "runtime/shard/quantized_gather.h"
 #include "runtime/shard/secondary_shards.h"
 #include "runtime/shard/storage_observer.h"
-#include "runtime/shard/unseen_read.h"
 
 namespace dtrain {
-
-// This rank's values: [shard elements] of the flat values' type. Peers read them without a copy
-// where they are `symmetric`, which may be null.
-struct ShardMemory {
-  std::byte* data = nullptr;
-  std::shared_ptr<comm::SymmetricBuffer> symmetric;
-};
 
 // How weights are gathered beside the plain way; each may be null.
 struct GatherWays {
@@ -46,11 +38,12 @@ struct GatherWays {
 
 class LiveParameters final : public StorageObserver::Listener {
  public:
-  // Collective. REQUIRES: all outlive this object; the values of `flat` are reserved, and `shards`
-  // cuts them at multiples of kNormBlock elements, which are whole pages.
+  // Collective. REQUIRES: all outlive this object; the values of `flat` are reserved. `group`: of
+  // the memory that weights are in. `shard`: this rank's values.
   static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      const ShardMemory& shard, const GatherLimits& limits, GatherWays ways);
+      const std::byte* shard, const GatherLimits& limits, GatherWays ways,
+      std::unique_ptr<GatherMemory> memory);
   ~LiveParameters() override;
 
   // A micro-batch or an evaluation batch starts.
@@ -79,7 +72,8 @@ class LiveParameters final : public StorageObserver::Listener {
 
  private:
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                 const ShardMemory& shard, const GatherLimits& limits, GatherWays ways);
+                 const std::byte* shard, const GatherLimits& limits, GatherWays ways,
+                 std::unique_ptr<GatherMemory> memory);
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
   // Whether the present pass gathers in int8 blocks.
   bool quantizes() const {
@@ -101,18 +95,16 @@ class LiveParameters final : public StorageObserver::Listener {
   absl::Status Open(int bucket);
   void Wait(int bucket);
   absl::StatusOr<comm::Work> StartGather(int bucket);
-  // Where a bucket lies in the reserved memory, in bytes.
-  plan::FlatRange BytesOf(int bucket) const;
   comm::Buffer WholeOf(int bucket) const;
 
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const ShardMemory shard_;
+  const std::byte* const shard_;
   const std::vector<std::string> names_;  // By bucket.
   const int64_t live_max_;
   const GatherWays ways_;
-  std::unique_ptr<comm::Registration> registration_;
+  const std::unique_ptr<GatherMemory> memory_;
 
   mutable std::mutex mutex_;
   plan::GatherSchedule schedule_;
@@ -124,7 +116,6 @@ class LiveParameters final : public StorageObserver::Listener {
   int64_t backed_elements_ = 0;
   int64_t waited_nanos_ = 0;
   absl::Status status_;
-  std::optional<UnseenRead> unseen_read_;
   std::optional<StorageObserver> observer_;
 };
 

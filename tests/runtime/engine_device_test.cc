@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -105,11 +106,13 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     outcome.norms.push_back(std::isfinite(norm) ? norm : -1);
     outcome.skipped.push_back(report.skipped ? 1 : 0);
   }
-  for (const at::Tensor& tensor : {net.a, net.b, net.c, net.unused}) {
-    const at::Tensor flat = tensor.detach().to(at::kFloat).contiguous().view({-1});
-    outcome.weights.insert(outcome.weights.end(), flat.const_data_ptr<float>(),
-                           flat.const_data_ptr<float>() + flat.numel());
-  }
+  DT_RETURN_IF_ERROR(engine->WithParameters([&] {
+    for (const at::Tensor& tensor : {net.a, net.b, net.c, net.unused}) {
+      const at::Tensor flat = tensor.detach().to(at::kFloat).contiguous().view({-1});
+      outcome.weights.insert(outcome.weights.end(), flat.const_data_ptr<float>(),
+                             flat.const_data_ptr<float>() + flat.numel());
+    }
+  }));
   const at::Tensor buffer = net.mean.to(at::kFloat).contiguous();
   outcome.buffers.assign(buffer.const_data_ptr<float>(),
                          buffer.const_data_ptr<float>() + buffer.numel());
@@ -186,8 +189,8 @@ TEST(EngineDeviceTest, OneRankGivesTheHostsBits) {
   }
 }
 
-TEST(EngineDeviceTest, RanksTrainAsTheyDoOnTheHostAtStagesZeroToTwo) {
-  for (const int stage : {0, 1, 2}) {
+TEST(EngineDeviceTest, RanksTrainAsTheyDoOnTheHostAtEveryStage) {
+  for (const int stage : {0, 1, 2, 3}) {
     for (const int size : {2, 3}) {
       const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
       const Outcome host = OutcomeOf(size, {.accumulation = 2, .more = {zero}});
@@ -204,14 +207,45 @@ TEST(EngineDeviceTest, RanksTrainAsTheyDoOnTheHostAtStagesZeroToTwo) {
 TEST(EngineDeviceTest, DeterministicNormsHaveTheSameBitsAtEveryStageAndBucketSize) {
   const Way way{.place = Way::Place::kNccl, .more = {"deterministic=true"}};
   const Outcome plain = OutcomeOf(2, way);
-  for (const char* const other : {"zero_optimization.stage=1", "zero_optimization.stage=2",
-                                  "zero_optimization.reduce_bucket_size=4000"}) {
+  for (const char* const other :
+       {"zero_optimization.stage=1", "zero_optimization.stage=2", "zero_optimization.stage=3",
+        "zero_optimization.reduce_bucket_size=4000"}) {
     Way changed = way;
     changed.more.push_back(other);
     const Outcome outcome = OutcomeOf(2, changed);
     EXPECT_EQ(outcome.norms, plain.norms) << other;
     EXPECT_EQ(outcome.losses, plain.losses) << other;
     EXPECT_EQ(outcome.weights, plain.weights) << other;
+  }
+}
+
+// Values are read where they are gathered, so bits are those of values that are always there.
+TEST(EngineDeviceTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) {
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+      for (const int accumulation : {1, 3}) {
+        Way way{.place = place, .accumulation = accumulation, .more = {precision}};
+        way.more.emplace_back("zero_optimization.stage=2");
+        const Outcome whole = OutcomeOf(2, way);
+        way.more.back() = "zero_optimization.stage=3";
+        way.more.emplace_back();
+        way.more.emplace_back();
+        for (const char* const live : {"1", "6000", "1000000"}) {
+          for (const char* const persistent : {"0", "100"}) {
+            SCOPED_TRACE(absl::StrCat(precision, ", place ", static_cast<int>(place), ", live ",
+                                      live, ", persistent ", persistent));
+            way.more[2] = absl::StrCat("zero_optimization.stage3_max_live_parameters=", live);
+            way.more[3] =
+                absl::StrCat("zero_optimization.stage3_param_persistence_threshold=", persistent);
+            const Outcome shared_out = OutcomeOf(2, way);
+            EXPECT_EQ(shared_out.losses, whole.losses);
+            EXPECT_EQ(shared_out.norms, whole.norms);
+            EXPECT_EQ(shared_out.weights, whole.weights);
+            EXPECT_EQ(shared_out.buffers, whole.buffers);
+          }
+        }
+      }
+    }
   }
 }
 
@@ -397,6 +431,44 @@ TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {
   EXPECT_EQ(snapshot->source.job.engine["step"], 3);
 }
 
+// What TakeSnapshot copied of each tensor of the model, on the host, by name.
+std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::string>& more) {
+  comm::FakeFabric fabric;
+  FakeGpu gpu(&fabric);
+  const testing::TempFolder folder;
+  auto job = MakeJob(nullptr, folder.path(), {.place = Way::Place::kNccl, .more = more}, &gpu);
+  EXPECT_TRUE(job.ok()) << job.status();
+  at::manual_seed(3);
+  Net net;
+  auto engine = Engine::Create(**job, net);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  Source source{0, 1, 1};
+  for (int i = 0; i < 3; ++i) {
+    const auto step =
+        (*engine)->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
+    EXPECT_TRUE(step.ok()) << step.status();
+  }
+  const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
+  EXPECT_TRUE(snapshot.ok()) << snapshot.status();
+  (*engine)
+      ->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); })
+      .IgnoreError();  // What was saved stays as it was.
+  std::map<std::string, std::vector<std::byte>> saved;
+  for (const auto& [spec, bytes] : snapshot->source.model) {
+    saved[spec.name].assign(bytes.begin(), bytes.end());
+  }
+  return saved;
+}
+
+TEST(EngineDeviceTest, ACheckpointAtStageThreeHoldsTheWholeModel) {
+  const auto whole = SavedModel({});
+  EXPECT_EQ(whole.size(), 5);
+  EXPECT_EQ(SavedModel({"zero_optimization.stage=3"}), whole);
+  EXPECT_EQ(
+      SavedModel({"zero_optimization.stage=3", "zero_optimization.stage3_max_live_parameters=1"}),
+      whole);
+}
+
 TEST(EngineDeviceTest, AMachineWithoutADriverTrainsOnTheCpuAndRefusesCuda) {
   if (FindGpus(0).driver) {
     GTEST_SKIP() << "there is a driver here";
@@ -418,7 +490,7 @@ TEST(EngineDeviceTest, AMachineWithoutADriverTrainsOnTheCpuAndRefusesCuda) {
 
 TEST(EngineDeviceTest, WhatAGpuCannotDoYetIsRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"zero_optimization.stage=3", "zero_optimization.stage 3"},
+      {"zero_optimization={\"stage\":3,\"zero_quantized_weights\":true}", "zero_quantized_weights"},
       {R"(optimizer={"type":"Muon"})", "optimizer Muon"},
       {R"(optimizer={"type":"Lamb"})", "optimizer Lamb"},
       {"comm.wire_dtype=bf16", "comm.wire_dtype"},

@@ -301,6 +301,36 @@ CudaResult FakeCuda::MallocPinned(void** data, size_t bytes) {
 }
 CudaResult FakeCuda::FreePinned(void* data) { return Free(pinned_blocks_, data, "cudaFreeHost"); }
 
+CudaResult FakeCuda::MemoryGranularity(size_t* bytes) {
+  *bytes = FakeAddresses::kGranularity;
+  return CudaResult::kSuccess;
+}
+CudaResult FakeCuda::ReserveAddresses(void** data, size_t bytes) {
+  return Noted(addresses_.Reserve(data, bytes), "cuMemAddressReserve");
+}
+CudaResult FakeCuda::FreeAddresses(void* data, size_t bytes) {
+  return Noted(addresses_.Free(data, bytes), "cuMemAddressFree");
+}
+CudaResult FakeCuda::CreateMemory(CudaMemory** memory, size_t bytes) {
+  return Noted(addresses_.Create(memory, bytes), "cuMemCreate");
+}
+CudaResult FakeCuda::DestroyMemory(CudaMemory* memory) {
+  return Noted(addresses_.Destroy(memory), "cuMemRelease");
+}
+CudaResult FakeCuda::MapMemory(void* data, size_t bytes, CudaMemory* memory) {
+  return Noted(addresses_.Map(data, bytes, memory), "cuMemMap");
+}
+CudaResult FakeCuda::UnmapMemory(void* data, size_t bytes) {
+  return Noted(addresses_.Unmap(data, bytes), "cuMemUnmap");
+}
+
+CudaResult FakeCuda::Noted(CudaResult result, const char* what) {
+  if (result == CudaResult::kInvalidValue) {
+    Violation(absl::StrCat(what, " of a range or memory that it does not allow"));
+  }
+  return result;
+}
+
 CudaResult FakeCuda::Enqueue(CudaStream* stream, std::function<void()> operation) {
   if (Record(stream, operation)) {
     return CudaResult::kSuccess;
@@ -338,7 +368,7 @@ bool FakeCuda::Holds(const std::map<char*, size_t>& blocks, const void* data, si
 
 bool FakeCuda::IsDeviceMemory(const void* data, size_t bytes) const {
   std::lock_guard lock(mutex_);
-  return Holds(device_blocks_, data, bytes);
+  return Holds(device_blocks_, data, bytes) || addresses_.IsMapped(data, bytes);
 }
 
 std::vector<std::string> FakeCuda::violations() const {
@@ -349,7 +379,8 @@ std::vector<std::string> FakeCuda::violations() const {
 int FakeCuda::live_handles() const {
   std::lock_guard lock(mutex_);
   return static_cast<int>(streams_.size() - 2 + events_.size() + graphs_.size() +
-                          device_blocks_.size() + pinned_blocks_.size());
+                          device_blocks_.size() + pinned_blocks_.size()) +
+         addresses_.live_handles();
 }
 
 std::shared_ptr<FakeStream> FakeCuda::Find(CudaStream* stream) {

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "comm/nccl/cuda_api.h"
+#include "comm/nccl/fake/fake_addresses.h"
 
 namespace dtrain::comm {
 
@@ -67,6 +68,13 @@ class FakeCuda final : public CudaApi {
   CudaResult FreeDevice(void* data) override;
   CudaResult MallocPinned(void** data, size_t bytes) override;
   CudaResult FreePinned(void* data) override;
+  CudaResult MemoryGranularity(size_t* bytes) override;
+  CudaResult ReserveAddresses(void** data, size_t bytes) override;
+  CudaResult FreeAddresses(void* data, size_t bytes) override;
+  CudaResult CreateMemory(CudaMemory** memory, size_t bytes) override;
+  CudaResult DestroyMemory(CudaMemory* memory) override;
+  CudaResult MapMemory(void* data, size_t bytes, CudaMemory* memory) override;
+  CudaResult UnmapMemory(void* data, size_t bytes) override;
 
   CudaStream* host_stream() const { return host_stream_; }
   // StreamSynchronize calls so far, of all threads.
@@ -85,6 +93,10 @@ class FakeCuda final : public CudaApi {
   void FailCopiesAfter(int64_t copies) { copies_left_ = copies; }
   // What MemoryInfo says is free.
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
+  // Memory that CreateMemory gives from now on, in all; more is out of memory.
+  void LimitMemory(size_t bytes) { addresses_.Limit(bytes); }
+  // UnmapMemory calls so far.
+  int unmaps() const { return addresses_.unmaps(); }
   // Queues `operation` on `stream` (null: the default stream).
   CudaResult Enqueue(CudaStream* stream, std::function<void()> operation);
   // Whether [data, data + bytes) lies inside one MallocDevice block.
@@ -93,13 +105,15 @@ class FakeCuda final : public CudaApi {
   const std::atomic<bool>& stopping() const { return stopping_; }
   // Calls that real CUDA would punish: unknown streams or events, double frees.
   std::vector<std::string> violations() const;
-  // Device and pinned blocks, streams, events and graphs not yet freed.
+  // Device and pinned blocks, addresses, memory, streams, events and graphs not yet freed.
   int live_handles() const;
 
  private:
   std::shared_ptr<FakeStream> Find(CudaStream* stream);
   std::shared_ptr<FakeEvent> Find(CudaEvent* event);
   CudaResult Violation(const std::string& text);
+  // A violation when it is kInvalidValue.
+  CudaResult Noted(CudaResult result, const char* what);
   // A copy on the host's stream, until an event shows that it is done.
   struct HostCopy {
     void* to = nullptr;  // Pinned: where `bytes` land. Null: `from` must still hold them.
@@ -134,6 +148,7 @@ class FakeCuda final : public CudaApi {
   std::map<CudaGraph*, std::shared_ptr<const std::vector<std::function<void()>>>> graphs_;
   std::map<char*, size_t> device_blocks_;
   std::map<char*, size_t> pinned_blocks_;
+  FakeAddresses addresses_;
   std::vector<std::string> violations_;
   std::deque<HostCopy> host_copies_;
   uint64_t host_copies_settled_ = 0;  // Those before host_copies_.front().

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "comm/nccl/plugin/driver_memory.h"
 
 namespace dtrain::comm {
 namespace {
@@ -124,6 +125,24 @@ class Real final : public CudaApi {
     return Result(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
   }
   CudaResult FreePinned(void* data) override { return Result(cudaFreeHost(data)); }
+
+  CudaResult MemoryGranularity(size_t* bytes) override { return DriverMemory::Granularity(bytes); }
+  CudaResult ReserveAddresses(void** data, size_t bytes) override {
+    return DriverMemory::Reserve(data, bytes);
+  }
+  CudaResult FreeAddresses(void* data, size_t bytes) override {
+    return DriverMemory::Free(data, bytes);
+  }
+  CudaResult CreateMemory(CudaMemory** memory, size_t bytes) override {
+    return DriverMemory::Create(memory, bytes);
+  }
+  CudaResult DestroyMemory(CudaMemory* memory) override { return DriverMemory::Destroy(memory); }
+  CudaResult MapMemory(void* data, size_t bytes, CudaMemory* memory) override {
+    return DriverMemory::Map(data, bytes, memory);
+  }
+  CudaResult UnmapMemory(void* data, size_t bytes) override {
+    return DriverMemory::Unmap(data, bytes);
+  }
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "runtime/plan/shard_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/prng.h"
@@ -18,16 +19,17 @@ void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const ShardOp
   const BucketOptions& options = shards.buckets;
   const int world_size = shards.world_size;
   const int64_t unit = shards.unit();
+  const int64_t step = std::lcm(unit, shards.bucket_multiple);
   int64_t covered = 0;
   for (size_t b = 0; b < plan.buckets().size(); ++b) {
     const FlatRange bucket = plan.buckets()[b];
     ASSERT_EQ(bucket.begin, covered);
-    ASSERT_EQ(bucket.begin % unit, 0);
+    ASSERT_EQ(bucket.begin % step, 0);
     ASSERT_EQ(bucket.end % unit, 0);
     ASSERT_GT(bucket.elements(), 0);
     const int64_t limit = b == 0 ? std::min(options.first_bucket_elements, options.bucket_elements)
                                  : options.bucket_elements;
-    ASSERT_LE(bucket.elements(), std::max(unit, limit));
+    ASSERT_LE(bucket.elements(), std::max(step, limit));
     covered = bucket.end;
   }
   ASSERT_EQ(covered, plan.padded_elements());
@@ -80,7 +82,8 @@ TEST(ShardPlan, IsSoundForAnyLayoutSizeAndWorld) {
         .buckets = {.bucket_elements = 1 + static_cast<int64_t>(random.Below(700)),
                     .first_bucket_elements = 1 + static_cast<int64_t>(random.Below(200))},
         .world_size = 1 + static_cast<int>(random.Below(9)),
-        .align_elements = random.Below(3) == 0 ? 256 : 32};
+        .align_elements = random.Below(3) == 0 ? 256 : 32,
+        .bucket_multiple = random.Below(3) == 0 ? 4096 : 1};
     const auto plan = ShardPlan::Create(layout, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     ExpectSound(layout, *plan, options);
@@ -143,6 +146,7 @@ TEST(ShardPlan, RefusesSizesBelowOneAndOtherAlignments) {
   EXPECT_FALSE(ShardPlan::Create(layout, {.buckets = {.bucket_elements = 0}}).ok());
   EXPECT_FALSE(ShardPlan::Create(layout, {.world_size = 0}).ok());
   EXPECT_FALSE(ShardPlan::Create(layout, {.align_elements = 33}).ok());
+  EXPECT_FALSE(ShardPlan::Create(layout, {.bucket_multiple = 0}).ok());
 }
 
 }  // namespace

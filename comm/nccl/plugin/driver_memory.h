@@ -1,0 +1,23 @@
+// CUDA's virtual memory, which only the driver's API has: its functions are asked of the runtime by
+// name, so that the plugin links no libcuda and loads where there is no driver.
+#pragma once
+
+#include <cstddef>
+
+#include "comm/nccl/cuda_api.h"
+
+namespace dtrain::comm {
+
+// As CudaApi's calls of the same names. Errors of the driver have the runtime's numbers.
+class DriverMemory {
+ public:
+  static CudaResult Granularity(size_t* bytes);
+  static CudaResult Reserve(void** data, size_t bytes);
+  static CudaResult Free(void* data, size_t bytes);
+  static CudaResult Create(CudaMemory** memory, size_t bytes);
+  static CudaResult Destroy(CudaMemory* memory);
+  static CudaResult Map(void* data, size_t bytes, CudaMemory* memory);
+  static CudaResult Unmap(void* data, size_t bytes);
+};
+
+}  // namespace dtrain::comm

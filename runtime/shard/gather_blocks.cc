@@ -1,0 +1,127 @@
+#include "runtime/shard/gather_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace dtrain {
+
+GatherBlocks::GatherBlocks(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+                           const plan::ShardPlan& shards, const BlockLimits& limits)
+    : device_(device),
+      group_(group),
+      flat_(flat),
+      shards_(shards),
+      limits_(limits),
+      places_(shards.buckets().size()) {}
+
+absl::StatusOr<std::unique_ptr<GatherBlocks>> GatherBlocks::Create(
+    const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+    const plan::ShardPlan& shards, const ShardMemory& shard, const BlockLimits& limits) {
+  auto memory =
+      std::unique_ptr<GatherBlocks>(new GatherBlocks(device, group, flat, shards, limits));
+  DT_RETURN_IF_ERROR(memory->MakeBlocks());
+  if (shard.device != nullptr) {
+    DT_ASSIGN_OR_RETURN(memory->registration_,
+                        group.RegisterDevice(shard.device->data(), shard.device->bytes()));
+  }
+  return memory;
+}
+
+GatherBlocks::~GatherBlocks() {
+  group_.JoinStream(device_.stream()).IgnoreError();  // Either may be at work on the blocks.
+  device_.Synchronize().IgnoreError();
+}
+
+size_t GatherBlocks::BytesOf(int64_t elements) const {
+  const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(flat_.dtype());
+  return (bytes + granule_ - 1) / granule_ * granule_;
+}
+
+absl::Status GatherBlocks::MakeBlocks() {
+  DT_ASSIGN_OR_RETURN(granule_, DeviceRange::Granule(device_));
+  for (Place& place : places_) {
+    DT_ASSIGN_OR_RETURN(place.gathered, DeviceEvent::Create(device_, /*timing=*/false));
+    DT_ASSIGN_OR_RETURN(place.read, DeviceEvent::Create(device_, /*timing=*/false));
+  }
+  const int64_t needed = std::min(limits_.live_max / shards_.largest_bucket(),
+                                  static_cast<int64_t>(places_.size()) - 1) +
+                         1;
+  for (int64_t i = 0; i < needed; ++i) {
+    DT_RETURN_IF_ERROR(MakeBlock());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GatherBlocks::MakeBlock() {
+  ++blocks_;
+  DT_ASSIGN_OR_RETURN(spare_.emplace_back(),
+                      DeviceBlock::Create(device_, BytesOf(shards_.largest_bucket()),
+                                          "gathered weights (stage3_max_live_parameters)"));
+  return absl::OkStatus();
+}
+
+// That of the bucket that was discarded longest ago, once the device has passed its last read.
+absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeDiscarded() {
+  Place& place = places_[static_cast<size_t>(discarded_.front())];
+  if (!place.read->Done()) {
+    const int64_t start = Clock::Real().MonotonicNanos();
+    DT_RETURN_IF_ERROR(place.read->Wait(Deadline::After(absl::Seconds(limits_.timeout_seconds))));
+    waited_nanos_ += Clock::Real().MonotonicNanos() - start;
+  }
+  discarded_.pop_front();
+  return std::move(place.block);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeBlock() {
+  if (spare_.empty() && !discarded_.empty()) {
+    return TakeDiscarded();
+  }
+  if (spare_.empty()) {
+    DT_RETURN_IF_ERROR(MakeBlock());  // One operation needs more than may be live.
+  }
+  std::unique_ptr<DeviceBlock> block = std::move(spare_.back());
+  spare_.pop_back();
+  return block;
+}
+
+absl::Status GatherBlocks::Open(int bucket) {
+  Place& place = places_[static_cast<size_t>(bucket)];
+  if (place.block != nullptr) {  // Kept, or not taken by another since it was discarded.
+    discarded_.erase(std::remove(discarded_.begin(), discarded_.end(), bucket), discarded_.end());
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(place.block, TakeBlock());
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  std::byte* const data =
+      flat_.values_of_collectives() + static_cast<size_t>(range.begin) * DTypeBytes(flat_.dtype());
+  return place.block->MapAt(data, BytesOf(range.elements()));
+}
+
+absl::Status GatherBlocks::Discard(int bucket) {
+  discarded_.push_back(bucket);
+  return places_[static_cast<size_t>(bucket)].read->Record();
+}
+
+absl::Status GatherBlocks::Started(int bucket) {
+  comm::CudaEvent* const event = places_[static_cast<size_t>(bucket)].gathered->handle();
+  return group_.Then([this, event](comm::CudaStream* stream) {
+    return device_.Check(device_.api().EventRecord(event, stream), "cudaEventRecord");
+  });
+}
+
+absl::Status GatherBlocks::Arrive(int bucket, comm::Work /*work*/) {
+  return group_.Await(places_[static_cast<size_t>(bucket)].gathered->handle(), device_.stream());
+}
+
+int64_t GatherBlocks::bytes() const {
+  return blocks_ * static_cast<int64_t>(BytesOf(shards_.largest_bucket()));
+}
+
+double GatherBlocks::TakeWaitedSeconds() {
+  return static_cast<double>(std::exchange(waited_nanos_, 0)) * 1e-9;
+}
+
+}  // namespace dtrain

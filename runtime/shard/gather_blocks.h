@@ -1,0 +1,76 @@
+// GatherMemory of a rank that trains on a GPU: blocks of device memory, each as large as the
+// largest bucket, that are mapped at the addresses of one bucket after the other.
+//
+// Nothing waits for the device but a block that is needed at other addresses while work is queued
+// that reads it where it is. That holds the host back to about as many weights as may be live,
+// which bounds the memory; one block more than that lets it run ahead.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/nccl/device_group.h"
+#include "runtime/device/device_range.h"
+#include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/shard_plan.h"
+#include "runtime/shard/gather_memory.h"
+
+namespace dtrain {
+
+struct BlockLimits {
+  int64_t live_max = 0;        // Elements that are gathered at a time.
+  double timeout_seconds = 0;  // For work that is queued.
+};
+
+class GatherBlocks final : public GatherMemory {
+ public:
+  // Collective. Takes memory for what may be live, or for all. REQUIRES: all outlive this object;
+  // the values of `flat` are reserved, and `shards` cuts buckets at whole granules of the device's
+  // memory.
+  static absl::StatusOr<std::unique_ptr<GatherBlocks>> Create(
+      const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+      const plan::ShardPlan& shards, const ShardMemory& shard, const BlockLimits& limits);
+  ~GatherBlocks() override;
+
+  absl::Status Open(int bucket) override;
+  // The stream's order keeps operations from what is not there yet.
+  absl::Status Close(int /*bucket*/) override { return absl::OkStatus(); }
+  absl::Status Discard(int bucket) override;
+  absl::Status Started(int bucket) override;
+  absl::Status Arrive(int bucket, comm::Work work) override;
+  int64_t bytes() const override;
+  double TakeWaitedSeconds() override;
+
+ private:
+  // One bucket's place.
+  struct Place {
+    std::unique_ptr<DeviceBlock> block;     // Mapped there; null: none.
+    std::unique_ptr<DeviceEvent> gathered;  // On the group's stream.
+    std::unique_ptr<DeviceEvent> read;      // On the compute stream, when it was discarded.
+  };
+
+  GatherBlocks(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+               const plan::ShardPlan& shards, const BlockLimits& limits);
+  absl::Status MakeBlocks();
+  absl::Status MakeBlock();
+  absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock();
+  absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded();
+  size_t BytesOf(int64_t elements) const;  // In whole granules.
+
+  const Device& device_;
+  comm::DeviceGroup& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const BlockLimits limits_;
+  size_t granule_ = 0;
+  std::unique_ptr<comm::Registration> registration_;
+  std::vector<Place> places_;                        // By bucket.
+  std::vector<std::unique_ptr<DeviceBlock>> spare_;  // Mapped nowhere that matters.
+  std::deque<int> discarded_;  // Buckets whose blocks are given back; the longest ago first.
+  int64_t blocks_ = 0;         // In all.
+  int64_t waited_nanos_ = 0;
+};
+
+}  // namespace dtrain
