@@ -221,7 +221,8 @@ std::string PluginDirectory(const Environment& environment) {
 
 bool TunesHeap(const Environment& environment) {
   return std::any_of(environment.begin(), environment.end(), [](const auto& variable) {
-    return absl::StartsWith(variable.first, "MALLOC_") || variable.first == "GLIBC_TUNABLES";
+    return !variable.second.empty() &&
+           (absl::StartsWith(variable.first, "MALLOC_") || variable.first == "GLIBC_TUNABLES");
   });
 }
 

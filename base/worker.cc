@@ -24,6 +24,9 @@ void PrepareThread(const std::string& name, bool low_priority) {
 }
 
 void TakeShortTurns() {
+  if (sched_getscheduler(0) != SCHED_OTHER) {
+    return;  // The user chose another (chrt): it stays.
+  }
   // glibc 2.36 has neither the call nor the struct.
   struct Attributes {
     uint32_t size = sizeof(Attributes);

@@ -1,6 +1,9 @@
 #include "gpt/rotary.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
 
 namespace {
 
@@ -41,11 +44,17 @@ RotaryTable::RotaryTable(const GptOptions& options)
     : frequencies_(RotaryFrequencies(options.rope, options.head_dim)) {}
 
 const dtrain::ops::RopeTable& RotaryTable::UpTo(int64_t sequence, at::Device device) {
-  const at::Tensor& cos = table_.cos;
-  if (!cos.defined() || cos.size(0) < sequence || cos.device() != device) {
-    const at::NoGradGuard no_grad;
-    const at::Tensor angle = at::outer(at::arange(0, sequence, at::kFloat), frequencies_);
-    table_ = {angle.cos().to(device), angle.sin().to(device)};
+  int64_t positions = sequence;
+  for (const dtrain::ops::RopeTable& table : tables_) {
+    if (table.cos.device() == device && table.cos.size(0) >= sequence) {
+      return table;
+    }
+    if (table.cos.device() == device) {
+      positions = std::max(positions, 2 * table.cos.size(0));  // Few tables, whatever comes.
+    }
   }
-  return table_;
+  const at::NoGradGuard no_grad;
+  const at::Tensor angle = at::outer(at::arange(0, positions, at::kFloat), frequencies_);
+  return tables_.emplace_back(
+      dtrain::ops::RopeTable{angle.cos().to(device), angle.sin().to(device)});
 }

@@ -2,6 +2,8 @@
 // dtrain::ops::Rope takes. Not thread-safe.
 #pragma once
 
+#include <deque>
+
 #include "ATen/core/Tensor.h"
 #include "dtrain/ops.h"
 #include "gpt/gpt_options.h"
@@ -12,7 +14,8 @@
 // would differ from the trained one by 1e-3.
 at::Tensor RotaryFrequencies(const RopeOptions& rope, int64_t head_dim);
 
-// The table of angles of a model, which grows to the longest sequence that was asked for.
+// The tables of angles of a model, one for each device and, when a longer sequence comes, a longer
+// one. None is dropped: a captured CUDA graph reads the one that it was captured with.
 class RotaryTable {
  public:
   explicit RotaryTable(const GptOptions& options);
@@ -23,5 +26,5 @@ class RotaryTable {
 
  private:
   at::Tensor frequencies_;
-  dtrain::ops::RopeTable table_;
+  std::deque<dtrain::ops::RopeTable> tables_;
 };

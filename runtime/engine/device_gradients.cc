@@ -34,13 +34,14 @@ absl::StatusOr<std::unique_ptr<DeviceGradients>> DeviceGradients::Create(
   const int64_t blocks = kernels::NormBlocks(0, flat.gradients().numel());
   DT_ASSIGN_OR_RETURN(made->squares_,
                       DeviceSquares::Create(device, group, blocks + static_cast<int64_t>(cuts)));
-  DT_RETURN_IF_ERROR(made->UseReadinessOrder({}));
+  DT_RETURN_IF_ERROR(made->UseReadinessOrder({}, {}));
   DT_ASSIGN_OR_RETURN(made->registration_, flat.RegisterGradients(group));
   made->hooks_ = std::make_unique<GradientHooks>(flat, *made);
   return made;
 }
 
-absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order) {
+absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order,
+                                                const std::vector<int>& /*need*/) {
   return options_.shards == nullptr ? UseBuckets(order) : UseShards(order);
 }
 

@@ -61,7 +61,8 @@ class DeviceGradients final : public DeviceGradientSync {
   DeviceGradients(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
                   const DeviceGradientOptions& options);
   const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
   absl::Status UseBuckets(const std::vector<int>& order);
   absl::Status UseShards(const std::vector<int>& order);
   void PlaceRuns();

@@ -121,6 +121,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   try {
     DT_RETURN_IF_ERROR(Differentiate(loss, options.retain_graph));
   } catch (const std::exception& error) {
+    reducer->Release();  // Nothing takes gradients from this backward any more.
     return FromException("in backward", error);
   }
   MarkPhase(nullptr);
@@ -305,6 +306,7 @@ absl::StatusOr<StepReport> Engine::Update() {
       if (absl::Status applied = impl.Apply(*verdict); !applied.ok()) {
         impl.FailTogether();  // The others would wait for this rank's values.
         impl.broken = applied;
+        impl.torn.Update(applied);
         return applied;
       }
     }
@@ -312,8 +314,10 @@ absl::StatusOr<StepReport> Engine::Update() {
         plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);
     if (impl.gather != nullptr) {
       const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
-      if (impl.broken = impl.torn = impl.gather->End(); !impl.broken.ok()) {
-        return impl.broken;
+      if (const absl::Status ended = impl.gather->End(); !ended.ok()) {
+        impl.FailTogether();  // As above.
+        impl.broken = impl.torn = ended;
+        return ended;
       }
     }
     if (impl.state.live != nullptr && verdict->finite) {
@@ -336,6 +340,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     try {
       return impl.device_step != nullptr ? impl.UpdateOnDevice() : work();
     } catch (const std::exception& error) {  // Of a program's optimizer, or memory.
+      impl.FailTogether();
       return FromException("in the update", error);
     }
   }();

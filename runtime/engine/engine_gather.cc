@@ -52,12 +52,12 @@ void Engine::Impl::UseUpdateOrder(std::vector<int> order) {
 // Collective, after each step: what the first one showed decides in which order buckets are
 // reduced, updated and gathered, on all ranks as rank 0 saw it.
 absl::Status Engine::Impl::AdoptOrders() {
-  if (first_reads != nullptr) {
+  if (first_reads != nullptr && !need_order_known) {
     std::vector<int> order =
         plan::NeedOrder(static_cast<int>(update_pieces.size()), first_reads->order());
     DT_ASSIGN_OR_RETURN(
         order, RankZeroOrder(job.group(), std::move(order), update_pieces.size(), "need order"));
-    first_reads.reset();
+    need_order_known = true;
     UseUpdateOrder(std::move(order));
   }
   return reducer->AdoptReadinessOrder(job.group(), update_order);

@@ -3,6 +3,7 @@
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -91,9 +92,16 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
   if (graph == nullptr) {
     return false;
   }
+  std::vector<at::Tensor> given;  // An eager micro-batch computes with what it was given.
+  for (const at::Tensor* const tensor : inputs->tensors) {
+    given.push_back(*tensor);
+  }
   graph->Load(*inputs);
   if (graph->work == nullptr) {
     if (const absl::Status captured = CaptureMicroStep(forward, *graph); !captured.ok()) {
+      for (size_t i = 0; i < given.size(); ++i) {
+        *inputs->tensors[i] = given[i];
+      }
       graphs->Refuse(std::string(captured.message()));
       return false;
     }

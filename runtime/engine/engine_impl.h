@@ -53,8 +53,11 @@ struct Engine::Impl {
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
-  std::vector<int> update_order;            // Of update_pieces: as the next forward needs them.
-  std::unique_ptr<FirstReads> first_reads;  // Until they are known and decide that; else null.
+  std::vector<int> update_order;  // Of update_pieces: as the next forward needs them.
+  // What decides that, where gathers go on behind the step; else null. Operations that are under
+  // way may tell it of their end, so it stays when all is known.
+  std::unique_ptr<FirstReads> first_reads;
+  bool need_order_known = false;
   // cuda_graphs. Outlives `device_step`, which waits for the last launch.
   std::unique_ptr<StepGraphs> graphs;         // Null: off, or the host.
   std::unique_ptr<DeviceGraph> update_graph;  // Null: not captured.

@@ -176,7 +176,8 @@ void GradientReducer::Release() {
   status_ = absl::OkStatus();
 }
 
-absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order) {
+absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order,
+                                                const std::vector<int>& /*need*/) {
   readiness_ = order;
   DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(flat_.layout(), cut_, order));
   UsePlan(plan);
@@ -197,7 +198,7 @@ absl::Status GradientReducer::Tune() {
     return absl::OkStatus();
   }
   cut_ = cut;
-  return UseReadinessOrder(readiness_);
+  return UseReadinessOrder(readiness_, {});
 }
 
 }  // namespace dtrain

@@ -58,7 +58,8 @@ class GradientReducer final : public GradientSync {
   GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options);
   const plan::LaunchQueue& queue() const override { return queue_; }
   // For bucket boundaries too.
-  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
   absl::Status Tune() override;
   void UsePlan(const plan::BucketPlan& plan);
   // Carries all launched reductions to their end, bucket by bucket in the same order on all ranks.

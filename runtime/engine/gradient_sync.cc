@@ -79,8 +79,7 @@ absl::Status GradientSync::AdoptReadinessOrder(comm::Group& group, const std::ve
   DT_ASSIGN_OR_RETURN(
       const std::vector<int> order,
       RankZeroOrder(group, queue().readiness(), queue().entries(), "readiness order"));
-  need_order_ = need;
-  DT_RETURN_IF_ERROR(UseReadinessOrder(order));
+  DT_RETURN_IF_ERROR(UseReadinessOrder(order, need));
   order_adopted_ = true;
   return absl::OkStatus();
 }

@@ -62,18 +62,16 @@ class GradientSync {
   // them, which decides where readiness does not.
   absl::Status AdoptReadinessOrder(comm::Group& group, const std::vector<int>& need);
 
- protected:
-  const std::vector<int>& need_order() const { return need_order_; }
-
  private:
   virtual const plan::LaunchQueue& queue() const = 0;
-  // `order` of readiness (entries that are missing were unused), equal on all ranks.
-  virtual absl::Status UseReadinessOrder(const std::vector<int>& order) = 0;
+  // `order` of readiness (entries that are missing were unused); `need` as above. Both are equal on
+  // all ranks.
+  virtual absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                         const std::vector<int>& need) = 0;
   // Collective, after a step in that order: may cut buckets anew.
   virtual absl::Status Tune() { return absl::OkStatus(); }
 
   bool order_adopted_ = false;
-  std::vector<int> need_order_;
 };
 
 // Collective: rank 0's `order` of at most `entries` of them; what it leaves out is left out.

@@ -41,7 +41,6 @@ MicroStepGraph* StepGraphs::For(const GraphInputs& batch, const GradientsInPlace
   const auto found = std::find_if(graphs_.begin(), graphs_.end(),
                                   [&](const auto& graph) { return graph->IsFor(batch, in_place); });
   if (found != graphs_.end()) {
-    ++(*found)->seen;
     return found->get();
   }
   if (graphs_.size() == kGraphsMax) {

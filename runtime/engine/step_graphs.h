@@ -31,7 +31,6 @@ struct MicroStepGraph {
   std::unique_ptr<TensorGraph> work;  // Null: not captured yet.
   int64_t count = 0;                  // Of the loss.
   int64_t activations = 0;            // Bytes that forward left.
-  int seen = 0;                       // Micro-batches that it was for.
 
   bool IsFor(const GraphInputs& batch, const GradientsInPlace& in_place) const;
   // Copies the batch to `inputs`, which take its tensors' places.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/status.h"
 #include "runtime/engine/gradient_sync.h"
@@ -23,14 +24,38 @@ void CopyGradient(const at::Tensor& gradient, const at::Tensor& view, bool on_ho
 WholeGradients::WholeGradients(FlatParameters& flat)
     : flat_(flat),
       places_(flat.parameters().size(), Place::kFree),
-      homes_(flat.parameters(), *this) {}
+      lent_(flat.parameters().size()) {
+  if (flat.dtype() == DType::kFloat32) {
+    homes_.emplace(flat.parameters(), static_cast<ops::GradientHomes&>(*this));
+  }
+}
+
+void WholeGradients::EndBackward() {
+  in_backward_ = false;
+  for (size_t i = 0; i < lent_.size(); ++i) {
+    MoveLentAway(i);
+  }
+}
 
 at::Tensor WholeGradients::TakeHome(size_t index) {
   if (!in_backward_ || places_[index] != Place::kFree) {
     return {};
   }
   places_[index] = Place::kTaken;
-  return flat_.gradient_views()[index].detach();
+  at::Tensor home = flat_.gradient_views()[index].detach();
+  lent_[index].emplace(home.getIntrusivePtr());
+  return home;
+}
+
+void WholeGradients::MoveLentAway(size_t index) {
+  if (!lent_[index].has_value()) {
+    return;
+  }
+  if (auto held = lent_[index]->lock(); held.defined()) {
+    at::Tensor lent(std::move(held));
+    lent.set_data(lent.clone());
+  }
+  lent_[index].reset();
 }
 
 absl::Status WholeGradients::Take(size_t index) {
@@ -41,6 +66,7 @@ absl::Status WholeGradients::Take(size_t index) {
   DT_RETURN_IF_ERROR(CheckDense(flat_, index, gradient));
   const at::Tensor& view = flat_.gradient_views()[index];
   if (gradient.const_data_ptr() != view.const_data_ptr()) {
+    MoveLentAway(index);
     CopyGradient(gradient, view, flat_.device().is_host());
   }
   gradient = view;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,7 +24,7 @@ class WholeGradients : private ops::GradientHomes {
 
   // Around each backward: what asks for a gradient outside of it gets memory of its own.
   void BeginBackward() { in_backward_ = true; }
-  void EndBackward() { in_backward_ = false; }
+  void EndBackward();
   // Autograd has accumulated into the .grad of a parameter. Unimplemented: it is not dense.
   absl::Status Take(size_t index);
   // After the step's last backward: an unused parameter's gradient is zero, since other ranks may
@@ -39,12 +40,18 @@ class WholeGradients : private ops::GradientHomes {
  private:
   enum class Place : uint8_t { kFree, kTaken, kFilled };
 
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
   at::Tensor TakeHome(size_t index) override;
+  // What was lent and somebody still holds gets memory of its own: autograd, in a backward around
+  // the one that fills the view now, or a program's hook.
+  void MoveLentAway(size_t index);
 
   FlatParameters& flat_;
   bool in_backward_ = false;
   std::vector<Place> places_;  // By parameter; kFilled: the view holds this step's gradient.
-  const ops::GradientHomesOf homes_;
+  std::vector<std::optional<WeakTensor>> lent_;  // By parameter: by TakeHome in this backward.
+  std::optional<ops::GradientHomesOf> homes_;    // None where views are not the values' type.
 };
 
 }  // namespace dtrain

@@ -24,7 +24,7 @@ Registry& TheRegistry() {
 }  // namespace
 
 GradientHomesOf::GradientHomesOf(const std::vector<at::Tensor>& parameters, GradientHomes& homes)
-    : parameters_(parameters) {
+    : parameters_(parameters), homes_(&homes) {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -36,7 +36,10 @@ GradientHomesOf::~GradientHomesOf() {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
   for (const at::Tensor& parameter : parameters_) {
-    registry.places.erase(parameter.unsafeGetTensorImpl());
+    const auto found = registry.places.find(parameter.unsafeGetTensorImpl());
+    if (found != registry.places.end() && found->second.homes == homes_) {
+      registry.places.erase(found);
+    }
   }
 }
 
@@ -47,10 +50,7 @@ at::Tensor TakeGradientHome(const at::Tensor& parameter) {
   if (found == registry.places.end()) {
     return {};
   }
-  at::Tensor home = found->second.homes->TakeHome(found->second.index);
-  const bool fits = home.defined() && home.scalar_type() == parameter.scalar_type() &&
-                    home.sizes() == parameter.sizes();
-  return fits ? home : at::Tensor();
+  return found->second.homes->TakeHome(found->second.index);
 }
 
 }  // namespace dtrain::ops

@@ -13,8 +13,9 @@ namespace dtrain::ops {
 class GradientHomes {
  public:
   virtual ~GradientHomes() = default;
-  // The place of the gradient of parameter `index`, a tensor of its own over it, for one operation
-  // to fill and to return as that gradient; undefined where there is none at the moment.
+  // The place of the gradient of parameter `index`, a tensor over it of the parameter's shape and
+  // type, for one operation to fill and to return as that gradient; undefined where there is none
+  // at the moment.
   virtual at::Tensor TakeHome(size_t index) = 0;
 };
 
@@ -24,14 +25,16 @@ class GradientHomesOf {
   GradientHomesOf(const std::vector<at::Tensor>& parameters, GradientHomes& homes);
   GradientHomesOf(const GradientHomesOf&) = delete;
   GradientHomesOf& operator=(const GradientHomesOf&) = delete;
+  // Leaves what another took over meanwhile.
   ~GradientHomesOf();
 
  private:
   const std::vector<at::Tensor> parameters_;
+  const GradientHomes* const homes_;
 };
 
-// For an operation's backward: where to write the gradient of `parameter`, of its shape and type;
-// undefined: where it likes.
+// For an operation's backward: where to write the gradient of `parameter`; undefined: where it
+// likes.
 at::Tensor TakeGradientHome(const at::Tensor& parameter);
 
 }  // namespace dtrain::ops

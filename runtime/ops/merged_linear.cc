@@ -133,7 +133,10 @@ class MergedLinearFunction : public torch::autograd::Function<MergedLinearFuncti
     const Announced inputs = AllOf(rows, weights);
     RECORD_FUNCTION("dtrain::merged_linear",
                     c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
-    variable_list saved = {rows};
+    const bool trained = std::any_of(weights.begin(), weights.end(), [](const at::Tensor& weight) {
+      return weight.requires_grad();
+    });
+    variable_list saved = {trained ? rows : at::Tensor()};  // Frozen layers keep no activations.
     saved.insert(saved.end(), weights.begin(), weights.end());
     context->save_for_backward(std::move(saved));
     context->saved_data["biases"] = !biases.empty();

@@ -26,12 +26,12 @@ constexpr ConfigKey kKeys[] = {
      "Where ranks train. auto: on GPUs where there are any, that of the local rank, else on the "
      "CPU."},
     {"cuda_graphs", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "On a GPU: forward and backward of a micro-batch are captured as a CUDA graph and from then "
-     "on "
-     "launched as one operation, and so is the update. Same bits. The loss closure then runs only "
-     "while it is captured: what it does on the host (counting, printing, branches, numbers of the "
-     "host's generator) happens once. What cannot be captured runs eagerly, and one line says "
-     "why."},
+     "On a GPU, at stages 0 and 1: forward and backward of a micro-batch are captured as a CUDA "
+     "graph and from then on launched as one operation; so is the update at stages 0 and 3. The "
+     "same operations on the same numbers. The loss closure then runs only while it is captured: "
+     "what it does on the host (counting, printing, branches, numbers of the host's generator) "
+     "happens once, and the tensors it reads must stay where they are. A micro-batch that cannot "
+     "be captured runs eagerly, and one line says why."},
     // Batch.
     {"train_batch_size", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,

@@ -20,8 +20,8 @@ constexpr ConfigKey kKeys[] = {
      "Stages 1 and 2 on CPU ranks: a step ends before the updated weights are gathered, which goes "
      "on during the next forward, in the order in which it reads them (the name is Megatron's). "
      "What reads a weight waits for its bucket, operation or not; numbers do not change. Off by "
-     "default because a system call that is handed such a weight (write, send) fails with EFAULT: "
-     "make it inside Engine::WithParameters."},
+     "default because a system call that is handed such a weight (write, send, a collective of "
+     "the program's own) fails with EFAULT: make it inside Engine::WithParameters."},
     {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
      KeyUse::kIgnored, "", 0, "Of stages 1 and 2."},
     {"zero_optimization.contiguous_gradients", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,

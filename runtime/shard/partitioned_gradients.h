@@ -60,7 +60,8 @@ class PartitionedGradients final : public GradientSync {
   PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                        PartitionedOptions options, std::vector<int> order);
   const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
   // Writes an entry's gradient (none with kZero) to the slots of its buckets.
   void Stage(size_t index, const float* gradient, Fill fill);
   Slot& SlotOf(int bucket);

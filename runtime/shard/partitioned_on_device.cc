@@ -224,7 +224,8 @@ void PartitionedOnDevice::Release() {
   status_ = absl::OkStatus();
 }
 
-absl::Status PartitionedOnDevice::UseReadinessOrder(const std::vector<int>& order) {
+absl::Status PartitionedOnDevice::UseReadinessOrder(const std::vector<int>& order,
+                                                    const std::vector<int>& /*need*/) {
   DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
   queue_.UseOrder(std::move(launch_order));
   return absl::OkStatus();

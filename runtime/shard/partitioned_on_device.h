@@ -56,7 +56,8 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   absl::Status MakeMemory(bool deterministic);
   absl::StatusOr<Slot*> MakeSlot();
   const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
   float* shard() const { return static_cast<float*>(shard_->data()); }
   // `gradient` is flat, or undefined for kZero.
   absl::Status Stage(size_t index, const at::Tensor& gradient, Fill fill);

@@ -141,8 +141,9 @@ void ShardedGradients::Release() {
   status_ = absl::OkStatus();
 }
 
-absl::Status ShardedGradients::UseReadinessOrder(const std::vector<int>& order) {
-  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order, need_order()));
+absl::Status ShardedGradients::UseReadinessOrder(const std::vector<int>& order,
+                                                 const std::vector<int>& need) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order, need));
   queue_.UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }

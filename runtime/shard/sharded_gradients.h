@@ -41,7 +41,8 @@ class ShardedGradients final : public GradientSync {
   ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                    const comm::CompressionOptions& compression, std::vector<int> order);
   const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
   void Launch(int bucket);
   absl::Status LaunchPlain(int bucket);
   absl::Status Drain();

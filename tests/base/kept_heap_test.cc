@@ -41,13 +41,13 @@ long FaultsOfTakingAgain(const Environment& environment, int64_t available) {
     const long faults = after.ru_minflt - before.ru_minflt;
     _exit(write(ends[1], &faults, sizeof(faults)) == sizeof(faults) ? 0 : 1);
   }
+  close(ends[1]);  // A child that dies ends the read.
   long faults = -1;
   EXPECT_EQ(read(ends[0], &faults, sizeof(faults)), static_cast<ssize_t>(sizeof(faults)));
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   close(ends[0]);
-  close(ends[1]);
   return faults;
 }
 

@@ -134,6 +134,9 @@ CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
       return kCaptureIsolation;
     }
   }
+  if (capture != 0) {
+    return kCapturedEvent;  // What it stands for ended with its capture.
+  }
   return Run(stream, [this, found, target] {
     std::unique_lock wait(found->mutex);
     while (found->done < target && !stopping_) {

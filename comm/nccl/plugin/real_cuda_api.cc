@@ -11,6 +11,14 @@ namespace dtrain::comm {
 namespace {
 
 CudaResult Result(cudaError_t error) { return static_cast<CudaResult>(error); }
+// An answer that its caller acts on: the next launch of a kernel, which asks for the last error,
+// must not find it there.
+CudaResult Told(cudaError_t error) {
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+  }
+  return Result(error);
+}
 cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Native(CudaEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
 cudaGraphExec_t Native(CudaGraph* graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
@@ -69,19 +77,18 @@ class Real final : public CudaApi {
   }
 
   CudaResult StreamBeginCapture(CudaStream* stream) override {
-    return Result(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+    return Told(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
   }
   CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) override {
     cudaGraph_t recorded = nullptr;
     if (const cudaError_t error = cudaStreamEndCapture(Native(stream), &recorded);
         error != cudaSuccess) {
-      (void)cudaGetLastError();  // Said here; later calls are not to find it.
-      return Result(error);
+      return Told(error);
     }
     const cudaError_t made =
         cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), recorded, 0);
     (void)cudaGraphDestroy(recorded);
-    return Result(made);
+    return Told(made);
   }
   CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -106,7 +113,7 @@ class Real final : public CudaApi {
   CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override {
     return Result(cudaEventRecord(Native(event), Native(stream)));
   }
-  CudaResult EventQuery(CudaEvent* event) override { return Result(cudaEventQuery(Native(event))); }
+  CudaResult EventQuery(CudaEvent* event) override { return Told(cudaEventQuery(Native(event))); }
   CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override {
     return Result(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
   }

@@ -2,6 +2,8 @@
 #include <cuda_runtime_api.h>
 
 #include <exception>
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,10 +31,17 @@ absl::Status Caught(absl::string_view what, Call call) {
   }
 }
 
-// One for all graphs of the process: they run in the order of their capture, step by step, and
-// nothing that one allocated is read by another.
-c10::MempoolId_t Pool() {
-  static const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
+using Pool = std::shared_ptr<const c10::MempoolId_t>;
+
+// One for all graphs that live: they run in the order of their capture, step by step, and nothing
+// that one allocated is read by another. LibTorch cannot use a pool again whose last graph is gone.
+Pool ThePool() {
+  static std::weak_ptr<const c10::MempoolId_t> last;  // Of the thread that trains.
+  Pool pool = last.lock();
+  if (pool == nullptr) {
+    pool = std::make_shared<const c10::MempoolId_t>(at::cuda::graph_pool_handle());
+    last = pool;
+  }
   return pool;
 }
 
@@ -49,7 +58,7 @@ class TorchGraph final : public TensorGraph {
     capturing_ = true;
     absl::Status begun = Caught("the begin of a capture", [this] {
       // Of this thread alone: a watchdog's may ask its events meanwhile.
-      graph_.emplace().capture_begin(Pool(), cudaStreamCaptureModeThreadLocal);
+      graph_.emplace().capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
     });
     if (!begun.ok()) {
       GiveUp().IgnoreError();
@@ -73,7 +82,8 @@ class TorchGraph final : public TensorGraph {
  private:
   // CUDAGraph does not clean up behind a capture that failed: the allocator would go on giving from
   // the graph's pool and free nothing, and the generator would refuse every draw outside of a
-  // capture. A second, empty capture that ends well brings the generator back.
+  // capture. A second, empty capture that ends well, in a pool of its own, brings the generator
+  // back.
   absl::Status GiveUp() {
     capturing_ = false;
     cudaGraph_t unwanted = nullptr;
@@ -82,22 +92,24 @@ class TorchGraph final : public TensorGraph {
       (void)cudaGraphDestroy(unwanted);
     }
     (void)cudaGetLastError();  // Said already.
-    // Throws, and changes nothing, where the capture got beyond that.
-    (void)Caught("", [this] {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, Pool());
-      c10::cuda::CUDACachingAllocator::releasePool(device_, Pool());
-      at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(Pool());
-      at::getHostAllocator(at::kCUDA)->release_pool(Pool());
-    });
+    // Each throws, and changes nothing, where the capture got beyond that.
+    for (const auto& step : std::initializer_list<std::function<void()>>{
+             [this] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, *pool_); },
+             [this] { c10::cuda::CUDACachingAllocator::releasePool(device_, *pool_); },
+             [this] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(*pool_); },
+             [this] { at::getHostAllocator(at::kCUDA)->release_pool(*pool_); }}) {
+      Caught("", step).IgnoreError();
+    }
     graph_.reset();
     return Caught("the end of a capture that failed", [] {
       at::cuda::CUDAGraph empty;
-      empty.capture_begin(Pool(), cudaStreamCaptureModeThreadLocal);
+      empty.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
       empty.capture_end();
     });
   }
 
   const c10::DeviceIndex device_;
+  const Pool pool_ = ThePool();  // Outlives graph_.
   std::optional<at::cuda::CUDAGraph> graph_;
   bool capturing_ = false;
 };

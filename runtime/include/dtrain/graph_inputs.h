@@ -1,6 +1,8 @@
 // What of a batch a CUDA graph of its micro-batch is captured over (`cuda_graphs` of the
 // configuration). A batch that is a tensor needs nothing; another type says it by a member function
-// `GraphInputs graph_inputs()`, as dtrain::Batch does.
+// `GraphInputs graph_inputs()`, as dtrain::Batch does. What else the closure reads (tables, masks,
+// frozen weights, module buffers) must stay where it is: a graph reads the addresses that it was
+// captured with, so such a tensor may be written to, but not be replaced or freed.
 #pragma once
 
 #include <concepts>
