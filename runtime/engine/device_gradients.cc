@@ -151,7 +151,7 @@ void DeviceGradients::Launch(int place) {
 
 // The Work is not kept: errors are the group's, and the stream orders what follows.
 absl::Status DeviceGradients::Reduce(const DeviceBucket& bucket) {
-  const comm::CollectiveOptions options{.name = bucket.name};
+  const comm::CollectiveOptions options{.name = bucket.name, .wire = options_.wire};
   if (options_.shards == nullptr) {
     return group_.AllReduce(BufferOf(bucket.range), comm::ReduceOp::kSum, options).status();
   }

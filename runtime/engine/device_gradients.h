@@ -27,6 +27,7 @@ struct DeviceGradientOptions {
   const plan::ShardPlan* shards = nullptr;  // Stage 1; null at stage 0.
   // The sum of squares is a tree over blocks at the layout's offsets, whatever the buckets.
   bool deterministic = false;
+  comm::Wire wire = comm::Wire::kSameAsBuffer;
 };
 
 class DeviceGradients final : public DeviceGradientSync {

@@ -57,13 +57,6 @@ FlatOptions FlatOptionsOf(const Config& config, int world_size, bool guarded) {
                                              : ValueMemory::kSymmetric};
 }
 
-comm::Wire WireOf(const Config& config) {
-  const std::string& name = config.comm_wire_dtype();
-  return name == "bf16"   ? comm::Wire::kBFloat16
-         : name == "fp16" ? comm::Wire::kFloat16
-                          : comm::Wire::kSameAsBuffer;
-}
-
 comm::CompressionOptions CompressionOf(const Config& config) {
   const CompressionConfig& from = config.comm_compression();
   comm::CompressionOptions options;
@@ -103,6 +96,13 @@ DType ValueType(const Config& config) {
 }
 
 }  // namespace
+
+comm::Wire WireOf(const Config& config) {
+  const std::string& name = config.comm_wire_dtype();
+  return name == "bf16"   ? comm::Wire::kBFloat16
+         : name == "fp16" ? comm::Wire::kFloat16
+                          : comm::Wire::kSameAsBuffer;
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,
                                                        EngineOptions options) {

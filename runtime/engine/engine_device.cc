@@ -65,9 +65,6 @@ absl::Status Engine::Impl::CheckDevice() const {
         absl::StrFormat("comm.compression.type \"%s\"", config.comm_compression().type),
         "set \"none\"");
   }
-  if (const std::string& wire = config.comm_wire_dtype(); wire == "bf16" || wire == "fp16") {
-    return NotOnDevice(absl::StrFormat("comm.wire_dtype \"%s\"", wire), "remove it");
-  }
   return absl::OkStatus();
 }
 
@@ -76,7 +73,8 @@ absl::Status Engine::Impl::CreateOnDevice() {
   const Config& config = job.config();
   comm::DeviceGroup& group = *job.state().device_group;
   DeviceGradientOptions options{.shards = state.shards.get(),
-                                .deterministic = config.deterministic()};
+                                .deterministic = config.deterministic(),
+                                .wire = WireOf(config)};
   options.bucket_elements = plan::BucketElements(config, state.flat->layout().total_elements());
   std::unique_ptr<DeviceGradientSync> gradients;
   if (config.zero_stage() < 2) {
@@ -84,7 +82,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   } else {
     DT_ASSIGN_OR_RETURN(gradients,
                         PartitionedOnDevice::Create(device(), group, *state.flat, *state.shards,
-                                                    config.deterministic()));
+                                                    options.wire, options.deterministic));
   }
   device_gradients = gradients.get();
   reducer = std::move(gradients);

@@ -39,6 +39,9 @@ struct NonFiniteSteps {
   double loss = 0;
 };
 
+// comm.wire_dtype.
+comm::Wire WireOf(const Config& config);
+
 struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;

@@ -20,11 +20,12 @@ constexpr int kSlots = 2;  // One fills while the other is reduced.
 
 PartitionedOnDevice::PartitionedOnDevice(const Device& device, comm::DeviceGroup& group,
                                          FlatParameters& flat, const plan::ShardPlan& shards,
-                                         std::vector<int> order)
+                                         comm::Wire wire, std::vector<int> order)
     : device_(device),
       group_(group),
       flat_(flat),
       shards_(shards),
+      wire_(wire),
       names_(BucketNames("bucket", flat, shards)),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
@@ -40,10 +41,10 @@ PartitionedOnDevice::~PartitionedOnDevice() {
 
 absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> PartitionedOnDevice::Create(
     const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-    const plan::ShardPlan& shards, bool deterministic) {
+    const plan::ShardPlan& shards, comm::Wire wire, bool deterministic) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
   auto made = std::unique_ptr<PartitionedOnDevice>(
-      new PartitionedOnDevice(device, group, flat, shards, std::move(order)));
+      new PartitionedOnDevice(device, group, flat, shards, wire, std::move(order)));
   DT_RETURN_IF_ERROR(made->MakeMemory(deterministic));
   made->hooks_ = std::make_unique<GradientHooks>(flat, *made);
   return made;
@@ -165,7 +166,7 @@ absl::Status PartitionedOnDevice::Reduce(int bucket) {
   DT_RETURN_IF_ERROR(group_
                          .ReduceScatter(buffer(data, range.elements()),
                                         buffer(part, own.flat.elements()), comm::ReduceOp::kSum,
-                                        {.name = names_[place]})
+                                        {.name = names_[place], .wire = wire_})
                          .status());
   const bool add = has_part_[place] != 0;
   has_part_[place] = 1;

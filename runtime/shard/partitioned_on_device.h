@@ -24,11 +24,9 @@ namespace dtrain {
 class PartitionedOnDevice final : public DeviceGradientSync {
  public:
   // Collective. REQUIRES: all outlive this object.
-  static absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> Create(const Device& device,
-                                                                     comm::DeviceGroup& group,
-                                                                     FlatParameters& flat,
-                                                                     const plan::ShardPlan& shards,
-                                                                     bool deterministic);
+  static absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> Create(
+      const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+      const plan::ShardPlan& shards, comm::Wire wire, bool deterministic);
   ~PartitionedOnDevice() override;
 
   void OnGradient(size_t index) override;
@@ -52,7 +50,7 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   enum class Fill { kCopy, kAdd, kZero };
 
   PartitionedOnDevice(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-                      const plan::ShardPlan& shards, std::vector<int> order);
+                      const plan::ShardPlan& shards, comm::Wire wire, std::vector<int> order);
   absl::Status MakeMemory(bool deterministic);
   absl::StatusOr<Slot*> MakeSlot();
   const plan::LaunchQueue& queue() const override { return queue_; }
@@ -70,6 +68,7 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   comm::DeviceGroup& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
+  const comm::Wire wire_;
   const std::vector<std::string> names_;  // By bucket.
   std::unique_ptr<GradientHooks> hooks_;
   plan::LaunchQueue queue_;

@@ -204,6 +204,22 @@ TEST(EngineDeviceTest, RanksTrainAsTheyDoOnTheHostAtEveryStage) {
   }
 }
 
+TEST(EngineDeviceTest, SixteenBitsOnTheWireGiveWhatTheyGiveOnTheHost) {
+  const Outcome whole = OutcomeOf(2, {.place = Way::Place::kNccl, .more = {"deterministic=true"}});
+  for (const char* const wire : {"comm.wire_dtype=bf16", "comm.wire_dtype=fp16"}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
+      const Outcome host = OutcomeOf(2, {.more = {zero, wire}});
+      for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+        SCOPED_TRACE(absl::StrCat(wire, ", stage ", stage, ", place ", static_cast<int>(place)));
+        const Outcome device = OutcomeOf(2, {.place = place, .more = {zero, wire}});
+        ExpectNear(device, host, 2e-4);
+        EXPECT_NE(device.norms, whole.norms) << "gradients were rounded on their way";
+      }
+    }
+  }
+}
+
 TEST(EngineDeviceTest, DeterministicNormsHaveTheSameBitsAtEveryStageAndBucketSize) {
   const Way way{.place = Way::Place::kNccl, .more = {"deterministic=true"}};
   const Outcome plain = OutcomeOf(2, way);
@@ -493,7 +509,7 @@ TEST(EngineDeviceTest, WhatAGpuCannotDoYetIsRefusedByName) {
       {"zero_optimization={\"stage\":3,\"zero_quantized_weights\":true}", "zero_quantized_weights"},
       {R"(optimizer={"type":"Muon"})", "optimizer Muon"},
       {R"(optimizer={"type":"Lamb"})", "optimizer Lamb"},
-      {"comm.wire_dtype=bf16", "comm.wire_dtype"},
+      {"comm.compression.type=int8", "comm.compression.type"},
   };
   for (const auto& [setting, named] : cases) {
     comm::FakeFabric fabric;
