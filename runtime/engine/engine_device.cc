@@ -52,7 +52,6 @@ absl::Status Engine::Impl::CheckDevice() const {
   if (ParameterOffload(config).device != OffloadOptions::Device::kNone) {
     return NotOnDevice("offload_param", "remove it");
   }
-  DT_RETURN_IF_ERROR(CheckDeviceOffload());
   if (config.quantized_gradients()) {
     return NotOnDevice("zero_quantized_gradients", "set it to false");
   }

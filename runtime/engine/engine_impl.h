@@ -199,7 +199,6 @@ struct Engine::Impl {
   absl::Status LaunchUpdate(const StepVerdict& verdict);
   // offload_optimizer on a GPU: engine_offload.cc.
   bool UpdatesOnHost() const;
-  absl::Status CheckDeviceOffload() const;
   absl::Status CreateExchange(int64_t elements);
   absl::Status UpdateThroughHost(const StepPlan& plan);
   // CUDA graphs: engine_graph.cc.

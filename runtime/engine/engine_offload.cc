@@ -16,15 +16,6 @@ bool Engine::Impl::UpdatesOnHost() const {
          OptimizerOffload(job.config()).device != OffloadOptions::Device::kNone;
 }
 
-absl::Status Engine::Impl::CheckDeviceOffload() const {
-  if (UpdatesOnHost() && job.config().zero_stage() > 2) {
-    return absl::UnimplementedError(
-        "offload_optimizer at zero_optimization.stage 3 is not supported on a GPU yet: set stage 1 "
-        "or 2, remove offload_optimizer, or set device to \"cpu\"");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Engine::Impl::CreateExchange(int64_t elements) {
   const Config& config = job.config();
   const OffloadOptions offload = OptimizerOffload(config);

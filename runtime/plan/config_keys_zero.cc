@@ -103,7 +103,7 @@ constexpr ConfigKey kKeys[] = {
      KeyUse::kUsed, "", 0,
      "Where optimizer states and fp32 masters live: beside the weights, in a second buffer of the "
      "host's memory, or in a file. They are streamed through a few buffers while others are "
-     "updated; numbers do not change. From stage 1 on. On a GPU, at stages 1 and 2: in pinned "
+     "updated; numbers do not change. From stage 1 on. On a GPU: in pinned "
      "memory of the host (cpu) or a file (nvme); the host updates, and gradients and new weights "
      "travel through pinned buffers. Any optimizer can then be used."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,

@@ -248,7 +248,8 @@ TEST(EngineOffloadDeviceTest, JoinedPiecesAreSideBySideInBothPlaces) {
 }
 
 TEST(EngineOffloadDeviceTest, TrainsToTheBitsOfStatesBesideTheWeights) {
-  for (const char* const stage : {"zero_optimization.stage=1", "zero_optimization.stage=2"}) {
+  for (const char* const stage :
+       {"zero_optimization.stage=1", "zero_optimization.stage=2", "zero_optimization.stage=3"}) {
     for (const int size : {1, 2}) {
       for (const char* const precision :
            {"bf16.enabled=false", "bf16.enabled=true", "fp16.enabled=true"}) {
