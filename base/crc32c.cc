@@ -7,7 +7,10 @@
 #include <immintrin.h>
 #endif
 
+#include "base/crc32c_forms.h"
+
 namespace dtrain {
+namespace crc32c {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // Reflected.
@@ -25,6 +28,8 @@ constexpr std::array<uint32_t, 256> MakeTable() {
 }
 constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
+}  // namespace
+
 uint32_t Portable(const uint8_t* data, size_t bytes, uint32_t state) {
   for (size_t i = 0; i < bytes; ++i) {
     state = (state >> 8) ^ kTable[(state ^ data[i]) & 0xffU];
@@ -33,10 +38,12 @@ uint32_t Portable(const uint8_t* data, size_t bytes, uint32_t state) {
 }
 
 #if defined(__x86_64__)
+namespace {
+
 // GF(2) matrices: how a CRC state changes when `n` zero bytes follow it. They let three independent
 // streams run at once (the crc32 instruction has a latency of 3 and a throughput of 1).
 using Matrix = std::array<uint32_t, 32>;
-constexpr size_t kStream = 4096;
+constexpr size_t kStream = kThreeStreams / 3;
 
 constexpr uint32_t Times(const Matrix& matrix, uint32_t vector) {
   uint32_t sum = 0;
@@ -85,6 +92,10 @@ ShiftTable MakeShift(size_t bytes) {
   return shift;
 }
 
+}  // namespace
+
+bool HasHardware() { return __builtin_cpu_supports("sse4.2") != 0; }
+
 __attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* data, size_t bytes,
                                                     uint32_t state) {
   static const ShiftTable shift = MakeShift(kStream);
@@ -94,7 +105,7 @@ __attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* data, size_t 
     return word;
   };
   uint64_t a = state;
-  while (bytes >= 3 * kStream) {
+  while (bytes >= kThreeStreams) {
     uint64_t b = 0;
     uint64_t c = 0;
     for (size_t i = 0; i < kStream; i += 8) {
@@ -104,8 +115,8 @@ __attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* data, size_t 
     }
     a = shift(shift(static_cast<uint32_t>(a)) ^ static_cast<uint32_t>(b)) ^
         static_cast<uint32_t>(c);
-    data += 3 * kStream;
-    bytes -= 3 * kStream;
+    data += kThreeStreams;
+    bytes -= kThreeStreams;
   }
   for (; bytes >= 8; data += 8, bytes -= 8) {
     a = _mm_crc32_u64(a, load(data));
@@ -122,7 +133,8 @@ __attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* data, size_t 
 // x^(d - 32) mod P, added to the 128 bits that come d bits later. Four registers of 512 bits do so
 // at once, which takes memory as fast as it comes; what is left in the end is 128 bits for the
 // instruction.
-constexpr size_t kFolded = 256;
+namespace {
+
 // How far ahead memory is asked for, past the end too: 11 GB/s from memory without, 14.5 with it.
 constexpr size_t kAhead = 2048;
 
@@ -135,7 +147,13 @@ constexpr uint64_t PowerOfX(int degree) {  // Mod P; reflected, as the instructi
 }
 constexpr long long Factor(int degree) { return static_cast<long long>(PowerOfX(degree)); }
 
-// As Hardware for a multiple of kFolded bytes, at least one.
+}  // namespace
+
+bool HasFolded() {
+  return HasHardware() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("vpclmulqdq") != 0;
+}
+
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) uint32_t Folded(const uint8_t* data,
                                                                             size_t bytes,
                                                                             uint32_t state) {
@@ -179,21 +197,20 @@ __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) uint32_t Folded(cons
 }
 #endif
 
-}  // namespace
+}  // namespace crc32c
 
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t crc) {
   const auto* const begin = static_cast<const uint8_t*>(data);
 #if defined(__x86_64__)
-  static const bool hardware = __builtin_cpu_supports("sse4.2") != 0;
-  static const bool folds = hardware && __builtin_cpu_supports("avx512f") != 0 &&
-                            __builtin_cpu_supports("vpclmulqdq") != 0;
+  static const bool hardware = crc32c::HasHardware();
+  static const bool folds = crc32c::HasFolded();
   if (hardware) {
-    const size_t folded = folds ? bytes / kFolded * kFolded : 0;
-    const uint32_t state = folded > 0 ? Folded(begin, folded, ~crc) : ~crc;
-    return ~Hardware(begin + folded, bytes - folded, state);
+    const size_t folded = folds ? bytes / crc32c::kFolded * crc32c::kFolded : 0;
+    const uint32_t state = folded > 0 ? crc32c::Folded(begin, folded, ~crc) : ~crc;
+    return ~crc32c::Hardware(begin + folded, bytes - folded, state);
   }
 #endif
-  return ~Portable(begin, bytes, ~crc);
+  return ~crc32c::Portable(begin, bytes, ~crc);
 }
 
 }  // namespace dtrain

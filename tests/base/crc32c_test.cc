@@ -1,26 +1,39 @@
-// The checksum of RFC 3720, with and without the CPU's instruction, whole or in pieces.
+// The checksum of RFC 3720, whole or in pieces, and each form of it that some CPU takes.
 #include "base/crc32c.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "base/crc32c_forms.h"
 #include "base/prng.h"
 
 namespace dtrain {
 namespace {
 
 // One bit at a time, straight from the reflected polynomial 0x82f63b78.
-uint32_t BitwiseCrc32c(const std::vector<uint8_t>& data) {
-  uint32_t crc = ~0U;
-  for (const uint8_t byte : data) {
-    crc ^= byte;
+uint32_t BitwiseState(const uint8_t* data, size_t bytes, uint32_t state) {
+  for (size_t i = 0; i < bytes; ++i) {
+    state ^= data[i];
     for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0x82f63b78U : 0U);
+      state = (state >> 1) ^ ((state & 1U) != 0 ? 0x82f63b78U : 0U);
     }
   }
-  return ~crc;
+  return state;
+}
+
+constexpr uint64_t kSeed = 7;
+
+std::vector<uint8_t> RandomBytes(size_t count) {
+  std::printf("seed %d\n", static_cast<int>(kSeed));
+  SplitMix64 random(kSeed);
+  std::vector<uint8_t> bytes(count);
+  for (uint8_t& byte : bytes) {
+    byte = static_cast<uint8_t>(random.Next());
+  }
+  return bytes;
 }
 
 TEST(Crc32c, GivesThePublishedValues) {
@@ -30,22 +43,60 @@ TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(Crc32c(nullptr, 0), 0U);
 }
 
+// Around every step that a form takes at once: words of 8, folds of 256, three streams of 4,096,
+// two rounds of those and what is left.
+constexpr size_t kLengths[] = {1,   3,   7,   8,    9,    63,   64,    65,    255,   256,   257,
+                               511, 512, 767, 1023, 3000, 8192, 12287, 12288, 12289, 24576, 40000};
+constexpr size_t kOffsetsEnd = 9;  // Starts at each place in a word, and the next word's first.
+
 TEST(Crc32c, EqualsTheBitwiseFormAtEveryLengthAndAlignment) {
-  SplitMix64 random(7);
-  std::vector<uint8_t> memory(9000);
-  for (uint8_t& byte : memory) {
-    byte = static_cast<uint8_t>(random.Next());
-  }
-  for (size_t bytes : {1U, 3U, 7U, 8U, 9U, 63U, 64U, 65U, 255U, 256U, 257U, 511U, 512U, 767U, 1023U,
-                       3000U, 8192U}) {
-    for (size_t offset = 0; offset < 9; ++offset) {
-      const std::vector<uint8_t> data(memory.begin() + static_cast<ptrdiff_t>(offset),
-                                      memory.begin() + static_cast<ptrdiff_t>(offset + bytes));
-      EXPECT_EQ(Crc32c(memory.data() + offset, bytes), BitwiseCrc32c(data))
+  const std::vector<uint8_t> memory = RandomBytes(40000 + kOffsetsEnd);
+  for (const size_t bytes : kLengths) {
+    for (size_t offset = 0; offset < kOffsetsEnd; ++offset) {
+      EXPECT_EQ(Crc32c(memory.data() + offset, bytes),
+                ~BitwiseState(memory.data() + offset, bytes, ~0U))
           << bytes << " bytes at offset " << offset;
     }
   }
 }
+
+using Form = uint32_t (*)(const uint8_t* data, size_t bytes, uint32_t state);
+
+// For the lengths that are multiples of `unit`, from a state that is no start's too.
+void ExpectBitwise(Form form, size_t unit) {
+  const std::vector<uint8_t> memory = RandomBytes(40000 + kOffsetsEnd);
+  size_t compared = 0;
+  for (const size_t bytes : kLengths) {
+    for (size_t offset = 0; bytes % unit == 0 && offset < kOffsetsEnd; ++offset) {
+      for (const uint32_t state : {~0U, 0x1234abcdU}) {
+        EXPECT_EQ(form(memory.data() + offset, bytes, state),
+                  BitwiseState(memory.data() + offset, bytes, state))
+            << bytes << " bytes at offset " << offset << " from state " << state;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GE(compared, 5 * 2 * kOffsetsEnd);
+}
+
+TEST(Crc32cForms, ThePortableOneIsTheBitwiseOne) { ExpectBitwise(crc32c::Portable, 1); }
+
+#if defined(__x86_64__)
+TEST(Crc32cForms, TheInstructionsOneIsTheBitwiseOne) {
+  if (!crc32c::HasHardware()) {
+    GTEST_SKIP() << "this CPU has no SSE4.2";
+  }
+  static_assert(crc32c::kThreeStreams == 12288, "kLengths goes around it");
+  ExpectBitwise(crc32c::Hardware, 1);
+}
+
+TEST(Crc32cForms, TheFoldingOneIsTheBitwiseOne) {
+  if (!crc32c::HasFolded()) {
+    GTEST_SKIP() << "this CPU has no AVX-512F with VPCLMULQDQ";
+  }
+  ExpectBitwise(crc32c::Folded, crc32c::kFolded);
+}
+#endif
 
 TEST(Crc32c, ContinuesOverPieces) {
   std::string text(5000, 'x');
