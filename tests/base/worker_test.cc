@@ -1,15 +1,22 @@
-// One thread, closures in order, exceptions kept as a status.
+// One thread, closures in order, exceptions kept as a status; and what threads ask the scheduler
+// for.
 #include "base/worker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace dtrain {
@@ -87,6 +94,52 @@ TEST(Worker, NamesItsThreadAndLowersItsPriorityWhenAsked) {
   }
   EXPECT_STREQ(name, "a-name-longer-t");
   EXPECT_EQ(policy, SCHED_BATCH);
+}
+
+// How the calling thread is scheduled. `slice_nanos`: 0 where the kernel does not tell it (before
+// Linux 6.12, or where the call is not allowed).
+struct Scheduling {
+  int policy = sched_getscheduler(0);
+  int nice = getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)));
+  uint64_t slice_nanos = [] {
+    std::array<uint64_t, 6> attributes{};  // sched_attr; runtime is its fourth word.
+    const long result = syscall(SYS_sched_getattr, 0, attributes.data(), sizeof(attributes), 0U);
+    return result == 0 ? attributes[3] : 0;
+  }();
+};
+
+// Before and after TakeShortTurns, on a thread of its own that has `policy` and `nice`.
+std::array<Scheduling, 2> AroundShortTurns(int policy, int nice) {
+  std::array<Scheduling, 2> around;
+  std::thread([&] {
+    const sched_param parameters{};
+    EXPECT_EQ(sched_setscheduler(0, policy, &parameters), 0);
+    EXPECT_EQ(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice), 0);
+    around[0] = Scheduling();
+    TakeShortTurns();
+    around[1] = Scheduling();
+  }).join();
+  return around;
+}
+
+TEST(TakeShortTurns, KeepsAnOrdinaryThreadsPolicyAndNice) {
+  for (const int nice : {Scheduling().nice, 19}) {  // 19 is allowed to all.
+    const auto [before, after] = AroundShortTurns(SCHED_OTHER, nice);
+    EXPECT_EQ(after.policy, SCHED_OTHER);
+    EXPECT_EQ(after.nice, nice);
+    if (before.slice_nanos > 0) {
+      EXPECT_EQ(after.slice_nanos, 100'000U);
+    }
+  }
+}
+
+TEST(TakeShortTurns, LeavesAPolicyThatWasChosenAlone) {
+  for (const int policy : {SCHED_BATCH, SCHED_IDLE}) {
+    const auto [before, after] = AroundShortTurns(policy, 19);
+    EXPECT_EQ(after.policy, policy);
+    EXPECT_EQ(after.nice, before.nice);
+    EXPECT_EQ(after.slice_nanos, before.slice_nanos);
+  }
 }
 
 }  // namespace
