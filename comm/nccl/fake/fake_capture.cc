@@ -103,6 +103,16 @@ CudaResult FakeCuda::Forbid() {
   return kCaptureUnsupported;
 }
 
+// By whatever thread: such a query conflicts with the capture in every mode (cuda_runtime_api.h at
+// cudaThreadExchangeStreamCaptureMode), where other queries are another thread's own affair.
+CudaResult FakeCuda::QueryCaptured(uint64_t capture) {
+  std::lock_guard lock(mutex_);
+  if (capture_ != nullptr && capture == captures_) {
+    capture_->Spoil();
+  }
+  return kCapturedEvent;
+}
+
 bool FakeCuda::Record(CudaStream* stream, const std::function<void()>& operation) {
   std::lock_guard lock(mutex_);
   if (capture_ == nullptr || !capture_->holds(stream)) {

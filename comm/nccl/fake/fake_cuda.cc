@@ -202,8 +202,9 @@ CudaResult FakeCuda::EventQuery(CudaEvent* event) {
     return forbidden;
   }
   std::unique_lock lock(found->mutex);
-  if (found->capture != 0) {
-    return kCapturedEvent;
+  if (const uint64_t capture = found->capture; capture != 0) {
+    lock.unlock();
+    return QueryCaptured(capture);
   }
   if (found->done != found->recorded) {
     return CudaResult::kNotReady;

@@ -124,6 +124,8 @@ class FakeCuda final : public CudaApi {
   // True: `operation` became part of the capture that `stream` takes part in.
   bool Record(CudaStream* stream, const std::function<void()>& operation);
   CudaResult Run(CudaStream* stream, std::function<void()> operation);
+  // What a query gives of an event that was recorded in that capture, which it spoils.
+  CudaResult QueryCaptured(uint64_t capture);
   // What was copied before `event`, which is done, is settled.
   void Settle(uint64_t host_copies);
   static bool Holds(const std::map<char*, size_t>& blocks, const void* data, size_t bytes);

@@ -125,11 +125,27 @@ TEST_F(FakeCaptureTest, AnotherThreadMayAskItsEventsMeanwhile) {
   ASSERT_EQ(cuda_.StreamSynchronize(other_), kOk);
   ASSERT_EQ(cuda_.StreamBeginCapture(stream_), kOk);
   EXPECT_EQ(cuda_.EventRecord(back_, stream_), kOk);
-  std::thread([&] {
-    EXPECT_EQ(cuda_.EventQuery(event_), kOk);
-    EXPECT_THAT(cuda_.ErrorString(cuda_.EventQuery(back_)), HasSubstr("cudaErrorCapturedEvent"));
-  }).join();
+  std::thread([&] { EXPECT_EQ(cuda_.EventQuery(event_), kOk); }).join();
   CudaGraph* graph = nullptr;
+  EXPECT_EQ(cuda_.StreamEndCapture(stream_, &graph), kOk);
+  EXPECT_EQ(cuda_.GraphDestroy(graph), kOk);
+}
+
+TEST_F(FakeCaptureTest, AnEventOfTheCaptureThatAnotherThreadAsksSpoilsIt) {
+  const auto ask = [&] {
+    std::thread([&] {
+      EXPECT_THAT(cuda_.ErrorString(cuda_.EventQuery(back_)), HasSubstr("cudaErrorCapturedEvent"));
+    }).join();
+  };
+  ASSERT_EQ(cuda_.StreamBeginCapture(stream_), kOk);
+  EXPECT_EQ(cuda_.EventRecord(back_, stream_), kOk);
+  ask();
+  CudaGraph* graph = nullptr;
+  EXPECT_THAT(cuda_.ErrorString(cuda_.StreamEndCapture(stream_, &graph)),
+              HasSubstr("previous error during capture"));
+  // It still is an event of that capture, which is over: the next one is not spoilt.
+  ASSERT_EQ(cuda_.StreamBeginCapture(stream_), kOk);
+  ask();
   EXPECT_EQ(cuda_.StreamEndCapture(stream_, &graph), kOk);
   EXPECT_EQ(cuda_.GraphDestroy(graph), kOk);
 }
