@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "runtime/checkpoint/engine_snapshot.h"
@@ -99,8 +102,12 @@ absl::Status Train(RankContext& context, const std::vector<std::string>& more, c
   return absl::OkStatus();
 }
 
+// `log`, where it is given: what all ranks wrote to stderr.
 std::vector<double> NumbersOf(int size, const std::vector<std::string>& more,
-                              const LossOf& loss = NetLoss) {
+                              const LossOf& loss = NetLoss, std::string* log = nullptr) {
+  if (log != nullptr) {
+    ::testing::internal::CaptureStderr();  // The ranks are forked with it.
+  }
   auto cluster = testing::Cluster::Start(
       {.size = size, .time_bound = absl::Seconds(240)}, [&](RankContext& context) -> absl::Status {
         std::vector<double> numbers;
@@ -112,6 +119,9 @@ std::vector<double> NumbersOf(int size, const std::vector<std::string>& more,
   const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(200)));
   for (const auto& result : (*cluster)->Join()) {
     EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  if (log != nullptr) {
+    *log = ::testing::internal::GetCapturedStderr();
   }
   return ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
 }
@@ -169,6 +179,16 @@ TEST_F(EngineGpuTest, ARunRepeatsItsNumbers) {
   EXPECT_EQ(NumbersOf(1, {"device=cuda"}), first);
 }
 
+// Lines of `rank` in `log` that contain `part`.
+int LinesOf(int rank, const std::string& part, const std::string& log) {
+  int lines = 0;
+  for (const absl::string_view line : absl::StrSplit(log, '\n')) {
+    lines += absl::StrContains(line, absl::StrCat(" rank ", rank, "] ")) &&
+             absl::StrContains(line, part);
+  }
+  return lines;
+}
+
 // With a draw of LibTorch's generator in every launch, and one that fails: a closure that reads its
 // loss spoils the capture, after which the generator and the allocator must work as before.
 TEST_F(EngineGpuTest, GraphsTrainAsEagerStepsAndACaptureThatFailsLeavesNoTrace) {
@@ -179,10 +199,20 @@ TEST_F(EngineGpuTest, GraphsTrainAsEagerStepsAndACaptureThatFailsLeavesNoTrace) 
     const at::Tensor loss = with_dropout(net, x);
     return loss.item<double>() > 1e9 ? loss * 0.5 : loss;
   };
-  for (const LossOf& loss : {LossOf(NetLoss), with_dropout, reading}) {
+  struct Case {
+    LossOf loss;
+    bool captured;
+  };
+  for (const auto& [loss, captured] :
+       {Case{NetLoss, true}, Case{with_dropout, true}, Case{reading, false}}) {
     for (const int size : {1, 2}) {  // Products in a graph may take another algorithm.
-      ExpectNear(NumbersOf(size, {"device=cuda", "cuda_graphs=true"}, loss),
+      std::string log;
+      ExpectNear(NumbersOf(size, {"device=cuda", "cuda_graphs=true"}, loss, &log),
                  NumbersOf(size, {"device=cuda"}, loss), 1e-4);
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(LinesOf(rank, "holds a micro-batch", log), captured ? 2 : 0) << log;
+        EXPECT_EQ(LinesOf(rank, "micro-batches run eagerly", log), captured ? 0 : 1) << log;
+      }
     }
   }
 }
