@@ -21,6 +21,7 @@
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/chain_for_tests.h"
+#include "tests/runtime/fault_witness.h"
 #include "tests/runtime/job_for_tests.h"
 
 namespace dtrain {
@@ -367,22 +368,30 @@ TEST(ParamGatherTest, ForwardWaitsForWhatItReadsAndThatComesFirst) {
   }));
 }
 
-// Rank 1 updates nothing before rank 0 touches a weight by a pointer.
+// Rank 1 updates nothing before rank 0 stands in the fault of a weight that it reads by a pointer.
 TEST(ParamGatherTest, APointerReadBetweenStepsGivesTheNewWeights) {
   ExpectBothOk(testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     Pair pair;
     DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [&](const ParameterPart& part) {
       if (part.update == 2) {
-        Await(context, "reads");
+        Await(context, "fault");
       }
     }));
     DT_RETURN_IF_ERROR(pair.Step().status());
     const double first = RawSum(pair.model);
     DT_RETURN_IF_ERROR(pair.Step().status());
+    double second = 0;
     if (context.rank == 0) {
-      DT_RETURN_IF_ERROR(context.Announce("reads"));
+      const size_t pending = pair.Gathers(/*pending=*/true).size();
+      testing::FaultWitness witness([&] { context.Announce("fault").IgnoreError(); });
+      second = RawSum(pair.model);
+      if (pending != pair.engine->state().shards->buckets().size() || witness.faults() == 0) {
+        return absl::InternalError(
+            absl::StrCat(pending, " gathers under way, ", witness.faults(), " faults"));
+      }
+    } else {
+      second = RawSum(pair.model);
     }
-    const double second = RawSum(pair.model);
     double whole = 0;
     DT_RETURN_IF_ERROR(pair.engine->WithParameters([&] { whole = RawSum(pair.model); }));
     return second == whole && second != first
