@@ -1,5 +1,5 @@
 // Several linear layers as one product, against at::linear of the weights put together: values,
-// gradients, and how many products that takes.
+// gradients, how many products that takes and what is kept for backward.
 #include "dtrain/ops.h"
 #include "runtime/ops/gradient_home.h"
 #include "tests/runtime/operation_count.h"
@@ -77,6 +77,37 @@ TEST(MergedLinearTest, WhatIsFrozenGetsNoGradientAndTheRestTheSame) {
     const at::Tensor wide = weights[i].detach().to(at::kDouble).requires_grad_();
     at::linear(x.detach().to(at::kDouble), wide).square().sum().backward();
     EXPECT_LT(testing::Distance(weights[i].grad(), wide.grad()), 1e-4) << i;
+  }
+}
+
+TEST(MergedLinearTest, KeepsItsInputForWeightsThatTrainAlone) {
+  at::manual_seed(5);
+  for (const bool neighbours : {true, false}) {
+    for (const bool one_trains : {false, true}) {
+      const Tensors weights = Weights({16, 8, 8}, at::kFloat, neighbours);
+      for (const at::Tensor& weight : weights) {
+        weight.requires_grad_(false);
+      }
+      weights[1].requires_grad_(one_trains);
+      const Tensors biases = {RandomLeaf({16}, at::kFloat), RandomLeaf({8}, at::kFloat),
+                              RandomLeaf({8}, at::kFloat)};
+      const at::Tensor leaf = RandomLeaf({2, 5, kIn}, at::kFloat);
+      at::Tensor x = leaf * 3;  // Which keeps nothing itself.
+      const auto storage = x.storage().getWeakStorageImpl();
+      const at::Tensor y = MergedLinear(x, weights, biases);
+      ASSERT_FALSE(storage.expired());
+      x.reset();
+      EXPECT_EQ(storage.expired(), !one_trains);
+      const at::Tensor seed = at::randn_like(y);
+      y.backward(seed);
+      const at::Tensor wide = seed.to(at::kDouble);
+      const at::Tensor first = wide.narrow(2, 0, 16);
+      EXPECT_LT(
+          testing::Distance(leaf.grad(), 3 * at::matmul(wide, at::cat(weights).to(at::kDouble))),
+          1e-4);
+      EXPECT_LT(testing::Distance(biases[0].grad(), first.sum(at::IntArrayRef({0, 1}))), 1e-5);
+      EXPECT_EQ(weights[1].grad().defined(), one_trains);
+    }
   }
 }
 
