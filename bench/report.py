@@ -3,32 +3,71 @@ import json
 import operator
 import os
 import platform
+import shlex
+import sys
 
 RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
+NO_BOUND = "no bound"
+OF_THIS_MACHINE = ("--bin", "--json", "--extensions")  # Options whose values are its paths.
 
 
 def print_goals(goals):
-    """`goals`: (name, measured, relation, target). Prints a line each, gives them for the file."""
+    """`goals`: (name, measured, relation, target), and NO_BOUND behind it where `measured` is the
+    share of a probe that was slower than what it should bound, so that the goal is neither met nor
+    missed. Prints a line each, gives them for the file."""
     results = []
     print()
-    for name, value, relation, target in goals:
-        ok = RELATIONS[relation](value, target)
-        print(f"goal {name} measured {value:.4g} target {relation} {target:.4g} "
-              f"{'ok' if ok else 'short'}")
+    for name, value, relation, target, *void in goals:
+        verdict = void[0] if void else "ok" if RELATIONS[relation](value, target) else "short"
+        print(f"goal {name} measured {value:.4g} target {relation} {target:.4g} {verdict}")
         results.append({"name": name, "measured": value, "op": relation, "target": target,
-                        "ok": ok})
+                        "ok": verdict == "ok", "verdict": verdict})
     return results
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")),
+                    platform.processor())
+
+
+def command_of(bench, words):
+    """What to type for a run that was given `words`, less this machine's paths."""
+    kept, words = [], iter(words)
+    for word in words:
+        if word in OF_THIS_MACHINE:
+            next(words, None)
+        elif word.split("=")[0] not in OF_THIS_MACHINE:
+            kept.append(word)
+    return shlex.join(["./dev", "bench", bench, *kept])
+
+
+def how_taken(bench):
+    """What a row says of its own run, where the file keeps rows of several."""
+    return {"command": command_of(bench, sys.argv[1:]), "load_average": os.getloadavg()[0]}
+
+
+def measured_before(path):
+    """The results of an earlier run on such a machine, for one that takes only some of them again;
+    {} where there are none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            before = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    if (before.get("cpu"), before.get("cores")) != (cpu_name(), os.cpu_count()):
+        print(f"bench: {path} is of another machine ({before.get('cores')} cores of "
+              f"{before.get('cpu')}): replaced")
+        return {}
+    return before
 
 
 def write_results(path, bench, **facts):
     """The results file of `./dev bench BENCH`; nothing when `path` is empty."""
     if not path:
         return
-    with open("/proc/cpuinfo", encoding="ascii") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if line.startswith("model name")),
-                   platform.processor())
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"bench": bench, "cpu": cpu, "cores": os.cpu_count(),
-                   "load_average": os.getloadavg(), "command": f"./dev bench {bench}", **facts},
-                  file, indent=2)
+        json.dump({"bench": bench, "cpu": cpu_name(), "cores": os.cpu_count(),
+                   "load_average": os.getloadavg(),
+                   "command": command_of(bench, sys.argv[1:]), **facts}, file, indent=2)
         file.write("\n")

@@ -18,7 +18,7 @@ import time
 
 from jobs import MemoryWatch, first_forward, is_rank, launch_command, records, series
 from peers import is_rank_of, read_facts, steps_of, twin_command, twin_environment
-from report import print_goals, write_results
+from report import how_taken, measured_before, print_goals, write_results
 from step_trace import shares_of_trace
 
 QUIET = ["eval_interval=0", "checkpoint.interval=0", "sample={\"bytes\":0}"]
@@ -30,6 +30,8 @@ MODELS = {
              "train_micro_batch_size_per_gpu=1"),
 }
 WAYS = ("dtrain", "eager", "compile")
+# What tells the rows of each part of the results file from each other.
+PARTS = {"speed": ("model", "ranks"), "start": ("name",), "bookkeeping": ("tensors",)}
 OVER_EAGER, OF_POSSIBLE, OVER_COMPILE, OUTSIDE = 1.25, 0.92, 1.0, 0.10
 
 
@@ -122,7 +124,7 @@ def measure_speed(args, model, ranks):
         print(f"{model}, {ranks} rank{'s' if ranks > 1 else ''}, round {i + 1}/{args.rounds}: "
               + ", ".join(f"{way} {taken[way]:,.0f}" for way in args.ways)
               + f" tokens/s; load {os.getloadavg()[0]:.1f}", flush=True)
-    result = {"model": model, "ranks": ranks, "rounds": rounds,
+    result = {"model": model, "ranks": ranks, "steps": args.steps, "rounds": rounds,
               "trace": in_folder(jobs["dtrain"], profile=True)["trace"]}
     if "eager" in jobs:
         result["f"] = in_folder(jobs["eager"], profile=True)["f"]
@@ -176,7 +178,8 @@ def measure_start(args):
         ours, peer = (statistics.median(r[way][key] for r in rounds) * scale
                       for way in ("dtrain", "eager"))
         ratio = statistics.median(r["dtrain"][key] / r["eager"][key] for r in rounds)
-        rows.append({"name": key, "dtrain": ours, "ddp": peer, "ratio": ratio})
+        rows.append({"name": key, "rounds": args.rounds, "dtrain": ours, "ddp": peer,
+                     "ratio": ratio})
         print(f"{unit:34}{ours:12,.2f}{peer:14,.2f}{ratio:8.3f}")
     return rows
 
@@ -198,6 +201,17 @@ def measure_bookkeeping(args):
     return rows
 
 
+def bookkeeping_goals(rows):
+    return [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
+            for row in rows]
+
+
+def merged(before, taken, keys):
+    """The rows `taken`, each in the place of the row before that `keys` say is the same."""
+    rows = {tuple(row[key] for key in keys): row for row in [*before, *taken]}
+    return list(rows.values())
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True)
@@ -208,8 +222,7 @@ def parse():
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], choices=[1, 2])
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--parts", nargs="+", default=["speed", "start", "bookkeeping"],
-                        choices=["speed", "start", "bookkeeping"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     if args.quick:
@@ -220,24 +233,26 @@ def parse():
     return args
 
 
+def measure_speeds(args):
+    rows = [measure_speed(args, model, ranks) for model in args.models for ranks in args.ranks]
+    for row in rows:
+        print_speed(row)
+    return rows
+
+
 def main():
     args = parse()
-    facts, goals = {}, []
-    if "speed" in args.parts:
-        facts["speed"] = [measure_speed(args, model, ranks) for model in args.models
-                          for ranks in args.ranks]
-        for result in facts["speed"]:
-            print_speed(result)
-            goals += speed_goals(result)
-    if "start" in args.parts:
-        facts["start"] = measure_start(args)
-        goals += start_goals(facts["start"])
-    if "bookkeeping" in args.parts:
-        facts["bookkeeping"] = measure_bookkeeping(args)
-        goals += [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
-                  for row in facts["bookkeeping"]]
-    write_results(args.json, "step", rounds=args.rounds, steps=args.steps, **facts,
-                  goals=print_goals(goals))
+    before = measured_before(args.json)
+    parts = {part: before[part] for part in PARTS if part in before}
+    measure = {"speed": measure_speeds, "start": measure_start, "bookkeeping": measure_bookkeeping}
+    for part in (part for part in PARTS if part in args.parts):
+        rows = [{**row, **how_taken("step")} for row in measure[part](args)]
+        parts[part] = merged(parts.get(part, []), rows, PARTS[part])
+    goals = [goal for row in parts.get("speed", []) for goal in speed_goals(row)]
+    if "start" in parts:
+        goals += start_goals(parts["start"])
+    goals += bookkeeping_goals(parts.get("bookkeeping", []))
+    write_results(args.json, "step", **parts, goals=print_goals(goals))
 
 
 if __name__ == "__main__":
