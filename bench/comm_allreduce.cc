@@ -2,10 +2,10 @@
 // core.
 //
 // A table by size: registered memory (reduced in place), plain memory (through the staging area),
-// and the zero-copy bound from the same run: both ranks' copies of half the buffer read and both
-// written, with no call and no wait. The time of a call is the maximum over the ranks, from a
-// common barrier. busbw = bytes / time x 2 (n - 1) / n. With other than two ranks of one node:
-// registered and plain memory alone.
+// and a probe from the same run: both ranks' copies of half the buffer read and both written, with
+// no call and no wait, which bounds an operation that copies nothing unless it was slower. The time
+// of a call is the maximum over the ranks, from a common barrier. busbw = bytes / time x 2 (n - 1)
+// / n. With other than two ranks of one node: registered and plain memory alone.
 #include <sched.h>
 #include <sys/utsname.h>
 
@@ -34,6 +34,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 // The probe's copies lie at different offsets in a page: equal ones make loads wait for stores that
 // only look alike, which would flatter the runtime.
 constexpr size_t kSkewFloats = 528;
+constexpr double kOfProbe = 0.85;  // The goal; as comm.py.
 
 struct Line {
   size_t bytes = 0;
@@ -88,7 +89,7 @@ struct Plan {
   int nodes = 1;  // As many as the host pretends to be: between them, TCP.
   bool tcp = false;
   comm::Algorithm algorithm = comm::Algorithm::kAutomatic;
-  // All modes and their bound, which is memory's.
+  // All modes and their probe, which is memory's.
   bool everything() const { return ranks == 2 && nodes == 1 && !tcp; }
 };
 
@@ -96,7 +97,7 @@ double BusGbS(size_t bytes, double micros, int ranks) {
   return static_cast<double>(bytes) / micros * 1e-3 * 2 * (ranks - 1) / ranks;
 }
 
-// What one rank does; rank 0 gives the lines. `probe` holds both ranks' copies for the bound.
+// What one rank does; rank 0 gives the lines. `probe` holds both ranks' copies for the probe.
 absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const Plan& plan,
                                           comm::SymmetricBuffer& probe) {
   PinTo(context.rank);
@@ -138,11 +139,11 @@ absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const P
     float* const right = left + largest / 4 + kSkewFloats;
     const size_t half = count / 2;
     const size_t start = context.rank == 0 ? 0 : half;
-    const auto bound = [&] {
+    const auto stream = [&] {
       AddIntoBoth(left + start, right + start, half);
       return absl::OkStatus();
     };
-    DT_ASSIGN_OR_RETURN(const Line before, Measure(*group, bytes, "bound", bound));
+    DT_ASSIGN_OR_RETURN(const Line before, Measure(*group, bytes, "probe", stream));
     DT_ASSIGN_OR_RETURN(lines.emplace_back(), Measure(*group, bytes, "registered", [&] {
                           return all_reduce(registered, true);
                         }));
@@ -152,7 +153,7 @@ absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const P
     DT_ASSIGN_OR_RETURN(lines.emplace_back(),
                         Measure(*group, bytes, "registered, comm thread",
                                 [&] { return all_reduce(registered, false); }));
-    DT_ASSIGN_OR_RETURN(Line after, Measure(*group, bytes, "bound", bound));
+    DT_ASSIGN_OR_RETURN(Line after, Measure(*group, bytes, "probe", stream));
     after.p50_us = (after.p50_us + before.p50_us) / 2;
     lines.push_back(after);
   }
@@ -190,31 +191,39 @@ double MicrosOf(const std::vector<Line>& lines, size_t bytes, const std::string&
   return 0;
 }
 
-void PrintGoal(const char* name, double value, const char* relation, double target, bool ok) {
-  std::printf("goal %s measured %.3g target %s %.3g %s\n", name, value, relation, target,
-              ok ? "ok" : "short");
+void PrintGoal(const char* name, double value, const char* relation, double target,
+               const char* verdict) {
+  std::printf("goal %s measured %.3g target %s %.3g %s\n", name, value, relation, target, verdict);
+}
+
+const char* Verdict(bool ok) { return ok ? "ok" : "short"; }
+
+// What is faster than the probe was not bound by it: neither met nor missed.
+const char* VerdictOfShare(double share) {
+  return share > 1 ? "no bound" : Verdict(share >= kOfProbe);
 }
 
 void Print(const std::vector<Line>& lines, int ranks) {
   std::printf("%12s  %-24s %12s %12s %12s %9s\n", "bytes", "mode", "p50 us", "p99 us", "busbw GB/s",
-              "of bound");
+              "of probe");
   for (const Line& line : lines) {
-    std::printf("%12zu  %-24s %12.1f %12.1f %12.3f %8.0f%%\n", line.bytes, line.mode.c_str(),
-                line.p50_us, line.p99_us, BusGbS(line.bytes, line.p50_us, ranks),
-                100 * MicrosOf(lines, line.bytes, "bound") / line.p50_us);
+    const double share = MicrosOf(lines, line.bytes, "probe") / line.p50_us;
+    std::printf("%12zu  %-24s %12.1f %12.1f %12.3f %8.0f%%%s\n", line.bytes, line.mode.c_str(),
+                line.p50_us, line.p99_us, BusGbS(line.bytes, line.p50_us, ranks), 100 * share,
+                share > 1 ? "  probe slower than the operation: no bound" : "");
   }
   for (const size_t mib : {size_t{25}, size_t{256}}) {
     if (const double us = MicrosOf(lines, mib * kMiB, "registered"); us > 0) {
-      const double share = MicrosOf(lines, mib * kMiB, "bound") / us;
+      const double share = MicrosOf(lines, mib * kMiB, "probe") / us;
       PrintGoal(mib == 25 ? "allreduce_25MiB_of_bound" : "allreduce_256MiB_of_bound", share,
-                ">=", 0.9, share >= 0.9);
+                ">=", kOfProbe, VerdictOfShare(share));
     }
   }
   if (const double us = MicrosOf(lines, 4096, "registered"); us > 0) {
-    PrintGoal("allreduce_4KiB_us", us, "<=", 3, us <= 3);
+    PrintGoal("allreduce_4KiB_us", us, "<=", 3, Verdict(us <= 3));
   }
   if (const double us = MicrosOf(lines, 65536, "registered"); us > 0) {
-    PrintGoal("allreduce_64KiB_us", us, "<=", 15, us <= 15);
+    PrintGoal("allreduce_64KiB_us", us, "<=", 15, Verdict(us <= 15));
   }
 }
 
@@ -246,7 +255,7 @@ absl::Status Main(const Plan& plan, const std::string& json_path) {
 }  // namespace dtrain
 
 int main(int argc, char** argv) {
-  CLI::App app("All-reduce between two ranks of this host, against the zero-copy bound");
+  CLI::App app("All-reduce between two ranks of this host, beside a probe that streams as much");
   std::string json;
   dtrain::Plan plan;
   app.add_option("--json", json, "Write the measurements to this file");

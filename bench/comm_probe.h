@@ -1,4 +1,5 @@
-// The zero-copy bound of an all-reduce of two ranks: what memory allows when nothing else is done.
+// The probe beside an all-reduce of two ranks: its bytes streamed when nothing else is done, which
+// bounds what copies nothing unless the machine was slower at that moment.
 #pragma once
 
 #include <cstddef>
