@@ -52,8 +52,10 @@ def ask(server, *words):
 
 
 def measure(case, args, ours, twin):
-    """The rounds of one case; "missing" when it has no twin."""
-    peers = [] if twin is None or "missing" in twin.ask(case["name"], PEERS[0]) else list(PEERS)
+    """The rounds of one case, its peers (none when it has no twin) and what is said of them."""
+    said = {"missing": "no peers"} if twin is None else twin.ask(case["name"], PEERS[0])
+    peers = [] if "missing" in said else list(PEERS)
+    forms = {key: said[key] for key in ("compiled", "distance", "allowed") if key in said}
     rounds = []
     for i in range(args.rounds):
         taken = {}
@@ -62,7 +64,7 @@ def measure(case, args, ours, twin):
             taken[side] = ask(ours, case["name"], args.threads) if side == "ours" \
                 else ask(twin, case["name"], side)["s"]
         rounds.append(taken)
-    return rounds, peers
+    return rounds, peers, forms
 
 
 def quantile(values, share):
@@ -70,8 +72,9 @@ def quantile(values, share):
     return values[min(len(values) - 1, int(share * len(values)))]
 
 
-def summary(case, rounds, peers):
-    """Medians; ratios above 1 say that dtrain's kernel is the faster."""
+def summary(case, rounds, peers, forms=None):
+    """Medians; ratios above 1 say that dtrain's kernel is the faster. `forms`: what the twin says of
+    the compiled form, kept beside its times."""
     giga = case["bytes"] * 1e-9
     steady = [r["ours"] for r in rounds if r["ours"]["steady"]]
     probe = {id(r): (r["ours"]["probe_before_s"] + r["ours"]["probe_after_s"]) / 2 for r in rounds}
@@ -87,6 +90,8 @@ def summary(case, rounds, peers):
                      "ratio": statistics.median(ratios), "ratio_p10": quantile(ratios, 0.1),
                      "ratio_p90": quantile(ratios, 0.9),
                      "probe_fraction": statistics.median(probe[id(r)] / r[peer] for r in rounds)}
+    if "compile" in row:
+        row["compile"].update(forms or {})
     return row
 
 
@@ -102,6 +107,16 @@ def goals_of(row):
     return goals
 
 
+def note_of(row):
+    """What a reader of the row's ratio to torch.compile must know."""
+    form = row.get("compile", {})
+    if not form.get("compiled", True):
+        return "  not compiled: eager's is the faster"
+    if form.get("distance", 0) > form.get("allowed", 0):
+        return f"  torch.compile is {form['distance']:.2g} off eager, more than {form['allowed']:g}"
+    return ""
+
+
 def print_row(row):
     def peer(name):
         one = row.get(name)
@@ -109,7 +124,7 @@ def print_row(row):
 
     share = f"{100 * row['probe_fraction']:6.1f}" if "probe_fraction" in row else "  busy"
     print(f"{row['name']:28}{row['gb_per_s']:8.2f}{row['probe_gb_per_s']:8.2f}{share}"
-          f"{peer('eager')}{peer('compile')}{row['rounds_steady']:4} of {row['rounds']}", flush=True)
+          f"{peer('eager')}{peer('compile')}{row['rounds_steady']:4} of {row['rounds']}{note_of(row)}", flush=True)
 
 
 def torch_version():
@@ -149,8 +164,7 @@ def main():
           f"{'ratio':>7}  steady")
     rows = []
     for case in cases:
-        rounds, peers = measure(case, args, ours, twin)
-        rows.append(summary(case, rounds, peers))
+        rows.append(summary(case, *measure(case, args, ours, twin)))
         print_row(rows[-1])
     for server in filter(None, (ours, twin)):
         server.close()

@@ -77,7 +77,7 @@ def ways_of(name, setting):
     maker, dtype = kernels.find(name)
     twin = maker(setting, dtype)
     return {"eager": lambda: twin.eager,
-            "compile": lambda: torch.compile(twin.compiled, dynamic=False),
+            "compile": twin.form_of_compile,
             "liger": lambda: liger(name, setting, dtype)}
 
 

@@ -2,7 +2,9 @@
 
 A process that bench/kernels.py talks to: standard input gives `NAME eager|compile` a line, and each is
 one timed call, answered by one JSON line: {"s": seconds} or {"missing": why}. The first call of
-a compiled form compiles it; its outputs are compared with eager's before anything is timed.
+a compiled form compiles it; its outputs are compared with eager's before anything is timed. Every
+answer says whether it was "compiled" and, where outputs can be compared, their relative "distance"
+and the distance "allowed".
 """
 import argparse
 import json
@@ -14,7 +16,7 @@ from torch.nn import functional as F
 
 EPS, DECAY, LR, BETA1, BETA2 = 1e-6, 0.1, 1e-3, 0.9, 0.999
 ARENA_STREAMS = 6  # Of four bytes an element: bench/kernels/case.h.
-GROSS = 10  # Times the tolerance: not the same work. Below it torch's own forms round differently.
+GROSS = 10  # Times the tolerance: not the same work, and an end. What lies between is in the answer.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2,
              torch.float8_e4m3fn: 2e-2, torch.float8_e5m2: 2e-2, torch.int8: 2e-2}
 
@@ -42,10 +44,14 @@ class Setting:
 
 class Twin:
     """`eager` and `compiled` each do the operation once and return what it wrote; `compiled` is
-    what torch.compile is given. Operands live in the closures."""
+    what torch.compile is given, unless `never_compiled`. Operands live in the closures."""
 
-    def __init__(self, eager, compiled=None):
+    def __init__(self, eager, compiled=None, never_compiled=False):
         self.eager, self.compiled = eager, compiled or eager
+        self.never_compiled = never_compiled
+
+    def form_of_compile(self):
+        return self.compiled if self.never_compiled else torch.compile(self.compiled, dynamic=False)
 
 
 TWINS = {}
@@ -272,8 +278,10 @@ def embedding_backward(setting, dtype):
 
     def backward():
         return torch.ops.aten.embedding_dense_backward(dy, ids, len(dy), -1, False)
-    # Compiled alone this is an index_add of atomics, minutes a call: eager's is its fastest form.
-    return Twin(backward, torch.compiler.disable(backward))
+    # torch.compile makes an index_put of it that accumulates, and was 6.7 (fp32) and 9.3 times
+    # (bf16) as slow as eager's, its fastest form. torch.compiler.disable changes nothing here:
+    # torch.compile unwraps the function that it is given.
+    return Twin(backward, never_compiled=True)
 
 
 @twin("amax")
@@ -491,16 +499,16 @@ def flatten(outputs):
 
 
 def check_equal(name, eager, compiled):
-    """The two peers do the same work: relative distance of each output."""
+    """The two peers do the same work: the largest relative distance of an output, and what of it
+    is allowed."""
+    limit = max(TOLERANCE[t.dtype] for t in (eager if isinstance(eager, tuple) else (eager,)))
+    distances = []
     for index, (a, b) in enumerate(zip(flatten(eager), flatten(compiled))):
-        limit = max(TOLERANCE[t.dtype] for t in
-                    (eager if isinstance(eager, tuple) else (eager,)))
-        distance = ((a - b).norm() / a.norm().clamp_min(1e-30)).item()
-        text = f"{name}: output {index} of torch.compile is {distance:.2g} off eager's, allowed: {limit}"
-        if not distance <= GROSS * limit:
-            raise SystemExit(text)
-        if distance > limit:
-            print(text, file=sys.stderr)
+        distances.append(((a - b).norm() / a.norm().clamp_min(1e-30)).item())
+        if not distances[-1] <= GROSS * limit:
+            raise SystemExit(f"{name}: output {index} of torch.compile is {distances[-1]:.2g} off "
+                             f"eager's, allowed: {limit}, and at most {GROSS} times that")
+    return {"distance": max(distances), "allowed": limit}
 
 
 class Ready:
@@ -514,11 +522,11 @@ class Ready:
         maker, dtype = find(name)
         self.twin = maker(setting, dtype)
         torch._dynamo.reset()
-        self.forms = {"eager": self.twin.eager,
-                      "compile": torch.compile(self.twin.compiled, dynamic=False)}
+        self.forms = {"eager": self.twin.eager, "compile": self.twin.form_of_compile()}
+        self.said = {"compiled": not self.twin.never_compiled}
         eager, compiled = self.forms["eager"](), self.forms["compile"]()
         if not (getattr(self.twin, "in_place", False) or getattr(self.twin, "random", False)):
-            check_equal(name, eager, compiled)
+            self.said.update(check_equal(name, eager, compiled))
         for form in self.forms.values():
             form()
 
@@ -539,7 +547,7 @@ def serve(setting):
         if name != current:
             ready = None  # Frees the operands before the next case makes its own.
             current, ready = name, Ready(name, setting)
-        print(json.dumps({"s": ready.seconds(kind)}), flush=True)
+        print(json.dumps({"s": ready.seconds(kind), **ready.said}), flush=True)
 
 
 def main():

@@ -11,6 +11,7 @@ import unittest
 SOURCE, BIN = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BIN"]
 sys.path.insert(0, f"{SOURCE}/bench")
 
+import comm  # noqa: E402
 import kernels  # noqa: E402
 import overlap  # noqa: E402
 import report  # noqa: E402
@@ -58,6 +59,63 @@ class KernelSummary(unittest.TestCase):
             report.print_goals([("a", 0.5, ">=", 0.9), ("b", 0.5, "<=", 0.9)])
         self.assertIn("goal a measured 0.5 target >= 0.9 short\n", out.getvalue())
         self.assertIn("goal b measured 0.5 target <= 0.9 ok\n", out.getvalue())
+
+    def test_how_far_the_compiled_form_is_off_eagers_is_kept_and_named_in_the_table(self):
+        rounds = [one_round(1, 2, 1)]
+        near = {"compiled": True, "distance": 1e-6, "allowed": 1e-4}
+        row = kernels.summary(CASE, rounds, kernels.PEERS, near)
+        self.assertEqual(row["compile"]["distance"], 1e-6)
+        self.assertNotIn("distance", row["eager"])
+        self.assertEqual(kernels.note_of(row), "")
+        far = kernels.summary(CASE, rounds, kernels.PEERS, {**near, "distance": 5e-4})
+        self.assertIn("0.0005 off eager, more than 0.0001", kernels.note_of(far))
+        alone = kernels.summary(CASE, rounds, kernels.PEERS, {"compiled": False})
+        self.assertIn("not compiled", kernels.note_of(alone))
+        self.assertEqual(kernels.note_of(kernels.summary(CASE, rounds, [], {})), "")
+
+
+class Results(unittest.TestCase):
+    def test_the_command_has_its_arguments_and_no_path_of_the_machine(self):
+        words = ["--bin", "/some/bin", "--json=/some/file", "--set", "a={\"b\": 1}", "--rounds", "3"]
+        self.assertEqual(report.command_of("step", words),
+                         "./dev bench step --set 'a={\"b\": 1}' --rounds 3")
+        self.assertEqual(report.command_of("comm", []), "./dev bench comm")
+
+    def test_an_earlier_run_is_added_to_on_the_same_machine_alone(self):
+        with tempfile.TemporaryDirectory() as folder, \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            path = f"{folder}/r.json"
+            self.assertEqual(report.measured_before(path), {})
+            report.write_results(path, "step", start=[1])
+            before = report.measured_before(path)
+            self.assertEqual((before["start"], out.getvalue()), ([1], ""))
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**before, "cpu": "another"}, file)
+            self.assertEqual(report.measured_before(path), {})
+            self.assertIn("cores of another): replaced", out.getvalue())
+
+    def test_a_row_taken_again_takes_the_place_of_the_row_before(self):
+        before = [{"model": "5M", "ranks": 1, "f": 1}, {"model": "5M", "ranks": 2, "f": 2}]
+        taken = [{"model": "5M", "ranks": 2, "f": 3}, {"model": "100M", "ranks": 2, "f": 4}]
+        rows = step.merged(before, taken, step.PARTS["speed"])
+        self.assertEqual([row["f"] for row in rows], [1, 3, 4])
+
+
+class CommGoals(unittest.TestCase):
+    @staticmethod
+    def verdict(probe):
+        size = 256 << 20
+        times = {"registered": {size: 100.0, 4096: 1.0}, "probe": {size: probe}}
+        times.update({peer: {size: 1000.0, 4096: 30.0} for peer in comm.PEERS})
+        with contextlib.redirect_stdout(io.StringIO()):
+            goals = report.print_goals(comm.goals_of([times], [4096, size]))
+        goal = next(goal for goal in goals if goal["name"] == "comm.shm_256MiB_of_zero_copy_bound")
+        return goal["verdict"], goal["ok"]
+
+    def test_a_probe_that_was_slower_bounds_nothing(self):
+        self.assertEqual(self.verdict(84), ("short", False))
+        self.assertEqual(self.verdict(100), ("ok", True))
+        self.assertEqual(self.verdict(125), ("no bound", False))
 
 
 class KernelDriver(unittest.TestCase):
