@@ -9,11 +9,13 @@ namespace dtrain {
 
 // glibc gives large blocks back to the kernel as they are freed, so each step of a CPU rank takes
 // its activations' pages anew, zeroed one by one (11,000 faults, 4 % of a step of the default GPT).
-// This has it keep blocks of up to 32 MiB for the next step, 2 GiB in all or an eighth of
-// `available`, the bytes that this process may count on. Does nothing where that is little, since
-// what is kept is scattered and adds to the peak; where the user has tuned glibc's heap
-// (MALLOC_..._, GLIBC_TUNABLES); and on other C libraries. REQUIRES: early, before large blocks
-// are allocated.
+// This has it keep blocks below 32 MiB for the next step. Larger ones, where no free one holds
+// them, are still mapped anew each time. The free end of an arena goes back once it passes 2 GiB or
+// an eighth of `available`, the bytes that this process may count on, if that is less; this limits
+// neither what is free between blocks in use nor the sum over arenas. Does nothing where the eighth
+// is below 256 MiB, since what is kept is scattered and adds to the peak; where the user has tuned
+// glibc's heap (MALLOC_..._, GLIBC_TUNABLES); and on other C libraries. REQUIRES: early, before
+// large blocks are allocated.
 void KeepFreedMemory(const Environment& environment, int64_t available);
 
 }  // namespace dtrain
