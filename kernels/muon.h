@@ -9,11 +9,13 @@
 // buffers; nothing is allocated.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "base/float16.h"
 #include "base/parallel_for.h"
+#include "kernels/adamw.h"
 #include "kernels/cuda_stream.h"
 
 namespace dtrain::kernels {
@@ -34,9 +36,12 @@ struct MuonStepScalars {
   float one_minus_momentum;
   float share_of_state;  // In the direction, the rest being the gradient's: 1 without nesterov.
   float decay;           // lr * weight_decay.
-  int32_t skip;          // CUDA only: not 0 leaves every buffer as it is.
+  float unused[5];
+  int32_t skip;  // CUDA only: not 0 leaves every buffer as it is.
   double lr;
 };
+// The two take turns in one optimizer, and a step's verdict writes to one place.
+static_assert(offsetof(MuonStepScalars, skip) == offsetof(AdamWStepScalars, skip));
 
 // REQUIRES: momentum in [0, 1).
 MuonStepScalars MakeMuonStepScalars(const MuonOptions& options);

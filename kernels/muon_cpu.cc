@@ -13,6 +13,7 @@ MuonStepScalars MakeMuonStepScalars(const MuonOptions& options) {
           .one_minus_momentum = static_cast<float>(1 - options.momentum),
           .share_of_state = static_cast<float>(options.nesterov ? options.momentum : 1),
           .decay = static_cast<float>(options.lr * options.weight_decay),
+          .unused = {},
           .skip = 0,
           .lr = options.lr};
 }

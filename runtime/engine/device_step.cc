@@ -167,6 +167,11 @@ absl::Status DeviceStep::QueueVerdict() const {
                                         verdict(), device_.kernel_stream());
 }
 
+absl::Status DeviceStep::Prepare(const EngineState& state, const ReducedGradient& gradient,
+                                 absl::Span<const std::vector<UpdatePiece>> pieces) {
+  return rule_->Prepare({device_, group_, state, gradient, pieces, scalars()});
+}
+
 absl::Status DeviceStep::Update(const EngineState& state, const ReducedGradient& gradient,
                                 absl::Span<const UpdatePiece> pieces) const {
   return UpdatePiecesOnDevice(*rule_, device_.kernels(), state, gradient, pieces, scalars(),

@@ -58,9 +58,14 @@ class DeviceStep {
   // Queues the verdict, the update of `pieces`, the copy of the step's numbers for the host: of all
   // three what changes by step is in memory, so that a graph may hold them.
   absl::Status QueueVerdict() const;
+  // Before the first Update of a step.
+  absl::Status Prepare(const EngineState& state, const ReducedGradient& gradient,
+                       absl::Span<const std::vector<UpdatePiece>> pieces);
   absl::Status Update(const EngineState& state, const ReducedGradient& gradient,
                       absl::Span<const UpdatePiece> pieces) const;
   absl::Status QueueNumbers() const;
+  // Whether the three are kernels and copies of the compute stream alone.
+  bool can_be_graph() const { return rule_ != nullptr && !rule_->looks_beyond_elements(); }
   // For an update on the host: waits for the verdict of the step last decided, whose numbers are
   // queued; the step goes on. Its loss, norm and whether it is skipped. Errors as Settle's.
   absl::StatusOr<StepNumbers> AwaitVerdict(Deadline deadline);

@@ -27,10 +27,11 @@ namespace dtrain {
 namespace {
 
 // Stage 3 opens and releases buckets by pages, of which a norm block is at least one; what is
-// quantised is packed in chunks of that size.
+// quantised is packed in chunks of that size; LAMB sums by it on a GPU.
 plan::ShardOptions ShardOptionsOf(const Config& config, int world_size, int64_t granule = 1) {
-  const bool blocks =
-      config.deterministic() || config.zero_stage() == 3 || config.quantized_gradients();
+  const bool blocks = config.deterministic() || config.zero_stage() == 3 ||
+                      config.quantized_gradients() ||
+                      config.optimizer().kind == OptimizerConfig::Kind::kLamb;
   return {.world_size = world_size,
           .align_elements = blocks ? kernels::kNormBlock : plan::ParamLayout::kAlignElements,
           .bucket_multiple = granule};
@@ -137,7 +138,7 @@ absl::Status Engine::Impl::TakeParameters() {
   const plan::ParamLayout& layout = state.flat->layout();
   DT_ASSIGN_OR_RETURN(rule, MakeUpdateRule(config, state.options.optimizer, layout));
   if (!device().is_host() && !UpdatesOnHost()) {
-    DT_RETURN_IF_ERROR(MakeDeviceRule(config, *rule).status());
+    DT_RETURN_IF_ERROR(MakeDeviceRule(config, *rule, layout).status());
   }
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
                       GroupParameters(layout, config.optimizer(), rule->by_parameter()));

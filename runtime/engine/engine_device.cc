@@ -90,7 +90,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   }
   std::unique_ptr<DeviceRule> device_rule;
   if (!UpdatesOnHost()) {
-    DT_ASSIGN_OR_RETURN(device_rule, MakeDeviceRule(config, *rule));
+    DT_ASSIGN_OR_RETURN(device_rule, MakeDeviceRule(config, *rule, state.flat->layout()));
   }
   DT_ASSIGN_OR_RETURN(device_step,
                       DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));

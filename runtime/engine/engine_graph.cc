@@ -25,14 +25,27 @@ void Engine::Impl::CreateGraphs() {
     if (!reason.empty()) {
       graphs->Refuse(reason);  // The update still may be a graph.
     }
-    if (exchange != nullptr) {
-      update_refused = true;
-      DT_LOG(Warning) << "cuda_graphs: updates run eagerly: with offload_optimizer the host makes "
-                         "them, when it knows the verdict";
+    const std::string of_update = WhyNoUpdateGraph();
+    update_refused = !of_update.empty();
+    if (update_refused) {
+      DT_LOG(Warning) << "cuda_graphs: no graph holds an update: " << of_update;
     }
   } else {
     DT_LOG(Warning) << "cuda_graphs: every step runs eagerly: " << reason;
   }
+}
+
+std::string Engine::Impl::WhyNoUpdateGraph() const {
+  if (exchange != nullptr) {
+    return "with offload_optimizer the host makes them, when it knows the verdict";
+  }
+  if (gather != nullptr) {
+    return "at zero_optimization.stage 1 and 2 gathers of weights come between their parts";
+  }
+  if (!device_step->can_be_graph()) {
+    return absl::StrCat("optimizer ", rule->name(), " works on whole parameters, with all ranks");
+  }
+  return "";
 }
 
 // Forward and backward as an eager micro-batch has them, but for reductions and marks.
@@ -127,6 +140,7 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
 absl::Status Engine::Impl::QueueUpdate() {
   const auto queue = [this]() -> absl::Status {
     DT_RETURN_IF_ERROR(device_step->QueueVerdict());
+    DT_RETURN_IF_ERROR(device_step->Prepare(state, reducer->reduced(), update_pieces));
     for (size_t i = 0; i < update_pieces.size(); ++i) {
       DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), update_pieces[i]));
       if (gather != nullptr) {
@@ -135,7 +149,7 @@ absl::Status Engine::Impl::QueueUpdate() {
     }
     return gather == nullptr ? device_step->QueueNumbers() : absl::OkStatus();
   };
-  if (graphs == nullptr || gather != nullptr || !graphs->warm() || update_refused) {
+  if (graphs == nullptr || !graphs->warm() || update_refused) {
     return queue();
   }
   if (update_graph == nullptr) {

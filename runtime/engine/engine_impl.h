@@ -203,6 +203,7 @@ struct Engine::Impl {
   absl::Status UpdateThroughHost(const StepPlan& plan);
   // CUDA graphs: engine_graph.cc.
   void CreateGraphs();
+  std::string WhyNoUpdateGraph() const;  // "": nothing speaks against it.
   absl::Status RecordMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);
   absl::Status CaptureMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);
   // False: the micro-batch is to be taken eagerly.

@@ -118,7 +118,8 @@ using AdagradOnDevice = OneStateOnDevice<kernels::AdagradStepScalars, &Table::ad
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
-                                                           const UpdateRule& rule) {
+                                                           const UpdateRule& rule,
+                                                           const plan::ParamLayout& layout) {
   const OptimizerConfig& optimizer = config.optimizer();
   if (rule.name() == optimizer.name()) {  // Else the program's own.
     switch (optimizer.kind) {
@@ -134,14 +135,16 @@ absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
         return std::make_unique<LionOnDevice>(optimizer);
       case Kind::kAdagrad:
         return std::make_unique<AdagradOnDevice>(optimizer);
-      default:
-        break;
+      case Kind::kLamb:
+        return MakeLambOnDevice(optimizer, layout);
+      case Kind::kMuon:
+        return MakeMuonOnDevice(optimizer, layout);
     }
   }
   return absl::UnimplementedError(
-      absl::StrFormat("optimizer %s has no CUDA form yet; allowed on a GPU: AdamW, Adam, SGD, "
-                      "Lion, Adagrad; or set zero_optimization.offload_optimizer.device to "
-                      "\"cpu\", which updates on the host, or set device to \"cpu\"",
+      absl::StrFormat("optimizer %s of the program has no CUDA form: set "
+                      "zero_optimization.offload_optimizer.device to \"cpu\", which updates on the "
+                      "host, or set device to \"cpu\"",
                       rule.name()));
 }
 

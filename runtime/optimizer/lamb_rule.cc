@@ -5,6 +5,7 @@
 #include "kernels/grad_norm.h"
 #include "kernels/lamb.h"
 #include "runtime/engine/torch_pool.h"
+#include "runtime/optimizer/step_options.h"
 #include "runtime/optimizer/update_rule.h"
 
 namespace dtrain {
@@ -46,8 +47,9 @@ class LambRule final : public UpdateRule {
       const int64_t count = kernels::NormBlocks(entry.offset, entry.elements);
       double* const weights = sums.data() + first_block_[i];
       double* const updates = weights + blocks_;
-      trust_.push_back(kernels::LambTrust(
-          {kernels::TreeSum(weights, count), kernels::TreeSum(updates, count)}, Options({})));
+      trust_.push_back(
+          kernels::LambTrust({kernels::TreeSum(weights, count), kernels::TreeSum(updates, count)},
+                             LambOptionsOf(optimizer_, update.step, {})));
     }
     return absl::OkStatus();
   }
@@ -60,21 +62,8 @@ class LambRule final : public UpdateRule {
   }
 
  private:
-  kernels::LambOptions Options(kernels::LambOptions options) const {
-    options.max_coeff = optimizer_.max_coeff;
-    options.min_coeff = optimizer_.min_coeff;
-    return options;
-  }
   kernels::LambOptions OptionsFor(const UpdateStep& step, const UpdatePiece& piece) const {
-    const ParamSettings& settings = step.of(piece);
-    return Options({.lr = settings.lr,
-                    .beta1 = settings.beta1,
-                    .beta2 = settings.beta2,
-                    .eps = settings.eps,
-                    .weight_decay = settings.weight_decay,
-                    .grad_scale = step.gradient_scale,
-                    .grad_limit = step.gradient_limit,
-                    .step = step.update});
+    return LambOptionsOf(optimizer_, step, step.of(piece));
   }
   // A block that a bucket's end cuts is summed in two pieces: added, not stored.
   void AddMoments(const WholeUpdate& update, const UpdatePiece& piece, const PieceMemory& memory,

@@ -9,6 +9,7 @@
 #include "runtime/engine/torch_pool.h"
 #include "runtime/optimizer/adamw_step.h"
 #include "runtime/optimizer/newton_schulz.h"
+#include "runtime/optimizer/step_options.h"
 #include "runtime/optimizer/update_rule.h"
 
 namespace dtrain {
@@ -19,14 +20,7 @@ namespace {
 class MuonRule final : public UpdateRule {
  public:
   MuonRule(const OptimizerConfig& optimizer, const plan::ParamLayout& layout)
-      : optimizer_(optimizer), layout_(layout) {
-    for (size_t i = 0; i < layout.entries().size(); ++i) {
-      const plan::LayoutEntry& entry = layout.entries()[i];
-      if (entry.elements > 0 && optimizer.SettingsFor(entry.name, entry.shape).orthogonal) {
-        matrices_.push_back(i);
-      }
-    }
-  }
+      : optimizer_(optimizer), layout_(layout), matrices_(OrthogonalEntries(optimizer, layout)) {}
   std::string name() const override { return optimizer_.name(); }
   std::vector<std::string> states() const override { return optimizer_.state_slots(); }
   bool by_parameter() const override { return true; }
@@ -122,19 +116,27 @@ class MuonRule final : public UpdateRule {
   }
 
   kernels::MuonOptions OptionsFor(const UpdateStep& step, const UpdatePiece& piece) const {
-    return {.lr = step.of(piece).lr,
-            .momentum = optimizer_.momentum,
-            .weight_decay = step.of(piece).weight_decay,
-            .grad_scale = step.gradient_scale,
-            .grad_limit = step.gradient_limit};
+    return MuonOptionsOf(optimizer_, step, step.of(piece));
   }
 
   const OptimizerConfig optimizer_;
   const plan::ParamLayout& layout_;
-  std::vector<size_t> matrices_;  // Entries, ascending.
+  const std::vector<size_t> matrices_;  // Entries, ascending.
 };
 
 }  // namespace
+
+std::vector<size_t> OrthogonalEntries(const OptimizerConfig& optimizer,
+                                      const plan::ParamLayout& layout) {
+  std::vector<size_t> matrices;
+  for (size_t i = 0; i < layout.entries().size(); ++i) {
+    const plan::LayoutEntry& entry = layout.entries()[i];
+    if (entry.elements > 0 && optimizer.SettingsFor(entry.name, entry.shape).orthogonal) {
+      matrices.push_back(i);
+    }
+  }
+  return matrices;
+}
 
 std::unique_ptr<UpdateRule> MakeMuonRule(const OptimizerConfig& optimizer,
                                          const plan::ParamLayout& layout) {

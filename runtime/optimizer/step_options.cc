@@ -37,6 +37,29 @@ kernels::LionOptions LionOptionsOf(const OptimizerConfig& /*optimizer*/, const U
           .grad_limit = step.gradient_limit};
 }
 
+kernels::LambOptions LambOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                   const ParamSettings& settings) {
+  return {.lr = settings.lr,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .eps = settings.eps,
+          .weight_decay = settings.weight_decay,
+          .max_coeff = optimizer.max_coeff,
+          .min_coeff = optimizer.min_coeff,
+          .grad_scale = step.gradient_scale,
+          .grad_limit = step.gradient_limit,
+          .step = step.update};
+}
+
+kernels::MuonOptions MuonOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                   const ParamSettings& settings) {
+  return {.lr = settings.lr,
+          .momentum = optimizer.momentum,
+          .weight_decay = settings.weight_decay,
+          .grad_scale = step.gradient_scale,
+          .grad_limit = step.gradient_limit};
+}
+
 kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                          const ParamSettings& settings) {
   return {.lr = settings.lr,

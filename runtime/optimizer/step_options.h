@@ -5,7 +5,9 @@
 #include "dtrain/optimizer_config.h"
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
+#include "kernels/lamb.h"
 #include "kernels/lion.h"
+#include "kernels/muon.h"
 #include "kernels/sgd.h"
 #include "runtime/optimizer/update_rule.h"
 
@@ -17,6 +19,10 @@ kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings
 kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                  const ParamSettings& settings);
 kernels::LionOptions LionOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                   const ParamSettings& settings);
+kernels::LambOptions LambOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                   const ParamSettings& settings);
+kernels::MuonOptions MuonOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                    const ParamSettings& settings);
 kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                          const ParamSettings& settings);

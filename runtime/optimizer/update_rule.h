@@ -108,6 +108,9 @@ std::unique_ptr<UpdateRule> MakeLambRule(const OptimizerConfig& optimizer,
                                          const plan::ParamLayout& layout);
 std::unique_ptr<UpdateRule> MakeMuonRule(const OptimizerConfig& optimizer,
                                          const plan::ParamLayout& layout);
+// The layout's entries that Muon orthogonalises, ascending.
+std::vector<size_t> OrthogonalEntries(const OptimizerConfig& optimizer,
+                                      const plan::ParamLayout& layout);
 std::unique_ptr<UpdateRule> MakeOwnRule(std::shared_ptr<const Optimizer> own,
                                         const plan::ParamLayout& layout);
 

@@ -174,6 +174,18 @@ TEST_F(EngineGpuTest, OffloadedStatesTrainAsThoseBesideTheWeights) {
              NumbersOf(1, {"device=cpu", R"(optimizer={"type":"Muon"})"}), 2e-3);
 }
 
+TEST_F(EngineGpuTest, OptimizersOfWholeParametersTrainAsOnTheCpu) {
+  for (const auto& [optimizer, tolerance] : std::vector<std::pair<std::string, double>>{
+           {R"(optimizer={"type":"Lamb","params":{"lr":0.01}})", 2e-3},
+           {R"(optimizer={"type":"Muon","params":{"lr":0.01}})", 5e-2}}) {  // bf16's products.
+    for (const int stage : {0, 3}) {
+      const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
+      ExpectNear(NumbersOf(1, {"device=cuda", zero, optimizer}),
+                 NumbersOf(1, {"device=cpu", zero, optimizer}), tolerance);
+    }
+  }
+}
+
 TEST_F(EngineGpuTest, ARunRepeatsItsNumbers) {
   const std::vector<double> first = NumbersOf(1, {"device=cuda"});
   EXPECT_EQ(NumbersOf(1, {"device=cuda"}), first);

@@ -9,7 +9,10 @@
 #include "comm/nccl/staged_group.h"
 #include "kernels/adagrad_math.h"
 #include "kernels/adamw_math.h"
+#include "kernels/grad_norm.h"
+#include "kernels/lamb_math.h"
 #include "kernels/lion_math.h"
+#include "kernels/muon_math.h"
 #include "kernels/philox.h"
 #include "kernels/sgd_math.h"
 #include "kernels/stochastic_math.h"
@@ -135,6 +138,79 @@ absl::Status Sgd(int64_t n, float* p, const float* g, kernels::MutableFlat momen
   });
 }
 
+absl::Status LambMoments(int64_t n, int64_t offset, const float* p, const float* g, float* m,
+                         float* v, kernels::LambSums* sums, const kernels::LambStepScalars* scalars,
+                         CudaStream stream) {
+  return Queue(stream, [=] {
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      const auto next = kernels::LambMomentsElement(kernels::LambMoments<float>{m[i], v[i]}, g[i],
+                                                    *scalars, kSet);
+      const double weight = p[i];
+      const double update = kernels::LambUpdate(p[i], next, *scalars, kSet);
+      m[i] = next.m;
+      v[i] = next.v;
+      const int64_t block = (offset + i) / kernels::kNormBlock - offset / kernels::kNormBlock;
+      if (i == 0 || (offset + i) % kernels::kNormBlock == 0) {
+        sums[block] = {};  // Stored, not added: as the kernel.
+      }
+      sums[block].weights += weight * weight;
+      sums[block].updates += update * update;
+    }
+  });
+}
+
+absl::Status LambTrust(const kernels::LambSums* sums, int64_t count,
+                       const kernels::LambStepScalars* scalars, float* trust_step,
+                       CudaStream stream) {
+  return Queue(stream, [=] {
+    kernels::LambSums sum;
+    for (int64_t i = 0; i < count; ++i) {
+      sum.weights += sums[i].weights;
+      sum.updates += sums[i].updates;
+    }
+    *trust_step = static_cast<float>(
+        scalars->step_size * kernels::LambTrustOf(sum, scalars->min_coeff, scalars->max_coeff));
+  });
+}
+
+absl::Status LambApply(int64_t n, float* p, const float* m, const float* v, BFloat16* out,
+                       const float* trust_step, const kernels::LambStepScalars* scalars,
+                       CudaStream stream) {
+  return Queue(stream, [=] {
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      p[i] -= *trust_step *
+              kernels::LambUpdate(p[i], kernels::LambMoments<float>{m[i], v[i]}, *scalars, kSet);
+      if (out != nullptr) {
+        out[i] = ToBFloat16(p[i]);
+      }
+    }
+  });
+}
+
+absl::Status MuonDirection(int64_t n, const float* g, float* s, float* direction,
+                           const kernels::MuonStepScalars* scalars, CudaStream stream) {
+  return Queue(stream, [=] {
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      const auto next = kernels::MuonDirectionElement(s[i], g[i], *scalars, kSet);
+      s[i] = next.s;
+      direction[i] = next.p;
+    }
+  });
+}
+
+absl::Status MuonApply(int64_t n, float* p, const float* direction, BFloat16* out, double scale,
+                       const kernels::MuonStepScalars* scalars, CudaStream stream) {
+  return Queue(stream, [=] {
+    const auto along = static_cast<float>(scalars->lr * scale);
+    for (int64_t i = 0; i < n && scalars->skip == 0; ++i) {
+      p[i] = kernels::MuonApplyElement(p[i], direction[i], along, scalars->decay, kSet);
+      if (out != nullptr) {
+        out[i] = ToBFloat16(p[i]);
+      }
+    }
+  });
+}
+
 absl::Status BlockSquareSums(const float* x, int64_t offset, int64_t n, double* sums,
                              CudaStream stream) {
   return Queue(stream, [=] { kernels::BlockSquareSumsCpu(x, offset, n, sums, Inline); });
@@ -182,6 +258,11 @@ const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
     made.sgd = Sgd;
     made.lion = OneStateKernel<kernels::LionRule, kernels::LionStepScalars>;
     made.adagrad = OneStateKernel<kernels::AdagradRule, kernels::AdagradStepScalars>;
+    made.lamb_moments = LambMoments;
+    made.lamb_trust = LambTrust;
+    made.lamb_apply = LambApply;
+    made.muon_direction = MuonDirection;
+    made.muon_apply = MuonApply;
     made.block_square_sums = BlockSquareSums;
     made.tree_sum = TreeSum;
     made.step_verdict = StepVerdict;

@@ -1,0 +1,111 @@
+// LAMB on a GPU: moments of all pieces, norms of whole parameters over the ranks, then the weights.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/grad_norm.h"
+#include "runtime/optimizer/device_rule.h"
+#include "runtime/optimizer/step_options.h"
+
+namespace dtrain {
+namespace {
+
+using kernels::LambStepScalars;
+using kernels::LambSums;
+
+// REQUIRES: no two pieces share a norm block of one parameter: shards are cut at whole ones.
+class LambOnDevice final : public DeviceRule {
+ public:
+  LambOnDevice(const OptimizerConfig& optimizer, const plan::ParamLayout& layout)
+      : optimizer_(optimizer), layout_(layout) {
+    for (const plan::LayoutEntry& entry : layout.entries()) {
+      first_block_.push_back(blocks_);
+      blocks_ += kernels::NormBlocks(entry.offset, entry.elements);
+    }
+  }
+  size_t scalar_bytes() const override { return sizeof(LambStepScalars); }
+  size_t skip_offset() const override { return offsetof(LambStepScalars, skip); }
+  void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const override {
+    static_assert(offsetof(LambStepScalars, grad_scale) == 0);
+    *static_cast<LambStepScalars*>(to) =
+        kernels::MakeLambStepScalars(LambOptionsOf(optimizer_, step, settings));
+  }
+  bool looks_beyond_elements() const override { return true; }
+
+  absl::Status Prepare(const WholeUpdateOnDevice& update) override {
+    DT_RETURN_IF_ERROR(Allocate(update.device));
+    const kernels::CudaKernelTable& kernels = update.device.kernels();
+    const CudaStream stream = update.device.kernel_stream();
+    DT_RETURN_IF_ERROR(update.device.Zero(sums(), sums_bytes()));
+    std::vector<const LambStepScalars*> scalars(layout_.entries().size(), nullptr);
+    for (const std::vector<UpdatePiece>& list : update.pieces) {
+      for (const UpdatePiece& piece : list) {
+        const auto entry = static_cast<size_t>(piece.entry);
+        scalars[entry] = reinterpret_cast<const LambStepScalars*>(update.scalars) + piece.settings;
+        const PieceMemory memory = MemoryOf(update.state, update.gradient, piece);
+        DT_RETURN_IF_ERROR(kernels.lamb_moments(
+            piece.elements, piece.flat, memory.weights, memory.gradient, memory.fp32_state(0),
+            memory.fp32_state(1), sums() + BlockOf(piece), scalars[entry], stream));
+      }
+    }
+    if (update.state.shards != nullptr) {  // Else every rank has all. The others' blocks are zeros.
+      DT_RETURN_IF_ERROR(
+          update.group
+              .AllReduce({sums(), sums_bytes(), DType::kFloat64, update.device.place()},
+                         comm::ReduceOp::kSum, {.name = "norms of parameters"})
+              .status());
+      DT_RETURN_IF_ERROR(update.group.JoinStream(update.device.stream()));
+    }
+    for (size_t i = 0; i < scalars.size(); ++i) {
+      if (scalars[i] != nullptr) {
+        const plan::LayoutEntry& entry = layout_.entries()[i];
+        DT_RETURN_IF_ERROR(kernels.lamb_trust(sums() + first_block_[i],
+                                              kernels::NormBlocks(entry.offset, entry.elements),
+                                              scalars[i], trust_step() + i, stream));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Update(const kernels::CudaKernelTable& kernels, const UpdatePiece& piece,
+                      const PieceMemory& memory, const void* scalars,
+                      CudaStream stream) const override {
+    return kernels.lamb_apply(piece.elements, memory.weights, memory.fp32_state(0),
+                              memory.fp32_state(1), memory.bf16, trust_step() + piece.entry,
+                              static_cast<const LambStepScalars*>(scalars), stream);
+  }
+
+ private:
+  absl::Status Allocate(const Device& device) {
+    if (memory_ == nullptr) {
+      const size_t bytes = sums_bytes() + layout_.entries().size() * sizeof(float);
+      DT_ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes, "norms of parameters"));
+    }
+    return absl::OkStatus();
+  }
+  int64_t BlockOf(const UpdatePiece& piece) const {
+    const auto entry = static_cast<size_t>(piece.entry);
+    return first_block_[entry] + piece.flat / kernels::kNormBlock -
+           layout_.entries()[entry].offset / kernels::kNormBlock;
+  }
+  size_t sums_bytes() const { return static_cast<size_t>(blocks_) * sizeof(LambSums); }
+  LambSums* sums() const { return static_cast<LambSums*>(memory_->data()); }
+  // Of each entry, behind the sums: step size times trust.
+  float* trust_step() const { return reinterpret_cast<float*>(sums() + blocks_); }
+
+  const OptimizerConfig optimizer_;
+  const plan::ParamLayout& layout_;
+  int64_t blocks_ = 0;
+  std::vector<int64_t> first_block_;  // By entry.
+  std::shared_ptr<DeviceMemory> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceRule> MakeLambOnDevice(const OptimizerConfig& optimizer,
+                                             const plan::ParamLayout& layout) {
+  return std::make_unique<LambOnDevice>(optimizer, layout);
+}
+
+}  // namespace dtrain
