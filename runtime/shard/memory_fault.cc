@@ -70,6 +70,11 @@ MemoryFault::MemoryFault(const std::byte* begin, size_t bytes, Listener& listene
   InstallOnce();
 }
 
+bool MemoryFault::active() const {
+  struct sigaction now;
+  return slot_ >= 0 && sigaction(SIGSEGV, nullptr, &now) == 0 && now.sa_sigaction == OnSignal;
+}
+
 MemoryFault::~MemoryFault() {
   if (slot_ >= 0) {
     Slot& slot = slots[static_cast<size_t>(slot_)];

@@ -28,8 +28,9 @@ class MemoryFault {
   MemoryFault(const MemoryFault&) = delete;
   MemoryFault& operator=(const MemoryFault&) = delete;
 
-  // False: the process has too many of them already, and these faults stay bare.
-  bool active() const { return slot_ >= 0; }
+  // False: these faults stay bare. The process has too many of them already, or the program has
+  // put a handler of its own in the place of this one.
+  bool active() const;
 
   // For OnFault: writes one line made of `texts` to stderr and ends the process.
   [[noreturn]] static void SayAndExit(std::initializer_list<absl::string_view> texts, int code);

@@ -37,7 +37,7 @@ absl::Status PendingValues::Expect(std::vector<comm::Work> works) {
   DT_RETURN_IF_ERROR(Settle());
   const std::lock_guard lock(mutex_);
   works_ = std::move(works);
-  if (!fault_.active()) {
+  if (!fault_.active()) {  // What is closed would end the process.
     absl::Status first_error;
     for (const comm::Work& work : works_) {
       first_error.Update(work.Wait());
