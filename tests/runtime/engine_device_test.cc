@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "ATen/ATen.h"
-#include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
@@ -18,164 +16,22 @@
 #include "runtime/engine/engine_state.h"
 #include "runtime/job/job_device.h"
 #include "tests/runtime/device_net.h"
+#include "tests/runtime/device_training.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
-#include "tests/runtime/operation_count.h"
 
 namespace dtrain {
 namespace {
 
+using testing::ExpectNear;
 using testing::FakeGpu;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using testing::MakeJob;
 using testing::Net;
-using testing::RankContext;
+using testing::Outcome;
+using testing::OutcomeOf;
 using testing::Source;
-using testing::WaitingOperations;
-
-struct Way {
-  enum class Place { kHost, kNccl, kStaged };
-  Place place = Place::kHost;
-  int accumulation = 1;
-  int steps = 6;
-  int bad_step = -1;   // From 0: its loss is infinite on rank 0.
-  bool reads = false;  // The closure reads its loss: it waits.
-  std::vector<std::string> more = {};
-};
-
-struct Outcome {
-  std::vector<double> losses, norms, skipped, weights, buffers;
-  int waits = 0;  // Of the host for the device, inside steps after the second.
-};
-
-std::vector<std::string> Overrides(const Way& way) {
-  std::vector<std::string> overrides = {
-      "train_micro_batch_size_per_gpu=1",
-      absl::StrCat("gradient_accumulation_steps=", way.accumulation),
-      "zero_optimization.reduce_bucket_size=2500", "gradient_clipping=0.05",
-      R"(optimizer={"type":"AdamW","params":{"lr":0.01,"weight_decay":0.1}})"};
-  overrides.insert(overrides.end(), way.more.begin(), way.more.end());
-  return overrides;
-}
-
-// A job whose device is the fake, or the host.
-absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
-                                             const Way& way, FakeGpu* gpu) {
-  DT_ASSIGN_OR_RETURN(
-      auto job,
-      testing::MakeTestJob({.run_dir = folder, .overrides = Overrides(way), .rank = context}));
-  if (way.place != Way::Place::kHost) {
-    DT_RETURN_IF_ERROR(
-        gpu->Attach(job->state(), way.place == Way::Place::kStaged,
-                    context != nullptr ? context->group_options() : comm::GroupOptions{}));
-  }
-  return job;
-}
-
-absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& outcome) {
-  at::set_num_threads(1);
-  const testing::TempFolder folder;
-  DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), way, gpu));
-  at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
-  Net net;
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
-  Source source{context.rank, context.size, way.accumulation};
-  std::vector<StepReport> reports;
-  for (int i = 0; i < way.steps; ++i) {
-    const int before = gpu->cuda.synchronizations();
-    const WaitingOperations operations;
-    DT_ASSIGN_OR_RETURN(reports.emplace_back(), engine->Step(source, [&](const at::Tensor& x) {
-      const at::Tensor loss = net.Loss(x);
-      if (way.reads) {
-        loss.item<float>();
-      }
-      return Loss(i == way.bad_step && context.rank == 0 ? loss * INFINITY : loss, x.size(0));
-    }));
-    if (i > 1) {  // At the end of the second the GEMM rate is measured.
-      outcome.waits += WaitingOperations::Count() + gpu->cuda.synchronizations() - before;
-    }
-  }
-  // A skipped step is looked into, and staged groups wait in a thread of their own.
-  if (way.place == Way::Place::kNccl && way.bad_step < 0 && !way.reads && outcome.waits > 0) {
-    return absl::InternalError(absl::StrCat(outcome.waits, " waits of the host inside steps"));
-  }
-  for (const StepReport& report : reports) {
-    const double loss = report.loss;
-    const double norm = report.grad_norm;
-    outcome.losses.push_back(std::isfinite(loss) ? loss : -1);  // JSON knows no infinity.
-    outcome.norms.push_back(std::isfinite(norm) ? norm : -1);
-    outcome.skipped.push_back(report.skipped ? 1 : 0);
-  }
-  DT_RETURN_IF_ERROR(engine->WithParameters([&] {
-    for (const at::Tensor& tensor : {net.a, net.b, net.c, net.unused}) {
-      const at::Tensor flat = tensor.detach().to(at::kFloat).contiguous().view({-1});
-      outcome.weights.insert(outcome.weights.end(), flat.const_data_ptr<float>(),
-                             flat.const_data_ptr<float>() + flat.numel());
-    }
-  }));
-  const at::Tensor buffer = net.mean.to(at::kFloat).contiguous();
-  outcome.buffers.assign(buffer.const_data_ptr<float>(),
-                         buffer.const_data_ptr<float>() + buffer.numel());
-  if (const int64_t done = engine->state().updates + engine->state().skipped; done != way.steps) {
-    return absl::InternalError(absl::StrCat(done, " steps are accounted for"));
-  }
-  engine.reset();
-  job.reset();
-  const auto wrong = gpu->cuda.violations();
-  const auto wrong_nccl = gpu->nccl.violations();
-  return wrong.empty() && wrong_nccl.empty()
-             ? absl::OkStatus()
-             : absl::InternalError(wrong.empty() ? wrong_nccl.front() : wrong.front());
-}
-
-// Trains on `size` processes; what rank 0 saw, after checking that all saw the same.
-Outcome OutcomeOf(int size, const Way& way) {
-  comm::FakeFabric fabric;
-  auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
-    FakeGpu gpu(&fabric);
-    Outcome outcome;
-    DT_RETURN_IF_ERROR(Train(context, way, &gpu, outcome));
-    const Json json = {outcome.losses,  outcome.norms,   outcome.skipped,
-                       outcome.weights, outcome.buffers, outcome.waits};
-    return context.store->Set("outcome/" + std::to_string(context.rank), DumpJson(json),
-                              Deadline::After(absl::Seconds(10)));
-  });
-  EXPECT_TRUE(cluster.ok()) << cluster.status();
-  std::vector<Outcome> all;
-  for (int rank = 0; rank < size; ++rank) {
-    const auto text = (*cluster)->store().Get("outcome/" + std::to_string(rank),
-                                              Deadline::After(absl::Seconds(60)));
-    EXPECT_TRUE(text.ok()) << text.status();
-    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0]"), "outcome");
-    Outcome& outcome = all.emplace_back();
-    outcome.losses = json[0].get<std::vector<double>>();
-    outcome.norms = json[1].get<std::vector<double>>();
-    outcome.skipped = json[2].get<std::vector<double>>();
-    outcome.weights = json[3].get<std::vector<double>>();
-    outcome.buffers = json[4].get<std::vector<double>>();
-    outcome.waits = json[5].get<int>();
-    EXPECT_EQ(outcome.losses, all.front().losses) << "rank " << rank;
-    EXPECT_EQ(outcome.norms, all.front().norms) << "rank " << rank;
-    EXPECT_EQ(outcome.weights, all.front().weights) << "rank " << rank;
-  }
-  for (const auto& result : (*cluster)->Join()) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-  return all.front();
-}
-
-// The norm's sum may be cut elsewhere than on the host, and with it the clip factor's last bits.
-void ExpectNear(const Outcome& device, const Outcome& host, double tolerance) {
-  ASSERT_EQ(device.losses.size(), host.losses.size());
-  for (size_t i = 0; i < host.losses.size(); ++i) {
-    EXPECT_NEAR(device.losses[i], host.losses[i], tolerance * std::abs(host.losses[i])) << i;
-    EXPECT_NEAR(device.norms[i], host.norms[i], tolerance * std::abs(host.norms[i])) << i;
-  }
-  ASSERT_EQ(device.weights.size(), host.weights.size());
-  for (size_t i = 0; i < host.weights.size(); ++i) {
-    ASSERT_NEAR(device.weights[i], host.weights[i], tolerance) << i;
-  }
-}
+using testing::Way;
 
 TEST(EngineDeviceTest, OneRankGivesTheHostsBits) {
   for (const int accumulation : {1, 3}) {
@@ -204,22 +60,6 @@ TEST(EngineDeviceTest, RanksTrainAsTheyDoOnTheHostAtEveryStage) {
   }
 }
 
-TEST(EngineDeviceTest, SixteenBitsOnTheWireGiveWhatTheyGiveOnTheHost) {
-  const Outcome whole = OutcomeOf(2, {.place = Way::Place::kNccl, .more = {"deterministic=true"}});
-  for (const char* const wire : {"comm.wire_dtype=bf16", "comm.wire_dtype=fp16"}) {
-    for (const int stage : {0, 1, 2, 3}) {
-      const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
-      const Outcome host = OutcomeOf(2, {.more = {zero, wire}});
-      for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
-        SCOPED_TRACE(absl::StrCat(wire, ", stage ", stage, ", place ", static_cast<int>(place)));
-        const Outcome device = OutcomeOf(2, {.place = place, .more = {zero, wire}});
-        ExpectNear(device, host, 2e-4);
-        EXPECT_NE(device.norms, whole.norms) << "gradients were rounded on their way";
-      }
-    }
-  }
-}
-
 TEST(EngineDeviceTest, DeterministicNormsHaveTheSameBitsAtEveryStageAndBucketSize) {
   const Way way{.place = Way::Place::kNccl, .more = {"deterministic=true"}};
   const Outcome plain = OutcomeOf(2, way);
@@ -232,36 +72,6 @@ TEST(EngineDeviceTest, DeterministicNormsHaveTheSameBitsAtEveryStageAndBucketSiz
     EXPECT_EQ(outcome.norms, plain.norms) << other;
     EXPECT_EQ(outcome.losses, plain.losses) << other;
     EXPECT_EQ(outcome.weights, plain.weights) << other;
-  }
-}
-
-// Values are read where they are gathered, so bits are those of values that are always there.
-TEST(EngineDeviceTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) {
-  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
-    for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
-      for (const int accumulation : {1, 3}) {
-        Way way{.place = place, .accumulation = accumulation, .more = {precision}};
-        way.more.emplace_back("zero_optimization.stage=2");
-        const Outcome whole = OutcomeOf(2, way);
-        way.more.back() = "zero_optimization.stage=3";
-        way.more.emplace_back();
-        way.more.emplace_back();
-        for (const char* const live : {"1", "6000", "1000000"}) {
-          for (const char* const persistent : {"0", "100"}) {
-            SCOPED_TRACE(absl::StrCat(precision, ", place ", static_cast<int>(place), ", live ",
-                                      live, ", persistent ", persistent));
-            way.more[2] = absl::StrCat("zero_optimization.stage3_max_live_parameters=", live);
-            way.more[3] =
-                absl::StrCat("zero_optimization.stage3_param_persistence_threshold=", persistent);
-            const Outcome shared_out = OutcomeOf(2, way);
-            EXPECT_EQ(shared_out.losses, whole.losses);
-            EXPECT_EQ(shared_out.norms, whole.norms);
-            EXPECT_EQ(shared_out.weights, whole.weights);
-            EXPECT_EQ(shared_out.buffers, whole.buffers);
-          }
-        }
-      }
-    }
   }
 }
 
@@ -281,47 +91,6 @@ TEST(EngineDeviceTest, EveryElementwiseOptimizerAndPrecisionGivesTheHostsBits) {
       const Outcome outcome = OutcomeOf(1, device);
       EXPECT_EQ(outcome.losses, expected.losses) << optimizer << " " << precision;
       EXPECT_EQ(outcome.weights, expected.weights) << optimizer << " " << precision;
-    }
-  }
-}
-
-// Parameters are cut by ranks and buckets; what looks at whole ones finds them whole.
-TEST(EngineDeviceTest, OptimizersOfWholeParametersTrainAsOnTheHost) {
-  for (const char* const optimizer :
-       {R"(optimizer={"type":"Lamb","params":{"lr":0.01,"weight_decay":0.1}})",
-        R"(optimizer={"type":"Muon","params":{"lr":0.01,"weight_decay":0.1}})"}) {
-    for (const char* const precision : {"bf16.enabled=false", "fp16.enabled=true"}) {
-      for (const int stage : {0, 1, 2, 3}) {
-        const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
-        for (const int size : {1, 3}) {
-          const Outcome host = OutcomeOf(size, {.more = {optimizer, precision, zero}});
-          EXPECT_NE(host.losses[0], host.losses[5]);
-          for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
-            SCOPED_TRACE(absl::StrCat(optimizer, ", ", precision, ", ", size, " ranks, stage ",
-                                      stage, ", place ", static_cast<int>(place)));
-            const Outcome device =
-                OutcomeOf(size, {.place = place, .more = {optimizer, precision, zero}});
-            EXPECT_EQ(device.waits, 0) << "inside steps";
-            ExpectNear(device, host, precision == std::string("fp16.enabled=true") ? 5e-3 : 5e-5);
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(EngineDeviceTest, ANonFiniteStepLeavesOptimizersOfWholeParametersAsTheyWere) {
-  for (const char* const optimizer :
-       {R"(optimizer={"type":"Lamb"})", R"(optimizer={"type":"Muon"})"}) {
-    const Way host{.bad_step = 2, .more = {optimizer, "bf16.enabled=true"}};
-    Way device = host;
-    device.place = Way::Place::kNccl;
-    const Outcome expected = OutcomeOf(2, host);
-    const Outcome outcome = OutcomeOf(2, device);
-    EXPECT_EQ(outcome.skipped, expected.skipped) << optimizer;
-    EXPECT_EQ(outcome.skipped[2], 1) << optimizer;
-    for (size_t i = 0; i < expected.weights.size(); ++i) {
-      ASSERT_NEAR(outcome.weights[i], expected.weights[i], 1e-2) << optimizer;  // bf16's 8 bits.
     }
   }
 }
@@ -486,44 +255,6 @@ TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->source.job.engine["updates"], 3);
   EXPECT_EQ(snapshot->source.job.engine["step"], 3);
-}
-
-// What TakeSnapshot copied of each tensor of the model, on the host, by name.
-std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::string>& more) {
-  comm::FakeFabric fabric;
-  FakeGpu gpu(&fabric);
-  const testing::TempFolder folder;
-  auto job = MakeJob(nullptr, folder.path(), {.place = Way::Place::kNccl, .more = more}, &gpu);
-  EXPECT_TRUE(job.ok()) << job.status();
-  at::manual_seed(3);
-  Net net;
-  auto engine = Engine::Create(**job, net);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  Source source{0, 1, 1};
-  for (int i = 0; i < 3; ++i) {
-    const auto step =
-        (*engine)->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
-    EXPECT_TRUE(step.ok()) << step.status();
-  }
-  const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
-  EXPECT_TRUE(snapshot.ok()) << snapshot.status();
-  (*engine)
-      ->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); })
-      .IgnoreError();  // What was saved stays as it was.
-  std::map<std::string, std::vector<std::byte>> saved;
-  for (const auto& [spec, bytes] : snapshot->source.model) {
-    saved[spec.name].assign(bytes.begin(), bytes.end());
-  }
-  return saved;
-}
-
-TEST(EngineDeviceTest, ACheckpointAtStageThreeHoldsTheWholeModel) {
-  const auto whole = SavedModel({});
-  EXPECT_EQ(whole.size(), 5);
-  EXPECT_EQ(SavedModel({"zero_optimization.stage=3"}), whole);
-  EXPECT_EQ(
-      SavedModel({"zero_optimization.stage=3", "zero_optimization.stage3_max_live_parameters=1"}),
-      whole);
 }
 
 TEST(EngineDeviceTest, AMachineWithoutADriverTrainsOnTheCpuAndRefusesCuda) {

@@ -171,11 +171,15 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu& gpu, Outcome& 
     kept.push_back(slot.tensor);
   }
   outcome.states = absl::StrCat(HashOf(kept));
-  outcome.weights = absl::StrCat(HashOf(net.parameters()));
-  for (const at::Tensor& parameter : net.parameters()) {
-    if (!parameter.isfinite().all().item<bool>()) {
-      return absl::InternalError("weights are not finite");
+  bool finite = true;
+  DT_RETURN_IF_ERROR(engine->WithParameters([&] {
+    outcome.weights = absl::StrCat(HashOf(net.parameters()));
+    for (const at::Tensor& parameter : net.parameters()) {
+      finite = finite && parameter.isfinite().all().item<bool>();
     }
+  }));
+  if (!finite) {
+    return absl::InternalError("weights are not finite");
   }
   kept.clear();
   engine.reset();

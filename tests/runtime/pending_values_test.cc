@@ -2,6 +2,7 @@
 #include "runtime/shard/pending_values.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,6 +164,32 @@ TEST_F(PendingValuesTest, CodeThatIsNoOperationWaitsToo) {
   writer.join();
   EXPECT_EQ(net_->c.sum().item<float>(), 2 * kPages + 7)
       << "a write is not overtaken by the gather";
+}
+
+TEST_F(PendingValuesTest, NothingIsClosedWhereTheProgramHandlesFaultsItself) {
+  Make(kPages);
+  for (size_t bucket = 0; bucket < gathers_.size(); ++bucket) {
+    Arrive(bucket, 1);
+  }
+  struct sigaction own = {};
+  struct sigaction before = {};
+  own.sa_handler = SIG_DFL;
+  ASSERT_EQ(sigaction(SIGSEGV, &own, &before), 0);
+  std::array<std::shared_ptr<Gather>, 3> gathers;
+  std::vector<comm::Work> works;
+  for (auto& gather : gathers) {
+    works.emplace_back(gather = std::make_shared<Gather>());
+  }
+  std::thread group([&] {
+    for (const auto& gather : gathers) {
+      gather->AwaitReader();
+      gather->End();
+    }
+  });
+  EXPECT_TRUE(pending_->Expect(std::move(works)).ok());
+  group.join();
+  EXPECT_EQ(net_->a.const_data_ptr<float>()[0], 1) << "a closed page would end this process";
+  EXPECT_EQ(sigaction(SIGSEGV, &before, nullptr), 0);
 }
 
 TEST_F(PendingValuesTest, BucketsThatShareAPageComeTogether) {

@@ -1,0 +1,152 @@
+#include "tests/runtime/device_training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ATen/ATen.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "dtrain/engine.h"
+#include "runtime/engine/engine_state.h"
+#include "tests/runtime/device_net.h"
+#include "tests/runtime/job_for_tests.h"
+#include "tests/runtime/operation_count.h"
+
+namespace dtrain::testing {
+namespace {
+
+std::vector<std::string> Overrides(const Way& way) {
+  std::vector<std::string> overrides = {
+      "train_micro_batch_size_per_gpu=1",
+      absl::StrCat("gradient_accumulation_steps=", way.accumulation),
+      "zero_optimization.reduce_bucket_size=2500", "gradient_clipping=0.05",
+      R"(optimizer={"type":"AdamW","params":{"lr":0.01,"weight_decay":0.1}})"};
+  overrides.insert(overrides.end(), way.more.begin(), way.more.end());
+  return overrides;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
+                                             const Way& way, FakeGpu* gpu) {
+  DT_ASSIGN_OR_RETURN(
+      auto job, MakeTestJob({.run_dir = folder, .overrides = Overrides(way), .rank = context}));
+  if (way.place != Way::Place::kHost) {
+    DT_RETURN_IF_ERROR(
+        gpu->Attach(job->state(), way.place == Way::Place::kStaged,
+                    context != nullptr ? context->group_options() : comm::GroupOptions{}));
+  }
+  return job;
+}
+
+namespace {
+
+absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& outcome) {
+  at::set_num_threads(1);
+  const TempFolder folder;
+  DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), way, gpu));
+  at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
+  Net net;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
+  Source source{context.rank, context.size, way.accumulation};
+  std::vector<StepReport> reports;
+  for (int i = 0; i < way.steps; ++i) {
+    const int before = gpu->cuda.synchronizations();
+    const WaitingOperations operations;
+    DT_ASSIGN_OR_RETURN(reports.emplace_back(), engine->Step(source, [&](const at::Tensor& x) {
+      const at::Tensor loss = net.Loss(x);
+      if (way.reads) {
+        loss.item<float>();
+      }
+      return Loss(i == way.bad_step && context.rank == 0 ? loss * INFINITY : loss, x.size(0));
+    }));
+    if (i > 1) {  // At the end of the second the GEMM rate is measured.
+      outcome.waits += WaitingOperations::Count() + gpu->cuda.synchronizations() - before;
+    }
+  }
+  // A skipped step is looked into, and staged groups wait in a thread of their own.
+  if (way.place == Way::Place::kNccl && way.bad_step < 0 && !way.reads && outcome.waits > 0) {
+    return absl::InternalError(absl::StrCat(outcome.waits, " waits of the host inside steps"));
+  }
+  for (const StepReport& report : reports) {
+    const double loss = report.loss;
+    const double norm = report.grad_norm;
+    outcome.losses.push_back(std::isfinite(loss) ? loss : -1);  // JSON knows no infinity.
+    outcome.norms.push_back(std::isfinite(norm) ? norm : -1);
+    outcome.skipped.push_back(report.skipped ? 1 : 0);
+  }
+  DT_RETURN_IF_ERROR(engine->WithParameters([&] {
+    for (const at::Tensor& tensor : {net.a, net.b, net.c, net.unused}) {
+      const at::Tensor flat = tensor.detach().to(at::kFloat).contiguous().view({-1});
+      outcome.weights.insert(outcome.weights.end(), flat.const_data_ptr<float>(),
+                             flat.const_data_ptr<float>() + flat.numel());
+    }
+  }));
+  const at::Tensor buffer = net.mean.to(at::kFloat).contiguous();
+  outcome.buffers.assign(buffer.const_data_ptr<float>(),
+                         buffer.const_data_ptr<float>() + buffer.numel());
+  if (const int64_t done = engine->state().updates + engine->state().skipped; done != way.steps) {
+    return absl::InternalError(absl::StrCat(done, " steps are accounted for"));
+  }
+  engine.reset();
+  job.reset();
+  const auto wrong = gpu->cuda.violations();
+  const auto wrong_nccl = gpu->nccl.violations();
+  return wrong.empty() && wrong_nccl.empty()
+             ? absl::OkStatus()
+             : absl::InternalError(wrong.empty() ? wrong_nccl.front() : wrong.front());
+}
+
+}  // namespace
+
+Outcome OutcomeOf(int size, const Way& way) {
+  comm::FakeFabric fabric;
+  auto cluster = Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
+    FakeGpu gpu(&fabric);
+    Outcome outcome;
+    DT_RETURN_IF_ERROR(Train(context, way, &gpu, outcome));
+    const Json json = {outcome.losses,  outcome.norms,   outcome.skipped,
+                       outcome.weights, outcome.buffers, outcome.waits};
+    return context.store->Set("outcome/" + std::to_string(context.rank), DumpJson(json),
+                              Deadline::After(absl::Seconds(10)));
+  });
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  std::vector<Outcome> all;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto text = (*cluster)->store().Get("outcome/" + std::to_string(rank),
+                                              Deadline::After(absl::Seconds(60)));
+    EXPECT_TRUE(text.ok()) << text.status();
+    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0]"), "outcome");
+    Outcome& outcome = all.emplace_back();
+    outcome.losses = json[0].get<std::vector<double>>();
+    outcome.norms = json[1].get<std::vector<double>>();
+    outcome.skipped = json[2].get<std::vector<double>>();
+    outcome.weights = json[3].get<std::vector<double>>();
+    outcome.buffers = json[4].get<std::vector<double>>();
+    outcome.waits = json[5].get<int>();
+    EXPECT_EQ(outcome.losses, all.front().losses) << "rank " << rank;
+    EXPECT_EQ(outcome.norms, all.front().norms) << "rank " << rank;
+    EXPECT_EQ(outcome.weights, all.front().weights) << "rank " << rank;
+  }
+  for (const auto& result : (*cluster)->Join()) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  return all.front();
+}
+
+void ExpectNear(const Outcome& device, const Outcome& host, double tolerance) {
+  ASSERT_EQ(device.losses.size(), host.losses.size());
+  for (size_t i = 0; i < host.losses.size(); ++i) {
+    EXPECT_NEAR(device.losses[i], host.losses[i], tolerance * std::abs(host.losses[i])) << i;
+    EXPECT_NEAR(device.norms[i], host.norms[i], tolerance * std::abs(host.norms[i])) << i;
+  }
+  ASSERT_EQ(device.weights.size(), host.weights.size());
+  for (size_t i = 0; i < host.weights.size(); ++i) {
+    ASSERT_NEAR(device.weights[i], host.weights[i], tolerance) << i;
+  }
+}
+
+}  // namespace dtrain::testing

@@ -1,0 +1,41 @@
+// Trains device_net.h's model on the host or on the fake GPU: what tests of the engine on a device
+// compare.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtrain/job.h"
+#include "tests/runtime/fake_device.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::testing {
+
+struct Way {
+  enum class Place { kHost, kNccl, kStaged };
+  Place place = Place::kHost;
+  int accumulation = 1;
+  int steps = 6;
+  int bad_step = -1;   // From 0: its loss is infinite on rank 0.
+  bool reads = false;  // The closure reads its loss: it waits.
+  std::vector<std::string> more = {};
+};
+
+struct Outcome {
+  std::vector<double> losses, norms, skipped, weights, buffers;
+  int waits = 0;  // Of the host for the device, inside steps after the second.
+};
+
+// A job whose device is the fake, or the host. `context`: null for one rank alone.
+absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
+                                             const Way& way, FakeGpu* gpu);
+
+// Trains on `size` processes; what rank 0 saw, after checking that all saw the same.
+Outcome OutcomeOf(int size, const Way& way);
+
+// The norm's sum may be cut elsewhere than on the host, and with it the clip factor's last bits.
+void ExpectNear(const Outcome& device, const Outcome& host, double tolerance);
+
+}  // namespace dtrain::testing

@@ -1,0 +1,159 @@
+// Parameters that are cut by ranks and buckets on a GPU, over the fakes: ZeRO stage 3, whose
+// weights come and go, gradients in 16 bits on the wire, and optimizers that look at whole
+// parameters.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "dtrain/engine.h"
+#include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/engine/engine_state.h"
+#include "tests/runtime/device_net.h"
+#include "tests/runtime/device_training.h"
+#include "tests/runtime/fake_device.h"
+#include "tests/runtime/job_for_tests.h"
+
+namespace dtrain {
+namespace {
+
+using testing::ExpectNear;
+using testing::FakeGpu;
+using testing::MakeJob;
+using testing::Net;
+using testing::Outcome;
+using testing::OutcomeOf;
+using testing::Source;
+using testing::Way;
+
+// Values are read where they are gathered, so bits are those of values that are always there.
+TEST(EngineDeviceShardsTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) {
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+      for (const int accumulation : {1, 3}) {
+        Way way{.place = place,
+                .accumulation = accumulation,
+                .more = {precision, "deterministic=true"}};
+        way.more.emplace_back("zero_optimization.stage=2");
+        const Outcome whole = OutcomeOf(2, way);
+        way.more.back() = "zero_optimization.stage=3";
+        way.more.emplace_back();
+        way.more.emplace_back();
+        for (const char* const live : {"1", "6000", "1000000"}) {
+          for (const char* const persistent : {"0", "100"}) {
+            SCOPED_TRACE(absl::StrCat(precision, ", place ", static_cast<int>(place), ", live ",
+                                      live, ", persistent ", persistent));
+            way.more[3] = absl::StrCat("zero_optimization.stage3_max_live_parameters=", live);
+            way.more[4] =
+                absl::StrCat("zero_optimization.stage3_param_persistence_threshold=", persistent);
+            const Outcome shared_out = OutcomeOf(2, way);
+            EXPECT_EQ(shared_out.losses, whole.losses);
+            EXPECT_EQ(shared_out.norms, whole.norms);
+            EXPECT_EQ(shared_out.weights, whole.weights);
+            EXPECT_EQ(shared_out.buffers, whole.buffers);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(EngineDeviceShardsTest, SixteenBitsOnTheWireGiveWhatTheyGiveOnTheHost) {
+  const Outcome whole = OutcomeOf(2, {.place = Way::Place::kNccl, .more = {"deterministic=true"}});
+  for (const char* const wire : {"comm.wire_dtype=bf16", "comm.wire_dtype=fp16"}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
+      const Outcome host = OutcomeOf(2, {.more = {zero, wire}});
+      for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+        SCOPED_TRACE(absl::StrCat(wire, ", stage ", stage, ", place ", static_cast<int>(place)));
+        const Outcome device = OutcomeOf(2, {.place = place, .more = {zero, wire}});
+        ExpectNear(device, host, 2e-4);
+        EXPECT_NE(device.norms, whole.norms) << "gradients were rounded on their way";
+      }
+    }
+  }
+}
+
+// Parameters are cut by ranks and buckets; what looks at whole ones finds them whole.
+TEST(EngineDeviceShardsTest, OptimizersOfWholeParametersTrainAsOnTheHost) {
+  for (const char* const optimizer :
+       {R"(optimizer={"type":"Lamb","params":{"lr":0.01,"weight_decay":0.1}})",
+        R"(optimizer={"type":"Muon","params":{"lr":0.01,"weight_decay":0.1}})"}) {
+    for (const char* const precision : {"bf16.enabled=false", "fp16.enabled=true"}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
+        for (const int size : {1, 3}) {
+          const Outcome host = OutcomeOf(size, {.more = {optimizer, precision, zero}});
+          EXPECT_NE(host.losses[0], host.losses[5]);
+          for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+            SCOPED_TRACE(absl::StrCat(optimizer, ", ", precision, ", ", size, " ranks, stage ",
+                                      stage, ", place ", static_cast<int>(place)));
+            const Outcome device =
+                OutcomeOf(size, {.place = place, .more = {optimizer, precision, zero}});
+            EXPECT_EQ(device.waits, 0) << "inside steps";
+            ExpectNear(device, host, precision == std::string("fp16.enabled=true") ? 5e-3 : 5e-5);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(EngineDeviceShardsTest, ANonFiniteStepLeavesOptimizersOfWholeParametersAsTheyWere) {
+  for (const char* const optimizer :
+       {R"(optimizer={"type":"Lamb"})", R"(optimizer={"type":"Muon"})"}) {
+    const Way host{.bad_step = 2, .more = {optimizer, "bf16.enabled=true"}};
+    Way device = host;
+    device.place = Way::Place::kNccl;
+    const Outcome expected = OutcomeOf(2, host);
+    const Outcome outcome = OutcomeOf(2, device);
+    EXPECT_EQ(outcome.skipped, expected.skipped) << optimizer;
+    EXPECT_EQ(outcome.skipped[2], 1) << optimizer;
+    for (size_t i = 0; i < expected.weights.size(); ++i) {
+      ASSERT_NEAR(outcome.weights[i], expected.weights[i], 1e-2) << optimizer;  // bf16's 8 bits.
+    }
+  }
+}
+
+// What TakeSnapshot copied of each tensor of the model, on the host, by name.
+std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::string>& more) {
+  comm::FakeFabric fabric;
+  FakeGpu gpu(&fabric);
+  const testing::TempFolder folder;
+  auto job = MakeJob(nullptr, folder.path(), {.place = Way::Place::kNccl, .more = more}, &gpu);
+  EXPECT_TRUE(job.ok()) << job.status();
+  at::manual_seed(3);
+  Net net;
+  auto engine = Engine::Create(**job, net);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  Source source{0, 1, 1};
+  for (int i = 0; i < 3; ++i) {
+    const auto step =
+        (*engine)->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
+    EXPECT_TRUE(step.ok()) << step.status();
+  }
+  const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
+  EXPECT_TRUE(snapshot.ok()) << snapshot.status();
+  std::map<std::string, std::vector<std::byte>> saved;
+  for (const auto& [spec, bytes] : snapshot->source.model) {
+    saved[spec.name].assign(bytes.begin(), bytes.end());
+  }
+  return saved;
+}
+
+TEST(EngineDeviceShardsTest, ACheckpointAtStageThreeHoldsTheWholeModel) {
+  const auto whole = SavedModel({});
+  EXPECT_EQ(whole.size(), 5);
+  EXPECT_EQ(SavedModel({"zero_optimization.stage=3"}), whole);
+  EXPECT_EQ(
+      SavedModel({"zero_optimization.stage=3", "zero_optimization.stage3_max_live_parameters=1"}),
+      whole);
+}
+
+}  // namespace
+}  // namespace dtrain
