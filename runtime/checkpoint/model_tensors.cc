@@ -143,6 +143,12 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
 
 absl::Status RestoreModel(EngineState& state, const std::string& prefix,
                           checkpoint::Checkpoint& from) {
+  if (state.live != nullptr) {  // A gather that is under way reads what is written here.
+    DT_RETURN_IF_ERROR(state.live->Invalidate());
+    if (const Device& device = state.flat->device(); !device.is_host()) {
+      DT_RETURN_IF_ERROR(device.Synchronize());
+    }
+  }
   for (const StoredTensor& item : StoredTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
     const bool shared_out = state.live != nullptr && item.parameter.has_value();

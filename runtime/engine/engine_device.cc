@@ -49,8 +49,17 @@ absl::Status Engine::Impl::CheckDevice() const {
   if (config.quantized_weights()) {
     return NotOnDevice("zero_quantized_weights", "set it to false");
   }
-  if (ParameterOffload(config).device != OffloadOptions::Device::kNone) {
-    return NotOnDevice("offload_param", "remove it");
+  switch (ParameterOffload(config).device) {
+    case OffloadOptions::Device::kNone:
+      break;
+    case OffloadOptions::Device::kMemory:
+      if (!UpdatesOnHost()) {
+        return NotOnDevice("offload_param without offload_optimizer",
+                           "set offload_optimizer.device to \"cpu\" or \"nvme\"");
+      }
+      break;
+    case OffloadOptions::Device::kFile:
+      return NotOnDevice("offload_param.device \"nvme\"", "set \"cpu\"");
   }
   if (config.quantized_gradients()) {
     return NotOnDevice("zero_quantized_gradients", "set it to false");

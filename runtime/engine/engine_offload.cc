@@ -25,12 +25,14 @@ absl::Status Engine::Impl::CreateExchange(int64_t elements) {
         "all states are in the host's memory",
         offload.ratio);
   }
-  DT_ASSIGN_OR_RETURN(exchange,
-                      UpdateExchange::Create(
-                          device(), state, stream.get(),
-                          {.chunk_elements = plan::OffloadChunkElements(elements, offload.buffers),
-                           .buffers = static_cast<int>(plan::ExchangeBuffers(offload.buffers)),
-                           .timeout = absl::Seconds(config.comm_timeout_seconds())}));
+  DT_ASSIGN_OR_RETURN(
+      exchange,
+      UpdateExchange::Create(
+          device(), state, stream.get(),
+          {.chunk_elements = plan::OffloadChunkElements(elements, offload.buffers),
+           .buffers = static_cast<int>(plan::ExchangeBuffers(offload.buffers)),
+           .values_on_host = ParameterOffload(config).device != OffloadOptions::Device::kNone,
+           .timeout = absl::Seconds(config.comm_timeout_seconds())}));
   return absl::OkStatus();
 }
 

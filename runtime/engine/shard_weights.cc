@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
+#include "runtime/engine/state_memory.h"
 #include "runtime/engine/tensor_over.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/offload_options.h"
@@ -20,7 +21,9 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements) {
   const OffloadOptions offload = ParameterOffload(job.config());
   ShardMemory shard;
   const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
-  if (!device().is_host()) {
+  if (!device().is_host() && offload.device != OffloadOptions::Device::kNone) {
+    DT_ASSIGN_OR_RETURN(state.shard_values, MakePinnedState(device(), elements, type, 0));
+  } else if (!device().is_host()) {
     DT_ASSIGN_OR_RETURN(shard.device, DeviceMemory::Create(device(), bytes, "this rank's weights"));
     state.shard_values = TensorOver(shard.device, elements, type, device().tensors());
   } else if (offload.device == OffloadOptions::Device::kNone) {
@@ -66,9 +69,8 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
                                              {limits.live_max, config.comm_timeout_seconds()}));
   }
   comm::Group& group = device_group == nullptr ? job.group() : *device_group;
-  DT_ASSIGN_OR_RETURN(state.live,
-                      LiveParameters::Create(group, *state.flat, shards, shard.data, limits,
-                                             std::move(ways), std::move(memory)));
+  DT_ASSIGN_OR_RETURN(state.live, LiveParameters::Create(group, *state.flat, shards, limits,
+                                                         std::move(ways), std::move(memory)));
   return absl::OkStatus();
 }
 

@@ -61,7 +61,9 @@ absl::Status UpdateExchange::Allocate() {
   slots_.resize(static_cast<size_t>(options_.buffers));
   for (Slot& slot : slots_) {
     DT_ASSIGN_OR_RETURN(slot.gradient, PinnedMemory::Create(device_, elements * sizeof(float)));
-    DT_ASSIGN_OR_RETURN(slot.values, PinnedMemory::Create(device_, elements * value_bytes()));
+    if (!options_.values_on_host) {
+      DT_ASSIGN_OR_RETURN(slot.values, PinnedMemory::Create(device_, elements * value_bytes()));
+    }
     DT_ASSIGN_OR_RETURN(slot.fetched, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(slot.returned, DeviceEvent::Create(device_, /*timing=*/false));
   }
@@ -78,7 +80,7 @@ std::vector<StateChunk> UpdateExchange::Cut(
 
 int64_t UpdateExchange::bytes() const {
   return options_.buffers * options_.chunk_elements *
-         static_cast<int64_t>(sizeof(float) + value_bytes());
+         static_cast<int64_t>(sizeof(float) + (options_.values_on_host ? 0 : value_bytes()));
 }
 
 absl::Status UpdateExchange::Fetch(const StateChunk& chunk, const ReducedGradient& gradient,
@@ -109,8 +111,11 @@ absl::Status UpdateExchange::Return(const StateChunk& chunk, const Slot& slot) {
 }
 
 PieceMemory UpdateExchange::MemoryIn(const Slot& slot, int64_t place, PieceMemory memory) const {
-  std::byte* const values = slot.value_at(place, value_bytes());
   memory.gradient = slot.gradient_at(place);
+  if (options_.values_on_host) {
+    return memory;
+  }
+  std::byte* const values = slot.value_at(place, value_bytes());
   if (memory.bf16 != nullptr) {
     memory.bf16 = reinterpret_cast<BFloat16*>(values);
   } else if (memory.fp16 != nullptr) {
@@ -153,7 +158,7 @@ absl::Status UpdateExchange::Run(absl::Span<const StateChunk> chunks,
                                      : MemoryOf(state_, gradient, piece);
       body(piece, MemoryIn(slot, piece.local - chunk.local, memory));
     }
-    if (changes == Changes::kValues) {
+    if (changes == Changes::kValues && !options_.values_on_host) {
       status = Return(chunk, slot);
     }
     ++taken;

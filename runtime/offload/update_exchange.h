@@ -5,7 +5,8 @@
 // once.
 //
 // Weights in fp32 are their own master and live on the device alone, so they come along with their
-// gradients. For the thread that trains.
+// gradients. Weights that are offloaded too are updated where they are, and none travels. For the
+// thread that trains.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,9 @@
 namespace dtrain {
 
 struct ExchangeOptions {
-  int64_t chunk_elements = 0;  // The largest chunk's; with a stream of states as the stream's.
-  int buffers = 4;             // At least 3: one comes, one is updated, one goes.
+  int64_t chunk_elements = 0;   // The largest chunk's; with a stream of states as the stream's.
+  int buffers = 4;              // At least 3: one comes, one is updated, one goes.
+  bool values_on_host = false;  // offload_param.
   absl::Duration timeout = absl::Minutes(10);  // Of the wait for one chunk.
 };
 
@@ -71,7 +73,9 @@ class UpdateExchange {
   // What a rule is given of `memory`, of a piece whose values and gradient are in a slot at
   // `place`.
   PieceMemory MemoryIn(const Slot& slot, int64_t place, PieceMemory memory) const;
-  bool fetches_values() const { return state_.flat->dtype() == DType::kFloat32; }
+  bool fetches_values() const {
+    return !options_.values_on_host && state_.flat->dtype() == DType::kFloat32;
+  }
   size_t value_bytes() const { return DTypeBytes(state_.flat->dtype()); }
 
   const Device& device_;

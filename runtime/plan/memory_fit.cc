@@ -12,7 +12,6 @@ namespace dtrain::plan {
 namespace {
 
 constexpr int kStageMax = 3;
-constexpr int kGpuOffloadStageMax = 2;  // With offload_optimizer on a GPU.
 constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
 constexpr double kFp32 = 4;
@@ -41,11 +40,11 @@ std::vector<Change> Placements(MemoryRequest request) {
     changes.push_back({absl::StrFormat("zero_optimization.stage %d", stage), request});
   }
   if (request.offload_buffers == 0) {
-    request.zero_stage = request.states_on_host ? kGpuOffloadStageMax : kStageMax;
+    request.zero_stage = kStageMax;
     request.offload_buffers = kOffloadBuffers;
     changes.push_back(
-        {absl::StrFormat("zero_optimization.stage %d with offload_optimizer.device \"%s\"",
-                         request.zero_stage, request.states_on_host ? "cpu" : "nvme"),
+        {absl::StrFormat("zero_optimization.stage 3 with offload_optimizer.device \"%s\"",
+                         request.states_on_host ? "cpu" : "nvme"),
          request});
   }
   return changes;

@@ -140,9 +140,13 @@ void PlanOffload(const MemoryRequest& request, double value_bytes, int64_t owned
   }
   plan.offloaded = states;
   plan.moments = plan.master = 0;
-  plan.host = static_cast<double>(ExchangeBuffers(request.offload_buffers)) * chunk *
-                  (kFp32 + value_bytes) +
-              (request.offload_to_file ? (1 - request.offload_ratio) * states + streamed : states);
+  plan.host =
+      static_cast<double>(ExchangeBuffers(request.offload_buffers)) * chunk *
+          (kFp32 + value_bytes) +
+      (request.offload_to_file ? (1 - request.offload_ratio) * states + streamed : states) +
+      (request.values_far && request.zero_stage >= 3
+           ? value_bytes * request.model.parameters / static_cast<double>(request.world_size)
+           : 0);
 }
 
 }  // namespace
@@ -198,6 +202,7 @@ void ReadInto(const Config& config, MemoryRequest& request) {
   request.precision = config.precision().kind;
   request.zero_stage = config.zero_stage();
   request.live_elements = config.gather_limits().live_max;
+  request.values_far = *config.Find("zero_optimization.offload_param.device") != "none";
   request.values_in_file = *config.Find("zero_optimization.offload_param.device") == "nvme";
   request.persistence = config.persistence_limits();
   request.hpz_partition_size = config.hpz_partition_size();
@@ -224,7 +229,8 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
     return model.parameters / (request.zero_stage >= from ? ranks : 1);
   };
   MemoryPlan plan;
-  plan.values = request.zero_stage >= 3 && request.values_in_file ? 0 : value_bytes * held(3);
+  const bool far_values = request.values_in_file || (request.states_on_host && request.values_far);
+  plan.values = request.zero_stage >= 3 && far_values ? 0 : value_bytes * held(3);
   if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
     plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
   }

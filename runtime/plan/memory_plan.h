@@ -60,6 +60,7 @@ struct MemoryRequest {
   bool quantized_weights = false;
   bool quantized_gradients = false;
   bool values_in_file = false;  // Stage 3: a rank's share of the weights is no memory.
+  bool values_far = false;      // Stage 3: it is in a file, or where states_on_host in host memory.
   ActivationCheckpointingConfig recompute = {};
   double moment_bytes = 8;       // What the optimizer keeps of each parameter (MomentBytes).
   int64_t offload_buffers = 0;   // Near buffers of offloaded states; 0: states are not offloaded.

@@ -9,11 +9,13 @@
 namespace dtrain {
 
 GatherBlocks::GatherBlocks(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-                           const plan::ShardPlan& shards, const BlockLimits& limits)
+                           const plan::ShardPlan& shards, const ShardMemory& shard,
+                           const BlockLimits& limits)
     : device_(device),
       group_(group),
       flat_(flat),
       shards_(shards),
+      shard_(shard),
       limits_(limits),
       places_(shards.buckets().size()) {}
 
@@ -21,7 +23,7 @@ absl::StatusOr<std::unique_ptr<GatherBlocks>> GatherBlocks::Create(
     const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
     const plan::ShardPlan& shards, const ShardMemory& shard, const BlockLimits& limits) {
   auto memory =
-      std::unique_ptr<GatherBlocks>(new GatherBlocks(device, group, flat, shards, limits));
+      std::unique_ptr<GatherBlocks>(new GatherBlocks(device, group, flat, shards, shard, limits));
   DT_RETURN_IF_ERROR(memory->MakeBlocks());
   if (shard.device != nullptr) {
     DT_ASSIGN_OR_RETURN(memory->registration_,
@@ -45,6 +47,7 @@ absl::Status GatherBlocks::MakeBlocks() {
   for (Place& place : places_) {
     DT_ASSIGN_OR_RETURN(place.gathered, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(place.read, DeviceEvent::Create(device_, /*timing=*/false));
+    DT_ASSIGN_OR_RETURN(place.free, DeviceEvent::Create(device_, /*timing=*/false));
   }
   const int64_t needed = std::min(limits_.live_max / shards_.largest_bucket(),
                                   static_cast<int64_t>(places_.size()) - 1) +
@@ -95,9 +98,36 @@ absl::Status GatherBlocks::Open(int bucket) {
   }
   DT_ASSIGN_OR_RETURN(place.block, TakeBlock());
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-  std::byte* const data =
-      flat_.values_of_collectives() + static_cast<size_t>(range.begin) * DTypeBytes(flat_.dtype());
-  return place.block->MapAt(data, BytesOf(range.elements()));
+  return place.block->MapAt(At(range.begin), BytesOf(range.elements()));
+}
+
+std::byte* GatherBlocks::At(int64_t element) const {
+  return flat_.values_of_collectives() + static_cast<size_t>(element) * DTypeBytes(flat_.dtype());
+}
+
+absl::StatusOr<const std::byte*> GatherBlocks::Share(int bucket) {
+  const plan::OwnedRange own = shards_.part(bucket, group_.rank());
+  const size_t width = DTypeBytes(flat_.dtype());
+  const std::byte* const share = shard_.data + static_cast<size_t>(own.local) * width;
+  if (shard_.device != nullptr) {
+    return share;
+  }
+  // Behind what reads the place now; an all-gather may begin in its own output.
+  DeviceEvent& free = *places_[static_cast<size_t>(bucket)].free;
+  DT_RETURN_IF_ERROR(free.Record());
+  std::byte* const to = At(own.flat.begin);
+  const size_t bytes = static_cast<size_t>(own.flat.elements()) * width;
+  const absl::Status queued =
+      group_.Then([this, &free, to, share, bytes](comm::CudaStream* stream) {
+        DT_RETURN_IF_ERROR(device_.Check(device_.api().StreamWaitEvent(stream, free.handle()),
+                                         "cudaStreamWaitEvent"));
+        return device_.Check(device_.api().CopyAsync(to, share, bytes, stream),
+                             "cudaMemcpyAsync of offloaded weights");
+      });
+  if (!queued.ok()) {
+    return queued;
+  }
+  return to;
 }
 
 absl::Status GatherBlocks::Discard(int bucket) {

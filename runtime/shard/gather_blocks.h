@@ -38,6 +38,8 @@ class GatherBlocks final : public GatherMemory {
   // The stream's order keeps operations from what is not there yet.
   absl::Status Close(int /*bucket*/) override { return absl::OkStatus(); }
   absl::Status Discard(int bucket) override;
+  // Weights that are offloaded come through their place in the bucket, on the group's stream.
+  absl::StatusOr<const std::byte*> Share(int bucket) override;
   absl::Status Started(int bucket) override;
   absl::Status Arrive(int bucket, comm::Work work) override;
   int64_t bytes() const override;
@@ -49,20 +51,23 @@ class GatherBlocks final : public GatherMemory {
     std::unique_ptr<DeviceBlock> block;     // Mapped there; null: none.
     std::unique_ptr<DeviceEvent> gathered;  // On the group's stream.
     std::unique_ptr<DeviceEvent> read;      // On the compute stream, when it was discarded.
+    std::unique_ptr<DeviceEvent> free;      // On the compute stream, when a share was to come.
   };
 
   GatherBlocks(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-               const plan::ShardPlan& shards, const BlockLimits& limits);
+               const plan::ShardPlan& shards, const ShardMemory& shard, const BlockLimits& limits);
   absl::Status MakeBlocks();
   absl::Status MakeBlock();
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock();
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded();
   size_t BytesOf(int64_t elements) const;  // In whole granules.
+  std::byte* At(int64_t element) const;    // Of the flat values.
 
   const Device& device_;
   comm::DeviceGroup& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
+  const ShardMemory shard_;
   const BlockLimits limits_;
   size_t granule_ = 0;
   std::unique_ptr<comm::Registration> registration_;

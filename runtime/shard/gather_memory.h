@@ -17,7 +17,8 @@
 namespace dtrain {
 
 // This rank's values: [shard elements] of the flat values' type. Peers read them without a copy
-// where they are `symmetric`, or are registered as `device`'s; both may be null.
+// where they are `symmetric`, or are registered as `device`'s; both may be null. A GPU's rank whose
+// weights are offloaded has them in page-locked memory of the host: both are null.
 struct ShardMemory {
   std::byte* data = nullptr;
   std::shared_ptr<comm::SymmetricBuffer> symmetric;
@@ -35,6 +36,8 @@ class GatherMemory {
   // Gives the memory back. REQUIRES: its gather, if any, has arrived.
   virtual absl::Status Discard(int bucket) = 0;
 
+  // Where a gather of `bucket`, which is open, takes this rank's part from.
+  virtual absl::StatusOr<const std::byte*> Share(int bucket) = 0;
   // Right after the gather of `bucket` was started.
   virtual absl::Status Started(int bucket) = 0;
   // Operations from now on find the whole bucket. `work` is its gather.

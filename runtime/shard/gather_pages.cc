@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<GatherPages>> GatherPages::Create(comm::Group& gr
         "zero_optimization.stage 3 on a machine with pages of %d bytes is not supported; set 2",
         page));
   }
-  auto memory = std::unique_ptr<GatherPages>(new GatherPages(flat, shards));
+  auto memory =
+      std::unique_ptr<GatherPages>(new GatherPages(group.rank(), flat, shards, shard.data));
   if (shard.symmetric != nullptr) {
     DT_ASSIGN_OR_RETURN(memory->registration_, group.Register(shard.symmetric));
   }
@@ -51,6 +52,11 @@ absl::Status GatherPages::Close(int bucket) { return On(bucket, &ReservedMemory:
 absl::Status GatherPages::Discard(int bucket) {
   Back(bucket, false);
   return On(bucket, &ReservedMemory::Discard);
+}
+
+absl::StatusOr<const std::byte*> GatherPages::Share(int bucket) {
+  return shard_ +
+         static_cast<size_t>(shards_.part(bucket, rank_).local) * DTypeBytes(flat_.dtype());
 }
 
 absl::Status GatherPages::Arrive(int /*bucket*/, comm::Work work) { return work.Wait(); }

@@ -28,19 +28,26 @@ class GatherPages final : public GatherMemory {
   absl::Status Open(int bucket) override;
   absl::Status Close(int bucket) override;
   absl::Status Discard(int bucket) override;
+  absl::StatusOr<const std::byte*> Share(int bucket) override;
   absl::Status Started(int /*bucket*/) override { return absl::OkStatus(); }
   absl::Status Arrive(int bucket, comm::Work work) override;
   int64_t bytes() const override { return bytes_; }
 
  private:
-  GatherPages(FlatParameters& flat, const plan::ShardPlan& shards)
-      : flat_(flat), shards_(shards), backed_(shards.buckets().size(), 0) {}
+  GatherPages(int rank, FlatParameters& flat, const plan::ShardPlan& shards, const std::byte* shard)
+      : rank_(rank),
+        flat_(flat),
+        shards_(shards),
+        shard_(shard),
+        backed_(shards.buckets().size(), 0) {}
   // Notes that it has memory from now on, or none.
   void Back(int bucket, bool memory);
   absl::Status On(int bucket, absl::Status (ReservedMemory::*act)(size_t, size_t));
 
+  const int rank_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
+  const std::byte* const shard_;
   std::vector<uint8_t> backed_;  // By bucket.
   int64_t bytes_ = 0;
   std::unique_ptr<comm::Registration> registration_;

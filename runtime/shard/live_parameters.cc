@@ -31,13 +31,11 @@ std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
 }  // namespace
 
 LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
-                               const plan::ShardPlan& shards, const std::byte* shard,
-                               const GatherLimits& limits, GatherWays ways,
-                               std::unique_ptr<GatherMemory> memory)
+                               const plan::ShardPlan& shards, const GatherLimits& limits,
+                               GatherWays ways, std::unique_ptr<GatherMemory> memory)
     : group_(group),
       flat_(flat),
       shards_(shards),
-      shard_(shard),
       names_(BucketNames("weights of bucket", flat, shards)),
       live_max_(limits.live_max),
       ways_(std::move(ways)),
@@ -47,10 +45,10 @@ LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
       backed_(shards.buckets().size(), 0) {}
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
-    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards, const std::byte* shard,
+    comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
     const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory) {
   auto live = std::unique_ptr<LiveParameters>(
-      new LiveParameters(group, flat, shards, shard, limits, std::move(ways), std::move(memory)));
+      new LiveParameters(group, flat, shards, limits, std::move(ways), std::move(memory)));
   live->BeginPass(plan::GatherSchedule::Pass::kTraining);
   DT_RETURN_IF_ERROR(live->Refresh());
   live->observer_.emplace(flat.values(), *live);
@@ -234,11 +232,11 @@ absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
   }
   const size_t width = DTypeBytes(flat_.dtype());
   const plan::OwnedRange own = shards_.part(bucket, group_.rank());
-  // Only read.
-  std::byte* const mine = const_cast<std::byte*>(shard_) + static_cast<size_t>(own.local) * width;
-  return group_.AllGather({mine, static_cast<size_t>(own.flat.elements()) * width, flat_.dtype(),
-                           flat_.device().place()},
-                          WholeOf(bucket), {.name = name});
+  DT_ASSIGN_OR_RETURN(const std::byte* const share, memory_->Share(bucket));
+  return group_.AllGather(
+      {const_cast<std::byte*>(share),  // Only read.
+       static_cast<size_t>(own.flat.elements()) * width, flat_.dtype(), flat_.device().place()},
+      WholeOf(bucket), {.name = name});
 }
 
 void LiveParameters::Gather(int bucket) {

@@ -39,11 +39,10 @@ struct GatherWays {
 class LiveParameters final : public StorageObserver::Listener {
  public:
   // Collective. REQUIRES: all outlive this object; the values of `flat` are reserved. `group`: of
-  // the memory that weights are in. `shard`: this rank's values.
+  // the memory that weights are in.
   static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      const std::byte* shard, const GatherLimits& limits, GatherWays ways,
-      std::unique_ptr<GatherMemory> memory);
+      const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory);
   ~LiveParameters() override;
 
   // A micro-batch or an evaluation batch starts.
@@ -72,8 +71,7 @@ class LiveParameters final : public StorageObserver::Listener {
 
  private:
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                 const std::byte* shard, const GatherLimits& limits, GatherWays ways,
-                 std::unique_ptr<GatherMemory> memory);
+                 const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory);
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
   // Whether the present pass gathers in int8 blocks.
   bool quantizes() const {
@@ -100,7 +98,6 @@ class LiveParameters final : public StorageObserver::Listener {
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const std::byte* const shard_;
   const std::vector<std::string> names_;  // By bucket.
   const int64_t live_max_;
   const GatherWays ways_;

@@ -31,7 +31,7 @@ PersistentParameters::PersistentParameters(comm::Group& group, comm::DeviceGroup
       plan_(std::move(plan)),
       shard_(std::move(shard)),
       has_(flat.parameters().size(), 0),
-      values_(at::zeros({plan_.elements}, shard_.options())) {
+      values_(at::zeros({plan_.elements}, shard_.options().device(device_.tensors()))) {
   for (size_t i = 0; i < plan_.entries.size(); ++i) {
     const plan::LayoutEntry& entry = flat.layout().entries()[plan_.entries[i]];
     flat.MoveElsewhere(plan_.entries[i],
@@ -49,7 +49,7 @@ absl::Status PersistentParameters::MakeExchange() {
       DeviceMemory::Create(device_, static_cast<size_t>(elements) * DTypeBytes(dtype_),
                            "the exchange of small parameters"));
   const at::Tensor all =
-      TensorOver(exchange_.memory, elements, shard_.scalar_type(), shard_.device());
+      TensorOver(exchange_.memory, elements, shard_.scalar_type(), device_.tensors());
   exchange_.sent = all.narrow(0, 0, share);
   exchange_.received = all.narrow(0, share, ranks * share);
   const at::Tensor sent = at::zeros({share}, at::kLong);
@@ -68,7 +68,7 @@ absl::Status PersistentParameters::MakeExchange() {
     }
   }
   exchange_.index_of_sent = sent.to(shard_.device());
-  exchange_.index_of_values = values.to(shard_.device());
+  exchange_.index_of_values = values.to(device_.tensors());
   return absl::OkStatus();
 }
 
@@ -83,7 +83,11 @@ int64_t PersistentParameters::bytes() const {
 
 absl::Status PersistentParameters::RefreshOnDevice() {
   const at::NoGradGuard no_grad;
-  at::index_select_out(exchange_.sent, shard_, 0, exchange_.index_of_sent);
+  if (shard_.device() == device_.tensors()) {
+    at::index_select_out(exchange_.sent, shard_, 0, exchange_.index_of_sent);
+  } else {  // Offloaded: the host has just updated them.
+    exchange_.sent.copy_(shard_.index_select(0, exchange_.index_of_sent));
+  }
   const auto whole = [this](const at::Tensor& tensor) {
     return comm::Buffer{tensor.mutable_data_ptr(), tensor.nbytes(), dtype_, device_.place()};
   };

@@ -38,7 +38,7 @@ class PersistentParameters {
     std::shared_ptr<DeviceMemory> memory;  // Of both; the group's stream reads and writes it.
     at::Tensor sent;                       // [rank_elements_max]
     at::Tensor received;                   // [ranks x rank_elements_max]
-    at::Tensor index_of_sent;              // [as sent] int64: which elements of the shard.
+    at::Tensor index_of_sent;              // [as sent] int64: which of the shard; where that is.
     at::Tensor index_of_values;            // [plan_.elements] int64: which elements of `received`.
   };
 

@@ -20,6 +20,7 @@ struct Way {
   int steps = 6;
   int bad_step = -1;   // From 0: its loss is infinite on rank 0.
   bool reads = false;  // The closure reads its loss: it waits.
+  bool waits = false;  // Steps may wait for the device: the host updates.
   std::vector<std::string> more = {};
 };
 

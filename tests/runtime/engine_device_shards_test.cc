@@ -63,6 +63,35 @@ TEST(EngineDeviceShardsTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) 
   }
 }
 
+// Gathers take them from the host, through their place in the bucket.
+TEST(EngineDeviceShardsTest, OffloadedWeightsGiveTheBitsOfWeightsOnTheDevice) {
+  for (const int size : {1, 3}) {
+    for (const char* const precision :
+         {"bf16.enabled=false", "bf16.enabled=true", "fp16.enabled=true"}) {
+      for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+        SCOPED_TRACE(
+            absl::StrCat(precision, ", ", size, " ranks, place ", static_cast<int>(place)));
+        Way way{.place = place,
+                .accumulation = 2,
+                .more = {precision, "zero_optimization.stage=3",
+                         "zero_optimization.stage3_param_persistence_threshold=100"}};
+        way.waits = true;
+        const Outcome near = OutcomeOf(size, way);
+        way.more.emplace_back("zero_optimization.offload_optimizer.device=cpu");
+        way.more.emplace_back("zero_optimization.offload_param.device=cpu");
+        for (const char* const live : {"1", "1000000"}) {
+          way.more.emplace_back(
+              absl::StrCat("zero_optimization.stage3_max_live_parameters=", live));
+          const Outcome far = OutcomeOf(size, way);
+          EXPECT_EQ(far.losses, near.losses) << live;
+          EXPECT_EQ(far.norms, near.norms) << live;
+          EXPECT_EQ(far.weights, near.weights) << live;
+        }
+      }
+    }
+  }
+}
+
 TEST(EngineDeviceShardsTest, SixteenBitsOnTheWireGiveWhatTheyGiveOnTheHost) {
   const Outcome whole = OutcomeOf(2, {.place = Way::Place::kNccl, .more = {"deterministic=true"}});
   for (const char* const wire : {"comm.wire_dtype=bf16", "comm.wire_dtype=fp16"}) {
@@ -150,6 +179,10 @@ TEST(EngineDeviceShardsTest, ACheckpointAtStageThreeHoldsTheWholeModel) {
   const auto whole = SavedModel({});
   EXPECT_EQ(whole.size(), 5);
   EXPECT_EQ(SavedModel({"zero_optimization.stage=3"}), whole);
+  EXPECT_EQ(
+      SavedModel({"zero_optimization.stage=3", "zero_optimization.offload_optimizer.device=cpu",
+                  "zero_optimization.offload_param.device=cpu"}),
+      whole);
   EXPECT_EQ(
       SavedModel({"zero_optimization.stage=3", "zero_optimization.stage3_max_live_parameters=1"}),
       whole);
