@@ -32,20 +32,23 @@ struct Change {
   MemoryRequest request;
 };
 
-// Nothing, higher stages, and at last states in files.
+// Nothing, higher stages, and at last states in files, or of a GPU's rank in the host's memory.
 std::vector<Change> Placements(MemoryRequest request) {
   std::vector<Change> changes = {{"", request}};
+  // What stage 3 gathers may be more than what it shares out.
+  const int offload_from = request.states_on_host ? std::max(1, request.zero_stage) : kStageMax;
   for (int stage = request.zero_stage + 1; stage <= kStageMax; ++stage) {
     request.zero_stage = stage;
     changes.push_back({absl::StrFormat("zero_optimization.stage %d", stage), request});
   }
   if (request.offload_buffers == 0) {
-    request.zero_stage = kStageMax;
     request.offload_buffers = kOffloadBuffers;
-    changes.push_back(
-        {absl::StrFormat("zero_optimization.stage 3 with offload_optimizer.device \"%s\"",
-                         request.states_on_host ? "cpu" : "nvme"),
-         request});
+    for (request.zero_stage = offload_from; request.zero_stage <= kStageMax; ++request.zero_stage) {
+      changes.push_back(
+          {absl::StrFormat("zero_optimization.stage %d with offload_optimizer.device \"%s\"",
+                           request.zero_stage, request.states_on_host ? "cpu" : "nvme"),
+           request});
+    }
   }
   return changes;
 }

@@ -97,7 +97,7 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
   MemoryRequest request = OfMillion(1, 1);
   request.states_on_host = true;
   EXPECT_THAT(std::string(CheckStatesFit(request, 9e6).message()),
-              HasSubstr("stage 3 with offload_optimizer.device \"cpu\" takes"));
+              HasSubstr("stage 1 with offload_optimizer.device \"cpu\" takes"));
   EXPECT_TRUE(CheckOffloadFits(request, 0).ok()) << "nothing is offloaded";
   request.offload_buffers = 4;
   EXPECT_TRUE(CheckStatesFit(request, 9e6).ok());
