@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/grad_norm.h"
 #include "runtime/optimizer/device_rule.h"
+#include "runtime/optimizer/lamb_blocks.h"
 #include "runtime/optimizer/step_options.h"
 
 namespace dtrain {
@@ -18,12 +18,7 @@ using kernels::LambSums;
 class LambOnDevice final : public DeviceRule {
  public:
   LambOnDevice(const OptimizerConfig& optimizer, const plan::ParamLayout& layout)
-      : optimizer_(optimizer), layout_(layout) {
-    for (const plan::LayoutEntry& entry : layout.entries()) {
-      first_block_.push_back(blocks_);
-      blocks_ += kernels::NormBlocks(entry.offset, entry.elements);
-    }
-  }
+      : optimizer_(optimizer), entries_(layout.entries().size()), blocks_(layout) {}
   size_t scalar_bytes() const override { return sizeof(LambStepScalars); }
   size_t skip_offset() const override { return offsetof(LambStepScalars, skip); }
   void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const override {
@@ -38,7 +33,7 @@ class LambOnDevice final : public DeviceRule {
     const kernels::CudaKernelTable& kernels = update.device.kernels();
     const CudaStream stream = update.device.kernel_stream();
     DT_RETURN_IF_ERROR(update.device.Zero(sums(), sums_bytes()));
-    std::vector<const LambStepScalars*> scalars(layout_.entries().size(), nullptr);
+    std::vector<const LambStepScalars*> scalars(entries_, nullptr);
     for (const std::vector<UpdatePiece>& list : update.pieces) {
       for (const UpdatePiece& piece : list) {
         const auto entry = static_cast<size_t>(piece.entry);
@@ -46,7 +41,7 @@ class LambOnDevice final : public DeviceRule {
         const PieceMemory memory = MemoryOf(update.state, update.gradient, piece);
         DT_RETURN_IF_ERROR(kernels.lamb_moments(
             piece.elements, piece.flat, memory.weights, memory.gradient, memory.fp32_state(0),
-            memory.fp32_state(1), sums() + BlockOf(piece), scalars[entry], stream));
+            memory.fp32_state(1), sums() + blocks_.of(piece), scalars[entry], stream));
       }
     }
     if (update.state.shards != nullptr) {  // Else every rank has all. The others' blocks are zeros.
@@ -59,9 +54,7 @@ class LambOnDevice final : public DeviceRule {
     }
     for (size_t i = 0; i < scalars.size(); ++i) {
       if (scalars[i] != nullptr) {
-        const plan::LayoutEntry& entry = layout_.entries()[i];
-        DT_RETURN_IF_ERROR(kernels.lamb_trust(sums() + first_block_[i],
-                                              kernels::NormBlocks(entry.offset, entry.elements),
+        DT_RETURN_IF_ERROR(kernels.lamb_trust(sums() + blocks_.first(i), blocks_.count(i),
                                               scalars[i], trust_step() + i, stream));
       }
     }
@@ -79,25 +72,19 @@ class LambOnDevice final : public DeviceRule {
  private:
   absl::Status Allocate(const Device& device) {
     if (memory_ == nullptr) {
-      const size_t bytes = sums_bytes() + layout_.entries().size() * sizeof(float);
+      const size_t bytes = sums_bytes() + entries_ * sizeof(float);
       DT_ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes, "norms of parameters"));
     }
     return absl::OkStatus();
   }
-  int64_t BlockOf(const UpdatePiece& piece) const {
-    const auto entry = static_cast<size_t>(piece.entry);
-    return first_block_[entry] + piece.flat / kernels::kNormBlock -
-           layout_.entries()[entry].offset / kernels::kNormBlock;
-  }
-  size_t sums_bytes() const { return static_cast<size_t>(blocks_) * sizeof(LambSums); }
+  size_t sums_bytes() const { return static_cast<size_t>(blocks_.total()) * sizeof(LambSums); }
   LambSums* sums() const { return static_cast<LambSums*>(memory_->data()); }
   // Of each entry, behind the sums: step size times trust.
-  float* trust_step() const { return reinterpret_cast<float*>(sums() + blocks_); }
+  float* trust_step() const { return reinterpret_cast<float*>(sums() + blocks_.total()); }
 
   const OptimizerConfig optimizer_;
-  const plan::ParamLayout& layout_;
-  int64_t blocks_ = 0;
-  std::vector<int64_t> first_block_;  // By entry.
+  const size_t entries_;  // Of the layout.
+  const LambBlocks blocks_;
   std::shared_ptr<DeviceMemory> memory_;
 };
 

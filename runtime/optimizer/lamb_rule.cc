@@ -5,6 +5,7 @@
 #include "kernels/grad_norm.h"
 #include "kernels/lamb.h"
 #include "runtime/engine/torch_pool.h"
+#include "runtime/optimizer/lamb_blocks.h"
 #include "runtime/optimizer/step_options.h"
 #include "runtime/optimizer/update_rule.h"
 
@@ -16,19 +17,14 @@ namespace {
 class LambRule final : public UpdateRule {
  public:
   LambRule(const OptimizerConfig& optimizer, const plan::ParamLayout& layout)
-      : optimizer_(optimizer), layout_(layout) {
-    for (const plan::LayoutEntry& entry : layout.entries()) {
-      first_block_.push_back(blocks_);
-      blocks_ += kernels::NormBlocks(entry.offset, entry.elements);
-    }
-  }
+      : optimizer_(optimizer), layout_(layout), blocks_(layout) {}
   std::string name() const override { return optimizer_.name(); }
   std::vector<std::string> states() const override { return optimizer_.state_slots(); }
   bool by_parameter() const override { return true; }
 
   absl::Status Prepare(const WholeUpdate& update) override {
     // Of weights, then of updates.
-    std::vector<double> sums(static_cast<size_t>(2 * blocks_), 0.0);
+    std::vector<double> sums(static_cast<size_t>(2 * blocks_.total()), 0.0);
     DT_RETURN_IF_ERROR(update.ForPieces(update.pieces, Changes::kStates,
                                         [&](const UpdatePiece& piece, const PieceMemory& memory) {
                                           AddMoments(update, piece, memory, sums);
@@ -43,10 +39,9 @@ class LambRule final : public UpdateRule {
     }
     trust_.clear();
     for (size_t i = 0; i < layout_.entries().size(); ++i) {
-      const plan::LayoutEntry& entry = layout_.entries()[i];
-      const int64_t count = kernels::NormBlocks(entry.offset, entry.elements);
-      double* const weights = sums.data() + first_block_[i];
-      double* const updates = weights + blocks_;
+      const int64_t count = blocks_.count(i);
+      double* const weights = sums.data() + blocks_.first(i);
+      double* const updates = weights + blocks_.total();
       trust_.push_back(
           kernels::LambTrust({kernels::TreeSum(weights, count), kernels::TreeSum(updates, count)},
                              LambOptionsOf(optimizer_, update.step, {})));
@@ -72,19 +67,16 @@ class LambRule final : public UpdateRule {
     kernels::LambMomentsCpu(piece.elements, piece.flat, memory.weights, memory.gradient,
                             memory.fp32_state(0), memory.fp32_state(1), block_sums_.data(),
                             OptionsFor(update.step, piece), TorchParallelFor);
-    const auto entry = static_cast<size_t>(piece.entry);
-    const int64_t first = first_block_[entry] + piece.flat / kernels::kNormBlock -
-                          layout_.entries()[entry].offset / kernels::kNormBlock;
+    const int64_t first = blocks_.of(piece);
     for (size_t block = 0; block < block_sums_.size(); ++block) {
       sums[static_cast<size_t>(first) + block] += block_sums_[block].weights;
-      sums[static_cast<size_t>(first + blocks_) + block] += block_sums_[block].updates;
+      sums[static_cast<size_t>(first + blocks_.total()) + block] += block_sums_[block].updates;
     }
   }
 
   const OptimizerConfig optimizer_;
   const plan::ParamLayout& layout_;
-  int64_t blocks_ = 0;
-  std::vector<int64_t> first_block_;  // By entry.
+  const LambBlocks blocks_;
   std::vector<kernels::LambSums> block_sums_;
   std::vector<double> trust_;  // By entry, of this step.
 };

@@ -138,6 +138,13 @@ Outcome OutcomeOf(int size, const Way& way) {
   return all.front();
 }
 
+void ExpectSame(const Outcome& outcome, const Outcome& expected) {
+  EXPECT_EQ(outcome.losses, expected.losses);
+  EXPECT_EQ(outcome.norms, expected.norms);
+  EXPECT_EQ(outcome.weights, expected.weights);
+  EXPECT_EQ(outcome.buffers, expected.buffers);
+}
+
 void ExpectNear(const Outcome& device, const Outcome& host, double tolerance) {
   ASSERT_EQ(device.losses.size(), host.losses.size());
   for (size_t i = 0; i < host.losses.size(); ++i) {

@@ -36,6 +36,8 @@ absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::st
 // Trains on `size` processes; what rank 0 saw, after checking that all saw the same.
 Outcome OutcomeOf(int size, const Way& way);
 
+// To the bit.
+void ExpectSame(const Outcome& outcome, const Outcome& expected);
 // The norm's sum may be cut elsewhere than on the host, and with it the clip factor's last bits.
 void ExpectNear(const Outcome& device, const Outcome& host, double tolerance);
 

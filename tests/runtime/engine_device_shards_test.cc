@@ -24,6 +24,7 @@ namespace dtrain {
 namespace {
 
 using testing::ExpectNear;
+using testing::ExpectSame;
 using testing::FakeGpu;
 using testing::MakeJob;
 using testing::Net;
@@ -52,10 +53,7 @@ TEST(EngineDeviceShardsTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) 
           stage3.more.push_back("zero_optimization." + setting);
         }
         const Outcome shared_out = OutcomeOf(2, stage3);
-        EXPECT_EQ(shared_out.losses, whole.losses);
-        EXPECT_EQ(shared_out.norms, whole.norms);
-        EXPECT_EQ(shared_out.weights, whole.weights);
-        EXPECT_EQ(shared_out.buffers, whole.buffers);
+        ExpectSame(shared_out, whole);
       }
     }
   }

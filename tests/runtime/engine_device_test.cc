@@ -24,6 +24,7 @@ namespace dtrain {
 namespace {
 
 using testing::ExpectNear;
+using testing::ExpectSame;
 using testing::FakeGpu;
 using ::testing::HasSubstr;
 using testing::MakeJob;
@@ -129,10 +130,7 @@ TEST(EngineDeviceTest, RanksThatLaunchGraphsHaveTheBitsOfEagerSteps) {
         const Outcome eager = OutcomeOf(2, way);
         way.more.emplace_back("cuda_graphs=true");
         const Outcome graphs = OutcomeOf(2, way);
-        EXPECT_EQ(graphs.losses, eager.losses);
-        EXPECT_EQ(graphs.norms, eager.norms);
-        EXPECT_EQ(graphs.weights, eager.weights);
-        EXPECT_EQ(graphs.buffers, eager.buffers);
+        ExpectSame(graphs, eager);
       }
     }
   }
