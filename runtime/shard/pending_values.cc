@@ -37,6 +37,7 @@ absl::Status PendingValues::Expect(std::vector<comm::Work> works) {
   DT_RETURN_IF_ERROR(Settle());
   const std::lock_guard lock(mutex_);
   works_ = std::move(works);
+  unexplained_ = {};
   if (!fault_.active()) {  // What is closed would end the process.
     absl::Status first_error;
     for (const comm::Work& work : works_) {
@@ -127,6 +128,7 @@ bool PendingValues::OnFault(const std::byte* at) {
   const std::lock_guard lock(mutex_);
   const int64_t byte = at - reinterpret_cast<const std::byte*>(flat_.value_view()->data());
   const plan::BucketSpan span = BucketsAt(byte, byte + 1);
+  bool opened = false;
   for (int bucket = span.first; bucket < span.last; ++bucket) {
     if (!is_closed(bucket)) {
       continue;  // Another thread has brought it.
@@ -140,8 +142,11 @@ bool PendingValues::OnFault(const std::byte* at) {
                               ExitCodeFor(status));
     }
     Open(bucket);
+    opened = true;
   }
-  return true;
+  // Brought by another thread in between, but not twice.
+  const UnexplainedFault fault{pthread_self(), at};
+  return opened || !(std::exchange(unexplained_, fault) == fault);
 }
 
 plan::FlatRange PendingValues::PagesOf(int bucket) const {

@@ -10,6 +10,7 @@
 // has it, and the step must fail; other code ends the process with the error's line. Thread-safe.
 #pragma once
 
+#include <pthread.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -60,6 +61,13 @@ class PendingValues final : public StorageObserver::Listener, private MemoryFaul
   void Open(int bucket);
   absl::Status Protect(plan::FlatRange bytes, int protection);
 
+  // Of a page that was open when its fault came here.
+  struct UnexplainedFault {
+    pthread_t thread{};
+    const std::byte* at = nullptr;
+    bool operator==(const UnexplainedFault&) const = default;
+  };
+
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const int64_t width_;  // Bytes of an element.
@@ -70,6 +78,7 @@ class PendingValues final : public StorageObserver::Listener, private MemoryFaul
   std::vector<comm::Work> works_;  // By bucket.
   std::vector<uint8_t> closed_;    // By bucket: its pages are.
   size_t closed_count_ = 0;
+  UnexplainedFault unexplained_;  // The last since Expect.
   int64_t waited_nanos_ = 0;
   absl::Status status_;
   std::optional<StorageObserver> observer_;  // While something is closed.
