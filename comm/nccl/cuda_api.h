@@ -18,7 +18,7 @@ struct CudaGraph;   // Opaque: what cudaGraphExec_t points to.
 struct CudaMemory;  // Opaque: a CUmemGenericAllocationHandle.
 
 // Values of cudaError_t; any other value is an error that ErrorString explains.
-enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kNotReady = 600 };
+enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotReady = 600 };
 
 struct CudaDeviceFacts {
   std::string name;             // "NVIDIA H100 80GB HBM3".

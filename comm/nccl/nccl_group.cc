@@ -228,6 +228,7 @@ absl::Status NcclGroup::JoinStream(CudaStream* stream) {
 }
 
 absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
+  DT_RETURN_IF_ERROR(watchdog_->health());  // Of a broken group the event comes, the data do not.
   return CudaStatus(*seams_.cuda, seams_.cuda->StreamWaitEvent(stream, event),
                     "cudaStreamWaitEvent");
 }

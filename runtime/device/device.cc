@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "c10/core/CachingDeviceAllocator.h"
 #include "comm/nccl/nccl_status.h"
 
 namespace dtrain {
@@ -34,6 +35,16 @@ absl::Status Device::Synchronize() const {
   return Check(parts_.api->StreamSynchronize(parts_.compute_stream), "cudaStreamSynchronize");
 }
 
+comm::CudaResult WithCacheEmptied(const Device& device,
+                                  absl::FunctionRef<comm::CudaResult()> take) {
+  const comm::CudaResult result = take();
+  if (result != comm::CudaResult::kOutOfMemory || !device.tensors().is_cuda()) {
+    return result;
+  }
+  at::getDeviceAllocator(device.tensors().type())->emptyCache();
+  return take();
+}
+
 absl::Status OutOfDeviceMemory(const Device& device, size_t bytes, absl::string_view what,
                                comm::CudaResult result) {
   size_t free_bytes = 0;
@@ -51,7 +62,8 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> DeviceMemory::Create(const Device&
                                                                    absl::string_view what) {
   comm::CudaApi& api = device.api();
   void* data = nullptr;
-  const comm::CudaResult result = api.MallocDevice(&data, std::max<size_t>(1, bytes));
+  const comm::CudaResult result =
+      WithCacheEmptied(device, [&] { return api.MallocDevice(&data, std::max<size_t>(1, bytes)); });
   if (result != comm::CudaResult::kSuccess) {
     return OutOfDeviceMemory(device, bytes, what, result);
   }

@@ -77,6 +77,9 @@ class Device {
   bool host_ = true;
 };
 
+// take(), and again with what LibTorch's allocator keeps free given back, where there is not
+// enough.
+comm::CudaResult WithCacheEmptied(const Device& device, absl::FunctionRef<comm::CudaResult()> take);
 // ResourceExhausted: how much of it is free, and what takes less. `result` is CUDA's.
 absl::Status OutOfDeviceMemory(const Device& device, size_t bytes, absl::string_view what,
                                comm::CudaResult result);

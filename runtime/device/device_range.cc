@@ -32,7 +32,9 @@ DeviceRange::~DeviceRange() { (void)api_->FreeAddresses(data_, bytes_); }
 absl::StatusOr<std::unique_ptr<DeviceBlock>> DeviceBlock::Create(const Device& device, size_t bytes,
                                                                  absl::string_view what) {
   comm::CudaMemory* memory = nullptr;
-  const comm::CudaResult result = device.api().CreateMemory(&memory, bytes);
+  DT_RETURN_IF_ERROR(device.Check(device.api().SetDevice(device.place().index), "cudaSetDevice"));
+  const comm::CudaResult result =
+      WithCacheEmptied(device, [&] { return device.api().CreateMemory(&memory, bytes); });
   if (result != comm::CudaResult::kSuccess) {
     return OutOfDeviceMemory(device, bytes, what, result);
   }
@@ -54,6 +56,9 @@ absl::Status DeviceBlock::Unmap() {
 
 absl::Status DeviceBlock::MapAt(std::byte* data, size_t bytes) {
   DT_RETURN_IF_ERROR(Unmap());
+  // Whatever thread of the program reads a weight: access is given to its present device.
+  DT_RETURN_IF_ERROR(
+      device_.Check(device_.api().SetDevice(device_.place().index), "cudaSetDevice"));
   DT_RETURN_IF_ERROR(device_.Check(device_.api().MapMemory(data, bytes, memory_), "cuMemMap"));
   mapped_ = data;
   mapped_bytes_ = bytes;

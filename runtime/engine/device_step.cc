@@ -102,6 +102,9 @@ absl::Status DeviceStep::Allocate() {
                        RoundUp(static_cast<size_t>(group_.size()) * sizeof(StepTally)) +
                        sizeof(StepVerdictNumbers);
   DT_ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device_, bytes, "a step's numbers"));
+  if (rule_ != nullptr) {
+    DT_RETURN_IF_ERROR(rule_->Allocate(device_, group_.size()));
+  }
   DT_ASSIGN_OR_RETURN(upload_, PinnedMemory::Create(device_, upload_bytes()));
   DT_ASSIGN_OR_RETURN(landed_, PinnedMemory::Create(device_, sizeof(StepVerdictNumbers)));
   loss_sum_ = ViewOf(memory_, &mine()->loss_sum, at::kDouble, device_.tensors());

@@ -37,6 +37,10 @@ class DeviceRule {
   virtual size_t skip_offset() const = 0;
   // Writes one group's scalars; grad_scale and skip are set on the device later.
   virtual void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const = 0;
+  // What Prepare works in.
+  virtual absl::Status Allocate(const Device& /*device*/, int /*ranks*/) {
+    return absl::OkStatus();
+  }
   // Whether Prepare does anything: then an update is more than kernels on one stream.
   virtual bool looks_beyond_elements() const { return false; }
   // Collective. Queues on the compute stream, and on the group's, what comes before the pieces.

@@ -26,10 +26,14 @@ class LambOnDevice final : public DeviceRule {
     *static_cast<LambStepScalars*>(to) =
         kernels::MakeLambStepScalars(LambOptionsOf(optimizer_, step, settings));
   }
+  absl::Status Allocate(const Device& device, int /*ranks*/) override {
+    const size_t bytes = sums_bytes() + entries_ * sizeof(float);
+    DT_ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes, "norms of parameters"));
+    return absl::OkStatus();
+  }
   bool looks_beyond_elements() const override { return true; }
 
   absl::Status Prepare(const WholeUpdateOnDevice& update) override {
-    DT_RETURN_IF_ERROR(Allocate(update.device));
     const kernels::CudaKernelTable& kernels = update.device.kernels();
     const CudaStream stream = update.device.kernel_stream();
     DT_RETURN_IF_ERROR(update.device.Zero(sums(), sums_bytes()));
@@ -70,13 +74,6 @@ class LambOnDevice final : public DeviceRule {
   }
 
  private:
-  absl::Status Allocate(const Device& device) {
-    if (memory_ == nullptr) {
-      const size_t bytes = sums_bytes() + entries_ * sizeof(float);
-      DT_ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes, "norms of parameters"));
-    }
-    return absl::OkStatus();
-  }
   size_t sums_bytes() const { return static_cast<size_t>(blocks_.total()) * sizeof(LambSums); }
   LambSums* sums() const { return static_cast<LambSums*>(memory_->data()); }
   // Of each entry, behind the sums: step size times trust.

@@ -35,6 +35,21 @@ class MuonOnDevice final : public DeviceRule {
           AdamWOptionsOf(step, settings, /*decay_in_gradient=*/false));
     }
   }
+  // For the largest round.
+  absl::Status Allocate(const Device& device, int ranks) override {
+    const auto round = static_cast<size_t>(ranks);
+    for (size_t first = 0; first < matrices_.size(); first += round) {
+      int64_t elements = 0;
+      for (size_t i = first; i < std::min(matrices_.size(), first + round); ++i) {
+        elements += ElementsOf(matrices_[i]);
+      }
+      round_elements_ = std::max(round_elements_, elements);
+    }
+    DT_ASSIGN_OR_RETURN(
+        memory_, DeviceMemory::Create(device, static_cast<size_t>(round_elements_) * sizeof(float),
+                                      "a round of Muon's matrices"));
+    return absl::OkStatus();
+  }
   bool looks_beyond_elements() const override { return true; }
 
   absl::Status Prepare(const WholeUpdateOnDevice& update) override {
@@ -46,7 +61,6 @@ class MuonOnDevice final : public DeviceRule {
       }
     }
     const auto ranks = static_cast<size_t>(update.group.size());
-    DT_RETURN_IF_ERROR(Allocate(update.device, ranks));
     for (size_t first = 0; first < matrices_.size(); first += ranks) {
       const std::vector<size_t> round(matrices_.begin() + static_cast<std::ptrdiff_t>(first),
                                       matrices_.begin() + static_cast<std::ptrdiff_t>(std::min(
@@ -77,24 +91,6 @@ class MuonOnDevice final : public DeviceRule {
     return (elements + kAlign - 1) / kAlign * kAlign;
   }
   int64_t ElementsOf(size_t entry) const { return Aligned(layout_.entries()[entry].elements); }
-
-  // For the largest round.
-  absl::Status Allocate(const Device& device, size_t ranks) {
-    if (memory_ != nullptr) {
-      return absl::OkStatus();
-    }
-    for (size_t first = 0; first < matrices_.size(); first += ranks) {
-      int64_t elements = 0;
-      for (size_t i = first; i < std::min(matrices_.size(), first + ranks); ++i) {
-        elements += ElementsOf(matrices_[i]);
-      }
-      round_elements_ = std::max(round_elements_, elements);
-    }
-    DT_ASSIGN_OR_RETURN(
-        memory_, DeviceMemory::Create(device, static_cast<size_t>(round_elements_) * sizeof(float),
-                                      "a round of Muon's matrices"));
-    return absl::OkStatus();
-  }
 
   // The entries of `round`, ascending: directions of all ranks' parts, one matrix of them by this
   // rank, all from their ranks, and the step along them.

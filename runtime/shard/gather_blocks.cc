@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
 
@@ -49,33 +50,53 @@ absl::Status GatherBlocks::MakeBlocks() {
     DT_ASSIGN_OR_RETURN(place.read, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(place.free, DeviceEvent::Create(device_, /*timing=*/false));
   }
-  const int64_t needed = std::min(limits_.live_max / shards_.largest_bucket(),
-                                  static_cast<int64_t>(places_.size()) - 1) +
-                         1;
-  for (int64_t i = 0; i < needed; ++i) {
+  // As many of the smallest as may be live, and one.
+  std::vector<int64_t> sizes;
+  for (const plan::FlatRange& bucket : shards_.buckets()) {
+    sizes.push_back(bucket.elements());
+  }
+  std::sort(sizes.begin(), sizes.end());
+  int64_t live = 0;
+  kept_ = 1;
+  for (const int64_t size : sizes) {
+    live += size;
+    kept_ += live <= limits_.live_max ? 1 : 0;
+  }
+  kept_ = std::min(kept_, static_cast<int64_t>(places_.size()));
+  while (blocks_ < kept_) {
     DT_RETURN_IF_ERROR(MakeBlock());
   }
   return absl::OkStatus();
 }
 
 absl::Status GatherBlocks::MakeBlock() {
-  ++blocks_;
-  DT_ASSIGN_OR_RETURN(spare_.emplace_back(),
+  DT_ASSIGN_OR_RETURN(auto block,
                       DeviceBlock::Create(device_, BytesOf(shards_.largest_bucket()),
                                           "gathered weights (stage3_max_live_parameters)"));
+  spare_.push_back(std::move(block));
+  ++blocks_;
   return absl::OkStatus();
 }
 
 // That of the bucket that was discarded longest ago, once the device has passed its last read.
 absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeDiscarded() {
   Place& place = places_[static_cast<size_t>(discarded_.front())];
-  if (!place.read->Done()) {
-    const int64_t start = Clock::Real().MonotonicNanos();
-    DT_RETURN_IF_ERROR(place.read->Wait(Deadline::After(absl::Seconds(limits_.timeout_seconds))));
-    waited_nanos_ += Clock::Real().MonotonicNanos() - start;
-  }
+  DT_CHECK(place.block != nullptr) << "bucket " << discarded_.front();
+  const int64_t start = Clock::Real().MonotonicNanos();
+  DT_RETURN_IF_ERROR(place.read->Wait(Deadline::After(absl::Seconds(limits_.timeout_seconds))));
+  waited_nanos_ += Clock::Real().MonotonicNanos() - start;
   discarded_.pop_front();
   return std::move(place.block);
+}
+
+// What one operation needed beyond the limit, as soon as nothing waits for it.
+void GatherBlocks::GiveBack() {
+  while (blocks_ > kept_ && !discarded_.empty() &&
+         places_[static_cast<size_t>(discarded_.front())].read->Done()) {
+    places_[static_cast<size_t>(discarded_.front())].block.reset();
+    discarded_.pop_front();
+    --blocks_;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeBlock() {
@@ -91,6 +112,7 @@ absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeBlock() {
 }
 
 absl::Status GatherBlocks::Open(int bucket) {
+  GiveBack();
   Place& place = places_[static_cast<size_t>(bucket)];
   if (place.block != nullptr) {  // Kept, or not taken by another since it was discarded.
     discarded_.erase(std::remove(discarded_.begin(), discarded_.end(), bucket), discarded_.end());
@@ -131,6 +153,7 @@ absl::StatusOr<const std::byte*> GatherBlocks::Share(int bucket) {
 }
 
 absl::Status GatherBlocks::Discard(int bucket) {
+  GiveBack();
   discarded_.push_back(bucket);
   return places_[static_cast<size_t>(bucket)].read->Record();
 }

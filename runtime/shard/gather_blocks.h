@@ -60,6 +60,7 @@ class GatherBlocks final : public GatherMemory {
   absl::Status MakeBlock();
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock();
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded();
+  void GiveBack();
   size_t BytesOf(int64_t elements) const;  // In whole granules.
   std::byte* At(int64_t element) const;    // Of the flat values.
 
@@ -75,6 +76,7 @@ class GatherBlocks final : public GatherMemory {
   std::vector<std::unique_ptr<DeviceBlock>> spare_;  // Mapped nowhere that matters.
   std::deque<int> discarded_;  // Buckets whose blocks are given back; the longest ago first.
   int64_t blocks_ = 0;         // In all.
+  int64_t kept_ = 0;           // Of them, for good.
   int64_t waited_nanos_ = 0;
 };
 

@@ -271,6 +271,9 @@ void LiveParameters::Wait(int bucket) {
 }
 
 void LiveParameters::Release(int bucket) {
+  if (backed_[static_cast<size_t>(bucket)] == 0) {
+    return;  // Open gave it back, for what was planned before this.
+  }
   Wait(bucket);
   status_.Update(memory_->Discard(bucket));
   backed_[static_cast<size_t>(bucket)] = 0;

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "comm/nccl/fake/fake_kernels.h"
 #include "comm/nccl/nccl_group.h"
+#include "runtime/shard/live_parameters.h"
 #include "tests/runtime/fake_device.h"
 #include "torch/nn/module.h"
 
@@ -25,10 +26,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr int64_t kBucket = 4096;  // Elements: four pages.
+constexpr int64_t kBuckets = 10;
 
 class Weights : public torch::nn::Module {
  public:
-  Weights() { register_parameter("w", at::zeros({4 * kBucket})); }
+  Weights() { register_parameter("w", at::zeros({kBuckets * kBucket})); }
 };
 
 // One rank whose compute stream is a thread, as a GPU's is.
@@ -138,11 +140,51 @@ TEST_F(GatherBlocksTest, WhatMustBeLiveAtOnceGetsMoreThanTheLimit) {
   }
   EXPECT_EQ(blocks_->bytes(), 4 * kBucket * 4);
   EXPECT_EQ(cuda_.unmaps(), 0);
+  for (int bucket = 0; bucket < 4; ++bucket) {
+    ASSERT_EQ(blocks_->Discard(bucket).message(), "");
+  }
+  ASSERT_EQ(device_->Synchronize().message(), "");
+  ASSERT_EQ(blocks_->Open(5).message(), "");
+  EXPECT_EQ(blocks_->bytes(), kBucket * 4) << "the rest is the program's again";
+}
+
+// What is planned for an operation of several buckets may have been done for the first of them.
+TEST_F(GatherBlocksTest, ABucketThatMadeRoomIsNotReleasedAgain) {
+  GatherLimits limits{.live_max = 4 * kBucket, .reuse_max = 0, .prefetch_max = 0};
+  ASSERT_EQ(MakeBlocks(limits.live_max).message(), "");
+  const GatherBlocks& blocks = *blocks_;
+  auto shard = DeviceMemory::Create(*device_, kBuckets * kBucket * 4, "weights");
+  ASSERT_TRUE(shard.ok()) << shard.status();
+  auto memory = GatherBlocks::Create(
+      *device_, *group_, *flat_, *plan_,
+      {.data = static_cast<std::byte*>((*shard)->data()), .symmetric = nullptr, .device = *shard},
+      {limits.live_max, /*timeout_seconds=*/20});
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  auto live = LiveParameters::Create(*group_, *flat_, *plan_, limits, {}, *std::move(memory));
+  ASSERT_TRUE(live.ok()) << live.status();
+  const auto read = [&](int64_t first, int64_t last) {
+    (*live)->BeforeRead(first * kBucket, last * kBucket);
+    (*live)->AfterRead(first * kBucket, last * kBucket);
+  };
+  for (const int64_t bucket : {6, 7, 8, 9}) {
+    read(bucket, bucket + 1);
+  }
+  ASSERT_EQ((*live)->Invalidate().message(), "");  // They keep their memory.
+  (*live)->BeginPass(plan::GatherSchedule::Pass::kEvaluation);
+  for (const int64_t bucket : {3, 2, 1}) {
+    read(bucket, bucket + 1);
+  }
+  read(4, 6);
+  for (const int64_t bucket : {0, 7, 8, 2, 3}) {
+    read(bucket, bucket + 1);
+  }
+  EXPECT_EQ((*live)->status().message(), "");
+  EXPECT_LE((*live)->bytes(), blocks.bytes());
 }
 
 TEST_F(GatherBlocksTest, TheLimitBoundsWhatIsTakenAtTheStart) {
   ASSERT_EQ(MakeBlocks(int64_t{1} << 40).message(), "");
-  EXPECT_EQ(blocks_->bytes(), 4 * kBucket * 4) << "no more than there are buckets";
+  EXPECT_EQ(blocks_->bytes(), kBuckets * kBucket * 4) << "no more than there are buckets";
 }
 
 TEST_F(GatherBlocksTest, AGpuThatIsFullSaysWhatTheMemoryWasFor) {

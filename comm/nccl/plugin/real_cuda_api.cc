@@ -125,11 +125,11 @@ class Real final : public CudaApi {
     return Result(cudaMemsetAsync(data, value, bytes, Native(stream)));
   }
   CudaResult MallocDevice(void** data, size_t bytes) override {
-    return Result(cudaMalloc(data, bytes));
+    return Told(cudaMalloc(data, bytes));
   }
   CudaResult FreeDevice(void* data) override { return Result(cudaFree(data)); }
   CudaResult MallocPinned(void** data, size_t bytes) override {
-    return Result(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
+    return Told(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
   }
   CudaResult FreePinned(void* data) override { return Result(cudaFreeHost(data)); }
 

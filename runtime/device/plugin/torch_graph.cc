@@ -2,8 +2,6 @@
 #include <cuda_runtime_api.h>
 
 #include <exception>
-#include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,14 +90,15 @@ class TorchGraph final : public TensorGraph {
       (void)cudaGraphDestroy(unwanted);
     }
     (void)cudaGetLastError();  // Said already.
-    // Each throws, and changes nothing, where the capture got beyond that.
-    for (const auto& step : std::initializer_list<std::function<void()>>{
-             [this] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, *pool_); },
-             [this] { c10::cuda::CUDACachingAllocator::releasePool(device_, *pool_); },
-             [this] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(*pool_); },
-             [this] { at::getHostAllocator(at::kCUDA)->release_pool(*pool_); }}) {
-      Caught("", step).IgnoreError();
-    }
+    // Where the capture got beyond that, ending throws and CUDAGraph releases the pool itself.
+    Caught("", [this] {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, *pool_);
+      c10::cuda::CUDACachingAllocator::releasePool(device_, *pool_);
+      Caught("", [this] {
+        at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(*pool_);
+        at::getHostAllocator(at::kCUDA)->release_pool(*pool_);
+      }).IgnoreError();
+    }).IgnoreError();
     graph_.reset();
     return Caught("the end of a capture that failed", [] {
       at::cuda::CUDAGraph empty;
