@@ -23,7 +23,6 @@ class DeviceRange {
   ~DeviceRange();
 
   std::byte* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
   // Blocks are of whole granules and lie at multiples of them: 2 MiB.
   static absl::StatusOr<size_t> Granule(const Device& device);
 
@@ -48,15 +47,12 @@ class DeviceBlock {
   // Moves its first `bytes`, in whole granules, to `data`. What is in it is undefined. REQUIRES: as
   // the destructor.
   absl::Status MapAt(std::byte* data, size_t bytes);
-  size_t bytes() const { return bytes_; }
 
  private:
-  DeviceBlock(const Device& device, comm::CudaMemory* memory, size_t bytes)
-      : device_(device), memory_(memory), bytes_(bytes) {}
+  DeviceBlock(const Device& device, comm::CudaMemory* memory) : device_(device), memory_(memory) {}
   absl::Status Unmap();
   const Device& device_;
   comm::CudaMemory* const memory_;
-  const size_t bytes_;
   std::byte* mapped_ = nullptr;
   size_t mapped_bytes_ = 0;
 };

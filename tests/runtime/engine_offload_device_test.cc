@@ -21,12 +21,14 @@
 #include "runtime/plan/stable_hash.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
-#include "torch/nn/module.h"
+#include "tests/runtime/optimizer_net.h"
 
 namespace dtrain {
 namespace {
 
 using testing::FakeGpu;
+using testing::Halves;
+using Net = testing::OptimizerNet;  // More chunks than pinned buffers: the ring is used again.
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::RankContext;
@@ -36,22 +38,6 @@ const char* const kNvme = "zero_optimization.offload_optimizer.device=nvme";
 const char* const kFolder = "zero_optimization.offload_optimizer.nvme_path=/tmp";
 const char* const kHalf = "zero_optimization.offload_optimizer.ratio=0.5";
 const char* const kFewBuffers = "zero_optimization.offload_optimizer.buffer_count=2";
-
-// Several buckets, and more chunks than there are pinned buffers: the ring is used again.
-class Net : public torch::nn::Module {
- public:
-  Net() {
-    up = register_parameter("up", at::randn({144, 90}) * 0.1);
-    gain = register_parameter("gain", at::randn({144}) * 0.3);
-    down = register_parameter("down", at::randn({90, 144}) * 0.1);
-    embed = register_parameter("embed", at::randn({7, 90}) * 0.3);
-  }
-  at::Tensor Loss(const at::Tensor& x) {
-    const at::Tensor h = at::tanh(x.to(up.scalar_type()).matmul(embed).matmul(up.t()) * gain);
-    return h.matmul(down.t()).square().sum(at::kFloat);
-  }
-  at::Tensor up, gain, down, embed;
-};
 
 // 12 rows a step, split evenly over ranks and micro-batches.
 struct Source {
@@ -63,18 +49,6 @@ struct Source {
     const int64_t share = 12 / size / accumulation;
     const int64_t place = rank * accumulation + call++ % accumulation;
     return all.narrow(0, place * share, share).contiguous();
-  }
-};
-
-class Halves final : public Optimizer {
- public:
-  std::string name() const override { return "Halves"; }
-  std::vector<std::string> states() const override { return {"sum"}; }
-  void Update(const ParameterPart& part) const override {
-    for (size_t i = 0; i < part.weights.size(); ++i) {
-      part.states[0][i] = 0.5F * part.states[0][i] + part.gradient[i];
-      part.weights[i] -= 0.01F * part.states[0][i] / static_cast<float>(part.shape.size());
-    }
   }
 };
 
