@@ -94,6 +94,13 @@ Work CallQueue::Push(Call call, bool caller_waits) {
   return Work(std::make_shared<State>(shared_from_this(), std::move(item)));
 }
 
+std::optional<CallHeader> CallQueue::NextCollective() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() || IsMessage(queue_.front()->call)
+             ? std::nullopt
+             : std::optional(queue_.front()->call.header);
+}
+
 void CallQueue::Nudge() {
   const std::lock_guard lock(mutex_);
   if (!queue_.empty() && !thread_wanted_) {

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,6 +60,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   absl::Status broken() const;
   // Quick form of broken(): whether it is not OK.
   bool is_broken() const { return is_broken_.load(std::memory_order_acquire); }
+  // The header of the collective that is run next, when it is queued already.
+  std::optional<CallHeader> NextCollective() const;
   // Whether a compute thread waits for the queue now.
   bool AnyoneWaits() const { return waiting_.load(std::memory_order_relaxed) > 0; }
   // Breaks with `reason`, then joins the comm thread. REQUIRES: the runner can be interrupted.

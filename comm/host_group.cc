@@ -65,7 +65,11 @@ HostGroup::HostGroup(const GroupOptions& options, std::unique_ptr<Backend> backe
           std::make_shared<CallQueue>(QueueOptions(options, backend_.get(), transport()),
                                       [this](absl::Span<const Call> calls, absl::Duration timeout) {
                                         return Run(calls, timeout);
-                                      })) {}
+                                      })) {
+  if (backend_ != nullptr) {
+    backend_->SetFollowing([this] { return queue_->NextCollective(); });
+  }
+}
 
 HostGroup::~HostGroup() {
   queue_->Stop(absl::AbortedError(absl::StrFormat("group \"%s\" was destroyed", options_.name)));

@@ -1,7 +1,9 @@
 // How a group runs one collective: over shared memory, over messages, or both. Internal to comm.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -50,6 +52,10 @@ class Backend {
   virtual absl::Status BrokenStatus() const = 0;
   // The same between calls, by the thread that would run one: what has come since, without waiting.
   virtual absl::Status Glance() { return BrokenStatus(); }
+
+  // `following` gives the header of the collective that is run next, when it is known already: a
+  // backend may show it to the peers before the call at hand has ended. Called inside Run.
+  virtual void SetFollowing(std::function<std::optional<CallHeader>()> /*following*/) {}
 
   // The parts of Run, for backends that are made of others.
   // Shows the call to the peers, or compares it with theirs: the first part of every collective.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/float16.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -68,40 +69,74 @@ int MessageCollectives::GroupRank(int rank) const {
   return options_.group_ranks.empty() ? rank : options_.group_ranks.at(static_cast<size_t>(rank));
 }
 
-absl::Status MessageCollectives::Begin(const Call& call, const WaitContext& context) {
-  const CallHeader& mine = call.header;
-  std::vector<CallHeader> theirs(static_cast<size_t>(size_));
-  std::vector<Transfer> transfers;
+void MessageCollectives::List(const CallHeader& header, Meeting& meeting) const {
+  meeting.mine = header;
+  meeting.theirs.resize(static_cast<size_t>(size_));
+  meeting.transfers.clear();
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != self_) {
-      transfers.push_back(SendTo(peer, &mine, sizeof(mine)));
-      transfers.push_back(
-          ReceiveFrom(peer, &theirs[static_cast<size_t>(peer)], sizeof(CallHeader)));
+      CallHeader& theirs = meeting.theirs[static_cast<size_t>(peer)];
+      meeting.transfers.push_back(SendTo(peer, &meeting.mine, sizeof(CallHeader)));
+      meeting.transfers.push_back(ReceiveFrom(peer, &theirs, sizeof(CallHeader)));
     }
   }
-  DT_RETURN_IF_ERROR(transport_->Move(transfers, context));
+}
+
+absl::Status MessageCollectives::Begin(const Call& call, const WaitContext& /*context*/) {
+  if (!std::exchange(meeting_.ahead, false)) {
+    List(call.header, meeting_);
+  }
+  DT_CHECK_EQ(meeting_.mine.sequence, call.header.sequence) << " another call was shown to peers";
+  meeting_.begun = true;
+  return absl::OkStatus();
+}
+
+absl::Status MessageCollectives::Compare(absl::Span<const Transfer> ahead,
+                                         const WaitContext& context) {
+  if (!std::exchange(meeting_.begun, false)) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(transport_->Move(
+      meeting_.transfers, context, [] {}, ahead));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != self_) {
-      DT_RETURN_IF_ERROR(
-          CompareCalls(GroupRank(self_), mine, GroupRank(peer), theirs[static_cast<size_t>(peer)]));
+      DT_RETURN_IF_ERROR(CompareCalls(GroupRank(self_), meeting_.mine, GroupRank(peer),
+                                      meeting_.theirs[static_cast<size_t>(peer)]));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status MessageCollectives::SumPartials(const Call& call, double partial,
-                                             const WaitContext& context) {
-  std::vector<double> partials(static_cast<size_t>(size_), partial);
-  std::vector<Transfer> transfers;
+absl::Span<const Transfer> MessageCollectives::Following() {
+  const std::optional<CallHeader> next = following_ == nullptr ? std::nullopt : following_();
+  if (!next.has_value()) {
+    return {};
+  }
+  List(*next, meeting_);
+  meeting_.ahead = true;
+  return meeting_.transfers;
+}
+
+absl::Span<const Transfer> MessageCollectives::ListPartials() {
+  partials_.theirs.resize(static_cast<size_t>(size_));
+  partials_.transfers.clear();
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != self_) {
-      transfers.push_back(SendTo(peer, &partial, sizeof(partial)));
-      transfers.push_back(ReceiveFrom(peer, &partials[static_cast<size_t>(peer)], sizeof(partial)));
+      double& theirs = partials_.theirs[static_cast<size_t>(peer)];
+      partials_.transfers.push_back(SendTo(peer, &partials_.mine, sizeof(double)));
+      partials_.transfers.push_back(ReceiveFrom(peer, &theirs, sizeof(double)));
     }
   }
-  DT_RETURN_IF_ERROR(transport_->Move(transfers, context));
+  return partials_.transfers;
+}
+
+absl::Status MessageCollectives::SumPartials(const Call& call, const WaitContext& context) {
+  const absl::Span<const Transfer> transfers = ListPartials();
+  DT_RETURN_IF_ERROR(transport_->Move(
+      transfers, context, [] {}, Following()));
+  partials_.theirs[static_cast<size_t>(self_)] = partials_.mine;
   *call.sum_of_squares = 0;
-  for (const double value : partials) {
+  for (const double value : partials_.theirs) {
     *call.sum_of_squares += value;
   }
   return absl::OkStatus();
@@ -126,23 +161,33 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                            .pairwise = choice.pairwise,
                            .slice_bytes = options_.slice_bytes});
   Grow(scratch_, schedule.scratch_elements() * DTypeBytes(dtype));
-  double partial = 0;
-  DT_RETURN_IF_ERROR(RunSchedule(schedule,
-                                 {.input = input,
-                                  .output = output,
-                                  .dtype = dtype,
-                                  .op = header.op,
-                                  .average_over = options_.average_over,
-                                  .sum_of_squares = call.sum_of_squares ? &partial : nullptr},
-                                 scratch_.bytes, *transport_, context));
-  if (call.sum_of_squares == nullptr) {
-    return absl::OkStatus();
+  partials_.mine = 0;
+  // With doubling every rank completes everything.
+  const bool sums_partials =
+      call.sum_of_squares != nullptr && choice.algorithm != Algorithm::kDoubling;
+  DT_RETURN_IF_ERROR(RunSchedule(
+      schedule,
+      {.input = input,
+       .output = output,
+       .dtype = dtype,
+       .op = header.op,
+       .average_over = options_.average_over,
+       .sum_of_squares = call.sum_of_squares != nullptr ? &partials_.mine : nullptr},
+      scratch_.bytes, *transport_, context,
+      {.before = [&](absl::Span<const Transfer> first) { return Compare(first, context); },
+       .behind =
+           [&](bool summed) {
+             return !sums_partials ? Following()
+                    : summed       ? ListPartials()
+                                   : absl::Span<const Transfer>();
+           }}));
+  if (sums_partials) {
+    return SumPartials(call, context);
   }
-  if (choice.algorithm == Algorithm::kDoubling) {  // Every rank completed everything.
-    *call.sum_of_squares = partial;
-    return absl::OkStatus();
+  if (call.sum_of_squares != nullptr) {
+    *call.sum_of_squares = partials_.mine;
   }
-  return SumPartials(call, partial, context);
+  return absl::OkStatus();
 }
 
 absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& context) {
@@ -207,7 +252,7 @@ absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Hold(
 
 absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Register(
     const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(Begin(call, context));
+  DT_RETURN_IF_ERROR(Run(call, context));
   return Hold(std::move(buffer));
 }
 

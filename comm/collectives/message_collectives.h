@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -51,10 +54,15 @@ class MessageCollectives final : public Backend {
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
   absl::Status Glance() override { return transport_->Glance(); }
 
-  // Every rank tells every other what it calls; an error when they differ.
+  void SetFollowing(std::function<std::optional<CallHeader>()> following) override {
+    following_ = std::move(following);
+  }
+
+  // Every rank tells every other what it calls, in front of the call's first bytes, and nothing is
+  // summed before all have been compared: an error when they differ.
   absl::Status Begin(const Call& call, const WaitContext& context) override;
-  absl::Status Meet(const Call& /*call*/, const WaitContext& /*context*/) override {
-    return absl::OkStatus();  // They met when they compared.
+  absl::Status Meet(const Call& /*call*/, const WaitContext& context) override {
+    return Compare({}, context);
   }
   absl::Status AllReduce(const Call& call, const WaitContext& context) override;
   absl::Status ReduceScatter(const Call& call, const WaitContext& context) override;
@@ -82,14 +90,37 @@ class MessageCollectives final : public Backend {
   void Grow(Room& room, size_t bytes);
   // What is not reduced moves as bytes.
   absl::Status MoveOnly(const Call& call, const WaitContext& context);
-  // Sums `partial` over ranks in rank order.
-  absl::Status SumPartials(const Call& call, double partial, const WaitContext& context);
+  // The headers of the call at hand or, once it is compared, of the one that follows.
+  struct Meeting {
+    CallHeader mine;
+    std::vector<CallHeader> theirs;  // By rank.
+    std::vector<Transfer> transfers;
+    bool begun = false;  // By Begin, and not compared yet.
+    bool ahead = false;  // It has begun behind the call before.
+  };
+  void List(const CallHeader& header, Meeting& meeting) const;
+  // Ends what Begin began, if anything; `ahead` are the transfers that follow.
+  absl::Status Compare(absl::Span<const Transfer> ahead, const WaitContext& context);
+  // The transfers with which the next call begins, when it is known.
+  absl::Span<const Transfer> Following();
+  // This rank's part of a sum over ranks, while it travels.
+  struct Partials {
+    double mine = 0;
+    std::vector<double> theirs;  // By rank.
+    std::vector<Transfer> transfers;
+  };
+  absl::Span<const Transfer> ListPartials();
+  // Sums partials_.mine over ranks in rank order.
+  absl::Status SumPartials(const Call& call, const WaitContext& context);
 
   std::unique_ptr<Transport> transport_;
   const MessageOptions options_;
   const int self_;
   const int size_;
   PointToPoint messages_;
+  std::function<std::optional<CallHeader>()> following_;  // Null: nobody knows.
+  Meeting meeting_;
+  Partials partials_;
   Room scratch_;         // Of schedules.
   Room wire_;            // The buffer in 16 bits, when that is what travels.
   bool warned_ = false;  // That memory cannot be pinned.

@@ -14,15 +14,15 @@ class Runner {
   Runner(const ScheduleMemory& memory, char* scratch, int size)
       : memory_(memory), scratch_(scratch), size_(size), element_(DTypeBytes(memory.dtype)) {}
 
-  // `ahead`: the next step, if it may begin during this one; else null.
-  absl::Status Move(const Step& step, const Step* ahead, Transport& transport,
+  absl::Status Move(const Step& step, absl::Span<const Transfer> ahead, Transport& transport,
                     const WaitContext& context, absl::FunctionRef<void()> meanwhile) {
     List(step, transfers_);
-    ahead_.clear();
-    if (ahead != nullptr) {
-      List(*ahead, ahead_);
-    }
-    return transport.Move(transfers_, context, meanwhile, ahead_);
+    return transport.Move(transfers_, context, meanwhile, ahead);
+  }
+  // The transfers of `step`, until the next call.
+  absl::Span<const Transfer> Ahead(const Step& step) {
+    List(step, ahead_);
+    return ahead_;
   }
 
   void Reduce(const Step& step) {
@@ -105,7 +105,7 @@ class Runner {
 
 absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
                          std::vector<char>& scratch, Transport& transport,
-                         const WaitContext& context) {
+                         const WaitContext& context, const ScheduleEnds& ends) {
   const size_t bytes = schedule.scratch_elements() * DTypeBytes(memory.dtype);
   if (scratch.size() < bytes) {
     scratch.resize(bytes);
@@ -118,6 +118,7 @@ absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
   if (schedule.steps() > 0) {
     schedule.Fill(0, step);
   }
+  DT_RETURN_IF_ERROR(ends.before(runner.Ahead(step)));
   for (size_t index = 0; index < schedule.steps(); ++index) {
     const bool last = index + 1 == schedule.steps();
     if (!last) {
@@ -127,9 +128,14 @@ absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
       runner.Reduce(before);
       before = Step();
     }
-    DT_RETURN_IF_ERROR(
-        runner.Move(step, !last && MayBeginDuring(step, next, in_place) ? &next : nullptr,
-                    transport, context, [&runner, &before] { runner.Reduce(before); }));
+    absl::Span<const Transfer> ahead;
+    if (last) {
+      ahead = ends.behind(/*summed=*/step.inputs.empty() || step.output.count == 0);
+    } else if (MayBeginDuring(step, next, in_place)) {
+      ahead = runner.Ahead(next);
+    }
+    DT_RETURN_IF_ERROR(runner.Move(step, ahead, transport, context,
+                                   [&runner, &before] { runner.Reduce(before); }));
     std::swap(step, before);
     std::swap(next, step);
   }

@@ -115,9 +115,16 @@ absl::Status StreamTransport::Gone(int peer, const absl::Status& what) {
 
 absl::Status StreamTransport::Progress(int peer, Channel& channel, Lane& lane, bool sending) {
   while (!lane.idle()) {
+    if (!lane.failure.ok()) {
+      return Gone(peer, lane.failure);
+    }
     const absl::Span<std::byte> message = lane.queue[lane.next];
     const absl::StatusOr<bool> whole =
         sending ? channel.TrySend(message) : channel.TryReceive(message);
+    if (!whole.ok() && lane.done()) {
+      lane.failure = whole.status();
+      break;
+    }
     if (!whole.ok()) {
       return Gone(peer, whole.status());
     }

@@ -75,7 +75,10 @@ class StreamTransport final : public Transport {
     std::vector<absl::Span<std::byte>> queue;
     size_t next = 0;
     size_t wanted = 0;  // Of the queue: by the Move under way. The rest is ahead of the next.
-    bool idle() const { return next == queue.size(); }
+    // Of what is ahead: the next Move fails with it, unless its caller learns more before, as that
+    // the ranks are in different calls.
+    absl::Status failure = {};
+    bool idle() const { return next == queue.size() || (done() && !failure.ok()); }
     bool done() const { return next >= wanted; }
     // A Move begins: it wants all that is queued.
     void Begin() {

@@ -50,7 +50,8 @@ class Transport {
   // nothing of the transfers.
   // `ahead` are the transfers of the next Move, which is then given exactly these: they begin when
   // `meanwhile` has returned, behind those of this call, and go on after it. So a rank that waits
-  // for one peer's bytes holds up nobody who waits for its own. None: nothing begins.
+  // for one peer's bytes holds up nobody who waits for its own. An error of theirs is one
+  // of the Move that waits for them, not of this one. None: nothing begins.
   virtual absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                             absl::FunctionRef<void()> meanwhile,
                             absl::Span<const Transfer> ahead) = 0;

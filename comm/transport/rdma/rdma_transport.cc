@@ -37,7 +37,7 @@ void RdmaTransport::Append(absl::Span<const Transfer> transfers) {
 // leaves now takes nothing away from its peers.
 bool RdmaTransport::Busy(size_t peer) const {
   const State& state = states_[peer];
-  return state.sends.next < state.sends.wanted || state.receives.next < state.receives.wanted ||
+  return !state.sends.done_with_wanted() || !state.receives.done_with_wanted() ||
          state.completed < state.leaves_at;
 }
 
@@ -116,9 +116,14 @@ absl::StatusOr<bool> RdmaTransport::ProgressSends(size_t peer) {
     if (!state.broken.ok() || lane.idle()) {
       break;
     }
+    DT_RETURN_IF_ERROR(lane.failure);
     if (IsLong(lane.front()) && !lane.by_ring) {
-      DT_ASSIGN_OR_RETURN(const bool moved, SendDirectly(peer));
-      if (!moved) {
+      const absl::StatusOr<bool> moved = SendDirectly(peer);
+      if (lane.Defers(moved.status())) {
+        break;
+      }
+      DT_RETURN_IF_ERROR(moved.status());
+      if (!*moved) {
         break;
       }
     } else if (parts_.peers[peer].send.CanSend()) {
@@ -136,12 +141,17 @@ absl::StatusOr<bool> RdmaTransport::ProgressReceives(size_t peer) {
   Lane& lane = states_[peer].receives;
   bool any = false;
   while (!lane.idle()) {
+    DT_RETURN_IF_ERROR(lane.failure);
     const std::optional<ArrivedChunk> chunk = rings.receive.Front();
     if (IsLong(lane.front()) && rings.direct_receives.FrontIsDone()) {
       rings.direct_receives.Take();
       lane.Advance();
     } else if (chunk.has_value() && (chunk->of_long || !IsLong(lane.front()))) {
-      DT_RETURN_IF_ERROR(TakeChunk(peer, chunk->bytes));
+      const absl::Status taken = TakeChunk(peer, chunk->bytes);
+      if (lane.Defers(taken)) {
+        break;
+      }
+      DT_RETURN_IF_ERROR(taken);
     } else {
       break;  // A chunk of a later message may have overtaken the end of a direct one.
     }

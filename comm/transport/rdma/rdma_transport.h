@@ -104,8 +104,17 @@ class RdmaTransport final : public Transport {
     size_t done = 0;       // Bytes of the next one.
     size_t offered = 0;    // Receives: those before it need no offer any more.
     bool by_ring = false;  // Sends: the next one goes through the ring, though it is long.
-    bool idle() const { return next == queue.size(); }
+    absl::Status failure = {};  // Of what is ahead: the next Move fails with it.
+    bool done_with_wanted() const { return next >= wanted; }
+    bool idle() const { return next == queue.size() || (done_with_wanted() && !failure.ok()); }
     const Transfer& front() const { return queue[next]; }
+    // Whether `status` is an error of what is ahead, which is then kept for the next Move.
+    bool Defers(const absl::Status& status) {
+      if (done_with_wanted()) {
+        failure = status;
+      }
+      return !failure.ok();
+    }
     // A Move begins: it wants all that is queued.
     void Begin() {
       queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(next));
