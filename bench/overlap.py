@@ -117,7 +117,10 @@ class Program:
         for line in said.splitlines():
             if "gradient buckets" in line:
                 print(line, flush=True)
-        return {key: max(rank[key] for rank in ranks) for key in ranks[0]}
+        said = {key: max(rank[key] for rank in ranks) for key in ranks[0]}
+        if "waited_s" in said:  # The other rank waits for this one's backward too.
+            said["waited_of_last_s"] = min(rank["waited_s"] for rank in ranks)
+        return said
 
 
 class Dtrain(Program):
@@ -215,6 +218,7 @@ def summary(facts):
               "backward_s": median(lambda r: r["compute"]["backward_s"]),
               "comm_cpu_s": median(lambda r: r["dtrain"]["comm_cpu_s"]),
               "waited_s": median(lambda r: r["dtrain"]["waited_s"]),
+              "waited_of_last_s": median(lambda r: r["dtrain"]["waited_of_last_s"]),
               "all_cpu_s": median(lambda r: r["dtrain"]["cpu_s"] - r["compute"]["cpu_s"]),
               "exposed_s": median(lambda r: r["dtrain"]["step_s"] - r["compute"]["step_s"]
                                   - r["dtrain"]["comm_cpu_s"])}
@@ -243,8 +247,10 @@ def print_point(name, facts):
           f"  exposed {s['exposed_s'] * 1e3:.1f} = {s['exposed_of_communication']:.1%} of "
           f"communication; step {s['step_of_possible']:.3f} of max(compute + comm CPU, communication)\n"
           f"  beside it, by the step's own clock: waited after backward {s['waited_s'] * 1e3:.1f} = "
-          f"{s['waited_s'] / s['communication_s']:.1%} of communication (no part of exposed: one "
-          "program alone, so a machine whose speed changes between programs does not show)")
+          f"{s['waited_s'] / s['communication_s']:.1%} of communication, of the rank that ends "
+          f"backward last {s['waited_of_last_s'] * 1e3:.1f} = "
+          f"{s['waited_of_last_s'] / s['communication_s']:.1%} (no part of exposed: one program "
+          "alone, so a machine whose speed changes between programs does not show)")
     if "ddp_step_s" in s:
         print(f"  DDP over Gloo: step {s['ddp_step_s'] * 1e3:.1f}, compute-only "
               f"{s['ddp_compute_s'] * 1e3:.1f}, CPU added {s['ddp_cpu_s'] * 1e3:.1f}, exposed "

@@ -182,6 +182,7 @@ class Overlap(unittest.TestCase):
     def facts(step, communication, backward=1.0, compute=1.6, cpu=0.1):
         return {"rounds": [{"communication_s": communication,
                             "dtrain": {"step_s": step, "waited_s": step - compute - cpu,
+                                       "waited_of_last_s": (step - compute - cpu) / 2,
                                        "comm_cpu_s": cpu, "cpu_s": compute + cpu},
                             "compute": {"step_s": compute, "backward_s": backward,
                                         "cpu_s": compute}}] * 3}
@@ -191,6 +192,7 @@ class Overlap(unittest.TestCase):
         self.assertAlmostEqual(summary["exposed_s"], 0.02)
         self.assertAlmostEqual(summary["exposed_of_communication"], 0.025)
         self.assertAlmostEqual(summary["waited_s"], 0.02)
+        self.assertAlmostEqual(summary["waited_of_last_s"], 0.01)
         self.assertEqual(overlap.goals_of("x", summary)[0][:1],
                          ("overlap.x.exposed_of_communication",))
 
