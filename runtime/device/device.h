@@ -44,6 +44,10 @@ class Device {
   explicit Device(CudaParts parts) : parts_(std::move(parts)), host_(false) {}
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
+  // The same place once more, for what may outlive this object.
+  std::unique_ptr<Device> Again() const {
+    return host_ ? std::make_unique<Device>() : std::make_unique<Device>(parts_);
+  }
 
   bool is_host() const { return host_; }
   at::Device tensors() const { return host_ ? at::Device(at::kCPU) : parts_.tensors; }

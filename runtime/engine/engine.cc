@@ -137,9 +137,9 @@ absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptio
   return reducer->FinishBackward();
 }
 
-// `left`: bytes that a forward left on the heap, where a far tier in memory is too.
+// `left`: bytes that a forward left, where a far tier may be counted too.
 void Engine::Impl::NoteActivations(int64_t left) {
-  if (activation_store != nullptr && activation_store->in_memory()) {
+  if (activation_store != nullptr && activation_store->in_counted_memory()) {
     left -= activation_store->far_bytes();
   }
   activations = std::max(activations, left);

@@ -117,8 +117,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
                       FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
   DT_RETURN_IF_ERROR(impl->CheckMemory());
-  DT_ASSIGN_OR_RETURN(impl->activation_store,
-                      ActivationStore::For(job.config().activation_checkpointing()));
+  DT_ASSIGN_OR_RETURN(
+      impl->activation_store,
+      ActivationStore::For(job.config().activation_checkpointing(), impl->device()));
   DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
   if (state.options.flops_per_sample == 0) {
     state.options.flops_per_sample =

@@ -64,9 +64,9 @@ absl::Status Engine::Impl::CheckDevice() const {
   if (config.quantized_gradients()) {
     return NotOnDevice("zero_quantized_gradients", "set it to false");
   }
-  if (config.activation_checkpointing().tier != ActivationCheckpointingConfig::Tier::kNone) {
-    return NotOnDevice("activation offload",
-                       "remove activation_checkpointing.cpu_checkpointing and nvme_path");
+  if (config.activation_checkpointing().tier == ActivationCheckpointingConfig::Tier::kFile) {
+    return NotOnDevice("activation_checkpointing.nvme_path",
+                       "remove it, set activation_checkpointing.cpu_checkpointing");
   }
   if (config.comm_compression().type != "none") {
     return NotOnDevice(

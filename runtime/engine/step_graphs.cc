@@ -89,6 +89,11 @@ std::string WhyNoGraphs(const Config& config, bool on_host) {
     return "at zero_optimization.stage 2 a gradient's place follows from the buckets before it; "
            "set stage 0 or 1";
   }
+  if (config.activation_checkpointing().tier != ActivationCheckpointingConfig::Tier::kNone) {
+    return "what recomputed segments keep goes to the host and gives its memory back, and a graph "
+           "keeps the memory of its tensors; set activation_checkpointing.cpu_checkpointing to "
+           "false";
+  }
   if (*config.Find("activation_checkpointing.mode") != "none") {
     return "a recomputed segment saves the generator's state on the host; set "
            "activation_checkpointing.mode to \"none\"";

@@ -1,11 +1,11 @@
 // What recomputed segments keep of forward (<dtrain/recompute.h>), in a far tier until backward
-// wants it: a second host buffer for each tensor, or one file without a name, which grows to what a
-// forward keeps. One thread writes behind forward and reads ahead of backward, last in first out.
+// wants it: a seam of two, where the model is on the host (host_activations.h) and where it is on a
+// GPU (device_activations.h).
 //
 // Bits, strides and so every number are those of a tensor that stayed. Near memory is bounded: the
-// few tensors that wait to be written, and those read ahead. What the tier cannot take stays near,
-// and what it cannot give back is zeros; both leave status(), because no error can leave the
-// operation that is under way. Thread-safe.
+// few tensors that wait to be written, and those read ahead, last in first out. What the tier
+// cannot take stays near, and what it cannot give back is zeros; both leave status(), because no
+// error can leave the operation that is under way. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,59 +14,66 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
-#include "base/worker.h"
 #include "dtrain/config.h"
+#include "runtime/device/device.h"
 
 namespace dtrain {
 
 class ActivationStore {
  public:
   // One tensor in the store. Its place there is free when the last owner drops it.
-  class Kept;
+  class Kept {
+   public:
+    virtual ~Kept() = default;
+  };
 
-  // Null when `config` asks for none. A store of equal settings that is still in use is shared. It
-  // becomes Current(). NotFound and PermissionDenied name setting and folder.
+  // Null when `config` asks for none. A store of equal settings for the same device that is still
+  // in use is shared. It becomes Current(). It may outlive `device`. NotFound and PermissionDenied
+  // name setting and folder, Internal what a GPU does not have.
   static absl::StatusOr<std::shared_ptr<ActivationStore>> For(
-      const ActivationCheckpointingConfig& config);
+      const ActivationCheckpointingConfig& config, const Device& device);
   // The one made last, while it is in use; null when there is none.
   static std::shared_ptr<ActivationStore> Current();
 
-  ~ActivationStore();
+  ActivationStore(const ActivationStore&) = delete;
+  ActivationStore& operator=(const ActivationStore&) = delete;
+  virtual ~ActivationStore() = default;
 
-  // Whether Put takes `tensor`: an intermediate result of the graph, dense, on the CPU, and large
-  // enough to be worth the way. What the graph does not differentiate (token ids, tables) is held
-  // by others anyway.
-  static bool Takes(const at::Tensor& tensor);
-  // Of a tensor that Put does not take: InvalidArgument when it is not on the CPU, where the tier
-  // would be without effect; what is large and only laid out so that it must stay is said once.
+  // Whether Put takes `tensor`: an intermediate result of the graph, dense, where the model is, and
+  // large enough to be worth the way. What the graph does not differentiate (token ids, tables) is
+  // held by others anyway.
+  bool Takes(const at::Tensor& tensor) const;
+  // Of a tensor that Put does not take: InvalidArgument when it is on another device than the
+  // engine's and the host, where the tier would be without effect; what is large and only laid out
+  // so that it must stay is said once.
   absl::Status LeaveNear(const at::Tensor& tensor);
-  // Starts to write `tensor`, which must not change until it is dropped. Blocks while the thread is
-  // several tensors behind. REQUIRES: Takes(tensor).
-  std::shared_ptr<Kept> Put(const at::Tensor& tensor);
-  // The tensor again, outside any graph; starts to read those that were put before it. Blocks until
-  // it is here. May be called again.
-  at::Tensor Get(const std::shared_ptr<Kept>& kept);
+  // Starts to write `tensor`, which must not change until it is dropped. REQUIRES: Takes(tensor).
+  virtual std::shared_ptr<Kept> Put(const at::Tensor& tensor) = 0;
+  // The tensor again, outside any graph; starts to read those that were put before it. May be
+  // called again.
+  virtual at::Tensor Get(const std::shared_ptr<Kept>& kept) = 0;
 
-  // Blocks until the thread has done what it was given and holds none of it.
-  void Settle();
+  // Blocks until all that was begun is done.
+  virtual void Settle() = 0;
 
   // First failure of the tier.
-  absl::Status status() const;
+  virtual absl::Status status() const = 0;
   // Bytes in the far tier at present; the most since the last call of TakePeakFarBytes.
-  int64_t far_bytes() const;
-  int64_t TakePeakFarBytes();
-  // Whether the far tier is memory of this process.
-  bool in_memory() const { return config_.tier == ActivationCheckpointingConfig::Tier::kMemory; }
+  virtual int64_t far_bytes() const = 0;
+  virtual int64_t TakePeakFarBytes() = 0;
+  // Whether BytesInUse (engine/memory_in_use.h) counts what is far.
+  virtual bool in_counted_memory() const = 0;
+
+ protected:
+  explicit ActivationStore(const ActivationCheckpointingConfig& config) : config_(config) {}
+  // Whether `tensor` is where the model is.
+  virtual bool IsNear(const at::Tensor& tensor) const = 0;
+  virtual bool Serves(const Device& device) const = 0;
+  const ActivationCheckpointingConfig& config() const { return config_; }
 
  private:
-  class Tier;
-  ActivationStore(const ActivationCheckpointingConfig& config, std::shared_ptr<Tier> tier);
-  void StartReading(const std::shared_ptr<Kept>& kept);
-
   const ActivationCheckpointingConfig config_;
-  const std::shared_ptr<Tier> tier_;  // What is kept owns it too; this object only its users do.
   std::atomic<bool> said_near_{false};
-  Worker worker_;  // Last: its thread ends first.
 };
 
 }  // namespace dtrain

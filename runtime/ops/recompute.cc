@@ -50,7 +50,7 @@ class SegmentSeconds {
 class KeptInput {
  public:
   KeptInput(const at::Tensor& input, const std::shared_ptr<ActivationStore>& store) {
-    if (store == nullptr || !ActivationStore::Takes(input)) {
+    if (store == nullptr || !store->Takes(input)) {
       if (store != nullptr) {
         const absl::Status near = store->LeaveNear(input);
         TORCH_CHECK(near.ok(), std::string(near.message()));

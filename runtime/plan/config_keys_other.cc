@@ -89,17 +89,17 @@ constexpr ConfigKey kKeys[] = {
     {"activation_checkpointing.cpu_checkpointing", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      0,
      "What a recomputed segment keeps of forward, its inputs, waits for backward in a second "
-     "buffer "
-     "of the host's memory: written behind forward, read ahead of backward. Same bits. Of what the "
-     "model hands to dtrain::Recompute, by mode or on its own."},
+     "buffer of the host's memory, on a GPU page-locked: written behind forward, read ahead of "
+     "backward. Same bits. Of what the model hands to dtrain::Recompute, by mode or on its own."},
     {"activation_checkpointing.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed, "", 0,
      "The same in a file: a folder on a fast local disk. The file grows in the first step to what "
      "a "
-     "forward keeps; it has no name: nothing is left of it. Not with cpu_checkpointing."},
+     "forward keeps; it has no name: nothing is left of it. Not with cpu_checkpointing, and not on "
+     "a GPU."},
     {"activation_checkpointing.synchronize_checkpoint_boundary", KeyType::kBool, "false", "",
      KeyUse::kUsed, "", 0,
-     "With cpu_checkpointing or nvme_path: forward goes on when a segment's inputs are written. "
-     "Least memory, and to see what the tier costs."},
+     "With cpu_checkpointing or nvme_path: forward (on a GPU the device's, not the host's) goes on "
+     "when a segment's inputs are written. Least memory, and to see what the tier costs."},
     {"activation_checkpointing.partition_activations", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0,
      "Shares a saved input out over the ranks of tensor parallelism, of which there is one."},

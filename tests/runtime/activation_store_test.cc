@@ -44,7 +44,8 @@ ActivationCheckpointingConfig In(const std::string& folder, bool wait_written = 
 }
 
 std::shared_ptr<ActivationStore> Make(const ActivationCheckpointingConfig& config) {
-  auto store = ActivationStore::For(config);
+  static const Device host;
+  auto store = ActivationStore::For(config, host);
   EXPECT_TRUE(store.ok()) << store.status();
   return *std::move(store);
 }
@@ -95,7 +96,7 @@ TEST(ActivationStore, GivesBackBitsTypesAndStridesInAnyOrderAndTwice) {
         tensors.back() = tensors.back().t();
       }
       copies.push_back(tensors.back().detach().clone());
-      ASSERT_TRUE(ActivationStore::Takes(tensors.back())) << i;
+      ASSERT_TRUE(store->Takes(tensors.back())) << i;
       kept.push_back(store->Put(tensors.back()));
     }
     for (const int i : {11, 10, 3, 4, 0, 11, 0, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}) {
@@ -154,12 +155,13 @@ TEST(ActivationStore, APlaceInTheFileIsUsedAgain) {
 }
 
 TEST(ActivationStore, TakesWhatItCanGiveBackAsItWas) {
-  EXPECT_TRUE(ActivationStore::Takes(Activation({kRows, kWidth})));
-  EXPECT_FALSE(ActivationStore::Takes(Activation({8, 8}))) << "small";
-  EXPECT_FALSE(ActivationStore::Takes(at::randn({kRows, kWidth}).requires_grad_())) << "a leaf";
-  EXPECT_FALSE(ActivationStore::Takes(at::ones({kRows, kWidth}, at::kLong))) << "token ids";
-  EXPECT_FALSE(ActivationStore::Takes(Activation({kRows, kWidth}).slice(1, 0, 30))) << "gaps";
-  EXPECT_FALSE(ActivationStore::Takes(Activation({2 * kRows * kWidth + 1}).slice(0, 1)))
+  const auto store = Make(In(""));
+  EXPECT_TRUE(store->Takes(Activation({kRows, kWidth})));
+  EXPECT_FALSE(store->Takes(Activation({8, 8}))) << "small";
+  EXPECT_FALSE(store->Takes(at::randn({kRows, kWidth}).requires_grad_())) << "a leaf";
+  EXPECT_FALSE(store->Takes(at::ones({kRows, kWidth}, at::kLong))) << "token ids";
+  EXPECT_FALSE(store->Takes(Activation({kRows, kWidth}).slice(1, 0, 30))) << "gaps";
+  EXPECT_FALSE(store->Takes(Activation({2 * kRows * kWidth + 1}).slice(0, 1)))
       << "another alignment may be another kernel";
 }
 
@@ -179,7 +181,7 @@ TEST(ActivationStore, IsSharedByEqualSettingsAndGoneWithItsUsers) {
 TEST(ActivationStore, AFolderThatIsNoneIsNamed) {
   const testing::TempFolder folder;
   for (const std::string& path : {std::string("/nowhere/at/all"), folder.path() + "/none"}) {
-    const auto store = ActivationStore::For(In(path));
+    const auto store = ActivationStore::For(In(path), Device());
     EXPECT_EQ(store.status().code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(std::string(store.status().message()),
                 HasSubstr(absl::StrCat("activation_checkpointing.nvme_path \"", path, "\"")));

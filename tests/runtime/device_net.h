@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "absl/status/statusor.h"
+#include "dtrain/recompute.h"
 #include "torch/nn/module.h"
 
 namespace dtrain::testing {
@@ -12,19 +15,39 @@ namespace dtrain::testing {
 // Wide enough for several buckets and norm blocks.
 class Net : public torch::nn::Module {
  public:
-  Net() {
+  // With layers for LossOfSegments, or without.
+  explicit Net(bool segments = false) {
     a = register_parameter("a", at::randn({90, 64}) * 0.1);
     b = register_parameter("b", at::randn({64, 30}) * 0.1);
     c = register_parameter("c", at::randn({30}) * 0.3);
     unused = register_parameter("unused", at::ones({5}));
     mean = register_buffer("mean", at::zeros({30}));
+    for (int64_t i = 0; segments && i < kSegments; ++i) {
+      layers.push_back(register_parameter("layer" + std::to_string(i), at::randn({64, 64}) * 0.1));
+    }
   }
   at::Tensor Loss(const at::Tensor& x) {
     const at::Tensor h = at::tanh(x.to(a.scalar_type()).matmul(a)).matmul(b);
     mean.mul_(0.9).add_(h.detach().mean(0), 0.1);
     return (h * c).square().sum(at::kFloat);
   }
+  // Deeper, of recomputed segments whose inputs are worth the way to a far tier.
+  at::Tensor LossOfSegments(const at::Tensor& x) {
+    at::Tensor h = x.to(a.scalar_type()).matmul(a).repeat({1, kCopies});
+    for (const at::Tensor& layer : layers) {
+      h = Recompute(
+          [this, layer](const at::Tensor& in) {
+            const at::Tensor inner = at::tanh(in.view({-1, 64}).matmul(layer)).view_as(in);
+            return in + at::dropout(inner, 0.2, is_training());
+          },
+          h);
+    }
+    return (h.view({-1, kCopies, 64}).mean(1).matmul(b) * c).square().sum(at::kFloat);
+  }
+  static constexpr int64_t kSegments = 5;
+  static constexpr int64_t kCopies = 16;
   at::Tensor a, b, c, unused, mean;
+  std::vector<at::Tensor> layers;
 };
 
 inline at::Tensor Rows(int64_t step, int64_t begin, int64_t end) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ATen/ATen.h"
@@ -49,7 +50,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   const TempFolder folder;
   DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), way, gpu));
   at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
-  Net net;
+  Net net(way.segments);
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
   Source source{context.rank, context.size, way.accumulation};
   std::vector<StepReport> reports;
@@ -57,7 +58,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     const int before = gpu->cuda.synchronizations();
     const WaitingOperations operations;
     DT_ASSIGN_OR_RETURN(reports.emplace_back(), engine->Step(source, [&](const at::Tensor& x) {
-      const at::Tensor loss = net.Loss(x);
+      const at::Tensor loss = way.segments ? net.LossOfSegments(x) : net.Loss(x);
       if (way.reads) {
         loss.item<float>();
       }
@@ -73,6 +74,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     return absl::InternalError(absl::StrCat(outcome.waits, " waits of the host inside steps"));
   }
   for (const StepReport& report : reports) {
+    outcome.far = std::max(outcome.far, report.memory.far_activations);
     const double loss = report.loss;
     const double norm = report.grad_norm;
     outcome.losses.push_back(std::isfinite(loss) ? loss : -1);  // JSON knows no infinity.
@@ -80,7 +82,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     outcome.skipped.push_back(report.skipped ? 1 : 0);
   }
   DT_RETURN_IF_ERROR(engine->WithParameters([&] {
-    for (const at::Tensor& tensor : {net.a, net.b, net.c, net.unused}) {
+    for (const at::Tensor& tensor : net.parameters()) {
       const at::Tensor flat = tensor.detach().to(at::kFloat).contiguous().view({-1});
       outcome.weights.insert(outcome.weights.end(), flat.const_data_ptr<float>(),
                              flat.const_data_ptr<float>() + flat.numel());
@@ -109,8 +111,8 @@ Outcome OutcomeOf(int size, const Way& way) {
     FakeGpu gpu(&fabric);
     Outcome outcome;
     DT_RETURN_IF_ERROR(Train(context, way, &gpu, outcome));
-    const Json json = {outcome.losses,  outcome.norms,   outcome.skipped,
-                       outcome.weights, outcome.buffers, outcome.waits};
+    const Json json = {outcome.losses,  outcome.norms, outcome.skipped, outcome.weights,
+                       outcome.buffers, outcome.waits, outcome.far};
     return context.store->Set("outcome/" + std::to_string(context.rank), DumpJson(json),
                               Deadline::After(absl::Seconds(10)));
   });
@@ -120,7 +122,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     const auto text = (*cluster)->store().Get("outcome/" + std::to_string(rank),
                                               Deadline::After(absl::Seconds(60)));
     EXPECT_TRUE(text.ok()) << text.status();
-    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0]"), "outcome");
+    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0,0]"), "outcome");
     Outcome& outcome = all.emplace_back();
     outcome.losses = json[0].get<std::vector<double>>();
     outcome.norms = json[1].get<std::vector<double>>();
@@ -128,6 +130,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     outcome.weights = json[3].get<std::vector<double>>();
     outcome.buffers = json[4].get<std::vector<double>>();
     outcome.waits = json[5].get<int>();
+    outcome.far = json[6].get<int64_t>();
     EXPECT_EQ(outcome.losses, all.front().losses) << "rank " << rank;
     EXPECT_EQ(outcome.norms, all.front().norms) << "rank " << rank;
     EXPECT_EQ(outcome.weights, all.front().weights) << "rank " << rank;

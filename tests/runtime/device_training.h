@@ -18,15 +18,17 @@ struct Way {
   Place place = Place::kHost;
   int accumulation = 1;
   int steps = 6;
-  int bad_step = -1;   // From 0: its loss is infinite on rank 0.
-  bool reads = false;  // The closure reads its loss: it waits.
-  bool waits = false;  // Steps may wait for the device: the host updates.
+  int bad_step = -1;      // From 0: its loss is infinite on rank 0.
+  bool reads = false;     // The closure reads its loss: it waits.
+  bool waits = false;     // Steps may wait for the device: the host updates.
+  bool segments = false;  // Of recomputed segments.
   std::vector<std::string> more = {};
 };
 
 struct Outcome {
   std::vector<double> losses, norms, skipped, weights, buffers;
-  int waits = 0;  // Of the host for the device, inside steps after the second.
+  int waits = 0;    // Of the host for the device, inside steps after the second.
+  int64_t far = 0;  // Most bytes of activations in a far tier.
 };
 
 // A job whose device is the fake, or the host. `context`: null for one rank alone.

@@ -278,6 +278,7 @@ TEST(EngineDeviceTest, WhatAGpuCannotDoYetIsRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"zero_optimization={\"stage\":3,\"zero_quantized_weights\":true}", "zero_quantized_weights"},
       {"comm.compression.type=int8", "comm.compression.type"},
+      {"activation_checkpointing.nvme_path=/tmp", "activation_checkpointing.nvme_path"},
   };
   for (const auto& [setting, named] : cases) {
     comm::FakeFabric fabric;

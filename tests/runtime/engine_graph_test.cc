@@ -329,6 +329,8 @@ TEST(EngineGraphTest, WhatARunsSettingsRuleOutIsSaidAtItsStart) {
   ExpectEager({.settings = {"fp16.enabled=true"}}, "the host gives each backward of fp16");
   ExpectEager({.settings = {"zero_optimization.stage=2"}}, "zero_optimization.stage 2");
   ExpectEager({.settings = {"activation_checkpointing.mode=full"}}, "recomputed segment");
+  ExpectEager({.settings = {"activation_checkpointing.cpu_checkpointing=true"}},
+              "what recomputed segments keep goes to the host");
   const auto config = Config::Parse("{}", "none", {"train_batch_size=1"}, 1);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(WhyNoGraphs(*config, /*on_host=*/true), HasSubstr("on the CPU"));
