@@ -97,7 +97,7 @@ absl::Status CopyCuda(int64_t n, ConstFlat src, MutableFlat dst, CudaStream stre
   }
   RequireStream(stream);
   cudaMemcpyAsync(dst.data, src.data, static_cast<size_t>(n) * DTypeBytes(src.dtype),
-                  cudaMemcpyDeviceToDevice, stream);
+                  cudaMemcpyDefault, stream);  // Either may be page-locked memory of the host.
   return LaunchStatus("flat copy");
 }
 

@@ -71,9 +71,6 @@ absl::Status Engine::Impl::CheckMemory() {
     return plan::CheckStatesFit(request, available + held);
   }
   DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available));
-  if (!UpdatesOnHost()) {
-    return absl::OkStatus();
-  }
   DT_ASSIGN_OR_RETURN(const double of_host, LeastAvailable(job.group(), ReadRankMemory()));
   return plan::CheckOffloadFits(request, of_host + held);
 }

@@ -51,12 +51,7 @@ absl::Status Engine::Impl::CheckDevice() const {
   }
   switch (ParameterOffload(config).device) {
     case OffloadOptions::Device::kNone:
-      break;
     case OffloadOptions::Device::kMemory:
-      if (!UpdatesOnHost()) {
-        return NotOnDevice("offload_param without offload_optimizer",
-                           "set offload_optimizer.device to \"cpu\" or \"nvme\"");
-      }
       break;
     case OffloadOptions::Device::kFile:
       return NotOnDevice("offload_param.device \"nvme\"", "set \"cpu\"");

@@ -23,6 +23,7 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements) {
   const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
   if (!device().is_host() && offload.device != OffloadOptions::Device::kNone) {
     DT_ASSIGN_OR_RETURN(state.shard_values, MakePinnedState(device(), elements, type, 0));
+    shard.pinned = true;
   } else if (!device().is_host()) {
     DT_ASSIGN_OR_RETURN(shard.device, DeviceMemory::Create(device(), bytes, "this rank's weights"));
     state.shard_values = TensorOver(shard.device, elements, type, device().tensors());
@@ -47,9 +48,9 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
   if (plan::PersistentPlan small = plan::MakePersistentPlan(
           state.flat->layout(), shards, job.world_size(), config.persistence_limits());
       !small.empty()) {
-    DT_ASSIGN_OR_RETURN(ways.persistent,
-                        PersistentParameters::Create(job.group(), device_group, *state.flat,
-                                                     state.shard_values, std::move(small)));
+    DT_ASSIGN_OR_RETURN(ways.persistent, PersistentParameters::Create(
+                                             job.group(), device_group, *state.flat,
+                                             {state.shard_values, shard.pinned}, std::move(small)));
   }
   if (const int size = config.hpz_partition_size(); size > 1) {
     DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create(job.group(), job.state().store,

@@ -129,8 +129,8 @@ constexpr ConfigKey kKeys[] = {
     {"zero_optimization.offload_param.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
      "Where a rank keeps its share of the weights at stage 3. cpu: a host buffer of its own, on a "
-     "GPU pinned, from which gathers take it (needs offload_optimizer there); nvme: a file in "
-     "nvme_path, which the page cache serves (not on a GPU). Same bits."},
+     "GPU pinned, from which gathers take it, and to which a GPU's optimizer writes; nvme: a file "
+     "in nvme_path, which the page cache serves (not on a GPU). Same bits."},
     {"zero_optimization.offload_param.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed, "",
      0, "A folder on a local disk."},
     {"zero_optimization.offload_param.buffer_count", KeyType::kInteger, "5", "[1, inf)",

@@ -134,13 +134,14 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "offloaded optimizer states of %.1f million parameters take %s of the host's memory on each "
-      "of %d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
+      "what is offloaded of %.1f million parameters takes %s of the host's memory on each of %d "
+      "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
       request.model.parameters * 1e-6, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
-      request.offload_to_file && request.offload_ratio == 1
+      request.offload_buffers == 0 ? "more ranks take less"
+      : request.offload_to_file && request.offload_ratio == 1
           ? "more ranks, or a smaller offload_optimizer.buffer_count, take less"
-          : "offload_optimizer.device \"nvme\" with ratio 1 keeps them in a file"));
+          : "offload_optimizer.device \"nvme\" with ratio 1 keeps optimizer states in a file"));
 }
 
 absl::Status CheckCanBeMade(const MemoryRequest& request, double available) {

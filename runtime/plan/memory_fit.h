@@ -26,7 +26,7 @@ double LeastAvailable(absl::Span<const RankMemory> ranks);
 // has a batch, less a tenth, because they are an estimate; logits and the process itself do not.
 absl::Status CheckStatesFit(const MemoryRequest& request, double available);
 
-// The same of what offloaded states of a rank on a GPU take of the host. `available`: there.
+// The same of what is offloaded of a rank on a GPU, which is the host's. `available`: there.
 absl::Status CheckOffloadFits(const MemoryRequest& request, double available);
 
 // The same of what a model takes before its training begins: below stage 3 it is made whole, in

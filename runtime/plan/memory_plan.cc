@@ -122,6 +122,12 @@ absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
   return shape;
 }
 
+// Whether a rank's share of the weights is elsewhere than where it trains.
+bool FarValues(const MemoryRequest& request) {
+  return request.zero_stage >= 3 &&
+         (request.values_in_file || (request.states_on_host && request.values_far));
+}
+
 // Moves what is offloaded of the `owned` elements' states out of the sums, and adds what it travels
 // through.
 void PlanOffload(const MemoryRequest& request, double value_bytes, int64_t owned,
@@ -140,13 +146,9 @@ void PlanOffload(const MemoryRequest& request, double value_bytes, int64_t owned
   }
   plan.offloaded = states;
   plan.moments = plan.master = 0;
-  plan.host =
-      static_cast<double>(ExchangeBuffers(request.offload_buffers)) * chunk *
-          (kFp32 + value_bytes) +
-      (request.offload_to_file ? (1 - request.offload_ratio) * states + streamed : states) +
-      (request.values_far && request.zero_stage >= 3
-           ? value_bytes * request.model.parameters / static_cast<double>(request.world_size)
-           : 0);
+  plan.host += static_cast<double>(ExchangeBuffers(request.offload_buffers)) * chunk *
+                   (kFp32 + (FarValues(request) ? 0 : value_bytes)) +
+               (request.offload_to_file ? (1 - request.offload_ratio) * states + streamed : states);
 }
 
 }  // namespace
@@ -229,8 +231,8 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
     return model.parameters / (request.zero_stage >= from ? ranks : 1);
   };
   MemoryPlan plan;
-  const bool far_values = request.values_in_file || (request.states_on_host && request.values_far);
-  plan.values = request.zero_stage >= 3 && far_values ? 0 : value_bytes * held(3);
+  plan.values = FarValues(request) ? 0 : value_bytes * held(3);
+  plan.host = FarValues(request) && !request.values_in_file ? value_bytes * held(3) : 0;
   if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
     plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
   }
@@ -253,6 +255,10 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   const auto tokens = static_cast<double>(request.micro_batch * request.sequence_length);
   plan.far_activations = tokens * value_bytes * KeptFar(model, request.recompute);
   plan.activations = tokens * value_bytes * Kept(model, request.recompute) - plan.far_activations;
+  if (request.states_on_host &&
+      request.recompute.tier == ActivationCheckpointingConfig::Tier::kMemory) {
+    plan.host += plan.far_activations;
+  }
   // The softmax that the loss keeps and two gradients of that size, fp32.
   plan.logits = 3 * kFp32 * tokens * static_cast<double>(model.vocabulary);
   return plan;

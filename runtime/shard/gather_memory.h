@@ -18,11 +18,13 @@ namespace dtrain {
 
 // This rank's values: [shard elements] of the flat values' type. Peers read them without a copy
 // where they are `symmetric`, or are registered as `device`'s; both may be null. A GPU's rank whose
-// weights are offloaded has them in page-locked memory of the host: both are null.
+// weights are offloaded has them in memory of the host: both are null.
 struct ShardMemory {
   std::byte* data = nullptr;
   std::shared_ptr<comm::SymmetricBuffer> symmetric;
   std::shared_ptr<DeviceMemory> device;
+  // Page-locked memory of the host, which a GPU's copies and kernels reach in their stream's order.
+  bool pinned = false;
 };
 
 class GatherMemory {

@@ -11,7 +11,7 @@
 namespace dtrain {
 
 absl::StatusOr<std::unique_ptr<PersistentParameters>> PersistentParameters::Create(
-    comm::Group& group, comm::DeviceGroup* device_group, FlatParameters& flat, at::Tensor shard,
+    comm::Group& group, comm::DeviceGroup* device_group, FlatParameters& flat, Shard shard,
     plan::PersistentPlan plan) {
   auto made = std::unique_ptr<PersistentParameters>(
       new PersistentParameters(group, device_group, flat, std::move(shard), std::move(plan)));
@@ -22,14 +22,15 @@ absl::StatusOr<std::unique_ptr<PersistentParameters>> PersistentParameters::Crea
 }
 
 PersistentParameters::PersistentParameters(comm::Group& group, comm::DeviceGroup* device_group,
-                                           FlatParameters& flat, at::Tensor shard,
+                                           FlatParameters& flat, Shard shard,
                                            plan::PersistentPlan plan)
     : group_(group),
       device_group_(device_group),
       device_(flat.device()),
       dtype_(flat.dtype()),
       plan_(std::move(plan)),
-      shard_(std::move(shard)),
+      shard_(std::move(shard.values)),
+      pinned_(shard.pinned),
       has_(flat.parameters().size(), 0),
       values_(at::zeros({plan_.elements}, shard_.options().device(device_.tensors()))) {
   for (size_t i = 0; i < plan_.entries.size(); ++i) {
@@ -81,13 +82,29 @@ int64_t PersistentParameters::bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-absl::Status PersistentParameters::RefreshOnDevice() {
-  const at::NoGradGuard no_grad;
-  if (shard_.device() == device_.tensors()) {
+// What this rank sends, behind what the compute stream holds.
+absl::Status PersistentParameters::QueueSent() {
+  if (pinned_) {  // A device's update may not have come to it yet: the host must not look.
+    const auto width = static_cast<size_t>(shard_.element_size());
+    const auto* const from = static_cast<const std::byte*>(shard_.const_data_ptr());
+    auto* to = static_cast<std::byte*>(exchange_.sent.mutable_data_ptr());
+    for (const plan::PersistentPiece& piece : plan_.pieces[static_cast<size_t>(group_.rank())]) {
+      DT_RETURN_IF_ERROR(device_.kernels().copy(
+          piece.elements, {from + static_cast<size_t>(piece.local) * width, dtype_}, {to, dtype_},
+          device_.kernel_stream()));
+      to += static_cast<size_t>(piece.elements) * width;
+    }
+  } else if (shard_.device() == device_.tensors()) {
     at::index_select_out(exchange_.sent, shard_, 0, exchange_.index_of_sent);
-  } else {  // Offloaded: the host has just updated them.
+  } else {  // The host has just updated them.
     exchange_.sent.copy_(shard_.index_select(0, exchange_.index_of_sent));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PersistentParameters::RefreshOnDevice() {
+  const at::NoGradGuard no_grad;
+  DT_RETURN_IF_ERROR(QueueSent());
   const auto whole = [this](const at::Tensor& tensor) {
     return comm::Buffer{tensor.mutable_data_ptr(), tensor.nbytes(), dtype_, device_.place()};
   };

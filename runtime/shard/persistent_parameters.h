@@ -19,11 +19,16 @@ namespace dtrain {
 
 class PersistentParameters {
  public:
-  // Moves them there; their values come with the first Refresh. `shard`: this rank's values,
-  // [shard elements] of the flat values' type. `device_group`: on a GPU, else null. REQUIRES: the
-  // groups and the device of `flat` outlive this object.
+  // This rank's values: [shard elements] of the flat values' type. `pinned`: in page-locked memory
+  // of a GPU's host, which the compute stream may write.
+  struct Shard {
+    at::Tensor values;
+    bool pinned = false;
+  };
+  // Moves them there; their values come with the first Refresh. `device_group`: on a GPU, else
+  // null. REQUIRES: the groups and the device of `flat` outlive this object.
   static absl::StatusOr<std::unique_ptr<PersistentParameters>> Create(
-      comm::Group& group, comm::DeviceGroup* device_group, FlatParameters& flat, at::Tensor shard,
+      comm::Group& group, comm::DeviceGroup* device_group, FlatParameters& flat, Shard shard,
       plan::PersistentPlan plan);
 
   // Collective: takes every rank's share of them.
@@ -43,8 +48,9 @@ class PersistentParameters {
   };
 
   PersistentParameters(comm::Group& group, comm::DeviceGroup* device_group, FlatParameters& flat,
-                       at::Tensor shard, plan::PersistentPlan plan);
+                       Shard shard, plan::PersistentPlan plan);
   absl::Status MakeExchange();
+  absl::Status QueueSent();
   absl::Status RefreshOnDevice();
   comm::Group& group_;
   comm::DeviceGroup* const device_group_;
@@ -52,6 +58,7 @@ class PersistentParameters {
   const DType dtype_;
   const plan::PersistentPlan plan_;
   const at::Tensor shard_;
+  const bool pinned_;
   std::vector<uint8_t> has_;  // By entry.
   at::Tensor values_;         // [plan_.elements] of the flat values' type.
   Exchange exchange_;

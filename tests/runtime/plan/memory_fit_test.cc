@@ -104,9 +104,15 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
   EXPECT_TRUE(CheckOffloadFits(request, 13e6).ok());
   const absl::Status host = CheckOffloadFits(request, 10e6);
   EXPECT_EQ(std::string(host.message()),
-            "offloaded optimizer states of 1.0 million parameters take 0.012 GB of the host's "
-            "memory on each of 1 rank at zero_optimization.stage 1, but a rank has 0.01 GB: "
-            "offload_optimizer.device \"nvme\" with ratio 1 keeps them in a file");
+            "what is offloaded of 1.0 million parameters takes 0.012 GB of the host's memory on "
+            "each of 1 rank at zero_optimization.stage 1, but a rank has 0.01 GB: "
+            "offload_optimizer.device \"nvme\" with ratio 1 keeps optimizer states in a file");
+  request.offload_buffers = 0;
+  request.zero_stage = 3;
+  request.values_far = true;
+  EXPECT_TRUE(CheckOffloadFits(request, 4e6).ok()) << "weights alone";
+  EXPECT_THAT(std::string(CheckOffloadFits(request, 3e6).message()),
+              HasSubstr("more ranks take less"));
 }
 
 TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {

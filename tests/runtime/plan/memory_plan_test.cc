@@ -84,8 +84,27 @@ TEST(MemoryPlan, ActivationsInAFarTierAreNotNearButForThoseOnTheirWay) {
   EXPECT_EQ(far.far_activations, (12 - 4) * input);
   EXPECT_EQ(far.activations, near.activations - (12 - 4) * input);
   EXPECT_EQ(far.total(), near.total() - (12 - 4) * input);
+  request.recompute.tier = ActivationCheckpointingConfig::Tier::kMemory;
+  EXPECT_EQ(PlanMemory(request).host, 0) << "the host is where it trains";
+  request.states_on_host = true;
+  EXPECT_EQ(PlanMemory(request).host, far.far_activations);
   request.recompute.mode = ActivationCheckpointingConfig::Mode::kNone;
   EXPECT_EQ(PlanMemory(request).far_activations, 0) << "nothing is recomputed";
+}
+
+TEST(MemoryPlan, AGpusOffloadedWeightsAreTheHostsUnlessInAFile) {
+  MemoryRequest request = Of(64e6, Kind::kBFloat16, 3);
+  request.world_size = 4;
+  request.states_on_host = true;
+  const MemoryPlan near = PlanMemory(request);
+  EXPECT_EQ(near.host, 0);
+  request.values_far = true;
+  const MemoryPlan pinned = PlanMemory(request);
+  EXPECT_EQ(pinned.host, near.values);
+  EXPECT_EQ(pinned.total(), near.total() - near.values);
+  request.values_in_file = true;
+  EXPECT_EQ(PlanMemory(request).host, 0);
+  EXPECT_EQ(PlanMemory(request).values, 0);
 }
 
 TEST(MemoryPlan, TheSmallestWorldFitsAndOneLessDoesNot) {
