@@ -54,7 +54,12 @@ absl::Status Engine::Impl::CheckDevice() const {
     case OffloadOptions::Device::kMemory:
       break;
     case OffloadOptions::Device::kFile:
-      return NotOnDevice("offload_param.device \"nvme\"", "set \"cpu\"");
+      if (!UpdatesOnHost()) {
+        return NotOnDevice("offload_param.device \"nvme\" without offload_optimizer",
+                           "a GPU writes no file: set offload_optimizer.device to \"cpu\" or "
+                           "\"nvme\", or offload_param.device to \"cpu\"");
+      }
+      break;
   }
   if (config.quantized_gradients()) {
     return NotOnDevice("zero_quantized_gradients", "set it to false");

@@ -21,10 +21,10 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements) {
   const OffloadOptions offload = ParameterOffload(job.config());
   ShardMemory shard;
   const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
-  if (!device().is_host() && offload.device != OffloadOptions::Device::kNone) {
+  if (!device().is_host() && offload.device == OffloadOptions::Device::kMemory) {
     DT_ASSIGN_OR_RETURN(state.shard_values, MakePinnedState(device(), elements, type, 0));
     shard.pinned = true;
-  } else if (!device().is_host()) {
+  } else if (!device().is_host() && offload.device == OffloadOptions::Device::kNone) {
     DT_ASSIGN_OR_RETURN(shard.device, DeviceMemory::Create(device(), bytes, "this rank's weights"));
     state.shard_values = TensorOver(shard.device, elements, type, device().tensors());
   } else if (offload.device == OffloadOptions::Device::kNone) {

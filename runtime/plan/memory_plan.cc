@@ -237,6 +237,9 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
     plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
   }
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
+  if (request.states_on_host && FarValues(request) && request.values_in_file) {
+    plan.host = static_cast<double>(kShareBuffers) * value_bytes * bucket / ranks;
+  }
   if (request.zero_stage >= 3) {
     plan.live = LiveBytes(request, value_bytes, bucket);
   }

@@ -19,6 +19,10 @@ constexpr int64_t OffloadChunkElements(int64_t elements, int64_t buffers) {
 // `buffers`: one chunk comes, one is updated, one goes.
 constexpr int64_t ExchangeBuffers(int64_t buffers) { return std::max<int64_t>(3, buffers); }
 
+// Pinned buffers, each of the largest part of a bucket, through which a GPU's weights come from a
+// file: one is read while those before it travel.
+inline constexpr int64_t kShareBuffers = 3;
+
 // Activations that wait to be written while forward goes on, one more being written; and those read
 // ahead of backward. Two hide a disk as fast as a segment computes, and are little memory.
 inline constexpr int64_t kActivationsInFlight = 2;

@@ -1,11 +1,13 @@
 #include "runtime/shard/gather_blocks.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "runtime/plan/offload_plan.h"
 
 namespace dtrain {
 
@@ -26,6 +28,9 @@ absl::StatusOr<std::unique_ptr<GatherBlocks>> GatherBlocks::Create(
   auto memory =
       std::unique_ptr<GatherBlocks>(new GatherBlocks(device, group, flat, shards, shard, limits));
   DT_RETURN_IF_ERROR(memory->MakeBlocks());
+  if (shard.data != nullptr && shard.device == nullptr && !shard.pinned) {
+    DT_RETURN_IF_ERROR(memory->MakePassages());
+  }
   if (shard.device != nullptr) {
     DT_ASSIGN_OR_RETURN(memory->registration_,
                         group.RegisterDevice(shard.device->data(), shard.device->bytes()));
@@ -36,6 +41,9 @@ absl::StatusOr<std::unique_ptr<GatherBlocks>> GatherBlocks::Create(
 GatherBlocks::~GatherBlocks() {
   group_.JoinStream(device_.stream()).IgnoreError();  // Either may be at work on the blocks.
   device_.Synchronize().IgnoreError();
+  if (shares_ != nullptr) {
+    shares_->Synchronize().IgnoreError();
+  }
 }
 
 size_t GatherBlocks::BytesOf(int64_t elements) const {
@@ -49,6 +57,7 @@ absl::Status GatherBlocks::MakeBlocks() {
     DT_ASSIGN_OR_RETURN(place.gathered, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(place.read, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(place.free, DeviceEvent::Create(device_, /*timing=*/false));
+    DT_ASSIGN_OR_RETURN(place.shared, DeviceEvent::Create(device_, /*timing=*/false));
   }
   // As many of the smallest as may be live, and one.
   std::vector<int64_t> sizes;
@@ -75,6 +84,22 @@ absl::Status GatherBlocks::MakeBlock() {
                                           "gathered weights (stage3_max_live_parameters)"));
   spare_.push_back(std::move(block));
   ++blocks_;
+  return absl::OkStatus();
+}
+
+absl::Status GatherBlocks::MakePassages() {
+  int64_t elements = 0;
+  for (size_t bucket = 0; bucket < places_.size(); ++bucket) {
+    elements =
+        std::max(elements, shards_.part(static_cast<int>(bucket), group_.rank()).flat.elements());
+  }
+  const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(flat_.dtype());
+  passages_.resize(static_cast<size_t>(plan::kShareBuffers));
+  for (Passage& passage : passages_) {
+    DT_ASSIGN_OR_RETURN(passage.memory, PinnedMemory::Create(device_, bytes));
+    DT_ASSIGN_OR_RETURN(passage.passed, DeviceEvent::Create(device_, /*timing=*/false));
+  }
+  DT_ASSIGN_OR_RETURN(shares_, DeviceStream::Create(device_));
   return absl::OkStatus();
 }
 
@@ -135,21 +160,42 @@ absl::StatusOr<const std::byte*> GatherBlocks::Share(int bucket) {
     return share;
   }
   // Behind what reads the place now; an all-gather may begin in its own output.
-  DeviceEvent& free = *places_[static_cast<size_t>(bucket)].free;
-  DT_RETURN_IF_ERROR(free.Record());
+  const Place& place = places_[static_cast<size_t>(bucket)];
+  DT_RETURN_IF_ERROR(place.free->Record());
   std::byte* const to = At(own.flat.begin);
-  const size_t bytes = static_cast<size_t>(own.flat.elements()) * width;
-  const absl::Status queued =
-      group_.Then([this, &free, to, share, bytes](comm::CudaStream* stream) {
-        DT_RETURN_IF_ERROR(device_.Check(device_.api().StreamWaitEvent(stream, free.handle()),
-                                         "cudaStreamWaitEvent"));
-        return device_.Check(device_.api().CopyAsync(to, share, bytes, stream),
-                             "cudaMemcpyAsync of offloaded weights");
-      });
-  if (!queued.ok()) {
-    return queued;
-  }
+  const absl::Span<const std::byte> bytes(share, static_cast<size_t>(own.flat.elements()) * width);
+  DT_RETURN_IF_ERROR(shard_.pinned ? SharePinned(place, to, bytes)
+                                   : ShareFromFile(place, to, bytes));
   return to;
+}
+
+absl::Status GatherBlocks::SharePinned(const Place& place, std::byte* to,
+                                       absl::Span<const std::byte> share) {
+  return group_.Then([this, free = place.free->handle(), to, share](comm::CudaStream* stream) {
+    DT_RETURN_IF_ERROR(
+        device_.Check(device_.api().StreamWaitEvent(stream, free), "cudaStreamWaitEvent"));
+    return device_.Check(device_.api().CopyAsync(to, share.data(), share.size(), stream),
+                         "cudaMemcpyAsync of offloaded weights");
+  });
+}
+
+// The host reads the file here: the page cache has it, or the disk. It waits where all passages are
+// on their way. Not on the group's stream, to which a staged group queues in its own time: when a
+// passage is free must be known to this thread.
+absl::Status GatherBlocks::ShareFromFile(const Place& place, std::byte* to,
+                                         absl::Span<const std::byte> share) {
+  const Passage& passage = passages_[passage_++ % passages_.size()];
+  const int64_t start = Clock::Real().MonotonicNanos();
+  DT_RETURN_IF_ERROR(passage.passed->Wait(Deadline::After(absl::Seconds(limits_.timeout_seconds))));
+  std::memcpy(passage.memory->data(), share.data(), share.size());
+  waited_nanos_ += Clock::Real().MonotonicNanos() - start;
+  DT_RETURN_IF_ERROR(shares_->WaitFor(*place.free));
+  DT_RETURN_IF_ERROR(shares_->Copy(to, passage.memory->data(), share.size()));
+  DT_RETURN_IF_ERROR(shares_->Record(*passage.passed));
+  DT_RETURN_IF_ERROR(shares_->Record(*place.shared));
+  return group_.Then([this, shared = place.shared->handle()](comm::CudaStream* stream) {
+    return device_.Check(device_.api().StreamWaitEvent(stream, shared), "cudaStreamWaitEvent");
+  });
 }
 
 absl::Status GatherBlocks::Discard(int bucket) {

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "comm/nccl/device_group.h"
 #include "runtime/device/device_range.h"
+#include "runtime/device/device_stream.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/shard_plan.h"
 #include "runtime/shard/gather_memory.h"
@@ -38,7 +40,8 @@ class GatherBlocks final : public GatherMemory {
   // The stream's order keeps operations from what is not there yet.
   absl::Status Close(int /*bucket*/) override { return absl::OkStatus(); }
   absl::Status Discard(int bucket) override;
-  // Weights that are offloaded come through their place in the bucket, on the group's stream.
+  // Weights that are offloaded come through their place in the bucket: on the group's stream, or
+  // where they are in a file on a stream of their own, once the host has read them.
   absl::StatusOr<const std::byte*> Share(int bucket) override;
   absl::Status Started(int bucket) override;
   absl::Status Arrive(int bucket, comm::Work work) override;
@@ -52,12 +55,22 @@ class GatherBlocks final : public GatherMemory {
     std::unique_ptr<DeviceEvent> gathered;  // On the group's stream.
     std::unique_ptr<DeviceEvent> read;      // On the compute stream, when it was discarded.
     std::unique_ptr<DeviceEvent> free;      // On the compute stream, when a share was to come.
+    std::unique_ptr<DeviceEvent> shared;    // On the stream of shares from a file, when it had.
+  };
+  // Page-locked memory that a share passes.
+  struct Passage {
+    std::unique_ptr<PinnedMemory> memory;
+    std::unique_ptr<DeviceEvent> passed;
   };
 
   GatherBlocks(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
                const plan::ShardPlan& shards, const ShardMemory& shard, const BlockLimits& limits);
   absl::Status MakeBlocks();
   absl::Status MakeBlock();
+  absl::Status MakePassages();
+  // Queues the share behind `place.free`, and what the group does next behind it.
+  absl::Status SharePinned(const Place& place, std::byte* to, absl::Span<const std::byte> share);
+  absl::Status ShareFromFile(const Place& place, std::byte* to, absl::Span<const std::byte> share);
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock();
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded();
   void GiveBack();
@@ -74,9 +87,12 @@ class GatherBlocks final : public GatherMemory {
   std::unique_ptr<comm::Registration> registration_;
   std::vector<Place> places_;                        // By bucket.
   std::vector<std::unique_ptr<DeviceBlock>> spare_;  // Mapped nowhere that matters.
-  std::deque<int> discarded_;  // Buckets whose blocks are given back; the longest ago first.
-  int64_t blocks_ = 0;         // In all.
-  int64_t kept_ = 0;           // Of them, for good.
+  std::deque<int> discarded_;      // Buckets whose blocks are given back; the longest ago first.
+  int64_t blocks_ = 0;             // In all.
+  int64_t kept_ = 0;               // Of them, for good.
+  std::vector<Passage> passages_;  // A ring; none where weights are no file.
+  size_t passage_ = 0;             // Of the next share.
+  std::unique_ptr<DeviceStream> shares_;
   int64_t waited_nanos_ = 0;
 };
 

@@ -38,6 +38,8 @@ using Settings = std::vector<std::string>;
 const char* const kStage3 = "zero_optimization.stage=3";
 const char* const kSmall = "zero_optimization.stage3_param_persistence_threshold=100";
 const char* const kPinned = "zero_optimization.offload_param.device=cpu";
+const char* const kFile = "zero_optimization.offload_param.device=nvme";
+const char* const kFolder = "zero_optimization.offload_param.nvme_path=/tmp";
 const char* const kStates = "zero_optimization.offload_optimizer.device=cpu";
 
 Way With(Way way, const Settings& more) {
@@ -82,6 +84,33 @@ TEST(OffloadParamDeviceTest, AStepThatIsNotFiniteChangesNoShareAndGraphsOfUpdate
     EXPECT_EQ(outcome.weights, expected.weights);
     const Way well{.place = Way::Place::kNccl, .more = {precision, kStage3, kSmall}};
     ExpectSame(OutcomeOf(2, With(well, {kPinned, "cuda_graphs=true"})), OutcomeOf(2, well));
+  }
+}
+
+TEST(OffloadParamDeviceTest, SharesInAFileGiveTheBitsOfSharesOnTheDevice) {
+  struct Case {
+    int size;
+    Way::Place place;
+    const char* precision;
+  };
+  for (const Case& test : {Case{3, Way::Place::kNccl, "bf16.enabled=false"},
+                           Case{1, Way::Place::kNccl, "bf16.enabled=true"},
+                           Case{3, Way::Place::kStaged, "bf16.enabled=true"},
+                           Case{2, Way::Place::kNccl, "fp16.enabled=true"}}) {
+    SCOPED_TRACE(absl::StrCat(test.precision, ", ", test.size, " ranks, place ",
+                              static_cast<int>(test.place)));
+    const Way near{.place = test.place,
+                   .accumulation = 2,
+                   .waits = true,
+                   .more = {test.precision, kStage3, kSmall}};
+    const Outcome expected = OutcomeOf(test.size, near);
+    for (const char* const live : {"1000000", "1"}) {
+      const std::string limit = absl::StrCat("zero_optimization.stage3_max_live_parameters=", live);
+      const Outcome far = OutcomeOf(test.size, With(near, {kStates, kFile, kFolder, limit}));
+      EXPECT_EQ(far.losses, expected.losses) << live;
+      EXPECT_EQ(far.norms, expected.norms) << live;
+      EXPECT_EQ(far.weights, expected.weights) << live;
+    }
   }
 }
 
@@ -146,7 +175,8 @@ void ExpectEqual(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>
 TEST(OffloadParamDeviceTest, CheckpointsGoFromAnyPlaceOfWeightsToAnyToTheBit) {
   for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
     const Way base{.place = Way::Place::kNccl, .more = {precision, kStage3, kSmall}};
-    const std::vector<Way> places = {base, With(base, {kPinned}), With(base, {kPinned, kStates})};
+    const std::vector<Way> places = {base, With(base, {kPinned}), With(base, {kPinned, kStates}),
+                                     With(base, {kFile, kFolder, kStates})};
     const testing::TempFolder plain;
     const auto expected = SaveOrResume(plain.path(), base, false);
     for (size_t saved = 0; saved < places.size(); ++saved) {
@@ -184,7 +214,8 @@ absl::Status StepWithCopies(const Settings& more, int64_t copies, int& handles) 
 }
 
 TEST(OffloadParamDeviceTest, AShareThatDoesNotComeEndsTheStepWithItsReasonAndLeavesNoHandle) {
-  for (const Settings& more : {Settings{kStage3, kSmall, kPinned}}) {
+  for (const Settings& more :
+       {Settings{kStage3, kSmall, kPinned}, Settings{kStage3, kSmall, kFile, kFolder, kStates}}) {
     SCOPED_TRACE(absl::StrJoin(more, " "));
     int before = 0;
     ASSERT_EQ(StepWithCopies(more, 1 << 20, before), absl::OkStatus());
