@@ -66,7 +66,10 @@ absl::Status Engine::Impl::CheckMemory() {
     const bool given_up = parameter.is_cpu() && !IsInConstructionFile(parameter);
     held += given_up ? static_cast<double>(parameter.nbytes()) : 0;
   }
-  const plan::MemoryRequest request = RequestOf(job, std::move(model));
+  plan::MemoryRequest request = RequestOf(job, std::move(model));
+  if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.
+    request.offload_buffers = StateOffload().buffers;
+  }
   if (device().is_host()) {
     return plan::CheckStatesFit(request, available + held);
   }

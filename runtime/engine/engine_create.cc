@@ -185,7 +185,7 @@ absl::Status Engine::Impl::TakeParameters() {
 // The slots that the optimizer declares, and the master: near, or in a far tier and streamed.
 absl::Status Engine::Impl::MakeStates(int64_t elements) {
   const Config& config = job.config();
-  const OffloadOptions offload = OptimizerOffload(config);
+  const OffloadOptions offload = StateOffload();
   std::vector<FarState> far;
   const auto make = [&](at::ScalarType type, float value) -> absl::StatusOr<at::Tensor> {
     if (offload.device == OffloadOptions::Device::kNone) {

@@ -22,6 +22,7 @@
 #include "runtime/engine/step_trace.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
+#include "runtime/offload/offload_options.h"
 #include "runtime/offload/state_stream.h"
 #include "runtime/offload/update_exchange.h"
 #include "runtime/ops/recompute_times.h"
@@ -197,7 +198,9 @@ struct Engine::Impl {
   absl::Status AccountForLastStep();
   absl::Status SaySkipped();
   absl::Status LaunchUpdate(const StepVerdict& verdict);
-  // offload_optimizer on a GPU: engine_offload.cc.
+  // offload_optimizer on a GPU: engine_offload.cc. Where states live: as configured, or of a
+  // program's own optimizer, which has no CUDA form, in the host's memory.
+  OffloadOptions StateOffload() const;
   bool UpdatesOnHost() const;
   absl::Status CreateExchange(int64_t elements);
   absl::Status UpdateThroughHost(const StepPlan& plan);

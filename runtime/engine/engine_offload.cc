@@ -1,6 +1,6 @@
-// The update of a GPU's weights by the host (offload_optimizer). Here a step waits for the device:
-// the host's rule takes the clip factor as a number, and must not run at all in a step that is
-// skipped.
+// The update of a GPU's weights by the host (offload_optimizer, or a program's own rule). Here a
+// step waits for the device: the host's rule takes the clip factor as a number, and must not run at
+// all in a step that is skipped.
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -11,14 +11,27 @@
 
 namespace dtrain {
 
+OffloadOptions Engine::Impl::StateOffload() const {
+  OffloadOptions offload = OptimizerOffload(job.config());
+  const bool only_on_host = !device().is_host() && state.options.optimizer != nullptr;
+  if (only_on_host && offload.device == OffloadOptions::Device::kNone) {
+    offload.device = OffloadOptions::Device::kMemory;
+  }
+  return offload;
+}
+
 bool Engine::Impl::UpdatesOnHost() const {
-  return !device().is_host() &&
-         OptimizerOffload(job.config()).device != OffloadOptions::Device::kNone;
+  return !device().is_host() && StateOffload().device != OffloadOptions::Device::kNone;
 }
 
 absl::Status Engine::Impl::CreateExchange(int64_t elements) {
   const Config& config = job.config();
-  const OffloadOptions offload = OptimizerOffload(config);
+  const OffloadOptions offload = StateOffload();
+  if (OptimizerOffload(config).device == OffloadOptions::Device::kNone && job.rank() == 0) {
+    DT_LOG(Warning) << "optimizer " << rule->name()
+                    << " of the program has no CUDA form: the host updates, and has its states as "
+                       "with zero_optimization.offload_optimizer.device \"cpu\"";
+  }
   if (offload.device == OffloadOptions::Device::kMemory && offload.ratio < 1 && job.rank() == 0) {
     DT_LOG(Warning) << absl::StrFormat(
         "zero_optimization.offload_optimizer.ratio %g has no effect with device \"cpu\" on a GPU: "

@@ -141,11 +141,8 @@ absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
         return MakeMuonOnDevice(optimizer, layout);
     }
   }
-  return absl::UnimplementedError(
-      absl::StrFormat("optimizer %s of the program has no CUDA form: set "
-                      "zero_optimization.offload_optimizer.device to \"cpu\", which updates on the "
-                      "host, or set device to \"cpu\"",
-                      rule.name()));
+  return absl::UnimplementedError(absl::StrFormat(
+      "optimizer %s of the program has no CUDA form; the host can update by it", rule.name()));
 }
 
 absl::Status UpdatePiecesOnDevice(const DeviceRule& rule, const kernels::CudaKernelTable& kernels,

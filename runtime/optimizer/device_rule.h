@@ -51,8 +51,8 @@ class DeviceRule {
                               CudaStream stream) const = 0;
 };
 
-// Unimplemented names an optimizer that has no CUDA form: a program's own. (Where states are
-// offloaded the host updates, and none is needed.) `layout` must outlive the rule.
+// Unimplemented names an optimizer that has no CUDA form: a program's own. (Where the host updates,
+// none is needed.) `layout` must outlive the rule.
 absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
                                                            const UpdateRule& rule,
                                                            const plan::ParamLayout& layout);

@@ -293,6 +293,27 @@ TEST(EngineOffloadDeviceTest, EveryOptimizerOfTheHostRunsAndGivesItsBits) {
   }
 }
 
+TEST(EngineOffloadDeviceTest, AProgramsOwnOptimizerUpdatesOnTheHostAtAnyStageUnasked) {
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const int stage : {0, 1, 3}) {
+      Way host{.place = Way::Place::kHost, .size = 2, .bad_step = 2, .own = true};
+      host.more = {absl::StrCat("zero_optimization.stage=", stage), "deterministic=true",
+                   precision};
+      SCOPED_TRACE(Text(host));
+      Way device = host;
+      device.place = Way::Place::kNccl;
+      const Outcome expected = OutcomeOf(host);
+      const Outcome outcome = OutcomeOf(device);
+      EXPECT_EQ(outcome.losses, expected.losses);
+      EXPECT_EQ(outcome.skipped, expected.skipped);
+      EXPECT_EQ(outcome.weights, expected.weights);
+      if (stage > 0) {
+        ExpectSame(OutcomeOf(With(device, {kCpu})), outcome);
+      }
+    }
+  }
+}
+
 TEST(EngineOffloadDeviceTest, RandomBitsOfBf16StatesAreThoseOfTheDevice) {
   Way near{.size = 2};
   near.more = {"zero_optimization.stage=2", "bf16.enabled=true", "bf16.bf16_optimizer_states=true",

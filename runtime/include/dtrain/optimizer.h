@@ -5,6 +5,10 @@
 // What is left is the rule for elements: a function of weight, gradient and states of one element
 // alone gives the same model at every ZeRO stage and number of ranks. A rule that looks at more
 // (norms of whole parameters) sees only the part that this rank updates.
+//
+// A rank that trains on a GPU updates on the host by it: states and masters are the host's, as with
+// zero_optimization.offload_optimizer, gradients come and new weights go through pinned buffers,
+// and each step waits for the device once.
 #pragma once
 
 #include <cstdint>
