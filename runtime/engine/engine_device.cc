@@ -54,10 +54,15 @@ absl::Status Engine::Impl::CheckDevice() const {
     case OffloadOptions::Device::kMemory:
       break;
     case OffloadOptions::Device::kFile:
-      if (!UpdatesOnHost()) {
-        return NotOnDevice("offload_param.device \"nvme\" without offload_optimizer",
-                           "a GPU writes no file: set offload_optimizer.device to \"cpu\" or "
-                           "\"nvme\", or offload_param.device to \"cpu\"");
+      // Their rule takes weights from everywhere before the buckets' turn.
+      if (const auto kind = config.optimizer().kind;
+          !UpdatesOnHost() &&
+          (kind == OptimizerConfig::Kind::kLamb || kind == OptimizerConfig::Kind::kMuon)) {
+        return NotOnDevice(
+            absl::StrFormat("offload_param.device \"nvme\" with %s and without offload_optimizer",
+                            config.optimizer().name()),
+            "set offload_optimizer.device to \"cpu\" or \"nvme\", or offload_param.device to "
+            "\"cpu\"");
       }
       break;
   }
@@ -97,6 +102,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   if (state.shards != nullptr && state.live == nullptr) {
     DT_ASSIGN_OR_RETURN(gather, ParameterGather::Create(group, *state.flat, *state.shards));
   }
+  DT_RETURN_IF_ERROR(CreateShareReturn());
   std::unique_ptr<DeviceRule> device_rule;
   if (!UpdatesOnHost()) {
     DT_ASSIGN_OR_RETURN(device_rule, MakeDeviceRule(config, *rule, state.flat->layout()));
@@ -187,7 +193,9 @@ absl::Status Engine::Impl::LaunchUpdate(const StepVerdict& verdict) {
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
   DT_RETURN_IF_ERROR(DropGathered());
-  DT_RETURN_IF_ERROR(exchange != nullptr ? UpdateThroughHost(plan) : QueueUpdate());
+  DT_RETURN_IF_ERROR(exchange != nullptr       ? UpdateThroughHost(plan)
+                     : share_return != nullptr ? UpdateIntoFile()
+                                               : QueueUpdate());
   if (state.live != nullptr) {
     MarkPhase(&StepNumbers::exposed_comm_s);
     DT_RETURN_IF_ERROR(state.live->Refresh());

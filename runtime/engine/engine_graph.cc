@@ -39,6 +39,9 @@ std::string Engine::Impl::WhyNoUpdateGraph() const {
   if (exchange != nullptr) {
     return "with offload_optimizer the host makes them, when it knows the verdict";
   }
+  if (share_return != nullptr) {
+    return "with offload_param.device \"nvme\" the host takes new values to the file";
+  }
   if (gather != nullptr) {
     return "at zero_optimization.stage 1 and 2 gathers of weights come between their parts";
   }

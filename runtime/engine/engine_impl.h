@@ -23,6 +23,7 @@
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/offload_options.h"
+#include "runtime/offload/share_return.h"
 #include "runtime/offload/state_stream.h"
 #include "runtime/offload/update_exchange.h"
 #include "runtime/ops/recompute_times.h"
@@ -53,6 +54,8 @@ struct Engine::Impl {
   std::vector<ParamSettings> settings;       // By UpdatePiece::settings.
   std::unique_ptr<StateStream> stream;       // Of offloaded states; null when they are near.
   std::unique_ptr<UpdateExchange> exchange;  // On a GPU with offloaded states; else null.
+  // On a GPU that updates weights whose share is a file; else null.
+  std::unique_ptr<ShareReturn> share_return;
   std::shared_ptr<ActivationStore> activation_store;  // Null: what segments keep stays near.
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
@@ -203,7 +206,11 @@ struct Engine::Impl {
   OffloadOptions StateOffload() const;
   bool UpdatesOnHost() const;
   absl::Status CreateExchange(int64_t elements);
+  absl::Status CreateShareReturn();
+  // Behind Decide: whether the step changes anything, once the device has come there.
+  absl::StatusOr<StepNumbers> VerdictNow();
   absl::Status UpdateThroughHost(const StepPlan& plan);
+  absl::Status UpdateIntoFile();
   // CUDA graphs: engine_graph.cc.
   void CreateGraphs();
   std::string WhyNoUpdateGraph() const;  // "": nothing speaks against it.

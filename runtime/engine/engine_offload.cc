@@ -1,6 +1,9 @@
 // The update of a GPU's weights by the host (offload_optimizer, or a program's own rule). Here a
 // step waits for the device: the host's rule takes the clip factor as a number, and must not run at
 // all in a step that is skipped.
+#include <algorithm>
+
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -49,14 +52,51 @@ absl::Status Engine::Impl::CreateExchange(int64_t elements) {
   return absl::OkStatus();
 }
 
-// Behind Decide. A step that is skipped changes nothing, and gathers nothing, on any rank: the
-// verdict has the same bits on all.
-absl::Status Engine::Impl::UpdateThroughHost(const StepPlan& plan) {
+// The device updates, and the weights' share is a file.
+absl::Status Engine::Impl::CreateShareReturn() {
+  const Config& config = job.config();
+  if (UpdatesOnHost() || ParameterOffload(config).device != OffloadOptions::Device::kFile) {
+    return absl::OkStatus();
+  }
+  int64_t elements_max = 0;
+  for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
+    const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
+    elements_max = std::max(elements_max, part.flat.elements());
+  }
+  DT_ASSIGN_OR_RETURN(
+      share_return,
+      ShareReturn::Create(device(), {static_cast<std::byte*>(state.shard_values.mutable_data_ptr()),
+                                     state.flat->dtype(), elements_max,
+                                     absl::Seconds(config.comm_timeout_seconds())}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepNumbers> Engine::Impl::VerdictNow() {
   DT_RETURN_IF_ERROR(device_step->QueueVerdict());
   DT_RETURN_IF_ERROR(device_step->QueueNumbers());
-  DT_ASSIGN_OR_RETURN(const StepNumbers verdict,
-                      device_step->AwaitVerdict(
-                          Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+  return device_step->AwaitVerdict(
+      Deadline::After(absl::Seconds(job.config().comm_timeout_seconds())));
+}
+
+// Kernels would leave buffers as they are in a step that is skipped, so the host asks first.
+absl::Status Engine::Impl::UpdateIntoFile() {
+  DT_ASSIGN_OR_RETURN(const StepNumbers verdict, VerdictNow());
+  if (verdict.skipped) {
+    return absl::OkStatus();
+  }
+  const absl::Cleanup over = [this] { state.window = {}; };
+  for (const std::vector<UpdatePiece>& pieces : update_pieces) {
+    DT_ASSIGN_OR_RETURN(state.window, share_return->Begin(pieces));
+    DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), pieces));
+    DT_RETURN_IF_ERROR(share_return->End());
+  }
+  return share_return->Flush();
+}
+
+// A step that is skipped changes nothing, and gathers nothing, on any rank: the verdict has the
+// same bits on all.
+absl::Status Engine::Impl::UpdateThroughHost(const StepPlan& plan) {
+  DT_ASSIGN_OR_RETURN(const StepNumbers verdict, VerdictNow());
   if (verdict.skipped) {
     return absl::OkStatus();
   }

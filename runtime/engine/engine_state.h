@@ -36,6 +36,13 @@ class EngineState {
   // gathers the others' before they are read. Undefined and null at the other stages.
   at::Tensor shard_values;
   std::unique_ptr<LiveParameters> live;
+  // Where values from `local` of that on are while a GPU updates a bucket whose share is a file;
+  // null: where the share is.
+  struct ValueWindow {
+    std::byte* data = nullptr;
+    int64_t local = 0;
+  };
+  ValueWindow window;
   plan::LossScale loss_scale;
   // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
   // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
@@ -53,6 +60,9 @@ class EngineState {
   // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank
   // owns. The one place that knows, beside ReducedGradient::at.
   std::byte* value_at(int64_t element, int64_t local) const {
+    if (window.data != nullptr) {
+      return window.data + static_cast<size_t>(local - window.local) * DTypeBytes(flat->dtype());
+    }
     const bool by_shard = shard_values.defined();
     const at::Tensor& values = by_shard ? shard_values : flat->values();
     return static_cast<std::byte*>(values.mutable_data_ptr()) +

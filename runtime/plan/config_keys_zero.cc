@@ -130,8 +130,7 @@ constexpr ConfigKey kKeys[] = {
      KeyUse::kUsed, "", 0,
      "Where a rank keeps its share of the weights at stage 3. cpu: a host buffer of its own, on a "
      "GPU pinned, from which gathers take it, and to which a GPU's optimizer writes; nvme: a file "
-     "in nvme_path, which the page cache serves (on a GPU with offload_optimizer alone). Same "
-     "bits."},
+     "in nvme_path, which the page cache serves. Same bits."},
     {"zero_optimization.offload_param.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed, "",
      0, "A folder on a local disk."},
     {"zero_optimization.offload_param.buffer_count", KeyType::kInteger, "5", "[1, inf)",

@@ -238,7 +238,8 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   }
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
   if (request.states_on_host && FarValues(request) && request.values_in_file) {
-    plan.host = static_cast<double>(kShareBuffers) * value_bytes * bucket / ranks;
+    const int ways = request.offload_buffers > 0 ? 1 : 2;  // Where the GPU updates, also back.
+    plan.host = ways * static_cast<double>(kShareBuffers) * value_bytes * bucket / ranks;
   }
   if (request.zero_stage >= 3) {
     plan.live = LiveBytes(request, value_bytes, bucket);

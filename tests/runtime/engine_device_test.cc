@@ -279,9 +279,6 @@ TEST(EngineDeviceTest, WhatAGpuCannotDoYetIsRefusedByName) {
       {"zero_optimization={\"stage\":3,\"zero_quantized_weights\":true}", "zero_quantized_weights"},
       {"comm.compression.type=int8", "comm.compression.type"},
       {"activation_checkpointing.nvme_path=/tmp", "activation_checkpointing.nvme_path"},
-      {"zero_optimization={\"stage\":3,\"offload_param\":"
-       "{\"device\":\"nvme\",\"nvme_path\":\"/tmp\"}}",
-       "offload_param.device \"nvme\" without offload_optimizer"},
   };
   for (const auto& [setting, named] : cases) {
     comm::FakeFabric fabric;

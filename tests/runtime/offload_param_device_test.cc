@@ -106,10 +106,24 @@ TEST(OffloadParamDeviceTest, SharesInAFileGiveTheBitsOfSharesOnTheDevice) {
     const Outcome expected = OutcomeOf(test.size, near);
     for (const char* const live : {"1000000", "1"}) {
       const std::string limit = absl::StrCat("zero_optimization.stage3_max_live_parameters=", live);
-      const Outcome far = OutcomeOf(test.size, With(near, {kStates, kFile, kFolder, limit}));
-      EXPECT_EQ(far.losses, expected.losses) << live;
-      EXPECT_EQ(far.norms, expected.norms) << live;
-      EXPECT_EQ(far.weights, expected.weights) << live;
+      for (const Settings& states : {Settings{}, Settings{kStates}}) {
+        SCOPED_TRACE(absl::StrCat("live ", live, absl::StrJoin(states, " ")));
+        ExpectSame(OutcomeOf(test.size, With(With(near, {kFile, kFolder, limit}), states)),
+                   expected);
+      }
+    }
+  }
+}
+
+TEST(OffloadParamDeviceTest, AStepThatIsNotFiniteLeavesTheFileAsItWas) {
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    Way near{.place = Way::Place::kNccl, .bad_step = 2, .waits = true};
+    near.more = {precision, kStage3, kSmall};
+    const Outcome expected = OutcomeOf(2, near);
+    for (const Settings& states : {Settings{}, Settings{kStates}}) {
+      const Outcome outcome = OutcomeOf(2, With(With(near, {kFile, kFolder}), states));
+      EXPECT_EQ(outcome.skipped, expected.skipped);
+      EXPECT_EQ(outcome.weights, expected.weights);
     }
   }
 }
@@ -176,6 +190,7 @@ TEST(OffloadParamDeviceTest, CheckpointsGoFromAnyPlaceOfWeightsToAnyToTheBit) {
   for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
     const Way base{.place = Way::Place::kNccl, .more = {precision, kStage3, kSmall}};
     const std::vector<Way> places = {base, With(base, {kPinned}), With(base, {kPinned, kStates}),
+                                     With(base, {kFile, kFolder}),
                                      With(base, {kFile, kFolder, kStates})};
     const testing::TempFolder plain;
     const auto expected = SaveOrResume(plain.path(), base, false);
@@ -187,6 +202,24 @@ TEST(OffloadParamDeviceTest, CheckpointsGoFromAnyPlaceOfWeightsToAnyToTheBit) {
         ExpectEqual(SaveOrResume(folder.path(), places[resumed], true), expected);
       }
     }
+  }
+}
+
+TEST(OffloadParamDeviceTest, RulesOfWholeParametersWithWeightsInAFileAreRefusedByName) {
+  for (const char* const optimizer : {"Lamb", "Muon"}) {
+    comm::FakeFabric fabric;
+    FakeGpu gpu(&fabric);
+    const testing::TempFolder folder;
+    const std::string type = absl::StrCat(R"(optimizer={"type":")", optimizer, R"("})");
+    auto job = MakeJob(nullptr, folder.path(),
+                       {.place = Way::Place::kNccl, .more = {kStage3, kFile, kFolder, type}}, &gpu);
+    ASSERT_TRUE(job.ok()) << job.status();
+    Net net;
+    const absl::Status refused = Engine::Create(**job, net).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr(R"(offload_param.device "nvme" with )"));
+    EXPECT_THAT(refused.message(),
+                HasSubstr("without offload_optimizer is not supported on a GPU"));
   }
 }
 
@@ -215,7 +248,8 @@ absl::Status StepWithCopies(const Settings& more, int64_t copies, int& handles) 
 
 TEST(OffloadParamDeviceTest, AShareThatDoesNotComeEndsTheStepWithItsReasonAndLeavesNoHandle) {
   for (const Settings& more :
-       {Settings{kStage3, kSmall, kPinned}, Settings{kStage3, kSmall, kFile, kFolder, kStates}}) {
+       {Settings{kStage3, kSmall, kPinned}, Settings{kStage3, kSmall, kFile, kFolder},
+        Settings{kStage3, kSmall, kFile, kFolder, kStates}}) {
     SCOPED_TRACE(absl::StrJoin(more, " "));
     int before = 0;
     ASSERT_EQ(StepWithCopies(more, 1 << 20, before), absl::OkStatus());
