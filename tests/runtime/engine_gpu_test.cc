@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
+#include "dtrain/recompute.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/device/cuda_backend.h"
 #include "runtime/engine/cpu_rng.h"
@@ -172,6 +173,47 @@ TEST_F(EngineGpuTest, OffloadedStatesTrainAsThoseBesideTheWeights) {
   ExpectNear(NumbersOf(1, {"device=cuda", "zero_optimization.stage=2", section + "device=cpu",
                            R"(optimizer={"type":"Muon"})"}),
              NumbersOf(1, {"device=cpu", R"(optimizer={"type":"Muon"})"}), 2e-3);
+}
+
+TEST_F(EngineGpuTest, OffloadedWeightsTrainAsThoseOnTheDevice) {
+  const std::string section = "zero_optimization.offload_param.";
+  const std::string states = "zero_optimization.offload_optimizer.device=cpu";
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const int size : {1, 2}) {
+      const std::vector<std::string> near = {
+          "device=cuda", "zero_optimization.stage=3",
+          "zero_optimization.stage3_param_persistence_threshold=100", precision};
+      const std::vector<double> expected = NumbersOf(size, near);
+      for (const std::string& tier : {section + "device=cpu", section + "device=nvme"}) {
+        std::vector<std::string> far = near;
+        far.insert(far.end(), {tier, section + "nvme_path=/tmp"});
+        EXPECT_EQ(NumbersOf(size, far), expected) << tier;
+        far.push_back(states);
+        // The host's AdamW may round the last bit otherwise than the kernel.
+        ExpectNear(NumbersOf(size, far), expected, 1e-3);
+      }
+    }
+  }
+}
+
+TEST_F(EngineGpuTest, ActivationsInPageLockedMemoryChangeNoBit) {
+  const LossOf segments = [](Net& net, const at::Tensor& x) {
+    at::Tensor h = x.to(net.a.scalar_type()).matmul(net.a).repeat({1, Net::kCopies});
+    for (int64_t i = 0; i < Net::kSegments; ++i) {
+      h = Recompute([](const at::Tensor& in) { return in + at::dropout(at::tanh(in), 0.2, true); },
+                    h);
+    }
+    return (h.view({-1, Net::kCopies, 64}).mean(1).matmul(net.b) * net.c).square().sum(at::kFloat);
+  };
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const int stage : {0, 3}) {
+      const std::vector<std::string> near = {
+          "device=cuda", absl::StrCat("zero_optimization.stage=", stage), precision};
+      std::vector<std::string> far = near;
+      far.emplace_back("activation_checkpointing.cpu_checkpointing=true");
+      EXPECT_EQ(NumbersOf(1, far, segments), NumbersOf(1, near, segments)) << precision << stage;
+    }
+  }
 }
 
 TEST_F(EngineGpuTest, OptimizersOfWholeParametersTrainAsOnTheCpu) {
