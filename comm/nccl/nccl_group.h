@@ -96,6 +96,10 @@ class NcclGroup final : public DeviceGroup {
   absl::Status Health() const override { return watchdog_->health(); }
   // The group of the ranks with the same `color`, in the order of `key`. Collective and blocking.
   absl::StatusOr<std::unique_ptr<NcclGroup>> Split(int color, int key, const std::string& name);
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitGroup(Store* /*store*/, int color, int key,
+                                                          const std::string& name) override {
+    return Split(color, key, name);
+  }
   // Waits for the collectives, then closes together with the other ranks.
   absl::Status Close(Deadline deadline);
 

@@ -243,6 +243,15 @@ absl::StatusOr<std::unique_ptr<Registration>> StagedGroup::RegisterDevice(void* 
   return std::make_unique<NoRegistration>();  // Copies need none.
 }
 
+absl::StatusOr<std::unique_ptr<DeviceGroup>> StagedGroup::SplitGroup(Store* store, int color,
+                                                                     int key,
+                                                                     const std::string& /*name*/) {
+  std::lock_guard lock(start_mutex_);
+  DT_RETURN_IF_ERROR(AwaitWorker());  // The host group is the worker's while it has work.
+  DT_ASSIGN_OR_RETURN(auto host, SplitHostGroup(*host_, store, color, key));
+  return Create(std::move(host), options_);
+}
+
 absl::StatusOr<Work> StagedGroup::AllReduce(Buffer buffer, ReduceOp op,
                                             const CollectiveOptions& options) {
   return Start(buffer, {.data = nullptr}, [op, options](Group& host, Buffer input, Buffer) {

@@ -67,6 +67,8 @@ class StagedGroup final : public DeviceGroup {
   absl::Status Await(CudaEvent* event, CudaStream* stream) override;
   absl::Status Health() const override;
   absl::StatusOr<std::unique_ptr<Registration>> RegisterDevice(void* data, size_t bytes) override;
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitGroup(Store* store, int color, int key,
+                                                          const std::string& name) override;
 
  private:
   // What of a collective goes through the host: `run` gets host copies of both buffers (one, when

@@ -17,7 +17,8 @@ namespace {
 using dtrain::testing::RankContext;
 
 struct Rank {
-  explicit Rank(RankContext& context) : rank(context.rank), size(context.size) {}
+  explicit Rank(RankContext& context)
+      : rank(context.rank), size(context.size), store(context.store) {}
   absl::Status Open(RankContext& context) {
     DT_ASSIGN_OR_RETURN(auto host, CreateHostGroup(context.store, context.group_options()));
     StagedGroupOptions options;
@@ -39,6 +40,7 @@ struct Rank {
   }
   int rank;
   int size;
+  Store* store;
   FakeCuda cuda;
   std::unique_ptr<StagedGroup> group;
 };
@@ -121,6 +123,25 @@ TEST(StagedGroupTest, HostMemoryIsRefused) {
     const auto work =
         self.group->AllReduce({&value, sizeof(value), DType::kFloat32, {}}, ReduceOp::kSum);
     return Expect(absl::IsInvalidArgument(work.status()), "host memory was taken");
+  });
+}
+
+TEST(StagedGroupTest, SplitsIntoGroupsThatReduceByColourBesideIt) {
+  RunOn(4, [](Rank& self) -> absl::Status {
+    float* const data = self.Floats(100, static_cast<float>(self.rank));
+    DT_RETURN_IF_ERROR(
+        self.group->AllReduce(Rank::Of(data, 100), ReduceOp::kSum).status());  // Under way.
+    DT_ASSIGN_OR_RETURN(const auto half,
+                        self.group->SplitGroup(self.store, self.rank % 2, -self.rank, "half"));
+    DT_RETURN_IF_ERROR(Expect(half->size() == 2, "a wrong size"));
+    DT_RETURN_IF_ERROR(Expect(half->rank() == (self.rank < 2 ? 1 : 0), "a wrong rank"));
+    float* const more = self.Floats(100, static_cast<float>(self.rank));
+    DT_RETURN_IF_ERROR(half->AllReduce(Rank::Of(more, 100), ReduceOp::kSum).status());
+    DT_RETURN_IF_ERROR(half->JoinStream(self.cuda.host_stream()));
+    DT_RETURN_IF_ERROR(self.group->JoinStream(self.cuda.host_stream()));
+    const auto sum = static_cast<float>(self.rank % 2 == 0 ? 0 + 2 : 1 + 3);
+    DT_RETURN_IF_ERROR(Expect(more[7] == sum + 14, "the small group's sum"));
+    return Expect(data[7] == 6 + 28, "the whole group's sum");
   });
 }
 
