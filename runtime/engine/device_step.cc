@@ -59,6 +59,7 @@ DeviceStep::DeviceStep(const Device& device, comm::DeviceGroup& group,
                        std::unique_ptr<DeviceRule> rule, size_t settings)
     : device_(device),
       group_(group),
+      watched_{&group},
       rule_(std::move(rule)),
       settings_(rule_ != nullptr ? settings : 0) {
   for (auto& phases : phases_) {
@@ -188,8 +189,10 @@ absl::Status DeviceStep::QueueNumbers() const {
 absl::Status DeviceStep::Passed(const DevicePhases& phases, Deadline deadline) const {
   const absl::Status status = phases.Wait(deadline);
   // The group says more, and what the device made of a broken collective is worthless.
-  const absl::Status health = group_.Health();
-  return health.ok() ? status : health;
+  for (const comm::DeviceGroup* const group : watched_) {
+    DT_RETURN_IF_ERROR(group->Health());
+  }
+  return status;
 }
 
 void DeviceStep::ReadVerdict(StepNumbers& numbers) const {

@@ -42,6 +42,8 @@ class DeviceStep {
                                                             size_t settings);
   // Settles what is under way.
   ~DeviceStep();
+  // A step's numbers are worthless too when `group`, which outlives this object, is broken.
+  void Watch(const comm::DeviceGroup& group) { watched_.push_back(&group); }
 
   // Queues the begin of a step: the loss's sum is 0.
   absl::Status Begin();
@@ -99,6 +101,7 @@ class DeviceStep {
 
   const Device& device_;
   comm::DeviceGroup& group_;
+  std::vector<const comm::DeviceGroup*> watched_;  // It and others.
   const std::unique_ptr<DeviceRule> rule_;
   const size_t settings_;
   // Device memory: StepInputs and the groups' scalars (uploaded); the ranks' tallies; the verdict.

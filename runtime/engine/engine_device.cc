@@ -43,12 +43,6 @@ absl::Status Engine::Impl::CheckDevice() const {
     return absl::OkStatus();
   }
   const Config& config = job.config();
-  if (config.hpz_partition_size() > 1) {
-    return NotOnDevice("zero_optimization.zero_hpz_partition_size", "set it to 1");
-  }
-  if (config.quantized_weights()) {
-    return NotOnDevice("zero_quantized_weights", "set it to false");
-  }
   switch (ParameterOffload(config).device) {
     case OffloadOptions::Device::kNone:
     case OffloadOptions::Device::kMemory:
@@ -65,9 +59,6 @@ absl::Status Engine::Impl::CheckDevice() const {
             "\"cpu\"");
       }
       break;
-  }
-  if (config.quantized_gradients()) {
-    return NotOnDevice("zero_quantized_gradients", "set it to false");
   }
   if (config.activation_checkpointing().tier == ActivationCheckpointingConfig::Tier::kFile) {
     return NotOnDevice("activation_checkpointing.nvme_path",
@@ -95,7 +86,9 @@ absl::Status Engine::Impl::CreateOnDevice() {
   } else {
     DT_ASSIGN_OR_RETURN(gradients,
                         PartitionedOnDevice::Create(device(), group, *state.flat, *state.shards,
-                                                    options.wire, options.deterministic));
+                                                    {.wire = options.wire,
+                                                     .deterministic = options.deterministic,
+                                                     .quantized = config.quantized_gradients()}));
   }
   device_gradients = gradients.get();
   reducer = std::move(gradients);
@@ -109,6 +102,9 @@ absl::Status Engine::Impl::CreateOnDevice() {
   }
   DT_ASSIGN_OR_RETURN(device_step,
                       DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));
+  if (state.live != nullptr && state.live->small_group() != nullptr) {
+    device_step->Watch(*state.live->small_group());
+  }
   return absl::OkStatus();
 }
 

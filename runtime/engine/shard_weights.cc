@@ -12,6 +12,8 @@
 #include "runtime/plan/persistent_plan.h"
 #include "runtime/shard/gather_blocks.h"
 #include "runtime/shard/gather_pages.h"
+#include "runtime/shard/quantized_on_device.h"
+#include "runtime/shard/quantized_on_host.h"
 
 namespace dtrain {
 
@@ -53,12 +55,17 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
                                              {state.shard_values, shard.pinned}, std::move(small)));
   }
   if (const int size = config.hpz_partition_size(); size > 1) {
-    DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create(job.group(), job.state().store,
-                                                                size, shards, dtype));
+    DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create({.world = job.group(),
+                                                                 .device_world = device_group,
+                                                                 .store = job.state().store,
+                                                                 .size = size},
+                                                                *state.flat, shards));
   }
-  if (config.quantized_weights()) {
+  if (config.quantized_weights() && device_group == nullptr) {
+    DT_ASSIGN_OR_RETURN(ways.quantized, QuantizedOnHost::Create(job.group(), shards, dtype));
+  } else if (config.quantized_weights()) {
     DT_ASSIGN_OR_RETURN(ways.quantized,
-                        QuantizedGather::Create(job.group(), shards, {shard.data, dtype}));
+                        QuantizedOnDevice::Create(device(), *device_group, shards, dtype));
   }
   const GatherLimits limits = config.gather_limits();
   std::unique_ptr<GatherMemory> memory;

@@ -18,7 +18,8 @@ namespace {
 
 constexpr double kFp32 = 4;
 constexpr double kPacked = 260.0 / 256;  // int8 blocks of 256 with an fp32 scale.
-constexpr int kPackedSlots = 4;          // Of gathers under way (shard/quantized_gather.h).
+// Of gathers under way (shard/quantized_on_host.h); on a GPU one stream makes one do.
+constexpr int kPackedSlots = 4;
 constexpr int64_t kWorldMax = int64_t{1} << 20;
 
 double ValueBytes(PrecisionConfig::Kind precision) {
@@ -91,8 +92,9 @@ double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket
   const double whole = PersistentElements(request.model, request.persistence);
   const double gathered = std::min(parameters - whole, static_cast<double>(request.live_elements));
   const double shard = parameters / static_cast<double>(request.world_size);
+  const double slots = request.states_on_host ? 1 : kPackedSlots;
   return value_bytes * (gathered + 2 * whole) +
-         (request.quantized_weights ? kPacked * (kPackedSlots * bucket + shard) : 0);
+         (request.quantized_weights ? kPacked * (slots * bucket + shard) : 0);
 }
 
 absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
@@ -250,9 +252,11 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   plan.gradients = kFp32 * held(2);
   plan.moments = request.moment_bytes * held(1);
   plan.master = value_bytes < kFp32 ? kFp32 * held(1) : 0;
-  const double staged = kFp32 + (request.quantized_gradients && ranks > 1 ? kPacked : 0);
-  plan.buckets =
-      value_bytes * model.largest_tensor + (request.zero_stage >= 2 ? 2 * staged * bucket : 0);
+  // On a GPU one stream packs bucket after bucket.
+  const double packs =
+      request.quantized_gradients && ranks > 1 ? request.states_on_host ? 1 : 2 : 0;
+  plan.buckets = value_bytes * model.largest_tensor +
+                 (request.zero_stage >= 2 ? (2 * kFp32 + packs * kPacked) * bucket : 0);
   if (request.offload_buffers > 0) {
     PlanOffload(request, value_bytes, static_cast<int64_t>(held(1)), plan);
   }

@@ -67,7 +67,7 @@ struct MemoryRequest {
   double offload_ratio = 1;      // Share of the states that is.
   bool offload_to_file = false;  // Else to the host's memory.
   // Of a rank on a GPU: offloaded states, whatever the ratio, and all that they travel through are
-  // the host's memory or files.
+  // the host's memory or files; int8 blocks wait in less memory, since a stream orders them.
   bool states_on_host = false;
   bool training = true;  // Else weights alone, for inference.
 };

@@ -204,15 +204,17 @@ absl::Status GatherBlocks::Discard(int bucket) {
   return places_[static_cast<size_t>(bucket)].read->Record();
 }
 
-absl::Status GatherBlocks::Started(int bucket) {
-  comm::CudaEvent* const event = places_[static_cast<size_t>(bucket)].gathered->handle();
-  return group_.Then([this, event](comm::CudaStream* stream) {
+absl::Status GatherBlocks::Started(int bucket, comm::DeviceGroup* by) {
+  Place& place = places_[static_cast<size_t>(bucket)];
+  place.by = by != nullptr ? by : &group_;
+  return place.by->Then([this, event = place.gathered->handle()](comm::CudaStream* stream) {
     return device_.Check(device_.api().EventRecord(event, stream), "cudaEventRecord");
   });
 }
 
 absl::Status GatherBlocks::Arrive(int bucket, comm::Work /*work*/) {
-  return group_.Await(places_[static_cast<size_t>(bucket)].gathered->handle(), device_.stream());
+  const Place& place = places_[static_cast<size_t>(bucket)];
+  return place.by->Await(place.gathered->handle(), device_.stream());
 }
 
 int64_t GatherBlocks::bytes() const {

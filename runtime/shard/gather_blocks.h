@@ -43,7 +43,7 @@ class GatherBlocks final : public GatherMemory {
   // Weights that are offloaded come through their place in the bucket: on the group's stream, or
   // where they are in a file on a stream of their own, once the host has read them.
   absl::StatusOr<const std::byte*> Share(int bucket) override;
-  absl::Status Started(int bucket) override;
+  absl::Status Started(int bucket, comm::DeviceGroup* by) override;
   absl::Status Arrive(int bucket, comm::Work work) override;
   int64_t bytes() const override;
   double TakeWaitedSeconds() override;
@@ -52,7 +52,8 @@ class GatherBlocks final : public GatherMemory {
   // One bucket's place.
   struct Place {
     std::unique_ptr<DeviceBlock> block;     // Mapped there; null: none.
-    std::unique_ptr<DeviceEvent> gathered;  // On the group's stream.
+    comm::DeviceGroup* by = nullptr;        // Whose gather is under way, or was the last.
+    std::unique_ptr<DeviceEvent> gathered;  // On that group's stream.
     std::unique_ptr<DeviceEvent> read;      // On the compute stream, when it was discarded.
     std::unique_ptr<DeviceEvent> free;      // On the compute stream, when a share was to come.
     std::unique_ptr<DeviceEvent> shared;    // On the stream of shares from a file, when it had.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/group.h"
+#include "comm/nccl/device_group.h"
 #include "comm/symmetric_buffer.h"
 #include "runtime/device/device.h"
 
@@ -40,8 +41,9 @@ class GatherMemory {
 
   // Where a gather of `bucket`, which is open, takes this rank's part from.
   virtual absl::StatusOr<const std::byte*> Share(int bucket) = 0;
-  // Right after the gather of `bucket` was started.
-  virtual absl::Status Started(int bucket) = 0;
+  // Right after the gather of `bucket` was started. `by`: the small group of a GPU's rank that it
+  // goes over; null: it is over all ranks.
+  virtual absl::Status Started(int bucket, comm::DeviceGroup* by) = 0;
   // Operations from now on find the whole bucket. `work` is its gather.
   virtual absl::Status Arrive(int bucket, comm::Work work) = 0;
   // That weights take here, or took and keep.

@@ -29,7 +29,9 @@ class GatherPages final : public GatherMemory {
   absl::Status Close(int bucket) override;
   absl::Status Discard(int bucket) override;
   absl::StatusOr<const std::byte*> Share(int bucket) override;
-  absl::Status Started(int /*bucket*/) override { return absl::OkStatus(); }
+  absl::Status Started(int /*bucket*/, comm::DeviceGroup* /*by*/) override {
+    return absl::OkStatus();
+  }
   absl::Status Arrive(int bucket, comm::Work work) override;
   int64_t bytes() const override { return bytes_; }
 

@@ -60,6 +60,9 @@ LiveParameters::~LiveParameters() {
   for (size_t bucket = 0; bucket < works_.size(); ++bucket) {
     Wait(static_cast<int>(bucket));
   }
+  if (ways_.secondary != nullptr) {
+    ways_.secondary->Drain();  // Before the memory that it gathers to goes.
+  }
 }
 
 void LiveParameters::BeginPass(plan::GatherSchedule::Pass pass) {
@@ -221,14 +224,11 @@ comm::Buffer LiveParameters::WholeOf(int bucket) const {
 
 absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
   const std::string& name = names_[static_cast<size_t>(bucket)];
-  if (has_secondary() && ways_.secondary->has(bucket)) {
+  if (is_secondary(bucket)) {
     return ways_.secondary->Gather(bucket, WholeOf(bucket), name);
   }
   if (live_is_quantized_) {
-    while (ways_.quantized->full()) {
-      Wait(ways_.quantized->oldest());
-    }
-    return ways_.quantized->Start(bucket, name);
+    return StartQuantized(bucket);
   }
   const size_t width = DTypeBytes(flat_.dtype());
   const plan::OwnedRange own = shards_.part(bucket, group_.rank());
@@ -239,6 +239,20 @@ absl::StatusOr<comm::Work> LiveParameters::StartGather(int bucket) {
       WholeOf(bucket), {.name = name});
 }
 
+absl::StatusOr<comm::Work> LiveParameters::StartQuantized(int bucket) {
+  QuantizedGather& quantized = *ways_.quantized;
+  while (quantized.full()) {
+    Wait(quantized.oldest());
+  }
+  const std::byte* share = nullptr;
+  if (!quantized.is_packed(bucket)) {
+    DT_ASSIGN_OR_RETURN(share, memory_->Share(bucket));
+  }
+  const comm::Buffer whole = WholeOf(bucket);
+  return quantized.Start(bucket, share, {whole.data, whole.dtype},
+                         names_[static_cast<size_t>(bucket)]);
+}
+
 void LiveParameters::Gather(int bucket) {
   if (const absl::Status open = Open(bucket); !open.ok()) {
     EndWithoutMemory(open);
@@ -246,13 +260,14 @@ void LiveParameters::Gather(int bucket) {
   if (!status_.ok()) {
     return;
   }
+  comm::DeviceGroup* const by = is_secondary(bucket) ? small_group() : nullptr;
   auto work = StartGather(bucket);
   if (!work.ok()) {
     status_ = work.status();
     return;
   }
   works_[static_cast<size_t>(bucket)] = *std::move(work);
-  status_.Update(memory_->Started(bucket));
+  status_.Update(memory_->Started(bucket, by));
 }
 
 void LiveParameters::Wait(int bucket) {
@@ -261,12 +276,12 @@ void LiveParameters::Wait(int bucket) {
     return;
   }
   status_.Update(memory_->Arrive(bucket, *std::exchange(work, std::nullopt)));
-  const comm::Buffer whole = WholeOf(bucket);
   if (live_is_quantized_) {
-    ways_.quantized->Finish(bucket, {whole.data, whole.dtype});
+    ways_.quantized->Finish(bucket);
   }
   if (has_secondary() && !ways_.secondary->has(bucket)) {
-    ways_.secondary->Keep(bucket, static_cast<const std::byte*>(whole.data));
+    status_.Update(
+        ways_.secondary->Keep(bucket, static_cast<const std::byte*>(WholeOf(bucket).data)));
   }
 }
 

@@ -63,6 +63,10 @@ class LiveParameters final : public StorageObserver::Listener {
   // Seconds that operations waited for gathers since the last call.
   double TakeWaitedSeconds();
 
+  // On a GPU with a second sharding: the group of it; else null.
+  comm::DeviceGroup* small_group() const {
+    return ways_.secondary != nullptr ? ways_.secondary->device_group() : nullptr;
+  }
   // Ends what the small groups have under way; the world's group is the caller's. Any thread.
   void Abort(const std::string& reason);
 
@@ -82,6 +86,8 @@ class LiveParameters final : public StorageObserver::Listener {
   bool has_secondary() const {
     return ways_.secondary != nullptr && (ways_.quantized == nullptr || live_is_quantized_);
   }
+  // Whether the next gather of `bucket` goes over the small group alone.
+  bool is_secondary(int bucket) const { return has_secondary() && ways_.secondary->has(bucket); }
   void BeginPassLocked(plan::GatherSchedule::Pass pass);
   // Waits for what is under way; nothing is live any more. Memory is kept: it is filled again.
   void CloseAll();
@@ -93,6 +99,7 @@ class LiveParameters final : public StorageObserver::Listener {
   absl::Status Open(int bucket);
   void Wait(int bucket);
   absl::StatusOr<comm::Work> StartGather(int bucket);
+  absl::StatusOr<comm::Work> StartQuantized(int bucket);
   comm::Buffer WholeOf(int bucket) const;
 
   comm::Group& group_;

@@ -9,6 +9,7 @@
 #include "kernels/cuda_table.h"
 #include "kernels/grad_norm.h"
 #include "runtime/engine/tensor_over.h"
+#include "runtime/shard/packed_on_device.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
@@ -20,12 +21,15 @@ constexpr int kSlots = 2;  // One fills while the other is reduced.
 
 PartitionedOnDevice::PartitionedOnDevice(const Device& device, comm::DeviceGroup& group,
                                          FlatParameters& flat, const plan::ShardPlan& shards,
-                                         comm::Wire wire, std::vector<int> order)
+                                         const PartitionedOnDeviceOptions& options,
+                                         std::vector<int> order)
     : device_(device),
       group_(group),
       flat_(flat),
       shards_(shards),
-      wire_(wire),
+      options_{.wire = options.wire,
+               .deterministic = options.deterministic,
+               .quantized = options.quantized && group.size() > 1},
       names_(BucketNames("bucket", flat, shards)),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
@@ -41,21 +45,28 @@ PartitionedOnDevice::~PartitionedOnDevice() {
 
 absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> PartitionedOnDevice::Create(
     const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-    const plan::ShardPlan& shards, comm::Wire wire, bool deterministic) {
+    const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
   auto made = std::unique_ptr<PartitionedOnDevice>(
-      new PartitionedOnDevice(device, group, flat, shards, wire, std::move(order)));
-  DT_RETURN_IF_ERROR(made->MakeMemory(deterministic));
+      new PartitionedOnDevice(device, group, flat, shards, options, std::move(order)));
+  DT_RETURN_IF_ERROR(made->MakeMemory());
   made->hooks_ = std::make_unique<GradientHooks>(flat, *made);
   return made;
 }
 
-absl::Status PartitionedOnDevice::MakeMemory(bool deterministic) {
+absl::Status PartitionedOnDevice::MakeMemory() {
   const auto bytes = static_cast<size_t>(shards_.shard_elements()) * sizeof(float);
   DT_ASSIGN_OR_RETURN(shard_, DeviceMemory::Create(device_, bytes, "gradients"));
   for (int i = 0; i < kSlots; ++i) {
     DT_ASSIGN_OR_RETURN(Slot* const slot, MakeSlot());
     idle_.push_back(slot);
+  }
+  if (options_.quantized) {
+    DT_ASSIGN_OR_RETURN(
+        packed_, DeviceMemory::Create(device_, PackedRunBytes(shards_.largest_bucket()),
+                                      "a gradient bucket in int8 (zero_quantized_gradients)"));
+    DT_ASSIGN_OR_RETURN(packed_registration_,
+                        group_.RegisterDevice(packed_->data(), packed_->bytes()));
   }
   std::vector<DeviceSquares::Run> runs;
   int64_t blocks = 0;
@@ -65,7 +76,7 @@ absl::Status PartitionedOnDevice::MakeMemory(bool deterministic) {
   }
   const int64_t all = kernels::NormBlocks(0, flat_.layout().total_elements());
   DT_ASSIGN_OR_RETURN(squares_, DeviceSquares::Create(device_, group_, std::max(all, blocks)));
-  if (deterministic) {
+  if (options_.deterministic) {
     squares_->SetOrderedRuns(std::move(runs), all, /*shared_out=*/true);
   } else {
     squares_->SetRuns(std::move(runs), /*of_shard=*/true);
@@ -78,6 +89,7 @@ absl::StatusOr<PartitionedOnDevice::Slot*> PartitionedOnDevice::MakeSlot() {
   const int64_t elements = shards_.largest_bucket();
   const auto bytes = static_cast<size_t>(elements) * sizeof(float);
   DT_ASSIGN_OR_RETURN(slot.memory, DeviceMemory::Create(device_, bytes, "a gradient bucket"));
+  DT_ASSIGN_OR_RETURN(slot.full, DeviceEvent::Create(device_, /*timing=*/false));
   DT_ASSIGN_OR_RETURN(slot.free, DeviceEvent::Create(device_, /*timing=*/false));
   if (slots_.size() < kSlots) {  // Those made at the start: registering is collective.
     DT_ASSIGN_OR_RETURN(slot.registration, group_.RegisterDevice(slot.memory->data(), bytes));
@@ -150,24 +162,80 @@ void PartitionedOnDevice::Launch(int bucket) {
   }
 }
 
+absl::StatusOr<float*> PartitionedOnDevice::Start(int bucket, Slot& slot) {
+  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
+  auto* const data = static_cast<float*>(slot.memory->data());
+  float* const part = data + (own.begin - range.begin);
+  const auto bytes = [](const plan::FlatRange& of) {
+    return static_cast<size_t>(of.elements()) * sizeof(float);
+  };
+  DT_RETURN_IF_ERROR(
+      group_
+          .ReduceScatter(BufferOf(data, bytes(range), DType::kFloat32),
+                         BufferOf(part, bytes(own), DType::kFloat32), comm::ReduceOp::kSum,
+                         {.name = names_[static_cast<size_t>(bucket)], .wire = options_.wire})
+          .status());
+  return part;
+}
+
+// Each rank's part of a filled slot is a run of its own.
+absl::Status PartitionedOnDevice::QueuePack(const Slot& slot, int64_t part,
+                                            comm::CudaStream* stream) const {
+  DT_RETURN_IF_ERROR(device_.Check(device_.api().StreamWaitEvent(stream, slot.full->handle()),
+                                   "cudaStreamWaitEvent"));
+  const auto* from = static_cast<const float*>(slot.memory->data());
+  auto* to = static_cast<std::byte*>(packed_->data());
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    DT_RETURN_IF_ERROR(
+        QueuePackInt8(device_.kernels(), {from}, part, to, nullptr, Device::KernelStream(stream)));
+    from += part;
+    to += PackedRunBytes(part);
+  }
+  return absl::OkStatus();
+}
+
+// Of what all ranks sent, in their order.
+absl::Status PartitionedOnDevice::QueueSum(const Slot& slot, int64_t part, float* sum,
+                                           comm::CudaStream* stream) const {
+  const auto* from = static_cast<const std::byte*>(slot.memory->data());
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    DT_RETURN_IF_ERROR(QueueUnpackInt8(device_.kernels(), from, part, part, {sum},
+                                       /*add=*/rank > 0, Device::KernelStream(stream)));
+    from += PackedRunBytes(part);
+  }
+  return absl::OkStatus();
+}
+
+// What is received takes a good quarter of the slot, so its last part, a half at most, is free for
+// the sum.
+absl::StatusOr<float*> PartitionedOnDevice::StartPacked(int bucket, Slot& slot) {
+  const int64_t part = shards_.part(bucket, group_.rank()).flat.elements();
+  const auto ranks = static_cast<size_t>(group_.size());
+  auto* const data = static_cast<float*>(slot.memory->data());
+  float* const sum = data + (group_.size() - 1) * part;
+  DT_RETURN_IF_ERROR(slot.full->Record());
+  DT_RETURN_IF_ERROR(group_.Then(
+      [this, &slot, part](comm::CudaStream* stream) { return QueuePack(slot, part, stream); }));
+  const size_t bytes = PackedRunBytes(part) * ranks;
+  DT_RETURN_IF_ERROR(group_
+                         .AllToAll(BufferOf(packed_->data(), bytes, DType::kUInt8),
+                                   BufferOf(data, bytes, DType::kUInt8),
+                                   {.name = names_[static_cast<size_t>(bucket)]})
+                         .status());
+  DT_RETURN_IF_ERROR(group_.Then([this, &slot, part, sum](comm::CudaStream* stream) {
+    return QueueSum(slot, part, sum, stream);
+  }));
+  return sum;
+}
+
 absl::Status PartitionedOnDevice::Reduce(int bucket) {
   const auto place = static_cast<size_t>(bucket);
   DT_ASSIGN_OR_RETURN(Slot* const slot, SlotOf(bucket));
-  const plan::FlatRange range = shards_.buckets()[place];
   const plan::OwnedRange own = shards_.part(bucket, group_.rank());
-  float* const data = static_cast<float*>(slot->memory->data());
-  float* const part = data + (own.flat.begin - range.begin);
-  const auto buffer = [this](float* from, int64_t elements) {
-    comm::Buffer floats = Floats(from, elements);
-    floats.device = device_.place();
-    return floats;
-  };
   under_way_ = true;
-  DT_RETURN_IF_ERROR(group_
-                         .ReduceScatter(buffer(data, range.elements()),
-                                        buffer(part, own.flat.elements()), comm::ReduceOp::kSum,
-                                        {.name = names_[place], .wire = wire_})
-                         .status());
+  DT_ASSIGN_OR_RETURN(const float* const part,
+                      options_.quantized ? StartPacked(bucket, *slot) : Start(bucket, *slot));
   const bool add = has_part_[place] != 0;
   has_part_[place] = 1;
   DT_RETURN_IF_ERROR(group_.Then([this, add, part, own, slot](comm::CudaStream* stream) {
@@ -207,7 +275,7 @@ int64_t PartitionedOnDevice::bytes() const {
   const auto slots = static_cast<int64_t>(slots_.size());
   return static_cast<int64_t>(sizeof(float)) *
              (shards_.shard_elements() + slots * shards_.largest_bucket()) +
-         squares_->bytes();
+         static_cast<int64_t>(packed_ != nullptr ? packed_->bytes() : 0) + squares_->bytes();
 }
 
 void PartitionedOnDevice::Release() {

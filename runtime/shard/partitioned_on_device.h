@@ -2,7 +2,9 @@
 // is copied to its bucket's slot on the compute stream and dropped; a full bucket is
 // reduce-scattered on the group's stream in every micro-batch and added to this rank's fp32 shard
 // there. A slot is filled again when the device, not the host, has passed its last use: between two
-// slots, filling and reducing overlap.
+// slots, filling and reducing overlap. With `quantized` the parts of a bucket travel as int8 blocks
+// to those who own them, packed, exchanged, and summed in fp32 in rank order on the group's stream
+// (ZeRO++'s qgZ): the bits of the host's PartitionedGradients.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +23,19 @@
 
 namespace dtrain {
 
+struct PartitionedOnDeviceOptions {
+  comm::Wire wire = comm::Wire::kSameAsBuffer;
+  // The sum of squares is a tree over blocks at the layout's offsets.
+  bool deterministic = false;
+  bool quantized = false;  // REQUIRES: parts of buckets are multiples of kAlignedRun elements.
+};
+
 class PartitionedOnDevice final : public DeviceGradientSync {
  public:
   // Collective. REQUIRES: all outlive this object.
   static absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> Create(
       const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-      const plan::ShardPlan& shards, comm::Wire wire, bool deterministic);
+      const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options);
   ~PartitionedOnDevice() override;
 
   void OnGradient(size_t index) override;
@@ -44,14 +53,16 @@ class PartitionedOnDevice final : public DeviceGradientSync {
     std::shared_ptr<DeviceMemory> memory;
     at::Tensor values;  // [largest bucket] fp32 over it.
     std::unique_ptr<comm::Registration> registration;
+    std::unique_ptr<DeviceEvent> full;  // The compute stream has filled it.
     std::unique_ptr<DeviceEvent> free;  // The group's stream is done with it.
     bool used = false;                  // `free` was recorded.
   };
   enum class Fill { kCopy, kAdd, kZero };
 
   PartitionedOnDevice(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
-                      const plan::ShardPlan& shards, comm::Wire wire, std::vector<int> order);
-  absl::Status MakeMemory(bool deterministic);
+                      const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options,
+                      std::vector<int> order);
+  absl::Status MakeMemory();
   absl::StatusOr<Slot*> MakeSlot();
   const plan::LaunchQueue& queue() const override { return queue_; }
   absl::Status UseReadinessOrder(const std::vector<int>& order,
@@ -63,13 +74,22 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   absl::StatusOr<Slot*> SlotOf(int bucket);
   void Launch(int bucket);
   absl::Status Reduce(int bucket);
+  // Each starts the sum over ranks of the bucket in `slot`, and gives where on the group's stream
+  // this rank's part of it comes to be.
+  absl::StatusOr<float*> Start(int bucket, Slot& slot);
+  absl::StatusOr<float*> StartPacked(int bucket, Slot& slot);
+  absl::Status QueuePack(const Slot& slot, int64_t part, comm::CudaStream* stream) const;
+  absl::Status QueueSum(const Slot& slot, int64_t part, float* sum, comm::CudaStream* stream) const;
+  comm::Buffer BufferOf(void* data, size_t bytes, DType dtype) const {
+    return {data, bytes, dtype, device_.place()};
+  }
 
   const Device& device_;
   comm::DeviceGroup& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const comm::Wire wire_;
-  const std::vector<std::string> names_;  // By bucket.
+  const PartitionedOnDeviceOptions options_;  // Of one rank: not quantized.
+  const std::vector<std::string> names_;      // By bucket.
   std::unique_ptr<GradientHooks> hooks_;
   plan::LaunchQueue queue_;
   std::list<Slot> slots_;
@@ -77,6 +97,9 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   std::vector<Slot*> slot_of_;     // By bucket; null: none.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds this step's sums so far.
   std::shared_ptr<DeviceMemory> shard_;
+  // Quantized: what is sent of the bucket under way; what is received overwrites its slot.
+  std::shared_ptr<DeviceMemory> packed_;
+  std::unique_ptr<comm::Registration> packed_registration_;
   std::unique_ptr<DeviceSquares> squares_;
   bool under_way_ = false;
   absl::Status status_;

@@ -15,10 +15,11 @@ namespace dtrain::testing {
 // Wide enough for several buckets and norm blocks.
 class Net : public torch::nn::Module {
  public:
-  // With layers for LossOfSegments, or without.
-  explicit Net(bool segments = false) {
-    a = register_parameter("a", at::randn({90, 64}) * 0.1);
-    b = register_parameter("b", at::randn({64, 30}) * 0.1);
+  // `segments`: with layers for LossOfSegments. `width`: with more, there are several buckets where
+  // ranks own whole norm blocks of each.
+  explicit Net(bool segments = false, int64_t width = 64) {
+    a = register_parameter("a", at::randn({90, width}) * 0.1);
+    b = register_parameter("b", at::randn({width, 30}) * 0.1);
     c = register_parameter("c", at::randn({30}) * 0.3);
     unused = register_parameter("unused", at::ones({5}));
     mean = register_buffer("mean", at::zeros({30}));

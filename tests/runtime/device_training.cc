@@ -50,7 +50,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   const TempFolder folder;
   DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), way, gpu));
   at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
-  Net net(way.segments);
+  Net net(way.segments, way.width);
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
   Source source{context.rank, context.size, way.accumulation};
   std::vector<StepReport> reports;
@@ -94,6 +94,9 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   if (const int64_t done = engine->state().updates + engine->state().skipped; done != way.steps) {
     return absl::InternalError(absl::StrCat(done, " steps are accounted for"));
   }
+  const Job::State& state = job->state();
+  outcome.collectives =
+      (state.device_group != nullptr ? *state.device_group : *state.group).sequence();
   engine.reset();
   job.reset();
   const auto wrong = gpu->cuda.violations();
@@ -112,7 +115,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     Outcome outcome;
     DT_RETURN_IF_ERROR(Train(context, way, &gpu, outcome));
     const Json json = {outcome.losses,  outcome.norms, outcome.skipped, outcome.weights,
-                       outcome.buffers, outcome.waits, outcome.far};
+                       outcome.buffers, outcome.waits, outcome.far,     outcome.collectives};
     return context.store->Set("outcome/" + std::to_string(context.rank), DumpJson(json),
                               Deadline::After(absl::Seconds(10)));
   });
@@ -131,6 +134,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     outcome.buffers = json[4].get<std::vector<double>>();
     outcome.waits = json[5].get<int>();
     outcome.far = json[6].get<int64_t>();
+    outcome.collectives = json[7].get<uint64_t>();
     EXPECT_EQ(outcome.losses, all.front().losses) << "rank " << rank;
     EXPECT_EQ(outcome.norms, all.front().norms) << "rank " << rank;
     EXPECT_EQ(outcome.weights, all.front().weights) << "rank " << rank;

@@ -22,13 +22,15 @@ struct Way {
   bool reads = false;     // The closure reads its loss: it waits.
   bool waits = false;     // Steps may wait for the device: the host updates.
   bool segments = false;  // Of recomputed segments.
+  int64_t width = 64;     // Of the model.
   std::vector<std::string> more = {};
 };
 
 struct Outcome {
   std::vector<double> losses, norms, skipped, weights, buffers;
-  int waits = 0;    // Of the host for the device, inside steps after the second.
-  int64_t far = 0;  // Most bytes of activations in a far tier.
+  int waits = 0;             // Of the host for the device, inside steps after the second.
+  int64_t far = 0;           // Most bytes of activations in a far tier.
+  uint64_t collectives = 0;  // Of the group that gradients go over.
 };
 
 // A job whose device is the fake, or the host. `context`: null for one rank alone.

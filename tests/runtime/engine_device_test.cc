@@ -276,7 +276,8 @@ TEST(EngineDeviceTest, AMachineWithoutADriverTrainsOnTheCpuAndRefusesCuda) {
 
 TEST(EngineDeviceTest, WhatAGpuCannotDoYetIsRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"zero_optimization={\"stage\":3,\"zero_quantized_weights\":true}", "zero_quantized_weights"},
+      {"activation_checkpointing={\"mode\":\"full\",\"cpu_checkpointing\":true}",
+       "activation offload"},
       {"comm.compression.type=int8", "comm.compression.type"},
       {"activation_checkpointing.nvme_path=/tmp", "activation_checkpointing.nvme_path"},
   };

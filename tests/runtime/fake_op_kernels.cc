@@ -80,6 +80,8 @@ void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   table.cross_entropy_totals = Totals;
   table.amax = Amax;
   table.cast_to_fp8 = CastToFp8;
+  table.quantize_int8 = Queued<QuantizeInt8Args, QuantizeInt8Cpu>;
+  table.dequantize_int8 = Queued<DequantizeInt8Args, DequantizeInt8Cpu>;
   table.dropout_stream = Dropout<float>;
   table.dropout_stream_bf16 = Dropout<BFloat16>;
   table.embedding_workspace_bytes = EmbeddingBytes;

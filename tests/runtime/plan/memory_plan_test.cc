@@ -53,6 +53,11 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   EXPECT_DOUBLE_EQ(PlanMemory(request).live, plain.live + 260.0 / 256 * (4 * 6e6 + 1000e6 / 4));
   request.quantized_gradients = true;
   EXPECT_DOUBLE_EQ(PlanMemory(request).buckets, plain.buckets + 260.0 / 256 * 2 * 6e6);
+  request.states_on_host = true;  // A GPU's rank: one stream takes bucket after bucket.
+  EXPECT_DOUBLE_EQ(PlanMemory(request).live, plain.live + 260.0 / 256 * (6e6 + 1000e6 / 4));
+  EXPECT_DOUBLE_EQ(PlanMemory(request).buckets, plain.buckets + 260.0 / 256 * 6e6);
+  request.hpz_partition_size = 4;
+  EXPECT_DOUBLE_EQ(PlanMemory(request).values, plain.values + 2 * 1000e6 / 4);
 }
 
 TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
