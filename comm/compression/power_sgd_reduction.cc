@@ -4,19 +4,11 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "base/prng.h"
 #include "base/status.h"
 #include "comm/compression/low_rank.h"
+#include "comm/compression/low_rank_plan.h"
 
 namespace dtrain::comm {
-namespace {
-
-// Whether the factors are at most half of the matrix.
-bool WorthIt(const BucketTensor& tensor, size_t rank) {
-  return 2 * rank * (tensor.rows + tensor.columns) <= tensor.elements();
-}
-
-}  // namespace
 
 PowerSgdReduction::PowerSgdReduction(Group& group, const BucketShape& shape,
                                      const CompressionOptions& options)
@@ -29,25 +21,15 @@ PowerSgdReduction::PowerSgdReduction(Group& group, const BucketShape& shape,
   size_t p = 0;
   size_t q = 0;
   size_t memory = 0;
-  size_t covered = 0;  // What lies between tensors is reduced too: it may be anything but lost.
-  for (const BucketTensor& tensor : shape.tensors) {
-    if (!WorthIt(tensor, rank)) {
-      continue;
-    }
-    if (covered < tensor.start) {
-      wholes_.push_back({.start = covered, .count = tensor.start - covered});
-    }
-    covered = tensor.start + tensor.elements();
+  const LowRankPlan plan = PlanLowRank(shape, rank_);
+  for (const BucketTensor& tensor : plan.factored) {
     factored_.push_back({tensor, p, q, memory});
     p += rank * tensor.rows;
     q += rank * tensor.columns;
     memory += tensor.elements();
   }
-  if (covered < shape.elements) {
-    wholes_.push_back({.start = covered, .count = shape.elements - covered});
-  }
-  for (Whole& whole : wholes_) {
-    whole.place = p;
+  for (const LowRankPlan::Whole& whole : plan.wholes) {
+    wholes_.push_back({.start = whole.start, .count = whole.count, .place = p});
     p += whole.count;
   }
   first_.resize(p);
@@ -58,10 +40,7 @@ PowerSgdReduction::PowerSgdReduction(Group& group, const BucketShape& shape,
 }
 
 void PowerSgdReduction::RenewColumn(float* column, size_t count) {
-  SplitMix64 random(MixBits(seed_ + MixBits(++renewals_)));
-  for (size_t i = 0; i < count; ++i) {
-    column[i] = static_cast<float>(2.0 * random.Uniform() - 1.0);
-  }
+  FillDirection(seed_, ++renewals_, column, count);
 }
 
 void PowerSgdReduction::Forget() {
