@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "kernels/grad_norm.h"
+#include "runtime/engine/bucket_shape.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/shard/shard_sums.h"
 
@@ -69,7 +70,7 @@ absl::Status DeviceGradients::UseBuckets(const std::vector<int>& order) {
   std::iota(in_turn.begin(), in_turn.end(), 0);
   queue_ = plan::LaunchQueue(std::move(spans), std::move(in_turn));
   PlaceRuns();
-  return absl::OkStatus();
+  return MakeCompression();
 }
 
 // Stage 1: the order alone.
@@ -87,6 +88,20 @@ absl::Status DeviceGradients::UseShards(const std::vector<int>& order) {
   }
   queue_ = plan::LaunchQueue(options_.shards->spans(), std::move(launch_order));
   PlaceRuns();
+  return MakeCompression();
+}
+
+absl::Status DeviceGradients::MakeCompression() {
+  compression_.reset();  // Its memory before the next one's.
+  if (options_.compression.kind == comm::Compression::kNone) {
+    return absl::OkStatus();
+  }
+  std::vector<comm::BucketShape> shapes;
+  for (const DeviceBucket& bucket : buckets_) {
+    shapes.push_back(ShapeOf(bucket.name, bucket.range, flat_.layout()));
+  }
+  DT_ASSIGN_OR_RETURN(compression_,
+                      DeviceCompression::Create(device_, group_, options_.compression, shapes));
   return absl::OkStatus();
 }
 
@@ -109,8 +124,9 @@ void DeviceGradients::PlaceRuns() {
   squares_->SetRuns(std::move(runs), options_.shards != nullptr);
 }
 
-void DeviceGradients::BeginMicroBatch(int64_t /*step*/, bool last) {
+void DeviceGradients::BeginMicroBatch(int64_t step, bool last) {
   whole_.BeginBackward();
+  step_ = step;
   last_ = last;
   if (last) {
     queue_.Arm();
@@ -141,17 +157,24 @@ void DeviceGradients::Launch(int place) {
   if (!status_.ok()) {
     return;  // FinishBackward reports it; launching on would only hide it.
   }
-  const DeviceBucket& bucket = buckets_[static_cast<size_t>(place)];
-  status_ = Reduce(bucket);
+  const auto index = static_cast<size_t>(place);
+  const DeviceBucket& bucket = buckets_[index];
   under_way_ = true;
+  if (compression_ != nullptr && compression_->takes(index, step_)) {
+    float* const data = flat_.gradients().mutable_data_ptr<float>() + bucket.range.begin;
+    status_ = compression_->Start(index, data);
+    compressed_.push_back(index);
+    return;
+  }
+  status_ = Reduce(bucket);
   if (status_.ok()) {
-    status_ = squares_->QueueRun(static_cast<size_t>(place));
+    status_ = squares_->QueueRun(index);
   }
 }
 
 // The Work is not kept: errors are the group's, and the stream orders what follows.
 absl::Status DeviceGradients::Reduce(const DeviceBucket& bucket) {
-  const comm::CollectiveOptions options{.name = bucket.name, .wire = options_.wire};
+  const comm::CollectiveOptions options{.name = bucket.name, .wire = options_.compression.wire};
   if (options_.shards == nullptr) {
     return group_.AllReduce(BufferOf(bucket.range), comm::ReduceOp::kSum, options).status();
   }
@@ -167,7 +190,18 @@ absl::Status DeviceGradients::FinishBackward() {
   }
   whole_.ZeroUnused();
   queue_.ReadyAll([this](int place) { Launch(place); });
+  if (status_.ok() && !compressed_.empty()) {
+    status_ = FinishCompressed();
+  }
   return status_;
+}
+
+absl::Status DeviceGradients::FinishCompressed() {
+  DT_RETURN_IF_ERROR(compression_->Finish());
+  for (const size_t place : std::exchange(compressed_, {})) {
+    DT_RETURN_IF_ERROR(squares_->QueueRun(place));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DeviceGradients::QueueSquares(double* sum) {
@@ -176,13 +210,18 @@ absl::Status DeviceGradients::QueueSquares(double* sum) {
 }
 
 int64_t DeviceGradients::bytes() const {
-  return static_cast<int64_t>(flat_.gradients().nbytes()) + squares_->bytes();
+  return static_cast<int64_t>(flat_.gradients().nbytes()) + squares_->bytes() +
+         (compression_ != nullptr ? compression_->bytes() : 0);
 }
 
 void DeviceGradients::Release() {
   if (under_way_) {
     group_.JoinStream(device_.stream()).IgnoreError();
     under_way_ = false;
+  }
+  compressed_.clear();
+  if (compression_ != nullptr) {
+    compression_->Drop();
   }
   whole_.Release();
   last_ = false;

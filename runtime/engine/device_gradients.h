@@ -1,7 +1,9 @@
 // Gradients on a GPU at ZeRO stages 0 and 1: accumulated whole in the flat buffer on the compute
 // stream, reduced by buckets on the device group's stream during the step's last backward: all-
 // reduced at stage 0, reduce-scattered in place at stage 1. Sums of squares are taken on that
-// stream too, bucket by bucket, behind each reduction. Nothing here waits for the device.
+// stream too, bucket by bucket, behind each reduction. A bucket that is compressed is summed whole,
+// at both stages, by a reduction of its own. Nothing here waits for the device but a change of
+// compressed buckets.
 //
 // Hooks of CUDA tensors run in autograd's thread of the device while the training thread waits in
 // backward: one thread at a time drives this class all the same.
@@ -14,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
+#include "runtime/engine/device_compression.h"
 #include "runtime/engine/device_gradient_sync.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/engine/whole_gradients.h"
@@ -27,7 +30,7 @@ struct DeviceGradientOptions {
   const plan::ShardPlan* shards = nullptr;  // Stage 1; null at stage 0.
   // The sum of squares is a tree over blocks at the layout's offsets, whatever the buckets.
   bool deterministic = false;
-  comm::Wire wire = comm::Wire::kSameAsBuffer;
+  comm::CompressionOptions compression = {};  // With the wire's type of what is not compressed.
 };
 
 class DeviceGradients final : public DeviceGradientSync {
@@ -69,6 +72,9 @@ class DeviceGradients final : public DeviceGradientSync {
   void PlaceRuns();
   void Launch(int place);
   absl::Status Reduce(const DeviceBucket& bucket);
+  // Compressed buckets go by the present places.
+  absl::Status MakeCompression();
+  absl::Status FinishCompressed();
   comm::Buffer BufferOf(plan::FlatRange range) const;
 
   const Device& device_;
@@ -80,7 +86,10 @@ class DeviceGradients final : public DeviceGradientSync {
   WholeGradients whole_;
   std::vector<DeviceBucket> buckets_;  // In launch order (stage 0), in layout order (stage 1).
   plan::LaunchQueue queue_{{}, {}};
-  std::unique_ptr<DeviceSquares> squares_;  // A run for each bucket.
+  std::unique_ptr<DeviceSquares> squares_;          // A run for each bucket.
+  std::unique_ptr<DeviceCompression> compression_;  // Null: none.
+  std::vector<size_t> compressed_;                  // Places of buckets that it has under way.
+  int64_t step_ = 0;
   bool last_ = false;
   bool under_way_ = false;
   absl::Status status_;

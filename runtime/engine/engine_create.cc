@@ -58,21 +58,6 @@ FlatOptions FlatOptionsOf(const Config& config, int world_size, bool guarded) {
                                              : ValueMemory::kSymmetric};
 }
 
-comm::CompressionOptions CompressionOf(const Config& config) {
-  const CompressionConfig& from = config.comm_compression();
-  comm::CompressionOptions options;
-  options.kind = from.type == "powersgd" ? comm::Compression::kPowerSgd
-                 : from.type == "int8"   ? comm::Compression::kInt8
-                                         : comm::Compression::kNone;
-  options.wire = WireOf(config);
-  options.rank = static_cast<int>(from.rank);
-  options.error_feedback = from.error_feedback;
-  options.start_step = from.start_step;
-  options.elements_min = static_cast<size_t>(from.min_elements);
-  options.seed = static_cast<uint64_t>(config.seed());
-  return options;
-}
-
 // Up to how many elements the first steps may make buckets; 0: they stay as they are.
 int64_t TunedBucketsMax(const Config& config, const comm::Group& group) {
   const bool leaves_host = group.transport() != "shm" && group.transport() != "alone";
@@ -103,6 +88,21 @@ comm::Wire WireOf(const Config& config) {
   return name == "bf16"   ? comm::Wire::kBFloat16
          : name == "fp16" ? comm::Wire::kFloat16
                           : comm::Wire::kSameAsBuffer;
+}
+
+comm::CompressionOptions CompressionOf(const Config& config) {
+  const CompressionConfig& from = config.comm_compression();
+  comm::CompressionOptions options;
+  options.kind = from.type == "powersgd" ? comm::Compression::kPowerSgd
+                 : from.type == "int8"   ? comm::Compression::kInt8
+                                         : comm::Compression::kNone;
+  options.wire = WireOf(config);
+  options.rank = static_cast<int>(from.rank);
+  options.error_feedback = from.error_feedback;
+  options.start_step = from.start_step;
+  options.elements_min = static_cast<size_t>(from.min_elements);
+  options.seed = static_cast<uint64_t>(config.seed());
+  return options;
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Module& model,

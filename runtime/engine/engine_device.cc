@@ -64,11 +64,6 @@ absl::Status Engine::Impl::CheckDevice() const {
     return NotOnDevice("activation_checkpointing.nvme_path",
                        "remove it, set activation_checkpointing.cpu_checkpointing");
   }
-  if (config.comm_compression().type != "none") {
-    return NotOnDevice(
-        absl::StrFormat("comm.compression.type \"%s\"", config.comm_compression().type),
-        "set \"none\"");
-  }
   return absl::OkStatus();
 }
 
@@ -78,7 +73,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   comm::DeviceGroup& group = *job.state().device_group;
   DeviceGradientOptions options{.shards = state.shards.get(),
                                 .deterministic = config.deterministic(),
-                                .wire = WireOf(config)};
+                                .compression = CompressionOf(config)};
   options.bucket_elements = plan::BucketElements(config, state.flat->layout().total_elements());
   std::unique_ptr<DeviceGradientSync> gradients;
   if (config.zero_stage() < 2) {
@@ -86,7 +81,7 @@ absl::Status Engine::Impl::CreateOnDevice() {
   } else {
     DT_ASSIGN_OR_RETURN(gradients,
                         PartitionedOnDevice::Create(device(), group, *state.flat, *state.shards,
-                                                    {.wire = options.wire,
+                                                    {.wire = WireOf(config),
                                                      .deterministic = options.deterministic,
                                                      .quantized = config.quantized_gradients()}));
   }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/compression/bucket_reduction.h"
 #include "comm/group.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/agreement.h"
@@ -43,6 +44,8 @@ struct NonFiniteSteps {
 
 // comm.wire_dtype.
 comm::Wire WireOf(const Config& config);
+// comm.compression, and the wire's type of what it leaves alone.
+comm::CompressionOptions CompressionOf(const Config& config);
 
 struct Engine::Impl {
   Job& job;

@@ -70,8 +70,9 @@ constexpr ConfigKey kKeys[] = {
      "How gradient buckets are compressed on the way. powersgd: low-rank factors (Vogels et al. "
      "2019). int8: blocks of 256 with a scale, all-to-all, as ZeRO++'s qgZ. Both change numbers: "
      "what is left out of a step is added to the next. That memory is not in checkpoints: it "
-     "begins from zero after a resume. At stages 0 and 1; above, "
-     "zero_optimization.zero_quantized_gradients."},
+     "begins from zero after a resume. It takes 4 bytes a parameter and more, on a GPU of its "
+     "memory. There powersgd's products are the GPU's: at stage 0 use it on GPUs of one model. At "
+     "stages 0 and 1; above, zero_optimization.zero_quantized_gradients."},
     {"comm.compression.rank", KeyType::kInteger, "4", "[1, 64]", KeyUse::kUsed, "", 0,
      "Of powersgd's factors."},
     {"comm.compression.start_step", KeyType::kInteger, "100", "[0, inf)", KeyUse::kUsed, "", 0,

@@ -97,6 +97,21 @@ double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket
          (request.quantized_weights ? kPacked * (slots * bucket + shard) : 0);
 }
 
+// What comm.compression remembers of gradients, and int8 blocks on their way: of all buckets on the
+// host, of one on a GPU. PowerSGD's factors are few.
+double CompressionBytes(const MemoryRequest& request, double bucket) {
+  if (request.compression == "none" || request.world_size == 1 || request.zero_stage >= 2) {
+    return 0;
+  }
+  const double parameters = request.model.parameters;
+  if (request.compression == "powersgd") {
+    return kFp32 * parameters;
+  }
+  const double part = parameters / static_cast<double>(request.world_size);
+  return request.states_on_host ? kFp32 * (parameters + part) + 2 * kPacked * bucket
+                                : kFp32 * (parameters + 2 * part) + 2 * kPacked * parameters;
+}
+
 absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
   ModelShape shape;
   DT_ASSIGN_OR_RETURN(shape.hidden, Field(model, "n_embd"));
@@ -212,6 +227,7 @@ void ReadInto(const Config& config, MemoryRequest& request) {
   request.hpz_partition_size = config.hpz_partition_size();
   request.quantized_weights = config.quantized_weights();
   request.quantized_gradients = config.quantized_gradients();
+  request.compression = config.comm_compression().type;
   request.recompute = config.activation_checkpointing();
   request.moment_bytes = MomentBytes(config.optimizer());
   if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
@@ -256,7 +272,8 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   const double packs =
       request.quantized_gradients && ranks > 1 ? request.states_on_host ? 1 : 2 : 0;
   plan.buckets = value_bytes * model.largest_tensor +
-                 (request.zero_stage >= 2 ? (2 * kFp32 + packs * kPacked) * bucket : 0);
+                 (request.zero_stage >= 2 ? (2 * kFp32 + packs * kPacked) * bucket : 0) +
+                 CompressionBytes(request, bucket);
   if (request.offload_buffers > 0) {
     PlanOffload(request, value_bytes, static_cast<int64_t>(held(1)), plan);
   }

@@ -5,13 +5,14 @@
 //   1: 8 / N; other optimizers' as optimizer_config.h says) and in mixed precision the fp32 master
 //   4 (from stage 1: 4 / N): 18 at stage 0.
 // On top: the buckets in which stages 2 and 3 stage gradients, the weights that stage 3 has
-// gathered or never shares out, what int8 blocks wait in,
+// gathered or never shares out, what int8 blocks wait in, what compression left out of gradients,
 // what forward keeps for backward and the logits. Not in it: the process itself, LibTorch's and the
 // network's own buffers.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -59,8 +60,9 @@ struct MemoryRequest {
   int64_t hpz_partition_size = 1;
   bool quantized_weights = false;
   bool quantized_gradients = false;
-  bool values_in_file = false;  // Stage 3: a rank's share of the weights is no memory.
-  bool values_far = false;      // Stage 3: it is in a file, or where states_on_host in host memory.
+  std::string compression = "none";  // comm.compression.type; stages 0 and 1.
+  bool values_in_file = false;       // Stage 3: a rank's share of the weights is no memory.
+  bool values_far = false;  // Stage 3: it is in a file, or where states_on_host in host memory.
   ActivationCheckpointingConfig recompute = {};
   double moment_bytes = 8;       // What the optimizer keeps of each parameter (MomentBytes).
   int64_t offload_buffers = 0;   // Near buffers of offloaded states; 0: states are not offloaded.
@@ -82,8 +84,8 @@ struct MemoryPlan {
   double gradients = 0;
   double master = 0;
   double moments = 0;
-  double buckets = 0;  // Staging of gradients and of offloaded states, the fresh gradient of the
-                       // largest tensor.
+  double buckets = 0;  // Staging of gradients and of offloaded states, what compression keeps of
+                       // them, the fresh gradient of the largest tensor.
   double live = 0;     // Gathered weights.
   double activations = 0;      // Kept by forward for backward.
   double logits = 0;           // The peak between forward and backward.

@@ -228,6 +228,24 @@ TEST_F(EngineGpuTest, OptimizersOfWholeParametersTrainAsOnTheCpu) {
   }
 }
 
+TEST_F(EngineGpuTest, WhatIsRoundedOnItsWayTrainsAsOnTheCpu) {
+  const std::string zero = "zero_optimization.";
+  const std::vector<std::vector<std::string>> ways = {
+      {zero + "stage=3", zero + "zero_hpz_partition_size=2", zero + "zero_quantized_weights=true",
+       zero + "zero_quantized_gradients=true"},
+      {"comm.compression.type=int8", "comm.compression.start_step=2",
+       "comm.compression.min_elements=0"},
+      {"comm.compression.type=powersgd", "comm.compression.start_step=2",
+       "comm.compression.min_elements=0", "comm.compression.rank=2"}};
+  for (std::vector<std::string> way : ways) {
+    way.emplace_back("device=cpu");
+    const std::vector<double> host = NumbersOf(2, way);
+    way.back() = "device=cuda";
+    // A last bit of a product may move a number by a whole step of its block.
+    ExpectNear(NumbersOf(2, way), host, 2e-2);
+  }
+}
+
 TEST_F(EngineGpuTest, ARunRepeatsItsNumbers) {
   const std::vector<double> first = NumbersOf(1, {"device=cuda"});
   EXPECT_EQ(NumbersOf(1, {"device=cuda"}), first);

@@ -60,6 +60,25 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   EXPECT_DOUBLE_EQ(PlanMemory(request).values, plain.values + 2 * 1000e6 / 4);
 }
 
+TEST(MemoryPlan, CompressionRemembersWhatItLeftOutOfEveryGradient) {
+  MemoryRequest request = Of(1000e6, Kind::kBFloat16, 1, 4);
+  request.bucket_elements = 6'000'000;
+  const double plain = PlanMemory(request).buckets;
+  request.compression = "powersgd";
+  EXPECT_DOUBLE_EQ(PlanMemory(request).buckets, plain + 4 * 1000e6);
+  request.compression = "int8";
+  EXPECT_DOUBLE_EQ(PlanMemory(request).buckets,
+                   plain + 4 * (1000e6 + 2 * 250e6) + 2 * 260.0 / 256 * 1000e6);
+  request.states_on_host = true;  // A GPU's rank.
+  EXPECT_DOUBLE_EQ(PlanMemory(request).buckets,
+                   plain + 4 * (1000e6 + 250e6) + 2 * 260.0 / 256 * 6e6);
+  request.world_size = 1;
+  request.compression = "none";
+  const double alone = PlanMemory(request).buckets;
+  request.compression = "int8";
+  EXPECT_EQ(PlanMemory(request).buckets, alone) << "one rank compresses nothing";
+}
+
 TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
   EXPECT_EQ(SmallestWorld(Of(80e9, Kind::kBFloat16, 3), 80e9, 0.25), 23);
   MemoryRequest inference = Of(80e9, Kind::kBFloat16, 3);
