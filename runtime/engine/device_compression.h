@@ -1,6 +1,7 @@
 // The buckets of DeviceGradients that are compressed (comm.compression), and when.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"

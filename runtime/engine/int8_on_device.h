@@ -3,6 +3,7 @@
 // gradients; both memories of what is rounded away are device memory. The host's bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
