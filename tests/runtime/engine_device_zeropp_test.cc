@@ -71,20 +71,21 @@ void ExpectHostsBits(const Outcome& device, const Outcome& host) {
 }
 
 TEST(SecondaryShardsOnDeviceTest, GiveTheBitsOfOneShardingWithFewerGathersOverAllRanks) {
-  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
-    for (const char* const live : {"1", "1000000"}) {
-      Way one = At(3, {precision, absl::StrCat(kZero, "stage3_max_live_parameters=", live)});
-      one.place = Way::Place::kNccl;
-      const Outcome whole = OutcomeOf(4, one);
-      for (const Way::Place place : kPlaces) {
-        for (const int size : {2, 4}) {
-          SCOPED_TRACE(absl::StrCat(precision, ", live ", live, ", small groups of ", size,
-                                    ", place ", static_cast<int>(place)));
-          const Outcome second = OutcomeOf(4, On(place, one, {Partition(size)}));
-          ExpectSame(second, whole);
-          if (place == Way::Place::kNccl && std::string(live) == "1") {
-            EXPECT_LT(second.collectives, whole.collectives) << "later gathers are the small one's";
-          }
+  for (const auto& [precision, live] :
+       std::vector<std::pair<std::string, std::string>>{{"bf16.enabled=false", "1"},
+                                                        {"bf16.enabled=true", "1"},
+                                                        {"bf16.enabled=true", "1000000"}}) {
+    const Way one =
+        On(Way::Place::kNccl, At(3, {precision, kZero + "stage3_max_live_parameters=" + live}));
+    const Outcome whole = OutcomeOf(4, one);
+    for (const Way::Place place : kPlaces) {
+      for (const int size : {2, 4}) {
+        SCOPED_TRACE(absl::StrCat(precision, ", live ", live, ", small groups of ", size,
+                                  ", place ", static_cast<int>(place)));
+        const Outcome second = OutcomeOf(4, On(place, one, {Partition(size)}));
+        ExpectSame(second, whole);
+        if (place == Way::Place::kNccl && live == "1") {
+          EXPECT_LT(second.collectives, whole.collectives) << "later gathers are the small one's";
         }
       }
     }
@@ -92,17 +93,17 @@ TEST(SecondaryShardsOnDeviceTest, GiveTheBitsOfOneShardingWithFewerGathersOverAl
 }
 
 TEST(QuantizedWeightsOnDeviceTest, GiveTheHostsBitsInEveryPrecision) {
-  for (const char* const precision :
-       {"bf16.enabled=false", "bf16.enabled=true", R"(fp16={"enabled":true,"loss_scale":64})"}) {
-    for (const int size : {2, 3}) {
-      const Way host = At(3, {precision, kWeights});
-      const Outcome expected = OutcomeOf(size, host);
-      EXPECT_NE(expected.losses, OutcomeOf(size, At(3, {precision})).losses) << "nothing rounded";
-      for (const Way::Place place : kPlaces) {
-        SCOPED_TRACE(
-            absl::StrCat(precision, ", ", size, " ranks, place ", static_cast<int>(place)));
-        ExpectHostsBits(OutcomeOf(size, On(place, host)), expected);
-      }
+  for (const auto& [precision, size] :
+       std::vector<std::pair<std::string, int>>{{"bf16.enabled=false", 2},
+                                                {"bf16.enabled=false", 3},
+                                                {"bf16.enabled=true", 2},
+                                                {R"(fp16={"enabled":true,"loss_scale":64})", 2}}) {
+    const Way host = At(3, {precision, kWeights});
+    const Outcome expected = OutcomeOf(size, host);
+    EXPECT_NE(expected.losses, OutcomeOf(size, At(3, {precision})).losses) << "nothing rounded";
+    for (const Way::Place place : kPlaces) {
+      SCOPED_TRACE(absl::StrCat(precision, ", ", size, " ranks, place ", static_cast<int>(place)));
+      ExpectHostsBits(OutcomeOf(size, On(place, host)), expected);
     }
   }
 }
