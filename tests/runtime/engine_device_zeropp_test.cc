@@ -172,7 +172,7 @@ absl::Status TrainThen(RankContext& context, const Way& way, FakeGpu& gpu,
   const testing::TempFolder folder;
   DT_ASSIGN_OR_RETURN(auto job, testing::MakeJob(&context, folder.path(), way, &gpu));
   at::manual_seed(7);
-  Net net(way.width);
+  Net net(way.segments, way.width);
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
   Source source{context.rank, context.size, way.accumulation};
   for (int i = 0; i < 3; ++i) {
