@@ -332,6 +332,15 @@ absl::Status HostGroup::RunWithin(absl::Span<const Call> calls, Deadline deadlin
   const auto may_spin = [this] { return queue_->AnyoneWaits(); };
   const WaitContext context{deadline, interrupted, may_spin};
   DT_RETURN_IF_ERROR(interrupted());
+  backend_->NoteCall(calls[0].header);
+  absl::Status status = RunOnBackend(calls, context);
+  // Unless it is what somebody else says.
+  return absl::IsDeadlineExceeded(status) && deadline.Expired() && interrupted().ok()
+             ? backend_->NameTheMissing(status, context)
+             : status;
+}
+
+absl::Status HostGroup::RunOnBackend(absl::Span<const Call> calls, const WaitContext& context) {
   if (calls[0].peer >= 0) {
     return backend_->RunPointToPoint(calls, context);
   }

@@ -61,6 +61,7 @@ class HostGroup final : public Group {
   void FindRegistration(Call& call) const;
   absl::Status Run(absl::Span<const Call> calls, absl::Duration timeout);
   absl::Status RunWithin(absl::Span<const Call> calls, Deadline deadline);
+  absl::Status RunOnBackend(absl::Span<const Call> calls, const WaitContext& context);
   absl::Status Explain(const absl::Status& status, const Call& call, absl::Duration timeout) const;
   // `heard`: the caller knows it.
   void BreakWith(const absl::Status& reason, bool heard = false);

@@ -53,6 +53,15 @@ class Backend {
   // The same between calls, by the thread that would run one: what has come since, without waiting.
   virtual absl::Status Glance() { return BrokenStatus(); }
 
+  // The call that is run next, or the first of several: for what peers are told of this rank.
+  virtual void NoteCall(const CallHeader& /*header*/) {}
+  // A call ended with `timed_out` because its time was over: the same with the ranks that are
+  // really missing, which the peers are asked for within kAnswerGrace. By the thread that ran it.
+  virtual absl::Status NameTheMissing(const absl::Status& timed_out,
+                                      const WaitContext& /*context*/) {
+    return timed_out;
+  }
+
   // `following` gives the header of the collective that is run next, when it is known already: a
   // backend may show it to the peers before the call at hand has ended. Called inside Run.
   virtual void SetFollowing(std::function<std::optional<CallHeader>()> /*following*/) {}

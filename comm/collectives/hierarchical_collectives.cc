@@ -37,8 +37,22 @@ absl::Status HierarchicalCollectives::Begin(const Call& call, const WaitContext&
   return InNodesFirst(call.header) ? local_->Begin(call, context) : all_->Begin(call, context);
 }
 
+absl::Status HierarchicalCollectives::NameTheMissing(const absl::Status& timed_out,
+                                                     const WaitContext& context) {
+  const std::vector<int> awaited = local_->Awaited();
+  return awaited.empty() ? all_->NameTheMissing(timed_out, context)
+                         : all_->NameTheMissing(timed_out, awaited, context);
+}
+
+absl::Status HierarchicalCollectives::Interrupted(const WaitContext& context) const {
+  DT_RETURN_IF_ERROR(context.interrupted());
+  return all_->Hear([this] { return local_->Awaited(); });
+}
+
 absl::Status HierarchicalCollectives::MeetBoth(const Call& call, const WaitContext& context) {
-  DT_RETURN_IF_ERROR(local_->Meet(call, context));
+  const auto interrupted = [&] { return Interrupted(context); };
+  const WaitContext inside{context.deadline, interrupted, context.may_spin};
+  DT_RETURN_IF_ERROR(local_->Meet(call, inside));
   return across_->Begin(call, context);
 }
 
@@ -54,50 +68,58 @@ absl::Status HierarchicalCollectives::AllReduce(const Call& call, const WaitCont
   if (!InNodesFirst(call.header)) {
     return all_->AllReduce(call, context);
   }
+  const auto interrupted = [&] { return Interrupted(context); };
+  const WaitContext inside{context.deadline, interrupted, context.may_spin};
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
-  DT_ASSIGN_OR_RETURN(const Buffer slice, local_->ReduceSlice(call, context));
+  DT_ASSIGN_OR_RETURN(const Buffer slice, local_->ReduceSlice(call, inside));
   double squares = 0;
   Call between = Between(call, slice, slice);
   between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
   DT_RETURN_IF_ERROR(across_->AllReduce(between, context));
-  return local_->GatherSlices(call, squares, context);
+  return local_->GatherSlices(call, squares, inside);
 }
 
 absl::Status HierarchicalCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
   if (!InNodesFirst(call.header)) {
     return all_->ReduceScatter(call, context);
   }
+  const auto interrupted = [&] { return Interrupted(context); };
+  const WaitContext inside{context.deadline, interrupted, context.may_spin};
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
   Buffer sums = call.output;
   sums.bytes = call.output.bytes * places_[0].size();
   parts_.resize(std::max(parts_.size(), sums.bytes));
   sums.data = parts_.data();
-  DT_RETURN_IF_ERROR(local_->ReduceParts(call, places_, call.output.bytes, parts_.data(), context));
+  DT_RETURN_IF_ERROR(local_->ReduceParts(call, places_, call.output.bytes, parts_.data(), inside));
   double squares = 0;
   Call between = Between(call, sums, call.output);
   between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
   DT_RETURN_IF_ERROR(across_->ReduceScatter(between, context));
   if (call.sum_of_squares != nullptr) {
-    DT_ASSIGN_OR_RETURN(*call.sum_of_squares, local_->SumSquares(call, squares, context));
+    DT_ASSIGN_OR_RETURN(*call.sum_of_squares, local_->SumSquares(call, squares, inside));
   }
   return absl::OkStatus();
 }
 
 absl::Status HierarchicalCollectives::AllGather(const Call& call, const WaitContext& context) {
+  const auto interrupted = [&] { return Interrupted(context); };
+  const WaitContext inside{context.deadline, interrupted, context.may_spin};
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
   Buffer gathered = call.input;
   gathered.bytes = call.input.bytes * places_[0].size();
   parts_.resize(std::max(parts_.size(), gathered.bytes));
   gathered.data = parts_.data();
   DT_RETURN_IF_ERROR(across_->AllGather(Between(call, call.input, gathered), context));
-  return local_->GatherParts(call, places_, call.input.bytes, parts_.data(), context);
+  return local_->GatherParts(call, places_, call.input.bytes, parts_.data(), inside);
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> HierarchicalCollectives::Register(
     const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) {
   DT_RETURN_IF_ERROR(all_->Run(call, context));
   DT_ASSIGN_OR_RETURN(auto between, all_->Hold(buffer));
-  DT_ASSIGN_OR_RETURN(auto local, local_->Register(call, std::move(buffer), context));
+  const auto interrupted = [&] { return Interrupted(context); };
+  const WaitContext inside{context.deadline, interrupted, context.may_spin};
+  DT_ASSIGN_OR_RETURN(auto local, local_->Register(call, std::move(buffer), inside));
   local->more = std::move(between);
   return local;
 }

@@ -8,7 +8,8 @@
 // way. Sums are over the ranks of a node first, then over nodes: the same bits on every rank and in
 // every run, but not those of rank order over all. So reductions of a deterministic group go over
 // messages between all ranks, as broadcasts and all-to-alls do. What has 16 bits, as a type or on
-// the wire, is summed in fp32 inside the node and rounded where it leaves.
+// the wire, is summed in fp32 inside the node and rounded where it leaves. A rank that waits in its
+// node's memory hears the other nodes' ranks too, and tells those that ask whom it waits for.
 #pragma once
 
 #include <memory>
@@ -47,6 +48,9 @@ class HierarchicalCollectives final : public Backend {
     return said;
   }
 
+  void NoteCall(const CallHeader& header) override { all_->NoteCall(header); }
+  absl::Status NameTheMissing(const absl::Status& timed_out, const WaitContext& context) override;
+
   absl::Status Begin(const Call& call, const WaitContext& context) override;
   absl::Status Meet(const Call& call, const WaitContext& context) override {
     return all_->Meet(call, context);
@@ -64,6 +68,8 @@ class HierarchicalCollectives final : public Backend {
  private:
   // Whether the call goes through the nodes' memory.
   bool InNodesFirst(const CallHeader& header) const;
+  // What ends a wait in the node's memory: `context`, or what a rank of another node says.
+  absl::Status Interrupted(const WaitContext& context) const;
   // Makes `call` known inside the node and between the nodes: then it is everywhere.
   absl::Status MeetBoth(const Call& call, const WaitContext& context);
   // The call between the ranks of one place, on other buffers.

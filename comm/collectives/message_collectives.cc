@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "comm/collectives/algorithm.h"
 #include "comm/collectives/run_schedule.h"
+#include "comm/transport/control_lines.h"
 
 namespace dtrain::comm {
 namespace {
@@ -67,6 +68,24 @@ MessageCollectives::MessageCollectives(std::unique_ptr<Transport> transport, Mes
 
 int MessageCollectives::GroupRank(int rank) const {
   return options_.group_ranks.empty() ? rank : options_.group_ranks.at(static_cast<size_t>(rank));
+}
+
+void MessageCollectives::NoteCall(const CallHeader& header) {
+  if (ControlLines* const control = transport_->control(); control != nullptr) {
+    control->NoteCall(header);
+  }
+}
+
+absl::Status MessageCollectives::NameTheMissing(const absl::Status& timed_out,
+                                                absl::Span<const int> awaited,
+                                                const WaitContext& context) {
+  ControlLines* const control = transport_->control();
+  return control == nullptr ? timed_out : control->NameTheMissing(timed_out, awaited, context);
+}
+
+absl::Status MessageCollectives::Hear(absl::FunctionRef<std::vector<int>()> awaited) {
+  ControlLines* const control = transport_->control();
+  return control == nullptr ? absl::OkStatus() : control->Read(awaited);
 }
 
 void MessageCollectives::List(const CallHeader& header, Meeting& meeting) const {

@@ -53,6 +53,15 @@ class MessageCollectives final : public Backend {
   void Break(const absl::Status& reason) override { transport_->Shutdown(reason); }
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
   absl::Status Glance() override { return transport_->Glance(); }
+  void NoteCall(const CallHeader& header) override;
+  absl::Status NameTheMissing(const absl::Status& timed_out, const WaitContext& context) override {
+    return NameTheMissing(timed_out, transport_->Awaited(), context);
+  }
+  // The same for a call that waits elsewhere, for `awaited`.
+  absl::Status NameTheMissing(const absl::Status& timed_out, absl::Span<const int> awaited,
+                              const WaitContext& context);
+  // While a call waits elsewhere: what peers said, as Glance; `awaited` is for those that ask.
+  absl::Status Hear(absl::FunctionRef<std::vector<int>()> awaited);
 
   void SetFollowing(std::function<std::optional<CallHeader>()> following) override {
     following_ = std::move(following);

@@ -39,6 +39,8 @@ class ShmCollectives final : public Backend {
               CallHeader& header) const override;
   void Break(const absl::Status& reason) override { segment_->Break(reason); }
   absl::Status BrokenStatus() const override { return segment_->BrokenStatus(); }
+  // The group's ranks that a wait in shared memory is for.
+  std::vector<int> Awaited() const { return segment_->Awaited(); }
 
   absl::Status Begin(const Call& call, const WaitContext& context) override;
   absl::Status Meet(const Call& call, const WaitContext& context) override;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/transport/transport.h"
 
@@ -50,6 +51,8 @@ class FaultyTransport final : public Transport {
     return inner_->Register(data, bytes);
   }
   absl::Status Glance() override { return inner_->Glance(); }
+  ControlLines* control() override { return inner_->control(); }
+  std::vector<int> Awaited() const override { return inner_->Awaited(); }
   void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
   std::string PeerName(int peer) const override { return inner_->PeerName(peer); }
 

@@ -151,6 +151,16 @@ absl::Status ShmSegment::Missing(uint32_t target, const WaitContext& context) co
   return context.deadline.Expired() ? Report(target) : absl::OkStatus();
 }
 
+std::vector<int> ShmSegment::Awaited() const {
+  std::vector<int> awaited;
+  for (int index = 0; index < size_; ++index) {
+    if (!Arrived(index, phase_)) {
+      awaited.push_back(mesh_.rank(index));
+    }
+  }
+  return awaited;
+}
+
 absl::Status ShmSegment::Report(uint32_t target) const {
   std::string text = "timed out waiting for";
   absl::string_view separator = " ";

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -56,6 +57,9 @@ class ShmSegment {
     Arrive();
     return Await(context);
   }
+
+  // The group's ranks that have not arrived at this rank's sync; none between syncs.
+  std::vector<int> Awaited() const;
 
   // Tells all members that the group is broken and wakes them. The first caller's reason stays.
   void Break(const absl::Status& reason);

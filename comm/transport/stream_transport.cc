@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +13,16 @@
 
 namespace dtrain::comm {
 namespace {
-// How long the reason of a peer that closed its data connection may take to arrive.
-constexpr int kVerdictGraceMs = 200;
+
+std::vector<ControlLine> LinesOf(const std::vector<StreamPeer>& peers) {
+  std::vector<ControlLine> lines;
+  lines.reserve(peers.size());
+  for (const StreamPeer& peer : peers) {
+    lines.push_back({peer.control.get(), peer.name});
+  }
+  return lines;
+}
+
 }  // namespace
 
 Slice StripeOf(size_t bytes, size_t connections, size_t index) {
@@ -29,52 +36,12 @@ StreamTransport::StreamTransport(int rank, std::vector<StreamPeer> peers,
                                  std::function<absl::Status(int peer)> explain)
     : rank_(rank),
       peers_(std::move(peers)),
+      control_(rank, LinesOf(peers_)),
       explain_(std::move(explain)),
-      lanes_(peers_.size()),
-      verdicts_(peers_.size()),
-      control_open_(peers_.size()) {
+      lanes_(peers_.size()) {
   for (size_t i = 0; i < peers_.size(); ++i) {
-    control_open_[i] = peers_[i].control != nullptr;
     lanes_[i].resize(peers_[i].data.size());
   }
-}
-
-absl::Status StreamTransport::ReadVerdict(int peer) {
-  const auto i = static_cast<size_t>(peer);
-  if (!control_open_[i]) {
-    return absl::OkStatus();
-  }
-  Verdict& verdict = verdicts_[i];
-  const auto whole = peers_[i].control->TryReceive(
-      absl::MakeSpan(reinterpret_cast<std::byte*>(&verdict), sizeof(verdict)));
-  if (!whole.ok()) {
-    control_open_[i] = false;  // It ended without a word; the data connection will tell.
-    return absl::OkStatus();
-  }
-  if (!*whole) {
-    return absl::OkStatus();
-  }
-  const absl::string_view text(verdict.text, strnlen(verdict.text, sizeof(verdict.text)));
-  return absl::Status(static_cast<absl::StatusCode>(verdict.code),
-                      absl::StrCat("reported by ", PeerName(peer), ": ", text));
-}
-
-absl::Status StreamTransport::ReadVerdicts() {
-  for (int peer = 0; peer < size(); ++peer) {
-    DT_RETURN_IF_ERROR(ReadVerdict(peer));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status StreamTransport::AwaitVerdict(int peer) {
-  const auto i = static_cast<size_t>(peer);
-  DT_RETURN_IF_ERROR(ReadVerdict(peer));
-  if (!control_open_[i]) {
-    return absl::OkStatus();
-  }
-  pollfd item{peers_[i].control->fd(), POLLIN, 0};
-  poll(&item, 1, kVerdictGraceMs);
-  return ReadVerdict(peer);
 }
 
 void StreamTransport::AddDescriptors(std::vector<pollfd>& items,
@@ -83,10 +50,8 @@ void StreamTransport::AddDescriptors(std::vector<pollfd>& items,
     if (!peers_[i].data.empty() && awaited(static_cast<int>(i))) {
       items.push_back({peers_[i].data[0]->fd(), POLLIN, 0});
     }
-    if (control_open_[i]) {
-      items.push_back({peers_[i].control->fd(), POLLIN, 0});
-    }
   }
+  control_.AddDescriptors(items);
 }
 
 bool StreamTransport::Ended(int peer) const {
@@ -96,19 +61,21 @@ bool StreamTransport::Ended(int peer) const {
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-absl::Status StreamTransport::Explain(int peer, const absl::Status& symptom) {
-  DT_RETURN_IF_ERROR(AwaitVerdict(peer));
+absl::Status StreamTransport::Explain(int peer, const absl::Status& symptom,
+                                      ControlLines::AwaitedOf awaited) {
+  DT_RETURN_IF_ERROR(control_.ReadFrom(peer, awaited));
   if (Ended(peer)) {
-    return Gone(peer, absl::UnavailableError("it closed the connection"));
+    return Gone(peer, absl::UnavailableError("it closed the connection"), awaited);
   }
   return Annotate(symptom, PeerName(peer));
 }
 
-absl::Status StreamTransport::Gone(int peer, const absl::Status& what) {
+absl::Status StreamTransport::Gone(int peer, const absl::Status& what,
+                                   ControlLines::AwaitedOf awaited) {
   if (what.code() != absl::StatusCode::kUnavailable) {
     return Annotate(what, PeerName(peer));  // Altered or mismatched bytes.
   }
-  DT_RETURN_IF_ERROR(AwaitVerdict(peer));
+  DT_RETURN_IF_ERROR(control_.ReadFrom(peer, awaited));
   DT_RETURN_IF_ERROR(explain_(peer));
   return absl::UnavailableError(absl::StrCat(PeerName(peer), " is gone: ", what.message()));
 }
@@ -189,11 +156,7 @@ absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers, const W
 
 absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
   polled_.clear();
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    if (control_open_[i]) {
-      polled_.push_back({peers_[i].control->fd(), POLLIN, 0});
-    }
-  }
+  control_.AddDescriptors(polled_);
   const size_t controls = polled_.size();
   for (size_t i = 0; i < peers_.size(); ++i) {
     for (size_t c = 0; c < lanes_[i].size(); ++c) {
@@ -209,22 +172,21 @@ absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
   // A system call for each peer saved, where poll has said that there is nothing.
   if (std::any_of(polled_.begin(), polled_.begin() + static_cast<ptrdiff_t>(controls),
                   [](const pollfd& item) { return item.revents != 0; })) {
-    DT_RETURN_IF_ERROR(ReadVerdicts());
+    DT_RETURN_IF_ERROR(control_.Read([this] { return Awaited(); }));
   }
-  return context.deadline.Expired() ? TimedOut() : absl::OkStatus();
+  return context.deadline.Expired() ? TimedOut(*this) : absl::OkStatus();
 }
 
-absl::Status StreamTransport::TimedOut() const {
-  std::string text = "timed out waiting for";
-  absl::string_view separator = " ";
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    if (!std::all_of(lanes_[i].begin(), lanes_[i].end(),
+std::vector<int> StreamTransport::Awaited() const {
+  std::vector<int> awaited;
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::vector<Lanes>& of_peer = lanes_[static_cast<size_t>(peer)];
+    if (!std::all_of(of_peer.begin(), of_peer.end(),
                      [](const Lanes& lanes) { return lanes.done(); })) {
-      absl::StrAppend(&text, separator, peers_[i].name);
-      separator = "; ";
+      awaited.push_back(peer);
     }
   }
-  return absl::DeadlineExceededError(text);
+  return awaited;
 }
 
 void StreamTransport::Shutdown(const absl::Status& reason) {
@@ -232,17 +194,10 @@ void StreamTransport::Shutdown(const absl::Status& reason) {
   if (std::exchange(shut_down_, true)) {
     return;
   }
-  Verdict verdict;
-  verdict.code = static_cast<int32_t>(reason.code());
-  const absl::string_view text = reason.message();
-  std::memcpy(verdict.text, text.data(), std::min(text.size(), sizeof(verdict.text) - 1));
+  if (!reason.ok()) {
+    control_.Tell(reason);
+  }
   for (const StreamPeer& peer : peers_) {
-    if (peer.control != nullptr && !reason.ok()) {
-      // It fits into an empty socket buffer, or the peer is gone and needs it no more.
-      const auto sent = peer.control->TrySend(
-          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&verdict), sizeof(verdict)));
-      static_cast<void>(sent);
-    }
     for (const auto& channel : peer.data) {
       channel->Shutdown();
     }

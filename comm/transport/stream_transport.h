@@ -4,7 +4,7 @@
 // one lost packet holds up one of them and the paths of a network are all used.
 // One thread sleeps in poll for all peers and moves what can be moved in both directions, so two
 // ranks that send to each other cannot block each other. A second, silent connection to each peer
-// carries the one thing that must overtake data: the reason why a rank gave up.
+// carries what must overtake data: why a rank gave up, and whom it waits for (ControlLines).
 #pragma once
 
 #include <poll.h>
@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "comm/collectives/partition.h"
 #include "comm/transport/channel.h"
+#include "comm/transport/control_lines.h"
 #include "comm/transport/transport.h"
 
 namespace dtrain::comm {
@@ -46,30 +47,25 @@ class StreamTransport final : public Transport {
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                     absl::FunctionRef<void()> meanwhile, absl::Span<const Transfer> ahead) override;
-  absl::Status Glance() override { return ReadVerdicts(); }
+  absl::Status Glance() override { return control_.ReadBetween(); }
   void Shutdown(const absl::Status& reason) override;
   std::string PeerName(int peer) const override {
     return peers_.at(static_cast<size_t>(peer)).name;
   }
+  ControlLines* control() override { return &control_; }
+  std::vector<int> Awaited() const override;
 
   // For a transport that moves its data in another way and keeps these connections to learn at once
   // of deaths and reasons; nothing is sent over them meanwhile. What to poll: all that may bring a
   // reason, and the connections of the peers that are `awaited`.
   void AddDescriptors(std::vector<pollfd>& items, absl::FunctionRef<bool(int peer)> awaited) const;
-  // What some peer gave as its reason, or OK.
-  absl::Status ReadVerdicts();
   // Whether the connection to `peer` has ended.
   bool Ended(int peer) const;
   // The best that is known of why `peer` does not answer, waiting a moment for its reason: that,
-  // or that it is gone, or `symptom`.
-  absl::Status Explain(int peer, const absl::Status& symptom);
+  // or that it is gone, or `symptom`. `awaited`: as of ControlLines.
+  absl::Status Explain(int peer, const absl::Status& symptom, ControlLines::AwaitedOf awaited);
 
  private:
-  // The bytes of a reason on a control channel.
-  struct Verdict {
-    int32_t code = 0;
-    char text[1020] = {};
-  };
   // What is left to move over one connection in one direction.
   struct Lane {
     std::vector<absl::Span<std::byte>> queue;
@@ -96,21 +92,19 @@ class StreamTransport final : public Transport {
   void Append(absl::Span<const Transfer> transfers);
   // Moves what can be moved now.
   absl::Status Progress(int peer, Channel& channel, Lane& lane, bool sending);
-  // What the peer said on its control channel, or OK.
-  absl::Status ReadVerdict(int peer);
-  absl::Status AwaitVerdict(int peer);
-  absl::Status Gone(int peer, const absl::Status& what);
+  absl::Status Gone(int peer, const absl::Status& what) {
+    return Gone(peer, what, [this] { return Awaited(); });
+  }
+  absl::Status Gone(int peer, const absl::Status& what, ControlLines::AwaitedOf awaited);
   absl::Status WaitForAny(const WaitContext& context);
-  absl::Status TimedOut() const;
 
   const int rank_;
   const std::vector<StreamPeer> peers_;
+  ControlLines control_;
   const std::function<absl::Status(int)> explain_;
   std::vector<std::vector<Lanes>> lanes_;  // By peer and connection.
   bool ahead_ = false;                     // The transfers of the next Move are queued.
   std::vector<pollfd> polled_;             // Controls first.
-  std::vector<Verdict> verdicts_;          // Being received.
-  std::vector<bool> control_open_;
   std::mutex shutdown_mutex_;
   bool shut_down_ = false;
 };

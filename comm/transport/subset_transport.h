@@ -35,6 +35,8 @@ class SubsetTransport final : public Transport {
     return inner_->Register(data, bytes);
   }
   absl::Status Glance() override { return inner_->Glance(); }
+  ControlLines* control() override { return inner_->control(); }
+  std::vector<int> Awaited() const override { return inner_->Awaited(); }
   void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
   std::string PeerName(int peer) const override {
     return inner_->PeerName(members_.at(static_cast<size_t>(peer)));

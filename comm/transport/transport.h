@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -15,6 +16,8 @@
 #include "comm/transport/wait_context.h"
 
 namespace dtrain::comm {
+
+class ControlLines;  // control_lines.h
 
 struct Transfer {
   enum class Direction : unsigned char { kSend, kReceive };
@@ -72,10 +75,18 @@ class Transport {
   // What some peer gave as its reason to give up, or OK, without waiting; between Moves, by the
   // thread that calls them.
   virtual absl::Status Glance() { return absl::OkStatus(); }
+  // Over which ranks say why they give up and whom they wait for; null: not in this way.
+  virtual ControlLines* control() { return nullptr; }
+  // Whom the Move under way, or that failed, waits for: as ranks of control(). By its thread.
+  virtual std::vector<int> Awaited() const { return {}; }
   // Tells the peers why and closes all connections. Never blocks; idempotent.
   virtual void Shutdown(const absl::Status& reason) = 0;
   // "rank 1 (node a, pid 12)".
   virtual std::string PeerName(int peer) const = 0;
 };
+
+// DeadlineExceeded with those that `transport` waits for. REQUIRES: its ranks are those of
+// control().
+absl::Status TimedOut(const Transport& transport);
 
 }  // namespace dtrain::comm

@@ -65,7 +65,7 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
       done = false;
       // What it sent before it ended or was cut off was drained above, and counts.
       if (!state.broken.ok() || (state.ended && !any)) {
-        return parts_.mesh->Explain(static_cast<int>(peer), state.broken);
+        return Explain(peer);
       }
     }
     if (first) {
@@ -360,7 +360,7 @@ absl::Status RdmaTransport::WaitForAny(const WaitContext& context) {
   if (items[0].revents != 0) {
     parts_.device->TakeEvents();
   }
-  DT_RETURN_IF_ERROR(parts_.mesh->ReadVerdicts());
+  DT_RETURN_IF_ERROR(control()->Read([this] { return Awaited(); }));
   for (size_t peer = 0; peer < states_.size(); ++peer) {
     State& state = states_[peer];
     if (!state.ended && Busy(peer)) {
@@ -368,19 +368,22 @@ absl::Status RdmaTransport::WaitForAny(const WaitContext& context) {
     }
   }
   DT_RETURN_IF_ERROR(ProbeTheSilent());
-  return context.deadline.Expired() ? TimedOut() : absl::OkStatus();
+  return context.deadline.Expired() ? TimedOut(*this) : absl::OkStatus();
 }
 
-absl::Status RdmaTransport::TimedOut() const {
-  std::string text = "timed out waiting for";
-  absl::string_view separator = " ";
+std::vector<int> RdmaTransport::Awaited() const {
+  std::vector<int> awaited;
   for (size_t peer = 0; peer < states_.size(); ++peer) {
     if (Busy(peer)) {
-      absl::StrAppend(&text, separator, PeerName(static_cast<int>(peer)));
-      separator = "; ";
+      awaited.push_back(static_cast<int>(peer));
     }
   }
-  return absl::DeadlineExceededError(text);
+  return awaited;
+}
+
+absl::Status RdmaTransport::Explain(size_t peer) {
+  return parts_.mesh->Explain(static_cast<int>(peer), states_[peer].broken,
+                              [this] { return Awaited(); });
 }
 
 absl::Status RdmaTransport::Greet(const WaitContext& context) {
@@ -394,7 +397,7 @@ absl::Status RdmaTransport::Greet(const WaitContext& context) {
     int waiting_for = -1;
     for (size_t peer = 0; peer < states_.size(); ++peer) {
       if (!states_[peer].broken.ok()) {
-        return parts_.mesh->Explain(static_cast<int>(peer), states_[peer].broken);
+        return Explain(peer);
       }
       waiting_for = states_[peer].probes_under_way > 0 ? static_cast<int>(peer) : waiting_for;
     }

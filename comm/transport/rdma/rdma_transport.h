@@ -84,7 +84,9 @@ class RdmaTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return parts_.memory->Register(data, bytes);
   }
-  absl::Status Glance() override { return parts_.mesh->ReadVerdicts(); }
+  absl::Status Glance() override { return parts_.mesh->Glance(); }
+  ControlLines* control() override { return parts_.mesh->control(); }
+  std::vector<int> Awaited() const override;
   void Shutdown(const absl::Status& reason) override { parts_.mesh->Shutdown(reason); }
   std::string PeerName(int peer) const override { return parts_.mesh->PeerName(peer); }
 
@@ -172,7 +174,7 @@ class RdmaTransport final : public Transport {
   absl::Status ProbeTheSilent();
   absl::Status WaitForAny(const WaitContext& context);
   absl::StatusOr<bool> Spin(const WaitContext& context);
-  absl::Status TimedOut() const;
+  absl::Status Explain(size_t peer);
 
   Parts parts_;
   std::vector<State> states_;
