@@ -1,10 +1,8 @@
 #include "comm/nccl/nccl_arrivals.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/log.h"
 
 namespace dtrain::comm {
@@ -19,16 +17,40 @@ void Warn(const char* what, const absl::Status& status) {
   }
 }
 
-std::string JoinRanks(const std::vector<int>& ranks) {
+}  // namespace
+
+absl::Status NcclArrivals::Introduce(const std::string& who) {
+  return store_ == nullptr ? absl::OkStatus()
+                           : store_->Set(RankKey(absl::StrCat(prefix_, "/who"), rank_), who,
+                                         Deadline::After(kStoreBound));
+}
+
+std::string NcclArrivals::NameOf(int rank) const {
+  std::string name = absl::StrCat("rank ", rank);
+  if (store_ == nullptr) {
+    return name;
+  }
+  const std::vector<std::string> keys = {RankKey(absl::StrCat(prefix_, "/who"), rank)};
+  const Deadline deadline = Deadline::After(kStoreBound);
+  if (const auto found = store_->Check(keys, deadline); found.ok() && found->front()) {
+    if (const auto who = store_->Get(keys.front(), deadline); who.ok()) {
+      absl::StrAppend(&name, " (", *who, ")");
+    }
+  }
+  return name;
+}
+
+std::string NcclArrivals::JoinNames(const std::vector<int>& ranks) const {
   const auto shown = std::min<size_t>(ranks.size(), kRanksNamedMax);
-  std::string text = absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<long>(shown), ", ");
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", NameOf(ranks[i]));
+  }
   if (shown < ranks.size()) {
     absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
   }
   return text;
 }
-
-}  // namespace
 
 std::string NcclArrivals::SequencePrefix(uint64_t sequence) const {
   return absl::StrCat(prefix_, "/late/", sequence);
@@ -51,7 +73,7 @@ std::string NcclArrivals::Explain(uint64_t sequence, const std::string& what) {
     return absl::StrCat("who arrived is unknown (", missing.status().message(), ")");
   }
   if (!missing->empty()) {
-    return absl::StrCat("did not arrive: rank ", JoinRanks(*missing));
+    return absl::StrCat("did not arrive: ", JoinNames(*missing));
   }
   for (int rank = 0; rank < std::min(size_, kRanksComparedMax); ++rank) {
     const auto other = store_->Get(RankKey(SequencePrefix(sequence), rank), deadline);
@@ -71,17 +93,31 @@ void NcclArrivals::AnnounceAbort(const std::string& reason) {
   }
 }
 
-std::optional<std::string> NcclArrivals::PeerAbort() {
+void NcclArrivals::Ask(uint64_t sequence) {
+  if (store_ != nullptr) {
+    Warn("asking who is in a collective",
+         store_->Set(absl::StrCat(SequencePrefix(sequence), "/asked"), "",
+                     Deadline::After(kStoreBound)));
+  }
+}
+
+NcclArrivals::Sight NcclArrivals::Look(uint64_t sequence) {
+  Sight sight;
   if (store_ == nullptr) {
-    return std::nullopt;
+    return sight;
   }
-  const std::vector<std::string> keys = {absl::StrCat(prefix_, "/abort")};
+  const std::vector<std::string> keys = {absl::StrCat(prefix_, "/abort"),
+                                         absl::StrCat(SequencePrefix(sequence), "/asked")};
   const auto found = store_->Check(keys, Deadline::After(kStoreBound));
-  if (!found.ok() || !found->front()) {
-    return std::nullopt;
+  if (!found.ok()) {
+    return sight;
   }
-  const auto reason = store_->Get(keys.front(), Deadline::After(kStoreBound));
-  return reason.ok() ? std::optional<std::string>(*reason) : std::nullopt;
+  sight.asked = found->back();
+  if (found->front()) {
+    const auto reason = store_->Get(keys.front(), Deadline::After(kStoreBound));
+    sight.abort = reason.ok() ? std::optional<std::string>(*reason) : std::nullopt;
+  }
+  return sight;
 }
 
 }  // namespace dtrain::comm

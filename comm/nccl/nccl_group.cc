@@ -1,5 +1,8 @@
 #include "comm/nccl/nccl_group.h"
 
+#include <sys/utsname.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -27,6 +30,12 @@ std::string StorePrefix(const GroupOptions& options) {
 std::string Label(const GroupOptions& options) {
   return absl::StrFormat("NCCL group %s (epoch %d, rank %d of %d)", options.name, options.epoch,
                          options.rank, options.size);
+}
+
+std::string WhoAmI() {
+  utsname host{};
+  uname(&host);
+  return absl::StrFormat("host %s, pid %d", host.nodename, getpid());
 }
 
 std::shared_ptr<FlightRecorder> RecorderOf(const GroupOptions& options) {
@@ -156,8 +165,10 @@ absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator) {
   watchdog.device = options_.device;
   watchdog.group = label_;
   watchdog.recorder = recorder_;
-  watchdog_ = std::make_unique<NcclWatchdog>(
-      watchdog, NcclArrivals(store_, StorePrefix(options_.group), rank(), size()));
+  watchdog.timeouts = {.most = options_.group.timeout, .least = options_.group.timeout_min};
+  NcclArrivals arrivals(store_, StorePrefix(options_.group), rank(), size());
+  DT_RETURN_IF_ERROR(arrivals.Introduce(WhoAmI()));
+  watchdog_ = std::make_unique<NcclWatchdog>(watchdog, std::move(arrivals));
   return absl::OkStatus();
 }
 
@@ -245,6 +256,7 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call) {
   flight.header.step = step_.load(std::memory_order_relaxed);
   flight.header.sequence = call.peer < 0 ? collectives_ + 1 : 0;
   pending.ticket = recorder_->Queued(flight);
+  pending.header = flight.header;
   pending.what = call.what;
   pending.peer = call.peer;
   pending.timeout = options_.group.timeout;

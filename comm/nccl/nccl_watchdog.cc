@@ -16,7 +16,7 @@
 namespace dtrain::comm {
 
 NcclWatchdog::NcclWatchdog(NcclWatchdogOptions options, NcclArrivals arrivals)
-    : options_(std::move(options)), arrivals_(std::move(arrivals)) {
+    : options_(std::move(options)), arrivals_(std::move(arrivals)), timeouts_(options_.timeouts) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -158,6 +158,7 @@ bool NcclWatchdog::FinishHead() {
   }
   float milliseconds = 0;
   (void)options_.cuda->ElapsedMs(&milliseconds, head.start, head.end);
+  timeouts_.Observe(head.header, absl::Milliseconds(milliseconds));
   if (head.sum_to != nullptr) {
     *head.sum_to = *head.sum_from;
   }
@@ -182,9 +183,8 @@ absl::Status NcclWatchdog::Examine() {
   if (!device_error_.ok()) {
     return broken(device_error_.message());
   }
-  if (head.deadline.Expired()) {
-    return Late(head);
-  }
+  NoteStart(head);
+  DT_RETURN_IF_ERROR(ExamineTime(head));
   if (next_error_look_.Expired()) {
     next_error_look_ = Deadline::After(options_.error_interval);
     const absl::Status error = options_.communicator->AsyncError();
@@ -192,30 +192,67 @@ absl::Status NcclWatchdog::Examine() {
       return broken(error.message());
     }
   }
-  if (head.peer < 0 && announced_ != head.sequence + 1 &&
-      head.deadline.Remaining() < head.timeout / 2) {
-    announced_ = head.sequence + 1;
-    arrivals_.Announce(head.sequence, head.what);
-  }
   if (next_peer_look_.Expired()) {
     next_peer_look_ = Deadline::After(options_.peer_interval);
-    if (const auto reason = arrivals_.PeerAbort()) {
-      return broken(absl::StrCat("a peer gave up: ", *reason));
+    const NcclArrivals::Sight sight = arrivals_.Look(head.sequence);
+    if (sight.abort.has_value()) {
+      return broken(absl::StrCat("a peer gave up: ", *sight.abort));
+    }
+    if (sight.asked) {
+      Announce(head);
     }
   }
   return absl::OkStatus();
 }
 
+void NcclWatchdog::NoteStart(const NcclPending& head) {
+  if (!Started(head) && options_.cuda->EventQuery(head.start) == CudaResult::kSuccess) {
+    started_ = head.ticket;
+    limit_ = timeouts_.Of(head.header);
+    limit_deadline_ = Deadline::After(limit_);
+  }
+}
+
+absl::Status NcclWatchdog::ExamineTime(const NcclPending& head) {
+  const bool over = head.deadline.Expired() || (Started(head) && limit_deadline_.Expired());
+  if (!over) {
+    return absl::OkStatus();
+  }
+  if (head.peer >= 0) {
+    return Late(head);
+  }
+  if (asked_ != head.ticket) {
+    asked_ = head.ticket;
+    grace_ = Deadline::After(kArrivalGrace);
+    arrivals_.Ask(head.sequence);
+    Announce(head);
+  }
+  return grace_.Expired() ? Late(head) : absl::OkStatus();
+}
+
+void NcclWatchdog::Announce(const NcclPending& head) {
+  if (head.peer < 0 && Started(head) && announced_ != head.ticket) {
+    announced_ = head.ticket;
+    arrivals_.Announce(head.sequence, head.what);
+  }
+}
+
 absl::Status NcclWatchdog::Late(const NcclPending& head) {
   std::string known;
-  if (head.peer >= 0) {
-    known = absl::StrCat("rank ", head.peer, " did not take part");
+  if (!Started(head)) {
+    known = "this rank's device has not come to it: what was queued before it goes on";
+  } else if (head.peer >= 0) {
+    known = absl::StrCat(arrivals_.NameOf(head.peer), " did not take part");
   } else {
     known = arrivals_.Explain(head.sequence, head.what);
   }
-  return absl::DeadlineExceededError(absl::StrFormat("%s: %s not finished after %s; %s",
-                                                     options_.group, head.what,
-                                                     absl::FormatDuration(head.timeout), known));
+  const absl::Duration limit = Started(head) && limit_deadline_.Expired() ? limit_ : head.timeout;
+  const std::string step = head.header.step >= 0 ? absl::StrCat(" in step ", head.header.step) : "";
+  const std::string which =
+      head.peer < 0 ? absl::StrCat(" (collective ", head.header.sequence, ")") : "";
+  return absl::DeadlineExceededError(absl::StrCat(options_.group, ": ", head.what, step, which,
+                                                  " not finished after ",
+                                                  absl::FormatDuration(limit), "; ", known));
 }
 
 void NcclWatchdog::Break(const absl::Status& status) {

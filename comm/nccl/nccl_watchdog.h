@@ -1,6 +1,10 @@
 // The one thread of an NCCL group: it finishes Works as the device passes their events, and ends
 // the group when NCCL reports an error, a deadline passes, a peer gave up, or someone aborts.
 //
+// A collective has the configured limit from its call on, because the device may come to it late;
+// from the moment at which the device is seen to have begun it the limit is the learnt one
+// (CallTimeouts). When either is over, the ranks say for kArrivalGrace whether they are in it.
+//
 // Thread-safe. The destructor stops the thread; Works still pending then end with Aborted.
 #pragma once
 
@@ -16,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
+#include "comm/call_timeout.h"
 #include "comm/flight_recorder.h"
 #include "comm/nccl/cuda_api.h"
 #include "comm/nccl/nccl_arrivals.h"
@@ -29,12 +34,13 @@ struct NcclPending {
   std::shared_ptr<NcclWork> work;
   CudaEvent* start = nullptr;
   CudaEvent* end = nullptr;
-  uint64_t ticket = 0;    // In the flight recorder.
-  uint64_t sequence = 0;  // Of collectives: the same on every rank.
-  int peer = -1;          // Of a send or receive, which only two ranks know of.
-  std::string what;       // "all_reduce of 1024 fp32 (sum) \"bucket 3\"".
-  absl::Duration timeout;
-  Deadline deadline = Deadline::Infinite();
+  uint64_t ticket = 0;                       // In the flight recorder; from 1.
+  CallHeader header;                         // As it is recorded.
+  uint64_t sequence = 0;                     // Of collectives: the same on every rank.
+  int peer = -1;                             // Of a send or receive, which only two ranks know of.
+  std::string what;                          // "all_reduce of 1024 fp32 (sum) \"bucket 3\"".
+  absl::Duration timeout;                    // As configured,
+  Deadline deadline = Deadline::Infinite();  // from the call on.
   // Copied when it is done, both null or neither.
   const double* sum_from = nullptr;
   double* sum_to = nullptr;
@@ -48,8 +54,13 @@ struct NcclWatchdogOptions {
   std::string group;  // "NCCL group world epoch 0, rank 1 of 2": starts each report.
   absl::Duration poll_interval = absl::Microseconds(100);
   absl::Duration error_interval = absl::Milliseconds(20);  // Between questions to NCCL.
-  absl::Duration peer_interval = absl::Seconds(1);         // Between looks for a peer's abort.
+  absl::Duration peer_interval = absl::Milliseconds(400);  // Between looks for what peers say.
+  TimeoutLimits timeouts;
 };
+
+// How long the others have to say that they are in a collective whose time is over: more than twice
+// peer_interval.
+inline constexpr absl::Duration kArrivalGrace = absl::Seconds(1);
 
 class NcclWatchdog {
  public:
@@ -77,6 +88,10 @@ class NcclWatchdog {
   bool FinishHead();                           // False: nothing finished.
   absl::Status Examine();                      // Not OK: the group must end with it.
   absl::Status Late(const NcclPending& head);  // The report of a passed deadline.
+  void NoteStart(const NcclPending& head);     // If the device has come to it.
+  bool Started(const NcclPending& head) const { return started_ == head.ticket; }
+  absl::Status ExamineTime(const NcclPending& head);
+  void Announce(const NcclPending& head);
   void Break(const absl::Status& status);
   // Tells whoever waits, and the records.
   void Finish(const NcclPending& pending, const absl::Status& status, int64_t nanos);
@@ -93,7 +108,13 @@ class NcclWatchdog {
   bool stop_ = false;
   // Of the thread alone:
   absl::Status device_error_;
-  uint64_t announced_ = 0;  // Sequence + 1 of the last collective announced as late.
+  CallTimeouts timeouts_;
+  uint64_t announced_ = 0;                          // Tickets: of what was announced last,
+  uint64_t started_ = 0;                            // of what the device was seen to have begun,
+  uint64_t asked_ = 0;                              // and of what was asked about.
+  absl::Duration limit_;                            // Of the one begun,
+  Deadline limit_deadline_ = Deadline::Infinite();  // from then on.
+  Deadline grace_ = Deadline::Infinite();           // For answers.
   Deadline next_error_look_ = Deadline::Infinite();
   Deadline next_peer_look_ = Deadline::Infinite();
   std::thread thread_;

@@ -3,10 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/json.h"
 #include "tests/comm/nccl/forked_ranks.h"
 
@@ -16,6 +21,7 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr size_t kCount = 5000;
 
@@ -213,6 +219,112 @@ TEST(NcclFailures, AKilledRankIsNamedByTheOthers) {
         self.ExpectClean();
       },
       /*faults=*/{}, /*victim=*/1);
+}
+
+TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
+  RunRanks(
+      3,
+      [](FakeRank& self) {
+        self.options.group.timeout = absl::Seconds(3);
+        auto group = self.MakeGroup();
+        group->SetStep(17);
+        EXPECT_TRUE(
+            EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30)).ok());
+        if (self.rank == 1) {
+          (void)self.store->Set("pid", absl::StrCat(getpid()), Deadline::Infinite());
+          raise(SIGSTOP);
+        }
+        const std::string pid = *self.store->Get("pid", Deadline::After(absl::Seconds(30)));
+        CollectiveOptions options;
+        options.name = "bucket 7";
+        const absl::Status status =
+            EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum, options), absl::Seconds(30));
+        EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status)) << status;
+        EXPECT_THAT(std::string(status.message()),
+                    AllOf(HasSubstr("did not arrive: rank 1 (host "), HasSubstr(", pid " + pid),
+                          HasSubstr("\"bucket 7\" in step 17 (collective 2)"),
+                          HasSubstr("not finished after 3s")));
+        EXPECT_THAT(std::string(status.message()), Not(HasSubstr("rank 0 (host")));
+        EXPECT_THAT(std::string(status.message()), Not(HasSubstr("rank 2 (host")));
+        // The one that is through last ends it, or it would be waited for.
+        if (*self.store->Add("through", 1, Deadline::After(absl::Seconds(30))) == 2) {
+          kill(std::stoi(pid), SIGKILL);
+        }
+        group.reset();
+        self.ExpectClean();
+      },
+      /*faults=*/{}, /*victim=*/1);
+}
+
+// `rounds` all-reduces of one name.
+absl::Status ReduceRounds(NcclGroup& group, FakeRank& self, int rounds) {
+  CollectiveOptions options;
+  options.name = "bucket 7";
+  const Buffer buffer = MakeBuffer(self);
+  absl::Status status;
+  for (int round = 0; round < rounds && status.ok(); ++round) {
+    status = EndOf(group.AllReduce(buffer, ReduceOp::kSum, options), absl::Seconds(30));
+  }
+  return status;
+}
+
+TEST(NcclFailures, AfterTheFirstCallsALateRankIsNamedAtTheLearntTimeout) {
+  RunRanks(2, [](FakeRank& self) {
+    self.options.group.timeout = absl::Minutes(5);
+    self.options.group.timeout_min = absl::Seconds(1);
+    auto group = self.MakeGroup();
+    EXPECT_TRUE(ReduceRounds(*group, self, 12).ok());
+    if (self.rank == 0) {
+      const absl::Status status = ReduceRounds(*group, self, 1);
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("did not arrive: rank 1"), Not(HasSubstr("after 5m"))));
+    } else {
+      (void)self.store->Get("nccl/world/0/abort", Deadline::After(absl::Seconds(50)));
+    }
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, ALearntTimeoutCountsFromWhereTheDeviceComesToTheCollective) {
+  RunRanks(2, [](FakeRank& self) {
+    self.options.group.timeout = absl::Minutes(5);
+    self.options.group.timeout_min = absl::Seconds(1);
+    self.options.compute_stream = self.cuda.host_stream();
+    auto group = self.MakeGroup();
+    EXPECT_TRUE(ReduceRounds(*group, self, 12).ok());
+    // Three seconds of computing are queued in front of it.
+    EXPECT_EQ(
+        self.cuda.Enqueue(self.options.compute_stream, [] { absl::SleepFor(absl::Seconds(3)); }),
+        CudaResult::kSuccess);
+    const absl::Status status = ReduceRounds(*group, self, 1);
+    EXPECT_TRUE(status.ok()) << status;
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclFailures, ASlowRankDelaysButBreaksNothing) {
+  RunRanks(3, [](FakeRank& self) {
+    self.options.group.timeout = absl::Seconds(30);
+    self.options.group.timeout_min = absl::Seconds(5);
+    self.options.compute_stream = self.cuda.host_stream();
+    auto group = self.MakeGroup();
+    const Buffer buffer = MakeBuffer(self);
+    for (int round = 0; round < 20; ++round) {
+      std::fill_n(static_cast<float*>(buffer.data), kCount, static_cast<float>(self.rank + 1));
+      if (self.rank == 1) {
+        absl::SleepFor(absl::Milliseconds(50));
+      }
+      const absl::Status status =
+          EndOf(group->AllReduce(buffer, ReduceOp::kSum), absl::Seconds(30));
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(static_cast<float*>(buffer.data)[kCount - 1], 6.0F);
+    }
+    group.reset();
+    self.ExpectClean();
+  });
 }
 
 TEST(NcclFailures, InitialisationNamesTheRankThatDidNotCome) {

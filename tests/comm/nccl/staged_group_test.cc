@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "comm/nccl/fake/fake_cuda.h"
 #include "tests/testing/cluster.h"
@@ -14,13 +17,17 @@
 namespace dtrain::comm {
 namespace {
 
+using dtrain::testing::Cluster;
 using dtrain::testing::RankContext;
+using ::testing::HasSubstr;
 
 struct Rank {
   explicit Rank(RankContext& context)
       : rank(context.rank), size(context.size), store(context.store) {}
-  absl::Status Open(RankContext& context) {
-    DT_ASSIGN_OR_RETURN(auto host, CreateHostGroup(context.store, context.group_options()));
+  absl::Status Open(RankContext& context, absl::Duration timeout = absl::Seconds(30)) {
+    GroupOptions host_options = context.group_options();
+    host_options.timeout = timeout;
+    DT_ASSIGN_OR_RETURN(auto host, CreateHostGroup(context.store, host_options));
     StagedGroupOptions options;
     options.cuda = &cuda;
     options.compute_stream = cuda.host_stream();
@@ -115,6 +122,81 @@ TEST(StagedGroupTest, AnErrorOnTheHostBreaksTheGroupWithItsReason) {
     DT_RETURN_IF_ERROR(Expect(!joined.ok() && !self.group->Health().ok(), "no error"));
     return Expect(!self.group->AllReduce(Rank::Of(data, n), ReduceOp::kSum).ok(), "went on");
   });
+}
+
+// Until an error, announcing "readyR" after the first rounds and "endedR" at the end.
+absl::Status ReduceUntilAnError(RankContext& context, absl::Duration timeout, int rounds) {
+  Rank self(context);
+  DT_RETURN_IF_ERROR(self.Open(context, timeout));
+  self.group->SetStep(17);
+  constexpr size_t kCount = 1000;
+  float* const data = self.Floats(kCount, 0);
+  for (int round = 0; round < rounds; ++round) {
+    std::fill_n(data, kCount, static_cast<float>(self.rank + 1));
+    absl::Status status =
+        self.group->AllReduce(Rank::Of(data, kCount), ReduceOp::kSum, {.name = "bucket 7"})
+            .status();
+    status.Update(self.group->JoinStream(self.cuda.host_stream()));
+    if (!status.ok()) {
+      DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("ended", self.rank)));
+      return status;
+    }
+    DT_RETURN_IF_ERROR(Expect(data[kCount - 1] == 6, "a wrong sum"));
+    if (round == 3) {
+      DT_RETURN_IF_ERROR(context.Announce(absl::StrCat("ready", self.rank)));
+    }
+  }
+  return self.group->Barrier(Deadline::Infinite());
+}
+
+std::unique_ptr<Cluster> StartReducing(absl::Duration timeout, int rounds) {
+  auto cluster = Cluster::Start({.size = 3}, [timeout, rounds](RankContext& context) {
+    return ReduceUntilAnError(context, timeout, rounds);
+  });
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE((*cluster)->Await(absl::StrCat("ready", rank)).ok());
+  }
+  return *std::move(cluster);
+}
+
+constexpr int kNoEnd = 1 << 30;
+
+TEST(StagedGroupFaultsTest, AKilledRankIsNamedSoon) {
+  const auto cluster = StartReducing(absl::Seconds(30), kNoEnd);
+  const std::string pid = absl::StrCat("pid ", cluster->pid(1));
+  cluster->Kill(1);
+  const auto results = cluster->Join();
+  for (const size_t rank : {0, 2}) {
+    EXPECT_EQ(results[rank].status.code(), absl::StatusCode::kUnavailable) << results[rank].status;
+    EXPECT_THAT(std::string(results[rank].status.message()), HasSubstr(pid));
+    EXPECT_LT(results[rank].duration, absl::Seconds(20));
+  }
+}
+
+TEST(StagedGroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
+  const auto cluster = StartReducing(absl::Seconds(2), kNoEnd);
+  const std::string pid = absl::StrCat("pid ", cluster->pid(1));
+  cluster->Stop(1);
+  ASSERT_TRUE(cluster->Await("ended0").ok());
+  ASSERT_TRUE(cluster->Await("ended2").ok());
+  cluster->Kill(1);  // Or Join would wait for it.
+  const auto results = cluster->Join();
+  for (const size_t rank : {0, 2}) {
+    const absl::Status& status = results[rank].status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    for (const std::string& part : {pid, std::string("bucket 7"), std::string("step 17")}) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+}
+
+TEST(StagedGroupFaultsTest, ASlowRankDelaysButBreaksNothing) {
+  const auto cluster = StartReducing(absl::Seconds(30), 30);
+  cluster->Slow(1, 4);
+  for (const auto& result : cluster->Join()) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 TEST(StagedGroupTest, HostMemoryIsRefused) {
