@@ -127,6 +127,31 @@ inline std::string Reduced(DType dtype, size_t count, int size, uint64_t seed, R
                 : ReducedIn<double>(dtype, count, size, seed, op, first_rank);
 }
 
+// Sums in T of neighbours, then of neighbouring pairs, and so on: what doubling and halving give.
+// REQUIRES: a power of two of ranks; a sum or an average.
+template <typename T>
+std::string ReducedInPairs(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op) {
+  std::vector<std::string> inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    inputs.push_back(Input(dtype, count, rank, seed));
+  }
+  std::string bytes;
+  std::vector<T> sums(inputs.size());
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t rank = 0; rank < inputs.size(); ++rank) {
+      sums[rank] = static_cast<T>(At(inputs[rank], dtype, i));
+    }
+    for (size_t left = inputs.size(); left > 1; left /= 2) {
+      for (size_t pair = 0; pair < left / 2; ++pair) {
+        sums[pair] = sums[2 * pair] + sums[2 * pair + 1];
+      }
+    }
+    const T value = op == ReduceOp::kAverage ? sums[0] / static_cast<T>(size) : sums[0];
+    PutAs(bytes, dtype, static_cast<double>(value));
+  }
+  return bytes;
+}
+
 inline float Rounded(Wire wire, float value) {
   return wire == Wire::kBFloat16  ? ToFloat(ToBFloat16(value))
          : wire == Wire::kFloat16 ? ToFloat(ToFloat16(value))

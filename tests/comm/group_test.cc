@@ -409,33 +409,6 @@ TEST(GroupArgumentsTest, TlsExcludesRdmaAndRanksMustWantItAlike) {
   }
 }
 
-// As many as a large host has cores; here they share two.
-TEST(ManyRanksTest, SixtyFourRanksOfOneHostGetTheOraclesBits) {
-  constexpr int kMany = 64;
-  const auto results = RunRanks(
-      {.size = kMany, .time_bound = absl::Seconds(120)}, [](RankContext& context) -> absl::Status {
-        GroupOptions options = context.group_options();
-        options.timeout = absl::Seconds(100);
-        DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
-        if (group->transport() != "shm") {
-          return absl::InternalError(group->transport());
-        }
-        for (const size_t count : {size_t{3}, size_t{5000}, size_t{200003}}) {
-          std::string values = oracle::Input(DType::kFloat32, count, context.rank, 11);
-          DT_ASSIGN_OR_RETURN(const Work work,
-                              group->AllReduce({values.data(), values.size()}, ReduceOp::kSum));
-          DT_RETURN_IF_ERROR(work.Wait());
-          DT_RETURN_IF_ERROR(oracle::Equal(
-              values, oracle::Reduced(DType::kFloat32, count, kMany, 11, ReduceOp::kSum),
-              DType::kFloat32, "all_reduce"));
-        }
-        return group->Barrier(Deadline::Infinite());
-      });
-  for (const RankResult& result : results) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-}
-
 TEST(GroupArgumentsTest, AGroupOfOneIsAlone) {
   auto group = CreateHostGroup(nullptr, {});
   ASSERT_TRUE(group.ok());
