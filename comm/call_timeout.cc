@@ -16,10 +16,12 @@ uint64_t KeyOf(const CallHeader& header) {
 }  // namespace
 
 absl::Duration CallTimeout(const TimeoutLimits& limits, int64_t calls, absl::Duration longest) {
-  if (calls < kFirstCalls) {
+  if (calls == 0) {
     return limits.most;
   }
-  return std::min(limits.most, std::max(limits.least, kTimeoutFactor * longest));
+  const absl::Duration least =
+      calls < kFirstCalls ? std::max(limits.least, kEarlyLeast) : limits.least;
+  return std::min(limits.most, std::max(least, kTimeoutFactor * longest));
 }
 
 absl::Duration CallTimeouts::Of(const CallHeader& header) const {

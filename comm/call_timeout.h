@@ -2,10 +2,12 @@
 //
 // A fixed limit must allow for the slowest start and the longest save, so it names a missing rank
 // minutes after everybody has noticed. What has run a few times is known better: five times the
-// longest call of the group so far. The first calls of a name have the configured limit, so that
-// the first save or evaluation of a long run is not measured by its steps. A learnt limit never
-// falls below `least`, because a wrong stop costs more than a late one. Durations come from the
-// caller: there is no clock here. CallTimeouts is driven by one thread at a time.
+// longest call of the group so far. The first call of a name has the configured limit: memory is
+// touched, libraries and devices are set up, and the first save or evaluation of a long run must
+// not be measured by its steps. The next ones have at least kEarlyLeast, because sizes are tuned
+// and graphs captured then; after three the limit is learnt. It never falls below `least`, because
+// a wrong stop costs more than a late one. Durations come from the caller: there is no clock here.
+// CallTimeouts is driven by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,10 @@ struct TimeoutLimits {
 };
 
 inline constexpr int64_t kTimeoutFactor = 5;
-inline constexpr int64_t kFirstCalls = 10;  // Of a kind and name, which have `most`.
+// Of a kind and name: calls before the limit is learnt. The first has `most`, the others at least
+// kEarlyLeast.
+inline constexpr int64_t kFirstCalls = 3;
+inline constexpr absl::Duration kEarlyLeast = absl::Seconds(60);
 
 // The limit of a call whose like has ended well `calls` times, in a group whose longest call took
 // `longest`.

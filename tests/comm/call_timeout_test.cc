@@ -23,11 +23,20 @@ void ObserveTimes(CallTimeouts& timeouts, const CallHeader& header, absl::Durati
   }
 }
 
-TEST(CallTimeoutTest, TheFirstCallsHaveTheConfiguredLimit) {
-  for (int64_t calls = 0; calls < kFirstCalls; ++calls) {
-    EXPECT_EQ(CallTimeout(kLimits, calls, absl::Milliseconds(1)), absl::Minutes(10));
+TEST(CallTimeoutTest, TheFirstCallHasTheConfiguredLimitAndTheNextAMinute) {
+  EXPECT_EQ(CallTimeout(kLimits, 0, absl::ZeroDuration()), absl::Minutes(10));
+  for (int64_t calls = 1; calls < kFirstCalls; ++calls) {
+    EXPECT_EQ(CallTimeout(kLimits, calls, absl::Milliseconds(1)), absl::Minutes(1));
+    EXPECT_EQ(CallTimeout(kLimits, calls, absl::Seconds(30)), absl::Seconds(150));
   }
   EXPECT_EQ(CallTimeout(kLimits, kFirstCalls, absl::Milliseconds(1)), absl::Seconds(10));
+}
+
+TEST(CallTimeoutTest, TheMinuteOfEarlyCallsIsNeitherAboveMostNorBelowLeast) {
+  const TimeoutLimits brief{.most = absl::Seconds(30), .least = absl::Seconds(1)};
+  EXPECT_EQ(CallTimeout(brief, 1, absl::ZeroDuration()), absl::Seconds(30));
+  const TimeoutLimits patient{.most = absl::Minutes(10), .least = absl::Minutes(3)};
+  EXPECT_EQ(CallTimeout(patient, 1, absl::ZeroDuration()), absl::Minutes(3));
 }
 
 TEST(CallTimeoutTest, ALearntLimitIsFiveTimesTheLongestBetweenLeastAndMost) {

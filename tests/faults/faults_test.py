@@ -62,7 +62,7 @@ class Failures(EndToEnd):
     def test_a_stopped_rank_is_named_with_host_bucket_and_step_at_the_learnt_limit(self):
         run_dir = f"{self.folder}/stopped"
         process = self.start(self.launch_command(2, run_dir, [*LONG, "comm.timeout_min_s=2"]))
-        self.await_step(run_dir, 15, process)  # The first ten calls of a bucket have 60 s.
+        self.await_step(run_dir, 15, process)  # The first calls of a bucket have 60 s.
         os.kill(ranks_of(process.pid)[1], signal.SIGSTOP)
         result = self.finish(process)
         self.assertEqual(result.code, 75, result.output)
