@@ -29,6 +29,9 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, absl::Duration ti
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, expected, &limit, nullptr, 0);
 }
 
+// The children of rank r in the tree are those from FirstChild(r) to before FirstChild(r + 1).
+int FirstChild(int index, int size) { return std::min(index * kTreeFan + 1, size); }
+
 inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -39,7 +42,8 @@ inline void Pause() {
 
 absl::StatusOr<std::unique_ptr<ShmSegment>> ShmSegment::Create(UnixMesh& mesh,
                                                                const std::string& name,
-                                                               const WaitContext& context) {
+                                                               const WaitContext& context,
+                                                               int flat_ranks_max) {
   const auto size = static_cast<size_t>(mesh.size());
   const size_t control = RoundUp(sizeof(Verdict) + sizeof(Cell) * size + 64, kPage);
   const size_t bytes = control + size * 2 * kStageBytes;
@@ -57,13 +61,20 @@ absl::StatusOr<std::unique_ptr<ShmSegment>> ShmSegment::Create(UnixMesh& mesh,
       DT_RETURN_IF_ERROR(mesh.SendFd(i, fd.get(), context));
     }
   }
-  auto segment = std::unique_ptr<ShmSegment>(new ShmSegment(mesh, std::move(mapping)));
+  auto segment = std::unique_ptr<ShmSegment>(
+      new ShmSegment(mesh, std::move(mapping), mesh.size() > flat_ranks_max));
   DT_RETURN_IF_ERROR(segment->Sync(context));
   return segment;
 }
 
-ShmSegment::ShmSegment(UnixMesh& mesh, SharedMapping mapping)
-    : mesh_(mesh), self_(mesh.self()), size_(mesh.size()), mapping_(std::move(mapping)) {
+ShmSegment::ShmSegment(UnixMesh& mesh, SharedMapping mapping, bool tree)
+    : mesh_(mesh),
+      self_(mesh.self()),
+      size_(mesh.size()),
+      tree_(tree),
+      first_child_(FirstChild(self_, size_)),
+      end_child_(FirstChild(self_ + 1, size_)),
+      mapping_(std::move(mapping)) {
   // Zeroed memory is a valid state of everything in it.
   verdict_ = reinterpret_cast<Verdict*>(mapping_.data());
   cells_ = reinterpret_cast<Cell*>(mapping_.data() + RoundUp(sizeof(Verdict), 64));
@@ -72,37 +83,37 @@ ShmSegment::ShmSegment(UnixMesh& mesh, SharedMapping mapping)
   stages_ = mapping_.data() + control;
 }
 
-bool ShmSegment::Arrived(int index, uint32_t target) const {
-  const uint32_t phase = cells_[index].phase.load(std::memory_order_acquire);
-  return static_cast<int32_t>(phase - target) >= 0;  // The counter may wrap.
-}
-
 void ShmSegment::Publish(const CallHeader& header) {
   cells_[self_].headers[header.sequence & 1] = header;
   cells_[self_].last_sequence.store(header.sequence, std::memory_order_release);
 }
 
-void ShmSegment::Arrive() {
+absl::Status ShmSegment::Sync(const WaitContext& context) {
   ++phase_;
-  Cell& cell = cells_[self_];
-  cell.phase.store(phase_, std::memory_order_seq_cst);
+  Set(cells_[self_].arrived, phase_);
+  return tree_ ? AwaitTree(context) : AwaitAll(context);
+}
+
+void ShmSegment::Set(Word& word, uint32_t phase) {
+  word.phase.store(phase, std::memory_order_seq_cst);
   // Either this load sees the sleeper, or the sleeper sees the new phase before it sleeps.
-  if (cell.sleepers.load(std::memory_order_seq_cst) != 0) {
-    FutexWake(&cell.phase);
+  if (word.sleepers.load(std::memory_order_seq_cst) != 0) {
+    ++futex_calls_.wakes;
+    FutexWake(&word.phase);
   }
 }
 
-bool ShmSegment::SpinFor(int index, uint32_t target, const WaitContext& context,
-                         int64_t& spin_until) const {
+bool ShmSegment::SpinFor(const Word& word, uint32_t target, const WaitContext& context,
+                         int64_t& spin_until) {
   if (!context.may_spin()) {
-    return Arrived(index, target);
+    return word.Reached(target);
   }
   if (spin_until == 0) {
-    spin_until = Clock::Real().MonotonicNanos() + absl::ToInt64Nanoseconds(kSpin);
+    spin_until = Clock::Real().MonotonicNanos() + absl::ToInt64Nanoseconds(context.spin);
   }
   do {
     for (int i = 0; i < 32; ++i) {
-      if (Arrived(index, target)) {
+      if (word.Reached(target)) {
         return true;
       }
       Pause();
@@ -111,39 +122,72 @@ bool ShmSegment::SpinFor(int index, uint32_t target, const WaitContext& context,
   return false;
 }
 
-absl::Status ShmSegment::Await(const WaitContext& context) {
+absl::Status ShmSegment::AwaitWord(Word& word, const WaitContext& context, int64_t& spin_until) {
   const uint32_t target = phase_;
-  int64_t spin_until = 0;  // One allowance for all members together.
-  for (int index = 0; index < size_; ++index) {
-    if (Arrived(index, target) || SpinFor(index, target, context, spin_until)) {
-      continue;
+  if (word.Reached(target) || SpinFor(word, target, context, spin_until)) {
+    return absl::OkStatus();
+  }
+  while (!word.Reached(target)) {
+    word.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = word.phase.load(std::memory_order_seq_cst);
+    if (static_cast<int32_t>(seen - target) < 0) {
+      ++futex_calls_.waits;
+      FutexWait(&word.phase, seen, std::min(kWaitSlice, context.deadline.Remaining()));
     }
-    Cell& cell = cells_[index];
-    while (!Arrived(index, target)) {
-      cell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-      const uint32_t seen = cell.phase.load(std::memory_order_seq_cst);
-      if (static_cast<int32_t>(seen - target) < 0) {
-        FutexWait(&cell.phase, seen, std::min(kWaitSlice, context.deadline.Remaining()));
-      }
-      cell.sleepers.fetch_sub(1, std::memory_order_relaxed);
-      if (!Arrived(index, target)) {
-        DT_RETURN_IF_ERROR(Missing(target, context));
-      }
+    word.sleepers.fetch_sub(1, std::memory_order_relaxed);
+    if (!word.Reached(target)) {
+      DT_RETURN_IF_ERROR(Missing(target, context));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ShmSegment::AwaitAll(const WaitContext& context) {
+  int64_t spin_until = 0;
+  for (int index = 0; index < size_; ++index) {
+    DT_RETURN_IF_ERROR(AwaitWord(cells_[index].arrived, context, spin_until));
+  }
+  return absl::OkStatus();
+}
+
+// What a rank wrote is seen by all: it comes before its word, which its parent has read before it
+// sets its own, and so on to the root's, which all read.
+absl::Status ShmSegment::AwaitTree(const WaitContext& context) {
+  int64_t spin_until = 0;
+  for (int child = first_child_; child < end_child_; ++child) {
+    DT_RETURN_IF_ERROR(AwaitWord(cells_[child].below, context, spin_until));
+  }
+  Set(cells_[self_].below, phase_);
+  return AwaitWord(cells_[0].below, context, spin_until);
+}
+
+bool ShmSegment::AllReached(int first, int end, uint32_t target) const {
+  for (int index = first; index < end; ++index) {
+    if (!cells_[index].below.Reached(target)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ShmSegment::HoldsUp(int index, uint32_t target) const {
+  if (!tree_ || !cells_[index].arrived.Reached(target)) {
+    return !cells_[index].arrived.Reached(target);
+  }
+  return !cells_[index].below.Reached(target) &&
+         AllReached(FirstChild(index, size_), FirstChild(index + 1, size_), target);
 }
 
 absl::Status ShmSegment::Missing(uint32_t target, const WaitContext& context) const {
   DT_RETURN_IF_ERROR(context.interrupted());
   DT_RETURN_IF_ERROR(BrokenStatus());
   for (int index = 0; index < size_; ++index) {
-    if (index == self_ || Arrived(index, target)) {
+    if (index == self_ || !HoldsUp(index, target)) {
       continue;
     }
     absl::Status alive = mesh_.CheckAlive(index);
     // It may have arrived, or said why it leaves, just before it went.
-    if (!alive.ok() && !Arrived(index, target)) {
+    if (!alive.ok() && HoldsUp(index, target)) {
       DT_RETURN_IF_ERROR(BrokenStatus());
       return alive;
     }
@@ -154,7 +198,7 @@ absl::Status ShmSegment::Missing(uint32_t target, const WaitContext& context) co
 std::vector<int> ShmSegment::Awaited() const {
   std::vector<int> awaited;
   for (int index = 0; index < size_; ++index) {
-    if (!Arrived(index, phase_)) {
+    if (index != self_ && HoldsUp(index, phase_)) {
       awaited.push_back(mesh_.rank(index));
     }
   }
@@ -165,7 +209,7 @@ absl::Status ShmSegment::Report(uint32_t target) const {
   std::string text = "timed out waiting for";
   absl::string_view separator = " ";
   for (int index = 0; index < size_; ++index) {
-    if (Arrived(index, target)) {
+    if (index == self_ || !HoldsUp(index, target)) {
       continue;
     }
     const uint64_t last = cells_[index].last_sequence.load(std::memory_order_acquire);
@@ -178,7 +222,8 @@ absl::Status ShmSegment::Report(uint32_t target) const {
     }
     separator = "; ";
   }
-  return absl::DeadlineExceededError(text);
+  // Everybody is there by now: the word that is waited for comes next.
+  return separator == " " ? absl::OkStatus() : absl::DeadlineExceededError(text);
 }
 
 void ShmSegment::Break(const absl::Status& reason) {
@@ -193,7 +238,8 @@ void ShmSegment::Break(const absl::Status& reason) {
     verdict_->state.store(2, std::memory_order_release);
   }
   for (int index = 0; index < size_; ++index) {
-    FutexWake(&cells_[index].phase);
+    FutexWake(&cells_[index].arrived.phase);
+    FutexWake(&cells_[index].below.phase);
   }
 }
 

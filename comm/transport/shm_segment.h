@@ -2,10 +2,16 @@
 // called, and a staging area for buffers that are not registered.
 //
 // The first rank of the node creates it and passes the descriptor. Every collective is a sequence
-// of syncs that all ranks make in step: Arrive says "what I wrote is there", Await waits until all
-// have said so. A rank may write what it published for sync s again after sync s+1, so everything
+// of syncs that all ranks make in step: each says "what I wrote is there" and waits until all have
+// said so. A rank may write what it published for sync s again after sync s+1, so everything
 // that is published between two syncs is kept twice. One thread at a time uses it; Break may come
 // from any.
+//
+// Few ranks read each other's words. Of many, each waits for its children in a tree, and all wait
+// for the first one, the root: n ranks touch each other's cache lines 2n times and not n x n times,
+// and one that sleeps is woken at most kTreeFan + 1 times. A wait spins briefly where that burns
+// nobody else's core and makes no system call then; after that it sleeps on a futex, and only who
+// sleeps is woken.
 #pragma once
 
 #include <atomic>
@@ -24,14 +30,22 @@
 
 namespace dtrain::comm {
 
+// More ranks than these form a tree of which each has up to kTreeFan children. Up to so many a rank
+// would have all others as its children, and their way back through the root would be one step
+// more.
+inline constexpr int kTreeFan = 8;
+inline constexpr int kFlatRanksMax = kTreeFan;
+
 // Bytes of one of the two staging buffers of a rank.
 inline constexpr size_t kStageBytes = size_t{512} << 10;
 
 class ShmSegment {
  public:
   // Collective over the mesh; blocks. `ranks` are the group's ranks of the mesh's members.
+  // `flat_ranks_max`: for tests; equal on all ranks.
   static absl::StatusOr<std::unique_ptr<ShmSegment>> Create(UnixMesh& mesh, const std::string& name,
-                                                            const WaitContext& context);
+                                                            const WaitContext& context,
+                                                            int flat_ranks_max = kFlatRanksMax);
   int self() const { return self_; }
   int size() const { return size_; }
 
@@ -48,15 +62,16 @@ class ShmSegment {
     return stages_ + (static_cast<size_t>(index) * 2 + (which & 1)) * kStageBytes;
   }
 
-  // Publishes what this rank wrote and enters the next sync.
-  void Arrive();
-  // Waits until all members have arrived at this rank's sync. Unavailable: a missing member is
-  // dead. DeadlineExceeded: lists the missing members and the last call of each.
-  absl::Status Await(const WaitContext& context);
-  absl::Status Sync(const WaitContext& context) {
-    Arrive();
-    return Await(context);
-  }
+  // Publishes what this rank wrote and waits until all members have arrived at the same sync.
+  // Unavailable: a missing member is dead. DeadlineExceeded: lists the missing members and the last
+  // call of each.
+  absl::Status Sync(const WaitContext& context);
+  // The system calls of this rank's syncs so far.
+  struct FutexCalls {
+    uint64_t waits = 0;
+    uint64_t wakes = 0;
+  };
+  const FutexCalls& futex_calls() const { return futex_calls_; }
 
   // The group's ranks that have not arrived at this rank's sync; none between syncs.
   std::vector<int> Awaited() const;
@@ -67,11 +82,20 @@ class ShmSegment {
   absl::Status BrokenStatus() const;
 
  private:
-  // One cache line for what is waited on, others for what is read once.
+  // Counts syncs; a futex.
+  struct Word {
+    std::atomic<uint32_t> phase;
+    std::atomic<uint32_t> sleepers;  // Threads that sleep on `phase`.
+    // Whether it has come to `target`. The counter may wrap.
+    bool Reached(uint32_t target) const {
+      return static_cast<int32_t>(phase.load(std::memory_order_acquire) - target) >= 0;
+    }
+  };
+  // One cache line for each word that is waited on, others for what is read once.
   struct Cell {
-    alignas(64) std::atomic<uint32_t> phase;  // Syncs arrived at; a futex.
-    std::atomic<uint32_t> sleepers;           // Threads that sleep on `phase`.
-    std::atomic<uint64_t> last_sequence;      // For reports.
+    alignas(64) Word arrived;             // This rank's syncs.
+    std::atomic<uint64_t> last_sequence;  // For reports.
+    alignas(64) Word below;               // In a tree: those of all ranks below it, and its own.
     alignas(64) CallHeader headers[2];
     alignas(64) double partials[2];
   };
@@ -82,16 +106,31 @@ class ShmSegment {
     char text[1012];
   };
 
-  ShmSegment(UnixMesh& mesh, SharedMapping mapping);
+  ShmSegment(UnixMesh& mesh, SharedMapping mapping, bool tree);
+  absl::Status AwaitAll(const WaitContext& context);
+  absl::Status AwaitTree(const WaitContext& context);
+  // Waits until `word` has come to this rank's sync. `spin_until`: 0, and then one allowance for
+  // all waits of a sync.
+  absl::Status AwaitWord(Word& word, const WaitContext& context, int64_t& spin_until);
+  void Set(Word& word, uint32_t phase);
   absl::Status Missing(uint32_t target, const WaitContext& context) const;
   absl::Status Report(uint32_t target) const;
-  bool Arrived(int index, uint32_t target) const;
-  bool SpinFor(int index, uint32_t target, const WaitContext& context, int64_t& spin_until) const;
+  // Whether `index` keeps the others from `target`: it has not arrived, or it has, and does not
+  // pass on that all below it have.
+  bool HoldsUp(int index, uint32_t target) const;
+  bool AllReached(int first, int end, uint32_t target) const;  // Of their `below`.
+  static bool SpinFor(const Word& word, uint32_t target, const WaitContext& context,
+                      int64_t& spin_until);
 
   UnixMesh& mesh_;
   const int self_;
   const int size_;
+  const bool tree_;
+  // Of this rank in the tree.
+  const int first_child_;
+  const int end_child_;
   SharedMapping mapping_;
+  FutexCalls futex_calls_;
   Verdict* verdict_;
   Cell* cells_;
   char* stages_;

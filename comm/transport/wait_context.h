@@ -19,6 +19,7 @@ struct WaitContext {
   absl::FunctionRef<absl::Status()> interrupted;
   // Whether a compute thread waits for this call now, so that burning its core costs nobody.
   absl::FunctionRef<bool()> may_spin;
+  absl::Duration spin = kSpin;  // For tests of what spinning spares; in shared memory.
 };
 
 }  // namespace dtrain::comm
