@@ -6,9 +6,9 @@ namespace {
 
 constexpr ConfigKey kKeys[] = {
     {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "A collective that takes longer fails and names the missing rank. The first call of a kind has "
-     "this limit, the next two at least a minute; then it is learnt: five times the longest so far, "
-     "but not under comm.timeout_min_s."},
+     "A collective that takes longer fails and names the missing rank. The first call of a kind "
+     "has this limit, the next two at least a minute; then it is learnt: five times the longest "
+     "so far, but not under comm.timeout_min_s."},
     {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
      "Least limit that is learnt: raise it where one rank alone may pause between collectives (a "
      "slow disk, an export on rank 0). comm.timeout_s or more: nothing is learnt."},
