@@ -7,6 +7,7 @@
 #include "dtrain/ops.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/token_losses.h"
+#include "runtime/plan/classifier_plan.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace dtrain::ops {
@@ -14,17 +15,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr int64_t kChunkElementsCpu = int64_t{16} << 20;
-constexpr int64_t kChunkElementsGpu = int64_t{256} << 20;
-
-// Tokens a chunk, of chunks as equal as can be.
-int64_t ChunkTokens(int64_t tokens, int64_t vocab, bool cpu, int64_t wanted) {
-  const int64_t elements = cpu ? kChunkElementsCpu : kChunkElementsGpu;
-  const int64_t most = wanted > 0 ? wanted : std::max<int64_t>(1, elements / vocab);
-  const int64_t chunks = (tokens + most - 1) / most;
-  return (tokens + chunks - 1) / chunks;
-}
 
 struct Wanted {
   bool hidden;
@@ -154,8 +144,8 @@ Loss LinearCrossEntropy(const at::Tensor& hidden, const at::Tensor& weight,
   const Wanted wanted{at::GradMode::is_enabled() && hidden.requires_grad(),
                       at::GradMode::is_enabled() && weight.requires_grad()};
   const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}).contiguous();
-  const int64_t chunk = ChunkTokens(std::max<int64_t>(1, rows.size(0)), weight.size(0),
-                                    rows.device().is_cpu(), chunk_tokens);
+  const int64_t chunk = plan::ClassifierChunkTokens(
+      std::max<int64_t>(1, rows.size(0)), weight.size(0), rows.device().is_cpu(), chunk_tokens);
   return {
       LinearCrossEntropyFunction::apply(rows, weight.contiguous(), flat, options, chunk, wanted),
       CountTargets(flat, options)};

@@ -18,7 +18,7 @@ constexpr double kFp32 = 4;
 // Of the activations' estimate: what does not fit by a tenth may fit.
 constexpr double kActivationsSure = 0.9;
 
-// What is sure to be needed: fused classifiers make no logits.
+// What is sure to be needed: not the loss's part, since which loss it is the program decides.
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
   return plan.states() + plan.buckets + plan.live + kActivationsSure * plan.activations;

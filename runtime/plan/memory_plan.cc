@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/classifier_plan.h"
 #include "runtime/plan/offload_plan.h"
 
 namespace dtrain::plan {
@@ -110,6 +111,32 @@ double CompressionBytes(const MemoryRequest& request, double bucket) {
   const double part = parameters / static_cast<double>(request.world_size);
   return request.states_on_host ? kFp32 * (parameters + part) + 2 * kPacked * bucket
                                 : kFp32 * (parameters + 2 * part) + 2 * kPacked * parameters;
+}
+
+// What the fused classifier holds at most, beyond the room of the largest fresh gradient, of which
+// there is none yet: logits of a chunk, what their loss is computed in, and the gradients of its
+// input and, summed in fp32, of its weight, with one more to round it (on a CPU, of each chunk).
+double ClassifierBytes(const MemoryRequest& request, double value_bytes) {
+  const int64_t tokens = request.micro_batch * request.sequence_length;
+  const ModelShape& model = request.model;
+  if (tokens == 0 || model.vocabulary == 0) {
+    return 0;
+  }
+  const bool cpu = !request.states_on_host;  // Which is said of a GPU's ranks alone.
+  const int64_t chunk = ClassifierChunkTokens(tokens, model.vocabulary, cpu);
+  const auto logits = static_cast<double>(chunk * model.vocabulary);
+  const bool by_aten = request.precision == PrecisionConfig::Kind::kFloat16;
+  const double scratch = by_aten ? static_cast<double>(kLossScratchBytes) * logits : 0;
+  const auto weights = static_cast<double>(model.vocabulary * model.hidden);
+  const double rounded = value_bytes < kFp32 ? value_bytes * weights : 0;
+  const double sum = kFp32 * weights;
+  // The weight's gradient is there from the first chunk's end on.
+  const double summed = sum + (cpu ? rounded : 0);
+  const double of_chunk =
+      value_bytes * logits + (chunk < tokens ? scratch + summed : std::max(scratch, summed));
+  const double of_input = value_bytes * static_cast<double>(tokens * model.hidden);
+  const double held = of_input + std::max(of_chunk, sum + rounded);
+  return std::max(0.0, held - value_bytes * model.largest_tensor);
 }
 
 absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
@@ -284,8 +311,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
       request.recompute.tier == ActivationCheckpointingConfig::Tier::kMemory) {
     plan.host += plan.far_activations;
   }
-  // The softmax that the loss keeps and two gradients of that size, fp32.
-  plan.logits = 3 * kFp32 * tokens * static_cast<double>(model.vocabulary);
+  plan.logits = ClassifierBytes(request, value_bytes);
   return plan;
 }
 

@@ -6,7 +6,8 @@
 //   4 (from stage 1: 4 / N): 18 at stage 0.
 // On top: the buckets in which stages 2 and 3 stage gradients, the weights that stage 3 has
 // gathered or never shares out, what int8 blocks wait in, what compression left out of gradients,
-// what forward keeps for backward and the logits. Not in it: the process itself, LibTorch's and the
+// what forward keeps for backward, and a chunk's logits with the gradients that the fused loss
+// computes in forward. Not in it: the process itself, LibTorch's and the
 // network's own buffers.
 #pragma once
 
@@ -88,7 +89,7 @@ struct MemoryPlan {
                        // them, the fresh gradient of the largest tensor.
   double live = 0;     // Gathered weights.
   double activations = 0;      // Kept by forward for backward.
-  double logits = 0;           // The peak between forward and backward.
+  double logits = 0;           // Of the loss (classifier_plan.h), between forward and backward.
   double offloaded = 0;        // Moments and master in a far tier: in none of the sums.
   double host = 0;             // Of the host's memory, for a rank on a GPU: likewise.
   double far_activations = 0;  // Likewise, of recomputed segments.

@@ -131,6 +131,36 @@ TEST(MemoryPlan, AGpusOffloadedWeightsAreTheHostsUnlessInAFile) {
   EXPECT_EQ(PlanMemory(request).values, 0);
 }
 
+// Of a model that is little else than a table of 50,000 words, at 64 values each.
+MemoryRequest LargeVocabulary(Kind precision, int64_t samples) {
+  MemoryRequest request = Of(6.5e6, precision, 1, 2);
+  request.model.largest_tensor = 50'000.0 * 64;
+  request.model.hidden = 64;
+  request.model.vocabulary = 50'000;
+  request.micro_batch = samples;
+  request.sequence_length = 128;
+  return request;
+}
+
+TEST(MemoryPlan, TheLossTakesAChunksLogitsAndGradientsHoweverManyTokens) {
+  constexpr double kTable = 50'000.0 * 64;
+  const auto logits = [](const MemoryRequest& request) { return PlanMemory(request).logits; };
+  // 16 Mi logits are 335 tokens: 1,024 go in 4 chunks, and what grows is their input's gradient.
+  const double chunk = 256.0 * 50'000;
+  EXPECT_EQ(logits(LargeVocabulary(Kind::kFloat32, 8)), 4 * chunk + 4 * 64 * 1024);
+  EXPECT_EQ(logits(LargeVocabulary(Kind::kFloat32, 32)), 4 * 316.0 * 50'000 + 4 * 64 * 4096)
+      << "13 chunks, of which the longest has 316 tokens";
+  // bf16 sums in fp32 and rounds each chunk's product: one of both beside the gradient's own room.
+  EXPECT_EQ(logits(LargeVocabulary(Kind::kBFloat16, 8)), 2 * chunk + 4 * kTable + 2 * 64 * 1024);
+  EXPECT_EQ(logits(LargeVocabulary(Kind::kFloat16, 8)),
+            (2 + 8) * chunk + 4 * kTable + 2 * 64 * 1024)
+      << "fp16 goes through ATen";
+  MemoryRequest gpu = LargeVocabulary(Kind::kBFloat16, 8);
+  gpu.states_on_host = true;
+  EXPECT_EQ(logits(gpu), 2 * 1024.0 * 50'000 + 4 * kTable - 2 * kTable + 2 * 64 * 1024)
+      << "all tokens at once, and a product that adds to fp32 as it is";
+}
+
 TEST(MemoryPlan, TheSmallestWorldFitsAndOneLessDoesNot) {
   for (const int stage : {1, 2, 3}) {
     for (const double memory : {1e9, 3e9, 7e9}) {
