@@ -2,9 +2,12 @@
 // allocates what is large.
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "dtrain/construct.h"
 #include "runtime/engine/available_memory.h"
+#include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/plan/memory_fit.h"
 #include "runtime/shard/construction_file.h"
@@ -36,6 +39,27 @@ absl::StatusOr<double> StateMemory(Job& job) {
   return LeastAvailable(job.group(), mine);
 }
 
+// Bytes that a tensor of the module holds in the host's memory, which moving it gives up.
+double HeldBytes(const at::Tensor& tensor) {
+  const bool in_memory = tensor.is_cpu() && !IsInConstructionFile(tensor);
+  return in_memory ? static_cast<double>(tensor.nbytes()) : 0;
+}
+
+// Bytes that frozen parameters take while the model trains: all of them, of every rank at every
+// stage. One that stays in a construction file is no memory.
+double FrozenBytes(const FlatParameters& flat) {
+  double bytes = 0;
+  for (const NamedTensor& frozen : flat.frozen()) {
+    const at::Tensor& tensor = frozen.tensor;
+    const bool cast = flat.dtype() != DType::kFloat32 && tensor.is_floating_point();
+    const int64_t width =
+        cast ? static_cast<int64_t>(DTypeBytes(flat.dtype())) : tensor.element_size();
+    const bool stays = flat.device().is_host() && width == tensor.element_size();
+    bytes += stays ? HeldBytes(tensor) : static_cast<double>(tensor.numel() * width);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::Status CheckModelFits(Job& job, const Json& shape) {
@@ -63,8 +87,17 @@ absl::Status Engine::Impl::CheckMemory() {
   double held = 0;  // Of the host, by the module's tensors, which are given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
     model.largest_tensor = std::max(model.largest_tensor, static_cast<double>(parameter.numel()));
-    const bool given_up = parameter.is_cpu() && !IsInConstructionFile(parameter);
-    held += given_up ? static_cast<double>(parameter.nbytes()) : 0;
+    held += HeldBytes(parameter);
+  }
+  for (const NamedTensor& frozen : state.flat->frozen()) {
+    held += HeldBytes(frozen.tensor);
+  }
+  model.frozen_bytes = FrozenBytes(*state.flat);
+  if (job.config().zero_stage() == 3 && model.frozen_bytes > 0 && job.rank() == 0) {
+    DT_LOG(Warning) << absl::StrFormat(
+        "zero_optimization.stage 3 shares out what trains: %d frozen parameters stay whole on "
+        "every rank, %.0f bytes",
+        state.flat->frozen().size(), model.frozen_bytes);
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
   if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.

@@ -120,10 +120,13 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
           ? ""
           : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
                             request.micro_batch, request.sequence_length);
+  const double frozen_bytes = request.model.frozen_bytes;
+  const std::string frozen =
+      frozen_bytes == 0 ? "" : absl::StrCat(", frozen ones of ", Gigabytes(frozen_bytes));
   return absl::InvalidArgumentError(absl::StrFormat(
-      "weights, gradients and optimizer states of %.1f million parameters%s take %s on each of %d "
-      "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, activations, Gigabytes(needed), request.world_size,
+      "weights, gradients and optimizer states of %.1f million parameters%s%s take %s on each of "
+      "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
+      request.model.parameters * 1e-6, frozen, activations, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
       Remedy(request, available)));
 }

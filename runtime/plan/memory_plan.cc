@@ -281,6 +281,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
     plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
   }
+  plan.values += model.frozen_bytes;
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
   if (request.states_on_host && FarValues(request) && request.values_in_file) {
     const int ways = request.offload_buffers > 0 ? 1 : 2;  // Where the GPU updates, also back.

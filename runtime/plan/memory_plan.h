@@ -26,6 +26,8 @@ namespace dtrain::plan {
 struct ModelShape {
   double parameters = 0;
   double largest_tensor = 0;  // Elements.
+  // Beside `parameters`: what does not train, whole on every rank at every stage.
+  double frozen_bytes = 0;
   // Its tensors in the order of registration; empty: unknown, as if all were large.
   struct Tensors {
     double elements = 0;  // Of each.
@@ -81,7 +83,7 @@ void ReadInto(const Config& config, MemoryRequest& request);
 
 // Bytes on one rank.
 struct MemoryPlan {
-  double values = 0;
+  double values = 0;  // With frozen ones.
   double gradients = 0;
   double master = 0;
   double moments = 0;

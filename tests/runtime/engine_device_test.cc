@@ -306,6 +306,24 @@ TEST(EngineDeviceTest, StatesThatDoNotFitTheGpuAreRefusedBeforeTheyAreMade) {
   EXPECT_THAT(engine.status().message(), HasSubstr("but a rank has 0.0001 GB"));
 }
 
+TEST(EngineDeviceTest, FrozenParametersCountToWhatMustFit) {
+  for (const int64_t frozen_elements : {4'000, 40'000}) {
+    comm::FakeFabric fabric;
+    FakeGpu gpu(&fabric);
+    const testing::TempFolder folder;
+    auto job = MakeJob(nullptr, folder.path(), {.place = Way::Place::kNccl}, &gpu);
+    ASSERT_TRUE(job.ok()) << job.status();
+    gpu.cuda.SetFreeMemory(200'000);  // 7,715 parameters of 16 bytes fit, and 4,000 of 4.
+    Net net;
+    net.register_parameter("frozen", at::zeros({frozen_elements}), /*requires_grad=*/false);
+    const auto engine = Engine::Create(**job, net);
+    EXPECT_EQ(engine.ok(), frozen_elements == 4'000) << engine.status();
+    if (!engine.ok()) {
+      EXPECT_THAT(engine.status().message(), HasSubstr("frozen ones of 0.00016 GB"));
+    }
+  }
+}
+
 TEST(EngineDeviceTest, ABrokenDeviceGroupEndsTheRunWithItsReason) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric, {.async_error_after = 12});

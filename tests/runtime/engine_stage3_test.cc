@@ -141,6 +141,23 @@ TEST_F(EngineStage3AloneTest, AnEngineThatLendsItsParametersDoesNotStep) {
   EXPECT_TRUE(Step().ok());
 }
 
+TEST(EngineStage3Test, FrozenParametersThatStayWholeAreToldOnce) {
+  for (const int stage : {2, 3}) {
+    const testing::TempFolder folder;
+    auto job = MakeChainJob(nullptr, folder.path(), {.stage = stage});
+    Chain model;
+    model.register_parameter("frozen", at::zeros({1000}), /*requires_grad=*/false);
+    ::testing::internal::CaptureStderr();
+    const auto engine = Engine::Create(**job, model);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ(
+        log.find("1 frozen parameters stay whole on every rank, 4000 bytes") != std::string::npos,
+        stage == 3)
+        << log;
+  }
+}
+
 TEST(EngineStage3Test, AnEvaluationThatFailsOnOneRankEndsTheOtherAndSaysWhy) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     at::set_num_threads(1);

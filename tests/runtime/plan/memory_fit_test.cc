@@ -63,6 +63,18 @@ TEST(MemoryFitTest, WhatDoesNotFitIsToldWhatWould) {
   EXPECT_THAT(text(3, 4, 0), HasSubstr("no number of ranks makes it fit"));
 }
 
+TEST(MemoryFitTest, FrozenParametersStayWholeAtEveryStage) {
+  MemoryRequest request = OfMillion(3, 4);
+  request.model.frozen_bytes = 2e6;
+  EXPECT_EQ(PlanMemory(request).values, 1e6 + 2e6);
+  EXPECT_TRUE(CheckStatesFit(request, 6e6).ok());
+  EXPECT_THAT(
+      std::string(CheckStatesFit(request, 5.9e6).message()),
+      HasSubstr("of 1.0 million parameters, frozen ones of 0.002 GB take 0.006 GB on each"));
+  EXPECT_THAT(std::string(CheckStatesFit(request, 1.9e6).message()),
+              HasSubstr("no number of ranks makes it fit"));
+}
+
 MemoryRequest OfTokens(int64_t micro_batch) {
   MemoryRequest request = OfMillion(0, 2);
   request.model.hidden = request.model.query_width = request.model.kv_width = 100;
