@@ -6,7 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unordered_set>
 #include <vector>
+
+#include "torch/csrc/autograd/function.h"
 
 namespace {
 
@@ -43,6 +46,25 @@ std::vector<at::Tensor> Gradients(GptImpl& model, const dtrain::Loss& loss) {
     gradients.push_back(parameter.grad().clone());
   }
   return gradients;
+}
+
+// Nodes of the loss's graph that stand for a segment that backward runs again.
+int64_t RecomputedSegments(const at::Tensor& loss) {
+  int64_t segments = 0;
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> waiting = {loss.grad_fn().get()};
+  while (!waiting.empty()) {
+    const torch::autograd::Node* const node = waiting.back();
+    waiting.pop_back();
+    if (node == nullptr || !seen.insert(node).second) {
+      continue;
+    }
+    segments += node->name() == "dtrain::Recompute" ? 1 : 0;
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      waiting.push_back(edge.function.get());
+    }
+  }
+  return segments;
 }
 
 // Documents of these lengths, one after the other in rows of `sequence` tokens.
@@ -124,22 +146,37 @@ TEST_P(GptTest, AttentionKernelsAgree) {
 
 TEST_P(GptTest, RecomputedLayersGiveTheSameGradientsWithDropoutAndDocuments) {
   GptOptions options = Small(GetParam());
+  options.num_hidden_layers = 4;
   options.residual_dropout = 0.2;
   options.embedding_dropout = 0.1;
   const Packed packed = Pack({at::randint(61, {6}, at::TensorOptions(at::kLong)),
                               at::randint(61, {10}, at::TensorOptions(at::kLong))},
                              16);
-  std::vector<std::vector<at::Tensor>> gradients;
-  for (const auto mode : {dtrain::ActivationCheckpointingConfig::Mode::kNone,
-                          dtrain::ActivationCheckpointingConfig::Mode::kFull}) {
-    options.recompute.mode = mode;
+  using Mode = dtrain::ActivationCheckpointingConfig::Mode;
+  struct Way {
+    Mode mode;
+    int64_t every;
+    int64_t segments;  // Of the four layers.
+  };
+  std::vector<at::Tensor> plain;
+  for (const Way& way : {Way{Mode::kNone, 1, 0}, Way{Mode::kFull, 1, 4}, Way{Mode::kFull, 2, 2},
+                         Way{Mode::kFull, 3, 2}, Way{Mode::kFull, 5, 1},
+                         Way{Mode::kSelective, 1, 4}, Way{Mode::kSelective, 3, 2}}) {
+    SCOPED_TRACE(::testing::Message()
+                 << "mode " << static_cast<int>(way.mode) << ", every " << way.every);
+    options.recompute.mode = way.mode;
+    options.recompute.every = way.every;
     at::manual_seed(kSeed);
     Gpt model(options);
-    gradients.push_back(
-        Gradients(*model, model->Loss(packed.tokens, packed.targets, packed.positions)));
-  }
-  for (size_t i = 0; i < gradients[0].size(); ++i) {
-    EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+    const dtrain::Loss loss = model->Loss(packed.tokens, packed.targets, packed.positions);
+    EXPECT_EQ(RecomputedSegments(loss.sum), way.segments);
+    const std::vector<at::Tensor> gradients = Gradients(*model, loss);
+    if (way.mode == Mode::kNone) {
+      plain = gradients;
+    }
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(at::equal(gradients[i], plain[i])) << i;
+    }
   }
 }
 

@@ -218,13 +218,34 @@ class Records(EndToEnd):
         steps = [r for r in self.records(run_dir) if r["kind"] == "step"]
         self.assertEqual([r["step"] for r in steps], [1, 2, 3, 4])
         for name in ("train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_s",
-                     "comm/exposed_ratio", "time/data_s", "time/forward_s", "time/backward_s",
-                     "time/exposed_comm_s", "time/update_s"):
+                     "comm/exposed_ratio"):
             self.assertIn(name, steps[-1]["m"])
         self.assertIn("perf/gemm_fraction", steps[-1]["m"])
         self.assertEqual([r["step"] for r in self.records(run_dir) if r["kind"] == "eval"], [2, 4])
         others = [r for r in self.records(run_dir, 1) if r["kind"] == "step"]
         self.assertNotIn("train/loss", others[-1]["m"])
+
+    def test_every_step_says_where_its_time_went_and_a_save_how_long_it_took(self):
+        phases = [f"time/{phase}_s"
+                  for phase in ("data", "forward", "backward", "exposed_comm", "update")]
+        run_dir = self.train(2, "breakdown", ["train_steps=4", "checkpoint.interval=2"])
+        for rank in (0, 1):
+            steps = [r for r in self.records(run_dir, rank) if r["kind"] == "step"]
+            self.assertEqual([r["step"] for r in steps], [1, 2, 3, 4])
+            for record in steps:
+                numbers = record["m"]
+                for phase in phases:
+                    # Forward and backward are what is left when waiting is taken away.
+                    self.assertGreaterEqual(numbers[phase], 0, phase)
+                for phase in ("time/forward_s", "time/backward_s", "time/update_s"):
+                    self.assertGreater(numbers[phase], 0, phase)
+                # No second is counted twice; sums of doubles round.
+                self.assertLessEqual(sum(numbers[phase] for phase in phases),
+                                     numbers["time/step_s"] + 1e-6)
+        saves = [r for r in self.records(run_dir) if r["kind"] == "ckpt"]
+        self.assertEqual([r["step"] for r in saves], [2, 4])
+        for record in saves:
+            self.assertGreater(record["m"]["time/checkpoint_s"], 0)
 
     def test_a_finished_run_says_so_when_started_again(self):
         run_dir = self.train(1, "finished", ["train_steps=2"])

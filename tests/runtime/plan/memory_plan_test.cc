@@ -88,7 +88,7 @@ TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
       << "160 GB of values on every rank";
 }
 
-TEST(MemoryPlan, ActivationsInAFarTierAreNotNearButForThoseOnTheirWay) {
+MemoryRequest OfTwelveLayers() {
   MemoryRequest request;
   request.model = {.parameters = 1e6,
                    .hidden = 64,
@@ -99,6 +99,37 @@ TEST(MemoryPlan, ActivationsInAFarTierAreNotNearButForThoseOnTheirWay) {
                    .vocabulary = 256};
   request.micro_batch = 2;
   request.sequence_length = 128;
+  return request;
+}
+
+TEST(MemoryPlan, RecomputedLayersKeepTheirInputAndPartsOfLayersTheRest) {
+  using Mode = ActivationCheckpointingConfig::Mode;
+  // Of each token: 4 x 64 + 2 x 64 + 2 x 64 + 3 x 160 values a layer, and 2 x 64 at the ends. What
+  // is dropped is made anew for one layer at a time.
+  const double layer = 992;
+  const double input = 64;
+  const double mlp = 64 + 3 * 160;
+  const struct {
+    Mode mode;
+    int64_t every;
+    double values;
+  } ways[] = {{Mode::kNone, 1, 12 * layer},
+              {Mode::kFull, 1, 12 * input + (layer - input)},
+              {Mode::kFull, 4, 9 * layer + 3 * input + (layer - input)},
+              {Mode::kFull, 5, 9 * layer + 3 * input + (layer - input)},
+              {Mode::kSelective, 1, 12 * (layer - mlp) + mlp},
+              {Mode::kSelective, 5, 12 * layer - 3 * mlp + mlp}};
+  for (const auto& way : ways) {
+    MemoryRequest request = OfTwelveLayers();
+    request.recompute.mode = way.mode;
+    request.recompute.every = way.every;
+    EXPECT_EQ(PlanMemory(request).activations, 4.0 * 256 * (way.values + 2 * 64))
+        << static_cast<int>(way.mode) << ", every " << way.every;
+  }
+}
+
+TEST(MemoryPlan, ActivationsInAFarTierAreNotNearButForThoseOnTheirWay) {
+  MemoryRequest request = OfTwelveLayers();
   request.recompute.mode = ActivationCheckpointingConfig::Mode::kFull;
   const MemoryPlan near = PlanMemory(request);
   EXPECT_EQ(near.far_activations, 0);
