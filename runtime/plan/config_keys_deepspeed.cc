@@ -24,6 +24,10 @@ constexpr ConfigKey kKeys[] = {
     {"zero_optimization.compute_grad_norm", KeyType::kBool, "true", "", kNoted, "", 0,
      "The norm is taken while gradients are reduced, and costs nothing."},
     Section("zero_optimization.zenflow", "ZenFlow updates with stale gradients."),
+    Section("zero_optimization.zeropp_loco_param",
+            "Quantised gradients carry no error to the next step."),
+    {"zero_optimization.stage3_partition_stream_chunk_size", KeyType::kInteger, "null", "", kNoted,
+     "", 0, "Chooses an implementation; weights are shared out by buckets."},
     {"zero_optimization.parameter_alignment", KeyType::kBool, "false", "", kNoted, "", 0,
      "Parameters are always aligned."},
     {"zero_optimization.memory_efficient_linear", KeyType::kBool, "true", "", kNoted, "", 0, kNone},
@@ -43,6 +47,21 @@ constexpr ConfigKey kKeys[] = {
      0, "Chooses an implementation of the same update."},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", KeyType::kNumber, "0.8", "[0, 1]",
      kNoted, "", 0, "A rank has one pool of threads."},
+    // The 1-bit optimizers', which optimizer.type refuses.
+    {"optimizer.params.freeze_step", KeyType::kInteger, "null", "", kRefused, "[]", 0,
+     "Of 1-bit optimizers, which are not supported; comm.compression.start_step with another "
+     "optimizer."},
+    {"optimizer.params.var_freeze_step", KeyType::kInteger, "null", "", kRefused, "[]", 0,
+     "Of 1-bit optimizers, which are not supported."},
+    {"optimizer.params.comm_backend_name", KeyType::kString, "null", "", kNoted, "", 0,
+     "Of 1-bit optimizers; comm.transport chooses how ranks are connected."},
+    {"optimizer.params.cuda_aware", KeyType::kBool, "false", "", kNoted, "", 0,
+     "Of 1-bit optimizers."},
+    // Tensor parallelism, which tensor_parallel.autotp_size refuses.
+    {"tensor_parallel.preset_model", KeyType::kString, "null", "", kNoted, "", 0,
+     "Of tensor parallelism, which is not supported."},
+    {"tensor_parallel.partition_config", KeyType::kFree, "{}", "", kNoted, "", 0,
+     "Of tensor parallelism, which is not supported."},
     // Precision.
     Section("amp", "Apex AMP is not supported; use bf16.enabled or fp16.enabled."),
     Section("torch_autocast", "Autocast is not supported; use bf16.enabled or fp16.enabled."),
