@@ -30,7 +30,7 @@ namespace dtrain {
 namespace {
 
 constexpr int64_t kGemmProbeStep = 2;          // After the caches are warm, before people look.
-constexpr int64_t kModuleCheckInterval = 100;  // Steps; the first is checked.
+constexpr int64_t kModuleCheckInterval = 100;  // Steps between walks of the module.
 constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
 
 }  // namespace
@@ -83,6 +83,7 @@ absl::Status Engine::Impl::CheckModel() {
   if (state.step % kModuleCheckInterval == 0) {
     DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
   }
+  DT_RETURN_IF_ERROR(state.flat->CheckInPlace());
   return state.live != nullptr || state.master.defined() ? state.flat->CheckUnwritten()
                                                          : absl::OkStatus();
 }

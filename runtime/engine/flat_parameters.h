@@ -73,6 +73,9 @@ class FlatParameters {
   // FailedPrecondition names a parameter of `module` that is no longer the one that was moved in,
   // or is new and trainable. Walks the module: about 1 us a parameter.
   absl::Status CheckUnchanged(torch::nn::Module& module) const;
+  // FailedPrecondition names a parameter that is in other memory than where it was moved. Compares
+  // an address each, some nanoseconds a parameter; what the module holds in its place is not seen.
+  absl::Status CheckInPlace() const;
   // FailedPrecondition names a parameter that an operation wrote to since RememberVersions: for
   // engines whose values are copies, of masters or of shards, where such a write would be lost.
   void RememberVersions();

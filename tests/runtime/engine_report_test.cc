@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "ATen/ATen.h"
 #include "base/json.h"
+#include "base/status.h"
 #include "dtrain/engine.h"
+#include "dtrain/main.h"
 #include "dtrain/recompute.h"
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/job_for_tests.h"
@@ -157,6 +161,71 @@ TEST_F(EngineReportTest, AModuleThatChangedIsRefusedByName) {
   grown.register_parameter("late", at::zeros({3}));
   report = Step(grown);
   EXPECT_THAT(std::string(report.status().message()), HasSubstr("parameter late is another or"));
+}
+
+TEST_F(EngineReportTest, AParameterThatMovesAfterAStepIsRefusedInTheNext) {
+  const std::vector<std::vector<std::string>> ways = {
+      {"zero_optimization.stage=0"},
+      {"zero_optimization.stage=1", "bf16.enabled=true"},
+      {"zero_optimization.stage=2"},
+      {"zero_optimization.stage=3"},  // Kept whole, by its size.
+      {"zero_optimization.stage=3", "zero_optimization.stage3_param_persistence_threshold=0"}};
+  for (const std::vector<std::string>& way : ways) {
+    Wide model;
+    Make(model, way);
+    const auto step = [&] {
+      Rows rows;
+      return engine_->Step(rows, [&](const at::Tensor& x) {
+        return Loss(model.Loss(x.to(model.weight.scalar_type())), kRows);
+      });
+    };
+    for (int i = 1; i <= 5; ++i) {
+      const auto report = step();
+      ASSERT_TRUE(report.ok()) << report.status();
+    }
+    model.weight.set_data(at::zeros({64, 64}, model.weight.options()));
+    const auto report = step();
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition) << way.front();
+    EXPECT_THAT(std::string(report.status().message()),
+                HasSubstr("parameter weight is in other memory"))
+        << way.front();
+    engine_.reset();
+  }
+}
+
+// A program as a user would write it: a weight gets other memory after the fifth step.
+absl::Status TrainAndMove(Job& job) {
+  Wide model;
+  DT_ASSIGN_OR_RETURN(const auto engine, Engine::Create(job, model));
+  for (int step = 1; step <= 10; ++step) {
+    Rows rows;
+    DT_RETURN_IF_ERROR(
+        engine->Step(rows, [&](const at::Tensor& x) { return Loss(model.Loss(x), kRows); })
+            .status());
+    std::fprintf(stderr, "step %d is done\n", step);
+    if (step == 5) {
+      model.weight.set_data(model.weight.detach().clone());
+    }
+  }
+  return absl::OkStatus();
+}
+
+int RunProgram() {
+  const testing::TempFolder folder;
+  const std::string config = folder.path() + "/config.json";
+  std::ofstream(config) << R"({"train_batch_size": 1, "train_steps": 10})";
+  std::vector<std::string> words = {"program", config, "--run-dir", folder.path() + "/run"};
+  std::vector<char*> arguments;
+  for (std::string& word : words) {
+    arguments.push_back(word.data());
+  }
+  return Main(static_cast<int>(arguments.size()), arguments.data(), TrainAndMove);
+}
+
+TEST(EngineReportDeathTest, AProgramThatMovesAParameterEndsWithExitCode64) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::exit(RunProgram()), ::testing::ExitedWithCode(64),
+              "step 5 is done(.|\n)*parameter weight is in other memory");
 }
 
 }  // namespace
