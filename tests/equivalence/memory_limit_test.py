@@ -51,7 +51,7 @@ class MemoryLimit(EndToEnd):
                 os.rmdir(f"{self.group}/{rank}")
         os.rmdir(self.group)
 
-    def train_within(self, name, ranks, limit_bytes, sets):
+    def train_within(self, name, ranks, limit_bytes, sets, samples=4):
         for rank in range(ranks):
             folder = f"{self.group}/rank-{rank}"
             os.makedirs(folder, exist_ok=True)
@@ -59,7 +59,8 @@ class MemoryLimit(EndToEnd):
                 file.write(str(int(limit_bytes)))
         run_dir = f"{self.folder}/{name}"
         config = self.write_config("large.json", model=MODEL)
-        batch = ["train_batch_size=4", f"train_micro_batch_size_per_gpu={4 // ranks}"]
+        batch = [f"train_batch_size={samples}",
+                 f"train_micro_batch_size_per_gpu={samples // ranks}"]
         words = [word for value in ["train_steps=3", *batch, *sets] for word in ("--set", value)]
         result = self.run_program(
             [f"{BIN}/dtrain", "launch", "--nproc-per-node", str(ranks), "--run-dir", run_dir, "--",
@@ -138,20 +139,23 @@ class MemoryLimit(EndToEnd):
         self.assertEqual(resumed_losses, [self.losses(free)] * 2)
 
     def test_stage_three_trains_what_no_rank_can_hold(self):
-        free = self.train(1, "free", ["train_batch_size=4", "train_micro_batch_size_per_gpu=4",
-                                      "train_steps=3"],
-                          config=self.write_config("large.json", model=MODEL))
         tight = ["zero_optimization.stage=3", "zero_optimization.reduce_bucket_size=1000000",
                  "zero_optimization.stage3_max_live_parameters=4000000",
                  "zero_optimization.stage3_prefetch_bucket_size=2000000"]
-        for ranks in (2, 4):
+        free = {}
+        for ranks, samples in ((2, 4), (3, 6), (4, 4)):  # At most two samples a rank.
+            if samples not in free:
+                batch = [f"train_batch_size={samples}", f"train_micro_batch_size_per_gpu={samples}"]
+                free[samples] = self.losses(self.train(
+                    1, f"free-of-{samples}", [*batch, "train_steps=3"],
+                    config=self.write_config("large.json", model=MODEL)))
             limit = PROCESS_BYTES + 1.2 * STATE_BYTES / ranks
-            _, whole = self.train_within(f"whole-{ranks}", ranks, limit, [])
+            _, whole = self.train_within(f"whole-{ranks}", ranks, limit, [], samples)
             self.assertEqual(whole.code, 64, whole.output)
             self.assertIn("zero_optimization.stage", whole.output)
-            run_dir, shared = self.train_within(f"shared-{ranks}", ranks, limit, tight)
+            run_dir, shared = self.train_within(f"shared-{ranks}", ranks, limit, tight, samples)
             self.assertEqual(shared.code, 0, shared.output)
-            self.assert_close(self.losses(run_dir), self.losses(free), 1e-5)
+            self.assert_close(self.losses(run_dir), free[samples], 1e-5)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ derives, and every key that those classes know must be known here.
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
+
+import end_to_end
 
 BIN = os.environ["DTRAIN_BIN"]
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ds_configs")
@@ -270,5 +271,4 @@ class BesideDeepSpeed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    program = unittest.main(exit=False, verbosity=2)
-    sys.exit(0 if program.result.testsRun and program.result.wasSuccessful() else 1)
+    end_to_end.main()

@@ -176,8 +176,17 @@ class EndToEnd(unittest.TestCase):
                                  f"step {step}: {value} against {theirs[step]}")
 
 
+SKIPPED = 77  # ctest's SKIP_RETURN_CODE.
+
+
 def main():
+    """Exits 77 when all that ran passed but something did not run: ctest shows that as skipped. A
+    pattern for skips in the output would hide the failures beside them."""
     program = unittest.main(exit=False, verbosity=2)
+    if not program.result.wasSuccessful():
+        sys.exit(1)
+    if program.result.skipped:
+        sys.exit(SKIPPED)
     if not program.result.testsRun:
         sys.exit("no test was run")
-    sys.exit(0 if program.result.wasSuccessful() else 1)
+    sys.exit(0)
