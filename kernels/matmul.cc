@@ -95,6 +95,8 @@ bool HasBias(MatmulEpilogue epilogue) {
   return epilogue == MatmulEpilogue::kBias || epilogue == MatmulEpilogue::kGeluBias;
 }
 
+constexpr uint32_t kAlignment = 16;  // Bytes, as CheckBuffers asks for.
+
 class LtMatmul final : public Matmul {
  public:
   LtMatmul(const CublasLt& lt, const MatmulProblem& problem) : lt_(lt), problem_(problem) {}
@@ -163,7 +165,7 @@ class LtMatmul final : public Matmul {
   absl::Status Layout(const MatmulOperand& x, cublasLtMatrixLayout_t* layout) const {
     return lt_.Check("cublasLtMatrixLayoutCreate",
                      lt_.layout_create(layout, TypeOf(x.type), static_cast<uint64_t>(x.rows),
-                                       static_cast<uint64_t>(x.columns), x.rows));
+                                       static_cast<uint64_t>(x.columns), x.stride));
   }
 
   absl::Status Choose(size_t workspace_bytes_max) {
@@ -173,6 +175,16 @@ class LtMatmul final : public Matmul {
     int found = 0;
     cublasStatus_t status = lt_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                &workspace_bytes_max, sizeof(workspace_bytes_max));
+    // Without these it takes every pointer for one of 256 bytes, as an allocation's; those of the
+    // flat gradient buffer are where a parameter lies in it.
+    const uint32_t alignment = kAlignment;
+    for (const auto which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      if (status == CUBLAS_STATUS_SUCCESS) {
+        status = lt_.preference_set(preference, which, &alignment, sizeof(alignment));
+      }
+    }
     if (status == CUBLAS_STATUS_SUCCESS) {
       status = lt_.heuristic(lt_.handle, desc_, first_, second_, out_, out_, preference, 1,
                              &chosen_, &found);

@@ -47,8 +47,23 @@ absl::Status CheckTypes(const MatmulProblem& p) {
 }
 
 // A row-major [rows, columns] is a column-major [columns, rows].
-MatmulOperand Stored(int64_t rows, int64_t columns, bool transposed, MatmulType type) {
-  return {columns, rows, transposed, type};
+MatmulOperand Stored(int64_t rows, int64_t columns, int64_t stride, bool transposed,
+                     MatmulType type) {
+  return {columns, rows, stride > 0 ? stride : columns, transposed, type};
+}
+
+MatmulOperand Factor(int64_t rows, int64_t columns, int64_t stride, bool transposed,
+                     MatmulType type) {
+  return transposed ? Stored(columns, rows, stride, true, type)
+                    : Stored(rows, columns, stride, false, type);
+}
+
+absl::Status CheckStride(const MatmulProblem& p, absl::string_view of, int64_t stride,
+                         const MatmulOperand& operand) {
+  return stride == 0 || stride >= operand.rows
+             ? absl::OkStatus()
+             : Wrong(p, of, "'s rows are ", stride, " elements apart and have ", operand.rows,
+                     "; allowed: 0 or at least that");
 }
 
 }  // namespace
@@ -80,10 +95,13 @@ absl::StatusOr<MatmulPlan> PlanMatmul(const MatmulProblem& p) {
   if (p.accumulate && p.epilogue != MatmulEpilogue::kNone) {
     return Wrong(p, "an epilogue would apply to the sum; accumulate without one");
   }
-  return MatmulPlan{
-      .first = p.transpose_b ? Stored(p.n, p.k, true, p.b) : Stored(p.k, p.n, false, p.b),
-      .second = p.transpose_a ? Stored(p.k, p.m, true, p.a) : Stored(p.m, p.k, false, p.a),
-      .out = Stored(p.m, p.n, false, p.out)};
+  const MatmulPlan plan{.first = Factor(p.k, p.n, p.b_stride, p.transpose_b, p.b),
+                        .second = Factor(p.m, p.k, p.a_stride, p.transpose_a, p.a),
+                        .out = Stored(p.m, p.n, p.out_stride, false, p.out)};
+  absl::Status strides = CheckStride(p, "b", p.b_stride, plan.first);
+  strides.Update(CheckStride(p, "a", p.a_stride, plan.second));
+  strides.Update(CheckStride(p, "out", p.out_stride, plan.out));
+  return strides.ok() ? absl::StatusOr<MatmulPlan>(plan) : strides;
 }
 
 }  // namespace dtrain::kernels

@@ -5,6 +5,7 @@
 // op(b)^T op(a)^T, whose first factor is b.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -29,12 +30,19 @@ struct MatmulProblem {
   MatmulType out = MatmulType::kBFloat16;
   MatmulEpilogue epilogue = MatmulEpilogue::kNone;
   bool accumulate = false;  // beta = 1: adds to out, as a weight's gradient to the flat buffer.
+  // Elements from a stored row to the next; 0: as many as a row has.
+  int64_t a_stride = 0;
+  int64_t b_stride = 0;
+  int64_t out_stride = 0;
+
+  friend auto operator<=>(const MatmulProblem&, const MatmulProblem&) = default;
 };
 
 // A stored matrix as cublasLt describes it, column-major.
 struct MatmulOperand {
   int64_t rows = 0;
-  int64_t columns = 0;  // Each `rows` apart: the leading dimension is `rows`.
+  int64_t columns = 0;
+  int64_t stride = 0;  // From column to column: the leading dimension.
   bool transposed = false;
   MatmulType type = MatmulType::kBFloat16;
 };
@@ -48,7 +56,7 @@ struct MatmulPlan {
 // InvalidArgument naming the value, what is allowed and what to do:
 //   m, n, k at least 1; a and b both fp32 (then out too), both bf16, or both FP8, at most one e5m2;
 //   out fp32 or bf16; FP8 with a as it is, b stored [n, k], and m, n, k multiples of 16;
-//   accumulation into fp32 and without epilogue.
+//   accumulation into fp32 and without epilogue; strides 0 or at least a stored row.
 absl::StatusOr<MatmulPlan> PlanMatmul(const MatmulProblem& problem);
 
 }  // namespace dtrain::kernels

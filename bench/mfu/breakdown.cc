@@ -56,7 +56,7 @@ Work WorkOfOperation(absl::string_view name) {
     return Work::kAttention;
   }
   if (IsAny(name, {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv",
-                   "aten::_scaled_mm", "mkldnn::_linear_pointwise"})) {
+                   "aten::_scaled_mm", "dtrain::matmul", "mkldnn::_linear_pointwise"})) {
     return Work::kGemm;
   }
   if (IsAny(name, {"dtrain::wait"}) || absl::StartsWith(name, "nccl:")) {

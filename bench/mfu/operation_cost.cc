@@ -65,7 +65,7 @@ std::optional<OperationCost> Attention(bool backward, const Shapes& inputs, doub
 std::optional<OperationCost> CostOf(absl::string_view name, const Shapes& inputs,
                                     int64_t element_bytes) {
   const auto bytes = static_cast<double>(element_bytes);
-  if (name == "aten::mm") {
+  if (name == "aten::mm" || name == "dtrain::matmul") {
     return Product("mm", inputs, 0, 2, bytes);
   }
   if (name == "aten::addmm") {

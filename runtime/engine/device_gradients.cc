@@ -15,7 +15,11 @@ namespace dtrain {
 
 DeviceGradients::DeviceGradients(const Device& device, comm::DeviceGroup& group,
                                  FlatParameters& flat, const DeviceGradientOptions& options)
-    : device_(device), group_(group), flat_(flat), options_(options), whole_(flat) {}
+    : device_(device),
+      group_(group),
+      flat_(flat),
+      options_(options),
+      whole_(flat, [this](size_t index) { OnGradient(index); }) {}
 
 DeviceGradients::~DeviceGradients() {
   hooks_.reset();

@@ -26,7 +26,7 @@ GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, Reduc
     : group_(group),
       flat_(flat),
       options_(options),
-      whole_(flat),
+      whole_(flat, [this](size_t index) { OnGradient(index); }),
       cut_{.bucket_elements = options.bucket_elements} {
   if (options.bucket_elements_max > 0 && group.size() > 1) {
     tuner_ = std::make_unique<BucketTuner>(

@@ -6,6 +6,9 @@
 
 #include "base/status.h"
 #include "runtime/engine/gradient_sync.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
 
 namespace dtrain {
 namespace {
@@ -19,55 +22,90 @@ void CopyGradient(const at::Tensor& gradient, const at::Tensor& view, bool on_ho
   }
 }
 
+// Runs when all operations of a graph have given a parameter's gradient. Where all of it went home
+// autograd accumulates nothing, and the hook for what it accumulates does not run.
+class PutHome final : public torch::autograd::FunctionPostHook {
+ public:
+  PutHome(std::weak_ptr<const std::function<void(size_t)>> ready, size_t index)
+      : ready_(std::move(ready)), index_(index) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    const auto ready = ready_.lock();
+    if (ready != nullptr && !inputs[0].defined()) {
+      (*ready)(index_);
+    }
+    return outputs;
+  }
+
+ private:
+  const std::weak_ptr<const std::function<void(size_t)>> ready_;
+  const size_t index_;
+};
+
 }  // namespace
 
-WholeGradients::WholeGradients(FlatParameters& flat)
+WholeGradients::WholeGradients(FlatParameters& flat, std::function<void(size_t)> ready)
     : flat_(flat),
+      put_home_(std::make_shared<const std::function<void(size_t)>>(
+          [this, ready = std::move(ready)](size_t index) {
+            if (put_[index] != 0) {
+              ready(index);
+            }
+          })),
       places_(flat.parameters().size(), Place::kFree),
-      lent_(flat.parameters().size()) {
-  if (flat.dtype() == DType::kFloat32) {
-    homes_.emplace(flat.parameters(), static_cast<ops::GradientHomes&>(*this));
-  }
-}
+      put_(flat.parameters().size()),
+      awaited_(flat.parameters().size()),
+      homes_(flat.parameters(), *this) {}
 
 void WholeGradients::EndBackward() {
   in_backward_ = false;
-  for (size_t i = 0; i < lent_.size(); ++i) {
-    MoveLentAway(i);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i] == Place::kPut) {  // Autograd did not come to it after all.
+      Take(i).IgnoreError();
+    }
   }
 }
 
-at::Tensor WholeGradients::TakeHome(size_t index) {
-  if (!in_backward_ || places_[index] != Place::kFree) {
+ops::GradientHome WholeGradients::TakeHome(size_t index, bool can_add) {
+  const bool holds = places_[index] != Place::kFree;
+  if (!in_backward_ || (holds && !can_add) || !AwaitAutograd(index)) {
     return {};
   }
-  places_[index] = Place::kTaken;
-  at::Tensor home = flat_.gradient_views()[index].detach();
-  lent_[index].emplace(home.getIntrusivePtr());
-  return home;
+  if (!holds) {
+    places_[index] = Place::kPut;
+  }
+  put_[index] = 1;
+  return {.place = flat_.gradient_views()[index], .holds = holds};
 }
 
-void WholeGradients::MoveLentAway(size_t index) {
-  if (!lent_[index].has_value()) {
-    return;
+// The node lives while a graph does that uses the parameter. To keep it longer, for one hook for
+// all times, would tie it to the stream that was current when it was made.
+bool WholeGradients::AwaitAutograd(size_t index) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(flat_.parameters()[index]);
+  if (node == nullptr) {
+    return false;
   }
-  if (auto held = lent_[index]->lock(); held.defined()) {
-    at::Tensor lent(std::move(held));
-    lent.set_data(lent.clone());
+  if (awaited_[index].lock() != node) {
+    node->add_post_hook(std::make_unique<PutHome>(put_home_, index));
+    awaited_[index] = node;
   }
-  lent_[index].reset();
+  return true;
 }
 
 absl::Status WholeGradients::Take(size_t index) {
+  put_[index] = 0;
   if (places_[index] == Place::kFilled) {
     return absl::OkStatus();
   }
   at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
-  DT_RETURN_IF_ERROR(CheckDense(flat_, index, gradient));
   const at::Tensor& view = flat_.gradient_views()[index];
-  if (gradient.const_data_ptr() != view.const_data_ptr()) {
-    MoveLentAway(index);
-    CopyGradient(gradient, view, flat_.device().is_host());
+  if (gradient.defined()) {
+    DT_RETURN_IF_ERROR(CheckDense(flat_, index, gradient));
+    if (places_[index] == Place::kPut) {
+      at::Tensor(view).add_(gradient);  // What no operation could put home.
+    } else {
+      CopyGradient(gradient, view, flat_.device().is_host());
+    }
   }
   gradient = view;
   places_[index] = Place::kFilled;
@@ -90,12 +128,13 @@ void WholeGradients::ZeroUnused() {
 std::vector<uint8_t> WholeGradients::in_place() const {
   std::vector<uint8_t> filled(places_.size());
   std::transform(places_.begin(), places_.end(), filled.begin(),
-                 [](Place place) { return static_cast<uint8_t>(place == Place::kFilled); });
+                 [](Place place) { return static_cast<uint8_t>(place != Place::kFree); });
   return filled;
 }
 
 void WholeGradients::SetInPlace(const std::vector<uint8_t>& in_place) {
   in_backward_ = false;
+  std::fill(put_.begin(), put_.end(), uint8_t{0});
   for (size_t i = 0; i < places_.size(); ++i) {
     at::Tensor& gradient = flat_.parameters()[i].mutable_grad();
     if (in_place[i] == 0) {
@@ -110,6 +149,7 @@ void WholeGradients::SetInPlace(const std::vector<uint8_t>& in_place) {
 void WholeGradients::Release() {
   in_backward_ = false;
   flat_.ClearGradients();
+  std::fill(put_.begin(), put_.end(), uint8_t{0});
   std::fill(places_.begin(), places_.end(), Place::kFree);
 }
 

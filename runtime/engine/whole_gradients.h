@@ -3,29 +3,38 @@
 // The first fresh gradient of a step is copied into its view of the buffer (12 bytes of traffic a
 // parameter, against 20 for adding into a zeroed view) and .grad becomes the view, so that later
 // micro-batches accumulate in place. Operations that ask for a gradient's home
-// (ops/gradient_home.h) write it there, and nothing is copied.
+// (ops/gradient_home.h) write it there, or on a GPU add it, and nothing is copied; autograd then
+// gets an undefined gradient, so that nothing is added twice however backwards nest.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/ops/gradient_home.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace dtrain {
 
 class WholeGradients : private ops::GradientHomes {
  public:
-  // REQUIRES: `flat` has gradients and outlives this object.
-  explicit WholeGradients(FlatParameters& flat);
+  // `ready` is called for a parameter whose whole gradient of a backward went home, where autograd
+  // would have accumulated it and run the hook that calls Take. REQUIRES: `flat` has gradients and
+  // outlives this object.
+  WholeGradients(FlatParameters& flat, std::function<void(size_t index)> ready);
 
   // Around each backward: what asks for a gradient outside of it gets memory of its own.
   void BeginBackward() { in_backward_ = true; }
   void EndBackward();
-  // Autograd has accumulated into the .grad of a parameter. Unimplemented: it is not dense.
+  // Autograd has accumulated into the .grad of a parameter, or would have. Unimplemented: it is
+  // not dense.
   absl::Status Take(size_t index);
   // After the step's last backward: an unused parameter's gradient is zero, since other ranks may
   // have used it.
@@ -38,20 +47,21 @@ class WholeGradients : private ops::GradientHomes {
   void Release();
 
  private:
-  enum class Place : uint8_t { kFree, kTaken, kFilled };
+  // kPut: the view holds this step's gradient, and .grad does not know it yet.
+  enum class Place : uint8_t { kFree, kPut, kFilled };
 
-  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
-  at::Tensor TakeHome(size_t index) override;
-  // What was lent and somebody still holds gets memory of its own: autograd, in a backward around
-  // the one that fills the view now, or a program's hook.
-  void MoveLentAway(size_t index);
+  ops::GradientHome TakeHome(size_t index, bool can_add) override;
+  // Has `ready` called when autograd comes to the parameter. False: it will not come.
+  bool AwaitAutograd(size_t index);
 
   FlatParameters& flat_;
+  // Autograd's nodes may outlive this object, and see then that nobody listens.
+  const std::shared_ptr<const std::function<void(size_t)>> put_home_;
   bool in_backward_ = false;
   std::vector<Place> places_;  // By parameter; kFilled: the view holds this step's gradient.
-  std::vector<std::optional<WeakTensor>> lent_;  // By parameter: by TakeHome in this backward.
-  std::optional<ops::GradientHomesOf> homes_;    // None where views are not the values' type.
+  std::vector<uint8_t> put_;   // By parameter: something was put home since Take.
+  std::vector<std::weak_ptr<torch::autograd::Node>> awaited_;  // By parameter.
+  ops::GradientHomesOf homes_;
 };
 
 }  // namespace dtrain

@@ -6,6 +6,7 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "comm/nccl/plugin.h"
+#include "runtime/ops/device_matmul.h"
 
 namespace dtrain::ops {
 namespace {
@@ -69,6 +70,7 @@ void ThrowUnlessOk(const absl::Status& status) {
 
 void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream) {
   ForTesting() = {kernels, stream};
+  ForgetDeviceMatmuls();
 }
 
 }  // namespace dtrain::ops

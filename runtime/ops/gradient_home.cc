@@ -3,6 +3,10 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/graph_task.h"
+#include "torch/csrc/autograd/variable.h"
+
 namespace dtrain::ops {
 namespace {
 
@@ -19,6 +23,16 @@ struct Registry {
 Registry& TheRegistry() {
   static auto* const registry = new Registry();  // Outlives every engine.
   return *registry;
+}
+
+// Whether the gradient must go through autograd: it is not accumulated, or hooks are to see it.
+bool SomebodyWantsIt(const at::Tensor& parameter) {
+  const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || !chosen->empty() || !torch::autograd::impl::hooks(parameter).empty()) {
+    return true;
+  }
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  return accumulator == nullptr || !accumulator->pre_hooks().empty();
 }
 
 }  // namespace
@@ -43,14 +57,17 @@ GradientHomesOf::~GradientHomesOf() {
   }
 }
 
-at::Tensor TakeGradientHome(const at::Tensor& parameter) {
+GradientHome TakeGradientHome(const at::Tensor& parameter, bool can_add) {
+  if (SomebodyWantsIt(parameter)) {
+    return {};
+  }
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.places.find(parameter.unsafeGetTensorImpl());
   if (found == registry.places.end()) {
     return {};
   }
-  return found->second.homes->TakeHome(found->second.index);
+  return found->second.homes->TakeHome(found->second.index, can_add);
 }
 
 }  // namespace dtrain::ops

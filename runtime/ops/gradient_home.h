@@ -1,5 +1,6 @@
-// Where the gradient of a parameter may be written at once, in place of fresh memory that is then
-// copied: its place in an engine's flat gradient buffer. Process-wide; thread-safe.
+// Where an operation's backward puts the gradient of a parameter itself, in place of giving
+// autograd fresh memory that is then added or copied: its place in an engine's flat gradient
+// buffer. Process-wide; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +10,21 @@
 
 namespace dtrain::ops {
 
+struct GradientHome {
+  // fp32, of the parameter's shape, whatever the parameter's type; undefined: there is none.
+  at::Tensor place = {};
+  // It holds what earlier operations or micro-batches of the step left: add to it. Else write all.
+  bool holds = false;
+};
+
 // Gives the places of some parameters.
 class GradientHomes {
  public:
   virtual ~GradientHomes() = default;
-  // The place of the gradient of parameter `index`, a tensor over it of the parameter's shape and
-  // type, for one operation to fill and to return as that gradient; undefined where there is none
-  // at the moment.
-  virtual at::Tensor TakeHome(size_t index) = 0;
+  // The place of the gradient of parameter `index`. Whoever takes it queues the gradient to it at
+  // once, on the current stream, and gives autograd an undefined gradient: it is accumulated then.
+  // `can_add`: a place that holds something will do.
+  virtual GradientHome TakeHome(size_t index, bool can_add) = 0;
 };
 
 // While one of this class lives, operations ask `homes` for the places of `parameters`.
@@ -33,8 +41,8 @@ class GradientHomesOf {
   const GradientHomes* const homes_;
 };
 
-// For an operation's backward: where to write the gradient of `parameter`; undefined: where it
-// likes.
-at::Tensor TakeGradientHome(const at::Tensor& parameter);
+// For an operation's backward, as GradientHomes::TakeHome. No place where somebody waits for this
+// gradient alone: a caller of autograd's grad(), or a program's hook on the parameter.
+GradientHome TakeGradientHome(const at::Tensor& parameter, bool can_add);
 
 }  // namespace dtrain::ops

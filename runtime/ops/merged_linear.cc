@@ -4,6 +4,7 @@
 
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"
+#include "runtime/ops/device_matmul.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/gradient_home.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -59,30 +60,64 @@ void EachPart(const at::Tensor& y, at::TensorList weights, Body body) {
   }
 }
 
+// out = a b (+ bias).
+void Multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
+              const at::Tensor& bias = {}) {
+  if (DeviceMatmul(out, a, b, {.bias = bias})) {
+    return;
+  }
+  if (bias.defined()) {
+    at::addmm_out(out, bias, a, b);
+  } else {
+    at::mm_out(out, a, b);
+  }
+}
+
+at::Tensor Multiply(const at::Tensor& a, const at::Tensor& b) {
+  if (!HasDeviceMatmul(a)) {
+    return at::mm(a, b);
+  }
+  at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  Multiply(out, a, b);
+  return out;
+}
+
+// The gradient of weights of the rows, to where it belongs: a product that adds, where there is
+// one, so that a gradient of bf16 factors is summed in fp32 without having been rounded.
+void MultiplyHome(at::Tensor place, bool holds, const at::Tensor& dy, const at::Tensor& rows) {
+  if (DeviceMatmul(place, dy.t(), rows, {.accumulate = holds})) {
+    return;
+  }
+  if (place.scalar_type() != rows.scalar_type()) {
+    const at::Tensor product = at::mm(dy.t(), rows);
+    holds ? place.add_(product) : place.copy_(product);
+  } else if (holds) {
+    place.addmm_(dy.t(), rows);
+  } else {
+    at::mm_out(place, dy.t(), rows);
+  }
+}
+
 at::Tensor Product(const at::Tensor& rows, at::TensorList weights, at::TensorList biases) {
   const at::Tensor merged = InOne(weights);
   if (merged.defined() && biases.empty()) {
-    return at::mm(rows, merged.t());
+    return Multiply(rows, merged.t());
   }
   at::Tensor y = at::empty({rows.size(0), Rows(weights)}, rows.options());
-  EachPart(y, weights, [&](size_t i, at::Tensor part) {
-    if (biases.empty()) {
-      at::mm_out(part, rows, weights[i].t());
-    } else {
-      at::addmm_out(part, biases[i], rows, weights[i].t());
-    }
+  EachPart(y, weights, [&](size_t i, const at::Tensor& part) {
+    Multiply(part, rows, weights[i].t(), biases.empty() ? at::Tensor() : biases[i]);
   });
   return y;
 }
 
 at::Tensor GradientOfRows(const at::Tensor& dy, at::TensorList weights) {
   if (const at::Tensor merged = InOne(weights); merged.defined()) {
-    return at::mm(dy, merged);
+    return Multiply(dy, merged);
   }
   at::Tensor dx;
   EachPart(dy, weights, [&](size_t i, const at::Tensor& part) {
     if (i == 0) {
-      dx = at::mm(part, weights[i]);
+      dx = Multiply(part, weights[i]);
     } else {
       dx.addmm_(part, weights[i]);
     }
@@ -90,39 +125,58 @@ at::Tensor GradientOfRows(const at::Tensor& dy, at::TensorList weights) {
   return dx;
 }
 
-// Of every weight that wants one, undefined for the others; each is dense.
-void AddGradientsOfWeights(AutogradContext& context, const at::Tensor& rows, const at::Tensor& dy,
-                           at::TensorList weights, variable_list& out) {
-  variable_list homes;
+// Where the gradients of weights that want one may be put; an operation of the host fills, the
+// GPU's adds too.
+std::vector<GradientHome> HomesOf(const AutogradContext& context, at::TensorList weights) {
+  std::vector<GradientHome> homes(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const bool takes = weights[i].scalar_type() == at::kFloat ||
+                       (weights[i].scalar_type() == at::kBFloat16 && HasDeviceMatmul(weights[i]));
+    if (takes && context.needs_input_grad(1 + i)) {
+      homes[i] = TakeGradientHome(weights[i], /*can_add=*/OnGpu(weights[i]));
+    }
+  }
+  return homes;
+}
+
+// The homes as one place, where they are neighbours as their weights are; else undefined.
+at::Tensor OneHome(const std::vector<GradientHome>& homes) {
+  variable_list places;
+  for (const GradientHome& home : homes) {
+    if (!home.place.defined() || home.holds != homes[0].holds) {
+      return {};
+    }
+    places.push_back(home.place);
+  }
+  return InOne(places);
+}
+
+// Of every weight that wants one; undefined for the others, and for those whose gradient went home.
+void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& rows,
+                           const at::Tensor& dy, at::TensorList weights, variable_list& out) {
+  const std::vector<GradientHome> homes = HomesOf(context, weights);
+  if (const at::Tensor home = OneHome(homes); home.defined()) {
+    MultiplyHome(home, homes[0].holds, dy, rows);
+    out.resize(out.size() + weights.size());
+    return;
+  }
   bool all = true;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const bool wanted = context.needs_input_grad(1 + i);
-    homes.push_back(wanted ? TakeGradientHome(weights[i]) : at::Tensor());
-    all = all && wanted;
+    all = all && context.needs_input_grad(1 + i) && !homes[i].place.defined();
   }
-  const bool at_home = std::all_of(homes.begin(), homes.end(),
-                                   [](const at::Tensor& home) { return home.defined(); });
-  at::Tensor merged = all && at_home ? InOne(homes) : at::Tensor();
-  if (merged.defined()) {
-    at::mm_out(merged, dy.t(), rows);
-    out.insert(out.end(), homes.begin(), homes.end());
-  } else if (all && !at_home) {
-    merged = at::mm(dy.t(), rows);
-    int64_t row = 0;
-    for (const at::Tensor& weight : weights) {
-      out.push_back(merged.narrow(0, row, weight.size(0)));
-      row += weight.size(0);
+  const at::Tensor merged = all ? Multiply(dy.t(), rows) : at::Tensor();
+  int64_t row = 0;
+  EachPart(dy, weights, [&](size_t i, const at::Tensor& part) {
+    at::Tensor& gradient = out.emplace_back();
+    if (homes[i].place.defined()) {
+      MultiplyHome(homes[i].place, homes[i].holds, part, rows);
+    } else if (all) {
+      gradient = merged.narrow(0, row, weights[i].size(0));
+    } else if (context.needs_input_grad(1 + i)) {
+      gradient = Multiply(part.t(), rows);
     }
-  } else {
-    EachPart(dy, weights, [&](size_t i, const at::Tensor& part) {
-      if (homes[i].defined()) {
-        at::mm_out(homes[i], part.t(), rows);
-      } else if (context.needs_input_grad(1 + i)) {
-        homes[i] = at::mm(part.t(), rows);
-      }
-    });
-    out.insert(out.end(), homes.begin(), homes.end());
-  }
+    row += weights[i].size(0);
+  });
 }
 
 class MergedLinearFunction : public torch::autograd::Function<MergedLinearFunction> {

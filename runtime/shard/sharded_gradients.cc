@@ -18,7 +18,7 @@ ShardedGradients::ShardedGradients(comm::Group& group, FlatParameters& flat,
       wire_(compression.wire),
       names_(BucketNames("bucket", flat, shards)),
       own_(shards.owned(group.rank())),
-      whole_(flat),
+      whole_(flat, [this](size_t index) { OnGradient(index); }),
       queue_(shards.spans(), std::move(order)) {
   for (size_t i = 0; compression.kind != comm::Compression::kNone && i < names_.size(); ++i) {
     reductions_.push_back(comm::CreateBucketReduction(

@@ -23,7 +23,7 @@ std::vector<int64_t> ColumnMajorProduct(const MatmulPlan& plan, const std::vecto
       std::swap(row, column);
     }
     EXPECT_TRUE(row < x.rows && column < x.columns);
-    return data[static_cast<size_t>(column * x.rows + row)];
+    return data[static_cast<size_t>(column * x.stride + row)];
   };
   const int64_t inner = plan.first.transposed ? plan.first.rows : plan.first.columns;
   std::vector<int64_t> out(static_cast<size_t>(plan.out.rows * plan.out.columns));
@@ -76,6 +76,16 @@ TEST(MatmulPlan, ColumnMajorTermsGiveTheRowMajorProductForEveryTransposeAndShape
   }
 }
 
+TEST(MatmulPlan, RowsMayLieApart) {
+  const auto plan = PlanMatmul(
+      {.m = 2, .n = 3, .k = 2, .transpose_b = true, .a_stride = 5, .b_stride = 4, .out_stride = 7});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->out.stride, 7);
+  // a: rows 1 2 and 3 4, five apart; b: rows 1 0, 0 1 and 1 1, four apart.
+  EXPECT_EQ(ColumnMajorProduct(*plan, {1, 0, 9, 9, 0, 1, 9, 9, 1, 1}, {1, 2, 9, 9, 9, 3, 4}),
+            (std::vector<int64_t>{1, 2, 3, 3, 4, 7}));
+}
+
 TEST(MatmulPlan, TakesWeightGradientsIntoFp32AndFp8) {
   EXPECT_TRUE(PlanMatmul({.m = 3,
                           .n = 5,
@@ -122,6 +132,8 @@ TEST(MatmulPlan, SaysWhatCannotBeMultiplied) {
                     .accumulate = true},
                    [](auto&) {}),
               HasSubstr("without one"));
+  EXPECT_THAT(with({.m = 2, .n = 2, .k = 3, .a_stride = 2}, [](auto&) {}),
+              HasSubstr("a's rows are 2 elements apart and have 3"));
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "tests/runtime/fake_op_kernels.h"
 
+#include <memory>
+
 #include "base/check.h"
+#include "base/float16.h"
 
 namespace dtrain::testing {
 namespace {
@@ -53,7 +56,67 @@ absl::Status CastToFp8(const kernels::CastToFp8Args& args, const float* scale, C
   return QueueFakeKernel(stream, [=] { kernels::CastToFp8Cpu(args, *scale, SerialFor); });
 }
 
+FakeMatmulLaunches matmuls;
+
+// A product as cublasLt would make it of the problem: sums in fp32, one rounding.
+class FakeMatmul final : public kernels::Matmul {
+ public:
+  explicit FakeMatmul(const kernels::MatmulProblem& problem) : p_(problem) {}
+  size_t workspace_bytes() const override { return 64; }
+  absl::Status Launch(const kernels::MatmulBuffers& buffers, void* workspace,
+                      CudaStream stream) const override {
+    DT_CHECK(workspace != nullptr);
+    ++matmuls.all;
+    matmuls.adding += p_.accumulate ? 1 : 0;
+    matmuls.into_fp32 += p_.out == kernels::MatmulType::kFloat32 ? 1 : 0;
+    return QueueFakeKernel(stream, [p = p_, buffers] { Multiply(p, buffers); });
+  }
+
+ private:
+  static void Multiply(const kernels::MatmulProblem& p, const kernels::MatmulBuffers& buffers) {
+    const auto* const a = static_cast<const BFloat16*>(buffers.a);
+    const auto* const b = static_cast<const BFloat16*>(buffers.b);
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        float sum = 0;
+        for (int64_t k = 0; k < p.k; ++k) {
+          sum += ToFloat(a[p.transpose_a ? k * p.a_stride + i : i * p.a_stride + k]) *
+                 ToFloat(b[p.transpose_b ? j * p.b_stride + k : k * p.b_stride + j]);
+        }
+        Write(p, buffers, j, sum, i * p.out_stride + j);
+      }
+    }
+  }
+  static void Write(const kernels::MatmulProblem& p, const kernels::MatmulBuffers& buffers,
+                    int64_t column, float sum, int64_t at) {
+    if (p.epilogue == kernels::MatmulEpilogue::kBias) {
+      sum += ToFloat(static_cast<const BFloat16*>(buffers.bias)[column]);
+    }
+    if (p.out == kernels::MatmulType::kBFloat16) {
+      static_cast<BFloat16*>(buffers.out)[at] = ToBFloat16(sum);
+      return;
+    }
+    float& out = static_cast<float*>(buffers.out)[at];
+    out = p.accumulate ? out + sum : sum;
+  }
+
+  const kernels::MatmulProblem p_;
+};
+
+// What the runtime asks for: bf16 factors, with strides, no activation.
+absl::StatusOr<std::unique_ptr<kernels::Matmul>> CreateFakeMatmul(
+    const kernels::MatmulProblem& problem, size_t /*workspace_bytes_max*/) {
+  if (const auto plan = kernels::PlanMatmul(problem); !plan.ok()) {
+    return plan.status();
+  }
+  DT_CHECK(problem.a == kernels::MatmulType::kBFloat16 && problem.a_stride > 0 &&
+           problem.b_stride > 0 && problem.out_stride > 0);
+  return std::make_unique<FakeMatmul>(problem);
+}
+
 }  // namespace
+
+FakeMatmulLaunches FakeMatmuls() { return matmuls; }
 
 void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   using namespace kernels;  // NOLINT: the table names every kernel.
@@ -78,6 +141,7 @@ void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   table.cross_entropy_forward = Queued<CrossEntropyArgs<float>, CrossEntropyForwardCpu>;
   table.cross_entropy_forward_bf16 = Queued<CrossEntropyArgs<BFloat16>, CrossEntropyForwardCpu>;
   table.cross_entropy_totals = Totals;
+  table.create_matmul = CreateFakeMatmul;
   table.amax = Amax;
   table.cast_to_fp8 = CastToFp8;
   table.quantize_int8 = Queued<QuantizeInt8Args, QuantizeInt8Cpu>;

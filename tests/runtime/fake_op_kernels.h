@@ -12,6 +12,15 @@ absl::Status QueueFakeKernel(CudaStream stream, std::function<void()> operation)
 // How many have been queued so far.
 int FakeKernelLaunches();
 
+// Matrix products that were launched so far; of them, those that add to what is there (beta = 1),
+// and those that write or add to fp32.
+struct FakeMatmulLaunches {
+  int all = 0;
+  int adding = 0;
+  int into_fp32 = 0;
+};
+FakeMatmulLaunches FakeMatmuls();
+
 // Adds to `table` what the fused operations launch: the CPU's kernels.
 void AddFakeOperationKernels(kernels::CudaKernelTable& table);
 

@@ -3,10 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "runtime/ops/device_kernels.h"
+#include "runtime/ops/gradient_home.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/fake_op_kernels.h"
 #include "tests/runtime/operation_count.h"
@@ -88,6 +93,127 @@ TEST_F(OpsDeviceTest, Fp8OperandsAreMadeByTheTablesKernels) {
       EXPECT_TRUE(device[i].equal(host[i])) << "result or gradient " << i;
     }
   }
+}
+
+// Leaves of bf16, one after the other in one storage where `neighbours`.
+Tensors Neighbours(const std::vector<int64_t>& outs, int64_t in, bool neighbours) {
+  int64_t rows = 0;
+  for (const int64_t out : outs) {
+    rows += out;
+  }
+  const at::Tensor flat = at::randn({rows, in}).to(at::kBFloat16);
+  Tensors leaves;
+  int64_t row = 0;
+  for (const int64_t out : outs) {
+    const at::Tensor leaf = flat.narrow(0, row, out);
+    leaves.push_back((neighbours ? leaf.detach() : leaf.clone()).requires_grad_());
+    row += out;
+  }
+  return leaves;
+}
+
+TEST_F(OpsDeviceTest, ProductsOfBf16AreTheTables) {
+  at::manual_seed(7);
+  UseFakeGpu();
+  for (const int64_t in : {32, 30}) {  // Rows of 60 bytes are no product of cublasLt's.
+    for (const bool neighbours : {true, false}) {
+      for (const bool biased : {true, false}) {
+        SCOPED_TRACE(absl::StrCat(in, " wide, neighbours ", neighbours, ", biases ", biased));
+        const Tensors weights = Neighbours({16, 8}, in, neighbours);
+        const Tensors biases =
+            biased ? Tensors{RandomLeaf({16}, at::kBFloat16), RandomLeaf({8}, at::kBFloat16)}
+                   : Tensors{};
+        const at::Tensor x = RandomLeaf({5, in}, at::kBFloat16);
+        const int before = dtrain::testing::FakeMatmuls().all;
+        const at::Tensor y = MergedLinear(x, weights, biases);
+        const int forward = dtrain::testing::FakeMatmuls().all - before;
+        EXPECT_EQ(forward, in == 30 ? 0 : neighbours && !biased ? 1 : 2);
+        Tensors leaves = {x, weights[0], weights[1]};
+        leaves.insert(leaves.end(), biases.begin(), biases.end());
+        const at::Tensor seed = at::randn_like(y);
+        const Tensors got = torch::autograd::grad({y}, leaves, {seed});
+        // The rows' gradient by ATen where it is a sum of two, the weights' as one product.
+        EXPECT_EQ(dtrain::testing::FakeMatmuls().all - before - forward, in == 30 ? 0 : 2);
+        const at::Tensor expected = at::linear(x, at::cat({weights[0], weights[1]}),
+                                               biased ? at::cat(biases) : at::Tensor());
+        EXPECT_LT(testing::Distance(y, expected), 0x1p-6);
+        const Tensors wanted = torch::autograd::grad({expected}, leaves, {seed});
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_LT(testing::Distance(got[i], wanted[i]), 0x1p-6) << i;
+        }
+      }
+    }
+  }
+}
+
+// Of two weights in fp32, as an engine keeps the gradients of bf16 weights.
+class Homes : public GradientHomes {
+ public:
+  Homes(int64_t first, int64_t second, int64_t in)
+      : flat(at::full({first + second, in}, 7.0)), sizes_{first, second} {}
+  GradientHome TakeHome(size_t index, bool can_add) override {
+    EXPECT_TRUE(can_add);
+    const int64_t row = index == 0 ? 0 : sizes_[0];
+    return {flat.narrow(0, row, sizes_[index]), std::exchange(taken_[index], true)};
+  }
+  at::Tensor flat;
+
+ private:
+  const int64_t sizes_[2];
+  bool taken_[2] = {};
+};
+
+TEST_F(OpsDeviceTest, GradientsOfBf16WeightsAreSummedInFp32WithoutARounding) {
+  at::manual_seed(8);
+  UseFakeGpu();
+  for (const int64_t in : {32, 30}) {
+    for (const bool one_frozen : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(in, " wide, one frozen ", one_frozen));
+      const Tensors weights = Neighbours({16, 8}, in, true);
+      weights[0].requires_grad_(!one_frozen);
+      Homes homes(16, 8, in);
+      const GradientHomesOf registered(weights, homes);
+      at::Tensor expected = at::zeros({24, in}, at::kDouble);
+      for (int batch = 0; batch < 3; ++batch) {
+        const at::Tensor x = at::randn({5, in}).to(at::kBFloat16);
+        const at::Tensor y = MergedLinear(x, weights);
+        const auto before = dtrain::testing::FakeMatmuls();
+        const at::Tensor dy = at::randn_like(y);
+        y.backward(dy);
+        const auto after = dtrain::testing::FakeMatmuls();
+        EXPECT_EQ(after.into_fp32 - before.into_fp32, in == 30 ? 0 : 1);
+        EXPECT_EQ(after.adding - before.adding, in == 30 || batch == 0 ? 0 : 1);
+        EXPECT_FALSE(weights[1].grad().defined());
+        expected += at::mm(dy.t().to(at::kDouble), x.to(at::kDouble));
+      }
+      // Sums of 15 products in fp32; ATen rounds each micro-batch's, of up to 16, to bf16.
+      const at::Tensor got = homes.flat.narrow(0, 16, 8);
+      EXPECT_LT(testing::Distance(got, expected.narrow(0, 16, 8)), in == 30 ? 3 * 0x1p-5 : 1e-5);
+      EXPECT_EQ(one_frozen, (homes.flat[0] == 7).all().item<bool>());
+    }
+  }
+}
+
+TEST_F(OpsDeviceTest, WithoutCublasLtProductsAreAtens) {
+  kernels::CudaKernelTable without = *dtrain::testing::FakeKernelTable(&cuda_);
+  without.create_matmul = [](const kernels::MatmulProblem&,
+                             size_t) -> absl::StatusOr<std::unique_ptr<kernels::Matmul>> {
+    return absl::NotFoundError("libcublasLt.so.13: cannot open");
+  };
+  SetGpuForTesting(&without, Device::KernelStream(cuda_.host_stream()));
+  const Tensors weights = Neighbours({16, 8}, 32, true);
+  Homes homes(16, 8, 32);
+  const GradientHomesOf registered(weights, homes);
+  const at::Tensor x = RandomLeaf({5, 32}, at::kBFloat16);
+  ::testing::internal::CaptureStderr();
+  for (int batch = 0; batch < 2; ++batch) {
+    MergedLinear(x, weights).sum().backward();
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, ::testing::HasSubstr("take ATen's"));
+  EXPECT_THAT(log, ::testing::HasSubstr("libcublasLt.so.13"));
+  const at::Tensor each = x.detach().to(at::kFloat).sum(0, /*keepdim=*/true);
+  EXPECT_LT(testing::Distance(homes.flat, (2 * each).expand({24, 32})), 0x1p-6);
 }
 
 TEST_F(OpsDeviceTest, WhatNoKernelTakesFallsBackToAten) {

@@ -1,5 +1,7 @@
 // Several linear layers as one product, against at::linear of the weights put together: values,
 // gradients, how many products that takes and what is kept for backward.
+#include <utility>
+
 #include "dtrain/ops.h"
 #include "runtime/ops/gradient_home.h"
 #include "tests/runtime/operation_count.h"
@@ -125,15 +127,14 @@ TEST(MergedLinearTest, NeighboursTakeOneProductEachWay) {
   }
 }
 
-// Places for two weights of a flat buffer, each given once.
+// Places for two weights of a flat buffer.
 class Homes : public GradientHomes {
  public:
-  at::Tensor TakeHome(size_t index) override {
-    if (taken_[index]) {
-      return {};
-    }
-    taken_[index] = true;
-    return flat.narrow(0, static_cast<int64_t>(index) * 8, 8).detach();
+  GradientHome TakeHome(size_t index, bool can_add) override {
+    const bool holds = std::exchange(taken_[index], true);
+    return holds && !can_add
+               ? GradientHome()
+               : GradientHome{flat.narrow(0, static_cast<int64_t>(index) * 8, 8), holds};
   }
   at::Tensor flat = at::full({16, kIn}, -1.0);
 
@@ -150,12 +151,12 @@ TEST(MergedLinearTest, GradientsAreWrittenWhereTheyBelong) {
     const GradientHomesOf registered(weights, homes);
     const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
     MergedLinear(x, weights).square().sum().backward();
-    EXPECT_EQ(weights[1].grad().const_data_ptr(), homes.flat[8].const_data_ptr());
+    EXPECT_FALSE(weights[1].grad().defined()) << "it would be added twice";
     EXPECT_EQ(one_frozen, (homes.flat[0] == -1).all().item<bool>());
-    const at::Tensor once = weights[1].grad().clone();
-    MergedLinear(x, weights).square().sum().backward();  // Its place is taken: it is added.
-    EXPECT_LT(testing::Distance(weights[1].grad(), 2 * once), 1e-6);
-    EXPECT_EQ(weights[1].grad().const_data_ptr(), homes.flat[8].const_data_ptr());
+    const at::Tensor once = homes.flat.clone();
+    MergedLinear(x, weights).square().sum().backward();  // The host's operations only fill.
+    EXPECT_TRUE(homes.flat.equal(once));
+    EXPECT_LT(testing::Distance(weights[1].grad(), once.narrow(0, 8, 8)), 1e-6);
   }
   // Whoever registered them is gone.
   const Tensors weights = Weights({8, 8}, at::kFloat, true);
@@ -163,7 +164,25 @@ TEST(MergedLinearTest, GradientsAreWrittenWhereTheyBelong) {
     Homes homes;
     const GradientHomesOf registered(weights, homes);
   }
-  EXPECT_FALSE(TakeGradientHome(weights[0]).defined());
+  MergedLinear(RandomLeaf({3, kIn}, at::kFloat), weights).square().sum().backward();
+  EXPECT_TRUE(weights[0].grad().defined());
+}
+
+TEST(MergedLinearTest, AGradientThatSomebodyWaitsForGoesThroughAutograd) {
+  at::manual_seed(6);
+  const Tensors weights = Weights({8, 8}, at::kFloat, true);
+  Homes homes;
+  const GradientHomesOf registered(weights, homes);
+  const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
+  const auto loss = [&] { return MergedLinear(x, weights).square().sum(); };
+  const auto asked = torch::autograd::grad({loss()}, weights);
+  EXPECT_TRUE((homes.flat == -1).all().item<bool>());
+  at::Tensor seen;
+  weights[1].register_hook([&](const at::Tensor& gradient) { seen = gradient; });
+  loss().backward();
+  EXPECT_TRUE(seen.equal(asked[1]));
+  EXPECT_TRUE((homes.flat.narrow(0, 8, 8) == -1).all().item<bool>());
+  EXPECT_LT(testing::Distance(homes.flat.narrow(0, 0, 8), asked[0]), 1e-6);
 }
 
 TEST(MergedLinearTest, TakesNoRowsAndNamesShapesThatDoNotFit) {

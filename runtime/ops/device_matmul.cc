@@ -1,0 +1,162 @@
+#include "runtime/ops/device_matmul.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "ATen/Functions.h"
+#include "base/log.h"
+#include "runtime/ops/fused.h"
+
+namespace dtrain::ops {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // Bytes: of addresses, and of strides.
+// What cuBLAS asks for on a Hopper GPU; smaller ones use less.
+constexpr size_t kWorkspaceMax = size_t{32} << 20;
+// A run has a few dozen products; one whose shapes never end begins anew.
+constexpr size_t kPlansMax = 512;
+
+// By problem, and by GPU: cublasLt chooses for the one that is current. Null: it has no way.
+struct Plans {
+  std::mutex mutex;
+  std::map<std::pair<int, kernels::MatmulProblem>, std::unique_ptr<kernels::Matmul>> made;
+  bool warned = false;
+};
+
+Plans& ThePlans() {
+  static auto* const plans = new Plans();  // A thread may still compute while the process ends.
+  return *plans;
+}
+
+// A matrix as it is stored: rows of `stride` elements, or the transpose of such.
+struct Layout {
+  bool transposed = false;
+  int64_t stride = 0;
+};
+
+bool AlignedAt(const at::Tensor& x, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0 &&
+         stride * x.element_size() % kAlignment == 0;
+}
+
+std::optional<Layout> LayoutOf(const at::Tensor& x) {
+  Layout layout;
+  if (x.stride(1) == 1 && x.stride(0) >= x.size(1)) {
+    layout.stride = x.stride(0);
+  } else if (x.stride(0) == 1 && x.stride(1) >= x.size(0)) {
+    layout = {.transposed = true, .stride = x.stride(1)};
+  } else {
+    return std::nullopt;
+  }
+  return AlignedAt(x, layout.stride) ? std::optional(layout) : std::nullopt;
+}
+
+bool IsMatrix(const at::Tensor& x, at::ScalarType type, const at::Device& device) {
+  return x.dim() == 2 && x.layout() == at::kStrided && x.scalar_type() == type &&
+         x.device() == device && x.numel() > 0;
+}
+
+bool BiasFits(const at::Tensor& bias, const at::Tensor& out) {
+  return !bias.defined() ||
+         (bias.dim() == 1 && bias.is_contiguous() && bias.scalar_type() == out.scalar_type() &&
+          bias.device() == out.device() && AlignedAt(bias, 0));
+}
+
+std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at::Tensor& a,
+                                                const at::Tensor& b,
+                                                const DeviceMatmulOptions& options) {
+  const bool fp32 = out.scalar_type() == at::kFloat;
+  if (!IsMatrix(a, at::kBFloat16, out.device()) || !IsMatrix(b, at::kBFloat16, out.device()) ||
+      !IsMatrix(out, fp32 ? at::kFloat : at::kBFloat16, out.device()) ||
+      !BiasFits(options.bias, out)) {
+    return std::nullopt;
+  }
+  const auto of_a = LayoutOf(a);
+  const auto of_b = LayoutOf(b);
+  const auto of_out = LayoutOf(out);
+  if (!of_a.has_value() || !of_b.has_value() || !of_out.has_value() || of_out->transposed) {
+    return std::nullopt;
+  }
+  return kernels::MatmulProblem{
+      .m = out.size(0),
+      .n = out.size(1),
+      .k = a.size(1),
+      .transpose_a = of_a->transposed,
+      .transpose_b = of_b->transposed,
+      .out = fp32 ? kernels::MatmulType::kFloat32 : kernels::MatmulType::kBFloat16,
+      .epilogue =
+          options.bias.defined() ? kernels::MatmulEpilogue::kBias : kernels::MatmulEpilogue::kNone,
+      .accumulate = options.accumulate,
+      .a_stride = of_a->stride,
+      .b_stride = of_b->stride,
+      .out_stride = of_out->stride};
+}
+
+// REQUIRES: plans.mutex is held.
+const kernels::Matmul* PlanOf(Plans& plans, const GpuLaunch& launch, int device,
+                              const kernels::MatmulProblem& problem) {
+  const auto key = std::make_pair(device, problem);
+  if (const auto found = plans.made.find(key); found != plans.made.end()) {
+    return found->second.get();
+  }
+  if (plans.made.size() >= kPlansMax) {
+    plans.made.clear();
+  }
+  auto made = launch.kernels().create_matmul(problem, kWorkspaceMax);
+  if (!made.ok() && !std::exchange(plans.warned, true)) {
+    DT_LOG(Warning) << "matrix products on a GPU take ATen's, and gradients are copied to where "
+                       "they are summed: "
+                    << made.status().message();
+  }
+  return plans.made.emplace(key, made.ok() ? *std::move(made) : nullptr).first->second.get();
+}
+
+}  // namespace
+
+bool HasDeviceMatmul(const at::Tensor& out) {
+  return OnGpu(out) && HasKernels(out.device()) &&
+         GpuLaunch(out).kernels().create_matmul != nullptr;
+}
+
+bool DeviceMatmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                  const DeviceMatmulOptions& options) {
+  if (!HasDeviceMatmul(out)) {
+    return false;
+  }
+  const auto problem = ProblemOf(out, a, b, options);
+  if (!problem.has_value()) {
+    return false;
+  }
+  RECORD_FUNCTION("dtrain::matmul", Inputs(a, b));
+  const GpuLaunch launch(out);
+  Plans& plans = ThePlans();
+  const std::lock_guard lock(plans.mutex);  // A plan is launched by one thread at a time.
+  const kernels::Matmul* const plan = PlanOf(plans, launch, out.device().index(), *problem);
+  if (plan == nullptr) {
+    return false;
+  }
+  // LibTorch's allocator gives it to nobody before the stream has passed the product.
+  const at::Tensor workspace =
+      at::empty({static_cast<int64_t>(plan->workspace_bytes())}, out.options().dtype(at::kByte));
+  ThrowUnlessOk(plan->Launch(
+      {.a = a.const_data_ptr(),
+       .b = b.const_data_ptr(),
+       .out = out.mutable_data_ptr(),
+       .bias = options.bias.defined() ? options.bias.const_data_ptr() : nullptr},
+      workspace.numel() > 0 ? workspace.mutable_data_ptr() : nullptr, launch.stream()));
+  return true;
+}
+
+void ForgetDeviceMatmuls() {
+  Plans& plans = ThePlans();
+  const std::lock_guard lock(plans.mutex);
+  plans.made.clear();
+  plans.warned = false;
+}
+
+}  // namespace dtrain::ops

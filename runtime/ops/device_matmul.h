@@ -1,0 +1,30 @@
+// Matrix products of a GPU's bf16 tensors by the plugin's cublasLt (kernels/matmul.h): what
+// LibTorch's mm cannot do, which is to add bf16 factors to an fp32 sum, as a weight's gradient is
+// kept. Plans are made once for each shape and kept. Thread-safe.
+#pragma once
+
+#include "ATen/core/Tensor.h"
+
+namespace dtrain::ops {
+
+struct DeviceMatmulOptions {
+  at::Tensor bias = {};     // [n], added to every row; of out's type.
+  bool accumulate = false;  // Adds to out, which then is fp32, in place of writing it.
+};
+
+// Whether products into `out`, or of `out`'s like, may be taken at all: its kernels are a GPU's and
+// have cublasLt's. DeviceMatmul may refuse all the same.
+bool HasDeviceMatmul(const at::Tensor& out);
+
+// Queues out [m, n] = a [m, k] times b [k, n], bf16 each, either of them a transpose or columns of
+// something wider; out is bf16 or fp32, and may be columns too. False, and nothing is queued: the
+// tensors are the host's or of another type, one does not begin at a 16-byte address with rows a
+// multiple of that apart, or cublasLt is not there, which one warning says; take ATen's product
+// then. c10::Error when the launch fails.
+bool DeviceMatmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                  const DeviceMatmulOptions& options = {});
+
+// Drops the plans: before another table of kernels counts. For SetGpuForTesting.
+void ForgetDeviceMatmuls();
+
+}  // namespace dtrain::ops
