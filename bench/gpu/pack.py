@@ -16,8 +16,8 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda"]
 PLUGINS = ["libdtrain_cuda.so", "libdtrain_torch_cuda.so"]
-SCRIPTS = ["bench/gpu", "bench/twins", "examples/configs"]
-BYTES_MAX = 64 << 20
+SCRIPTS = ["bench/gpu", "bench/report.py", "bench/twins", "examples/configs"]
+BYTES_MAX = 64_000_000
 # glibc's parts belong to the kernel and loader of a machine.
 OF_THE_SYSTEM = re.compile(
     r"^(linux-vdso|ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil)[.]so")
@@ -95,6 +95,7 @@ def pack(build, out):
         if os.path.isdir(f"{SOURCE}/{name}"):
             shutil.copytree(f"{SOURCE}/{name}", target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copy(f"{SOURCE}/{name}", target)
     shutil.copy(f"{SOURCE}/bench/gpu/run.sh", f"{out}/run")
     os.chmod(f"{out}/run", 0o755)
@@ -115,9 +116,9 @@ def main():
     tests, carried = pack(args.build, args.out)
     size = folder_bytes(args.out)
     if size > BYTES_MAX:
-        sys.exit(f"./dev gpu pack: {args.out} has {size / 2**20:.1f} MiB, allowed: "
-                 f"{BYTES_MAX / 2**20:.0f}; leave out a program of bench/gpu/pack.py")
-    print(f"{args.out}: {size / 2**20:.1f} MiB, {len(tests)} GPU tests, {len(PROGRAMS)} programs, "
+        sys.exit(f"./dev gpu pack: {args.out} has {size / 1e6:.1f} MB, allowed: "
+                 f"{BYTES_MAX / 1e6:.0f}; leave out a program of bench/gpu/pack.py")
+    print(f"{args.out}: {size / 1e6:.1f} MB, {len(tests)} GPU tests, {len(PROGRAMS)} programs, "
           f"{len(carried)} libraries; copy it to a machine with a GPU and start {os.path.basename(args.out)}/run")
 
 

@@ -5,24 +5,60 @@ is cut off says so and the others still run. Results go to RESULTS/<gpu>/*.json,
 people to RESULTS/<gpu>/SUMMARY.md. Without a GPU it says so in one line and ends with 64.
 """
 import argparse
+import dataclasses
 import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import time
 
-from summary import write_summary
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from report import print_goals  # noqa: E402
+from summary import write_summary  # noqa: E402
 
 EXIT_USAGE = 64
 BUDGET_S = 540
-MODELS = ("gpt2-124m", "qwen2.5-0.5b", "qwen2.5-1.5b")
-# (model, type of its products); torch's are in bf16.
-TRAININGS = (*((model, "bf16") for model in MODELS), (MODELS[-1], "fp8"))
-# (part, share of the budget); in this order.
-SHARES = (("tests", 0.30), ("kernels", 0.10), ("kernel_peers", 0.15), ("mfu", 0.20),
-          ("mfu_peers", 0.25))
+SEQUENCE, TOKENS_A_STEP = 1024, 524288
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A shape, what its products and AdamW's states are made of, and what it may take."""
+    model: str
+    dtype: str
+    states: str
+    micro_batch: int
+    needs_gb: float  # Weights, masters, gradients, states, activations of a micro-batch.
+    steps: int
+    limit_s: float
+    mfu_percent: float = 0  # The goal; 0: none of its own.
+
+    @property
+    def name(self):
+        return f"{self.model}-{self.dtype}"
+
+    @property
+    def accumulation(self):
+        return TOKENS_A_STEP // SEQUENCE // self.micro_batch
+
+
+# The most telling first: what is cut off is the last. 14 bytes a parameter with states in bf16, 18
+# in fp32; FP8 adds the codes of weights.
+TRAININGS = (
+    Training("qwen2.5-3b", "bf16", "bf16", 4, 64, 2, 90, 60),
+    Training("qwen2.5-3b", "fp8", "bf16", 4, 72, 2, 75),
+    Training("qwen2.5-7b", "bf16", "bf16", 4, 130, 2, 170, 60),
+    Training("qwen2.5-1.5b", "bf16", "fp32", 8, 50, 3, 60, 55))
+FP8_OVER_BF16 = 1.35
+# torch has no master weights here, and a step of one micro-batch: tokens/s, not MFU, is compared.
+PEER_MODEL, PEER_MICRO_BATCH, PEER_NEEDS_GB = "qwen2.5-1.5b", 8, 40
+# (part, share of the budget); in this order. What one leaves goes to the next.
+SHARES = (("tests", 0.18), ("kernels", 0.06), ("kernel_peers", 0.10), ("mfu", 0.54),
+          ("mfu_peers", 0.12))
 GLIBC = re.compile(rb"GLIBC_(\d+)[.](\d+)\0")
 
 
@@ -70,13 +106,52 @@ def newest_glibc(path):
         return max((tuple(map(int, m)) for m in GLIBC.findall(file.read())), default=(0, 0))
 
 
+class Budget:
+    """Shares out seconds: a part may take what the parts until it may take together."""
+
+    def __init__(self, seconds, shares):
+        self.seconds, self.shares = seconds, shares
+        self.start = self.end_of_part = time.monotonic()
+
+    def begin(self, part):
+        names = [name for name, _ in self.shares]
+        until = sum(share for _, share in self.shares[:names.index(part) + 1])
+        self.end_of_part = self.start + self.seconds * until
+
+    def left(self):
+        return max(0.0, self.end_of_part - time.monotonic())
+
+
+def run_command(words, limit, environment=None):
+    """{"code", "s", "output"}; code None: cut off, with all that it started."""
+    if limit < 1:
+        return {"code": None, "s": 0.0, "output": "no time left"}
+    begin = time.monotonic()
+    try:
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   start_new_session=True)
+    except OSError as error:
+        return {"code": 127, "s": 0.0, "output": str(error)}
+    try:
+        output, code = process.communicate(timeout=limit)[0], process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # Ranks that it forked hold the pipe open too.
+        output, code = process.communicate()[0], None
+    return {"code": code, "s": round(time.monotonic() - begin, 2), "output": output[-4000:]}
+
+
+def gigabytes(memory):
+    """Of nvidia-smi's "81559 MiB"."""
+    return float(memory.split()[0]) * 2**20 / 1e9
+
+
 class Run:
     """The machine, the budget, and what is known so far."""
 
     def __init__(self, args):
         self.pack, self.quick, self.wanted = args.pack, args.quick, args.parts
-        self.start, self.budget = time.monotonic(), args.budget
-        self.end_of_part = self.start
+        self.budget = Budget(args.budget, SHARES)
         self.facts = gpu_facts()
         self.folder = os.path.join(args.results, re.sub(r"[^A-Za-z0-9]+", "-", self.facts["gpu"]).lower())
         os.makedirs(self.folder, exist_ok=True)
@@ -85,25 +160,15 @@ class Run:
                             "PYTHONDONTWRITEBYTECODE": "1"}
         self.parts = {}
 
-    def left(self):
-        return max(0.0, self.end_of_part - time.monotonic())
-
     def command(self, words, limit=None):
-        """{"code", "s", "output"}; code None: cut off."""
-        limit = min(self.left(), limit or self.budget)
-        if limit < 1:
-            return {"code": None, "s": 0.0, "output": "no time left"}
-        begin = time.monotonic()
-        try:
-            done = subprocess.run(words, env=self.environment, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, errors="replace",
-                                  timeout=limit, check=False)
-            code, output = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as error:
-            code, output = None, (error.stdout or b"").decode(errors="replace")
-        except OSError as error:
-            code, output = 127, str(error)
-        return {"code": code, "s": round(time.monotonic() - begin, 2), "output": output[-4000:]}
+        left = self.budget.left()
+        return run_command(words, min(left, limit or left), self.environment)
+
+    def too_small(self, needs_gb):
+        """What to say when this GPU's memory does not do; None when it does."""
+        has = gigabytes(self.facts["memory"])
+        return None if has >= needs_gb else {
+            "skipped": f"it needs about {needs_gb:.0f} GB of memory, this GPU has {has:.0f}"}
 
     def keep(self, part, facts):
         self.parts[part] = facts
@@ -125,10 +190,10 @@ class Run:
             print(f"  {test['name']}: {state} ({done['s']:.1f} s)", flush=True)
         return results
 
-    def json_of(self, words):
+    def json_of(self, words, limit=None):
         """What a benchmark wrote with --json, or what it said instead."""
         path = f"{self.folder}/.part.json"
-        done = self.command([*words, "--json", path])
+        done = self.command([*words, "--json", path], limit)
         if done["code"] == 0 and os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 result = json.load(file)
@@ -147,22 +212,30 @@ class Run:
         return self.json_of([sys.executable, f"{self.pack}/bench/gpu/kernel_peers.py",
                              *(["--rounds", "2"] if self.quick else [])])
 
+    def train(self, training):
+        words = [f"{self.pack}/bin/dtrain-bench-mfu", "--preset", training.model, "--device", "cuda",
+                 "--dtype", training.dtype, "--micro-batch", str(training.micro_batch),
+                 "--accumulation", str(training.accumulation), "--seq", str(SEQUENCE),
+                 "--set", "cuda_graphs=true", "--warm-up", "3", "--short-steps", "3",
+                 "--steps", "1" if self.quick else str(training.steps),
+                 "--svg", f"{self.folder}/{training.name}.svg"]
+        if training.states == "bf16":
+            words.append("--bf16-states")
+        result = self.too_small(training.needs_gb) or self.json_of(words, training.limit_s)
+        print(f"  {training.name}: {result.get('skipped') or result.get('error') or 'measured'}",
+              flush=True)
+        return {"model": training.model, "dtype": training.dtype, **result}
+
     def mfu(self):
-        return [{"model": model, "dtype": dtype, **self.json_of(
-            [f"{self.pack}/bin/dtrain-bench-mfu", "--preset", model, "--device", "cuda", "--dtype",
-             dtype, "--micro-batch", "4", "--steps", "3" if self.quick else "10",
-             "--svg", f"{self.folder}/{model}-{dtype}.svg"])} for model, dtype in TRAININGS]
+        return [self.train(training) for training in TRAININGS]
 
     def mfu_peers(self):
-        results = []
-        for model in MODELS:
-            for way in ("eager", "compile"):
-                results.append({"model": model, "way": way, **self.json_of(
-                    [sys.executable, f"{self.pack}/bench/twins/mfu_torch.py", "--config",
-                     f"{self.pack}/examples/configs/models/{model}.json", "--device", "cuda",
-                     "--dtype", "bf16", "--micro-batch", "4", "--way", way, "--steps",
-                     "3" if self.quick else "10"])})
-        return results
+        small = self.too_small(PEER_NEEDS_GB)
+        return [{"model": PEER_MODEL, "way": way, **(small or self.json_of(
+            [sys.executable, f"{self.pack}/bench/twins/mfu_torch.py", "--config",
+             f"{self.pack}/examples/configs/models/{PEER_MODEL}.json", "--device", "cuda",
+             "--dtype", "bf16", "--micro-batch", str(PEER_MICRO_BATCH), "--way", way, "--steps",
+             "3" if self.quick else "10"]))} for way in ("eager", "compile")]
 
     def failures(self):
         """What of dtrain's own did not end well; peers may be absent."""
@@ -172,14 +245,35 @@ class Run:
         return failed + [run["model"] for run in self.parts.get("mfu", []) if "error" in run]
 
     def run(self):
-        spent = 0.0
-        for part, share in SHARES:
-            spent += share
-            if part not in self.wanted:
-                continue
-            self.end_of_part = self.start + self.budget * spent
-            print(f"{part}: up to {self.left():.0f} s", flush=True)
-            self.keep(part, getattr(self, part)())
+        for part, _ in SHARES:
+            if part in self.wanted:
+                self.budget.begin(part)
+                print(f"{part}: up to {self.budget.left():.0f} s", flush=True)
+                self.keep(part, getattr(self, part)())
+
+
+def goals_of(parts):
+    """(name, measured, relation, target) of what was measured."""
+    goals = [(f"kernels.{row['name']}.copy_fraction", row["copy_fraction"], ">=", row["goal"])
+             for row in parts.get("kernels", {}).get("results", [])]
+    runs = {(run["model"], run["dtype"]): run for run in parts.get("mfu", []) if "mfu_strict" in run}
+    for training in TRAININGS:
+        run = runs.get((training.model, training.dtype))
+        if run and training.mfu_percent:
+            goals.append((f"mfu.{training.model}", 100 * run["mfu_strict"], ">=",
+                          training.mfu_percent))
+        other = runs.get((training.model, "bf16"))
+        if run and other and training.dtype == "fp8":
+            goals.append((f"fp8.{training.model}.over_bf16",
+                          run["tokens_per_s"] / other["tokens_per_s"], ">=", FP8_OVER_BF16))
+    return goals
+
+
+def print_skipped(parts):
+    for run in parts.get("mfu", []):
+        if "skipped" in run or "error" in run:
+            why = run.get("skipped") or run["error"]
+            print(f"not measured: mfu of {run['model']} in {run['dtype']}: {why}")
 
 
 def needs_newer_glibc(pack):
@@ -207,6 +301,9 @@ def main():
         return EXIT_USAGE
     run = Run(args)
     run.run()
+    goals = print_goals(goals_of(run.parts))
+    print_skipped(run.parts)
+    run.keep("goals", goals)
     print(write_summary(run.folder))
     return 1 if run.failures() else 0
 

@@ -8,7 +8,7 @@ import os
 import sys
 
 NOT_YET = "not yet measured on a GPU"
-PARTS = ("tests", "kernels", "kernel_peers", "mfu", "mfu_peers")
+PARTS = ("tests", "kernels", "kernel_peers", "mfu", "mfu_peers", "goals")
 
 
 def read(folder, part):
@@ -58,7 +58,8 @@ def mfu_lines(runs, peers):
     for run in runs:
         name = run["model"] if run.get("dtype", "bf16") == "bf16" else f"{run['model']}, {run['dtype']}"
         if "mfu_strict" not in run:
-            rows.append((name, run.get("error", "no result"), "-", "-", "-", "-", "-"))
+            why = run.get("skipped") or run.get("error", "no result")
+            rows.append((name, why, "-", "-", "-", "-", "-"))
             continue
         speeds = {peer["way"]: peer.get("tokens_per_s") for peer in peers or []
                   if peer["model"] == run["model"]}
@@ -71,10 +72,16 @@ def mfu_lines(runs, peers):
                                                           if other.get("dtype") == "fp8"}}
     over = [f"FP8 over bf16, tokens/s: {speeds['fp8'] / speeds['bf16']:.2f} (goal 1.35)", ""] \
         if {"fp8", "bf16"} <= speeds.keys() else []
-    return ["Training, bf16 with fp32 masters (torch: bf16 weights and states); the last columns are "
+    return ["Training, 524,288 tokens a step, bf16 with fp32 masters (torch: one micro-batch a step, bf16 weights and states); the last columns are "
             "tokens/s over torch's. MFU of FP8 is of its own peak.", "", *over,
             *table(("model", "tokens/s", "strict MFU %", "PaLM MFU %", "% of GEMM rate", "x eager",
                     "x compile"), rows)]
+
+
+def goal_lines(goals):
+    return ["Goals:", "", *table(("goal", "measured", "target", "verdict"), [
+        (goal["name"], f"{goal['measured']:.4g}", f"{goal['op']} {goal['target']:.4g}", goal["verdict"])
+        for goal in goals])]
 
 
 def page(folder):
@@ -87,7 +94,8 @@ def page(folder):
              "`./dev gpu pack`, then `run` on that machine.", ""]
     for part, write in (("tests", lambda: tests_lines(results["tests"])),
                         ("kernels", lambda: kernel_lines(results["kernels"], results["kernel_peers"])),
-                        ("mfu", lambda: mfu_lines(results["mfu"], results["mfu_peers"]))):
+                        ("mfu", lambda: mfu_lines(results["mfu"], results["mfu_peers"])),
+                        ("goals", lambda: goal_lines(results["goals"]))):
         lines += write() if results[part] else [f"{part}: {NOT_YET}."]
         lines.append("")
     return "\n".join(lines)

@@ -48,6 +48,7 @@ struct MfuFacts {
   Breakdown breakdown;               // Rank 0's profiled step.
   std::vector<OperationGroup> groups;
   double profiled_step_s = 0;
+  int64_t profiled_micro_batches = 1;
   double loss = 0;  // Of the last step, nats a token: near log(vocabulary) on random tokens.
   double memory_peak_bytes = 0;  // Of the largest rank.
 };

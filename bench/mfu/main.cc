@@ -117,10 +117,23 @@ void Describe(const MfuOptions& options, const Job& job, const BenchDevice& devi
   facts.ranks = job.world_size();
   facts.threads = at::get_num_threads();
   facts.warm_up_steps = options.warm_up;
+  facts.profiled_micro_batches =
+      options.short_micro_batches > 0 ? options.short_micro_batches : options.accumulation;
   facts.versions = absl::StrFormat("dtrain %s%s%s, LibTorch %s", kVersion,
                                    kCommit[0] == '\0' ? "" : " ", kCommit, TORCH_VERSION);
   double load = 0;
   facts.load_average = getloadavg(&load, 1) == 1 ? load : -1;
+}
+
+// A step of a few micro-batches.
+absl::StatusOr<StepReport> ShortStep(int64_t micro_batches, Engine& engine, BenchModel& model,
+                                     RandomTokens& tokens) {
+  for (int64_t i = 1; i <= micro_batches; ++i) {
+    DT_ASSIGN_OR_RETURN(const Batch batch, tokens.Next());
+    DT_RETURN_IF_ERROR(
+        engine.Backward(model.loss(batch), {.last_micro_batch = i == micro_batches}));
+  }
+  return engine.Update();
 }
 
 // Warm-up, measured steps, one profiled step. No number of a step is read before the last is
@@ -133,10 +146,17 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
                         engine.Step(tokens, [&](const Batch& batch) { return model.loss(batch); }));
     return absl::OkStatus();
   };
+  const int64_t few = options.short_micro_batches;
+  const auto short_step = [&]() -> absl::Status {
+    DT_ASSIGN_OR_RETURN(last, ShortStep(few, engine, model, tokens));
+    return absl::OkStatus();
+  };
   for (int i = 0; i < options.warm_up; ++i) {
-    DT_RETURN_IF_ERROR(step());
+    DT_RETURN_IF_ERROR(few > 0 ? short_step() : step());
   }
-  // A step's call returns when the device has done the step before, so calls take as long as steps.
+  if (few > 0) {
+    DT_RETURN_IF_ERROR(step());  // Graphs are captured in steps as those that are measured.
+  }
   for (int i = 0; i < options.steps; ++i) {
     const int64_t start = Clock::Real().MonotonicNanos();
     DT_RETURN_IF_ERROR(step());
@@ -148,7 +168,7 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
   facts.loss = last.loss;  // Waits for the device.
   facts.memory_peak_bytes = MemoryPeakBytes(device.device, last.memory);
   const auto whole_step = [&]() -> absl::Status {
-    DT_RETURN_IF_ERROR(step());
+    DT_RETURN_IF_ERROR(few > 0 ? short_step() : step());
     facts.loss = last.loss;
     return absl::OkStatus();
   };
@@ -168,7 +188,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   const at::ScalarType type = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
   DT_ASSIGN_OR_RETURN(const MachineRates before, RatesOfAll(job, device.device, type));
   ResetMemoryPeak(device.device);
-  DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape));
+  DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape, type));
   facts.shape = model.flops;
   facts.low_parameters = options.dtype == "fp8" ? model.layer_parameters : 0;
   if (options.recompute == "full") {

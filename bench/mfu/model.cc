@@ -1,5 +1,6 @@
 #include "bench/mfu/model.h"
 
+#include "ATen/Functions.h"
 #include "absl/strings/match.h"
 #include "base/file.h"
 #include "bench/mfu/presets.h"
@@ -43,6 +44,16 @@ absl::StatusOr<GptOptions> OptionsOf(const Json& config) {
   return options;
 }
 
+// The memory of matrices, whose values nobody has set, becomes that of `device`.
+void MoveMatrices(const at::Device& device, at::ScalarType type, torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    at::Tensor weight = item.value();
+    if (weight.dim() >= 2) {
+      weight.set_data(at::empty(weight.sizes(), weight.options().device(device).dtype(type)));
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ModelShape> ReadModel(const MfuOptions& options) {
@@ -61,11 +72,17 @@ absl::StatusOr<ModelShape> ReadModel(const MfuOptions& options) {
   return shape;
 }
 
-absl::StatusOr<BenchModel> MakeModel(Job& job, const ModelShape& shape) {
+absl::StatusOr<BenchModel> MakeModel(Job& job, const ModelShape& shape, at::ScalarType type) {
   DT_ASSIGN_OR_RETURN(GptOptions options, OptionsOf(shape.config));
   options.recompute = job.config().activation_checkpointing();
   options.fp8 = Fp8OptionsOf(job.config());
+  const bool on_device = !job.device().is_cpu() && job.config().zero_stage() < 3;
+  options.random_weights = !on_device;
   Gpt gpt = Construct(job, [&] { return Gpt(options); });
+  if (on_device) {
+    MoveMatrices(job.device(), type, *gpt);
+    gpt->InitialiseWeights();
+  }
   BenchModel model;
   double parameters = 0;
   for (const auto& parameter : gpt->named_parameters()) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "bench/mfu/options.h"
 #include "dtrain/dtrain.h"
@@ -32,7 +33,8 @@ struct BenchModel {
 // The preset or the file that `options` name. Errors name what is not supported.
 absl::StatusOr<ModelShape> ReadModel(const MfuOptions& options);
 
-// Random weights; sharded while they are made at ZeRO stage 3 (Construct).
-absl::StatusOr<BenchModel> MakeModel(Job& job, const ModelShape& shape);
+// Random weights; sharded while they are made at ZeRO stage 3 (Construct), else made on a GPU where
+// the job has one, matrices as `type` there: a host takes minutes for billions of numbers.
+absl::StatusOr<BenchModel> MakeModel(Job& job, const ModelShape& shape, at::ScalarType type);
 
 }  // namespace dtrain::bench

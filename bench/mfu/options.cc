@@ -50,6 +50,10 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   app.add_option("--warm-up", options.warm_up, "Steps before them")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  app.add_option("--short-steps", options.short_micro_batches,
+                 "Micro-batches of warm-up steps and of the profiled one, where --accumulation has "
+                 "hundreds; one whole step follows the warm-up then, unmeasured")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option(
          "--peak-tflops", options.peak_tflops,
          "Dense peak of a device in this type, 1e12 FLOP/s; default: the table of GPUs, and "
@@ -74,7 +78,7 @@ std::vector<std::string> EngineSettings(const MfuOptions& options, int world_siz
       absl::StrCat("train_micro_batch_size_per_gpu=", options.micro_batch),
       absl::StrCat("gradient_accumulation_steps=", options.accumulation),
       absl::StrCat("train_batch_size=", options.micro_batch * options.accumulation * world_size),
-      absl::StrCat("train_steps=", options.warm_up + options.steps + 1),
+      absl::StrCat("train_steps=", options.warm_up + options.steps + 2),
       absl::StrCat("zero_optimization.stage=", options.zero_stage),
       absl::StrCat("activation_checkpointing.mode=", options.recompute),
       "gradient_clipping=1.0",

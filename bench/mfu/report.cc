@@ -84,8 +84,9 @@ std::string MfuTable(const MfuFacts& facts) {
                       Percent(GemmFraction(facts))));
   Row(out, "copy rate of this run", absl::StrFormat("%.1f GB/s", facts.copy_bytes_per_s * 1e-9));
   Row(out, "memory peak a rank", absl::StrFormat("%.1f MB", facts.memory_peak_bytes * 1e-6));
-  absl::StrAppendFormat(&out, "one step under the profiler (%.3f s, rank 0):\n",
-                        facts.profiled_step_s);
+  absl::StrAppendFormat(&out,
+                        "one step under the profiler (%d of %d micro-batches, %.3f s, rank 0):\n",
+                        facts.profiled_micro_batches, facts.accumulation, facts.profiled_step_s);
   for (int i = 0; i < kWorkKinds; ++i) {
     const auto work = static_cast<Work>(i);
     absl::StrAppendFormat(&out, "  %-24s%7.1f %%  %.4f s\n", WorkName(work),
@@ -131,6 +132,7 @@ Json MfuJson(const MfuFacts& facts) {
           {"copy_bytes_per_s", facts.copy_bytes_per_s},
           {"memory_peak_bytes", facts.memory_peak_bytes},
           {"profiled_step_s", facts.profiled_step_s},
+          {"profiled_micro_batches", facts.profiled_micro_batches},
           {"loss", facts.loss},
           {"breakdown", BreakdownJson(facts.breakdown)},
           {"operations", GroupsJson(facts.groups)}};

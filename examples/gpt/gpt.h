@@ -52,6 +52,8 @@ class GptImpl : public torch::nn::Module {
  public:
   // Weights are random (GPT-2's rule) unless options.random_weights is false.
   explicit GptImpl(const GptOptions& options);
+  // Draws the matrices anew, where they are; biases and norms stay as they are.
+  void InitialiseWeights();
   // tokens [batch, sequence] int64 -> logits [batch, sequence, vocab]. Packed documents:
   // `positions` of the same shape, 0 where a document starts; attention stays inside a document.
   // Throws when the sequence is longer than max_position_embeddings.
@@ -69,8 +71,6 @@ class GptImpl : public torch::nn::Module {
   double FlopsPerToken(int64_t sequence_length, bool packed = false) const;
 
  private:
-  void InitialiseWeights();
-
   const GptOptions options_;
   Backbone model_{nullptr};
   Projection lm_head_{nullptr};  // Null when tied.

@@ -1,4 +1,6 @@
 """The pack of ./dev gpu: small, complete, and honest where there is no GPU."""
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -37,9 +39,9 @@ class Pack(unittest.TestCase):
         return [f"{self.out}/{where}/{name}" for where in ("bin", "tests")
                 for name in os.listdir(f"{self.out}/{where}")]
 
-    def test_it_is_below_64_mib_and_says_its_size(self):
-        self.assertLess(pack.folder_bytes(self.out), 64 << 20)
-        self.assertIn("MiB", self.done.stdout)
+    def test_it_is_below_64_mb_and_says_its_size(self):
+        self.assertLess(pack.folder_bytes(self.out), 64_000_000)
+        self.assertIn(" MB,", self.done.stdout)
 
     def test_it_has_the_tests_the_benchmarks_and_the_plugin(self):
         names = {os.path.basename(path) for path in self.programs()}
@@ -160,6 +162,56 @@ class Summary(unittest.TestCase):
     def test_a_run_that_was_cut_off_is_named(self):
         lines = summary.mfu_lines([{"model": "m", "error": "cut off"}], [])
         self.assertIn("| m | cut off |", "\n".join(lines))
+
+
+class Shares(unittest.TestCase):
+    def test_a_part_that_is_cut_off_takes_nothing_from_the_next(self):
+        budget = run.Budget(4, (("a", 0.5), ("b", 0.5)))
+        budget.begin("a")
+        done = run.run_command(["sh", "-c", "sleep 60 & wait"], budget.left())
+        self.assertIsNone(done["code"])
+        self.assertLess(done["s"], 3)  # Though the inner sleep holds the pipe.
+        budget.begin("b")
+        self.assertGreater(budget.left(), 1)
+        self.assertLessEqual(budget.left(), 2)
+
+    def test_what_a_part_leaves_goes_to_the_next(self):
+        budget = run.Budget(40, (("a", 0.5), ("b", 0.5)))
+        budget.begin("a")
+        self.assertEqual(run.run_command(["sleep", "0"], budget.left())["code"], 0)
+        budget.begin("b")
+        self.assertGreater(budget.left(), 25)
+        self.assertEqual(run.run_command(["sleep", "9"], 0.5)["output"], "no time left")
+
+    def test_the_shares_are_the_whole_and_trainings_fit_theirs(self):
+        shares = dict(run.SHARES)
+        self.assertAlmostEqual(sum(shares.values()), 1)
+        first = run.TRAININGS[:2]  # What is asked for on every card; others take what is left.
+        self.assertLess(sum(training.limit_s for training in first), shares["mfu"] * run.BUDGET_S)
+        for training in run.TRAININGS:
+            self.assertEqual(training.micro_batch * training.accumulation * run.SEQUENCE, 524288)
+
+    def test_what_does_not_fit_the_card_is_named(self):
+        small = run.Run.__new__(run.Run)
+        small.facts = {"memory": "81559 MiB"}
+        self.assertIsNone(small.too_small(72))
+        self.assertEqual(small.too_small(130)["skipped"],
+                         "it needs about 130 GB of memory, this GPU has 86")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            run.print_skipped({"mfu": [{"model": "m", "dtype": "bf16", **small.too_small(130)}]})
+        self.assertIn("mfu of m in bf16: it needs about 130 GB", out.getvalue())
+
+    def test_goals_are_those_that_were_measured(self):
+        measured = {"mfu_strict": 0.61, "tokens_per_s": 100.0}
+        goals = run.goals_of({
+            "kernels": {"results": [{"name": "rope_bf16", "copy_fraction": 0.96, "goal": 0.95}]},
+            "mfu": [{"model": "qwen2.5-3b", "dtype": "bf16", **measured},
+                    {"model": "qwen2.5-3b", "dtype": "fp8", **measured, "tokens_per_s": 140.0},
+                    {"model": "qwen2.5-7b", "dtype": "bf16", "skipped": "too big"}]})
+        self.assertEqual(goals, [("kernels.rope_bf16.copy_fraction", 0.96, ">=", 0.95),
+                                 ("mfu.qwen2.5-3b", 61.0, ">=", 60),
+                                 ("fp8.qwen2.5-3b.over_bf16", 1.4, ">=", 1.35)])
 
 
 class Classes(unittest.TestCase):

@@ -7,12 +7,15 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -79,8 +82,11 @@ using LossOf = std::function<at::Tensor(Net& net, const at::Tensor& x)>;
 
 at::Tensor NetLoss(Net& net, const at::Tensor& x) { return net.Loss(x); }
 
-absl::Status Train(RankContext& context, const std::vector<std::string>& more, const LossOf& loss,
-                   std::vector<double>& numbers) {
+using Settings = std::vector<std::string>;
+using Numbers = std::vector<double>;
+
+absl::Status Train(RankContext& context, const Settings& more, const LossOf& loss,
+                   Numbers& numbers) {
   const testing::TempFolder folder;
   DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), more));
   at::manual_seed(static_cast<uint64_t>(7 + context.rank));
@@ -103,17 +109,24 @@ absl::Status Train(RankContext& context, const std::vector<std::string>& more, c
   return absl::OkStatus();
 }
 
-// `log`, where it is given: what all ranks wrote to stderr.
-std::vector<double> NumbersOf(int size, const std::vector<std::string>& more,
-                              const LossOf& loss = NetLoss, std::string* log = nullptr) {
+// Of each training in turn, in the same ranks: to start CUDA takes longer than to train. `log`,
+// where it is given: what all ranks wrote to stderr.
+std::vector<Numbers> NumbersOfEach(int size, const std::vector<Settings>& trainings,
+                                   const LossOf& loss = NetLoss, std::string* log = nullptr) {
   if (log != nullptr) {
     ::testing::internal::CaptureStderr();  // The ranks are forked with it.
   }
   auto cluster = testing::Cluster::Start(
       {.size = size, .time_bound = absl::Seconds(240)}, [&](RankContext& context) -> absl::Status {
-        std::vector<double> numbers;
-        DT_RETURN_IF_ERROR(Train(context, more, loss, numbers));
-        return context.store->Set(absl::StrCat("numbers/", context.rank), DumpJson(Json(numbers)),
+        const std::shared_ptr<comm::Store> store(context.store, [](comm::Store*) {});
+        std::vector<Numbers> all(trainings.size());
+        for (size_t i = 0; i < trainings.size(); ++i) {
+          const auto own = comm::NewPrefixStore(store, absl::StrCat("training/", i));
+          RankContext here = context;
+          here.store = own.get();  // Its groups meet anew.
+          DT_RETURN_IF_ERROR(Train(here, trainings[i], loss, all[i]));
+        }
+        return context.store->Set(absl::StrCat("numbers/", context.rank), DumpJson(Json(all)),
                                   Deadline::After(absl::Seconds(10)));
       });
   EXPECT_TRUE(cluster.ok()) << cluster.status();
@@ -124,7 +137,14 @@ std::vector<double> NumbersOf(int size, const std::vector<std::string>& more,
   if (log != nullptr) {
     *log = ::testing::internal::GetCapturedStderr();
   }
-  return ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
+  auto all = ParseJson(text.value_or("[]"), "numbers")->get<std::vector<Numbers>>();
+  all.resize(trainings.size());
+  return all;
+}
+
+Numbers NumbersOf(int size, const Settings& more, const LossOf& loss = NetLoss,
+                  std::string* log = nullptr) {
+  return NumbersOfEach(size, {more}, loss, log)[0];
 }
 
 void ExpectNear(const std::vector<double>& device, const std::vector<double>& host,
@@ -135,44 +155,68 @@ void ExpectNear(const std::vector<double>& device, const std::vector<double>& ho
   }
 }
 
-TEST_F(EngineGpuTest, OneRankTrainsAsOnTheCpu) {
-  for (const int stage : {0, 1, 2, 3}) {
-    const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
-    // fp32 products of a GPU sum in another order; 8 steps of AdamW carry that on.
-    ExpectNear(NumbersOf(1, {"device=cuda", zero}), NumbersOf(1, {"device=cpu", zero}), 2e-3);
+Settings With(Settings settings, const std::string& one) {
+  settings.push_back(one);
+  return settings;
+}
+
+// Each of `settings` on the GPU and on the CPU.
+void ExpectAsOnTheCpu(int size, const std::vector<Settings>& settings, double tolerance) {
+  std::vector<Settings> trainings;
+  for (const Settings& one : settings) {
+    trainings.push_back(With(one, "device=cpu"));
+    trainings.push_back(With(one, "device=cuda"));
   }
+  const std::vector<Numbers> numbers = NumbersOfEach(size, trainings);
+  for (size_t i = 0; i < settings.size(); ++i) {
+    SCOPED_TRACE(absl::StrJoin(settings[i], " "));
+    ExpectNear(numbers[2 * i + 1], numbers[2 * i], tolerance);
+  }
+}
+
+std::vector<Settings> EveryStage() {
+  std::vector<Settings> all;
+  for (const int stage : {0, 1, 2, 3}) {
+    all.push_back({absl::StrCat("zero_optimization.stage=", stage)});
+  }
+  return all;
+}
+
+TEST_F(EngineGpuTest, OneRankTrainsAsOnTheCpu) {
+  // fp32 products of a GPU sum in another order; 8 steps of AdamW carry that on.
+  ExpectAsOnTheCpu(1, EveryStage(), 2e-3);
 }
 
 TEST_F(EngineGpuTest, Bf16TrainsAsOnTheCpu) {
-  ExpectNear(NumbersOf(1, {"device=cuda", "bf16.enabled=true"}),
-             NumbersOf(1, {"device=cpu", "bf16.enabled=true"}), 0.05);  // 8 bits.
+  ExpectAsOnTheCpu(1, {{"bf16.enabled=true"}}, 0.05);  // 8 bits.
 }
 
 TEST_F(EngineGpuTest, TwoRanksShareAGpuThroughHostMemory) {
-  for (const int stage : {0, 1, 2, 3}) {
-    const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
-    ExpectNear(NumbersOf(2, {"device=cuda", zero}), NumbersOf(2, {"device=cpu", zero}), 2e-3);
-  }
+  ExpectAsOnTheCpu(2, EveryStage(), 2e-3);
 }
 
 TEST_F(EngineGpuTest, OffloadedStatesTrainAsThoseBesideTheWeights) {
   const std::string section = "zero_optimization.offload_optimizer.";
-  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
-    for (const int size : {1, 2}) {
-      const std::vector<std::string> near = {"device=cuda", "zero_optimization.stage=1", precision};
-      const std::vector<double> expected = NumbersOf(size, near);
-      std::vector<std::string> more = near;
-      more.push_back(section + "device=cpu");
+  for (const int size : {1, 2}) {
+    std::vector<Settings> trainings;
+    for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+      const Settings near = {"device=cuda", "zero_optimization.stage=1", precision};
+      trainings.push_back(near);
+      trainings.push_back(With(near, section + "device=cpu"));
+      trainings.push_back(With(With(near, section + "device=nvme"), section + "nvme_path=/tmp"));
+    }
+    const std::vector<Numbers> numbers = NumbersOfEach(size, trainings);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      SCOPED_TRACE(absl::StrJoin(trainings[i], " "));
       // The host's AdamW may round the last bit otherwise than the kernel.
-      ExpectNear(NumbersOf(size, more), expected, 1e-3);
-      more.back() = section + "device=nvme";
-      more.push_back(section + "nvme_path=/tmp");
-      ExpectNear(NumbersOf(size, more), expected, 1e-3);
+      ExpectNear(numbers[i], numbers[i / 3 * 3], 1e-3);
     }
   }
-  ExpectNear(NumbersOf(1, {"device=cuda", "zero_optimization.stage=2", section + "device=cpu",
-                           R"(optimizer={"type":"Muon"})"}),
-             NumbersOf(1, {"device=cpu", R"(optimizer={"type":"Muon"})"}), 2e-3);
+  const std::vector<Numbers> muon =
+      NumbersOfEach(1, {{"device=cpu", R"(optimizer={"type":"Muon"})"},
+                        {"device=cuda", "zero_optimization.stage=2", section + "device=cpu",
+                         R"(optimizer={"type":"Muon"})"}});
+  ExpectNear(muon[1], muon[0], 2e-3);
 }
 
 TEST_F(EngineGpuTest, OffloadedWeightsTrainAsThoseOnTheDevice) {
@@ -220,11 +264,9 @@ TEST_F(EngineGpuTest, OptimizersOfWholeParametersTrainAsOnTheCpu) {
   for (const auto& [optimizer, tolerance] : std::vector<std::pair<std::string, double>>{
            {R"(optimizer={"type":"Lamb","params":{"lr":0.01}})", 2e-3},
            {R"(optimizer={"type":"Muon","params":{"lr":0.01}})", 5e-2}}) {  // bf16's products.
-    for (const int stage : {0, 3}) {
-      const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
-      ExpectNear(NumbersOf(1, {"device=cuda", zero, optimizer}),
-                 NumbersOf(1, {"device=cpu", zero, optimizer}), tolerance);
-    }
+    ExpectAsOnTheCpu(
+        1, {{"zero_optimization.stage=0", optimizer}, {"zero_optimization.stage=3", optimizer}},
+        tolerance);
   }
 }
 
@@ -247,7 +289,7 @@ TEST_F(EngineGpuTest, WhatIsRoundedOnItsWayTrainsAsOnTheCpu) {
 }
 
 TEST_F(EngineGpuTest, ARunRepeatsItsNumbers) {
-  const std::vector<double> first = NumbersOf(1, {"device=cuda"});
+  const Numbers first = NumbersOf(1, {"device=cuda"});
   EXPECT_EQ(NumbersOf(1, {"device=cuda"}), first);
 }
 
