@@ -1,13 +1,77 @@
-// Which elements a CUDA thread takes, where that is more than its number times a width: plain
-// arithmetic that the kernels and a test on the CPU share. Private to this room.
+// Which elements a CUDA thread takes: plain arithmetic that the kernels and a test on the CPU
+// share, which shows for every size that each element is taken once. Private to this room.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/grad_norm.h"
 #include "kernels/host_device.h"
 #include "kernels/philox.h"
 
 namespace dtrain::kernels {
+
+// Elements of a thread: 16 bytes of bf16, 32 of fp32.
+constexpr int kWidth = 8;
+
+// Element-wise kernels: kWidth neighbours a thread, one by one where they are not all there.
+constexpr int kElementThreads = 256;  // A block.
+struct ElementSpan {
+  int64_t first;
+  int64_t end;  // Behind the last that there is; not above `first` where there is none.
+
+  DT_HOST_DEVICE constexpr bool whole() const { return end - first == kWidth; }
+};
+constexpr int64_t ElementBlocks(int64_t n) {
+  return (n + kElementThreads * kWidth - 1) / (kElementThreads * kWidth);
+}
+DT_HOST_DEVICE constexpr ElementSpan ElementSpanOf(int64_t thread, int64_t n) {
+  const int64_t first = thread * kWidth;
+  return {first, first + kWidth < n ? first + kWidth : n};
+}
+
+// Rows over a block of threads: `lanes` neighbours a thread and step. Where that many steps cover
+// the row, `steps` of them are unrolled and its values stay in registers; with 0 it is of any
+// length.
+constexpr int kRowThreadsMax = 512;
+struct RowWay {
+  int lanes;
+  int steps;
+  unsigned threads;
+};
+// Threads that cover a row in few steps, in whole warps.
+constexpr unsigned RowThreads(int64_t hidden, int lanes) {
+  const int64_t warps = (hidden + 32 * lanes - 1) / (32 * lanes);
+  return static_cast<unsigned>(warps <= 4    ? warps * 32
+                               : warps <= 8  ? 128
+                               : warps <= 16 ? 256
+                                             : kRowThreadsMax);
+}
+constexpr RowWay RowWayOf(int64_t hidden, bool aligned) {
+  if (!aligned || hidden % kWidth != 0) {
+    return {1, 0, RowThreads(hidden, 1)};
+  }
+  const unsigned threads = RowThreads(hidden, kWidth);
+  const int64_t steps = (hidden + threads * kWidth - 1) / (threads * kWidth);
+  return {kWidth, steps <= 2 ? static_cast<int>(steps) : 0, threads};
+}
+// The first element of a thread in its k-th step; none where that is not below the width.
+DT_HOST_DEVICE constexpr int64_t RowElement(int64_t k, unsigned thread, unsigned threads,
+                                            int lanes) {
+  return (k * threads + thread) * lanes;
+}
+
+// The elements [from, to) of a range at `offset` of the layout that lie in its b-th norm block; of
+// them [from, whole) in eights, the rest one by one.
+struct NormSpan {
+  int64_t from;
+  int64_t to;
+
+  DT_HOST_DEVICE constexpr int64_t whole() const { return from + (to - from) / kWidth * kWidth; }
+};
+DT_HOST_DEVICE constexpr NormSpan NormSpanOf(int64_t block, int64_t offset, int64_t n) {
+  const int64_t start = (offset / kNormBlock + block) * kNormBlock - offset;
+  return {start > 0 ? start : 0, start + kNormBlock < n ? start + kNormBlock : n};
+}
 
 // Kernels that draw random bits: two threads a run of 64 (philox.h), each with eight of its sixteen
 // lanes, so that the four words of its counters are for eight neighbouring elements each.

@@ -8,8 +8,6 @@
 
 namespace dtrain::kernels {
 
-constexpr int kRowThreadsMax = 512;
-
 // How a block walks over a row: thread t takes kLanes elements at (k blockDim + t) kLanes. With
 // kSteps > 0 that many steps cover the row and its values stay in registers; with 0 the row is of
 // any length and is read twice.
@@ -24,14 +22,14 @@ struct Row {
     if constexpr (kSteps > 0) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
-        const int64_t i = (int64_t{k} * blockDim.x + threadIdx.x) * kLanes;
+        const int64_t i = RowElement(k, threadIdx.x, blockDim.x, kLanes);
         if (i < hidden) {
           body(k, i);
         }
       }
     } else {
-      for (int64_t i = int64_t{threadIdx.x} * kLanes; i < hidden;
-           i += int64_t{blockDim.x} * kLanes) {
+      const int64_t step = RowElement(1, 0, blockDim.x, kLanes);
+      for (int64_t i = RowElement(0, threadIdx.x, blockDim.x, kLanes); i < hidden; i += step) {
         body(0, i);
       }
     }
@@ -72,30 +70,18 @@ void SumColumns(const float* partials, int64_t chunks, int64_t stride, int64_t h
                                                                 out);
 }
 
-// Threads that cover a row in few steps, in whole warps.
-inline unsigned ThreadsFor(int64_t hidden, int lanes) {
-  const int64_t warps = (hidden + 32 * lanes - 1) / (32 * lanes);
-  return static_cast<unsigned>(warps <= 4    ? warps * 32
-                               : warps <= 8  ? 128
-                               : warps <= 16 ? 256
-                                             : kRowThreadsMax);
-}
-
 // Calls launch.Run<kLanes, kSteps>(threads) for the way that suits the width and the alignment.
 template <class Launch>
 void ChooseRow(int64_t hidden, bool aligned, const Launch& launch) {
-  if (!aligned || hidden % kWidth != 0) {
-    launch.template Run<1, 0>(ThreadsFor(hidden, 1));
-    return;
-  }
-  const unsigned threads = ThreadsFor(hidden, kWidth);
-  const int64_t steps = (hidden + threads * kWidth - 1) / (threads * kWidth);
-  if (steps == 1) {
-    launch.template Run<kWidth, 1>(threads);
-  } else if (steps == 2) {
-    launch.template Run<kWidth, 2>(threads);
+  const RowWay way = RowWayOf(hidden, aligned);
+  if (way.lanes == 1) {
+    launch.template Run<1, 0>(way.threads);
+  } else if (way.steps == 1) {
+    launch.template Run<kWidth, 1>(way.threads);
+  } else if (way.steps == 2) {
+    launch.template Run<kWidth, 2>(way.threads);
   } else {
-    launch.template Run<kWidth, 0>(threads);
+    launch.template Run<kWidth, 0>(way.threads);
   }
 }
 

@@ -7,11 +7,10 @@
 #include <cstdint>
 
 #include "base/float16.h"
+#include "kernels/cuda_index.h"
 #include "kernels/cuda_launch.h"
 
 namespace dtrain::kernels {
-
-constexpr int kWidth = 8;
 
 __device__ inline float Widen(float x) { return x; }
 __device__ inline float Widen(BFloat16 x) {
@@ -86,14 +85,14 @@ __device__ inline void StoreLanes(T* p, const Lanes<kLanes>& x) {
 
 // body.Run<kLanes>(i) handles elements [i, i + kLanes).
 template <bool kAligned, class Body>
-__global__ void __launch_bounds__(256) ElementwiseKernel(int64_t n, Body body) {
+__global__ void __launch_bounds__(kElementThreads) ElementwiseKernel(int64_t n, Body body) {
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t first = thread * kWidth;
-  if (kAligned && first + kWidth <= n) {
-    body.template Run<kWidth>(first);
+  const ElementSpan span = ElementSpanOf(thread, n);
+  if (kAligned && span.whole()) {
+    body.template Run<kWidth>(span.first);
     return;
   }
-  for (int64_t i = first; i < first + kWidth && i < n; ++i) {
+  for (int64_t i = span.first; i < span.end; ++i) {
     body.template Run<1>(i);
   }
 }
@@ -105,12 +104,11 @@ absl::Status LaunchElementwise(const char* name, int64_t n, bool aligned, const 
   if (n == 0) {
     return absl::OkStatus();
   }
-  constexpr int kThreads = 256;
-  const auto blocks = static_cast<unsigned>((n + kThreads * kWidth - 1) / (kThreads * kWidth));
+  const auto blocks = static_cast<unsigned>(ElementBlocks(n));
   if (aligned) {
-    ElementwiseKernel<true><<<blocks, kThreads, 0, stream>>>(n, body);
+    ElementwiseKernel<true><<<blocks, kElementThreads, 0, stream>>>(n, body);
   } else {
-    ElementwiseKernel<false><<<blocks, kThreads, 0, stream>>>(n, body);
+    ElementwiseKernel<false><<<blocks, kElementThreads, 0, stream>>>(n, body);
   }
   return LaunchStatus(name);
 }

@@ -26,16 +26,14 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     BlockSquareSumsKernel(const T* x, int64_t offset, int64_t n, double* block_sums) {
   __shared__ double scratch[kThreads / 32];
-  const int64_t start = (offset / kNormBlock + blockIdx.x) * kNormBlock - offset;
-  const int64_t from = start > 0 ? start : 0;
-  const int64_t to = start + kNormBlock < n ? start + kNormBlock : n;
-  const T* const data = x + from;
-  const int64_t count = to - from;
+  const NormSpan span = NormSpanOf(blockIdx.x, offset, n);
+  const T* const data = x + span.from;
+  const int64_t count = span.to - span.from;
   // The way of loading changes the order of the sum, so it follows from the addresses' alignment
   // and is the same on repeat.
   double sum = 0;
   if (reinterpret_cast<uint64_t>(data) % 16 == 0) {
-    const int64_t whole = count / kWidth * kWidth;
+    const int64_t whole = span.whole() - span.from;
     sum =
         SquareSumOfThread<kWidth>(data, whole) + SquareSumOfThread<1>(data + whole, count - whole);
   } else {

@@ -56,19 +56,17 @@ __global__ void __launch_bounds__(kThreads)
   }
   at.weights = 0;
   at.updates = 0;
-  const int64_t start = (offset / kNormBlock + blockIdx.x) * kNormBlock - offset;
-  const int64_t from = start > 0 ? start : 0;
-  const int64_t to = start + kNormBlock < n ? start + kNormBlock : n;
+  const NormSpan span = NormSpanOf(blockIdx.x, offset, n);
   const auto misaligned = [&](const float* x) {
-    return reinterpret_cast<uint64_t>(x + from) % 16 != 0;
+    return reinterpret_cast<uint64_t>(x + span.from) % 16 != 0;
   };
   const bool wide =
       !misaligned(at.p) && !misaligned(at.g) && !misaligned(at.m) && !misaligned(at.v);
-  const int64_t whole = wide ? from + (to - from) / kWidth * kWidth : from;
-  for (int64_t i = from + int64_t{threadIdx.x} * kWidth; i < whole; i += kThreads * kWidth) {
+  const int64_t whole = wide ? span.whole() : span.from;
+  for (int64_t i = span.from + int64_t{threadIdx.x} * kWidth; i < whole; i += kThreads * kWidth) {
     at.template Update<kWidth>(i);
   }
-  for (int64_t i = whole + threadIdx.x; i < to; i += kThreads) {
+  for (int64_t i = whole + threadIdx.x; i < span.to; i += kThreads) {
     at.template Update<1>(i);
   }
   const double weights = BlockSum(at.weights, scratch);
