@@ -17,11 +17,15 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
+# Where a build has them: the kernels' library, and the plugin's own for groups.
+OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/*.cu.o",
+           "comm/nccl/CMakeFiles/dtrain_cuda.dir/plugin/*.cu.o")
 # Multiprocessor limits, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 SHARED_BYTES = {"sm_80": 164 * 1024, "sm_90a": 228 * 1024, "sm_100": 228 * 1024}
 WARPS_MAX, BLOCKS_MAX, REGISTERS, SHARED_RESERVED = 64, 32, 65536, 1024
 # Launched with these, without a __launch_bounds__ to read.
-THREADS = {"WeightGradientKernel": 512, "ColumnsKernel": 512, "SetClipKernel": 32}
+THREADS = {"WeightGradientKernel": 512, "ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256,
+           "AddInOrder": 1}
 
 Kernel = collections.namedtuple(
     "Kernel", "source name form arch registers stack local shared threads loads stores occupancy")
@@ -49,7 +53,7 @@ def kernel_name(demangled):
     text = demangled.replace("(anonymous namespace)::", "").replace("(bool)", "").replace("(int)", "")
     match = re.search(r"([A-Za-z_]\w*)(<.*>)?\(", strip_return(text))
     arguments = match.group(2) or ""
-    return match.group(1), re.sub(r"dtrain::kernels::", "", arguments[1:-1])
+    return match.group(1), re.sub(r"dtrain::(kernels|comm)::", "", arguments[1:-1])
 
 
 def strip_return(text):
@@ -158,7 +162,7 @@ def read_build(build):
     cuobjdump = find_cuobjdump()
     if cuobjdump is None:
         sys.exit("no cuobjdump: install CUDA's binary utilities, or the Python peers (./dev deps test)")
-    paths = sorted(glob.glob(f"{build}/kernels/CMakeFiles/dtrain_kernels_cuda.dir/*.cu.o"))
+    paths = sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}"))
     return [k for path in paths for k in read_object(cuobjdump, path)], [
         os.path.basename(p).removesuffix(".o") for p in paths]
 

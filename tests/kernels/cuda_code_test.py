@@ -1,5 +1,6 @@
 """The CUDA kernels as nvcc compiled them, for every architecture: no local memory (so no spills), and
 accesses of 16 bytes in every form for aligned data. What has none is listed here with its reason."""
+import json
 import os
 import re
 import sys
@@ -14,6 +15,8 @@ OCCUPANCY_MIN = 0.25
 
 # Kernels without a form for aligned data.
 NARROW = {
+    "AddInOrder": "one thread over a number a rank",
+    "AddPartials": "one block over 256 numbers",
     "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
     "StartsKernel": "a binary search",
     "SetClipKernel": "one number",
@@ -30,6 +33,7 @@ BOTH = {"BlockSquareSumsKernel", "MomentsKernel"}
 LOADS_NOTHING = {"FillBody": "only writes"}
 STORES_NOTHING = {
     "AmaxKernel": "gives one number",
+    "SquarePartials": "gives one number a block",
     "BlockSquareSumsKernel": "gives a number for each 4,096 elements",
     "RowsKernel<float, 8, true, false>": "gives two numbers a row",
     "RowsKernel<dtrain::BFloat16, 8, true, false>": "gives two numbers a row",
@@ -79,14 +83,24 @@ class CudaCode(unittest.TestCase):
         return sorted({f"{k.source} {k.name} {k.arch}" for k in self.kernels if rule(k)})
 
     def test_every_source_was_compiled_for_every_architecture(self):
-        with open(f"{SOURCE}/kernels/CMakeLists.txt", encoding="utf-8") as file:
-            wanted = set(re.findall(r"^\s+(\w+\.cu)$", file.read(), re.MULTILINE))
+        wanted = set()
+        for folder in ("kernels", "comm/nccl"):
+            with open(f"{SOURCE}/{folder}/CMakeLists.txt", encoding="utf-8") as file:
+                wanted |= set(re.findall(r"^\s+(?:plugin/)?(\w+\.cu)$", file.read(), re.MULTILINE))
         self.assertGreater(len(wanted), 10)
         self.assertEqual(set(self.sources) & wanted, wanted, "objects are missing: build first")
         found = {(k.source, k.arch) for k in self.kernels}
         for source in wanted - {"cuda_launch.cu"}:  # Which holds no kernel.
             for arch in cuda_code.ARCHITECTURES:
                 self.assertIn((source, arch), found)
+
+    def test_the_committed_table_is_of_these_sources_and_kernels(self):
+        with open(f"{SOURCE}/bench/results/cuda_code.json", encoding="utf-8") as file:
+            rows = json.load(file)["rows"]
+        kept = {(row["source"], row["kernel"], row["form"], row["arch"]) for row in rows}
+        here = {(row["source"], row["kernel"], row["form"], row["arch"])
+                for row in cuda_code.summary(self.kernels)}
+        self.assertEqual(sorted(kept ^ here), [], "./dev bench cuda writes it anew")
 
     def test_no_kernel_uses_local_memory(self):
         self.assertEqual(self.failing(lambda k: k.stack + k.local > 0), [])

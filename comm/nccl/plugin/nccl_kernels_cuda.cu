@@ -3,6 +3,9 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <cstring>
+
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
 
 namespace dtrain::comm {
@@ -12,17 +15,96 @@ constexpr int kThreads = 256;
 // A fixed number of partial sums, whatever the GPU: the same bits on every repeat and device.
 constexpr int kPartials = 256;
 
-__device__ float Load(const float* data, size_t index) { return data[index]; }
-__device__ float Load(const __nv_bfloat16* data, size_t index) {
-  return __bfloat162float(data[index]);
+// Elements of a thread and step: 16 bytes of 16-bit elements, 32 of fp32; one where the addresses
+// or the end forbid.
+constexpr int kWidth = 8;
+
+__device__ float Widen(float x) { return x; }
+__device__ float Widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ float Widen(__half x) { return __half2float(x); }
+template <typename T>
+__device__ T Narrow(float x);
+template <>
+__device__ float Narrow<float>(float x) {
+  return x;
 }
-__device__ float Load(const __half* data, size_t index) { return __half2float(data[index]); }
-__device__ void Store(float value, float* data, size_t index) { data[index] = value; }
-__device__ void Store(float value, __nv_bfloat16* data, size_t index) {
-  data[index] = __float2bfloat16_rn(value);
+template <>
+__device__ __nv_bfloat16 Narrow<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
 }
-__device__ void Store(float value, __half* data, size_t index) {
-  data[index] = __float2half_rn(value);
+template <>
+__device__ __half Narrow<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+template <int kLanes>
+struct Lanes {
+  float v[kLanes];
+};
+
+template <int kLanes, typename T>
+__device__ Lanes<kLanes> Load(const T* from) {
+  Lanes<kLanes> lanes;
+  if constexpr (kLanes == 1) {
+    lanes.v[0] = Widen(*from);
+  } else {
+    uint4 raw[kLanes * sizeof(T) / 16];
+    T elements[kLanes];
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(raw) / 16); ++i) {
+      raw[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+    memcpy(elements, raw, sizeof(raw));
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) {
+      lanes.v[i] = Widen(elements[i]);
+    }
+  }
+  return lanes;
+}
+
+template <int kLanes, typename T>
+__device__ void Store(const Lanes<kLanes>& lanes, T* to) {
+  if constexpr (kLanes == 1) {
+    *to = Narrow<T>(lanes.v[0]);
+  } else {
+    T elements[kLanes];
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) {
+      elements[i] = Narrow<T>(lanes.v[i]);
+    }
+    uint4 raw[kLanes * sizeof(T) / 16];
+    memcpy(raw, elements, sizeof(raw));
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(raw) / 16); ++i) {
+      reinterpret_cast<uint4*>(to)[i] = raw[i];
+    }
+  }
+}
+
+bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+// The blocks that share `count` elements out, each thread kLanes a step.
+template <int kLanes>
+unsigned Blocks(size_t count) {
+  const size_t each = size_t{kThreads} * kLanes;
+  const size_t blocks = (count + each - 1) / each;
+  return static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
+}
+
+// body(lanes, i) for this thread's elements [i, i + kLanes) of `count`; one by one at the end. All
+// threads of the grid together take each element once.
+template <int kLanes, typename Body>
+__device__ void Each(size_t count, Body body) {
+  const size_t thread = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  const size_t threads = size_t{gridDim.x} * kThreads;
+  const size_t whole = count / kLanes * kLanes;
+  for (size_t i = thread * kLanes; i < whole; i += threads * kLanes) {
+    body(Lanes<kLanes>{}, i);
+  }
+  for (size_t i = whole + thread; kLanes > 1 && i < count; i += threads) {
+    body(Lanes<1>{}, i);
+  }
 }
 
 // The sum over the block's threads, in thread 0: a tree in shared memory.
@@ -39,17 +121,33 @@ __device__ double BlockSum(double value) {
   return sums[0];
 }
 
-template <typename T>
-__global__ void SquarePartials(const T* data, size_t count, double* partials) {
+// Which elements a thread sums follows from the addresses' alignment, and is the same on repeat.
+template <int kLanes, typename T>
+__global__ void __launch_bounds__(kThreads)
+    SquarePartials(const T* data, size_t count, double* partials) {
   double sum = 0;
-  const size_t stride = size_t{kPartials} * kThreads;
-  for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
-    const double value = Load(data, i);
-    sum += value * value;
-  }
+  Each<kLanes>(count, [&](auto lanes, size_t i) {
+    constexpr int kMine = sizeof(lanes) / sizeof(float);
+    lanes = Load<kMine>(data + i);
+#pragma unroll
+    for (int lane = 0; lane < kMine; ++lane) {
+      const double value = lanes.v[lane];
+      sum += value * value;
+    }
+  });
   sum = BlockSum(sum);
   if (threadIdx.x == 0) {
     partials[blockIdx.x] = sum;
+  }
+}
+
+template <typename T>
+void LaunchSquarePartials(const void* data, size_t count, double* partials, cudaStream_t stream) {
+  const auto* const elements = static_cast<const T*>(data);
+  if (Aligned(data)) {
+    SquarePartials<kWidth><<<kPartials, kThreads, 0, stream>>>(elements, count, partials);
+  } else {
+    SquarePartials<1><<<kPartials, kThreads, 0, stream>>>(elements, count, partials);
   }
 }
 
@@ -69,16 +167,25 @@ __global__ void AddInOrder(const double* values, int count, double* sum) {
   *sum = total;
 }
 
-template <typename T>
-__global__ void AddParts(const T* parts, int part_count, size_t count, float scale, T* output) {
-  const size_t stride = size_t{gridDim.x} * kThreads;
-  for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
-    float total = Load(parts, i);
+template <int kLanes, typename T>
+__global__ void __launch_bounds__(kThreads)
+    AddParts(const T* parts, int part_count, size_t count, float scale, T* output) {
+  Each<kLanes>(count, [&](auto total, size_t i) {
+    constexpr int kMine = sizeof(total) / sizeof(float);
+    total = Load<kMine>(parts + i);
     for (int part = 1; part < part_count; ++part) {
-      total = __fadd_rn(total, Load(parts, static_cast<size_t>(part) * count + i));
+      const auto more = Load<kMine>(parts + static_cast<size_t>(part) * count + i);
+#pragma unroll
+      for (int lane = 0; lane < kMine; ++lane) {
+        total.v[lane] = __fadd_rn(total.v[lane], more.v[lane]);
+      }
     }
-    Store(scale * total, output, i);
-  }
+#pragma unroll
+    for (int lane = 0; lane < kMine; ++lane) {
+      total.v[lane] *= scale;
+    }
+    Store(total, output + i);
+  });
 }
 
 cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
@@ -90,16 +197,13 @@ CudaResult SumOfSquares(const void* data, size_t count, DType dtype, double* sum
   const cudaStream_t native = Native(stream);
   switch (dtype) {
     case DType::kFloat32:
-      SquarePartials<<<kPartials, kThreads, 0, native>>>(static_cast<const float*>(data), count,
-                                                         partials);
+      LaunchSquarePartials<float>(data, count, partials, native);
       break;
     case DType::kBFloat16:
-      SquarePartials<<<kPartials, kThreads, 0, native>>>(static_cast<const __nv_bfloat16*>(data),
-                                                         count, partials);
+      LaunchSquarePartials<__nv_bfloat16>(data, count, partials, native);
       break;
     case DType::kFloat16:
-      SquarePartials<<<kPartials, kThreads, 0, native>>>(static_cast<const __half*>(data), count,
-                                                         partials);
+      LaunchSquarePartials<__half>(data, count, partials, native);
       break;
     default:
       return CudaResult::kInvalidValue;
@@ -119,9 +223,16 @@ CudaResult SumInOrder(const double* values, int count, double* sum, CudaStream* 
 template <typename T>
 CudaResult LaunchAddParts(const void* parts, int part_count, size_t count, float scale,
                           void* output, CudaStream* stream) {
-  const size_t blocks = (count + kThreads - 1) / kThreads;
-  AddParts<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), kThreads, 0, Native(stream)>>>(
-      static_cast<const T*>(parts), part_count, count, scale, static_cast<T*>(output));
+  const auto* const from = static_cast<const T*>(parts);
+  auto* const to = static_cast<T*>(output);
+  // Every part begins at such an address where the first does and they are multiples of it long.
+  if (Aligned(parts) && Aligned(output) && count * sizeof(T) % 16 == 0) {
+    AddParts<kWidth><<<Blocks<kWidth>(count), kThreads, 0, Native(stream)>>>(from, part_count,
+                                                                             count, scale, to);
+  } else {
+    AddParts<1>
+        <<<Blocks<1>(count), kThreads, 0, Native(stream)>>>(from, part_count, count, scale, to);
+  }
   return Launched();
 }
 
@@ -142,25 +253,24 @@ CudaResult SumPartsInOrder(const void* parts, int part_count, size_t count, DTyp
   }
 }
 
-// Two elements a thread and step: 8 bytes of fp32 and 4 of the other type.
-template <typename From, typename To>
-__global__ void Cast(const From* from, size_t count, To* to) {
-  const size_t stride = size_t{gridDim.x} * kThreads * 2;
-  for (size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) * 2; i < count; i += stride) {
-    const float first = Load(from, i);
-    if (i + 1 < count) {
-      const float second = Load(from, i + 1);
-      Store(second, to, i + 1);
-    }
-    Store(first, to, i);
-  }
+template <int kLanes, typename From, typename To>
+__global__ void __launch_bounds__(kThreads) Cast(const From* from, size_t count, To* to) {
+  Each<kLanes>(count, [&](auto lanes, size_t i) {
+    constexpr int kMine = sizeof(lanes) / sizeof(float);
+    lanes = Load<kMine>(from + i);
+    Store(lanes, to + i);
+  });
 }
 
 template <typename From, typename To>
 CudaResult LaunchCast(const void* from, void* to, size_t count, CudaStream* stream) {
-  const size_t blocks = (count + 2 * kThreads - 1) / (2 * kThreads);
-  Cast<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), kThreads, 0, Native(stream)>>>(
-      static_cast<const From*>(from), count, static_cast<To*>(to));
+  const auto* const source = static_cast<const From*>(from);
+  auto* const target = static_cast<To*>(to);
+  if (Aligned(from) && Aligned(to)) {
+    Cast<kWidth><<<Blocks<kWidth>(count), kThreads, 0, Native(stream)>>>(source, count, target);
+  } else {
+    Cast<1><<<Blocks<1>(count), kThreads, 0, Native(stream)>>>(source, count, target);
+  }
   return Launched();
 }
 
