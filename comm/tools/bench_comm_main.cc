@@ -106,13 +106,16 @@ absl::StatusOr<BenchRow> MeasureCase(Group& group, const BenchPlan& plan, BenchK
   return row;
 }
 
-void Print(const BenchRow& row) {
+// Where the table goes: standard output belongs to the JSON where it was asked for there.
+std::FILE* TableFile(const BenchPlan& plan) { return plan.json == "-" ? stderr : stdout; }
+
+void Print(const BenchRow& row, std::FILE* out) {
   const bool reduces = row.kind == BenchKind::kAllReduce || row.kind == BenchKind::kReduceScatter;
   const bool has_root = row.kind == BenchKind::kBroadcast;
-  std::printf("%12zu %12zu %8s %6s %5d %10.2f %8.3f %8.3f %7zu %7.0f%%\n", row.bytes, row.count,
-              "float", reduces ? "sum" : "none", has_root ? 0 : -1, row.micros, row.algbw,
-              row.busbw, row.wrong, 100 * row.of_limit);
-  std::fflush(stdout);
+  std::fprintf(out, "%12zu %12zu %8s %6s %5d %10.2f %8.3f %8.3f %7zu %7.0f%%\n", row.bytes,
+               row.count, "float", reduces ? "sum" : "none", has_root ? 0 : -1, row.micros,
+               row.algbw, row.busbw, row.wrong, 100 * row.of_limit);
+  std::fflush(out);
 }
 
 Json ToJson(const BenchRow& row) {
@@ -141,7 +144,8 @@ absl::Status MeasureBackend(const GroupOptions& base, Store& store, const BenchP
       continue;
     }
     if (speaks) {
-      std::printf(
+      std::fprintf(
+          TableFile(plan),
           "\n# %s over %s, %d ranks; limit %.2f GB/s (%s)\n#%11s %12s %8s %6s %5s %10s %8s "
           "%8s %7s %8s\n#%11s %12s %8s %6s %5s %10s %8s %8s %7s %8s\n",
           BenchName(kind), group->transport().c_str(), group->size(), limit,
@@ -153,7 +157,7 @@ absl::Status MeasureBackend(const GroupOptions& base, Store& store, const BenchP
       DT_ASSIGN_OR_RETURN(BenchRow row, MeasureCase(*group, plan, kind, bytes, limit));
       row.backend = backend;
       if (speaks) {
-        Print(row);
+        Print(row, TableFile(plan));
         rows.push_back(ToJson(row));
       }
       if (row.wrong != 0) {
@@ -179,7 +183,12 @@ absl::Status RunRank(const GroupOptions& options, Store& store, const BenchPlan&
   const Json report = {
       {"bench", "comm"},     {"version", kVersion},           {"commit", kCommit},
       {"ranks", plan.ranks}, {"iterations", plan.iterations}, {"rows", std::move(rows)}};
-  return WriteFileAtomic(plan.json, DumpJson(report, 1) + "\n");
+  const std::string text = DumpJson(report, 1) + "\n";
+  if (plan.json != "-") {
+    return WriteFileAtomic(plan.json, text);
+  }
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
 }
 
 absl::Status CheckPlan(const BenchPlan& plan) {
@@ -221,7 +230,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--stepfactor,-f", plan.factor)->check(CLI::Range(2, 1024))->capture_default_str();
   app.add_option("--iters", plan.iterations)->check(CLI::Range(1, 100000))->capture_default_str();
-  app.add_option("--json", plan.json, "Write the rows to this file as well");
+  app.add_option("--json", plan.json,
+                 "Write the rows to this file as well; without a name or with -, print them, the "
+                 "table then goes to standard error")
+      ->expected(0, 1)
+      ->default_str("-");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,9 +12,9 @@ COLLECTIVES = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_t
 TIME_BOUND_S = 170  # Generous: the machine may be busy.
 
 
-def bench(*words):
+def bench(*words, stderr=subprocess.STDOUT):
     return subprocess.run([f"{BIN}/dtrain", "bench", "comm", *words], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          stdout=subprocess.PIPE, stderr=stderr, text=True,
                           timeout=TIME_BOUND_S, check=False)
 
 
@@ -38,6 +38,14 @@ class BenchComm(unittest.TestCase):
         self.assertRegex(result.stdout, r"# +size +count +type +redop +root +time +algbw +busbw +#wrong")
         self.assertTrue(re.search(r"^ +32768 +8192 +float +sum +-1 ", result.stdout, re.M),
                         result.stdout)
+
+    def test_json_without_a_file_is_all_that_standard_output_has(self):
+        for words in (["--json", "-e", "64K"], ["-e", "64K", "--json"]):
+            result = bench("--backend", "shm,tcp", *words, "--iters", "2", stderr=subprocess.PIPE)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(result.stdout)
+            self.assertEqual({r["backend"] for r in report["rows"]}, {"shm", "tcp"})
+            self.assertIn("# all_reduce over shm", result.stderr)
 
     def test_wrong_values_name_what_is_allowed(self):
         result = bench("--backend", "infiniband")
