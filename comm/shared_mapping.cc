@@ -6,12 +6,11 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/file.h"
+#include "base/available_memory.h"
 #include "base/status.h"
 
 namespace dtrain::comm {
@@ -19,25 +18,13 @@ namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// MemAvailable of /proc/meminfo in bytes; 0 when it cannot be read.
-uint64_t AvailableMemoryBytes() {
-  const auto text = ReadFile("/proc/meminfo");
-  if (!text.ok()) {
-    return 0;
-  }
-  const size_t at = text->find("MemAvailable:");
-  unsigned long long kib = 0;
-  if (at == std::string::npos || sscanf(text->c_str() + at, "MemAvailable: %llu", &kib) != 1) {
-    return 0;
-  }
-  return static_cast<uint64_t>(kib) << 10;
-}
-
-absl::Status NotEnoughMemory(size_t needed, absl::string_view name) {
+absl::Status NotEnoughMemory(size_t needed, absl::string_view name, const AvailableMemory& memory) {
+  const bool cgroup = memory.cgroup_bytes < memory.machine_bytes;
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "shared memory for \"%s\" needs %d bytes, %d are available on this host: use fewer ranks a "
-      "node, a smaller model or a higher ZeRO stage",
-      name, needed, AvailableMemoryBytes()));
+      "shared memory for \"%s\" needs %d bytes, %d are available %s: %suse fewer ranks a node, a "
+      "smaller model or a higher ZeRO stage",
+      name, needed, memory.bytes(), cgroup ? "within this cgroup's limit" : "on this host",
+      cgroup ? "raise the limit, " : ""));
 }
 
 }  // namespace
@@ -110,9 +97,13 @@ absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMemory(size_t bytes, absl::string_view name, const AvailableMemory& memory) {
+  return bytes > static_cast<uint64_t>(memory.bytes()) ? NotEnoughMemory(bytes, name, memory)
+                                                       : absl::OkStatus();
+}
+
 absl::Status CheckMemory(size_t bytes, absl::string_view name) {
-  const uint64_t available = AvailableMemoryBytes();
-  return available != 0 && bytes > available ? NotEnoughMemory(bytes, name) : absl::OkStatus();
+  return CheckMemory(bytes, name, ReadAvailableMemory());
 }
 
 absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_view name) {
@@ -122,12 +113,12 @@ absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_vi
     return absl::OkStatus();
   }
   if (errno != EINVAL) {
-    return NotEnoughMemory(mapping.bytes(), name);
+    return NotEnoughMemory(mapping.bytes(), name, ReadAvailableMemory());
   }
   // Before Linux 5.14.
   const int error = posix_fallocate(fd, 0, static_cast<off_t>(mapping.bytes()));
   if (error == ENOSPC || error == ENOMEM) {
-    return NotEnoughMemory(mapping.bytes(), name);
+    return NotEnoughMemory(mapping.bytes(), name, ReadAvailableMemory());
   }
   return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("posix_fallocate ", name));
 }

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/available_memory.h"
 #include "base/unique_fd.h"
 
 namespace dtrain::comm {
@@ -45,8 +46,11 @@ absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view nam
 // Whether `fd`, which `peer` passed, is such a segment of exactly `bytes`.
 absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer);
 
-// ResourceExhausted, naming needed and available bytes, when this host has less than `bytes` left.
+// ResourceExhausted, naming needed and available bytes, when this host or this process's cgroup has
+// less than `bytes` left: beyond a cgroup's limit the kernel would kill without a word.
 absl::Status CheckMemory(size_t bytes, absl::string_view name);
+// The same of given facts.
+absl::Status CheckMemory(size_t bytes, absl::string_view name, const AvailableMemory& memory);
 
 // Backs every page of `mapping` with memory now. ResourceExhausted names needed and available bytes
 // when there is not enough: an error here instead of a SIGBUS at first touch.

@@ -1,4 +1,4 @@
-// What memory this machine and this process's cgroup, or a GPU, still have.
+// What memory a rank's machine and cgroup, or its GPU, still have.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,8 +8,7 @@
 
 namespace dtrain {
 
-// Reads /proc and /sys/fs/cgroup (version 1 or 2). What cannot be read counts as without limit.
-// File cache counts as available: the kernel gives it up.
+// Of the host: base/available_memory.h.
 plan::RankMemory ReadRankMemory();
 
 // Of the GPU that `device` is, shared by the ranks that train on it.

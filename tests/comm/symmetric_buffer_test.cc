@@ -96,6 +96,23 @@ TEST(SymmetricBufferTest, ItsSizeIsSealed) {
   EXPECT_EQ(errno, EPERM);
 }
 
+TEST(SymmetricBufferTest, ACgroupsLimitCountsAsTheHostsMemoryDoes) {
+  AvailableMemory memory;
+  EXPECT_TRUE(CheckMemory(size_t{1} << 40, "gradients", memory).ok()) << "nothing is known";
+  memory.machine_bytes = 1000;
+  memory.cgroup_bytes = 600;
+  EXPECT_TRUE(CheckMemory(600, "gradients", memory).ok());
+  const absl::Status tight = CheckMemory(601, "gradients", memory);
+  EXPECT_EQ(tight.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(tight.message(),
+              ::testing::HasSubstr("needs 601 bytes, 600 are available within this cgroup's limit: "
+                                   "raise the limit"));
+  memory.cgroup_bytes = AvailableMemory::kNoLimit;
+  EXPECT_TRUE(CheckMemory(601, "gradients", memory).ok());
+  EXPECT_THAT(CheckMemory(1001, "gradients", memory).message(),
+              ::testing::HasSubstr("1000 are available on this host: use fewer ranks"));
+}
+
 TEST(SymmetricBufferTest, MoreThanTheHostHasIsAnErrorThatNamesBothNumbers) {
   const auto buffer = SymmetricBuffer::Create(size_t{1} << 46, "model");
   EXPECT_EQ(buffer.status().code(), absl::StatusCode::kResourceExhausted) << buffer.status();
