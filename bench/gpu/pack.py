@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda"]
+PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda", "dtrain-bench-comm"]
 PLUGINS = ["libdtrain_cuda.so", "libdtrain_torch_cuda.so"]
 SCRIPTS = ["bench/gpu", "bench/report.py", "bench/twins", "examples/configs"]
 BYTES_MAX = 64_000_000

@@ -57,8 +57,8 @@ FP8_OVER_BF16 = 1.35
 # torch has no master weights here, and a step of one micro-batch: tokens/s, not MFU, is compared.
 PEER_MODEL, PEER_MICRO_BATCH, PEER_NEEDS_GB = "qwen2.5-1.5b", 8, 40
 # (part, share of the budget); in this order. What one leaves goes to the next.
-SHARES = (("tests", 0.18), ("kernels", 0.06), ("kernel_peers", 0.10), ("mfu", 0.54),
-          ("mfu_peers", 0.12))
+SHARES = (("tests", 0.18), ("kernels", 0.06), ("comm", 0.03), ("kernel_peers", 0.10), ("mfu", 0.52),
+          ("mfu_peers", 0.11))
 GLIBC = re.compile(rb"GLIBC_(\d+)[.](\d+)\0")
 
 
@@ -77,7 +77,7 @@ def gpu_facts():
     done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=True,
                           capture_output=True, text=True).stdout
     name, driver, memory = (part.strip() for part in done.splitlines()[0].split(","))
-    return {"gpu": name, "driver": driver, "memory": memory}
+    return {"gpu": name, "driver": driver, "memory": memory, "gpus": len(done.splitlines())}
 
 
 def torch_folders():
@@ -208,6 +208,14 @@ class Run:
         return self.json_of([f"{self.pack}/bin/dtrain-bench-kernels-cuda",
                              *(["--rounds", "2"] if self.quick else [])])
 
+    def comm(self):
+        """NCCL between all GPUs, one alone too, and two ranks through host memory."""
+        ways = (("nccl", self.facts["gpus"], ["--registered"]), ("staged", 2, []))
+        return [{"backend": backend, "ranks": ranks, **self.json_of(
+            [f"{self.pack}/bin/dtrain-bench-comm", "--backend", backend, "--ranks", str(ranks), *words,
+             "--stepfactor", "16", "--maxbytes", "1M" if self.quick else "256M"])}
+            for backend, ranks, words in ways]
+
     def kernel_peers(self):
         return self.json_of([sys.executable, f"{self.pack}/bench/gpu/kernel_peers.py",
                              *(["--rounds", "2"] if self.quick else [])])
@@ -242,6 +250,7 @@ class Run:
         failed = [test["name"] for test in self.parts.get("tests", [])
                   if test["state"] in ("failed", "cut off")]
         failed += ["kernels"] if "error" in self.parts.get("kernels", {}) else []
+        failed += [run["backend"] for run in self.parts.get("comm", []) if "error" in run]
         return failed + [run["model"] for run in self.parts.get("mfu", []) if "error" in run]
 
     def run(self):

@@ -8,7 +8,7 @@ import os
 import sys
 
 NOT_YET = "not yet measured on a GPU"
-PARTS = ("tests", "kernels", "kernel_peers", "mfu", "mfu_peers", "goals")
+PARTS = ("tests", "kernels", "comm", "kernel_peers", "mfu", "mfu_peers", "goals")
 
 
 def read(folder, part):
@@ -53,6 +53,22 @@ def kernel_lines(kernels, peers):
             *table(("kernel", "us", "GB/s", "% of copy", "goal", *ways), rows)]
 
 
+def comm_lines(runs):
+    rows = []
+    for run in runs:
+        name = f"{run['backend']}, {run['ranks']} ranks"
+        largest = {row["collective"]: row for row in run.get("rows", [])}  # Sizes grow.
+        rows += [(f"{row['collective']}, {name}", str(row["size"]), f"{time['time_us']:.0f}",
+                  f"{time['algbw_gb_s']:.1f}", f"{time['busbw_gb_s']:.1f}",
+                  f"{100 * time['of_limit']:.0f} of {row['limit']}")
+                 for row in largest.values() if row["collective"] != "barrier"
+                 for time in [row["in_place"] or row["out_of_place"]]]
+        if not largest:
+            rows.append((name, run.get("error", "no result"), "-", "-", "-", "-"))
+    return ["Collectives of the largest size, in place where they can be; one rank alone has no bus.",
+            "", *table(("collective", "B", "us", "algbw GB/s", "busbw GB/s", "% of limit"), rows)]
+
+
 def mfu_lines(runs, peers):
     rows = []
     for run in runs:
@@ -94,6 +110,7 @@ def page(folder):
              "`./dev gpu pack`, then `run` on that machine.", ""]
     for part, write in (("tests", lambda: tests_lines(results["tests"])),
                         ("kernels", lambda: kernel_lines(results["kernels"], results["kernel_peers"])),
+                        ("comm", lambda: comm_lines(results["comm"])),
                         ("mfu", lambda: mfu_lines(results["mfu"], results["mfu_peers"])),
                         ("goals", lambda: goal_lines(results["goals"]))):
         lines += write() if results[part] else [f"{part}: {NOT_YET}."]
@@ -117,7 +134,7 @@ def overview(results):
              "GPU needs for it.", ""]
     if not pages:
         lines += table(("what", "figure"), [(what, NOT_YET) for what in (
-            "CUDA tests", "kernels, share of the copy rate", "strict MFU, bf16", "FP8 over bf16")])
+            "CUDA tests", "kernels, share of the copy rate", "collectives, share of a link", "strict MFU, bf16", "FP8 over bf16")])
     lines += [f"- [{name}]({name}/SUMMARY.md)" for name in pages]
     return "\n".join([*lines, ""])
 

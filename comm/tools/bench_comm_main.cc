@@ -2,10 +2,14 @@
 //
 // Time is the median over the iterations of the slowest rank's time of one call from a common
 // barrier; algbw = size / time, busbw = algbw x the factor of nccl-tests' doc/PERFORMANCE.md. The
-// last column is busbw as a share of what was measured in the same run: over shared memory the rate
-// at which all ranks at once copy memory, over TCP the rate of one send between two ranks.
-#include <CLI/CLI.hpp>
+// last columns are busbw as a share of what was measured in the same run: over shared memory the
+// rate at which all ranks at once copy memory, else the rate of one send between two ranks.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -14,57 +18,36 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/status.h"
-#include "base/version.h"
-#include "comm/tools/bench_cases.h"
+#include "base/unique_fd.h"
+#include "comm/tools/bench_backends.h"
+#include "comm/tools/bench_options.h"
+#include "comm/tools/bench_report.h"
 #include "comm/tools/local_ranks.h"
 
 namespace dtrain::comm {
 namespace {
 
-struct BenchPlan {
-  int ranks = 2;
-  std::vector<std::string> backends = {"shm", "tcp"};
-  std::vector<std::string> collectives;
-  size_t min_bytes = 8;
-  size_t max_bytes = size_t{64} << 20;
-  size_t factor = 4;
-  int iterations = 20;
-  std::string json;
-};
-
-struct BenchRow {
-  std::string backend;
-  BenchKind kind = BenchKind::kAllReduce;
-  size_t bytes = 0;
-  size_t count = 0;
-  double micros = 0;
-  size_t wrong = 0;
-  double algbw = 0;  // GB/s.
-  double busbw = 0;
-  double of_limit = 0;
-};
-
 // The largest over ranks, so that all continue with the same number.
-absl::StatusOr<double> Slowest(Group& group, double value) {
-  DT_ASSIGN_OR_RETURN(const Work work, group.AllReduce({&value, sizeof(value), DType::kFloat64},
-                                                       ReduceOp::kMax, {.caller_waits = true}));
+absl::StatusOr<double> Slowest(Group& control, double value) {
+  DT_ASSIGN_OR_RETURN(const Work work, control.AllReduce({&value, sizeof(value), DType::kFloat64},
+                                                         ReduceOp::kMax, {.caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   return value;
 }
 
-// Median microseconds of `work`.
+// Median microseconds of `work` with buffers of `bytes`.
 template <typename Function>
-absl::StatusOr<double> Measure(Group& group, int iterations, Function work) {
+absl::StatusOr<double> Measure(Group& control, const BenchPlan& plan, size_t bytes, Function work) {
   std::vector<double> micros;
-  for (int i = 0; i < iterations + 2; ++i) {  // Two to warm up.
-    DT_RETURN_IF_ERROR(group.Barrier(Deadline::Infinite()));
+  const int warm_ups = BenchPlan::WarmUpsFor(bytes);
+  for (int i = 0; i < plan.IterationsFor(bytes) + warm_ups; ++i) {
+    DT_RETURN_IF_ERROR(control.Barrier(Deadline::Infinite()));
     const int64_t start = Clock::Real().MonotonicNanos();
     DT_RETURN_IF_ERROR(work());
     const auto own = static_cast<double>(Clock::Real().MonotonicNanos() - start) * 1e-3;
-    DT_ASSIGN_OR_RETURN(const double slowest, Slowest(group, own));
-    if (i >= 2) {
+    DT_ASSIGN_OR_RETURN(const double slowest, Slowest(control, own));
+    if (i >= warm_ups) {
       micros.push_back(slowest);
     }
   }
@@ -72,176 +55,175 @@ absl::StatusOr<double> Measure(Group& group, int iterations, Function work) {
   return micros[micros.size() / 2];
 }
 
-// GB/s that no collective of this backend can beat: see the top.
-absl::StatusOr<double> Limit(Group& group, const BenchPlan& plan, bool shared_memory) {
-  const size_t bytes = std::max<size_t>(plan.max_bytes, size_t{4} << 20);
-  if (!shared_memory) {
-    BenchCase link(BenchKind::kSendReceive, group, bytes);
-    link.Fill();
-    DT_ASSIGN_OR_RETURN(const double micros,
-                        Measure(group, plan.iterations, [&] { return link.Run(); }));
-    return static_cast<double>(link.bytes()) / micros * 1e-3;
+// Rank 0 sends to rank 1; the others do nothing.
+absl::Status SendOverOneLink(BenchBackend& backend, size_t bytes) {
+  Group& group = *backend.group;
+  const Buffer buffer{backend.memory->input(), bytes, DType::kFloat32, backend.memory->device()};
+  if (group.rank() > 1) {
+    return absl::OkStatus();
   }
-  const std::vector<char> from(bytes, 1);
-  std::vector<char> to(bytes);
-  DT_ASSIGN_OR_RETURN(const double micros, Measure(group, plan.iterations, [&] {
-                        std::memcpy(to.data(), from.data(), bytes);
-                        return absl::OkStatus();
-                      }));
-  return static_cast<double>(bytes) / micros * 1e-3;
+  DT_ASSIGN_OR_RETURN(const Work work,
+                      group.rank() == 0 ? group.Send(buffer, 1) : group.Receive(buffer, 0));
+  return backend.memory->Finish(work);
 }
 
-absl::StatusOr<BenchRow> MeasureCase(Group& group, const BenchPlan& plan, BenchKind kind,
-                                     size_t bytes, double limit) {
-  BenchCase bench(kind, group, bytes);
-  bench.Fill();
+absl::Status CopyOnce(BenchBackend& backend, size_t bytes) {
+  BenchMemory& memory = *backend.memory;
+  return memory.CopyAndFinish(memory.output(), memory.input(), bytes);
+}
+
+// GB/s that no collective of this backend can beat: see the top.
+absl::StatusOr<double> Limit(BenchBackend& backend, const BenchPlan& plan) {
+  const size_t largest = std::min(plan.BufferBytes(), size_t{64} << 20);  // Not to take long.
+  // A link may be fastest with what fits into caches; memory is to be larger than they are.
+  const size_t smallest = backend.limit_is_link ? size_t{256} << 10 : largest;
+  double best = 0;
+  for (size_t bytes = smallest; bytes <= largest; bytes *= 4) {
+    DT_ASSIGN_OR_RETURN(const double micros, Measure(*backend.control, plan, bytes, [&] {
+                          return backend.limit_is_link ? SendOverOneLink(backend, bytes)
+                                                       : CopyOnce(backend, bytes);
+                        }));
+    best = std::max(best, static_cast<double>(bytes) / micros * 1e-3);
+  }
+  return best;
+}
+
+absl::StatusOr<BenchTime> MeasureCase(BenchBackend& backend, const BenchPlan& plan,
+                                      BenchCase& bench, BenchKind kind, double limit) {
+  BenchTime time;
+  DT_RETURN_IF_ERROR(bench.Fill());
+  DT_RETURN_IF_ERROR(backend.control->Barrier(Deadline::Infinite()));  // All are filled.
   DT_RETURN_IF_ERROR(bench.Run());
-  BenchRow row{.kind = kind, .bytes = bench.bytes(), .count = bench.count()};
-  DT_ASSIGN_OR_RETURN(const double wrong, Slowest(group, static_cast<double>(bench.Wrong())));
-  row.wrong = static_cast<size_t>(wrong);
-  DT_ASSIGN_OR_RETURN(row.micros, Measure(group, plan.iterations, [&] { return bench.Run(); }));
-  row.algbw = static_cast<double>(row.bytes) / row.micros * 1e-3;
-  row.busbw = row.algbw * BusFactor(kind, group.size());
-  row.of_limit = row.busbw / limit;
+  DT_ASSIGN_OR_RETURN(const size_t wrong, bench.Wrong());
+  DT_ASSIGN_OR_RETURN(const double most, Slowest(*backend.control, static_cast<double>(wrong)));
+  time.wrong = static_cast<size_t>(most);
+  DT_RETURN_IF_ERROR(bench.Clear());
+  DT_ASSIGN_OR_RETURN(time.micros,
+                      Measure(*backend.control, plan, bench.bytes(), [&] { return bench.Run(); }));
+  time.algbw = static_cast<double>(bench.bytes()) / time.micros * 1e-3;
+  time.busbw = time.algbw * BusFactor(kind, plan.ranks);
+  time.of_limit = time.busbw / limit;
+  return time;
+}
+
+absl::StatusOr<BenchRow> MeasureRow(BenchBackend& backend, const BenchPlan& plan, BenchKind kind,
+                                    size_t bytes, double limit) {
+  BenchRow row{.kind = kind};
+  BenchSetting setting{.kind = kind, .dtype = plan.dtype, .op = plan.op, .root = plan.root};
+  BenchCase apart(setting, *backend.group, *backend.memory, bytes);
+  row.bytes = apart.bytes();
+  row.count = apart.count();
+  DT_ASSIGN_OR_RETURN(row.out_of_place, MeasureCase(backend, plan, apart, kind, limit));
+  if (WorksInPlace(kind)) {
+    setting.in_place = true;
+    BenchCase together(setting, *backend.group, *backend.memory, bytes);
+    DT_ASSIGN_OR_RETURN(row.in_place, MeasureCase(backend, plan, together, kind, limit));
+  }
   return row;
 }
 
-// Where the table goes: standard output belongs to the JSON where it was asked for there.
-std::FILE* TableFile(const BenchPlan& plan) { return plan.json == "-" ? stderr : stdout; }
-
-void Print(const BenchRow& row, std::FILE* out) {
-  const bool reduces = row.kind == BenchKind::kAllReduce || row.kind == BenchKind::kReduceScatter;
-  const bool has_root = row.kind == BenchKind::kBroadcast;
-  std::fprintf(out, "%12zu %12zu %8s %6s %5d %10.2f %8.3f %8.3f %7zu %7.0f%%\n", row.bytes,
-               row.count, "float", reduces ? "sum" : "none", has_root ? 0 : -1, row.micros,
-               row.algbw, row.busbw, row.wrong, 100 * row.of_limit);
-  std::fflush(out);
+absl::Status CheckRight(const BenchRow& row, const BenchBackend& backend) {
+  const size_t wrong = row.out_of_place.wrong + (row.in_place ? row.in_place->wrong : 0);
+  return wrong == 0 ? absl::OkStatus()
+                    : absl::InternalError(
+                          absl::StrFormat("%s of %d bytes over %s: %d elements are wrong",
+                                          BenchName(row.kind), row.bytes, backend.name, wrong));
 }
 
-Json ToJson(const BenchRow& row) {
-  return {{"backend", row.backend},  {"collective", BenchName(row.kind)},
-          {"size", row.bytes},       {"count", row.count},
-          {"type", "float"},         {"time_us", row.micros},
-          {"algbw_gb_s", row.algbw}, {"busbw_gb_s", row.busbw},
-          {"wrong", row.wrong},      {"of_limit", row.of_limit}};
+bool CanDo(const BenchBackend& backend, BenchKind kind) {
+  const bool sends = kind == BenchKind::kSendReceive;
+  return !sends || (backend.name != "staged" && backend.group->size() > 1);
 }
 
-bool Wanted(const BenchPlan& plan, BenchKind kind) {
-  return plan.collectives.empty() || std::find(plan.collectives.begin(), plan.collectives.end(),
-                                               BenchName(kind)) != plan.collectives.end();
-}
-
-absl::Status MeasureBackend(const GroupOptions& base, Store& store, const BenchPlan& plan,
-                            const std::string& backend, Json& rows) {
-  GroupOptions options = base;
-  options.name = backend;
-  options.allow_shared_memory = backend == "shm";
-  DT_ASSIGN_OR_RETURN(const auto group, CreateHostGroup(&store, options));
-  DT_ASSIGN_OR_RETURN(const double limit, Limit(*group, plan, options.allow_shared_memory));
-  const bool speaks = group->rank() == 0;
+absl::Status MeasureBackend(BenchBackend& backend, const BenchPlan& plan, Json& rows) {
+  DT_ASSIGN_OR_RETURN(const double limit, Limit(backend, plan));
+  const bool speaks = backend.group->rank() == 0;
   for (const BenchKind kind : AllBenchKinds()) {
-    if (!Wanted(plan, kind)) {
+    if (!plan.Wants(kind) || !CanDo(backend, kind)) {
       continue;
     }
     if (speaks) {
-      std::fprintf(
-          TableFile(plan),
-          "\n# %s over %s, %d ranks; limit %.2f GB/s (%s)\n#%11s %12s %8s %6s %5s %10s %8s "
-          "%8s %7s %8s\n#%11s %12s %8s %6s %5s %10s %8s %8s %7s %8s\n",
-          BenchName(kind), group->transport().c_str(), group->size(), limit,
-          options.allow_shared_memory ? "memory copy" : "one link", "size", "count", "type",
-          "redop", "root", "time", "algbw", "busbw", "#wrong", "%limit", "(B)", "(elements)", "",
-          "", "", "(us)", "(GB/s)", "(GB/s)", "", "");
+      PrintHead(plan, backend, kind, limit);
     }
-    for (size_t bytes = plan.min_bytes; bytes <= plan.max_bytes; bytes *= plan.factor) {
-      DT_ASSIGN_OR_RETURN(BenchRow row, MeasureCase(*group, plan, kind, bytes, limit));
-      row.backend = backend;
+    for (const size_t bytes : plan.Sizes()) {
+      DT_ASSIGN_OR_RETURN(const BenchRow row, MeasureRow(backend, plan, kind, bytes, limit));
       if (speaks) {
-        Print(row, TableFile(plan));
-        rows.push_back(ToJson(row));
+        PrintRow(plan, row);
+        rows.push_back(RowJson(plan, backend, row, limit));
       }
-      if (row.wrong != 0) {
-        return absl::InternalError(absl::StrFormat("%s of %d bytes over %s: %d elements are wrong",
-                                                   BenchName(kind), bytes, backend, row.wrong));
-      }
+      DT_RETURN_IF_ERROR(CheckRight(row, backend));
       if (kind == BenchKind::kBarrier) {
         break;  // It has no size.
       }
     }
   }
-  return group->Barrier(Deadline::Infinite());
+  return backend.control->Barrier(Deadline::Infinite());
 }
 
-absl::Status RunRank(const GroupOptions& options, Store& store, const BenchPlan& plan) {
+absl::Status RunRank(const GroupOptions& base, Store& store, const BenchPlan& plan) {
+  GroupOptions options = base;
+  options.name = "control";
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<Group> control, CreateHostGroup(&store, options));
   Json rows = Json::array();
-  for (const std::string& backend : plan.backends) {
-    DT_RETURN_IF_ERROR(MeasureBackend(options, store, plan, backend, rows));
+  for (const std::string& name : plan.backends) {
+    DT_ASSIGN_OR_RETURN(BenchBackend backend, OpenBackend(name, plan, base, store, control));
+    DT_RETURN_IF_ERROR(MeasureBackend(backend, plan, rows));
   }
-  if (options.rank != 0 || plan.json.empty()) {
-    return absl::OkStatus();
-  }
-  const Json report = {
-      {"bench", "comm"},     {"version", kVersion},           {"commit", kCommit},
-      {"ranks", plan.ranks}, {"iterations", plan.iterations}, {"rows", std::move(rows)}};
-  const std::string text = DumpJson(report, 1) + "\n";
-  if (plan.json != "-") {
-    return WriteFileAtomic(plan.json, text);
-  }
-  std::fputs(text.c_str(), stdout);
-  return absl::OkStatus();
+  return base.rank == 0 && !plan.json.empty() ? WriteReport(plan, std::move(rows))
+                                              : absl::OkStatus();
 }
 
-absl::Status CheckPlan(const BenchPlan& plan) {
-  if (plan.min_bytes < 4 || plan.max_bytes < plan.min_bytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "sizes from %d to %d bytes: the smallest is 4 and the largest not below the smallest",
-        plan.min_bytes, plan.max_bytes));
+// CheckBackends in a child, because it may open CUDA.
+absl::Status CheckBackendsApart(const BenchPlan& plan) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "pipe2");
   }
-  return absl::OkStatus();
-}
-
-std::vector<std::string> CollectiveNames() {
-  std::vector<std::string> names;
-  for (const BenchKind kind : AllBenchKinds()) {
-    names.emplace_back(BenchName(kind));
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const pid_t pid = fork();
+  if (pid < 0) {
+    return ErrnoStatus(errno, "fork");
   }
-  return names;
+  if (pid == 0) {
+    const absl::Status status = CheckBackends(plan);
+    const std::string text(status.message());
+    static_cast<void>(WriteFully(write_end.get(), text.data(), text.size()));
+    _exit(static_cast<int>(status.code()));
+  }
+  write_end.reset();
+  std::string text;
+  char piece[4096];
+  for (ssize_t got = 0; (got = read(read_end.get(), piece, sizeof(piece))) > 0;) {
+    text.append(piece, static_cast<size_t>(got));
+  }
+  int ended = 0;
+  while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(ended)
+             ? absl::Status(static_cast<absl::StatusCode>(WEXITSTATUS(ended)), text)
+             : absl::InternalError("looking for the backends' devices ended with a signal");
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app(
-      "Measures and checks every collective between ranks of this host, in nccl-tests' "
-      "columns.",
-      "dtrain bench comm");
   BenchPlan plan;
-  app.add_option("--ranks,-n", plan.ranks)->check(CLI::Range(2, 64))->capture_default_str();
-  app.add_option("--backend", plan.backends, "shm, tcp or both")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "tcp"}))
-      ->capture_default_str();
-  app.add_option("--collective", plan.collectives, "Only these")
-      ->delimiter(',')
-      ->check(CLI::IsMember(CollectiveNames()));
-  app.add_option("--minbytes,-b", plan.min_bytes)
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app.add_option("--maxbytes,-e", plan.max_bytes, "64M and the like are read")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app.add_option("--stepfactor,-f", plan.factor)->check(CLI::Range(2, 1024))->capture_default_str();
-  app.add_option("--iters", plan.iterations)->check(CLI::Range(1, 100000))->capture_default_str();
-  app.add_option("--json", plan.json,
-                 "Write the rows to this file as well; without a name or with -, print them, the "
-                 "table then goes to standard error")
-      ->expected(0, 1)
-      ->default_str("-");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  if (const int code = ParseBenchOptions(argc, argv, plan); code >= 0) {
+    return code;
   }
   absl::Status status = CheckPlan(plan);
   if (status.ok()) {
+    status = CheckBackendsApart(plan);
+  }
+  if (status.ok()) {
+    status = FitIntoMemory(ReadAvailableMemory(), plan);
+  }
+  if (status.ok()) {
+    if (plan.left_out_above != 0) {
+      std::fprintf(stderr,
+                   "dtrain bench comm: sizes above %zu bytes are left out: %d ranks would "
+                   "need more memory than is available\n",
+                   plan.left_out_above, plan.ranks);
+    }
     status = RunLocalRanks(plan.ranks, [&](const GroupOptions& options, Store& store) {
       return RunRank(options, store, plan);
     });

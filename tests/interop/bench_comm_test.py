@@ -9,6 +9,7 @@ import unittest
 BIN = os.environ["DTRAIN_BIN"]
 COLLECTIVES = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all",
                "send_receive", "barrier"}
+IN_PLACE = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
 TIME_BOUND_S = 170  # Generous: the machine may be busy.
 
 
@@ -19,25 +20,74 @@ def bench(*words, stderr=subprocess.STDOUT):
 
 
 class BenchComm(unittest.TestCase):
-    def test_every_collective_is_measured_over_both_backends_with_right_results(self):
+    def measure(self, *words):
+        """(what was printed, the JSON)."""
         with tempfile.TemporaryDirectory() as folder:
-            result = bench("--ranks", "3", "--maxbytes", "64K", "--stepfactor", "16", "--iters", "3",
-                           "--json", f"{folder}/comm.json")
+            result = bench(*words, "--json", f"{folder}/comm.json")
             self.assertEqual(result.returncode, 0, result.stdout)
             with open(f"{folder}/comm.json", encoding="utf-8") as file:
-                rows = json.load(file)["rows"]
+                return result.stdout, json.load(file)
+
+    def test_every_collective_is_measured_over_both_backends_with_right_results(self):
+        text, report = self.measure("--ranks", "3", "--maxbytes", "64K", "--stepfactor", "16",
+                                    "--iters", "3")
+        rows = report["rows"]
         self.assertEqual({(r["backend"], r["collective"]) for r in rows},
                          {(b, c) for b in ("shm", "tcp") for c in COLLECTIVES})
         factor = {"all_reduce": 4 / 3, "reduce_scatter": 2 / 3, "all_gather": 2 / 3,
                   "all_to_all": 2 / 3, "broadcast": 1, "send_receive": 1, "barrier": 0}
         for row in rows:
-            self.assertEqual(row["wrong"], 0, row)
-            self.assertGreater(row["time_us"], 0, row)
-            self.assertAlmostEqual(row["busbw_gb_s"], row["algbw_gb_s"] * factor[row["collective"]],
-                                   delta=1e-9 + 1e-6 * row["algbw_gb_s"], msg=row)
-        self.assertRegex(result.stdout, r"# +size +count +type +redop +root +time +algbw +busbw +#wrong")
-        self.assertTrue(re.search(r"^ +32768 +8192 +float +sum +-1 ", result.stdout, re.M),
-                        result.stdout)
+            self.assertEqual(row["in_place"] is not None, row["collective"] in IN_PLACE, row)
+            for time in filter(None, (row["out_of_place"], row["in_place"])):
+                self.assertEqual(time["wrong"], 0, row)
+                self.assertGreater(time["time_us"], 0, row)
+                self.assertAlmostEqual(time["busbw_gb_s"],
+                                       time["algbw_gb_s"] * factor[row["collective"]],
+                                       delta=1e-9 + 1e-6 * time["algbw_gb_s"], msg=row)
+                self.assertAlmostEqual(time["of_limit"], time["busbw_gb_s"] / row["limit_gb_s"])
+        self.assertRegex(text, r"# +size +count +type +redop +root( +time +algbw +busbw +#wrong){2}")
+        self.assertRegex(text, r"out-of-place +in-place +%limit")
+        self.assertTrue(re.search(r"^ +32768 +8192 +float +sum +-1 ", text, re.M), text)
+        self.assertEqual(sorted({r["size"] for r in rows if r["collective"] == "broadcast"}),
+                         [8, 128, 2048, 32768, 65536])
+
+    def test_the_report_says_when_on_what_and_how(self):
+        _, report = self.measure("--collective", "broadcast,all_reduce", "-e", "4K", "-f", "1024",
+                                 "--iters", "2", "--registered", "-d", "half", "-o", "max",
+                                 "--root", "1", "--backend", "shm")
+        self.assertRegex(report["date"], r"^20\d\d-\d\d-\d\d$")
+        self.assertTrue(report["cpu"])
+        self.assertTrue(report["registered"])
+        rows = {row["collective"]: row for row in report["rows"]}
+        self.assertEqual([rows["broadcast"][key] for key in ("redop", "root", "type")],
+                         ["none", 1, "half"])
+        self.assertEqual([rows["all_reduce"][key] for key in ("redop", "root", "transport")],
+                         ["max", -1, "shm"])
+        self.assertEqual(rows["all_reduce"]["limit"], "memory copy")
+
+    def test_nodes_that_one_host_pretends_to_be_go_through_memory_first(self):
+        _, report = self.measure("--ranks", "4", "--backend", "shm+tcp", "-e", "16K", "-f", "64",
+                                 "--iters", "2", "-d", "bfloat16", "-o", "avg")
+        self.assertEqual({row["transport"] for row in report["rows"]}, {"shm+tcp"})
+        self.assertEqual({row["collective"] for row in report["rows"]}, COLLECTIVES)
+
+    def test_a_backend_that_this_host_does_not_have_is_refused_by_name(self):
+        for backend, why in (("rdma", "RDMA device"), ("nccl", "GPU|CUDA"), ("staged", "GPU|CUDA")):
+            result = bench("--backend", f"shm,{backend}", "-e", "4K")
+            if result.returncode == 0:
+                continue  # It is there.
+            self.assertEqual(result.returncode, 64, result.stdout)
+            self.assertEqual(result.stdout.count("\n"), 1, result.stdout)
+            self.assertRegex(result.stdout, f"backend {backend} cannot be measured here: .*({why})")
+
+    def test_sizes_that_memory_does_not_hold_are_left_out_or_refused(self):
+        result = bench("--backend", "shm", "-b", "64T", "-e", "64T")
+        self.assertEqual(result.returncode, 75, result.stdout)
+        self.assertIn("are available: use fewer --ranks", result.stdout)
+        text, report = self.measure("--backend", "shm", "--collective", "barrier", "-b", "4K",
+                                    "-e", "64T", "-f", "1024", "--iters", "2")
+        self.assertIn("are left out", text)
+        self.assertGreater(report["left_out_above"], 0)
 
     def test_json_without_a_file_is_all_that_standard_output_has(self):
         for words in (["--json", "-e", "64K"], ["-e", "64K", "--json"]):
@@ -51,6 +101,16 @@ class BenchComm(unittest.TestCase):
         result = bench("--backend", "infiniband")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("tcp", result.stdout)
+        result = bench("--dtype", "fp12")
+        self.assertEqual(result.returncode, 64, result.stdout)
+        self.assertIn("bfloat16", result.stdout)
+        for words, why in ((["--root", "2"], "--root 2: of 2 ranks it is 0 to 1"),
+                           (["--op", "avg", "-d", "int32"], "--op avg is for float"),
+                           (["--ranks", "1"], "backend shm needs a peer"),
+                           (["--backend", "shm+tcp"], "--ranks 4")):
+            result = bench(*words)
+            self.assertEqual(result.returncode, 64, result.stdout)
+            self.assertIn(why, result.stdout)
         result = bench("--minbytes", "1K", "--maxbytes", "8")
         self.assertEqual(result.returncode, 64, result.stdout)
         self.assertIn("from 1024 to 8 bytes", result.stdout)

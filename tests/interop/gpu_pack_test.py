@@ -46,7 +46,7 @@ class Pack(unittest.TestCase):
     def test_it_has_the_tests_the_benchmarks_and_the_plugin(self):
         names = {os.path.basename(path) for path in self.programs()}
         self.assertLessEqual({"dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda",
-                              "kernels_cuda_test", "nccl_gpu_test", "cuda_plugin_test"}, names)
+                              "dtrain-bench-comm", "kernels_cuda_test", "nccl_gpu_test", "cuda_plugin_test"}, names)
         for name in pack.PLUGINS:
             self.assertTrue(os.path.exists(f"{self.out}/lib/{name}"), name)
         with open(f"{self.out}/pack.json", encoding="utf-8") as file:
@@ -73,7 +73,7 @@ class Pack(unittest.TestCase):
     def test_programs_start_from_the_pack(self):
         environment = {**os.environ, "LD_LIBRARY_PATH":
                        f"{pack.torch_folder(BUILD)}:{self.out}/lib"}
-        for name in ("dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda"):
+        for name in pack.PROGRAMS:
             done = subprocess.run([f"{self.out}/bin/{name}", "--help"], env=environment, check=False,
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
@@ -90,7 +90,9 @@ class Pack(unittest.TestCase):
     def test_benchmarks_of_the_gpu_end_with_64_and_the_reason(self):
         environment = {**os.environ, "LD_LIBRARY_PATH":
                        f"{pack.torch_folder(BUILD)}:{self.out}/lib"}
-        for command in (["dtrain-bench-kernels-cuda"], ["dtrain-bench-mfu", "--device", "cuda"]):
+        for command in (["dtrain-bench-kernels-cuda"], ["dtrain-bench-mfu", "--device", "cuda"],
+                        ["dtrain-bench-comm", "--backend", "nccl"],
+                        ["dtrain-bench-comm", "--backend", "staged"]):
             done = subprocess.run([f"{self.out}/bin/{command[0]}", *command[1:]], env=environment,
                                   capture_output=True, text=True, check=False, timeout=60)
             self.assertEqual(done.returncode, 64, f"{command}: {done.stderr}")
@@ -148,6 +150,16 @@ class Summary(unittest.TestCase):
             self.assertIn("1 passed", text)
             self.assertIn(f"mfu: {summary.NOT_YET}", text)
             self.assertIn("a-gpu/SUMMARY.md", summary.overview(results))
+
+    def test_collectives_of_the_largest_size_stand_beside_what_limits_them(self):
+        time = {"time_us": 9.6, "algbw_gb_s": 5.0, "busbw_gb_s": 7.5, "of_limit": 0.75}
+        row = {"collective": "all_reduce", "limit": "one link", "out_of_place": time, "in_place": time}
+        lines = "\n".join(summary.comm_lines(
+            [{"backend": "nccl", "ranks": 4, "rows": [{**row, "size": 8}, {**row, "size": 16}]},
+             {"backend": "staged", "ranks": 2, "error": "exit 64"}]))
+        self.assertIn("| all_reduce, nccl, 4 ranks | 16 | 10 | 5.0 | 7.5 | 75 of one link |", lines)
+        self.assertIn("| staged, 2 ranks | exit 64 |", lines)
+        self.assertNotIn("| 8 |", lines)
 
     def test_fp8_is_a_line_of_its_own_beside_its_ratio_to_bf16(self):
         run = {"model": "m", "mfu_strict": 0.5, "mfu_palm": 0.6, "gemm_fraction": 0.7}

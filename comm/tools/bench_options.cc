@@ -1,0 +1,207 @@
+#include "comm/tools/bench_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr int kIterations = 20;
+constexpr int kIterationsMin = 3;
+// From here on, calls are fewer.
+constexpr size_t kLargeBytes = size_t{16} << 20;
+constexpr size_t kMiB = size_t{1} << 20;
+
+const std::map<std::string, DType>& Types() {
+  static const auto* const types = new std::map<std::string, DType>{
+      {"float", DType::kFloat32},  {"fp32", DType::kFloat32},      {"half", DType::kFloat16},
+      {"fp16", DType::kFloat16},   {"bfloat16", DType::kBFloat16}, {"bf16", DType::kBFloat16},
+      {"double", DType::kFloat64}, {"fp64", DType::kFloat64},      {"int32", DType::kInt32},
+      {"int64", DType::kInt64}};
+  return *types;
+}
+
+const std::map<std::string, ReduceOp>& Ops() {
+  static const auto* const ops = new std::map<std::string, ReduceOp>{{"sum", ReduceOp::kSum},
+                                                                     {"avg", ReduceOp::kAverage},
+                                                                     {"max", ReduceOp::kMax},
+                                                                     {"min", ReduceOp::kMin}};
+  return *ops;
+}
+
+template <typename Value>
+std::vector<std::string> KeysOf(const std::map<std::string, Value>& map) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : map) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+std::vector<std::string> CollectiveNames() {
+  std::vector<std::string> names;
+  for (const BenchKind kind : AllBenchKinds()) {
+    names.emplace_back(BenchName(kind));
+  }
+  return names;
+}
+
+void AddWhatIsMeasured(CLI::App& app, BenchPlan& plan) {
+  app.add_option("--ranks", plan.ranks)->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--nodes", plan.nodes,
+                 "Of shm+tcp: make as if the ranks sat on so many nodes, TCP between them")
+      ->check(CLI::Range(2, 32))
+      ->capture_default_str();
+  app.add_option("--backend", plan.backends,
+                 "Any of shm, tcp, shm+tcp, rdma, and with a GPU nccl, staged")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"shm", "tcp", "shm+tcp", "rdma", "nccl", "staged"}))
+      ->capture_default_str();
+  app.add_option("--collective", plan.collectives, "Only these")
+      ->delimiter(',')
+      ->check(CLI::IsMember(CollectiveNames()));
+  app.add_flag("--registered", plan.registered,
+               "Buffers that the group reaches without a copy, as the engine's are");
+  app.add_option_function<std::string>(
+         "--dtype,-d", [&plan](const std::string& name) { plan.dtype = Types().at(name); },
+         "What buffers hold; float where it is left out")
+      ->check(CLI::IsMember(KeysOf(Types())));
+  app.add_option_function<std::string>(
+         "--op,-o", [&plan](const std::string& name) { plan.op = Ops().at(name); },
+         "Of reductions; sum where it is left out")
+      ->check(CLI::IsMember(KeysOf(Ops())));
+  app.add_option("--root,-r", plan.root, "Of broadcast")->capture_default_str();
+}
+
+void AddHowOften(CLI::App& app, BenchPlan& plan) {
+  app.add_option("--minbytes,-b", plan.min_bytes)
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--maxbytes,-e", plan.max_bytes, "64M and the like are read")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--stepfactor,-f", plan.factor)->check(CLI::Range(2, 1024))->capture_default_str();
+  app.add_option("--iters,-n", plan.iterations,
+                 "Calls whose median counts; left out: 20, fewer above 16M")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--json", plan.json,
+                 "Write the rows to this file as well; without a name or with -, print them, the "
+                 "table then goes to standard error")
+      ->expected(0, 1)
+      ->default_str("-");
+}
+
+// Both buffers of every rank, and about as much for what the transport works in.
+size_t BytesNeeded(const BenchPlan& plan, size_t bytes) {
+  const bool on_device = std::all_of(plan.backends.begin(), plan.backends.end(), IsOfDevice);
+  return static_cast<size_t>(plan.ranks) * ((on_device ? 2 : 3) * bytes + 64 * kMiB);
+}
+
+}  // namespace
+
+const char* OpName(ReduceOp op) {
+  for (const auto& [name, known] : Ops()) {
+    if (known == op) {
+      return name.c_str();
+    }
+  }
+  return "unknown";
+}
+
+bool IsOfDevice(const std::string& backend) { return backend == "nccl" || backend == "staged"; }
+
+bool BenchPlan::Wants(BenchKind kind) const {
+  return collectives.empty() ||
+         std::find(collectives.begin(), collectives.end(), BenchName(kind)) != collectives.end();
+}
+
+std::vector<size_t> BenchPlan::Sizes() const {
+  std::vector<size_t> sizes;
+  for (size_t bytes = min_bytes; bytes < max_bytes; bytes *= factor) {
+    sizes.push_back(bytes);
+  }
+  sizes.push_back(max_bytes);
+  return sizes;
+}
+
+int BenchPlan::IterationsFor(size_t bytes) const {
+  const auto fewer = static_cast<int>(kIterations * kLargeBytes / std::max(bytes, kLargeBytes));
+  return iterations != 0 ? iterations : std::max(kIterationsMin, fewer);
+}
+
+int BenchPlan::WarmUpsFor(size_t bytes) { return bytes > kLargeBytes ? 1 : 2; }
+
+int ParseBenchOptions(int argc, char** argv, BenchPlan& plan) {
+  CLI::App app(
+      "Every collective between ranks of this host, checked and timed; columns as nccl-tests has "
+      "them. %limit: busbw as a share of what was measured in the same run: how fast all ranks "
+      "at once copy memory, or how fast one rank sends to another.\n"
+      "  dtrain bench comm --registered --collective all_reduce\n"
+      "  dtrain bench comm --backend shm,tcp -e 64M --json",
+      "dtrain bench comm");
+  AddWhatIsMeasured(app, plan);
+  AddHowOften(app, plan);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return -1;
+}
+
+absl::Status CheckPlan(const BenchPlan& plan) {
+  const size_t width = DTypeBytes(plan.dtype);
+  if (plan.min_bytes < width || plan.max_bytes < plan.min_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("sizes from %d to %d bytes: the smallest is %d, an element, and the "
+                        "largest not below the smallest",
+                        plan.min_bytes, plan.max_bytes, width));
+  }
+  if (plan.root < 0 || plan.root >= plan.ranks) {
+    return absl::InvalidArgumentError(absl::StrFormat("--root %d: of %d ranks it is 0 to %d",
+                                                      plan.root, plan.ranks, plan.ranks - 1));
+  }
+  if (plan.op == ReduceOp::kAverage &&
+      (plan.dtype == DType::kInt32 || plan.dtype == DType::kInt64)) {
+    return absl::InvalidArgumentError("--op avg is for float, half, bfloat16 and double");
+  }
+  for (const std::string& backend : plan.backends) {
+    if (plan.ranks == 1 && !IsOfDevice(backend)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "backend %s needs a peer: --ranks 2 or more; one rank is for nccl and staged", backend));
+    }
+    const bool even = plan.ranks % plan.nodes == 0 && plan.ranks / plan.nodes >= 2;
+    if (backend == "shm+tcp" && !even) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "backend shm+tcp needs equally many ranks, more than one, on each of %d nodes, got %d "
+          "ranks: for instance --ranks %d",
+          plan.nodes, plan.ranks, 2 * plan.nodes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FitIntoMemory(const AvailableMemory& memory, BenchPlan& plan) {
+  const auto available = static_cast<size_t>(memory.bytes());
+  const std::vector<size_t> sizes = plan.Sizes();
+  const auto fits = std::partition_point(sizes.begin(), sizes.end(), [&](size_t bytes) {
+    return BytesNeeded(plan, bytes) <= available;
+  });
+  if (fits == sizes.begin()) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%d ranks with buffers of %d bytes need about %d bytes of memory, %d are available: use "
+        "fewer --ranks or a smaller --minbytes",
+        plan.ranks, sizes.front(), BytesNeeded(plan, sizes.front()), available));
+  }
+  if (fits != sizes.end()) {
+    plan.max_bytes = *(fits - 1);
+    plan.left_out_above = plan.max_bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::comm
