@@ -2,7 +2,8 @@
 
 In DDP's fastest form: gradients as bucket views, fused AdamW, no reduction before the last
 micro-batch; a single rank trains the plain module. --compile compiles it (around DDP, as torch
-documents). With --weights it starts from dtrain's weights, so that losses can be compared.
+documents). With --weights it starts from dtrain's weights, so that losses can be compared. With
+bf16.enabled it trains under autocast, its way to keep fp32 weights.
 """
 import contextlib
 
@@ -26,7 +27,8 @@ class Ddp(twin.Peer):
 
     def micro_batch(self, tokens, targets, last):
         with contextlib.nullcontext() if last or self.ddp is None else self.ddp.no_sync():
-            loss = self.module(tokens, targets) / self.setting.accumulation
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.setting.bf16):
+                loss = self.module(tokens, targets) / self.setting.accumulation
             loss.backward()
         return loss.detach()
 

@@ -24,6 +24,7 @@ class DeepSpeed(twin.Peer):
             "gradient_accumulation_steps": setting.accumulation,
             "gradient_clipping": setting.clip,
             "zero_optimization": setting.config["zero_optimization"],
+            "bf16": {"enabled": setting.bf16},
             "steps_per_print": 1 << 30,
         }
         self.engine, self.optimizer, _, _ = deepspeed.initialize(

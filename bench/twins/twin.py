@@ -41,6 +41,7 @@ class Setting:
         self.accumulation = self.global_batch // (self.micro * world)
         self.sequence = config["data"]["sequence_length"]
         self.clip = config.get("gradient_clipping", 1.0)
+        self.bf16 = config.get("bf16", {}).get("enabled", False)
 
     def adamw(self, parameters):
         """Fused: the fastest that torch has for CPU tensors, and DeepSpeed's own is slower."""
