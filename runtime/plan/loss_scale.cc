@@ -40,7 +40,8 @@ LossScale NextLossScale(const PrecisionConfig& precision, LossScale now, bool ov
     if (precision.consecutive_hysteresis) {
       now.hysteresis = precision.hysteresis;
     }
-    if ((now.steps - now.last_overflow) % precision.loss_scale_window == 0) {
+    const int64_t stable = now.steps - now.last_overflow - 1;  // The first good step is 0.
+    if (stable > 0 && stable % precision.loss_scale_window == 0) {
       now.hysteresis = precision.hysteresis;
       now.scale *= kFactor;
     }

@@ -1,6 +1,6 @@
 // Dynamic loss scaling for fp16, with DeepSpeed's rules (deepspeed/runtime/fp16/loss_scaler.py):
-// the scale is halved when a gradient overflows and doubled after `window` updates without one.
-// Pure.
+// the scale is halved when a gradient overflows and doubled in the last of `window` updates behind
+// the first without one. Pure.
 #pragma once
 
 #include <cstdint>

@@ -173,7 +173,7 @@ TEST_F(PrecisionTest, AnOverflowSkipsTheStepHalvesTheScaleAndIsNamed) {
   net.gain = 0.01;
   step();
   step();
-  EXPECT_GT((*engine)->state().loss_scale.scale, settled) << "two good steps double it";
+  EXPECT_GT((*engine)->state().loss_scale.scale, settled) << "the third good step doubles it";
 }
 
 TEST_F(PrecisionTest, AnOverflowAtTheSmallestScaleEndsTheRun) {
