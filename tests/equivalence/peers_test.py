@@ -16,9 +16,9 @@ STEPS = 30
 # Of a loss. 1.5e-7, a float's last bit, was seen; another CPU's matrix products may sum in another
 # order than torch's Python wheel does, which training multiplies.
 TOLERANCE = 1e-5
-# All keep fp32 weights and sums, and round to bf16's 8 bits in other places: autocast inside products
-# alone, FSDP2 and DeepSpeed whatever an operation hands on, dtrain not inside its fused ones. 1.8e-4
-# was seen; one rounding of a logit is 4e-3, and a loss is a mean over many.
+# All keep fp32 weights and sums, and round to bf16's 8 bits in other places: autocast inside
+# products alone, FSDP2 and DeepSpeed whatever an operation hands on, dtrain not inside its fused
+# ones. 1.8e-4 was seen; one rounding of a logit is 4e-3, and a loss is a mean over many.
 BF16_TOLERANCE = 2e-3
 # DeepSpeed's stage 3 makes many small collectives, each of which a busy machine delays.
 PEERS_TIME_BOUND_S = 480
