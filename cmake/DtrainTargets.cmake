@@ -5,6 +5,7 @@
 #   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [NO_MAIN] [NO_PCH])
 #   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
 #
+# A test has the label of its room (DTRAIN_TEST_LABELS of its folder) and LABELS: `./dev test LABEL`.
 # Everything is compiled with -fPIC, so that one precompiled header serves libraries and programs; it
 # halves the time of a fresh build. NO_PCH: the target has its own (LibTorch), or is no C++.
 
@@ -81,6 +82,12 @@ function(dtrain_limit_test name seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
+function(dtrain_label_test name)
+  set(labels "${ARGN}")
+  list(REMOVE_DUPLICATES labels)
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}")
+endfunction()
+
 function(dtrain_test name)
   cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -99,7 +106,7 @@ function(dtrain_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}"
-    ENVIRONMENT "${DTRAIN_TEST_ENVIRONMENT}")
+  dtrain_label_test(${name} ${DTRAIN_TEST_LABELS} ${ARG_LABELS})
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${DTRAIN_TEST_ENVIRONMENT}")
   dtrain_limit_test(${name} ${ARG_TIMEOUT})
 endfunction()
