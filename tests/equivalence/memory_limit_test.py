@@ -46,6 +46,7 @@ class MemoryLimit(EndToEnd):
         self.group = tempfile.mkdtemp(prefix="dtrain-ranks-", dir=GROUP[0])
 
     def tearDown(self):
+        super().tearDown()
         for rank in os.listdir(self.group):
             if rank.startswith("rank-"):
                 os.rmdir(f"{self.group}/{rank}")

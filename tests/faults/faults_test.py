@@ -44,6 +44,18 @@ class Failures(EndToEnd):
         self.await_step(run_dir, 3, process)
         return run_dir, process
 
+    def test_what_a_run_that_goes_on_has_would_be_seen_as_left_behind(self):
+        # Or the look that every test ends with could not fail.
+        _, process = self.start_long_run("seen", sets=["comm.transport=shm"])
+        left = " ".join(self.left_behind())
+        ranks = ranks_of(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        for pid in (process.pid, *ranks.values()):
+            self.assertIn(f"{pid} ", left)
+        self.assertIn("memfd:dtrain:world.control", left)
+        self.assertRegex(left, r"listens at \[\('\w+', \d+\)")
+
     def test_kill_nine_of_a_rank_is_named_and_ends_the_job_with_137(self):
         _, process = self.start_long_run("killed")
         pids = ranks_of(process.pid)

@@ -13,10 +13,10 @@ import time
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from processes import listening
 
 STEPS = 150
 TCP_REPAIR = 19  # Linux: a socket that is closed in this state sends nothing.
-LISTENING = "0A"
 
 
 def descendants(pid):
@@ -32,30 +32,14 @@ def descendants(pid):
     return found
 
 
-def socket_inodes(pid):
-    inodes = set()
-    try:
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            target = os.readlink(f"/proc/{pid}/fd/{fd}")
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    except OSError:
-        pass
-    return inodes
-
-
 def listening_ports(pid):
     """{port} at which the job listens; every address must be the loopback."""
-    inodes = set().union(*(socket_inodes(p) for p in descendants(pid)))
     ports = set()
-    with open("/proc/net/tcp", encoding="ascii") as file:
-        for line in file.readlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENING and fields[9] in inodes:
-                address, port = fields[1].split(":")
-                if address != "0100007F":
-                    raise AssertionError(f"the job listens at {address}, not at 127.0.0.1 alone")
-                ports.add(int(port, 16))
+    for process in descendants(pid):
+        for address, port in listening(process):
+            if address != "0100007F":
+                raise AssertionError(f"the job listens at {address}, not at 127.0.0.1 alone")
+            ports.add(port)
     return ports
 
 

@@ -12,9 +12,13 @@ import tempfile
 import time
 import unittest
 
+from processes import listening, marked_processes, segments_of
+
 BIN = os.environ["DTRAIN_BIN"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 TIME_BOUND_S = 240  # Generous: the machine may be busy.
+END_BOUND_S = 20  # Of what a killed launcher leaves to the kernel.
+MARK = "TEST_OF_DTRAIN"  # In the environment of all that a test starts, and of what that starts.
 
 SMALL = {
     "train_batch_size": 8,
@@ -59,6 +63,26 @@ class EndToEnd(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder_object.cleanup()
 
+    @property
+    def mark(self):
+        return f"{MARK}={self.id()}.{os.getpid()}"
+
+    def environment(self, env):
+        name, value = self.mark.split("=", 1)
+        return {**os.environ, **(env or {}), name: value}
+
+    def left_behind(self):
+        """What this test's programs left: "pid command: segments, ports at which it listens"."""
+        return [f"{pid} {command}: holds {segments_of(pid)}, listens at {listening(pid)}"
+                for pid, command in marked_processes(self.mark)]
+
+    def tearDown(self):
+        """No process of the test is left, and with none no segment and no listener."""
+        end = time.monotonic() + END_BOUND_S
+        while (left := self.left_behind()) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(left, [], "left behind")
+
     @classmethod
     def write_config(cls, name="config.json", **changes):
         config = json.loads(json.dumps(SMALL))
@@ -74,7 +98,7 @@ class EndToEnd(unittest.TestCase):
         start = time.monotonic()
         process = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, timeout=timeout,
-                                 env={**os.environ, **(env or {})}, check=False)
+                                 env=self.environment(env), check=False)
         return Result(process.returncode, process.stdout, time.monotonic() - start)
 
     def launch_command(self, ranks, run_dir, sets=(), config=None, program="dtrain-gpt", extra=()):
@@ -94,7 +118,7 @@ class EndToEnd(unittest.TestCase):
     def start(self, command, env=None):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                                env={**os.environ, **(env or {})})
+                                env=self.environment(env))
 
     def await_port(self, port, process):
         """Waits until something on this host listens at `port`."""

@@ -1,0 +1,65 @@
+"""What processes of this host have, read from /proc: for tests that look at what is left behind."""
+import os
+
+LISTENING = "0A"
+
+
+def marked_processes(mark):
+    """[(pid, command)] of the processes with `mark` ("NAME=value") in their environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                marked = mark.encode() in file.read().split(b"\0")
+            if marked:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    found.append((int(pid), file.read().replace(b"\0", b" ").decode(errors="replace")))
+        except OSError:  # It is gone, or another user's.
+            pass
+    return found
+
+
+def descriptors(pid):
+    """What its descriptors name."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        try:
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except OSError:
+            pass
+    return found
+
+
+def segments_of(pid):
+    """Names of the shared memory of dtrain that it has open or mapped. They are memfds, which appear
+    in no folder."""
+    texts = descriptors(pid)
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            texts += file.read().splitlines()
+    except OSError:
+        pass
+    return sorted({text[text.index("memfd:dtrain"):].split(" ")[0] for text in texts
+                   if "memfd:dtrain" in text})
+
+
+def socket_inodes(pid):
+    return {text[8:-1] for text in descriptors(pid) if text.startswith("socket:[")}
+
+
+def listening(pid):
+    """[(address as in /proc/net/tcp, port)] of its TCP listeners, in its network namespace."""
+    inodes, found = socket_inodes(pid), []
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        found += [(row[1].rsplit(":", 1)[0], int(row[1].rsplit(":", 1)[1], 16)) for row in rows
+                  if row[3] == LISTENING and row[9] in inodes]
+    return found
