@@ -87,8 +87,11 @@ absl::StatusOr<std::unique_ptr<FakeQueuePair>> FakeQueuePair::Create(
 
 FakeQueuePair::~FakeQueuePair() = default;
 
-absl::Status FakeQueuePair::Connect(const QueuePairSettings& /*settings*/, const QueuePairEnd& self,
+absl::Status FakeQueuePair::Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
                                     const QueuePairEnd& peer) {
+  if (device_->faults.connected != nullptr) {
+    device_->faults.connected->push_back(settings);
+  }
   if (device_->faults.cannot_connect) {
     return absl::InvalidArgumentError("ibv_modify_qp to RTR: Invalid argument");
   }

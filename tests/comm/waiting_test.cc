@@ -1,0 +1,91 @@
+// A rank that waits for a late peer leaves its core to others: it spins for microseconds and then
+// sleeps, over every transport.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "tests/comm/rdma_for_tests.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::comm {
+namespace {
+
+using dtrain::testing::RankContext;
+
+constexpr absl::Duration kLate = absl::Seconds(1);
+// Of the second: a twentieth on an idle machine is already far too much.
+constexpr double kCpuSecondsMax = 0.1;
+
+enum class Over { kShm, kTcp, kTls, kRdma };
+
+// Of all threads of this process.
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Rank 1 comes a second late to two reductions; what rank 0 spends on waiting is measured.
+absl::Status WaitForTheLate(RankContext& context, Over over) {
+  GroupOptions options = context.group_options();
+  options.allow_shared_memory = over == Over::kShm;
+  options.tcp_tls = over == Over::kTls;
+  if (over == Over::kRdma) {
+    UseRdma(options);
+  }
+  DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+  std::vector<float> values(size_t{1} << 16, 1.0F);
+  for (const bool caller_waits : {true, false}) {
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    if (context.rank == 1) {
+      absl::SleepFor(kLate);
+    }
+    const double cpu = CpuSeconds();
+    const int64_t start = Clock::Real().MonotonicNanos();
+    DT_ASSIGN_OR_RETURN(const Work work,
+                        group->AllReduce({values.data(), values.size() * 4}, ReduceOp::kSum,
+                                         {.name = "late", .caller_waits = caller_waits}));
+    DT_RETURN_IF_ERROR(work.Wait());
+    const double spent = CpuSeconds() - cpu;
+    const absl::Duration waited = absl::Nanoseconds(Clock::Real().MonotonicNanos() - start);
+    if (context.rank == 0 && (waited < kLate / 2 || spent > kCpuSecondsMax)) {
+      return absl::InternalError(
+          absl::StrFormat("waited %s and used %.3f s of CPU time, caller_waits %d",
+                          absl::FormatDuration(waited), spent, caller_waits));
+    }
+  }
+  return group->Barrier(Deadline::Infinite());
+}
+
+class WaitingTest : public ::testing::TestWithParam<Over> {};
+
+TEST_P(WaitingTest, ASecondOfWaitingTakesLittleCpu) {
+  const Over over = GetParam();
+  for (const auto& result : dtrain::testing::RunRanks(
+           {.size = 2}, [over](RankContext& context) { return WaitForTheLate(context, over); })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Over>& test) {
+  const char* const names[] = {"Shm", "Tcp", "Tls", "Rdma"};
+  return names[static_cast<int>(test.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, WaitingTest,
+                         ::testing::Values(Over::kShm, Over::kTcp, Over::kTls, Over::kRdma),
+                         NameOf);
+
+}  // namespace
+}  // namespace dtrain::comm
