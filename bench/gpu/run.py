@@ -194,7 +194,7 @@ class Run:
         """What a benchmark wrote with --json, or what it said instead."""
         path = f"{self.folder}/.part.json"
         done = self.command([*words, "--json", path], limit)
-        if done["code"] == 0 and os.path.exists(path):
+        if done["code"] in (0, None) and os.path.exists(path):  # What is cut off keeps its rows.
             with open(path, encoding="utf-8") as file:
                 result = json.load(file)
         else:
@@ -205,8 +205,8 @@ class Run:
         return result
 
     def kernels(self):
-        return self.json_of([f"{self.pack}/bin/dtrain-bench-kernels-cuda",
-                             *(["--rounds", "2"] if self.quick else [])])
+        return self.json_of([f"{self.pack}/bin/dtrain-bench-kernels-cuda", "--launches", "50",
+                             "--rounds", "2" if self.quick else "5"])
 
     def comm(self):
         """NCCL between all GPUs, one alone too, and two ranks through host memory."""
@@ -218,7 +218,7 @@ class Run:
 
     def kernel_peers(self):
         return self.json_of([sys.executable, f"{self.pack}/bench/gpu/kernel_peers.py",
-                             *(["--rounds", "2"] if self.quick else [])])
+                             "--rounds", "2" if self.quick else "5"])
 
     def train(self, training):
         words = [f"{self.pack}/bin/dtrain-bench-mfu", "--preset", training.model, "--device", "cuda",

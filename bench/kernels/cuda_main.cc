@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,219 +17,17 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/prng.h"
 #include "base/status.h"
 #include "base/version.h"
-#include "bench/kernels/probe.h"
-#include "kernels/activation.h"
-#include "kernels/adamw.h"
-#include "kernels/flat.h"
-#include "kernels/grad_norm.h"
-#include "kernels/rmsnorm.h"
+#include "bench/kernels/cuda_case.h"
 
 namespace dtrain::bench {
 namespace {
 
-constexpr int64_t kHidden = 4096;
-constexpr int kStreams = 6;
 constexpr int kWarmUp = 10;
 // Of the copy rate: docs/PERFORMANCE.md.
 constexpr double kForwardGoal = 0.95;
 constexpr double kBackwardGoal = 0.90;
-
-void Check(cudaError_t error, const char* what) {
-  DT_CHECK(error == cudaSuccess) << " " << what << ": " << cudaGetErrorString(error);
-}
-
-// Device memory for the life of the program.
-template <class T>
-T* Allocate(int64_t count) {
-  void* data = nullptr;
-  Check(cudaMalloc(&data, static_cast<size_t>(count) * sizeof(T)), "cudaMalloc");
-  Check(cudaMemset(data, 0, static_cast<size_t>(count) * sizeof(T)), "cudaMemset");
-  return static_cast<T*>(data);
-}
-
-struct Arena {
-  int64_t elements = 0;
-  char* streams[kStreams] = {};
-  float* rstd = nullptr;
-  float* workspace = nullptr;
-  double* block_sums = nullptr;
-  double* sum = nullptr;
-  kernels::AdamWStepScalars* adamw = nullptr;
-
-  template <class T>
-  T* Stream(int i) const {
-    return reinterpret_cast<T*>(streams[i]);
-  }
-  int64_t rows() const { return elements / kHidden; }
-};
-
-// Random numbers in [0.5, 1), read as fp32 and, both halves alike, as bf16.
-Arena MakeArena(int64_t elements) {
-  std::vector<uint32_t> host(1 << 20);
-  SplitMix64 random(1);
-  for (uint32_t& bits : host) {
-    const auto half = static_cast<uint32_t>(0x3f00 + random.Below(0x80));
-    bits = half << 16 | half;
-  }
-  Arena arena{.elements = elements};
-  for (char*& stream : arena.streams) {
-    stream = reinterpret_cast<char*>(Allocate<float>(elements));
-    for (int64_t at = 0; at < elements; at += static_cast<int64_t>(host.size())) {
-      const auto count = std::min(static_cast<int64_t>(host.size()), elements - at);
-      Check(cudaMemcpy(reinterpret_cast<float*>(stream) + at, host.data(),
-                       static_cast<size_t>(count) * sizeof(float), cudaMemcpyHostToDevice),
-            "filling a stream");
-    }
-  }
-  arena.rstd = Allocate<float>(arena.rows());
-  Check(cudaMemcpy(arena.rstd, arena.streams[0], static_cast<size_t>(arena.rows()) * sizeof(float),
-                   cudaMemcpyDeviceToDevice),
-        "filling rstd");
-  arena.workspace = Allocate<float>(kernels::RmsNormWorkspaceFloatsCuda(arena.rows(), kHidden));
-  arena.block_sums = Allocate<double>(kernels::NormBlocks(0, elements));
-  arena.sum = Allocate<double>(1);
-  arena.adamw = Allocate<kernels::AdamWStepScalars>(1);
-  const kernels::AdamWStepScalars scalars =
-      kernels::MakeAdamWStepScalars({.lr = 1e-6, .weight_decay = 0.1, .step = 5});
-  Check(cudaMemcpy(arena.adamw, &scalars, sizeof(scalars), cudaMemcpyHostToDevice), "scalars");
-  return arena;
-}
-
-struct Case {
-  std::string name;
-  StreamMix mix;
-  std::function<absl::Status(const Arena&, CudaStream)> run;
-};
-
-template <class T>
-absl::Status RmsForward(const Arena& a, bool residual, CudaStream stream) {
-  return kernels::RmsNormForwardCuda(
-      kernels::RmsNormForwardArgs<T>{.tokens = a.rows(),
-                                     .hidden = kHidden,
-                                     .x = a.Stream<T>(0),
-                                     .residual = residual ? a.Stream<T>(1) : nullptr,
-                                     .weight = a.Stream<T>(5),
-                                     .sum = residual ? a.Stream<T>(2) : nullptr,
-                                     .y = a.Stream<T>(3),
-                                     .rstd = a.rstd},
-      stream);
-}
-
-template <class T>
-absl::Status RmsBackward(const Arena& a, bool residual, CudaStream stream) {
-  return kernels::RmsNormBackwardCuda(
-      kernels::RmsNormBackwardArgs<T>{.tokens = a.rows(),
-                                      .hidden = kHidden,
-                                      .h = a.Stream<T>(0),
-                                      .weight = a.Stream<T>(5),
-                                      .rstd = a.rstd,
-                                      .dy = a.Stream<T>(1),
-                                      .dsum = residual ? a.Stream<T>(2) : nullptr,
-                                      .dh = a.Stream<T>(3),
-                                      .dweight = a.Stream<T>(4),
-                                      .workspace = a.workspace},
-      stream);
-}
-
-template <class T>
-absl::Status SwiGlu(const Arena& a, bool backward, CudaStream stream) {
-  if (backward) {
-    return kernels::GatedBackwardCuda(
-        kernels::GatedBackwardArgs<T>{.activation = kernels::Activation::kSilu,
-                                      .rows = a.rows(),
-                                      .hidden = kHidden,
-                                      .stride = kHidden,
-                                      .gate = a.Stream<T>(0),
-                                      .up = a.Stream<T>(1),
-                                      .dout = a.Stream<T>(2),
-                                      .dgate = a.Stream<T>(3),
-                                      .dup = a.Stream<T>(4)},
-        stream);
-  }
-  return kernels::GatedForwardCuda(
-      kernels::GatedForwardArgs<T>{.activation = kernels::Activation::kSilu,
-                                   .rows = a.rows(),
-                                   .hidden = kHidden,
-                                   .stride = kHidden,
-                                   .gate = a.Stream<T>(0),
-                                   .up = a.Stream<T>(1),
-                                   .out = a.Stream<T>(2)},
-      stream);
-}
-
-template <class T>
-absl::Status SquareSum(const Arena& a, CudaStream stream) {
-  DT_RETURN_IF_ERROR(
-      kernels::BlockSquareSumsCuda(a.Stream<T>(0), 0, a.elements, a.block_sums, stream));
-  return kernels::TreeSumCuda(a.block_sums, kernels::NormBlocks(0, a.elements), a.sum, stream);
-}
-
-// `operation` on fp32 and on bf16; `reads` and `writes` are streams of that type.
-template <class Operation>
-void AddBoth(std::vector<Case>& cases, const std::string& name, int reads, int writes,
-             Operation operation) {
-  cases.push_back(
-      {name + "_f32", {.read4 = reads, .write4 = writes}, [=](const Arena& a, CudaStream stream) {
-         return operation(float{}, a, stream);
-       }});
-  cases.push_back(
-      {name + "_bf16", {.read2 = reads, .write2 = writes}, [=](const Arena& a, CudaStream stream) {
-         return operation(BFloat16{}, a, stream);
-       }});
-}
-
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  const auto adamw = [](bool copy) {
-    return [copy](const Arena& a, CudaStream stream) {
-      return kernels::AdamWCuda(a.elements, a.Stream<float>(0), a.Stream<float>(3),
-                                a.Stream<float>(1), a.Stream<float>(2),
-                                copy ? a.Stream<BFloat16>(4) : nullptr, a.adamw, stream);
-    };
-  };
-  cases.push_back({"adamw_f32", {.read4 = 4, .write4 = 3, .in_place = 3}, adamw(false)});
-  cases.push_back(
-      {"adamw_f32_copy_bf16", {.read4 = 4, .write4 = 3, .write2 = 1, .in_place = 3}, adamw(true)});
-  const auto flat = [](DType from, DType to) {
-    return [=](const Arena& a, CudaStream stream) {
-      return kernels::CopyCuda(a.elements, {a.streams[0], from}, {a.streams[1], to}, stream);
-    };
-  };
-  cases.push_back(
-      {"cast_f32_bf16", {.read4 = 1, .write2 = 1}, flat(DType::kFloat32, DType::kBFloat16)});
-  cases.push_back(
-      {"cast_bf16_f32", {.read2 = 1, .write4 = 1}, flat(DType::kBFloat16, DType::kFloat32)});
-  cases.push_back({"accumulate_f32",
-                   {.read4 = 2, .write4 = 1, .in_place = 1},
-                   [](const Arena& a, CudaStream stream) {
-                     return kernels::AccumulateCuda(a.elements, {a.streams[0], DType::kFloat32},
-                                                    {a.streams[1], DType::kFloat32}, stream);
-                   }});
-  AddBoth(cases, "square_sum", 1, 0, [](auto type, const Arena& a, CudaStream stream) {
-    return SquareSum<decltype(type)>(a, stream);
-  });
-  for (const bool residual : {false, true}) {
-    const std::string name = residual ? "rmsnorm_add" : "rmsnorm";
-    AddBoth(cases, name + "_forward", residual ? 2 : 1, residual ? 2 : 1,
-            [=](auto type, const Arena& a, CudaStream stream) {
-              return RmsForward<decltype(type)>(a, residual, stream);
-            });
-    AddBoth(cases, name + "_backward", residual ? 3 : 2, 1,
-            [=](auto type, const Arena& a, CudaStream stream) {
-              return RmsBackward<decltype(type)>(a, residual, stream);
-            });
-  }
-  for (const bool backward : {false, true}) {
-    AddBoth(cases, backward ? "swiglu_backward" : "swiglu_forward", backward ? 3 : 2,
-            backward ? 2 : 1, [=](auto type, const Arena& a, CudaStream stream) {
-              return SwiGlu<decltype(type)>(a, backward, stream);
-            });
-  }
-  return cases;
-}
 
 // Times launches by events on one stream.
 class Timer {
@@ -270,6 +67,14 @@ class Timer {
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const auto& some : {CudaFlatCases(), CudaRowCases(), CudaTokenCases(), CudaNarrowCases()}) {
+    cases.insert(cases.end(), some.begin(), some.end());
+  }
+  return cases;
 }
 
 struct Options {

@@ -111,6 +111,25 @@ def adamw_bf16_copy(setting, _):
     return adamw(setting, torch.bfloat16, copy=True)
 
 
+@twin("adamw_bf16_states")
+def adamw_bf16_states(setting, _):
+    """The moments in bf16, as torch's fused kernel has them of bf16 parameters alone: written out."""
+    p, g = setting.flat(torch.float32), setting.flat(torch.float32)
+    m, v = (setting.flat(torch.bfloat16).abs_() for _ in range(2))
+
+    def step():
+        first = torch.lerp(m.float(), g, 1 - BETA1)
+        second = BETA2 * v.float() + (1 - BETA2) * g * g
+        m.copy_(first)
+        v.copy_(second)
+        size = LR / (1 - BETA1 ** 5)
+        p.copy_(p * (1 - LR * DECAY) - size * first / (second.sqrt() / (1 - BETA2 ** 5) ** 0.5 + 1e-8))
+        return p
+    result = Twin(step)
+    result.in_place = True
+    return result
+
+
 @twin("adamw_stochastic")
 def adamw_stochastic(setting, _):
     """bf16 moments, rounded up with the probability of what is cut off: as torchao writes it."""
@@ -309,8 +328,22 @@ def cast_from_fp8(name):
     return make
 
 
+def transpose_to_fp8(name):
+    largest = torch.finfo(FP8[name]).max
+
+    def make(setting, dtype):
+        x = setting.rows(dtype)
+
+        def cast():
+            codes = (x.float() * 16).clamp(-largest, largest).to(FP8[name])
+            return codes, codes.t().contiguous()
+        return Twin(cast)
+    return make
+
+
 for one in FP8:
     TWINS[f"cast_to_{one}"], TWINS[f"cast_from_{one}"] = cast_to_fp8(one), cast_from_fp8(one)
+    TWINS[f"transpose_to_{one}"] = transpose_to_fp8(one)
 
 INT8_BLOCK = 256
 
@@ -449,8 +482,9 @@ TWINS["layernorm_add_backward"] = layernorm_backward_of(residual=True)
 HEAD_DIM, SEQUENCE = 128, 1024  # Of bench/kernels/rope_cases.cc.
 
 
-def rope_table(tokens):
-    angles = torch.outer(torch.arange(tokens) % SEQUENCE, 10000.0 ** (-torch.arange(64) / 64.0))
+def rope_table(tokens, device):
+    places = torch.arange(tokens, device=device) % SEQUENCE
+    angles = torch.outer(places, 10000.0 ** (-torch.arange(64, device=device) / 64.0))
     return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
 
 
@@ -462,14 +496,14 @@ def turn_halves(x, cos, sin):
 @twin("rope_halves")
 def rope_halves(setting, dtype):
     x = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM))
-    cos, sin = rope_table(len(x))
+    cos, sin = rope_table(len(x), setting.device)
     return Twin(lambda: turn_halves(x, cos, sin))
 
 
 @twin("rope_interleaved")
 def rope_interleaved(setting, dtype):
     x = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM // 2, 2))
-    cos, sin = rope_table(len(x))
+    cos, sin = rope_table(len(x), setting.device)
 
     def turn():
         a, b = x.float().unbind(-1)
@@ -480,8 +514,9 @@ def rope_interleaved(setting, dtype):
 @twin("rope_qkv_backward")
 def rope_qkv_backward(setting, dtype):
     heads = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM))
-    q, k, v = (part.contiguous() for part in heads.split((12, 2, 2), 1))
-    cos, sin = rope_table(len(heads))
+    eighth = heads.shape[1] // 8  # 12, 2 and 2 of the CPU's 16 heads.
+    q, k, v = (part.contiguous() for part in heads.split((6 * eighth, eighth, eighth), 1))
+    cos, sin = rope_table(len(heads), setting.device)
     return Twin(lambda: torch.cat((turn_halves(q, cos, -sin), turn_halves(k, cos, -sin), v), 1))
 
 
