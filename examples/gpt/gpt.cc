@@ -4,25 +4,12 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/ops.h"
 
 namespace {
-
-// Lengths of the documents in rows of positions; a position of 0 starts one.
-std::vector<int64_t> DocumentLengths(const at::Tensor& positions) {
-  const at::Tensor rows = positions.to(at::kCPU).contiguous();
-  const auto* const begin = rows.const_data_ptr<int64_t>();
-  std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < rows.numel(); ++i) {
-    if (begin[i] == 0 || i % rows.size(1) == 0) {
-      lengths.push_back(0);
-    }
-    ++lengths.back();
-  }
-  return lengths;
-}
 
 bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -55,11 +42,13 @@ BackboneImpl::BackboneImpl(const GptOptions& options) : options_(options) {
 }
 
 std::shared_ptr<const SequenceContext> BackboneImpl::MakeContext(const at::Tensor& tokens,
-                                                                 const at::Tensor& positions) {
+                                                                 const at::Tensor& positions,
+                                                                 std::vector<int64_t> lengths) {
   auto context = std::make_shared<SequenceContext>();
   if (positions.defined()) {
     context->positions = positions;
-    context->document_lengths = DocumentLengths(positions);
+    context->document_lengths =
+        lengths.empty() ? dtrain::DocumentLengths(positions) : std::move(lengths);
   }
   if (rotary_ != nullptr) {
     context->rotary = rotary_->UpTo(tokens.size(1), tokens.device());
@@ -67,11 +56,12 @@ std::shared_ptr<const SequenceContext> BackboneImpl::MakeContext(const at::Tenso
   return context;
 }
 
-at::Tensor BackboneImpl::forward(const at::Tensor& tokens, const at::Tensor& positions) {
+at::Tensor BackboneImpl::forward(const at::Tensor& tokens, const at::Tensor& positions,
+                                 std::vector<int64_t> document_lengths) {
   TORCH_CHECK(tokens.size(1) <= options_.max_position_embeddings, "a sequence of ", tokens.size(1),
               " tokens is longer than the model's ", options_.max_position_embeddings,
               " positions (max_position_embeddings)");
-  const auto context = MakeContext(tokens, positions);
+  const auto context = MakeContext(tokens, positions, std::move(document_lengths));
   at::Tensor h = tokens_(tokens);
   if (!positions_.is_empty()) {
     h = h +
@@ -117,19 +107,21 @@ void GptImpl::InitialiseWeights() {
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, const at::Tensor& positions) {
-  const at::Tensor h = model_(tokens, positions);
+  const at::Tensor h = model_(tokens, positions, std::vector<int64_t>());
   return lm_head_.is_empty() ? at::linear(h, model_->embedding()) : lm_head_(h);
 }
 
 dtrain::Loss GptImpl::Loss(const dtrain::Batch& batch) {
-  return Loss(batch.tokens, batch.targets, batch.positions, batch.targets_counted);
+  return Loss(batch.tokens, batch.targets, batch.positions, batch.targets_counted,
+              batch.document_lengths);
 }
 
 dtrain::Loss GptImpl::Loss(const at::Tensor& tokens, const at::Tensor& targets,
-                           const at::Tensor& positions, int64_t targets_counted) {
+                           const at::Tensor& positions, int64_t targets_counted,
+                           std::vector<int64_t> document_lengths) {
   const dtrain::ops::CrossEntropyOptions options{.ignore_index = dtrain::kIgnoredTarget,
                                                  .targets_counted = targets_counted};
-  const at::Tensor h = model_(tokens, positions);
+  const at::Tensor h = model_(tokens, positions, std::move(document_lengths));
   if (lm_head_.is_empty()) {
     return dtrain::ops::LinearCrossEntropy(h, model_->embedding(), targets, options);
   }

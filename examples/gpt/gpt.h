@@ -9,6 +9,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <memory>
+#include <vector>
 
 #include "gpt/gpt_options.h"
 #include "gpt/layers.h"
@@ -32,12 +33,15 @@ class BackboneImpl : public torch::nn::Module {
   explicit BackboneImpl(const GptOptions& options);
   // tokens and positions [batch, sequence], positions undefined: 0, 1, ... in every row
   // -> hidden states [batch, sequence, hidden].
-  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions);
+  // `document_lengths` as dtrain::Batch has them.
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions,
+                     std::vector<int64_t> document_lengths);
   const at::Tensor& embedding() const { return tokens_->weight(); }
 
  private:
   std::shared_ptr<const SequenceContext> MakeContext(const at::Tensor& tokens,
-                                                     const at::Tensor& positions);
+                                                     const at::Tensor& positions,
+                                                     std::vector<int64_t> lengths);
 
   const GptOptions options_;
   Table tokens_{nullptr};
@@ -60,9 +64,10 @@ class GptImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions = {});
   // Cross-entropy of the targets in nats, summed over the tokens that have one, with their number.
   // targets [batch, sequence]: the next token of each, kIgnoredTarget where there is none; their
-  // number as in dtrain::Batch.
+  // number, and the documents' lengths, as in dtrain::Batch.
   dtrain::Loss Loss(const at::Tensor& tokens, const at::Tensor& targets,
-                    const at::Tensor& positions = {}, int64_t targets_counted = -1);
+                    const at::Tensor& positions = {}, int64_t targets_counted = -1,
+                    std::vector<int64_t> document_lengths = {});
   dtrain::Loss Loss(const dtrain::Batch& batch);
 
   const GptOptions& options() const { return options_; }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
@@ -29,10 +30,21 @@ struct Batch {
   // How many targets are not kIgnoredTarget, for losses that would else wait for the device to
   // count them (ops::CrossEntropyOptions); -1: not known.
   int64_t targets_counted = -1;
+  // Of the documents, one after the other through all rows, for models that would else wait for the
+  // device to read `positions`; empty: not known, or no positions.
+  std::vector<int64_t> document_lengths = {};
 
   int64_t sample_count() const { return targets.numel(); }
-  GraphInputs graph_inputs() { return {{&tokens, &targets, &positions}, {targets_counted}}; }
+  GraphInputs graph_inputs() {
+    GraphInputs inputs{{&tokens, &targets, &positions}, {targets_counted}};
+    inputs.numbers.insert(inputs.numbers.end(), document_lengths.begin(), document_lengths.end());
+    return inputs;
+  }
 };
+
+// Lengths of the documents in rows of positions, of which 0 starts one, as a row does. Waits for a
+// device that holds them.
+std::vector<int64_t> DocumentLengths(const at::Tensor& positions);
 
 struct TokenLoaderOptions {
   // Ids from here on are an error. 0: model.vocab_size of the configuration, where it is given.
