@@ -3,16 +3,11 @@
 // program as skipped.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <memory>
-
 #include "absl/strings/str_cat.h"
 #include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "dtrain/recompute.h"
-#include "runtime/device/cuda_backend.h"
-#include "runtime/engine/cpu_rng.h"
-#include "runtime/ops/device_kernels.h"
+#include "tests/runtime/gpu_for_tests.h"
 #include "tests/runtime/ops_cases.h"
 
 namespace dtrain::ops {
@@ -26,27 +21,7 @@ using testing::RandomLeaf;
 using testing::Tensors;
 using testing::ToleranceOf;
 
-class OpsGpuTest : public ::testing::Test {
- protected:
-  // The device stays the process's: LibTorch's CUDA half is mapped once.
-  void SetUp() override {
-    static const GpuFacts facts = FindGpus(0);
-    if (facts.gpus == 0) {
-      const std::string why = facts.driver ? facts.why_none : "no NVIDIA driver";
-      std::fprintf(stderr, "*** SKIPPED: NOT TESTED ON A GPU: %s ***\n", why.c_str());
-      GTEST_SKIP() << why;
-    }
-    static const absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaDevice(0);
-    ASSERT_TRUE(device.ok()) << device.status();
-    ASSERT_TRUE(HasKernels((*device)->tensors()));
-    UseDeviceRng((*device)->tensors());
-    where_ = (*device)->tensors();
-  }
-  at::Tensor Leaf(at::IntArrayRef sizes, at::ScalarType type) const {
-    return RandomLeaf(sizes, type).detach().to(where_).requires_grad_();
-  }
-  at::Device where_ = at::kCPU;
-};
+using OpsGpuTest = dtrain::testing::GpuTest;
 
 TEST_F(OpsGpuTest, EveryOperationEqualsAtenForwardAndBackward) {
   at::manual_seed(1);
