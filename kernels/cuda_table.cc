@@ -54,6 +54,7 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .cast_from_fp8 = CastFromFp8Cuda,
       .transpose_to_fp8 = TransposeToFp8Cuda,
       .amax = AmaxCuda,
+      .rows_to_fp8 = RowsToFp8Cuda,
       .create_matmul = CreateMatmul,
       .dropout = DropoutCuda,
       .dropout_bf16 = DropoutCuda,

@@ -87,6 +87,7 @@ struct CudaKernelTable {
   decltype(&CastFromFp8Cuda) cast_from_fp8;
   decltype(&TransposeToFp8Cuda) transpose_to_fp8;
   decltype(&AmaxCuda) amax;
+  decltype(&RowsToFp8Cuda) rows_to_fp8;
 
   decltype(&CreateMatmul) create_matmul;
 

@@ -105,6 +105,57 @@ __global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, 
   RaiseAmax(most, amax);
 }
 
+// A block for a row, which it reads twice, the second time out of a cache.
+template <Fp8Format kFormat, class T, bool kWide>
+__global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
+  __shared__ uint32_t largest[kThreads / 32];
+  constexpr int kLanes = kWide ? kPack : 1;
+  const int64_t start = blockIdx.x * args.columns;
+  const auto* const src = static_cast<const T*>(args.src.data) + start;
+  const int64_t step = RowElement(1, 0, kThreads, kLanes);
+  const int64_t first = RowElement(0, threadIdx.x, kThreads, kLanes);
+  uint32_t most = 0;
+  for (int64_t i = first; i < args.columns; i += step) {
+    if constexpr (kWide) {
+      const Packed x = LoadPacked(src + i);
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) {
+        most = Max(most, Magnitude(x.v[lane]));
+      }
+    } else {
+      most = Max(most, Magnitude(Widen(src[i])));
+    }
+  }
+  most = __reduce_max_sync(0xffffffffU, most);
+  if (threadIdx.x % 32 == 0) {
+    largest[threadIdx.x / 32] = most;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    most = Max(most, largest[warp]);
+  }
+  const float amax = __uint_as_float(most);
+  const float scale = Fp8Scale(amax, kFormat);
+  uint8_t* const dst = args.dst + start;
+  for (int64_t i = first; i < args.columns; i += step) {
+    if constexpr (kWide) {
+      const Packed x = LoadPacked(src + i);
+      Bytes<uint8_t> codes;
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) {
+        codes.v[lane] = Encode<kFormat>(x.v[lane] * scale);
+      }
+      StoreBytes(dst + i, codes);
+    } else {
+      dst[i] = Encode<kFormat>(Widen(src[i]) * scale);
+    }
+  }
+  if (threadIdx.x == 0) {
+    args.inverse[blockIdx.x] = Fp8Inverse(amax, kFormat);
+  }
+}
+
 // A block for a tile: four threads a row cast sixteen columns each into shared memory, then four
 // threads a column write sixteen rows each.
 template <Fp8Format kFormat, class T, bool kWide>
@@ -287,6 +338,25 @@ absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream) 
     }
   });
   return LaunchStatus("amax");
+}
+
+absl::Status RowsToFp8Cuda(const RowsToFp8Args& args, CudaStream stream) {
+  RequireStream(stream);
+  if (args.rows == 0) {
+    return absl::OkStatus();
+  }
+  const bool wide = args.columns % kPack == 0 && Aligned16(args.src.data) && Aligned16(args.dst);
+  const auto blocks = static_cast<unsigned>(args.rows);
+  WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
+    constexpr Fp8Format kFormat = decltype(format)::kValue;
+    using T = decltype(type);
+    if (wide) {
+      RowsToKernel<kFormat, T, true><<<blocks, kThreads, 0, stream>>>(args);
+    } else {
+      RowsToKernel<kFormat, T, false><<<blocks, kThreads, 0, stream>>>(args);
+    }
+  });
+  return LaunchStatus("rows to FP8");
 }
 
 }  // namespace dtrain::kernels

@@ -16,20 +16,28 @@
 #include "base/parallel_for.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/flat.h"
+#include "kernels/host_device.h"
 
 namespace dtrain::kernels {
 
 enum class Fp8Format : uint8_t { kE4m3, kE5m2 };
 
-constexpr float Fp8Largest(Fp8Format format) {
+DT_HOST_DEVICE constexpr float Fp8Largest(Fp8Format format) {
   return format == Fp8Format::kE4m3 ? 448.0F : 57344.0F;
 }
 
+constexpr float kFp8ScaleMax = std::numeric_limits<float>::max();
+
 // What to multiply by before the cast so that `amax` becomes the largest value. 1 where amax is 0
 // or not finite, or so small that the factor would not be.
-constexpr float Fp8Scale(float amax, Fp8Format format) {
+DT_HOST_DEVICE constexpr float Fp8Scale(float amax, Fp8Format format) {
   const float scale = Fp8Largest(format) / amax;
-  return amax > 0 && scale > 0 && scale <= std::numeric_limits<float>::max() ? scale : 1;
+  return amax > 0 && scale > 0 && scale <= kFp8ScaleMax ? scale : 1;
+}
+// What multiplies the codes then: NaN where amax is not finite, since casts saturate and nothing
+// else would tell.
+DT_HOST_DEVICE constexpr float Fp8Inverse(float amax, Fp8Format format) {
+  return 1 / Fp8Scale(amax, format) + amax * 0;
 }
 
 // dst = fp8(src * scale).
@@ -62,6 +70,18 @@ struct TransposeToFp8Args {
 };
 void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor parallel_for);
 
+// A matrix src [rows, columns] by scales of its rows: row r is dst = fp8(src * Fp8Scale(m)) and
+// inverse[r] = Fp8Inverse(m), of the row's largest magnitude m. REQUIRES: columns > 0.
+struct RowsToFp8Args {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  Fp8Format format = Fp8Format::kE4m3;
+  ConstFlat src;             // [rows, columns], fp32 or bf16.
+  uint8_t* dst = nullptr;    // [rows, columns].
+  float* inverse = nullptr;  // [rows].
+};
+void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for);
+
 // The largest magnitude of src [n], fp32 or bf16; NaN if there is one; 0 of nothing.
 float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for);
 
@@ -73,5 +93,6 @@ absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, Cu
 absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* scale,
                                 CudaStream stream);
 absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream);
+absl::Status RowsToFp8Cuda(const RowsToFp8Args& args, CudaStream stream);
 
 }  // namespace dtrain::kernels

@@ -91,6 +91,20 @@ void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor 
                });
 }
 
+void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for) {
+  const auto amax = ActiveTable().fp8.amax[IndexOf(args.src.dtype)];
+  const auto loop = ActiveTable().fp8.to[static_cast<int>(args.format)][IndexOf(args.src.dtype)];
+  const int64_t grain = std::max(int64_t{1}, kElementGrain / args.columns);
+  parallel_for(args.rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const char* const src = At(args.src, row * args.columns);
+      const auto most = std::bit_cast<float>(amax(args.columns, src));
+      loop(args.columns, src, args.dst + row * args.columns, Fp8Scale(most, args.format));
+      args.inverse[row] = Fp8Inverse(most, args.format);
+    }
+  });
+}
+
 float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for) {
   const auto loop = ActiveTable().fp8.amax[IndexOf(src.dtype)];
   Largest largest;

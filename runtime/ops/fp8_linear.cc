@@ -37,24 +37,23 @@ bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
          weight.size(0) % kMultiple == 0;
 }
 
-// The transpose in FP8: of the codes where one scale holds for all, else scaled by its own rows.
-Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, Scaling scaling) {
-  return scaling == Scaling::kTensorwise ? ToFp8(x, format, scaling).Transposed()
-                                         : ToFp8(x.t().contiguous(), format, scaling);
-}
-
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  public:
   // rows [m, in], weight [out, in], both contiguous.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             const at::Tensor& weight, const Fp8Options& options) {
     RECORD_FUNCTION("dtrain::fp8_linear", Inputs(rows, weight));
-    const Fp8Matrix x = ToFp8(rows, Fp8Format::kE4m3, options.scaling);
     const Fp8Matrix w = ToFp8(weight, Fp8Format::kE4m3, options.scaling);
-    // Tensorwise, backward wants the same codes again: half the memory of rows.
-    const bool keeps_codes = options.scaling == Scaling::kTensorwise;
-    context->save_for_backward(
-        {weight, keeps_codes ? x.codes : rows, keeps_codes ? x.inverse : at::Tensor()});
+    Fp8Matrix x;
+    if (options.scaling == Scaling::kTensorwise) {
+      // Backward wants the same codes again, transposed: half the memory of rows.
+      const Fp8Both both = BothToFp8(rows, Fp8Format::kE4m3);
+      x = both.as_is;
+      context->save_for_backward({weight, both.transposed.codes, x.inverse, w.inverse, w.scale});
+    } else {
+      x = ToFp8(rows, Fp8Format::kE4m3, options.scaling);
+      context->save_for_backward({weight, rows, at::Tensor(), at::Tensor(), at::Tensor()});
+    }
     context->saved_data["scaling"] = static_cast<int64_t>(options.scaling);
     context->saved_data["gradients"] = static_cast<int64_t>(options.gradients);
     return Fp8Product(x, w, rows.scalar_type(), /*exact=*/false);
@@ -70,18 +69,20 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     const bool e4m3 = context->saved_data["gradients"].toInt() ==
                       static_cast<int64_t>(Fp8Options::Gradients::kE4m3);
     const Fp8Format format = e4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2;
-    const Fp8Matrix g = ToFp8(dy, format, scaling);
+    const bool tensorwise = scaling == Scaling::kTensorwise;
+    const bool of_weight = context->needs_input_grad(1);
+    const Fp8Both both =
+        tensorwise && of_weight ? BothToFp8(dy, format) : Fp8Both{ToFp8(dy, format, scaling), {}};
     at::Tensor dx;
     at::Tensor dweight;
     if (context->needs_input_grad(0)) {
-      dx = Fp8Product(g, TransposedToFp8(weight, Fp8Format::kE4m3, scaling), dy.scalar_type(),
-                      /*exact=*/true);
+      const Fp8Matrix w_t = TransposedToFp8(weight, Fp8Format::kE4m3, {{}, saved[3], saved[4]});
+      dx = Fp8Product(both.as_is, w_t, dy.scalar_type(), /*exact=*/true);
     }
-    if (context->needs_input_grad(1)) {
-      const bool tensorwise = scaling == Scaling::kTensorwise;
-      const Fp8Matrix g_t = tensorwise ? g.Transposed() : TransposedToFp8(dy, format, scaling);
-      const Fp8Matrix x_t = tensorwise ? Fp8Matrix{saved[1], saved[2]}.Transposed()
-                                       : TransposedToFp8(saved[1], Fp8Format::kE4m3, scaling);
+    if (of_weight) {
+      const Fp8Matrix g_t = tensorwise ? both.transposed : TransposedToFp8(dy, format, {});
+      const Fp8Matrix x_t = tensorwise ? Fp8Matrix{saved[1], saved[2]}
+                                       : TransposedToFp8(saved[1], Fp8Format::kE4m3, {});
       dweight = Fp8Product(g_t, x_t, weight.scalar_type(), /*exact=*/true);
     }
     return {dx, dweight, {}};

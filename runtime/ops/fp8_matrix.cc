@@ -58,12 +58,38 @@ at::Tensor Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale) 
 }
 
 Fp8Matrix RowsToFp8(const at::Tensor& x, Fp8Format format) {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor amax = wide.abs().amax(/*dim=*/1, /*keepdim=*/true);
-  const at::Tensor scale = ScaleOf(amax, format);
-  const double largest = kernels::Fp8Largest(format);
-  // The product may round up beyond the largest value, which LibTorch's cast would not take.
-  return {(wide * scale).clamp_(-largest, largest).to(TypeOf(format)), InverseOf(scale, amax)};
+  Fp8Matrix matrix{at::empty(x.sizes(), x.options().dtype(TypeOf(format))),
+                   at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+  Launch(x,
+         kernels::RowsToFp8Args{.rows = x.size(0),
+                                .columns = x.size(1),
+                                .format = format,
+                                .src = FlatOf(x),
+                                .dst = static_cast<uint8_t*>(matrix.codes.mutable_data_ptr()),
+                                .inverse = matrix.inverse.mutable_data_ptr<float>()},
+         kernels::RowsToFp8Cpu, &kernels::CudaKernelTable::rows_to_fp8);
+  return matrix;
+}
+
+// Also the codes as they are, where `codes` is defined. Gives the transposed ones.
+at::Tensor CastTransposed(const at::Tensor& x, Fp8Format format, const at::Tensor& scale,
+                          at::Tensor codes) {
+  at::Tensor transposed = at::empty({x.size(1), x.size(0)}, x.options().dtype(TypeOf(format)));
+  const kernels::TransposeToFp8Args args{
+      .rows = x.size(0),
+      .columns = x.size(1),
+      .format = format,
+      .src = FlatOf(x),
+      .dst = codes.defined() ? static_cast<uint8_t*>(codes.mutable_data_ptr()) : nullptr,
+      .transposed = static_cast<uint8_t*>(transposed.mutable_data_ptr())};
+  if (OnGpu(x)) {
+    const GpuLaunch launch(x);
+    ThrowUnlessOk(
+        launch.kernels().transpose_to_fp8(args, scale.const_data_ptr<float>(), launch.stream()));
+  } else {
+    kernels::TransposeToFp8Cpu(args, *scale.const_data_ptr<float>(), TorchParallelFor);
+  }
+  return transposed;
 }
 
 at::Tensor Decoded(const Fp8Matrix& matrix) { return matrix.codes.to(at::kFloat) * matrix.inverse; }
@@ -76,7 +102,22 @@ Fp8Matrix ToFp8(const at::Tensor& x, Fp8Format format, Fp8Options::Scaling scali
   }
   const at::Tensor amax = AmaxOf(x);
   const at::Tensor scale = ScaleOf(amax, format);
-  return {Cast(x, format, scale), InverseOf(scale, amax)};
+  return {Cast(x, format, scale), InverseOf(scale, amax), scale};
+}
+
+Fp8Both BothToFp8(const at::Tensor& x, Fp8Format format) {
+  const at::Tensor amax = AmaxOf(x);
+  const at::Tensor scale = ScaleOf(amax, format);
+  const at::Tensor inverse = InverseOf(scale, amax);
+  at::Tensor codes = at::empty(x.sizes(), x.options().dtype(TypeOf(format)));
+  const at::Tensor transposed = CastTransposed(x, format, scale, codes);
+  return {{codes, inverse, scale}, {transposed, inverse, scale}};
+}
+
+Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, const Fp8Matrix& known) {
+  return known.scale.defined()
+             ? Fp8Matrix{CastTransposed(x, format, known.scale, {}), known.inverse, known.scale}
+             : RowsToFp8(x.t().contiguous(), format);
 }
 
 at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact) {

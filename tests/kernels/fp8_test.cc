@@ -242,5 +242,49 @@ TEST(Fp8, TransposesWhatTheCastGives) {
   });
 }
 
+// Against the scale's definition and the nearest code of each product.
+TEST(Fp8, RowsHaveScalesOfTheirOwn) {
+  EachVariant([](SimdLevel) {
+    for (const Fp8Format format : kFormats) {
+      for (const int64_t columns : {1, 7, 64, 257}) {
+        constexpr int64_t kRows = 5;
+        Buffer<float> x(kRows * columns);
+        x.Fill(6, 100.0F);
+        for (int64_t c = 0; c < columns; ++c) {
+          x.get()[columns + c] = 0;            // Row 1 holds nothing,
+          x.get()[2 * columns + c] *= 1e-30F;  // row 2 little,
+        }
+        x.get()[3 * columns] = testing::kInf;      // row 3 what is not finite,
+        x.get()[5 * columns - 1] = testing::kNan;  // as row 4.
+        std::vector<uint8_t> codes(static_cast<size_t>(kRows * columns) + 1, 0xaa);
+        std::vector<float> inverse(kRows + 1, -1);
+        RowsToFp8Cpu({.rows = kRows,
+                      .columns = columns,
+                      .format = format,
+                      .src = {x.get(), DType::kFloat32},
+                      .dst = codes.data(),
+                      .inverse = inverse.data()},
+                     testing::Split{2, 1});
+        for (int64_t row = 0; row < 3; ++row) {
+          float amax = 0;
+          for (int64_t c = 0; c < columns; ++c) {
+            amax = std::max(amax, std::fabs(x(row * columns + c)));
+          }
+          const float scale = Fp8Scale(amax, format);
+          ASSERT_EQ(inverse[static_cast<size_t>(row)], 1 / scale);
+          for (int64_t c = 0; c < columns; ++c) {
+            const int64_t i = row * columns + c;
+            ASSERT_EQ(codes[static_cast<size_t>(i)], NearestCode(double{x(i) * scale}, format))
+                << i;
+          }
+        }
+        ASSERT_TRUE(std::isnan(inverse[3]) && std::isnan(inverse[4])) << "a cast saturates";
+        ASSERT_EQ(codes.back(), 0xaa);
+        ASSERT_EQ(inverse.back(), -1);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace dtrain::kernels

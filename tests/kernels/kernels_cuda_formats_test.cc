@@ -207,6 +207,41 @@ void TestTranspose(cudaStream_t stream, Fp8Format format, int64_t rows, int64_t 
   }
 }
 
+template <class T>
+void TestRows(cudaStream_t stream, Fp8Format format, int64_t rows, int64_t columns, int64_t shift) {
+  Buffer<T> src(rows * columns);
+  src.Fill(12);
+  Buffer<uint8_t> dst(rows * columns);
+  Buffer<float> inverse(rows);
+  Device<T> gsrc(src, shift);
+  Device<uint8_t> gdst(dst, shift);
+  Device<float> ginverse(inverse);
+  const auto args = [&](const T* from, uint8_t* codes, float* factors) {
+    return RowsToFp8Args{.rows = rows,
+                         .columns = columns,
+                         .format = format,
+                         .src = {from, kDTypeOf<T>},
+                         .dst = codes,
+                         .inverse = factors};
+  };
+  RowsToFp8Cpu(args(src.get(), dst.get(), inverse.get()), SerialFor);
+  ASSERT_TRUE(RowsToFp8Cuda(args(gsrc.get(), gdst.get(), ginverse.get()), stream).ok());
+  EXPECT_TRUE(gdst.Read(stream).SameBits(dst));
+  EXPECT_TRUE(ginverse.Read(stream).SameBits(inverse));
+}
+
+TEST_F(Cuda, Fp8RowsGiveTheBitsOfTheCpu) {
+  for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+    for (const int64_t columns : {1, 16, 63, 256, 4096, 5000}) {
+      for (const int64_t shift : {0, 1}) {
+        SCOPED_TRACE(::testing::Message() << columns << " wide, shift " << shift);
+        TestRows<float>(stream_, format, 33, columns, shift);
+        TestRows<BFloat16>(stream_, format, 33, columns, shift);
+      }
+    }
+  }
+}
+
 TEST_F(Cuda, Fp8TransposesGiveTheBitsOfTheCpu) {
   for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
     for (const int64_t rows : {1, 16, 33, 64, 130}) {

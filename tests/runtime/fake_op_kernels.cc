@@ -114,6 +114,11 @@ absl::StatusOr<std::unique_ptr<kernels::Matmul>> CreateFakeMatmul(
   return std::make_unique<FakeMatmul>(problem);
 }
 
+absl::Status TransposeToFp8(const kernels::TransposeToFp8Args& args, const float* scale,
+                            CudaStream stream) {
+  return QueueFakeKernel(stream, [=] { kernels::TransposeToFp8Cpu(args, *scale, SerialFor); });
+}
+
 }  // namespace
 
 FakeMatmulLaunches FakeMatmuls() { return matmuls; }
@@ -146,6 +151,8 @@ void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   table.cast_to_fp8 = CastToFp8;
   table.quantize_int8 = Queued<QuantizeInt8Args, QuantizeInt8Cpu>;
   table.dequantize_int8 = Queued<DequantizeInt8Args, DequantizeInt8Cpu>;
+  table.transpose_to_fp8 = TransposeToFp8;
+  table.rows_to_fp8 = Queued<RowsToFp8Args, RowsToFp8Cpu>;
   table.dropout_stream = Dropout<float>;
   table.dropout_stream_bf16 = Dropout<BFloat16>;
   table.embedding_workspace_bytes = EmbeddingBytes;

@@ -79,6 +79,20 @@ TEST_F(OpsDeviceTest, Fp8OperandsAreMadeByTheTablesKernels) {
   at::manual_seed(2);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const Tensors leaves = {RandomLeaf({48, 64}, type), RandomLeaf({32, 64}, type)};
+    const OperationCase rowwise{
+        "Fp8Linear by rows", 0, {}, [](const Tensors& in) -> Tensors {
+          return {Fp8Linear(in[0], in[1], {},
+                            {.enabled = true, .scaling = Fp8Options::Scaling::kRowwise})};
+        }};
+    const Tensors by_rows = RunCase(rowwise, leaves);
+    UseFakeGpu();
+    const int before_rows = dtrain::testing::FakeKernelLaunches();
+    const Tensors by_rows_there = RunCase(rowwise, leaves);
+    EXPECT_EQ(dtrain::testing::FakeKernelLaunches() - before_rows, 6) << "one for each operand";
+    SetGpuForTesting(nullptr, nullptr);
+    for (size_t i = 0; i < by_rows.size(); ++i) {
+      EXPECT_TRUE(by_rows_there[i].equal(by_rows[i])) << "result or gradient " << i;
+    }
     const OperationCase linear{"Fp8Linear", 0, {}, [](const Tensors& in) -> Tensors {
                                  return {Fp8Linear(in[0], in[1], {}, {.enabled = true})};
                                }};
@@ -86,8 +100,9 @@ TEST_F(OpsDeviceTest, Fp8OperandsAreMadeByTheTablesKernels) {
     UseFakeGpu();
     const int before = dtrain::testing::FakeKernelLaunches();
     const Tensors device = RunCase(linear, leaves);
-    // x, weight; dy and weight again in backward: the largest magnitude and the cast of each.
-    EXPECT_EQ(dtrain::testing::FakeKernelLaunches() - before, 8);
+    // The largest magnitude and the cast of x, weight and dy, each with its transpose where that is
+    // wanted; in backward the weight's transpose, by the scale that forward found.
+    EXPECT_EQ(dtrain::testing::FakeKernelLaunches() - before, 7);
     SetGpuForTesting(nullptr, nullptr);
     for (size_t i = 0; i < host.size(); ++i) {
       EXPECT_TRUE(device[i].equal(host[i])) << "result or gradient " << i;
