@@ -42,9 +42,8 @@ class OperationCount {
 class WaitingOperations : public OperationCount {
  public:
   WaitingOperations()
-      : OperationCount(
-            {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero",
-             "dtrain::document_lengths"}) {}
+      : OperationCount({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero",
+                        "aten::nonzero", "dtrain::document_lengths"}) {}
 };
 
 }  // namespace dtrain::testing
