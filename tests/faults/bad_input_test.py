@@ -196,11 +196,6 @@ class BadInput(EndToEnd):
         process.kill()
         self.fail(f"not {count} connections to port {port}:\n{process.communicate()[0]}")
 
-    def assert_one_line(self, output, *texts):
-        """Some line says all of it."""
-        self.assertTrue(any(all(text in line for text in texts) for line in output.splitlines()),
-                        f"no line has {texts}:\n{output}")
-
     def test_a_store_that_nobody_serves_is_named_at_the_limit(self):
         port = self.free_port()
         result = self.finish(self.rank_of(1, 2, port, "no-store", ["comm.timeout_s=3"]))

@@ -2,6 +2,7 @@
 
 Every test here starts the real programs; results are read from the run directory, as a user would.
 """
+import contextlib
 import json
 import os
 import signal
@@ -81,6 +82,9 @@ class EndToEnd(unittest.TestCase):
         end = time.monotonic() + END_BOUND_S
         while (left := self.left_behind()) and time.monotonic() < end:
             time.sleep(0.05)
+        for pid, _ in marked_processes(self.mark):  # Not to disturb the tests that follow.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.assertEqual(left, [], "left behind")
 
     @classmethod
@@ -192,6 +196,11 @@ class EndToEnd(unittest.TestCase):
         path = f"{self.folder}/initial.safetensors"
         save_file(tensors, path)
         return path
+
+    def assert_one_line(self, output, *texts):
+        """Some line says all of it."""
+        self.assertTrue(any(all(text in line for text in texts) for line in output.splitlines()),
+                        f"no line has {texts}:\n{output}")
 
     def assert_close(self, ours, theirs, relative):
         self.assertEqual(sorted(ours), sorted(theirs))

@@ -48,7 +48,7 @@ TEST(Listen, RefusesTheWildcardUnlessAllowed) {
   for (const char* host : {"0.0.0.0", "::", ""}) {
     const auto refused = Listen({host, 0});
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << host;
-    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--bind-any"));
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--rdzv-endpoint ADDRESS:PORT"));
   }
   EXPECT_TRUE(Listen({"0.0.0.0", 0}, {.any_address = true}).ok());
 }
