@@ -142,7 +142,8 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
   }
   if (!options.host_interface.empty()) {
     DT_RETURN_IF_ERROR(Annotate(InterfaceAddress(options.host_interface).status(),
-                                "comm.interface names the device of the ranks' connections"));
+                                "comm.interface cannot be used: set it to one of those with an "
+                                "address, or leave it out"));
   }
   if (options.tcp_connections < 1 || options.tcp_connections > 16) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -46,6 +46,11 @@ absl::Status CheckRequest(const StoreRequest& request) {
   return absl::OkStatus();
 }
 
+// A store lives in the first node's agent, or in rank 0 without a launcher.
+constexpr char kWhatToDo[] =
+    ": see on the first node why `dtrain launch`, or rank 0, ended, or whether a firewall closes "
+    "its port; then start the job again";
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(const Endpoint& server,
@@ -54,7 +59,11 @@ absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(const Endpoint
                                                                   Deadline deadline) {
   auto channel = SecureChannel::Connect(server, key, hello, deadline);
   if (!channel.ok()) {
-    return Annotate(channel.status(), absl::StrCat("store at ", server.ToString()));
+    const absl::Status status =
+        Annotate(channel.status(), absl::StrCat("store at ", server.ToString()));
+    return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)
+               ? absl::Status(status.code(), absl::StrCat(status.message(), kWhatToDo))
+               : status;
   }
   return std::unique_ptr<StoreClient>(new StoreClient(*std::move(channel)));
 }
@@ -202,8 +211,8 @@ absl::StatusOr<StoreReply> StoreClient::Await(uint64_t id, Deadline deadline) {
     if (!broken_.ok() || deadline.Expired()) {
       replies_.erase(entry);
       return !broken_.ok() ? broken_
-                           : absl::DeadlineExceededError(
-                                 absl::StrCat("store ", name(), " did not answer in time"));
+                           : absl::DeadlineExceededError(absl::StrCat(
+                                 "store ", name(), " did not answer in time", kWhatToDo));
     }
     if (reading_) {
       changed_.wait_for(lock, std::chrono::milliseconds(deadline.PollTimeoutMs()));
@@ -227,7 +236,8 @@ void StoreClient::ReadOne(std::unique_lock<std::mutex>& lock, Deadline deadline)
       entry->second = std::move(frame->payload);
     }
   } else if (!absl::IsDeadlineExceeded(frame.status()) && broken_.ok()) {
-    broken_ = absl::UnavailableError(absl::StrCat("the store is gone: ", frame.status().message()));
+    broken_ = absl::UnavailableError(
+        absl::StrCat("the store is gone: ", frame.status().message(), kWhatToDo));
   }
   changed_.notify_all();
 }
