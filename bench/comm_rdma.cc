@@ -61,6 +61,29 @@ absl::StatusOr<double> MedianMicros(comm::Group& group, int rounds, Move move) {
   return micros[micros.size() / 2];
 }
 
+// Another number at every place of a prime period; what rank 1 has is 2 more, so that averages are
+// exact.
+float ValueAt(int rank, size_t i) {
+  return static_cast<float>(i % 251 + 2 * static_cast<size_t>(rank));
+}
+
+// `more` beyond what rank 0 has, at every place.
+absl::Status CheckValues(absl::Span<const float> values, float more, const char* what) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != ValueAt(0, i) + more) {
+      return absl::InternalError(absl::StrFormat("%s: element %d is %g, want %g", what, i,
+                                                 values[i], ValueAt(0, i) + more));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Fill(absl::Span<float> values, int rank) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = ValueAt(rank, i);
+  }
+}
+
 absl::StatusOr<std::vector<Line>> RunRank(const testing::RankContext& context, const Plan& plan) {
   comm::GroupOptions options = context.group_options();
   options.node_id = absl::StrFormat("node %d", context.rank);
@@ -80,7 +103,7 @@ absl::StatusOr<std::vector<Line>> RunRank(const testing::RankContext& context, c
   std::vector<Line> lines;
   for (const size_t bytes : plan.sizes) {
     const auto values = absl::MakeSpan(static_cast<float*>(memory->data()), bytes / 4);
-    std::fill(values.begin(), values.end(), static_cast<float>(context.rank + 1));
+    Fill(values, context.rank);
     const comm::Buffer buffer{values.data(), bytes};
     DT_ASSIGN_OR_RETURN(
         const double one_way, MedianMicros(*group, plan.rounds, [&]() -> absl::Status {
@@ -90,9 +113,8 @@ absl::StatusOr<std::vector<Line>> RunRank(const testing::RankContext& context, c
                                                          : group->Receive(buffer, 0, call));
           return work.Wait();
         }));
-    if (values.front() != 1.0F || values.back() != 1.0F) {
-      return absl::InternalError("received other bytes than were sent");
-    }
+    DT_RETURN_IF_ERROR(CheckValues(values, 0, "received other bytes than were sent"));
+    Fill(values, context.rank);
     DT_ASSIGN_OR_RETURN(
         const double reduced, MedianMicros(*group, plan.rounds, [&]() -> absl::Status {
           DT_ASSIGN_OR_RETURN(const comm::Work work,
@@ -100,9 +122,7 @@ absl::StatusOr<std::vector<Line>> RunRank(const testing::RankContext& context, c
                                                {.name = "bench", .caller_waits = true}));
           return work.Wait();
         }));
-    if (values.front() != 1.0F || values.back() != 1.0F) {
-      return absl::InternalError("wrong average");
-    }
+    DT_RETURN_IF_ERROR(CheckValues(values, 1, "wrong average"));
     lines.push_back({"send_receive", bytes, static_cast<double>(bytes) / one_way});
     lines.push_back({"all_reduce_busbw", bytes, static_cast<double>(bytes) / reduced});
   }

@@ -2,7 +2,7 @@
 
 Trains a small GPT on 2 ranks over TCP once with each policy, same seed and batches, and compares
 bytes that a rank sends for gradients in a step (from its flight record, so of the calls that were
-really made) and the mean loss of the last steps with those of fp32 gradients.
+really made) and the mean loss of the last steps with those of fp32 gradients; then the losses on the way.
 """
 import argparse
 import json
@@ -20,6 +20,7 @@ from report import write_results
 
 RANKS = 2
 LAST_STEPS = 20
+CURVE_EVERY = 50
 CONFIG = {
     "train_batch_size": 16,
     "train_micro_batch_size_per_gpu": 8,
@@ -105,7 +106,16 @@ def train(args, folder, name, comm):
         sys.exit(f"{name} ended with {process.returncode}:\n{output}")
     losses = losses_of(run_dir)
     last = [losses[step] for step in sorted(losses)[-LAST_STEPS:]]
-    return {"policy": name, "bytes_a_step": bytes_a_step(run_dir), "loss": statistics.mean(last)}
+    return {"policy": name, "bytes_a_step": bytes_a_step(run_dir), "loss": statistics.mean(last),
+            "losses": losses}
+
+
+def curve_lines(rows):
+    """The losses of every CURVE_EVERY-th step, a line for each policy."""
+    steps = [step for step in sorted(rows[0]["losses"]) if step % CURVE_EVERY == 0]
+    return [f"{'loss at step':26}" + "".join(f"{step:9}" for step in steps),
+            *(f"{row['policy']:26}" + "".join(f"{row['losses'].get(step, float('nan')):9.4f}"
+                                              for step in steps) for row in rows)]
 
 
 def main():
@@ -131,6 +141,7 @@ def main():
                   f"{row['loss_difference']:+14.4f}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    print("", *curve_lines(rows), sep="\n")
     write_results(args.json, "compression", steps=args.steps, ranks=RANKS, rows=rows)
 
 

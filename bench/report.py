@@ -5,6 +5,7 @@ import os
 import platform
 import shlex
 import sys
+import time
 
 RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
 NO_BOUND = "no bound"
@@ -67,7 +68,8 @@ def write_results(path, bench, **facts):
     if not path:
         return
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"bench": bench, "cpu": cpu_name(), "cores": os.cpu_count(),
+        json.dump({"bench": bench, "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                   "cpu": cpu_name(), "cores": os.cpu_count(),
                    "load_average": os.getloadavg(),
                    "command": command_of(bench, sys.argv[1:]), **facts}, file, indent=2)
         file.write("\n")

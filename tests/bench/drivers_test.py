@@ -12,6 +12,7 @@ SOURCE, BIN = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BIN"]
 sys.path.insert(0, f"{SOURCE}/bench")
 
 import comm  # noqa: E402
+import compression  # noqa: E402
 import kernels  # noqa: E402
 import overlap  # noqa: E402
 import report  # noqa: E402
@@ -89,6 +90,7 @@ class Results(unittest.TestCase):
             report.write_results(path, "step", start=[1])
             before = report.measured_before(path)
             self.assertEqual((before["start"], out.getvalue()), ([1], ""))
+            self.assertRegex(before["date"], r"^20\d\d-\d\d-\d\d$")
             with open(path, "w", encoding="utf-8") as file:
                 json.dump({**before, "cpu": "another"}, file)
             self.assertEqual(report.measured_before(path), {})
@@ -105,7 +107,7 @@ class CommGoals(unittest.TestCase):
     @staticmethod
     def verdict(probe):
         size = 256 << 20
-        times = {"registered": {size: 100.0, 4096: 1.0}, "probe": {size: probe}}
+        times = {"registered": {size: 100.0, 4096: 1.0}, "probe": {size: probe, 4096: 0.5}}
         times.update({peer: {size: 1000.0, 4096: 30.0} for peer in comm.PEERS})
         with contextlib.redirect_stdout(io.StringIO()):
             goals = report.print_goals(comm.goals_of([times], [4096, size]))
@@ -116,6 +118,36 @@ class CommGoals(unittest.TestCase):
         self.assertEqual(self.verdict(84), ("short", False))
         self.assertEqual(self.verdict(100), ("ok", True))
         self.assertEqual(self.verdict(125), ("no bound", False))
+
+
+    def test_every_size_has_a_line_for_the_bound(self):
+        sizes = [4096, 65536, 25 << 20]
+        times = {name: dict.fromkeys(sizes, 1.0) for name in ("registered", "plain", "probe", *comm.PEERS)}
+        names = [goal[0] for goal in comm.goals_of([times], sizes)]
+        for label in ("4KiB", "64KiB", "25MiB"):
+            self.assertIn(f"comm.shm_{label}_of_zero_copy_bound", names)
+
+    def test_plain_memory_stands_against_the_best_peer_of_each_round(self):
+        sizes, rounds = [4096], []
+        for gloo, mpi in ((6.0, 3.0), (2.0, 9.0), (8.0, 8.0)):
+            rounds.append({"registered": {4096: 1.0}, "plain": {4096: 2.0}, "probe": {4096: 1.0},
+                           "gloo": {4096: gloo}, "openmpi": {4096: mpi}, "deepspeed-shm": {4096: 9.0}})
+        self.assertEqual(comm.median_against_best(rounds, 4096, comm.PEERS, "plain"), 1.5)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            comm.print_table(rounds, sizes)
+        head, row = out.getvalue().strip().split("\n")
+        self.assertTrue(head.endswith("plain x best"), head)
+        self.assertTrue(row.endswith("1.50"), row)
+
+
+class CompressionCurve(unittest.TestCase):
+    def test_every_fiftieth_step_is_shown(self):
+        rows = [{"policy": "fp32", "losses": {step: 5.0 - step / 100 for step in range(1, 121)}},
+                {"policy": "int8", "losses": {50: 4.75, 100: 4.25}}]
+        head, first, second = compression.curve_lines(rows)
+        self.assertEqual(head.split()[-2:], ["50", "100"])
+        self.assertEqual(first.split(), ["fp32", "4.5000", "4.0000"])
+        self.assertEqual(second.split(), ["int8", "4.7500", "4.2500"])
 
 
 class KernelDriver(unittest.TestCase):
