@@ -243,8 +243,8 @@ absl::Status PrepareSocket(int fd, absl::Duration user_timeout) {
 absl::StatusOr<UniqueFd> Listen(const Endpoint& where, const ListenOptions& options) {
   if (IsWildcard(where.host) && !options.any_address) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "refused to listen on every interface (\"%s\"): give the address of the trusted network, as "
-        "--rdzv-endpoint ADDRESS:PORT, --local-addr or MASTER_ADDR",
+        "refused to listen on every interface (\"%s\"): give the address of the trusted network, "
+        "as --rdzv-endpoint ADDRESS:PORT, --local-addr or MASTER_ADDR",
         where.host));
   }
   const std::string host = where.host.empty() || where.host == "*" ? "0.0.0.0" : where.host;

@@ -315,6 +315,10 @@ TEST(RdmaGroupTest, WhatOneRankLacksIsToldToAllWhereRdmaIsRequired) {
   for (const Lack& lack : Lacks()) {
     for (const RankResult& result : CreateWith(Network::kRdma, lack.faults, lack.device)) {
       EXPECT_EQ(result.status.code(), lack.code) << lack.name << ": " << result.status;
+      // What a program ends with, and says in one line.
+      const bool may_come = lack.code == absl::StatusCode::kResourceExhausted;
+      EXPECT_EQ(ExitCodeFor(result.status), may_come ? kExitTemporary : kExitUsage) << lack.name;
+      EXPECT_THAT(Text(result), ::testing::Not(HasSubstr("\n"))) << lack.name;
       EXPECT_THAT(Text(result), HasSubstr("connecting over RDMA: rank 1 (node")) << lack.name;
       for (const std::string& part : lack.parts) {
         EXPECT_THAT(Text(result), HasSubstr(part)) << lack.name;
