@@ -14,7 +14,7 @@ namespace dtrain::comm {
 // What a rank has of a backend. Members end in reverse order.
 struct BenchBackend {
   std::string name;
-  std::string limit_name;          // What Limit measures: "memory copy", "one link"...
+  std::string limit_name;          // What Limits measures: "memory copy", "one link"...
   bool limit_is_link = false;      // Else it is a copy within the memory.
   std::shared_ptr<Group> control;  // Over shared memory: barriers and the slowest rank's time.
   std::unique_ptr<Group> group;

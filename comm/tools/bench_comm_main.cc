@@ -3,7 +3,8 @@
 // Time is the median over the iterations of the slowest rank's time of one call from a common
 // barrier; algbw = size / time, busbw = algbw x the factor of nccl-tests' doc/PERFORMANCE.md. The
 // last columns are busbw as a share of what was measured in the same run: over shared memory the
-// rate at which all ranks at once copy memory, else the rate of one send between two ranks.
+// rate at which all ranks at once copy as many bytes of memory, else the rate of one send between
+// two ranks.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,20 +73,34 @@ absl::Status CopyOnce(BenchBackend& backend, size_t bytes) {
   return memory.CopyAndFinish(memory.output(), memory.input(), bytes);
 }
 
-// GB/s that no collective of this backend can beat: see the top.
-absl::StatusOr<double> Limit(BenchBackend& backend, const BenchPlan& plan) {
-  const size_t largest = std::min(plan.BufferBytes(), size_t{64} << 20);  // Not to take long.
-  // A link may be fastest with what fits into caches; memory is to be larger than they are.
-  const size_t smallest = backend.limit_is_link ? size_t{256} << 10 : largest;
-  double best = 0;
-  for (size_t bytes = smallest; bytes <= largest; bytes *= 4) {
-    DT_ASSIGN_OR_RETURN(const double micros, Measure(*backend.control, plan, bytes, [&] {
-                          return backend.limit_is_link ? SendOverOneLink(backend, bytes)
-                                                       : CopyOnce(backend, bytes);
-                        }));
-    best = std::max(best, static_cast<double>(bytes) / micros * 1e-3);
+// GB/s of `bytes` at a time.
+absl::StatusOr<double> RateOf(BenchBackend& backend, const BenchPlan& plan, size_t bytes) {
+  DT_ASSIGN_OR_RETURN(const double micros, Measure(*backend.control, plan, bytes, [&] {
+                        return backend.limit_is_link ? SendOverOneLink(backend, bytes)
+                                                     : CopyOnce(backend, bytes);
+                      }));
+  return static_cast<double>(bytes) / micros * 1e-3;
+}
+
+// What the backend's collectives are set against, for each of the sizes: see the top. A copy is as
+// fast as the cache that holds its size; a link has one rate, its best. A reduction of registered
+// memory touches less memory than a copy of as many bytes and may pass 100 %.
+absl::StatusOr<std::vector<double>> Limits(BenchBackend& backend, const BenchPlan& plan) {
+  std::vector<double> limits;
+  if (!backend.limit_is_link) {
+    for (const size_t bytes : plan.Sizes()) {
+      DT_ASSIGN_OR_RETURN(limits.emplace_back(), RateOf(backend, plan, bytes));
+    }
+    return limits;
   }
-  return best;
+  const size_t largest = std::min(plan.BufferBytes(), size_t{64} << 20);  // Not to take long.
+  double best = 0;
+  for (size_t bytes = size_t{256} << 10; bytes <= largest; bytes *= 4) {
+    DT_ASSIGN_OR_RETURN(const double rate, RateOf(backend, plan, bytes));
+    best = std::max(best, rate);
+  }
+  limits.assign(plan.Sizes().size(), best);
+  return limits;
 }
 
 absl::StatusOr<BenchTime> MeasureCase(BenchBackend& backend, const BenchPlan& plan,
@@ -136,20 +151,21 @@ bool CanDo(const BenchBackend& backend, BenchKind kind) {
 }
 
 absl::Status MeasureBackend(BenchBackend& backend, const BenchPlan& plan, Json& rows) {
-  DT_ASSIGN_OR_RETURN(const double limit, Limit(backend, plan));
+  DT_ASSIGN_OR_RETURN(const std::vector<double> limits, Limits(backend, plan));
+  const std::vector<size_t> sizes = plan.Sizes();
   const bool speaks = backend.group->rank() == 0;
   for (const BenchKind kind : AllBenchKinds()) {
     if (!plan.Wants(kind) || !CanDo(backend, kind)) {
       continue;
     }
     if (speaks) {
-      PrintHead(plan, backend, kind, limit);
+      PrintHead(plan, backend, kind);
     }
-    for (const size_t bytes : plan.Sizes()) {
-      DT_ASSIGN_OR_RETURN(const BenchRow row, MeasureRow(backend, plan, kind, bytes, limit));
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      DT_ASSIGN_OR_RETURN(const BenchRow row, MeasureRow(backend, plan, kind, sizes[i], limits[i]));
       if (speaks) {
         PrintRow(plan, row);
-        rows.push_back(RowJson(plan, backend, row, limit));
+        rows.push_back(RowJson(plan, backend, row, limits[i]));
       }
       DT_RETURN_IF_ERROR(CheckRight(row, backend));
       if (kind == BenchKind::kBarrier) {

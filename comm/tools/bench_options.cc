@@ -139,7 +139,7 @@ int ParseBenchOptions(int argc, char** argv, BenchPlan& plan) {
   CLI::App app(
       "Every collective between ranks of this host, checked and timed; columns as nccl-tests has "
       "them. %limit: busbw as a share of what was measured in the same run: how fast all ranks "
-      "at once copy memory, or how fast one rank sends to another.\n"
+      "at once copy as much memory, or how fast one rank sends to another.\n"
       "  dtrain bench comm --registered --collective all_reduce\n"
       "  dtrain bench comm --backend shm,tcp -e 64M --json",
       "dtrain bench comm");

@@ -58,11 +58,10 @@ int RootOf(BenchKind kind, const BenchPlan& plan) {
 
 std::FILE* TableFile(const BenchPlan& plan) { return plan.json == "-" ? stderr : stdout; }
 
-void PrintHead(const BenchPlan& plan, const BenchBackend& backend, BenchKind kind, double limit) {
-  std::string text =
-      absl::StrFormat("\n# %s over %s, %d ranks, %s memory; limit %.2f GB/s (%s)\n",
-                      BenchName(kind), backend.group->transport(), plan.ranks,
-                      plan.registered ? "registered" : "plain", limit, backend.limit_name);
+void PrintHead(const BenchPlan& plan, const BenchBackend& backend, BenchKind kind) {
+  std::string text = absl::StrFormat("\n# %s over %s, %d ranks, %s memory; limit: %s\n",
+                                     BenchName(kind), backend.group->transport(), plan.ranks,
+                                     plan.registered ? "registered" : "plain", backend.limit_name);
   absl::StrAppendFormat(&text, "#%11s %12s %8s %6s %5s %36s %36s %15s\n", "", "", "", "", "",
                         "out-of-place        ", "in-place          ", "%limit ");
   absl::StrAppendFormat(&text, "#%11s %12s %8s %6s %5s", "size", "count", "type", "redop", "root");

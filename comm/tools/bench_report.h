@@ -34,7 +34,7 @@ int RootOf(BenchKind kind, const BenchPlan& plan);
 
 // Where the table goes: standard output belongs to the JSON where it was asked for there.
 std::FILE* TableFile(const BenchPlan& plan);
-void PrintHead(const BenchPlan& plan, const BenchBackend& backend, BenchKind kind, double limit);
+void PrintHead(const BenchPlan& plan, const BenchBackend& backend, BenchKind kind);
 void PrintRow(const BenchPlan& plan, const BenchRow& row);
 
 Json RowJson(const BenchPlan& plan, const BenchBackend& backend, const BenchRow& row, double limit);

@@ -35,11 +35,10 @@ def descendants(pid):
 def listening_ports(pid):
     """{port} at which the job listens; every address must be the loopback."""
     ports = set()
-    for process in descendants(pid):
-        for address, port in listening(process):
-            if address != "0100007F":
-                raise AssertionError(f"the job listens at {address}, not at 127.0.0.1 alone")
-            ports.add(port)
+    for address, port in listening(*descendants(pid)):
+        if address != "0100007F":
+            raise AssertionError(f"the job listens at {address}, not at 127.0.0.1 alone")
+        ports.add(port)
     return ports
 
 

@@ -51,12 +51,13 @@ def socket_inodes(pid):
     return {text[8:-1] for text in descriptors(pid) if text.startswith("socket:[")}
 
 
-def listening(pid):
-    """[(address as in /proc/net/tcp, port)] of its TCP listeners, in its network namespace."""
-    inodes, found = socket_inodes(pid), []
+def listening(*pids):
+    """[(address as in /proc/net/tcp, port)] of the TCP listeners of processes in one network
+    namespace: that of the first."""
+    inodes, found = set().union(*map(socket_inodes, pids)), []
     for table in ("tcp", "tcp6"):
         try:
-            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+            with open(f"/proc/{pids[0]}/net/{table}", encoding="ascii") as file:
                 rows = [line.split() for line in file.readlines()[1:]]
         except OSError:
             continue
