@@ -230,7 +230,11 @@ absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
   finished.grad_norm = Late<double>(late, &StepNumbers::grad_norm);
   finished.skipped = Late<bool>(late, &StepNumbers::skipped);
   unaccounted = finished;
-  DT_RETURN_IF_ERROR(reducer->AdoptReadinessOrder(job.group(), {}));
+  if (absl::Status adopted = reducer->AdoptReadinessOrder(job.group(), {}); !adopted.ok()) {
+    FailTogether();  // It may be of this rank alone: memory for the new cut.
+    broken = adopted;
+    return adopted;
+  }
   if (graphs != nullptr) {
     graphs->EndStep();
   }

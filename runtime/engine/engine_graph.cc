@@ -37,7 +37,7 @@ void Engine::Impl::CreateGraphs() {
 
 std::string Engine::Impl::WhyNoUpdateGraph() const {
   if (exchange != nullptr) {
-    return "with offload_optimizer the host makes them, when it knows the verdict";
+    return "where the host updates, it makes them when it knows the verdict";
   }
   if (share_return != nullptr) {
     return "with offload_param.device \"nvme\" the host takes new values to the file";

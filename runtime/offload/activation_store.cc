@@ -75,7 +75,7 @@ absl::Status ActivationStore::LeaveNear(const at::Tensor& tensor) {
         "or keep the whole model where the engine trains",
         tensor.device().str()));
   }
-  if (IsLargeActivation(tensor) && !said_near_.exchange(true)) {
+  if (IsNear(tensor) && IsLargeActivation(tensor) && !said_near_.exchange(true)) {
     DT_LOG(Warning) << "an input of a recomputed segment stays in memory: " << tensor.nbytes()
                     << " bytes that are not dense or not at a multiple of " << kMemoryAlign
                     << "; hand over contiguous() ones (said once)";

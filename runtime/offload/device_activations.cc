@@ -198,7 +198,9 @@ void DeviceActivations::Tier::Put(Kept& kept) {
   if (capturing) {
     return;
   }
-  sent.Update(sent.ok() ? Send(kept) : absl::OkStatus());
+  if (sent.ok()) {
+    sent = Send(kept);
+  }
   status_.Update(sent);
   if (!sent.ok()) {
     return;

@@ -105,7 +105,7 @@ constexpr ConfigKey kKeys[] = {
      "host's memory, or in a file. They are streamed through a few buffers while others are "
      "updated; numbers do not change. From stage 1 on. On a GPU: in pinned "
      "memory of the host (cpu) or a file (nvme); the host updates, and gradients and new weights "
-     "travel through pinned buffers. Any optimizer can then be used."},
+     "travel through pinned buffers. A program's own optimizer does so unasked."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,
      "Folder on a fast local disk, for device nvme. The file has no name: nothing is left of it."},

@@ -141,7 +141,10 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
       "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
       request.model.parameters * 1e-6, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
-      request.offload_buffers == 0 ? "more ranks take less"
+      // Which other ranks do not share.
+      2 * PlanMemory(request).far_activations > needed
+          ? "most of it are activations: a smaller train_micro_batch_size_per_gpu takes less"
+      : request.offload_buffers == 0 ? "more ranks take less"
       : request.offload_to_file && request.offload_ratio == 1
           ? "more ranks, or a smaller offload_optimizer.buffer_count, take less"
           : "offload_optimizer.device \"nvme\" with ratio 1 keeps optimizer states in a file"));

@@ -125,7 +125,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     const auto text = (*cluster)->store().Get("outcome/" + std::to_string(rank),
                                               Deadline::After(absl::Seconds(60)));
     EXPECT_TRUE(text.ok()) << text.status();
-    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0,0]"), "outcome");
+    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0,0,0]"), "outcome");
     Outcome& outcome = all.emplace_back();
     outcome.losses = json[0].get<std::vector<double>>();
     outcome.norms = json[1].get<std::vector<double>>();

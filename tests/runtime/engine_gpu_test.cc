@@ -177,7 +177,8 @@ void ExpectAsOnTheCpu(int size, const std::vector<Settings>& settings, double to
 std::vector<Settings> EveryStage() {
   std::vector<Settings> all;
   for (const int stage : {0, 1, 2, 3}) {
-    all.push_back({absl::StrCat("zero_optimization.stage=", stage)});
+    all.push_back({absl::StrCat("zero_optimization.stage=", stage),
+                   "zero_optimization.stage3_param_persistence_threshold=100"});
   }
   return all;
 }
@@ -274,7 +275,8 @@ TEST_F(EngineGpuTest, WhatIsRoundedOnItsWayTrainsAsOnTheCpu) {
   const std::string zero = "zero_optimization.";
   const std::vector<std::vector<std::string>> ways = {
       {zero + "stage=3", zero + "zero_hpz_partition_size=2", zero + "zero_quantized_weights=true",
-       zero + "zero_quantized_gradients=true"},
+       zero + "zero_quantized_gradients=true",
+       zero + "stage3_param_persistence_threshold=100"},  // Else nothing is gathered.
       {"comm.compression.type=int8", "comm.compression.start_step=2",
        "comm.compression.min_elements=0"},
       {"comm.compression.type=powersgd", "comm.compression.start_step=2",
