@@ -44,8 +44,12 @@ bool RdmaTransport::Busy(size_t peer) const {
 absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                                  absl::FunctionRef<void()> meanwhile,
                                  absl::Span<const Transfer> ahead) {
-  if (!std::exchange(ahead_, false)) {
+  // Headers and partial sums go ahead too, but use no region: so this comes at least once a call,
+  // however many are queued, and before the call reaches for memory that may be new by then.
+  if (!LongIsAhead()) {
     parts_.memory->NextMove();
+  }
+  if (!std::exchange(ahead_, false)) {
     Append(transfers);
   }
   for (State& state : states_) {
@@ -83,6 +87,16 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
       DT_RETURN_IF_ERROR(WaitForAny(context));
     }
   }
+}
+
+bool RdmaTransport::LongIsAhead() const {
+  const auto has_long = [this](const Lane& lane) {
+    return std::any_of(lane.queue.begin() + static_cast<ptrdiff_t>(lane.wanted), lane.queue.end(),
+                       [this](const Transfer& transfer) { return IsLong(transfer); });
+  };
+  return std::any_of(states_.begin(), states_.end(), [&](const State& state) {
+    return has_long(state.sends) || has_long(state.receives);
+  });
 }
 
 bool RdmaTransport::CompletesInOrder() const {

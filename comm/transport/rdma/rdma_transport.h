@@ -148,6 +148,9 @@ class RdmaTransport final : public Transport {
 
   // Behind what is queued.
   void Append(absl::Span<const Transfer> transfers);
+  // Whether long messages of the next Move are queued: their regions are in use. REQUIRES: no Move
+  // is under way.
+  bool LongIsAhead() const;
   // Whether every peer has one queue pair, on which requests complete in order.
   bool CompletesInOrder() const;
   bool Busy(size_t peer) const;

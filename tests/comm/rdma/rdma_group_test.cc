@@ -2,8 +2,10 @@
 // and says what to do, or goes on over TCP where that was allowed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -13,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "comm/group.h"
 #include "comm/symmetric_buffer.h"
@@ -182,6 +185,54 @@ TEST(RdmaGroupTest, BuffersThatNobodyRegisteredAreReachedToo) {
   }
   ExpectLongMessages({.registered = false});
   ExpectLongMessages({.pairs = 2, .registered = false}, 2);
+}
+
+Buffer PagesAt(void* wanted, size_t bytes, float value) {
+  void* const pages =
+      mmap(wanted, bytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | (wanted == nullptr ? 0 : MAP_FIXED), -1, 0);
+  DT_CHECK(pages != MAP_FAILED);
+  std::fill_n(static_cast<float*>(pages), bytes / sizeof(float), value);
+  return {pages, bytes};
+}
+
+// There is a next collective queued at all times, and one buffer is unmapped and mapped again at
+// the same address between two: a device that kept its region would write into pages that are gone.
+absl::Status ReduceRemapped(const RankContext& context) {
+  constexpr size_t kBytes = size_t{4} << 20;
+  const auto registered = std::make_shared<std::atomic<int>>(0);
+  FakeVerbs verbs({.registered = registered});
+  DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
+  Buffer moved = PagesAt(nullptr, kBytes, 1);
+  const Buffer stays = PagesAt(nullptr, 4 * kBytes, 1);
+  int before = 0;
+  for (int round = 0; round < 3; ++round) {
+    DT_ASSIGN_OR_RETURN(const Work first, group->AllReduce(moved, ReduceOp::kAverage));
+    DT_ASSIGN_OR_RETURN(const Work second, group->AllReduce(stays, ReduceOp::kAverage));
+    DT_RETURN_IF_ERROR(first.Wait());
+    before = registered->load();
+    munmap(moved.data, kBytes);
+    moved = PagesAt(moved.data, kBytes, 1);
+    DT_ASSIGN_OR_RETURN(const Work third, group->AllReduce(moved, ReduceOp::kAverage));
+    DT_RETURN_IF_ERROR(third.Wait());
+    DT_RETURN_IF_ERROR(second.Wait());
+    if (round > 0 && registered->load() <= before) {
+      return absl::InternalError("the region of the old pages was used for the new ones");
+    }
+  }
+  DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+  munmap(moved.data, kBytes);
+  munmap(stays.data, 4 * kBytes);
+  return absl::OkStatus();
+}
+
+TEST(RdmaGroupTest, MemoryThatIsMappedAgainBetweenQueuedCallsIsRegisteredAgain) {
+  if (!UserfaultWatch::Create().ok()) {
+    GTEST_SKIP() << "LOUD SKIP: " << UserfaultWatch::Create().status();
+  }
+  for (const RankResult& result : RunRanks({.size = 2}, ReduceRemapped)) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 // Rank 1 has its staging memory and nothing else: what it sends and receives is copied, and the

@@ -41,6 +41,9 @@ class FakeDevice final : public VerbsDevice {
     if (state_->faults.cannot_pin || too_many) {
       return absl::ResourceExhaustedError(CannotPin(bytes, "65536 bytes"));
     }
+    if (state_->faults.registered != nullptr) {
+      ++*state_->faults.registered;
+    }
     const uint32_t key = next_key_++;
     state_->regions.push_back({key, static_cast<std::byte*>(data), bytes});
     return std::make_unique<FakeRegion>(state_, key);

@@ -30,6 +30,8 @@ struct FakeVerbsFaults {
       {};  // The same from the first write while it is true.
   // No fault: when not null, the bytes of the largest write so far.
   std::shared_ptr<std::atomic<uint32_t>> largest_write = {};
+  // No fault: when not null, how many times memory was registered.
+  std::shared_ptr<std::atomic<int>> registered = {};
   // No fault: when not null, what each queue pair was connected with.
   std::shared_ptr<std::vector<QueuePairSettings>> connected = {};
 };
