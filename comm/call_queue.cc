@@ -338,7 +338,9 @@ void CallQueue::Look(int64_t now_nanos) {
     case QueueAlarm::kNone:
       break;
   }
-  if (broken_.ok() && !running_ && queue_.empty()) {
+  // Also while calls are queued that nobody runs: a message starts when it is waited for, and the
+  // program may compute until then.
+  if (broken_.ok() && !running_) {
     if (const absl::Status said = Glance(lock); !said.ok()) {
       Alarm(lock, Annotate(said, absl::StrCat("in no collective (", LastCall(now_nanos),
                                               ") when the others gave up")));

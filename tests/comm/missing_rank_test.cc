@@ -130,12 +130,18 @@ TEST_P(MissingRankTest, ARankStoppedAmongReductionsIsNamedByAll) {
   }
 }
 
-TEST_P(MissingRankTest, ARankThatIsBusyElsewhereIsNamedWithItsLastCall) {
-  const auto results = RunRanks({.size = 4}, [](RankContext& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(auto group,
-                        CreateHostGroup(context.store, OptionsOver(GetParam(), context)));
+// Rank 2 goes on computing after a barrier, with a message queued that it does not wait for yet
+// where `with_message`.
+void ExpectBusyRankNamed(Over over, bool with_message) {
+  const auto results = RunRanks({.size = 4}, [=](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, OptionsOver(over, context)));
     DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-    if (context.rank == 2) {  // Its program computes on.
+    if (context.rank == 2) {
+      float value = 1;
+      Work sent;
+      if (with_message) {
+        DT_ASSIGN_OR_RETURN(sent, group->Send({&value, sizeof(value)}, 0));
+      }
       return context.store->Get("over", Deadline::After(absl::Seconds(30))).status();
     }
     std::vector<float> values(1 << 18, 1.0F);
@@ -151,6 +157,14 @@ TEST_P(MissingRankTest, ARankThatIsBusyElsewhereIsNamedWithItsLastCall) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("last seen at collective 1 (barrier"));
   }
   EXPECT_TRUE(results[2].status.ok()) << results[2].status;
+}
+
+TEST_P(MissingRankTest, ARankThatIsBusyElsewhereIsNamedWithItsLastCall) {
+  ExpectBusyRankNamed(GetParam(), /*with_message=*/false);
+}
+
+TEST_P(MissingRankTest, ARankWithAMessageThatNobodyWaitsForAnswersToo) {
+  ExpectBusyRankNamed(GetParam(), /*with_message=*/true);
 }
 
 TEST_P(MissingRankTest, SlowRanksBreakNothing) {
