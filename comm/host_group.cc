@@ -319,6 +319,7 @@ absl::Status HostGroup::Run(absl::Span<const Call> calls, absl::Duration timeout
   const absl::Status cause = queue_->is_broken() ? queue_->broken() : status;
   absl::Status explained = Explain(cause, calls[0], timeout);
   BreakWith(explained);
+  backend_->Withdraw();  // Behind the reason, or peers would see its effect first.
   return explained;
 }
 

@@ -48,6 +48,9 @@ class Backend {
                       CallHeader& header) const = 0;
   // Tells the peers that this rank gives up. Any thread; never blocks.
   virtual void Break(const absl::Status& reason) = 0;
+  // After the Break of a call that failed, by the thread that ran it: peers reach this call's memory
+  // no more.
+  virtual void Withdraw() {}
   // What a peer said to Break, or OK.
   virtual absl::Status BrokenStatus() const = 0;
   // The same between calls, by the thread that would run one: what has come since, without waiting.

@@ -41,6 +41,7 @@ class HierarchicalCollectives final : public Backend {
     return local_->Locate(registration, buffer, header);
   }
   void Break(const absl::Status& reason) override;
+  void Withdraw() override { all_->Withdraw(); }
   absl::Status BrokenStatus() const override { return local_->BrokenStatus(); }
   absl::Status Glance() override {
     absl::Status said = local_->Glance();

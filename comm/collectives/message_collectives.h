@@ -51,6 +51,7 @@ class MessageCollectives final : public Backend {
   // The part of Register that is this rank's own.
   absl::StatusOr<std::unique_ptr<Registration>> Hold(std::shared_ptr<SymmetricBuffer> buffer);
   void Break(const absl::Status& reason) override { transport_->Shutdown(reason); }
+  void Withdraw() override { transport_->Withdraw(); }
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
   absl::Status Glance() override { return transport_->Glance(); }
   void NoteCall(const CallHeader& header) override;

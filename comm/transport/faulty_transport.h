@@ -53,6 +53,7 @@ class FaultyTransport final : public Transport {
   absl::Status Glance() override { return inner_->Glance(); }
   ControlLines* control() override { return inner_->control(); }
   std::vector<int> Awaited() const override { return inner_->Awaited(); }
+  void Withdraw() override { inner_->Withdraw(); }
   void Shutdown(const absl::Status& reason) override { inner_->Shutdown(reason); }
   std::string PeerName(int peer) const override { return inner_->PeerName(peer); }
 

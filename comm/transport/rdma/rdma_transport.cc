@@ -400,6 +400,16 @@ absl::Status RdmaTransport::Explain(size_t peer) {
                               [this] { return Awaited(); });
 }
 
+// The memory of messages that will not be received any more is still offered to peers: of a call
+// that failed, or of one that turned out to be another than theirs when its first bytes were due.
+void RdmaTransport::Withdraw() {
+  for (RdmaPeer& peer : parts_.peers) {
+    for (const auto& pair : peer.pairs) {
+      pair->Disconnect();
+    }
+  }
+}
+
 absl::Status RdmaTransport::Greet(const WaitContext& context) {
   for (size_t peer = 0; peer < states_.size(); ++peer) {
     for (size_t pair = 0; pair < parts_.peers[peer].pairs.size(); ++pair) {

@@ -87,6 +87,7 @@ class RdmaTransport final : public Transport {
   absl::Status Glance() override { return parts_.mesh->Glance(); }
   ControlLines* control() override { return parts_.mesh->control(); }
   std::vector<int> Awaited() const override;
+  void Withdraw() override;
   void Shutdown(const absl::Status& reason) override { parts_.mesh->Shutdown(reason); }
   std::string PeerName(int peer) const override { return parts_.mesh->PeerName(peer); }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/dl/verbs.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "comm/transport/rdma/rdma_ports.h"
 #include "comm/transport/rdma/wc_status.h"
@@ -89,6 +90,14 @@ class RealQueuePair final : public QueuePair {
     ibv_recv_wr* refused = nullptr;
     const int error = ibv_post_recv(pair_, &request, &refused);
     return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_post_recv");
+  }
+
+  void Disconnect() override {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_ERR;
+    if (const absl::Status done = Modify(attributes, IBV_QP_STATE, "ERROR"); !done.ok()) {
+      DT_LOG(Warning) << done.message();
+    }
   }
 
  private:

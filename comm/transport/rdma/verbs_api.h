@@ -96,6 +96,8 @@ class QueuePair {
   // refused the request itself.
   virtual absl::Status Post(const RdmaWrite& write) = 0;
   virtual absl::Status PostReceive(uint64_t id) = 0;
+  // From now on the peer's writes are refused, and what is posted here is flushed.
+  virtual void Disconnect() = 0;
 };
 
 class VerbsDevice {

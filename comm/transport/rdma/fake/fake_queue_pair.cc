@@ -164,6 +164,8 @@ absl::Status FakeQueuePair::PostReceive(uint64_t id) {
   return absl::OkStatus();
 }
 
+void FakeQueuePair::Disconnect() { BreakWith(kWcFlushed); }
+
 void FakeQueuePair::AcceptIfCalled() {
   if (socket_.valid() || broken_) {
     return;

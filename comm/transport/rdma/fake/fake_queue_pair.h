@@ -52,6 +52,7 @@ class FakeQueuePair final : public QueuePair {
                        const QueuePairEnd& peer) override;
   absl::Status Post(const RdmaWrite& write) override;
   absl::Status PostReceive(uint64_t id) override;
+  void Disconnect() override;
 
   // Moves what the socket takes and gives.
   void Pump();
