@@ -60,6 +60,18 @@ double FrozenBytes(const FlatParameters& flat) {
   return bytes;
 }
 
+// Of these, what the device's free memory lacks already: tensors that stay as they are, or whose
+// memory is given up for narrower ones.
+double FrozenBytesOnGpu(const FlatParameters& flat) {
+  double bytes = 0;
+  for (const NamedTensor& frozen : flat.frozen()) {
+    if (frozen.tensor.is_cuda() && frozen.tensor.device() == flat.device().tensors()) {
+      bytes += static_cast<double>(frozen.tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::Status CheckModelFits(Job& job, const Json& shape) {
@@ -106,7 +118,7 @@ absl::Status Engine::Impl::CheckMemory() {
   if (device().is_host()) {
     return plan::CheckStatesFit(request, available + held);
   }
-  DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available));
+  DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available + FrozenBytesOnGpu(*state.flat)));
   DT_ASSIGN_OR_RETURN(const double of_host, LeastAvailable(job.group(), ReadRankMemory()));
   return plan::CheckOffloadFits(request, of_host + held);
 }
