@@ -188,7 +188,7 @@ absl::Status DeviceGradients::Reduce(const DeviceBucket& bucket) {
 }
 
 absl::Status DeviceGradients::FinishBackward() {
-  whole_.EndBackward();
+  status_.Update(whole_.EndBackward());
   if (!last_) {
     return status_;
   }

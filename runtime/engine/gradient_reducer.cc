@@ -118,7 +118,7 @@ void GradientReducer::Launch(int place) {
 }
 
 absl::Status GradientReducer::FinishBackward() {
-  whole_.EndBackward();
+  status_.Update(whole_.EndBackward());
   if (!last_) {
     return status_;
   }

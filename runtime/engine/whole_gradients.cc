@@ -6,8 +6,8 @@
 
 #include "base/status.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/ops/device_kernels.h"
 #include "torch/csrc/autograd/function.h"
-#include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/variable.h"
 
 namespace dtrain {
@@ -24,7 +24,7 @@ void CopyGradient(const at::Tensor& gradient, const at::Tensor& view, bool on_ho
 
 // Runs when all operations of a graph have given a parameter's gradient. Where all of it went home
 // autograd accumulates nothing, and the hook for what it accumulates does not run.
-class PutHome final : public torch::autograd::FunctionPostHook {
+class PutHome final : public ops::GradientHomeHook {
  public:
   PutHome(std::weak_ptr<const std::function<void(size_t)>> ready, size_t index)
       : ready_(std::move(ready)), index_(index) {}
@@ -57,25 +57,32 @@ WholeGradients::WholeGradients(FlatParameters& flat, std::function<void(size_t)>
       awaited_(flat.parameters().size()),
       homes_(flat.parameters(), *this) {}
 
-void WholeGradients::EndBackward() {
+absl::Status WholeGradients::EndBackward() {
   in_backward_ = false;
+  absl::Status taken;
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i] == Place::kPut) {  // Autograd did not come to it after all.
-      Take(i).IgnoreError();
+      taken.Update(Take(i));
     }
   }
+  return taken;
 }
 
 ops::GradientHome WholeGradients::TakeHome(size_t index, bool can_add) {
   const bool holds = places_[index] != Place::kFree;
-  if (!in_backward_ || (holds && !can_add) || !AwaitAutograd(index)) {
+  const at::Tensor& view = flat_.gradient_views()[index];
+  // Autograd orders streams by the gradients that it is given. Of one that went home it knows
+  // nothing, and the reduction waits for the compute stream alone.
+  const bool in_order =
+      flat_.device().is_host() || ops::LaunchesOn(view, flat_.device().kernel_stream());
+  if (!in_backward_ || !in_order || (holds && !can_add) || !AwaitAutograd(index)) {
     return {};
   }
   if (!holds) {
     places_[index] = Place::kPut;
   }
   put_[index] = 1;
-  return {.place = flat_.gradient_views()[index], .holds = holds};
+  return {.place = view, .holds = holds};
 }
 
 // The node lives while a graph does that uses the parameter. To keep it longer, for one hook for

@@ -32,7 +32,8 @@ class WholeGradients : private ops::GradientHomes {
 
   // Around each backward: what asks for a gradient outside of it gets memory of its own.
   void BeginBackward() { in_backward_ = true; }
-  void EndBackward();
+  // The error is one of Take.
+  absl::Status EndBackward();
   // Autograd has accumulated into the .grad of a parameter, or would have. Unimplemented: it is
   // not dense.
   absl::Status Take(size_t index);

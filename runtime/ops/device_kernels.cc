@@ -53,6 +53,13 @@ bool HasKernels(const at::Device& device) {
 
 bool OnGpu(const at::Tensor& tensor) { return tensor.is_cuda() || ForTesting().kernels != nullptr; }
 
+bool LaunchesOn(const at::Tensor& tensor, CudaStream stream) {
+  if (ForTesting().kernels != nullptr) {
+    return ForTesting().stream == stream;
+  }
+  return !tensor.is_cuda() || CurrentStream(tensor.device()) == stream;
+}
+
 GpuLaunch::GpuLaunch(const at::Tensor& tensor) {
   if (ForTesting().kernels != nullptr) {
     kernels_ = ForTesting().kernels;

@@ -23,6 +23,10 @@ bool HasKernels(const at::Device& device);
 // Whether `tensor`'s kernels are a GPU's.
 bool OnGpu(const at::Tensor& tensor);
 
+// Whether what the calling thread launches for `tensor`, which is a GPU's, goes to `stream`; in
+// tests also true of a host's that no kernels were set for.
+bool LaunchesOn(const at::Tensor& tensor, CudaStream stream);
+
 // What a launch takes. While it lives, the GPU that holds `tensor` is the thread's current one.
 // REQUIRES: OnGpu(tensor), and HasKernels of its device.
 class GpuLaunch {

@@ -1,5 +1,6 @@
 #include "runtime/ops/gradient_home.h"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -32,7 +33,11 @@ bool SomebodyWantsIt(const at::Tensor& parameter) {
     return true;
   }
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  return accumulator == nullptr || !accumulator->pre_hooks().empty();
+  return accumulator == nullptr || !accumulator->pre_hooks().empty() ||
+         std::any_of(accumulator->post_hooks().begin(), accumulator->post_hooks().end(),
+                     [](const auto& hook) {
+                       return dynamic_cast<const GradientHomeHook*>(hook.get()) == nullptr;
+                     });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "torch/csrc/autograd/function_hook.h"
 
 namespace dtrain::ops {
 
@@ -16,6 +17,10 @@ struct GradientHome {
   // It holds what earlier operations or micro-batches of the step left: add to it. Else write all.
   bool holds = false;
 };
+
+// A hook behind autograd's accumulation that is ready for undefined gradients: any other waits for
+// a parameter's gradient, which then goes through autograd.
+class GradientHomeHook : public torch::autograd::FunctionPostHook {};
 
 // Gives the places of some parameters.
 class GradientHomes {

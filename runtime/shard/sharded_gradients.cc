@@ -96,7 +96,7 @@ absl::Status ShardedGradients::LaunchPlain(int bucket) {
 }
 
 absl::Status ShardedGradients::FinishBackward() {
-  whole_.EndBackward();
+  status_.Update(whole_.EndBackward());
   if (!last_) {
     return status_;
   }

@@ -22,6 +22,9 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/fake_op_kernels.h"
 #include "tests/runtime/job_for_tests.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -76,6 +79,8 @@ struct Way {
   std::string stage = "0";
   std::string precision = "bf16.enabled=true";
   int64_t bucket = 2500;
+  // Of a weight, called once the engine holds it; what it gives is kept while it trains.
+  std::function<std::shared_ptr<torch::autograd::Node>(const at::Tensor& weight)> watch = nullptr;
 };
 
 struct Outcome {
@@ -117,6 +122,7 @@ absl::Status Train(const Way& way, Outcome& outcome) {
   at::manual_seed(5);
   auto net = std::make_unique<HomesNet>();
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, *net));
+  auto watched = way.watch == nullptr ? nullptr : way.watch(net->down);
   Rows source{net->gate.scalar_type()};
   std::vector<StepReport> reports;
   for (int step = 0; step < kSteps; ++step) {
@@ -134,6 +140,7 @@ absl::Status Train(const Way& way, Outcome& outcome) {
     outcome.numbers.push_back(report.grad_norm);
   }
   outcome.graph_launches = gpu.cuda.graph_launches();
+  watched.reset();
   engine.reset();
   net.reset();  // Its weights are the engine's memory.
   job.reset();
@@ -201,6 +208,46 @@ TEST(EngineHomesTest, GradientsInFp32AreAddedInPlaceToo) {
     EXPECT_EQ(device.last_step.all, 0) << "ATen's products take fp32";
     ExpectNear(device, OutcomeOf(host), 1e-4);
   }
+}
+
+// Counts the gradients that are really there.
+class CountingHook final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit CountingHook(int& seen) : seen_(seen) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    seen_ += inputs[0].defined() ? 1 : 0;
+    return outputs;
+  }
+
+ private:
+  int& seen_;
+};
+
+TEST(EngineHomesTest, AWeightThatAHookWatchesHasItsGradientGoThroughAutograd) {
+  const Outcome plain = OutcomeOf({.accumulation = 2});
+  int seen = 0;
+  Way way{.accumulation = 2};
+  way.watch = [&seen](const at::Tensor& weight) {
+    weight.register_hook(
+        [&seen](const at::Tensor& gradient) { seen += gradient.defined() ? 1 : 0; });
+    return nullptr;
+  };
+  const Outcome hooked = OutcomeOf(way);
+  EXPECT_EQ(seen, 2 * kSteps);
+  EXPECT_EQ(hooked.last_step.into_fp32, plain.last_step.into_fp32 - 2);
+  ExpectNear(hooked, plain, 0.02);
+
+  seen = 0;
+  way.watch = [&seen](const at::Tensor& weight) {
+    auto node = torch::autograd::impl::grad_accumulator(weight);
+    node->add_post_hook(std::make_unique<CountingHook>(seen));
+    return node;  // Or it would end with each graph.
+  };
+  const Outcome behind = OutcomeOf(way);
+  EXPECT_EQ(seen, 2 * kSteps);
+  EXPECT_EQ(behind.last_step.into_fp32, plain.last_step.into_fp32 - 2);
+  ExpectNear(behind, plain, 0.02);
 }
 
 TEST(EngineHomesTest, GraphsHoldTheProductsThatWriteAndThoseThatAdd) {
