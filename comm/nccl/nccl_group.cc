@@ -327,7 +327,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Split(int color, int key,
   options.group.rank = communicator->rank();
   options.group.size = communicator->ranks();
   // A name of its own in the store for each split: sequences are equal on all ranks.
-  options.group.name = absl::StrCat(options_.group.name, "/", name, sequence_, ".", color);
+  options.group.name = absl::StrCat(options_.group.name, "/", name, sequence(), ".", color);
   std::unique_ptr<NcclGroup> made(new NcclGroup(seams_, store_, options));
   DT_RETURN_IF_ERROR(made->Begin(std::move(communicator)));
   return made;
