@@ -1,7 +1,9 @@
 #include "comm/nccl/nccl_arrivals.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
@@ -56,8 +58,13 @@ std::string NcclArrivals::SequencePrefix(uint64_t sequence) const {
   return absl::StrCat(prefix_, "/late/", sequence);
 }
 
-void NcclArrivals::Announce(uint64_t sequence, const std::string& what) {
-  if (store_ != nullptr) {
+std::string NcclArrivals::QuestionKey(uint64_t slot) const {
+  return absl::StrCat(prefix_, "/asked/", slot);
+}
+
+void NcclArrivals::Announce(uint64_t sequence, absl::string_view what) {
+  uint64_t& announced = announced_[sequence % kQuestions];
+  if (store_ != nullptr && std::exchange(announced, sequence + 1) != sequence + 1) {
     Warn("announcing a late collective",
          store_->Set(RankKey(SequencePrefix(sequence), rank_), what, Deadline::After(kStoreBound)));
   }
@@ -77,7 +84,7 @@ std::string NcclArrivals::Explain(uint64_t sequence, const std::string& what) {
   }
   for (int rank = 0; rank < std::min(size_, kRanksComparedMax); ++rank) {
     const auto other = store_->Get(RankKey(SequencePrefix(sequence), rank), deadline);
-    if (other.ok() && *other != what) {
+    if (other.ok() && *other != what && *other != kThrough) {
       return absl::StrCat("the ranks disagree: rank ", rank, " called ", *other);
     }
   }
@@ -96,25 +103,37 @@ void NcclArrivals::AnnounceAbort(const std::string& reason) {
 void NcclArrivals::Ask(uint64_t sequence) {
   if (store_ != nullptr) {
     Warn("asking who is in a collective",
-         store_->Set(absl::StrCat(SequencePrefix(sequence), "/asked"), "",
+         store_->Set(QuestionKey(sequence % kQuestions), absl::StrCat(sequence),
                      Deadline::After(kStoreBound)));
   }
 }
 
-NcclArrivals::Sight NcclArrivals::Look(uint64_t sequence) {
+NcclArrivals::Sight NcclArrivals::Look() {
   Sight sight;
   if (store_ == nullptr) {
     return sight;
   }
-  const std::vector<std::string> keys = {absl::StrCat(prefix_, "/abort"),
-                                         absl::StrCat(SequencePrefix(sequence), "/asked")};
-  const auto found = store_->Check(keys, Deadline::After(kStoreBound));
+  std::vector<std::string> keys = {absl::StrCat(prefix_, "/abort")};
+  for (uint64_t slot = 0; slot < kQuestions; ++slot) {
+    keys.push_back(QuestionKey(slot));
+  }
+  const Deadline deadline = Deadline::After(kStoreBound);
+  const auto found = store_->Check(keys, deadline);
   if (!found.ok()) {
     return sight;
   }
-  sight.asked = found->back();
+  for (uint64_t slot = 0; slot < kQuestions; ++slot) {
+    uint64_t sequence = 0;
+    if (!(*found)[slot + 1]) {
+      continue;
+    }
+    const auto asked = store_->Get(keys[slot + 1], deadline);
+    if (asked.ok() && absl::SimpleAtoi(*asked, &sequence) && announced_[slot] != sequence + 1) {
+      sight.asked.push_back(sequence);
+    }
+  }
   if (found->front()) {
-    const auto reason = store_->Get(keys.front(), Deadline::After(kStoreBound));
+    const auto reason = store_->Get(keys.front(), deadline);
     sight.abort = reason.ok() ? std::optional<std::string>(*reason) : std::nullopt;
   }
   return sight;

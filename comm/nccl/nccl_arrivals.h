@@ -3,20 +3,25 @@
 //
 // Beside its name a rank writes nothing while collectives finish in time. One whose time is over
 // asks; the others look for that now and then and answer if their devices are in the same
-// collective. Used by one thread at a time. Every call to the store is bounded by kStoreBound.
+// collective, or through it. Used by one thread at a time. Every call to the store is bounded by
+// kStoreBound.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "comm/net/store.h"
 
 namespace dtrain::comm {
 
 inline constexpr absl::Duration kStoreBound = absl::Seconds(2);
+// What a rank announces of a collective that it has finished.
+inline constexpr absl::string_view kThrough = "through";
 
 class NcclArrivals {
  public:
@@ -29,26 +34,32 @@ class NcclArrivals {
   // "rank 1 (host a, pid 12)", or "rank 1" of one that did not say.
   std::string NameOf(int rank) const;
   // "My device is in collective `sequence`, which is `what`."
-  void Announce(uint64_t sequence, const std::string& what);
+  // Again: nothing.
+  void Announce(uint64_t sequence, absl::string_view what);
   // Who did not announce `sequence`, and who announced something else than `what`. One line.
   std::string Explain(uint64_t sequence, const std::string& what);
   // Tells the peers that this rank gave up. The first reason stays.
   void AnnounceAbort(const std::string& reason);
-  // Has the ranks that are in `sequence` announce it.
+  // Has the ranks that are in `sequence`, or through it, announce that.
   void Ask(uint64_t sequence);
   struct Sight {
     std::optional<std::string> abort;  // A peer's "rank 3: reason", when one gave up.
-    bool asked = false;                // Somebody asks who is in `sequence`.
+    std::vector<uint64_t> asked;       // Sequences that this rank did not announce.
   };
-  Sight Look(uint64_t sequence);
+  Sight Look();
 
  private:
+  // Ranks that ask at the same time do so of sequences that lie close together, as when one is
+  // stuck in a collective and the others wait for it in the next: each has a key to itself.
+  static constexpr uint64_t kQuestions = 8;
+  std::string QuestionKey(uint64_t slot) const;
   std::string SequencePrefix(uint64_t sequence) const;
   std::string JoinNames(const std::vector<int>& ranks) const;
   Store* const store_;
   const std::string prefix_;
   const int rank_;
   const int size_;
+  std::array<uint64_t, kQuestions> announced_ = {};  // Sequence + 1, by question.
 };
 
 }  // namespace dtrain::comm

@@ -244,10 +244,11 @@ absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
                     "cudaStreamWaitEvent");
 }
 
-absl::StatusOr<Work> NcclGroup::Start(const Call& call) {
+absl::StatusOr<Work> NcclGroup::Start(const Call& call, Deadline given) {
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(watchdog_->health());
-  const Deadline deadline = Deadline::After(options_.group.timeout);
+  const absl::Duration timeout = std::min(options_.group.timeout, given.Remaining());
+  const Deadline deadline = Deadline::After(timeout);
   DT_RETURN_IF_ERROR(watchdog_->Drain(options_.pending_max - 1, deadline));
   NcclPending pending;
   pending.work = std::make_shared<NcclWork>();
@@ -259,7 +260,8 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call) {
   pending.header = flight.header;
   pending.what = call.what;
   pending.peer = call.peer;
-  pending.timeout = options_.group.timeout;
+  pending.timeout = timeout;
+  pending.learns = given.infinite();
   pending.deadline = deadline;
   DT_RETURN_IF_ERROR(watchdog_->TakeEvents(&pending.start, &pending.end));
   const absl::Status queued = Queue(call, deadline, &pending);

@@ -113,7 +113,8 @@ class NcclGroup final : public DeviceGroup {
   // `whole` must be size() parts like `part`.
   absl::Status CheckParts(absl::string_view what, const Buffer& part, const Buffer& whole) const;
   absl::Status CheckPeer(absl::string_view what, int peer) const;
-  absl::StatusOr<Work> Start(const Call& call);
+  // `given`: the call's own deadline, which counts in place of what is learnt.
+  absl::StatusOr<Work> Start(const Call& call, Deadline given);
   absl::Status Queue(const Call& call, Deadline deadline, NcclPending* pending);
   absl::Status QueueSum(const Call& call, Deadline deadline, NcclPending* pending);
   // One call of NCCL, which is given its name of `dtype`.

@@ -127,7 +127,7 @@ void NcclWatchdog::Run() {
       Break(absl::AbortedError(text));
       lock.lock();
     } else if (pending_.empty()) {
-      changed_.wait(lock);
+      AwaitNext(lock);
     } else {
       lock.unlock();
       const bool finished = FinishHead();
@@ -140,6 +140,21 @@ void NcclWatchdog::Run() {
         changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.poll_interval));
       }
     }
+  }
+}
+
+void NcclWatchdog::AwaitNext(std::unique_lock<std::mutex>& lock) {
+  if (!health_.ok()) {
+    changed_.wait(lock);
+    return;
+  }
+  // A rank that is through a collective may be asked about it by one that is stuck in it.
+  changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.peer_interval));
+  if (pending_.empty() && !stop_ && !abort_asked_ && next_peer_look_.Expired()) {
+    lock.unlock();
+    next_peer_look_ = Deadline::After(options_.peer_interval);
+    AnnounceFinished(arrivals_.Look());  // An abort is the next call's to find.
+    lock.lock();
   }
 }
 
@@ -161,6 +176,9 @@ bool NcclWatchdog::FinishHead() {
   timeouts_.Observe(head.header, absl::Milliseconds(milliseconds));
   if (head.sum_to != nullptr) {
     *head.sum_to = *head.sum_from;
+  }
+  if (head.peer < 0) {
+    finished_ = head.sequence + 1;
   }
   std::lock_guard lock(mutex_);
   pending_.pop_front();
@@ -194,11 +212,12 @@ absl::Status NcclWatchdog::Examine() {
   }
   if (next_peer_look_.Expired()) {
     next_peer_look_ = Deadline::After(options_.peer_interval);
-    const NcclArrivals::Sight sight = arrivals_.Look(head.sequence);
+    const NcclArrivals::Sight sight = arrivals_.Look();
     if (sight.abort.has_value()) {
       return broken(absl::StrCat("a peer gave up: ", *sight.abort));
     }
-    if (sight.asked) {
+    AnnounceFinished(sight);
+    if (std::find(sight.asked.begin(), sight.asked.end(), head.sequence) != sight.asked.end()) {
       Announce(head);
     }
   }
@@ -209,7 +228,7 @@ void NcclWatchdog::NoteStart(const NcclPending& head) {
   if (!Started(head) && options_.cuda->EventQuery(head.start) == CudaResult::kSuccess) {
     started_ = head.ticket;
     limit_ = timeouts_.Of(head.header);
-    limit_deadline_ = Deadline::After(limit_);
+    limit_deadline_ = head.learns ? Deadline::After(limit_) : Deadline::Infinite();
   }
 }
 
@@ -231,9 +250,16 @@ absl::Status NcclWatchdog::ExamineTime(const NcclPending& head) {
 }
 
 void NcclWatchdog::Announce(const NcclPending& head) {
-  if (head.peer < 0 && Started(head) && announced_ != head.ticket) {
-    announced_ = head.ticket;
+  if (head.peer < 0 && Started(head)) {
     arrivals_.Announce(head.sequence, head.what);
+  }
+}
+
+void NcclWatchdog::AnnounceFinished(const NcclArrivals::Sight& sight) {
+  for (const uint64_t sequence : sight.asked) {
+    if (sequence < finished_) {
+      arrivals_.Announce(sequence, kThrough);
+    }
   }
 }
 

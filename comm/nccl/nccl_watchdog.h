@@ -39,8 +39,9 @@ struct NcclPending {
   uint64_t sequence = 0;                     // Of collectives: the same on every rank.
   int peer = -1;                             // Of a send or receive, which only two ranks know of.
   std::string what;                          // "all_reduce of 1024 fp32 (sum) \"bucket 3\"".
-  absl::Duration timeout;                    // As configured,
+  absl::Duration timeout;                    // As configured or given with the call,
   Deadline deadline = Deadline::Infinite();  // from the call on.
+  bool learns = true;                        // Its limit once begun is the learnt one.
   // Copied when it is done, both null or neither.
   const double* sum_from = nullptr;
   double* sum_to = nullptr;
@@ -91,7 +92,10 @@ class NcclWatchdog {
   void NoteStart(const NcclPending& head);     // If the device has come to it.
   bool Started(const NcclPending& head) const { return started_ == head.ticket; }
   absl::Status ExamineTime(const NcclPending& head);
-  void Announce(const NcclPending& head);
+  void Announce(const NcclPending& head);  // If the device is in it.
+  void AnnounceFinished(const NcclArrivals::Sight& sight);
+  // Until a collective comes, or for peer_interval: then answers who asks. Holds the lock.
+  void AwaitNext(std::unique_lock<std::mutex>& lock);
   void Break(const absl::Status& status);
   // Tells whoever waits, and the records.
   void Finish(const NcclPending& pending, const absl::Status& status, int64_t nanos);
@@ -109,8 +113,8 @@ class NcclWatchdog {
   // Of the thread alone:
   absl::Status device_error_;
   CallTimeouts timeouts_;
-  uint64_t announced_ = 0;                          // Tickets: of what was announced last,
-  uint64_t started_ = 0;                            // of what the device was seen to have begun,
+  uint64_t finished_ = 0;                           // Collectives that are through.
+  uint64_t started_ = 0;                            // Tickets: of what the device is seen to be in,
   uint64_t asked_ = 0;                              // and of what was asked about.
   absl::Duration limit_;                            // Of the one begun,
   Deadline limit_deadline_ = Deadline::Infinite();  // from then on.
