@@ -48,8 +48,8 @@ class Backend {
                       CallHeader& header) const = 0;
   // Tells the peers that this rank gives up. Any thread; never blocks.
   virtual void Break(const absl::Status& reason) = 0;
-  // After the Break of a call that failed, by the thread that ran it: peers reach this call's memory
-  // no more.
+  // After the Break of a call that failed, by the thread that ran it: peers reach this call's
+  // memory no more.
   virtual void Withdraw() {}
   // What a peer said to Break, or OK.
   virtual absl::Status BrokenStatus() const = 0;
@@ -70,7 +70,8 @@ class Backend {
   virtual void SetFollowing(std::function<std::optional<CallHeader>()> /*following*/) {}
 
   // The parts of Run, for backends that are made of others.
-  // Shows the call to the peers, or compares it with theirs: the first part of every collective.
+  // The first part of every collective: shows the call to the peers, or gets ready to. Over
+  // messages it travels with the first bytes of what follows, and is compared there.
   virtual absl::Status Begin(const Call& call, const WaitContext& context) = 0;
   // Waits until all ranks have made this call and it is the same: all of a barrier.
   virtual absl::Status Meet(const Call& call, const WaitContext& context) = 0;

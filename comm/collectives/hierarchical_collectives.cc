@@ -49,10 +49,29 @@ absl::Status HierarchicalCollectives::Interrupted(const WaitContext& context) co
   return all_->Hear([this] { return local_->Awaited(); });
 }
 
+// A wait in the node's memory, which hears the other nodes' ranks too.
+class HierarchicalCollectives::Inside {
+ public:
+  Inside(const HierarchicalCollectives& all, const WaitContext& outer)
+      : interrupted_{all, outer},
+        context_{outer.deadline, interrupted_, outer.may_spin, outer.spin} {}
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  const WaitContext& context() const { return context_; }
+
+ private:
+  struct Interruption {
+    const HierarchicalCollectives& all;
+    const WaitContext& outer;
+    absl::Status operator()() const { return all.Interrupted(outer); }
+  };
+  const Interruption interrupted_;
+  const WaitContext context_;
+};
+
 absl::Status HierarchicalCollectives::MeetBoth(const Call& call, const WaitContext& context) {
-  const auto interrupted = [&] { return Interrupted(context); };
-  const WaitContext inside{context.deadline, interrupted, context.may_spin};
-  DT_RETURN_IF_ERROR(local_->Meet(call, inside));
+  const Inside inside(*this, context);
+  DT_RETURN_IF_ERROR(local_->Meet(call, inside.context()));
   return across_->Begin(call, context);
 }
 
@@ -68,58 +87,55 @@ absl::Status HierarchicalCollectives::AllReduce(const Call& call, const WaitCont
   if (!InNodesFirst(call.header)) {
     return all_->AllReduce(call, context);
   }
-  const auto interrupted = [&] { return Interrupted(context); };
-  const WaitContext inside{context.deadline, interrupted, context.may_spin};
+  const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
-  DT_ASSIGN_OR_RETURN(const Buffer slice, local_->ReduceSlice(call, inside));
+  DT_ASSIGN_OR_RETURN(const Buffer slice, local_->ReduceSlice(call, inside.context()));
   double squares = 0;
   Call between = Between(call, slice, slice);
   between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
   DT_RETURN_IF_ERROR(across_->AllReduce(between, context));
-  return local_->GatherSlices(call, squares, inside);
+  return local_->GatherSlices(call, squares, inside.context());
 }
 
 absl::Status HierarchicalCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
   if (!InNodesFirst(call.header)) {
     return all_->ReduceScatter(call, context);
   }
-  const auto interrupted = [&] { return Interrupted(context); };
-  const WaitContext inside{context.deadline, interrupted, context.may_spin};
+  const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
   Buffer sums = call.output;
   sums.bytes = call.output.bytes * places_[0].size();
   parts_.resize(std::max(parts_.size(), sums.bytes));
   sums.data = parts_.data();
-  DT_RETURN_IF_ERROR(local_->ReduceParts(call, places_, call.output.bytes, parts_.data(), inside));
+  DT_RETURN_IF_ERROR(
+      local_->ReduceParts(call, places_, call.output.bytes, parts_.data(), inside.context()));
   double squares = 0;
   Call between = Between(call, sums, call.output);
   between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
   DT_RETURN_IF_ERROR(across_->ReduceScatter(between, context));
   if (call.sum_of_squares != nullptr) {
-    DT_ASSIGN_OR_RETURN(*call.sum_of_squares, local_->SumSquares(call, squares, inside));
+    DT_ASSIGN_OR_RETURN(*call.sum_of_squares, local_->SumSquares(call, squares, inside.context()));
   }
   return absl::OkStatus();
 }
 
 absl::Status HierarchicalCollectives::AllGather(const Call& call, const WaitContext& context) {
-  const auto interrupted = [&] { return Interrupted(context); };
-  const WaitContext inside{context.deadline, interrupted, context.may_spin};
+  const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
   Buffer gathered = call.input;
   gathered.bytes = call.input.bytes * places_[0].size();
   parts_.resize(std::max(parts_.size(), gathered.bytes));
   gathered.data = parts_.data();
   DT_RETURN_IF_ERROR(across_->AllGather(Between(call, call.input, gathered), context));
-  return local_->GatherParts(call, places_, call.input.bytes, parts_.data(), inside);
+  return local_->GatherParts(call, places_, call.input.bytes, parts_.data(), inside.context());
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> HierarchicalCollectives::Register(
     const Call& call, std::shared_ptr<SymmetricBuffer> buffer, const WaitContext& context) {
   DT_RETURN_IF_ERROR(all_->Run(call, context));
   DT_ASSIGN_OR_RETURN(auto between, all_->Hold(buffer));
-  const auto interrupted = [&] { return Interrupted(context); };
-  const WaitContext inside{context.deadline, interrupted, context.may_spin};
-  DT_ASSIGN_OR_RETURN(auto local, local_->Register(call, std::move(buffer), inside));
+  const Inside inside(*this, context);
+  DT_ASSIGN_OR_RETURN(auto local, local_->Register(call, std::move(buffer), inside.context()));
   local->more = std::move(between);
   return local;
 }

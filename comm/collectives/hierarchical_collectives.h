@@ -67,11 +67,14 @@ class HierarchicalCollectives final : public Backend {
   }
 
  private:
+  class Inside;
   // Whether the call goes through the nodes' memory.
   bool InNodesFirst(const CallHeader& header) const;
   // What ends a wait in the node's memory: `context`, or what a rank of another node says.
   absl::Status Interrupted(const WaitContext& context) const;
-  // Makes `call` known inside the node and between the nodes: then it is everywhere.
+  // Compares `call` inside the node, and begins it between the nodes: there it is compared when the
+  // node's sums are to leave, so that no rank waits for another node before it sums. Where nodes
+  // differ the call fails, and this rank's buffer holds sums of its node by then.
   absl::Status MeetBoth(const Call& call, const WaitContext& context);
   // The call between the ranks of one place, on other buffers.
   static Call Between(const Call& call, const Buffer& input, const Buffer& output);

@@ -68,8 +68,8 @@ class MessageCollectives final : public Backend {
     following_ = std::move(following);
   }
 
-  // Every rank tells every other what it calls, in front of the call's first bytes, and nothing is
-  // summed before all have been compared: an error when they differ.
+  // Every rank tells every other what it calls, in front of the call's first bytes, and no bytes of
+  // another rank are summed before all have been compared: an error when they differ.
   absl::Status Begin(const Call& call, const WaitContext& context) override;
   absl::Status Meet(const Call& /*call*/, const WaitContext& context) override {
     return Compare({}, context);

@@ -145,7 +145,16 @@ absl::Status ControlLines::ReadOne(size_t peer, bool in_call, AwaitedOf awaited)
   return absl::OkStatus();
 }
 
+bool ControlLines::AnythingCame() {
+  polled_.clear();
+  AddDescriptors(polled_);
+  return poll(polled_.data(), polled_.size(), 0) > 0;
+}
+
 absl::Status ControlLines::Read(bool in_call, AwaitedOf awaited) {
+  if (!AnythingCame()) {
+    return absl::OkStatus();
+  }
   for (size_t peer = 0; peer < lines_.size(); ++peer) {
     DT_RETURN_IF_ERROR(ReadOne(peer, in_call, awaited));
   }
@@ -236,8 +245,9 @@ absl::Status ControlLines::Report(const absl::Status& timed_out, absl::Span<cons
   return absl::DeadlineExceededError(absl::StrCat(
       as_awaited ? std::string(timed_out.message())
                  : absl::StrCat("timed out waiting for ", NamesOf(missing.silent, false)),
-      ": nothing is heard of ", missing.silent.size() == 1 ? "it" : "them",
-      missing.elsewhere.empty() ? "" : "; and for ", missing.elsewhere.empty() ? "" : elsewhere));
+      ": nothing was heard of ", missing.silent.size() == 1 ? "it" : "them", " for ",
+      absl::FormatDuration(kAnswerGrace), missing.elsewhere.empty() ? "" : "; and for ",
+      missing.elsewhere.empty() ? "" : elsewhere));
 }
 
 }  // namespace dtrain::comm

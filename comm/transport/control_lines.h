@@ -81,6 +81,8 @@ class ControlLines {
     bool leaving = false;  // `out` is sent in part.
   };
 
+  // One system call for all lines, where reading takes one each: waits look many times a second.
+  bool AnythingCame();
   absl::Status Read(bool in_call, AwaitedOf awaited);
   absl::Status ReadOne(size_t peer, bool in_call, AwaitedOf awaited);
   Whereabouts Here(bool in_call, std::vector<int> awaited) const;
@@ -94,6 +96,7 @@ class ControlLines {
   const int rank_;
   const std::vector<ControlLine> lines_;
   std::vector<Peer> peers_;
+  std::vector<pollfd> polled_;
   CallHeader now_ = {};              // The call at hand, or the last.
   CallHeader last_collective_ = {};  // The last of all, or that at hand.
   std::vector<Whereabouts> said_;

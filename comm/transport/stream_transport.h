@@ -56,8 +56,8 @@ class StreamTransport final : public Transport {
   std::vector<int> Awaited() const override;
 
   // For a transport that moves its data in another way and keeps these connections to learn at once
-  // of deaths and reasons; nothing is sent over them meanwhile. What to poll: all that may bring a
-  // reason, and the connections of the peers that are `awaited`.
+  // of deaths and reasons; no data is sent over them meanwhile, only what ControlLines says. What
+  // to poll: all that may bring a reason, and the connections of the peers that are `awaited`.
   void AddDescriptors(std::vector<pollfd>& items, absl::FunctionRef<bool(int peer)> awaited) const;
   // Whether the connection to `peer` has ended.
   bool Ended(int peer) const;

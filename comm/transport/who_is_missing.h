@@ -25,7 +25,7 @@ struct Whereabouts {
 
 struct Missing {
   // In ascending order.
-  std::vector<int> silent;     // Nothing is heard of them.
+  std::vector<int> silent;     // Nothing was heard of them.
   std::vector<int> elsewhere;  // They are in no call, and have not made that of who waits for them.
   bool none() const { return silent.empty() && elsewhere.empty(); }
 };
