@@ -49,12 +49,13 @@ struct CgroupFiles {
   const char* used;
   const char* inactive;  // Fields of memory.stat: file cache.
   const char* active;
+  const char* slab;  // Kernel memory that it gives up too, as of cached file names; null: not told.
 };
 constexpr CgroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                    "memory.usage_in_bytes", "total_inactive_file",
-                                   "total_active_file"};
-constexpr CgroupFiles kVersion2 = {"/sys/fs/cgroup", "memory.max", "memory.current",
-                                   "inactive_file", "active_file"};
+                                   "total_active_file",     nullptr};
+constexpr CgroupFiles kVersion2 = {"/sys/fs/cgroup", "memory.max",  "memory.current",
+                                   "inactive_file",  "active_file", "slab_reclaimable"};
 
 std::optional<int64_t> AvailableIn(const CgroupFiles& files, const std::string& path) {
   const std::string folder = absl::StrCat(files.root, path);
@@ -64,8 +65,9 @@ std::optional<int64_t> AvailableIn(const CgroupFiles& files, const std::string& 
     return std::nullopt;
   }
   const std::string stat = ReadText(absl::StrCat(folder, "/memory.stat"));
+  const int64_t slab = files.slab == nullptr ? 0 : Field(stat, files.slab).value_or(0);
   const int64_t cache =
-      Field(stat, files.inactive).value_or(0) + Field(stat, files.active).value_or(0);
+      Field(stat, files.inactive).value_or(0) + Field(stat, files.active).value_or(0) + slab;
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - cache));
 }
 

@@ -19,7 +19,7 @@ struct AvailableMemory {
 };
 
 // Reads /proc and /sys/fs/cgroup (version 1 or 2). What cannot be read counts as without limit.
-// File cache counts as available: the kernel gives it up.
+// File cache and reclaimable slab count as available: the kernel gives them up.
 AvailableMemory ReadAvailableMemory();
 
 }  // namespace dtrain
