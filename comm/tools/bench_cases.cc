@@ -102,7 +102,7 @@ absl::Status BenchCase::Fill() {
   DT_RETURN_IF_ERROR(StoreTiles(memory_.input(), count_, nobodys));
   DT_RETURN_IF_ERROR(StoreTiles(memory_.output(), count_, nobodys));
   const std::string mine = MakeTile(setting_.dtype, 0, [this](size_t index) {
-    return BenchValue(setting_.dtype, group_.rank(), index);
+    return BenchValue(setting_.dtype, group_.size(), group_.rank(), index);
   });
   const bool gathers = setting_.kind == BenchKind::kAllGather;
   const size_t start =
@@ -193,11 +193,11 @@ std::vector<BenchCase::Segment> BenchCase::Expected() const {
 
 double BenchCase::ValueOf(const Segment& segment, size_t index) const {
   if (segment.rank >= 0) {
-    return BenchValue(setting_.dtype, segment.rank, index);
+    return BenchValue(setting_.dtype, group_.size(), segment.rank, index);
   }
-  double result = BenchValue(setting_.dtype, 0, index);
+  double result = BenchValue(setting_.dtype, group_.size(), 0, index);
   for (int rank = 1; rank < group_.size(); ++rank) {
-    const double value = BenchValue(setting_.dtype, rank, index);
+    const double value = BenchValue(setting_.dtype, group_.size(), rank, index);
     result = setting_.op == ReduceOp::kMax   ? std::max(result, value)
              : setting_.op == ReduceOp::kMin ? std::min(result, value)
                                              : result + value;

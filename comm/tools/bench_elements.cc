@@ -57,9 +57,9 @@ double Read(DType dtype, const char* at) {
 
 }  // namespace
 
-double BenchValue(DType dtype, int rank, size_t index) {
-  // Sums over 64 ranks stay exact in the 8 bits of bf16.
-  const size_t range = DTypeBytes(dtype) == 2 ? 4 : 64;
+double BenchValue(DType dtype, int ranks, int rank, size_t index) {
+  // Sums stay exact in the 8 bits of bf16, which hold integers up to 256.
+  const size_t range = DTypeBytes(dtype) != 2 ? 64 : ranks <= 64 ? 4 : 2;
   const size_t place = index % kPeriod;
   return static_cast<double>((place * 7 + place / 5 + static_cast<size_t>(rank) * 3) % range);
 }

@@ -12,7 +12,7 @@
 namespace dtrain::comm {
 
 // What rank `rank` holds at `index`: in [0, 64), of 16-bit types in [0, 4).
-double BenchValue(DType dtype, int rank, size_t index);
+double BenchValue(DType dtype, int ranks, int rank, size_t index);
 
 // Elements at a time: a whole number of periods, about 1 MiB of the largest type.
 inline constexpr size_t kBenchTile = size_t{61} * 2048;
