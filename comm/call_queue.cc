@@ -273,13 +273,18 @@ QueueSight CallQueue::Sight() const {
 }
 
 std::string CallQueue::LastCall(int64_t now_nanos) const {
-  return last_ == nullptr
-             ? "it has made none"
-             : absl::StrCat(
-                   "the last, ", Describe(last_->call.header), " (collective ",
-                   last_->call.header.sequence, "), ended ",
-                   absl::FormatDuration(absl::Milliseconds((now_nanos - last_nanos_) / 1000000)),
-                   " ago");
+  std::string text =
+      last_ == nullptr
+          ? "it has made none"
+          : absl::StrCat(
+                "the last, ", Describe(last_->call.header), " (collective ",
+                last_->call.header.sequence, "), ended ",
+                absl::FormatDuration(absl::Milliseconds((now_nanos - last_nanos_) / 1000000)),
+                " ago");
+  if (!queue_.empty()) {
+    absl::StrAppend(&text, "; ", Describe(queue_.front()->call.header), " is queued and not begun");
+  }
+  return text;
 }
 
 absl::Status CallQueue::Glance(std::unique_lock<std::mutex>& lock) {

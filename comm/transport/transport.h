@@ -79,7 +79,7 @@ class Transport {
   virtual ControlLines* control() { return nullptr; }
   // Whom the Move under way, or that failed, waits for: as ranks of control(). By its thread.
   virtual std::vector<int> Awaited() const { return {}; }
-  // After an error, when the peers have been told: no peer writes into memory of this rank any more,
+  // After an error, when the peers have been told: no peer writes into this rank's memory any more,
   // which its owner may now free. By the thread that called Move.
   virtual void Withdraw() {}
   // Tells the peers why and closes all connections. Never blocks; idempotent.
