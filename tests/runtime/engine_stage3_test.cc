@@ -141,7 +141,7 @@ TEST_F(EngineStage3AloneTest, AnEngineThatLendsItsParametersDoesNotStep) {
   EXPECT_TRUE(Step().ok());
 }
 
-TEST(EngineStage3Test, FrozenParametersThatStayWholeAreToldOnce) {
+TEST_F(EngineStage3AloneTest, FrozenParametersThatStayWholeAreToldOnce) {
   for (const int stage : {2, 3}) {
     const testing::TempFolder folder;
     auto job = MakeChainJob(nullptr, folder.path(), {.stage = stage});
