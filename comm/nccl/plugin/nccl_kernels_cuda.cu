@@ -173,6 +173,7 @@ __global__ void __launch_bounds__(kThreads)
   Each<kLanes>(count, [&](auto total, size_t i) {
     constexpr int kMine = sizeof(total) / sizeof(float);
     total = Load<kMine>(parts + i);
+#pragma unroll 1  // Unrolled it spills on sm_100.
     for (int part = 1; part < part_count; ++part) {
       const auto more = Load<kMine>(parts + static_cast<size_t>(part) * count + i);
 #pragma unroll
