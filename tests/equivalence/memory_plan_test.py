@@ -63,8 +63,9 @@ class MemoryPlan(EndToEnd):
                 "bf16": ["bf16.enabled=true"],
                 "bf16-2": ["bf16.enabled=true", "zero_optimization.stage=2"],
                 "fp32-3": TIGHT, "bf16-3": ["bf16.enabled=true", *TIGHT]}
-        for name, sets in ways.items():
-            self.check(name, *self.difference(name, sets))
+        for name, sets in ways.items():  # A CPU without AVX-512 multiplies bf16 slowly.
+            steps = 4 if "bf16.enabled=true" in sets else 8
+            self.check(name, *self.difference(name, sets, steps=steps))
 
     def check(self, name, seen, planned):
         print(f"{name}: measured {seen * 1e-6:.1f} MB, planned {planned * 1e-6:.1f} MB, "
