@@ -1,8 +1,6 @@
 // The update of a GPU's weights by the host (offload_optimizer, or a program's own rule). Here a
 // step waits for the device: the host's rule takes the clip factor as a number, and must not run at
 // all in a step that is skipped.
-#include <algorithm>
-
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -58,11 +56,7 @@ absl::Status Engine::Impl::CreateShareReturn() {
   if (UpdatesOnHost() || ParameterOffload(config).device != OffloadOptions::Device::kFile) {
     return absl::OkStatus();
   }
-  int64_t elements_max = 0;
-  for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
-    const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
-    elements_max = std::max(elements_max, part.flat.elements());
-  }
+  const int64_t elements_max = state.shards->largest_bucket() / job.world_size();
   DT_ASSIGN_OR_RETURN(
       share_return,
       ShareReturn::Create(device(), {static_cast<std::byte*>(state.shard_values.mutable_data_ptr()),

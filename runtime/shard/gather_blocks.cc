@@ -88,12 +88,8 @@ absl::Status GatherBlocks::MakeBlock() {
 }
 
 absl::Status GatherBlocks::MakePassages() {
-  int64_t elements = 0;
-  for (size_t bucket = 0; bucket < places_.size(); ++bucket) {
-    elements =
-        std::max(elements, shards_.part(static_cast<int>(bucket), group_.rank()).flat.elements());
-  }
-  const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(flat_.dtype());
+  const auto elements = static_cast<size_t>(shards_.largest_bucket() / group_.size());
+  const size_t bytes = elements * DTypeBytes(flat_.dtype());
   passages_.resize(static_cast<size_t>(plan::kShareBuffers));
   for (Passage& passage : passages_) {
     DT_ASSIGN_OR_RETURN(passage.memory, PinnedMemory::Create(device_, bytes));

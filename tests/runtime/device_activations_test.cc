@@ -38,14 +38,10 @@ using testing::Outcome;
 using testing::OutcomeOf;
 using testing::Source;
 using testing::Way;
+using testing::With;
 
 const char* const kFar = "activation_checkpointing.cpu_checkpointing=true";
 const char* const kWaits = "activation_checkpointing.synchronize_checkpoint_boundary=true";
-
-Way With(Way way, const std::vector<std::string>& more) {
-  way.more.insert(way.more.end(), more.begin(), more.end());
-  return way;
-}
 
 // Bytes of what the segments of one micro-batch keep.
 int64_t KeptBytes(const Way& way, int ranks, int64_t width) {

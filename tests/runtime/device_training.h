@@ -26,6 +26,12 @@ struct Way {
   std::vector<std::string> more = {};
 };
 
+// `way` with more settings.
+inline Way With(Way way, const std::vector<std::string>& more) {
+  way.more.insert(way.more.end(), more.begin(), more.end());
+  return way;
+}
+
 struct Outcome {
   std::vector<double> losses, norms, skipped, weights, buffers;
   int waits = 0;             // Of the host for the device, inside steps after the second.

@@ -33,6 +33,7 @@ using testing::Outcome;
 using testing::OutcomeOf;
 using testing::Source;
 using testing::Way;
+using testing::With;
 using Settings = std::vector<std::string>;
 
 const char* const kStage3 = "zero_optimization.stage=3";
@@ -41,11 +42,6 @@ const char* const kPinned = "zero_optimization.offload_param.device=cpu";
 const char* const kFile = "zero_optimization.offload_param.device=nvme";
 const char* const kFolder = "zero_optimization.offload_param.nvme_path=/tmp";
 const char* const kStates = "zero_optimization.offload_optimizer.device=cpu";
-
-Way With(Way way, const Settings& more) {
-  way.more.insert(way.more.end(), more.begin(), more.end());
-  return way;
-}
 
 TEST(OffloadParamDeviceTest, TheDevicesOptimizerUpdatesSharesOfTheHostWithoutAWait) {
   struct Case {
