@@ -1,4 +1,4 @@
-// What a Work handle and the group share. Internal to comm.
+// What a Work handle stands for: a collective of a group, or what somebody else makes of one.
 #pragma once
 
 #include <cstdint>

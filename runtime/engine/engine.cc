@@ -237,6 +237,11 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
     ++state.updates;
     return absl::OkStatus();
   }
+  if (gradient_shards != nullptr) {
+    UpdateBehindStep(step, gradient);
+    ++state.updates;
+    return absl::OkStatus();
+  }
   for (const int bucket : update_order) {
     UpdatePiecesBy(*rule, step, state, gradient, update_pieces[static_cast<size_t>(bucket)]);
     if (gather != nullptr) {
@@ -284,8 +289,8 @@ absl::StatusOr<StepReport> Engine::Update() {
       DT_RETURN_IF_ERROR(impl.BackgroundStatus());
       DT_ASSIGN_OR_RETURN(GradientSquares squares, impl.reducer->Wait());
       if (impl.job.config().deterministic()) {
-        DT_ASSIGN_OR_RETURN(squares,
-                            OrderedSquares(impl.job.group(), impl.state, impl.reducer->reduced()));
+        DT_ASSIGN_OR_RETURN(squares, OrderedSquares(impl.job.group(), impl.state.flat->layout(),
+                                                    impl.Reduced(), impl.reducer->reduced()));
       }
       DT_ASSIGN_OR_RETURN(verdict, impl.Vote(squares, false));
     }
@@ -295,8 +300,8 @@ absl::StatusOr<StepReport> Engine::Update() {
                                                 verdict->failed_rank, impl.state.step + 1));
     }
     if (!verdict->finite) {
-      DT_ASSIGN_OR_RETURN(culprit,
-                          FirstNonFinite(impl.job.group(), impl.state, impl.reducer->reduced()));
+      DT_ASSIGN_OR_RETURN(culprit, FirstNonFinite(impl.job.group(), impl.state.flat->layout(),
+                                                  impl.Reduced(), impl.reducer->reduced()));
     }
     {
       const ScopedPhase phase("dtrain::update", impl.report.update_s);

@@ -26,6 +26,12 @@
 namespace dtrain {
 namespace {
 
+// Of the gradients whose updates may go on behind the step, what is reduced to all ranks within
+// backward. The rest, whose gather takes as long as its reduction, is then a third of all that
+// travels: with backward twice as long as forward no part of a step has more to hide than another,
+// so nothing is exposed until a step's communication takes as long as its computing.
+constexpr double kReducedWhole = 1.0 / 3;
+
 // Stage 3 opens and releases buckets by pages, of which a norm block is at least one; what is
 // quantised is packed in chunks of that size; LAMB sums by it on a GPU.
 plan::ShardOptions ShardOptionsOf(const Config& config, int world_size, int64_t granule = 1) {
@@ -48,11 +54,11 @@ absl::StatusOr<int64_t> GranuleOf(const Config& config, const Device& device, DT
 
 // `guarded`: gathers go on behind the step.
 FlatOptions FlatOptionsOf(const Config& config, int world_size, bool guarded) {
-  if (config.zero_stage() == 0) {
+  if (config.zero_stage() == 0 && !guarded) {
     return {};
   }
   return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
-          .with_gradients = config.zero_stage() == 1,
+          .with_gradients = config.zero_stage() < 2,
           .values = config.zero_stage() == 3 ? ValueMemory::kReserved
                     : guarded                ? ValueMemory::kGuarded
                                              : ValueMemory::kSymmetric};
@@ -145,15 +151,27 @@ absl::Status Engine::Impl::TakeParameters() {
                       GroupParameters(layout, config.optimizer(), rule->by_parameter()));
   settings = groups.settings;
   int64_t elements = layout.total_elements();
-  if (config.zero_stage() == 0) {
-    state.owned = {{{0, elements}, 0}};
-    update_pieces = {UpdatePieces(groups, state.owned[0])};
-  } else {
+  std::unique_ptr<plan::ShardPlan> shards;
+  if (config.zero_stage() > 0 || GathersBehindStep()) {
     DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
     plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
     options.buckets.bucket_elements = plan::BucketElements(config, elements);
-    DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
-    state.shards = std::make_unique<plan::ShardPlan>(std::move(shards));
+    DT_ASSIGN_OR_RETURN(plan::ShardPlan made, plan::ShardPlan::Create(layout, options));
+    shards = std::make_unique<plan::ShardPlan>(std::move(made));
+  }
+  if (config.zero_stage() == 0) {
+    state.owned = {{{0, elements}, 0}};
+    if (shards == nullptr) {
+      update_pieces = {UpdatePieces(groups, state.owned[0])};
+    } else {
+      for (const plan::FlatRange& bucket : shards->buckets()) {
+        update_pieces.push_back(UpdatePieces(groups, {bucket, bucket.begin}));
+      }
+      gradient_owned = shards->owned(job.rank());
+      gradient_shards = std::move(shards);
+    }
+  } else {
+    state.shards = std::move(shards);
     state.owned = state.shards->owned(job.rank());
     for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
       const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
@@ -230,12 +248,29 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
   return absl::OkStatus();
 }
 
+// Stage 0: part of the gradients is gathered, and the weights updated, behind the step.
+absl::Status Engine::Impl::CreateSyncBehindStep() {
+  FlatParameters& flat = *state.flat;
+  DT_ASSIGN_OR_RETURN(auto sync,
+                      ShardedGradients::Create(job.group(), flat, *gradient_shards,
+                                               CompressionOf(job.config()), kReducedWhole));
+  sharded_gradients = sync.get();
+  reducer = std::move(sync);
+  gather = ParameterGather::OfGradients(job.group(), flat, *gradient_shards);
+  UseUpdateOrder(plan::NeedOrder(static_cast<int>(update_pieces.size()), {}));
+  first_reads = std::make_unique<FirstReads>(flat, *gradient_shards);
+  return absl::OkStatus();
+}
+
 // How gradients and values travel.
 absl::Status Engine::Impl::CreateSync() {
   const Config& config = job.config();
   FlatParameters& flat = *state.flat;
   if (!device().is_host()) {
     return CreateOnDevice();
+  }
+  if (gradient_shards != nullptr) {
+    return CreateSyncBehindStep();
   }
   if (config.zero_stage() == 0) {
     DT_ASSIGN_OR_RETURN(

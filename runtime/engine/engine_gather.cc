@@ -1,6 +1,7 @@
-// Updated weights that are gathered behind the step, and the order in which that is done.
+// What makes the weights whole behind the step, and the order in which that is done.
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -12,8 +13,45 @@ namespace dtrain {
 
 bool Engine::Impl::GathersBehindStep() const {
   const Config& config = job.config();
-  return config.Find("zero_optimization.overlap_param_gather")->get<bool>() && device().is_host() &&
-         job.world_size() > 1 && (config.zero_stage() == 1 || config.zero_stage() == 2);
+  if (!config.Find("zero_optimization.overlap_param_gather")->get<bool>() || !device().is_host() ||
+      job.world_size() == 1) {
+    return false;
+  }
+  if (config.zero_stage() > 0) {
+    return config.zero_stage() < 3;
+  }
+  // Updates run bucket by bucket, in a thread of the engine's, of sums that are gathered as they
+  // are: not rules that look at whole tensors, code of the program's, or gradients that travel in
+  // another form.
+  const OptimizerConfig::Kind kind = config.optimizer().kind;
+  return kind != OptimizerConfig::Kind::kLamb && kind != OptimizerConfig::Kind::kMuon &&
+         state.options.optimizer == nullptr &&
+         CompressionOf(config).kind == comm::Compression::kNone &&
+         WireOf(config) == comm::Wire::kSameAsBuffer;
+}
+
+void Engine::Impl::UpdateBehindStep(const UpdateStep& step, const ReducedGradient& gradient) {
+  const auto pieces = [this](int bucket) -> absl::Span<const UpdatePiece> {
+    return update_pieces[static_cast<size_t>(bucket)];
+  };
+  const auto shared_step = std::make_shared<const UpdateStep>(step);
+  for (const int bucket : update_order) {  // First, so that the link has something to do.
+    if (!sharded_gradients->is_whole(bucket)) {
+      gather->StartGradients(bucket, [this, shared_step, gradient, mine = pieces(bucket)] {
+        UpdatePiecesBy(*rule, *shared_step, state, gradient, mine);
+      });
+    }
+  }
+  for (const int bucket : update_order) {
+    if (sharded_gradients->is_whole(bucket)) {
+      UpdatePiecesBy(*rule, step, state, gradient, pieces(bucket));
+    }
+  }
+}
+
+ReducedRanges Engine::Impl::Reduced() const {
+  return gradient_shards != nullptr ? ReducedRanges{gradient_owned, true}
+                                    : ReducedRanges{state.owned, state.shards != nullptr};
 }
 
 // After it all weights are there, or the engine is broken.

@@ -31,6 +31,7 @@
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/first_reads.h"
 #include "runtime/shard/parameter_gather.h"
+#include "runtime/shard/sharded_gradients.h"
 
 namespace dtrain {
 
@@ -52,7 +53,11 @@ struct Engine::Impl {
   torch::nn::Module& module;
   EngineState state;
   std::unique_ptr<GradientSync> reducer;
-  std::unique_ptr<ParameterGather> gather;  // Stages 1 and 2; else null.
+  // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
+  // gathered, and the reducer, as what it is. Else null.
+  std::unique_ptr<plan::ShardPlan> gradient_shards;
+  std::vector<plan::OwnedRange> gradient_owned;  // This rank's, without padding.
+  const ShardedGradients* sharded_gradients = nullptr;
   std::unique_ptr<UpdateRule> rule;
   std::vector<ParamSettings> settings;       // By UpdatePiece::settings.
   std::unique_ptr<StateStream> stream;       // Of offloaded states; null when they are near.
@@ -64,6 +69,8 @@ struct Engine::Impl {
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   std::vector<int> update_order;  // Of update_pieces: as the next forward needs them.
+  // Stages 1 and 2, and 0 behind the step; else null. Its thread may use all that is above.
+  std::unique_ptr<ParameterGather> gather;
   // What decides that, where gathers go on behind the step; else null. Operations that are under
   // way may tell it of their end, so it stays when all is known.
   std::unique_ptr<FirstReads> first_reads;
@@ -175,6 +182,7 @@ struct Engine::Impl {
   absl::StatusOr<ShardMemory> MakeShard(int64_t elements);
   absl::Status CreateLive(const ShardMemory& shard);
   absl::Status CreateSync();
+  absl::Status CreateSyncBehindStep();
   absl::Status TakeParameters();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
   absl::Status Apply(const StepVerdict& verdict);
@@ -186,6 +194,9 @@ struct Engine::Impl {
   bool GathersBehindStep() const;
   absl::Status SettleGathers();
   absl::Status EndFirstForward();
+  // Stage 0: which buckets every rank has whole is the reducer's to say; the others follow.
+  void UpdateBehindStep(const UpdateStep& step, const ReducedGradient& gradient);
+  ReducedRanges Reduced() const;
   void UseUpdateOrder(std::vector<int> order);
   absl::Status AdoptOrders();
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,

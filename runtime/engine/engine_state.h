@@ -63,10 +63,13 @@ class EngineState {
     if (window.data != nullptr) {
       return window.data + static_cast<size_t>(local - window.local) * DTypeBytes(flat->dtype());
     }
-    const bool by_shard = shard_values.defined();
-    const at::Tensor& values = by_shard ? shard_values : flat->values();
-    return static_cast<std::byte*>(values.mutable_data_ptr()) +
-           static_cast<size_t>(by_shard ? local : element) * DTypeBytes(flat->dtype());
+    const size_t width = DTypeBytes(flat->dtype());
+    if (shard_values.defined()) {
+      return static_cast<std::byte*>(shard_values.mutable_data_ptr()) +
+             static_cast<size_t>(local) * width;
+    }
+    // Not the module's mapping, which may be closed while an update goes on behind its step.
+    return flat->values_of_collectives() + static_cast<size_t>(element) * width;
   }
 };
 

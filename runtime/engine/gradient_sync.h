@@ -1,5 +1,6 @@
 // How the gradients of backward become the reduced gradient of a step: one form for each ZeRO stage
-// (GradientReducer at 0, ShardedGradients at 1, PartitionedGradients at 2).
+// (GradientReducer at 0, ShardedGradients at 1, and at 0 with updates behind the step,
+// PartitionedGradients at 2).
 //
 // Driven by one thread: hooks of CPU tensors run in the thread that calls backward.
 #pragma once
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/launch_queue.h"
@@ -35,6 +37,12 @@ struct ReducedGradient {
   const float* at(const plan::OwnedRange& owned, int64_t element) const {
     return at(element, owned.local_of(element));
   }
+};
+
+// What of the layout this rank has the reduced gradient of when Wait has returned.
+struct ReducedRanges {
+  absl::Span<const plan::OwnedRange> ranges;
+  bool shared_out = false;  // The others have the rest; else every rank has everything.
 };
 
 class GradientSync {

@@ -9,17 +9,18 @@
 
 namespace dtrain {
 
-absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const EngineState& state,
+absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const plan::ParamLayout& layout,
+                                               const ReducedRanges& reduced,
                                                const ReducedGradient& gradient) {
-  const int64_t total = state.flat->layout().total_elements();
+  const int64_t total = layout.total_elements();
   std::vector<double> blocks(static_cast<size_t>(kernels::NormBlocks(0, total)), 0.0);
-  for (const plan::OwnedRange& owned : state.owned) {
+  for (const plan::OwnedRange& owned : reduced.ranges) {
     DT_CHECK_EQ(owned.flat.begin % kernels::kNormBlock, 0);
     kernels::BlockSquareSumsCpu(
         gradient.at(owned, owned.flat.begin), owned.flat.begin, owned.flat.elements(),
         blocks.data() + owned.flat.begin / kernels::kNormBlock, TorchParallelFor);
   }
-  if (state.shards != nullptr) {  // Each block is one rank's; the others add zeros.
+  if (reduced.shared_out) {  // Each block is one rank's; the others add zeros.
     DT_ASSIGN_OR_RETURN(
         const comm::Work work,
         group.AllReduce({blocks.data(), blocks.size() * sizeof(double), DType::kFloat64, {}},

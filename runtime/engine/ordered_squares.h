@@ -3,15 +3,16 @@
 
 #include "absl/status/statusor.h"
 #include "comm/group.h"
-#include "runtime/engine/engine_state.h"
 #include "runtime/engine/gradient_sync.h"
+#include "runtime/plan/layout.h"
 
 namespace dtrain {
 
 // Collective when gradients are sharded. A tree over blocks of kernels::kNormBlock elements at the
 // layout's offsets, whose sums come from whoever owns the block: equal at every ZeRO stage, bucket
 // size and transport. REQUIRES: owned ranges begin at whole blocks.
-absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const EngineState& state,
+absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const plan::ParamLayout& layout,
+                                               const ReducedRanges& reduced,
                                                const ReducedGradient& gradient);
 
 }  // namespace dtrain

@@ -6,10 +6,17 @@
 #include "ATen/Parallel.h"
 
 namespace dtrain {
+namespace {
+
+thread_local bool computes_alone = false;
+
+}  // namespace
+
+void ComputeAlone() { computes_alone = true; }
 
 void TorchParallelFor(int64_t count, int64_t grain,
                       absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
-  if (at::get_num_threads() == 1 || count <= grain) {
+  if (computes_alone || at::get_num_threads() == 1 || count <= grain) {
     if (count > 0) {
       body(0, count);
     }

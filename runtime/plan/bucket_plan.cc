@@ -11,9 +11,10 @@
 namespace dtrain::plan {
 int64_t BucketElements(const Config& config, int64_t total) {
   constexpr int64_t kSmallest = 1 << 18;
-  constexpr int64_t kWanted = 6;
+  const int64_t wanted =
+      config.Find("zero_optimization.overlap_param_gather")->get<bool>() ? 24 : 6;
   return config.overlap_comm()
-             ? std::min(config.reduce_bucket_elements(), std::max(kSmallest, total / kWanted))
+             ? std::min(config.reduce_bucket_elements(), std::max(kSmallest, total / wanted))
              : config.reduce_bucket_elements();
 }
 

@@ -17,8 +17,12 @@ constexpr ConfigKey kKeys[] = {
      "Reduce while backward runs. Absent: true (DeepSpeed: at stage 3 only); numbers do not "
      "change."},
     {"zero_optimization.overlap_param_gather", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Stages 1 and 2 on CPU ranks: a step ends before the updated weights are gathered, which goes "
-     "on during the next forward, in the order in which it reads them (the name is Megatron's). "
+     "Stages 0 to 2 on CPU ranks: a step ends before the updated weights are there. They are "
+     "gathered during the next forward, in the order in which it reads them (the name is "
+     "Megatron's); at stage 0 part of the gradients is, and what they update follows (not with "
+     "LAMB, "
+     "Muon, a program's own optimizer, comm.wire_dtype or comm.compression, which stay as "
+     "without). "
      "What reads a weight waits for its bucket, operation or not; numbers do not change. Off by "
      "default because a system call that is handed such a weight (write, send, a collective of "
      "the program's own) fails with EFAULT: make it inside Engine::WithParameters."},

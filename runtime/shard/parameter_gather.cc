@@ -4,13 +4,16 @@
 #include <utility>
 
 #include "base/status.h"
+#include "runtime/engine/torch_pool.h"
+#include "runtime/shard/following_work.h"
 #include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
 
 absl::StatusOr<std::unique_ptr<ParameterGather>> ParameterGather::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards) {
-  auto gather = std::unique_ptr<ParameterGather>(new ParameterGather(group, flat, shards));
+  auto gather = std::unique_ptr<ParameterGather>(
+      new ParameterGather("values of bucket", group, flat, shards));
   DT_ASSIGN_OR_RETURN(gather->registration_, flat.RegisterValues(group));
   if (flat.value_view() != nullptr) {
     gather->pending_ = std::make_unique<PendingValues>(flat, shards);
@@ -18,25 +21,53 @@ absl::StatusOr<std::unique_ptr<ParameterGather>> ParameterGather::Create(
   return gather;
 }
 
+std::unique_ptr<ParameterGather> ParameterGather::OfGradients(comm::Group& group,
+                                                              FlatParameters& flat,
+                                                              const plan::ShardPlan& shards) {
+  auto gather = std::unique_ptr<ParameterGather>(
+      new ParameterGather("gradients of bucket", group, flat, shards));
+  gather->pending_ = std::make_unique<PendingValues>(flat, shards);
+  gather->updater_ = std::make_unique<Worker>(
+      WorkerOptions{.name = "dtrain-update", .queue_capacity = shards.buckets().size() + 1});
+  gather->updater_->Submit(ComputeAlone);
+  return gather;
+}
+
+absl::StatusOr<comm::Work> ParameterGather::Gather(int bucket, std::byte* base, DType dtype,
+                                                   comm::Device place) {
+  const auto buffer = [&](const plan::FlatRange& part) {
+    const size_t width = DTypeBytes(dtype);
+    return comm::Buffer{base + static_cast<size_t>(part.begin) * width,
+                        static_cast<size_t>(part.elements()) * width, dtype, place};
+  };
+  return group_.AllGather(buffer(shards_.part(bucket, group_.rank()).flat),
+                          buffer(shards_.buckets()[static_cast<size_t>(bucket)]),
+                          {.name = names_[static_cast<size_t>(bucket)]});
+}
+
 void ParameterGather::Start(int bucket) {
   if (!status_.ok()) {
     return;
   }
-  const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-  const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
-  const auto buffer = [this](const plan::FlatRange& part) {
-    const size_t width = DTypeBytes(flat_.dtype());
-    return comm::Buffer{flat_.values_of_collectives() + static_cast<size_t>(part.begin) * width,
-                        static_cast<size_t>(part.elements()) * width, flat_.dtype(),
-                        flat_.device().place()};
-  };
-  auto work =
-      group_.AllGather(buffer(own), buffer(range), {.name = names_[static_cast<size_t>(bucket)]});
+  auto work = Gather(bucket, flat_.values_of_collectives(), flat_.dtype(), flat_.device().place());
   if (!work.ok()) {
     status_ = work.status();
     return;
   }
   works_[static_cast<size_t>(bucket)] = *std::move(work);
+}
+
+void ParameterGather::StartGradients(int bucket, std::function<void()> update) {
+  if (!status_.ok()) {
+    return;
+  }
+  auto* const gradients = static_cast<std::byte*>(flat_.gradients().mutable_data_ptr());
+  const auto work = Gather(bucket, gradients, DType::kFloat32, flat_.device().place());
+  if (!work.ok()) {
+    status_ = work.status();
+    return;
+  }
+  works_[static_cast<size_t>(bucket)] = FollowWith(*work, *updater_, std::move(update));
 }
 
 absl::Status ParameterGather::End() {

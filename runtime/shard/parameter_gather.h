@@ -1,13 +1,18 @@
 // The all-gather that ends a step of ZeRO stages 1 and 2: every rank's updated part of the flat
 // values, bucket by bucket, in place, while later buckets are still being updated and, where the
-// values are guarded, during the next forward.
+// values are guarded, during the next forward. At stage 0 every rank updates everything, so what is
+// gathered behind a step are the gradients, and each bucket's update follows in another thread.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "base/worker.h"
 #include "comm/group.h"
 #include "comm/nccl/device_group.h"
 #include "runtime/engine/flat_parameters.h"
@@ -24,8 +29,16 @@ class ParameterGather {
   static absl::StatusOr<std::unique_ptr<ParameterGather>> Create(comm::Group& group,
                                                                  FlatParameters& flat,
                                                                  const plan::ShardPlan& shards);
+  // The same for gradients that were reduce-scattered (StartGradients). REQUIRES: guarded values,
+  // gradients that somebody has registered.
+  static std::unique_ptr<ParameterGather> OfGradients(comm::Group& group, FlatParameters& flat,
+                                                      const plan::ShardPlan& shards);
   // Collective: this rank's part of the bucket is final. An error is given by Wait.
   void Start(int bucket);
+  // Collective: this rank's part of the bucket's gradients is. Once all of them are here `update`
+  // runs in a thread of this object's, in the order of these calls; it must write the values where
+  // collectives do. The gradients must stay until Wait, or whoever reads the weights, has waited.
+  void StartGradients(int bucket, std::function<void()> update);
   // After the last Start of a step. Guarded values are on their way when it returns: who reads one
   // waits for its bucket. Else as Wait.
   absl::Status End();
@@ -39,12 +52,16 @@ class ParameterGather {
   absl::Status JoinStream(comm::DeviceGroup& group, comm::CudaStream* stream);
 
  private:
-  ParameterGather(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards)
+  // `what` is gathered, as reports call it.
+  ParameterGather(const char* what, comm::Group& group, FlatParameters& flat,
+                  const plan::ShardPlan& shards)
       : group_(group),
         flat_(flat),
         shards_(shards),
-        names_(BucketNames("values of bucket", flat, shards)),
+        names_(BucketNames(what, flat, shards)),
         works_(shards.buckets().size()) {}
+  // Of the flat buffer at `base`, whose elements are of `dtype`.
+  absl::StatusOr<comm::Work> Gather(int bucket, std::byte* base, DType dtype, comm::Device place);
 
   comm::Group& group_;
   FlatParameters& flat_;
@@ -54,6 +71,7 @@ class ParameterGather {
   std::vector<comm::Work> works_;  // By bucket: what was started and is not left to `pending_`.
   absl::Status status_;
   std::unique_ptr<PendingValues> pending_;  // Null: the values are not guarded.
+  std::unique_ptr<Worker> updater_;         // Null: values are gathered.
 };
 
 }  // namespace dtrain

@@ -10,16 +10,15 @@ namespace dtrain {
 
 ShardedGradients::ShardedGradients(comm::Group& group, FlatParameters& flat,
                                    const plan::ShardPlan& shards,
-                                   const comm::CompressionOptions& compression,
-                                   std::vector<int> order)
+                                   const comm::CompressionOptions& compression, double whole_share)
     : group_(group),
       flat_(flat),
       shards_(shards),
       wire_(compression.wire),
+      whole_share_(whole_share),
       names_(BucketNames("bucket", flat, shards)),
       own_(shards.owned(group.rank())),
-      whole_(flat, [this](size_t index) { OnGradient(index); }),
-      queue_(shards.spans(), std::move(order)) {
+      whole_(flat, [this](size_t index) { OnGradient(index); }) {
   for (size_t i = 0; compression.kind != comm::Compression::kNone && i < names_.size(); ++i) {
     reductions_.push_back(comm::CreateBucketReduction(
         group, ShapeOf(names_[i], shards.buckets()[i], flat.layout()), compression));
@@ -33,10 +32,10 @@ ShardedGradients::~ShardedGradients() {
 
 absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    const comm::CompressionOptions& compression) {
-  DT_ASSIGN_OR_RETURN(std::vector<int> order, shards.LaunchOrder({}));
+    const comm::CompressionOptions& compression, double whole_share) {
   auto sync = std::unique_ptr<ShardedGradients>(
-      new ShardedGradients(group, flat, shards, compression, std::move(order)));
+      new ShardedGradients(group, flat, shards, compression, whole_share));
+  DT_RETURN_IF_ERROR(sync->UseLaunchOrder({}, {}));
   DT_ASSIGN_OR_RETURN(sync->registration_, group.Register(flat.gradient_memory()));
   sync->hooks_ = std::make_unique<GradientHooks>(flat, *sync);
   return sync;
@@ -86,12 +85,13 @@ absl::Status ShardedGradients::LaunchPlain(int bucket) {
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
   const plan::FlatRange own = shards_.part(bucket, group_.rank()).flat;
   float* const data = flat_.gradients().mutable_data_ptr<float>();
-  DT_ASSIGN_OR_RETURN(
-      comm::Work work,
-      group_.ReduceScatter(Floats(data + range.begin, range.elements()),
-                           Floats(data + own.begin, own.elements()), comm::ReduceOp::kSum,
-                           {.name = names_[static_cast<size_t>(bucket)], .wire = wire_}));
-  works_.push_back(std::move(work));
+  const comm::Buffer all = Floats(data + range.begin, range.elements());
+  const comm::CollectiveOptions options{.name = names_[static_cast<size_t>(bucket)], .wire = wire_};
+  auto work = is_whole(bucket) ? group_.AllReduce(all, comm::ReduceOp::kSum, options)
+                               : group_.ReduceScatter(all, Floats(data + own.begin, own.elements()),
+                                                      comm::ReduceOp::kSum, options);
+  DT_RETURN_IF_ERROR(work.status());
+  works_.push_back(*std::move(work));
   return absl::OkStatus();
 }
 
@@ -143,8 +143,21 @@ void ShardedGradients::Release() {
 
 absl::Status ShardedGradients::UseReadinessOrder(const std::vector<int>& order,
                                                  const std::vector<int>& need) {
-  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order, need));
-  queue_.UseOrder(std::move(launch_order));
+  return UseLaunchOrder(order, need);
+}
+
+absl::Status ShardedGradients::UseLaunchOrder(const std::vector<int>& readiness,
+                                              const std::vector<int>& need) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> order, shards_.LaunchOrder(readiness, need));
+  const auto wanted =
+      static_cast<int64_t>(whole_share_ * static_cast<double>(shards_.padded_elements()));
+  whole_buckets_.assign(order.size(), 0);
+  int64_t whole = 0;
+  for (auto bucket = order.rbegin(); bucket != order.rend() && whole < wanted; ++bucket) {
+    whole_buckets_[static_cast<size_t>(*bucket)] = 1;
+    whole += shards_.buckets()[static_cast<size_t>(*bucket)].elements();
+  }
+  queue_ = plan::LaunchQueue(shards_.spans(), std::move(order));
   return absl::OkStatus();
 }
 

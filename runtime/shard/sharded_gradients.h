@@ -1,8 +1,13 @@
 // Gradients at ZeRO stage 1: accumulated whole, as at stage 0, and reduce-scattered by buckets
 // during the step's last backward, in place: each rank ends with the sums of its shard. Buckets may
 // travel compressed (comm/compression/bucket_reduction.h); all ranks then end with all of the sum.
+//
+// Also at stage 0 whose updates go on behind the step: there what is ready last, and needed first,
+// is reduced whole, the rest is gathered behind the step (parameter_gather.h).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,9 +26,11 @@ namespace dtrain {
 class ShardedGradients final : public GradientSync {
  public:
   // Collective. REQUIRES: all outlive this object; `flat` has gradients of the plan's padded size.
+  // `whole_share`: the part of the elements, in [0, 1], whose sums all ranks get: of the buckets
+  // that are ready last.
   static absl::StatusOr<std::unique_ptr<ShardedGradients>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      const comm::CompressionOptions& compression);
+      const comm::CompressionOptions& compression, double whole_share = 0);
   ~ShardedGradients() override;
 
   void OnGradient(size_t index) override;
@@ -36,10 +43,13 @@ class ShardedGradients final : public GradientSync {
   int64_t bytes() const override { return static_cast<int64_t>(flat_.gradients().nbytes()); }
   void Release() override;
   const absl::Status& status() const override { return status_; }
+  // Every rank has the sums of all of the bucket, not of its part alone.
+  bool is_whole(int bucket) const { return whole_buckets_[static_cast<size_t>(bucket)] != 0; }
 
  private:
   ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                   const comm::CompressionOptions& compression, std::vector<int> order);
+                   const comm::CompressionOptions& compression, double whole_share);
+  absl::Status UseLaunchOrder(const std::vector<int>& readiness, const std::vector<int>& need);
   const plan::LaunchQueue& queue() const override { return queue_; }
   absl::Status UseReadinessOrder(const std::vector<int>& order,
                                  const std::vector<int>& need) override;
@@ -51,6 +61,7 @@ class ShardedGradients final : public GradientSync {
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const comm::Wire wire_;
+  const double whole_share_;
   std::vector<std::unique_ptr<comm::BucketReduction>> reductions_;  // By bucket; none: plain.
   std::vector<comm::BucketReduction*> compressed_;                  // Under way, in order.
   const std::vector<std::string> names_;                            // By bucket.
@@ -58,7 +69,8 @@ class ShardedGradients final : public GradientSync {
   WholeGradients whole_;
   std::unique_ptr<comm::Registration> registration_;
   std::unique_ptr<GradientHooks> hooks_;
-  plan::LaunchQueue queue_;
+  plan::LaunchQueue queue_{{}, {}};
+  std::vector<uint8_t> whole_buckets_;
   std::vector<comm::Work> works_;  // Under way.
   int64_t step_ = 0;
   bool last_ = false;

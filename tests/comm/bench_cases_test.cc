@@ -17,6 +17,7 @@
 #include "comm/tools/bench_elements.h"
 #include "comm/tools/bench_options.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/passing_group.h"
 
 namespace dtrain::comm {
 namespace {
@@ -26,46 +27,32 @@ using dtrain::testing::RankContext;
 constexpr size_t kBytes = size_t{48} << 10;
 
 // A group that gets the last element of every result wrong, by its lowest bit.
-class WrongGroup final : public Group {
+class WrongGroup final : public dtrain::testing::PassingGroup {
  public:
-  explicit WrongGroup(Group& under) : under_(under) {}
-  int rank() const override { return under_.rank(); }
-  int size() const override { return under_.size(); }
-  uint64_t epoch() const override { return under_.epoch(); }
-  std::string transport() const override { return under_.transport(); }
-  uint64_t sequence() const override { return under_.sequence(); }
-  absl::StatusOr<std::unique_ptr<Registration>> Register(
-      std::shared_ptr<SymmetricBuffer> buffer) override {
-    return under_.Register(std::move(buffer));
-  }
+  using PassingGroup::PassingGroup;
   absl::StatusOr<Work> AllReduce(Buffer buffer, ReduceOp op,
                                  const CollectiveOptions& options) override {
-    return Spoil(under_.AllReduce(buffer, op, options), buffer);
+    return Spoil(PassingGroup::AllReduce(buffer, op, options), buffer);
   }
   absl::StatusOr<Work> ReduceScatter(Buffer input, Buffer output, ReduceOp op,
                                      const CollectiveOptions& options) override {
-    return Spoil(under_.ReduceScatter(input, output, op, options), output);
+    return Spoil(PassingGroup::ReduceScatter(input, output, op, options), output);
   }
   absl::StatusOr<Work> AllGather(Buffer input, Buffer output,
                                  const CollectiveOptions& options) override {
-    return Spoil(under_.AllGather(input, output, options), output);
+    return Spoil(PassingGroup::AllGather(input, output, options), output);
   }
   absl::StatusOr<Work> Broadcast(Buffer buffer, int root,
                                  const CollectiveOptions& options) override {
-    return Spoil(under_.Broadcast(buffer, root, options), buffer);
+    return Spoil(PassingGroup::Broadcast(buffer, root, options), buffer);
   }
   absl::StatusOr<Work> AllToAll(Buffer input, Buffer output,
                                 const CollectiveOptions& options) override {
-    return Spoil(under_.AllToAll(input, output, options), output);
-  }
-  absl::StatusOr<Work> Send(Buffer buffer, int peer, const CollectiveOptions& options) override {
-    return under_.Send(buffer, peer, options);
+    return Spoil(PassingGroup::AllToAll(input, output, options), output);
   }
   absl::StatusOr<Work> Receive(Buffer buffer, int peer, const CollectiveOptions& options) override {
-    return Spoil(under_.Receive(buffer, peer, options), buffer);
+    return Spoil(PassingGroup::Receive(buffer, peer, options), buffer);
   }
-  absl::Status Barrier(Deadline deadline) override { return under_.Barrier(deadline); }
-  void Abort(const std::string& reason) override { under_.Abort(reason); }
 
  private:
   static absl::StatusOr<Work> Spoil(absl::StatusOr<Work> work, const Buffer& result) {
@@ -75,7 +62,6 @@ class WrongGroup final : public Group {
     bytes[result.bytes - DTypeBytes(result.dtype)] ^= 1;
     return Work();
   }
-  Group& under_;
 };
 
 // OK if `setting` gives `wrong` wrong elements.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -20,9 +21,11 @@
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/job/job_state.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/fault_witness.h"
 #include "tests/runtime/job_for_tests.h"
+#include "tests/testing/passing_group.h"
 
 namespace dtrain {
 namespace {
@@ -45,7 +48,7 @@ ChainWay Overlapping(ChainWay way) {
 
 TEST(ParamGatherTest, TrainsToTheSameBits) {
   for (const int size : {1, 2, 3, 4}) {
-    for (const int stage : {1, 2}) {
+    for (const int stage : {0, 1, 2}) {
       for (const int accumulation : {1, 3}) {
         const ChainWay way{.stage = stage, .accumulation = accumulation};
         EXPECT_EQ(ChainNumbers(size, Overlapping(way)), ChainNumbers(size, way))
@@ -79,6 +82,20 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param).name, "_stage", std::get<1>(test.param));
     });
+
+// What cannot follow the step there is done within it.
+INSTANTIATE_TEST_SUITE_P(
+    Stage0, ParamGatherKinds,
+    ::testing::Combine(
+        ::testing::Values(
+            Kind{"bf16", {"bf16.enabled=true"}}, Kind{"fp16", {"fp16.enabled=true"}},
+            Kind{"bf16states", {"bf16.enabled=true", "bf16.bf16_optimizer_states=true"}},
+            Kind{"clipping", {"gradient_clipping=0.01"}}, Kind{"tcp", {"comm.transport=tcp"}},
+            Kind{"lion", {"optimizer.type=Lion"}}, Kind{"lamb", {"optimizer.type=Lamb"}},
+            Kind{"muon", {"optimizer.type=Muon"}}, Kind{"wire", {"comm.wire_dtype=bf16"}},
+            Kind{"int8", {"comm.compression.type=int8", "comm.compression.start_step=1"}}),
+        ::testing::Values(0)),
+    [](const auto& test) { return std::string(std::get<0>(test.param).name); });
 
 TEST_P(ParamGatherKinds, TrainsToTheSameBits) {
   const auto& [kind, stage] = GetParam();
@@ -170,7 +187,7 @@ std::vector<double> NumbersOf(int size, const Body& body) {
 }
 
 TEST(ParamGatherTest, ProgramsSeeAndChangeTheNewWeightsBetweenSteps) {
-  for (const int stage : {1, 2}) {
+  for (const int stage : {0, 1, 2}) {
     std::vector<std::vector<double>> runs;
     for (const bool overlaps : {false, true}) {
       const testing::TempFolder folder;
@@ -190,7 +207,7 @@ TEST(ParamGatherTest, ProgramsSeeAndChangeTheNewWeightsBetweenSteps) {
 
 // A skipped step gathers nothing; what the next forward reads is that of the step before.
 TEST(ParamGatherTest, SkippedStepsLeaveTheWeightsAsTheyWere) {
-  for (const int stage : {1, 2}) {
+  for (const int stage : {0, 1, 2}) {
     std::vector<std::vector<double>> runs;
     for (const bool overlaps : {false, true}) {
       const testing::TempFolder folder;
@@ -242,6 +259,32 @@ class Hooked final : public Optimizer {
   const Hook hook_;
 };
 
+// What is called before a rank's part of an update reaches the others.
+using Late = std::function<void(int64_t update, const std::string& name)>;
+
+// Calls it before each gather of a bucket's gradients: at stage 0 a program has no other place.
+class LateGathers final : public testing::PassingGroup {
+ public:
+  LateGathers(std::unique_ptr<comm::Group> under, Late late)
+      : PassingGroup(*under), owned_(std::move(under)), late_(std::move(late)) {}
+  void SetStep(int64_t step) override {
+    step_ = step;
+    PassingGroup::SetStep(step);
+  }
+  absl::StatusOr<comm::Work> AllGather(comm::Buffer input, comm::Buffer output,
+                                       const comm::CollectiveOptions& options) override {
+    if (absl::StartsWith(options.name, "gradients of bucket")) {
+      late_(step_, options.name);
+    }
+    return PassingGroup::AllGather(input, output, options);
+  }
+
+ private:
+  const std::unique_ptr<comm::Group> owned_;
+  const Late late_;
+  int64_t step_ = 0;
+};
+
 // Two ranks, of which rank 1 may do something in the middle of its update; the job's own folder.
 struct Pair {
   testing::TempFolder folder;
@@ -253,15 +296,20 @@ struct Pair {
   std::unique_ptr<Engine> engine;
   Tokens source;
 
-  absl::Status Make(RankContext& context, const ChainWay& way, const Hooked::Hook& hook) {
+  absl::Status Make(RankContext& context, const ChainWay& way, const Late& of_rank_one) {
     at::set_num_threads(1);
     DT_ASSIGN_OR_RETURN(job, MakeChainJob(&context, folder.path(), Overlapping(way)));
     source = {.rank = context.rank, .size = context.size};
-    const Hooked::Hook none = [](const ParameterPart&) {};
-    DT_ASSIGN_OR_RETURN(
-        engine,
-        Engine::Create(*job, model,
-                       {.optimizer = std::make_shared<Hooked>(context.rank == 1 ? hook : none)}));
+    const Late late = context.rank == 1 ? of_rank_one : [](int64_t, const std::string&) {};
+    EngineOptions options;
+    if (way.stage == 0) {
+      std::unique_ptr<comm::Group>& group = job->state().group;
+      group = std::make_unique<LateGathers>(std::move(group), late);
+    } else {
+      options.optimizer = std::make_shared<Hooked>(
+          [late](const ParameterPart& part) { late(part.update, std::string(part.name)); });
+    }
+    DT_ASSIGN_OR_RETURN(engine, Engine::Create(*job, model, std::move(options)));
     return absl::OkStatus();
   }
   absl::StatusOr<StepReport> Step(const std::function<void()>& at_forward = [] {}) {
@@ -270,13 +318,17 @@ struct Pair {
       return Loss(model.Loss(tokens), tokens.size(0));
     });
   }
-  // The names of gathers of weights that this rank has called, in order; those alone that go on.
+  // The names of gathers of the last step that this rank has called, in order; those alone that go
+  // on.
   std::vector<std::string> Gathers(bool pending) const {
     std::vector<std::string> names;
     const auto record = ParseJson(job->group().FlightRecord(), "flight record");
     for (const Json& entry : record->at("entries")) {
-      const auto name = entry.at("dtrain").at("name").get<std::string>();
-      if (absl::StartsWith(name, "values of bucket") && !(pending && entry.at("retired") == true)) {
+      const Json& ours = entry.at("dtrain");
+      const auto name = ours.at("name").get<std::string>();
+      if ((absl::StartsWith(name, "values of bucket") ||
+           absl::StartsWith(name, "gradients of bucket")) &&
+          ours.at("step") == engine->step() && !(pending && entry.at("retired") == true)) {
         names.push_back(name);
       }
     }
@@ -298,13 +350,13 @@ void ExpectBothOk(const std::vector<testing::RankResult>& results) {
 // Rank 1 enters no gather of the second step before rank 0's third forward runs.
 TEST(ParamGatherTest, AllGathersAreUnderWayWhenForwardBegins) {
   for (const char* const transport : {"tcp", "shm"}) {
-    for (const int stage : {1, 2}) {
+    for (const int stage : {0, 1, 2}) {
       ExpectBothOk(testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
         Pair pair;
         DT_RETURN_IF_ERROR(pair.Make(
             context, {.stage = stage, .more = {absl::StrCat("comm.transport=", transport)}},
-            [&](const ParameterPart& part) {
-              if (part.update == 2) {
+            [&](int64_t update, const std::string&) {
+              if (update == 2) {
                 Await(context, "forward");
               }
             }));
@@ -317,12 +369,15 @@ TEST(ParamGatherTest, AllGathersAreUnderWayWhenForwardBegins) {
             context.Announce("forward").IgnoreError();
           }
         }));
-        const size_t buckets = pair.engine->state().shards->buckets().size();
-        if (context.rank == 0 && (pending != buckets || report.exposed_comm_s <= 0)) {
-          return absl::InternalError(absl::StrCat(pending, " gathers under way of ", buckets,
+        const size_t all = pair.Gathers(/*pending=*/false).size();  // As many in each step.
+        const auto& shards = pair.engine->state().shards;
+        if (context.rank == 0 && (pending != all || pending == 0 || report.exposed_comm_s <= 0)) {
+          return absl::InternalError(absl::StrCat(pending, " gathers under way of ", all,
                                                   ", waited ", report.exposed_comm_s, " s"));
         }
-        return absl::OkStatus();
+        return shards == nullptr || all == shards->buckets().size()
+                   ? absl::OkStatus()
+                   : absl::InternalError(absl::StrCat(all, " gathers"));
       }));
     }
   }
@@ -333,8 +388,8 @@ TEST(ParamGatherTest, ForwardWaitsForWhatItReadsAndThatComesFirst) {
   ExpectBothOk(testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     Pair pair;
     DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 2, .more = {"comm.transport=tcp"}},
-                                 [&](const ParameterPart& part) {
-                                   if (part.update == 2 && part.name == "weight6") {
+                                 [&](int64_t update, const std::string& name) {
+                                   if (update == 2 && name == "weight6") {
                                      Await(context, "first read");
                                    }
                                  }));
@@ -360,58 +415,60 @@ TEST(ParamGatherTest, ForwardWaitsForWhatItReadsAndThatComesFirst) {
       return absl::InternalError(absl::StrCat(pending, " gathers under way of ", buckets));
     }
     // The table, registered first, is read first; bucket 0 is what is not read, or read last.
-    const size_t last_step = all.size() - buckets;
-    return absl::StartsWith(all[last_step], named(buckets - 1)) ||
-                   absl::StartsWith(all[last_step], named(buckets - 2))
+    return absl::StartsWith(all[0], named(buckets - 1)) ||
+                   absl::StartsWith(all[0], named(buckets - 2))
                ? absl::OkStatus()
-               : absl::InternalError(all[last_step]);
+               : absl::InternalError(all[0]);
   }));
 }
 
 // Rank 1 updates nothing before rank 0 stands in the fault of a weight that it reads by a pointer.
 TEST(ParamGatherTest, APointerReadBetweenStepsGivesTheNewWeights) {
-  ExpectBothOk(testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
-    Pair pair;
-    DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [&](const ParameterPart& part) {
-      if (part.update == 2) {
-        Await(context, "fault");
+  for (const int stage : {0, 1}) {
+    ExpectBothOk(testing::RunRanks({.size = 2}, [stage](RankContext& context) -> absl::Status {
+      Pair pair;
+      DT_RETURN_IF_ERROR(
+          pair.Make(context, {.stage = stage}, [&](int64_t update, const std::string&) {
+            if (update == 2) {
+              Await(context, "fault");
+            }
+          }));
+      DT_RETURN_IF_ERROR(pair.Step().status());
+      const double first = RawSum(pair.model);
+      DT_RETURN_IF_ERROR(pair.Step().status());
+      double second = 0;
+      if (context.rank == 0) {
+        const size_t pending = pair.Gathers(/*pending=*/true).size();
+        testing::FaultWitness witness([&] { context.Announce("fault").IgnoreError(); });
+        second = RawSum(pair.model);
+        if (pending != pair.Gathers(/*pending=*/false).size() || witness.faults() == 0) {
+          return absl::InternalError(
+              absl::StrCat(pending, " gathers under way, ", witness.faults(), " faults"));
+        }
+      } else {
+        second = RawSum(pair.model);
       }
+      double whole = 0;
+      DT_RETURN_IF_ERROR(pair.engine->WithParameters([&] { whole = RawSum(pair.model); }));
+      return second == whole && second != first
+                 ? absl::OkStatus()
+                 : absl::InternalError(absl::StrCat(first, ", ", second, ", ", whole));
     }));
-    DT_RETURN_IF_ERROR(pair.Step().status());
-    const double first = RawSum(pair.model);
-    DT_RETURN_IF_ERROR(pair.Step().status());
-    double second = 0;
-    if (context.rank == 0) {
-      const size_t pending = pair.Gathers(/*pending=*/true).size();
-      testing::FaultWitness witness([&] { context.Announce("fault").IgnoreError(); });
-      second = RawSum(pair.model);
-      if (pending != pair.engine->state().shards->buckets().size() || witness.faults() == 0) {
-        return absl::InternalError(
-            absl::StrCat(pending, " gathers under way, ", witness.faults(), " faults"));
-      }
-    } else {
-      second = RawSum(pair.model);
-    }
-    double whole = 0;
-    DT_RETURN_IF_ERROR(pair.engine->WithParameters([&] { whole = RawSum(pair.model); }));
-    return second == whole && second != first
-               ? absl::OkStatus()
-               : absl::InternalError(absl::StrCat(first, ", ", second, ", ", whole));
-  }));
+  }
 }
 
 // Rank 1 dies in its second update, of which rank 0 has made its part.
-absl::Status LoseRankOne(RankContext& context, const char* transport,
+absl::Status LoseRankOne(RankContext& context, int stage, const char* transport,
                          const std::function<void(Pair&)>& between) {
   Pair pair;
-  DT_RETURN_IF_ERROR(pair.Make(context,
-                               {.stage = 2, .more = {absl::StrCat("comm.transport=", transport)}},
-                               [&](const ParameterPart& part) {
-                                 if (part.update == 2) {
-                                   Await(context, "updated");
-                                   raise(SIGKILL);
-                                 }
-                               }));
+  DT_RETURN_IF_ERROR(
+      pair.Make(context, {.stage = stage, .more = {absl::StrCat("comm.transport=", transport)}},
+                [&](int64_t update, const std::string&) {
+                  if (update == 2) {
+                    Await(context, "updated");
+                    raise(SIGKILL);
+                  }
+                }));
   DT_RETURN_IF_ERROR(pair.Step().status());
   DT_RETURN_IF_ERROR(pair.Step().status());
   DT_RETURN_IF_ERROR(context.Announce("updated"));
@@ -427,32 +484,41 @@ absl::Status LoseRankOne(RankContext& context, const char* transport,
 
 TEST(ParamGatherTest, APeerThatDiesMeanwhileFailsTheNextStepWithOneLine) {
   for (const char* const transport : {"tcp", "shm"}) {
-    const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) {
-      return LoseRankOne(context, transport, [](Pair&) {});
-    });
-    EXPECT_EQ(results[1].signal, SIGKILL);
-    const std::string text(results[0].status.message());
-    EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnavailable) << results[0].status;
-    EXPECT_THAT(text, HasSubstr("rank 1"));
-    EXPECT_THAT(text, HasSubstr("values of bucket"));
-    EXPECT_THAT(text, Not(HasSubstr("\n")));
-    EXPECT_LT(results[0].duration, absl::Seconds(45));
+    for (const int stage : {0, 2}) {
+      const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) {
+        return LoseRankOne(context, stage, transport, [](Pair&) {});
+      });
+      EXPECT_EQ(results[1].signal, SIGKILL);
+      const std::string text(results[0].status.message());
+      EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnavailable) << results[0].status;
+      EXPECT_THAT(text, HasSubstr("rank 1"));
+      EXPECT_THAT(text, HasSubstr(stage == 0 ? "gradients of bucket" : "values of bucket"));
+      EXPECT_THAT(text, Not(HasSubstr("\n")));
+      EXPECT_LT(results[0].duration, absl::Seconds(45));
+    }
   }
 }
 
 TEST(ParamGatherTest, APointerReadOfWhatDidNotComeEndsTheProcess) {
-  const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) {
-    return LoseRankOne(context, "shm", [](Pair& pair) { RawSum(pair.model); });
-  });
-  EXPECT_EQ(results[0].exit_code, 75) << results[0].status;
+  for (const int stage : {0, 2}) {
+    const auto results = testing::RunRanks({.size = 2}, [stage](RankContext& context) {
+      return LoseRankOne(context, stage, "shm", [](Pair& pair) { RawSum(pair.model); });
+    });
+    EXPECT_EQ(results[0].exit_code, 75) << results[0].status;
+  }
 }
 
 // Rank 1 makes its part of the second update when rank 0's third step has failed.
-TEST(ParamGatherTest, ARankWhoseStepFailsHasAllWeightsOfTheStepBefore) {
+class ParamGatherStages : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(All, ParamGatherStages, ::testing::Values(0, 1));
+
+TEST_P(ParamGatherStages, ARankWhoseStepFailsHasAllWeightsOfTheStepBefore) {
+  const int stage = GetParam();
   const std::vector<double> whole =
-      NumbersOf(2, [](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+      NumbersOf(2, [stage](RankContext& context, std::vector<double>& numbers) -> absl::Status {
         Pair pair;
-        DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [](const ParameterPart&) {}));
+        DT_RETURN_IF_ERROR(
+            pair.Make(context, {.stage = stage}, [](int64_t, const std::string&) {}));
         DT_RETURN_IF_ERROR(pair.Step().status());
         DT_RETURN_IF_ERROR(pair.Step().status());
         return pair.engine->WithParameters([&] { numbers.push_back(RawSum(pair.model)); });
@@ -460,11 +526,12 @@ TEST(ParamGatherTest, ARankWhoseStepFailsHasAllWeightsOfTheStepBefore) {
   ASSERT_EQ(whole.size(), 1U);
   const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
     Pair pair;
-    DT_RETURN_IF_ERROR(pair.Make(context, {.stage = 1}, [&](const ParameterPart& part) {
-      if (part.update == 2) {
-        Await(context, "failing");
-      }
-    }));
+    DT_RETURN_IF_ERROR(
+        pair.Make(context, {.stage = stage}, [&](int64_t update, const std::string&) {
+          if (update == 2) {
+            Await(context, "failing");
+          }
+        }));
     DT_RETURN_IF_ERROR(pair.Step().status());
     DT_RETURN_IF_ERROR(pair.Step().status());
     const absl::Status failed = pair.Step([&] {
