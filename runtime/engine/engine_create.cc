@@ -27,10 +27,11 @@ namespace dtrain {
 namespace {
 
 // Of the gradients whose updates may go on behind the step, what is reduced to all ranks within
-// backward. The rest, whose gather takes as long as its reduction, is then a third of all that
-// travels: with backward twice as long as forward no part of a step has more to hide than another,
-// so nothing is exposed until a step's communication takes as long as its computing.
-constexpr double kReducedWhole = 1.0 / 3;
+// backward: a third. The gathers of the rest, which take as long as their reductions, are then a
+// third of all that travels: with backward twice as long as forward neither has more to hide than
+// it can, until a step's communication takes as long as its computing. The last eighth is not among
+// it: when backward ends nothing is left to hide it behind, and forward reads it little by little.
+constexpr LaunchShare kReducedWhole{.begin = 1 - 1.0 / 8 - 1.0 / 3, .end = 1 - 1.0 / 8};
 
 // Stage 3 opens and releases buckets by pages, of which a norm block is at least one; what is
 // quantised is packed in chunks of that size; LAMB sums by it on a GPU.

@@ -10,11 +10,11 @@
 
 namespace dtrain::plan {
 int64_t BucketElements(const Config& config, int64_t total) {
-  constexpr int64_t kSmallest = 1 << 18;
-  const int64_t wanted =
-      config.Find("zero_optimization.overlap_param_gather")->get<bool>() ? 24 : 6;
+  const bool behind_step = config.Find("zero_optimization.overlap_param_gather")->get<bool>();
+  const int64_t smallest = behind_step ? 1 << 16 : 1 << 18;
+  const int64_t wanted = behind_step ? 64 : 6;
   return config.overlap_comm()
-             ? std::min(config.reduce_bucket_elements(), std::max(kSmallest, total / wanted))
+             ? std::min(config.reduce_bucket_elements(), std::max(smallest, total / wanted))
              : config.reduce_bucket_elements();
 }
 

@@ -10,12 +10,12 @@ namespace dtrain {
 
 ShardedGradients::ShardedGradients(comm::Group& group, FlatParameters& flat,
                                    const plan::ShardPlan& shards,
-                                   const comm::CompressionOptions& compression, double whole_share)
+                                   const comm::CompressionOptions& compression, LaunchShare whole)
     : group_(group),
       flat_(flat),
       shards_(shards),
       wire_(compression.wire),
-      whole_share_(whole_share),
+      whole_share_(whole),
       names_(BucketNames("bucket", flat, shards)),
       own_(shards.owned(group.rank())),
       whole_(flat, [this](size_t index) { OnGradient(index); }) {
@@ -32,9 +32,9 @@ ShardedGradients::~ShardedGradients() {
 
 absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    const comm::CompressionOptions& compression, double whole_share) {
+    const comm::CompressionOptions& compression, LaunchShare whole) {
   auto sync = std::unique_ptr<ShardedGradients>(
-      new ShardedGradients(group, flat, shards, compression, whole_share));
+      new ShardedGradients(group, flat, shards, compression, whole));
   DT_RETURN_IF_ERROR(sync->UseLaunchOrder({}, {}));
   DT_ASSIGN_OR_RETURN(sync->registration_, group.Register(flat.gradient_memory()));
   sync->hooks_ = std::make_unique<GradientHooks>(flat, *sync);
@@ -149,13 +149,14 @@ absl::Status ShardedGradients::UseReadinessOrder(const std::vector<int>& order,
 absl::Status ShardedGradients::UseLaunchOrder(const std::vector<int>& readiness,
                                               const std::vector<int>& need) {
   DT_ASSIGN_OR_RETURN(std::vector<int> order, shards_.LaunchOrder(readiness, need));
-  const auto wanted =
-      static_cast<int64_t>(whole_share_ * static_cast<double>(shards_.padded_elements()));
+  const auto total = static_cast<double>(shards_.padded_elements());
   whole_buckets_.assign(order.size(), 0);
-  int64_t whole = 0;
-  for (auto bucket = order.rbegin(); bucket != order.rend() && whole < wanted; ++bucket) {
-    whole_buckets_[static_cast<size_t>(*bucket)] = 1;
-    whole += shards_.buckets()[static_cast<size_t>(*bucket)].elements();
+  int64_t before = 0;
+  for (const int bucket : order) {
+    const double place = static_cast<double>(before) / total;
+    whole_buckets_[static_cast<size_t>(bucket)] =
+        static_cast<uint8_t>(place >= whole_share_.begin && place < whole_share_.end);
+    before += shards_.buckets()[static_cast<size_t>(bucket)].elements();
   }
   queue_ = plan::LaunchQueue(shards_.spans(), std::move(order));
   return absl::OkStatus();

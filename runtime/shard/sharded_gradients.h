@@ -2,8 +2,8 @@
 // during the step's last backward, in place: each rank ends with the sums of its shard. Buckets may
 // travel compressed (comm/compression/bucket_reduction.h); all ranks then end with all of the sum.
 //
-// Also at stage 0 whose updates go on behind the step: there what is ready last, and needed first,
-// is reduced whole, the rest is gathered behind the step (parameter_gather.h).
+// Also at stage 0 whose updates go on behind the step: there some buckets are reduced whole, and
+// the others gathered behind the step (parameter_gather.h).
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,19 @@
 
 namespace dtrain {
 
+// Places in the order of launches, as parts of all elements: 0 is the first, 1 the end.
+struct LaunchShare {
+  double begin = 0;
+  double end = 0;
+};
+
 class ShardedGradients final : public GradientSync {
  public:
   // Collective. REQUIRES: all outlive this object; `flat` has gradients of the plan's padded size.
-  // `whole_share`: the part of the elements, in [0, 1], whose sums all ranks get: of the buckets
-  // that are ready last.
+  // Of buckets that begin in `whole` all ranks get the sums of everything.
   static absl::StatusOr<std::unique_ptr<ShardedGradients>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      const comm::CompressionOptions& compression, double whole_share = 0);
+      const comm::CompressionOptions& compression, LaunchShare whole = {});
   ~ShardedGradients() override;
 
   void OnGradient(size_t index) override;
@@ -48,7 +53,7 @@ class ShardedGradients final : public GradientSync {
 
  private:
   ShardedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-                   const comm::CompressionOptions& compression, double whole_share);
+                   const comm::CompressionOptions& compression, LaunchShare whole);
   absl::Status UseLaunchOrder(const std::vector<int>& readiness, const std::vector<int>& need);
   const plan::LaunchQueue& queue() const override { return queue_; }
   absl::Status UseReadinessOrder(const std::vector<int>& order,
@@ -61,7 +66,7 @@ class ShardedGradients final : public GradientSync {
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
   const comm::Wire wire_;
-  const double whole_share_;
+  const LaunchShare whole_share_;
   std::vector<std::unique_ptr<comm::BucketReduction>> reductions_;  // By bucket; none: plain.
   std::vector<comm::BucketReduction*> compressed_;                  // Under way, in order.
   const std::vector<std::string> names_;                            // By bucket.
