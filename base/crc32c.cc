@@ -195,6 +195,159 @@ __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) uint32_t Folded(cons
   return static_cast<uint32_t>(
       _mm_crc32_u64(low, static_cast<uint64_t>(_mm_extract_epi64(rest, 1))));
 }
+
+// Folding beside the instruction. On 256 bits a product costs some CPUs so much (Zen 3: two cycles
+// for one of 256 bits, by published timings) that folding alone is no faster than three streams;
+// but the two run on units of their own, so together they are. Of a block of kFusedBlock bytes the
+// first part is folded while the instruction takes the rest in three streams. The parts meet by
+// products with powers of x, and only there with the state of the block before, so that blocks
+// overlap. Constants as above: x^d mod P from PowerOfX, at compile time.
+namespace {
+
+constexpr size_t kFoldRound = kFused;   // What four registers of 256 bits take at once.
+constexpr size_t kStreamRound = 5 * 8;  // Of each stream beside a round of folding.
+constexpr size_t kFuseRounds = 32;
+constexpr size_t kFoldPart = kFuseRounds * kFoldRound;
+constexpr size_t kStreamPart = kFuseRounds * kStreamRound;
+static_assert(kFusedBlock == kFoldPart + 3 * kStreamPart);
+
+// To go on over `bytes` zeros, a state is multiplied with this and put through the instruction,
+// which multiplies with x^32.
+constexpr uint64_t ZerosFactor(size_t bytes) { return PowerOfX(8 * static_cast<int>(bytes) - 32); }
+constexpr uint64_t kAfterBlock = ZerosFactor(kFusedBlock);
+constexpr uint64_t kAfterThree = ZerosFactor(3 * kStreamPart);
+constexpr uint64_t kAfterTwo = ZerosFactor(2 * kStreamPart);
+constexpr uint64_t kAfterOne = ZerosFactor(kStreamPart);
+// By 1024 bits, the width of four registers, by 256 and by 128.
+constexpr long long kBy4[2] = {Factor(1056), Factor(992)};
+constexpr long long kBy1[2] = {Factor(288), Factor(224)};
+constexpr long long kByLane[2] = {Factor(160), Factor(96)};
+
+#define DT_FUSED __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2"), always_inline)) inline
+
+struct Folds {
+  __m256i a, b, c, d;
+};
+
+DT_FUSED __m256i Load256(const uint8_t* data) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
+}
+
+DT_FUSED Folds LoadRound(const uint8_t* data) {
+  return {Load256(data), Load256(data + 32), Load256(data + 64), Load256(data + 96)};
+}
+
+DT_FUSED __m256i Fold256(__m256i x, __m256i factors, __m256i next) {
+  return _mm256_xor_si256(_mm256_xor_si256(_mm256_clmulepi64_epi128(x, factors, 0x00), next),
+                          _mm256_clmulepi64_epi128(x, factors, 0x11));
+}
+
+DT_FUSED void FoldRound(Folds& folds, const uint8_t* data) {
+  const __m256i by4 = _mm256_set_epi64x(kBy4[1], kBy4[0], kBy4[1], kBy4[0]);
+  folds.a = Fold256(folds.a, by4, Load256(data));
+  folds.b = Fold256(folds.b, by4, Load256(data + 32));
+  folds.c = Fold256(folds.c, by4, Load256(data + 64));
+  folds.d = Fold256(folds.d, by4, Load256(data + 96));
+}
+
+// The state after all that was folded.
+DT_FUSED uint64_t EndFolds(const Folds& folds) {
+  const __m256i by1 = _mm256_set_epi64x(kBy1[1], kBy1[0], kBy1[1], kBy1[0]);
+  const __m128i by_lane = _mm_set_epi64x(kByLane[1], kByLane[0]);
+  const __m256i last = Fold256(Fold256(Fold256(folds.a, by1, folds.b), by1, folds.c), by1, folds.d);
+  const __m128i low = _mm256_castsi256_si128(last);
+  const __m128i rest = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(low, by_lane, 0x00),
+                                                   _mm_clmulepi64_si128(low, by_lane, 0x11)),
+                                     _mm256_extracti128_si256(last, 1));
+  const uint64_t half = _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(rest)));
+  return _mm_crc32_u64(half, static_cast<uint64_t>(_mm_extract_epi64(rest, 1)));
+}
+
+struct Streams {
+  uint64_t a = 0;
+  uint64_t b = 0;
+  uint64_t c = 0;
+};
+
+DT_FUSED void StreamRound(Streams& streams, const uint8_t* data) {
+#pragma GCC unroll 5
+  for (size_t i = 0; i < kStreamRound; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, data + i, 8);
+    streams.a = _mm_crc32_u64(streams.a, word);
+    std::memcpy(&word, data + kStreamPart + i, 8);
+    streams.b = _mm_crc32_u64(streams.b, word);
+    std::memcpy(&word, data + 2 * kStreamPart + i, 8);
+    streams.c = _mm_crc32_u64(streams.c, word);
+  }
+}
+
+DT_FUSED __m128i Product(uint64_t state, uint64_t factor) {
+  return _mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<long long>(state)),
+                              _mm_cvtsi64_si128(static_cast<long long>(factor)), 0x00);
+}
+
+DT_FUSED uint32_t FuseBlock(const uint8_t* data, uint32_t state) {
+  const uint8_t* const streamed = data + kFoldPart;
+  Folds folds = LoadRound(data);
+  Streams streams;
+  StreamRound(streams, streamed);
+  for (size_t round = 1; round < kFuseRounds; ++round) {
+    for (size_t line = 0; line < 256; line += 64) {  // The next block, past the end too.
+      __builtin_prefetch(data + kFusedBlock + round * 256 + line);
+    }
+    FoldRound(folds, data + round * kFoldRound);
+    StreamRound(streams, streamed + round * kStreamRound);
+  }
+  const __m128i met = _mm_xor_si128(
+      _mm_xor_si128(Product(EndFolds(folds), kAfterThree), Product(streams.a, kAfterTwo)),
+      _mm_xor_si128(Product(streams.b, kAfterOne), Product(state, kAfterBlock)));
+  return static_cast<uint32_t>(_mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(met))) ^
+                               streams.c);
+}
+
+#undef DT_FUSED
+
+}  // namespace
+
+bool HasFused() {
+  return HasHardware() && __builtin_cpu_supports("avx2") != 0 &&
+         __builtin_cpu_supports("pclmul") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
+}
+
+__attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2"))) uint32_t Fused(const uint8_t* data,
+                                                                        size_t bytes,
+                                                                        uint32_t state) {
+  for (; bytes >= kFusedBlock; data += kFusedBlock, bytes -= kFusedBlock) {
+    state = FuseBlock(data, state);
+  }
+  if (bytes == 0) {
+    return state;
+  }
+  Folds folds = LoadRound(data);
+  folds.a =
+      _mm256_xor_si256(folds.a, _mm256_zextsi128_si256(_mm_cvtsi32_si128(static_cast<int>(state))));
+  for (size_t at = kFused; at < bytes; at += kFused) {
+    FoldRound(folds, data + at);
+  }
+  return static_cast<uint32_t>(EndFolds(folds));
+}
+
+namespace {
+
+// What runs of bytes are taken by before the instruction takes the rest.
+struct Fastest {
+  uint32_t (*form)(const uint8_t* data, size_t bytes, uint32_t state);  // Null: no such form.
+  size_t unit;                                                          // A power of two.
+};
+
+Fastest ChooseFastest() {
+  return HasFolded()  ? Fastest{Folded, kFolded}
+         : HasFused() ? Fastest{Fused, kFused}
+                      : Fastest{nullptr, size_t{1} << 63};
+}
+
+}  // namespace
 #endif
 
 }  // namespace crc32c
@@ -203,10 +356,10 @@ uint32_t Crc32c(const void* data, size_t bytes, uint32_t crc) {
   const auto* const begin = static_cast<const uint8_t*>(data);
 #if defined(__x86_64__)
   static const bool hardware = crc32c::HasHardware();
-  static const bool folds = crc32c::HasFolded();
+  static const crc32c::Fastest fastest = crc32c::ChooseFastest();
   if (hardware) {
-    const size_t folded = folds ? bytes / crc32c::kFolded * crc32c::kFolded : 0;
-    const uint32_t state = folded > 0 ? crc32c::Folded(begin, folded, ~crc) : ~crc;
+    const size_t folded = bytes & ~(fastest.unit - 1);
+    const uint32_t state = folded > 0 ? fastest.form(begin, folded, ~crc) : ~crc;
     return ~crc32c::Hardware(begin + folded, bytes - folded, state);
   }
 #endif

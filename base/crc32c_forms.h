@@ -1,4 +1,4 @@
-// The three forms of CRC-32C between which Crc32c chooses by the CPU: for their test, which
+// The forms of CRC-32C between which Crc32c chooses by the CPU: for their test, which
 // compares each by name wherever the CPU has it. Everyone else calls Crc32c.
 #pragma once
 
@@ -25,6 +25,14 @@ inline constexpr size_t kFolded = 256;
 bool HasFolded();
 // REQUIRES: HasFolded(); `bytes` is a multiple of kFolded, at least one.
 uint32_t Folded(const uint8_t* data, size_t bytes, uint32_t state);
+
+// With AVX2 and VPCLMULQDQ: blocks of kFusedBlock by folding 128 bytes at a time and, beside it,
+// the instruction in three streams; what is left by folding alone.
+inline constexpr size_t kFused = 128;
+inline constexpr size_t kFusedBlock = 4096 + 3 * 1280;
+bool HasFused();
+// REQUIRES: HasFused(); `bytes` is a multiple of kFused, at least one.
+uint32_t Fused(const uint8_t* data, size_t bytes, uint32_t state);
 #endif
 
 }  // namespace dtrain::crc32c

@@ -43,10 +43,12 @@ TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(Crc32c(nullptr, 0), 0U);
 }
 
-// Around every step that a form takes at once: words of 8, folds of 256, three streams of 4,096,
-// two rounds of those and what is left.
-constexpr size_t kLengths[] = {1,   3,   7,   8,    9,    63,   64,    65,    255,   256,   257,
-                               511, 512, 767, 1023, 3000, 8192, 12287, 12288, 12289, 24576, 40000};
+// Around every step that a form takes at once: words of 8, folds of 128 and 256, blocks of 7,936,
+// three streams of 4,096, two rounds of those and what is left.
+constexpr size_t kLengths[] = {1,    3,     7,     8,     9,     63,    64,    65,
+                               127,  128,   129,   255,   256,   257,   511,   512,
+                               767,  1023,  3000,  7935,  7936,  7937,  8064,  8192,
+                               8320, 12287, 12288, 12289, 15872, 16000, 24576, 40000};
 constexpr size_t kOffsetsEnd = 9;  // Starts at each place in a word, and the next word's first.
 
 TEST(Crc32c, EqualsTheBitwiseFormAtEveryLengthAndAlignment) {
@@ -79,6 +81,27 @@ void ExpectBitwise(Form form, size_t unit) {
   EXPECT_GE(compared, 5 * 2 * kOffsetsEnd);
 }
 
+// Every multiple of `unit` from one to past three blocks of the fused form (of single bytes to past
+// eight folds of it), and a large one, at aligned and odd addresses. REQUIRES: ThePortableOne's.
+void ExpectPortable(Form form, size_t unit) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  const std::vector<uint8_t> memory = RandomBytes(kLarge + kOffsetsEnd);
+  const auto expect_equal = [&](size_t bytes, size_t offset) {
+    const uint8_t* const data = memory.data() + offset;
+    ASSERT_EQ(form(data, bytes, 0x89abcdefU), crc32c::Portable(data, bytes, 0x89abcdefU))
+        << bytes << " bytes at offset " << offset;
+  };
+  const size_t end = unit == 1 ? 1100 : 25000;
+  for (size_t bytes = unit; bytes < end; bytes += unit) {
+    for (size_t offset = 0; offset < kOffsetsEnd; ++offset) {
+      ASSERT_NO_FATAL_FAILURE(expect_equal(bytes, offset));
+    }
+  }
+  for (const size_t offset : {size_t{0}, size_t{3}}) {
+    ASSERT_NO_FATAL_FAILURE(expect_equal(kLarge, offset));
+  }
+}
+
 TEST(Crc32cForms, ThePortableOneIsTheBitwiseOne) { ExpectBitwise(crc32c::Portable, 1); }
 
 #if defined(__x86_64__)
@@ -88,6 +111,7 @@ TEST(Crc32cForms, TheInstructionsOneIsTheBitwiseOne) {
   }
   static_assert(crc32c::kThreeStreams == 12288, "kLengths goes around it");
   ExpectBitwise(crc32c::Hardware, 1);
+  ExpectPortable(crc32c::Hardware, 1);
 }
 
 TEST(Crc32cForms, TheFoldingOneIsTheBitwiseOne) {
@@ -95,6 +119,16 @@ TEST(Crc32cForms, TheFoldingOneIsTheBitwiseOne) {
     GTEST_SKIP() << "this CPU has no AVX-512F with VPCLMULQDQ";
   }
   ExpectBitwise(crc32c::Folded, crc32c::kFolded);
+  ExpectPortable(crc32c::Folded, crc32c::kFolded);
+}
+
+TEST(Crc32cForms, TheFusedOneIsTheBitwiseOne) {
+  if (!crc32c::HasFused()) {
+    GTEST_SKIP() << "this CPU has no AVX2 with VPCLMULQDQ";
+  }
+  static_assert(crc32c::kFusedBlock == 7936, "kLengths goes around it");
+  ExpectBitwise(crc32c::Fused, crc32c::kFused);
+  ExpectPortable(crc32c::Fused, crc32c::kFused);
 }
 #endif
 
