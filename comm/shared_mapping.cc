@@ -1,8 +1,10 @@
 #include "comm/shared_mapping.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -16,7 +18,48 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr unsigned kHugePages = MFD_HUGETLB | 21U << 26;  // MFD_HUGE_2MB of newer headers.
+
+// Of a segment in the pool's huge pages; 0: it is of ordinary ones.
+size_t PoolPageBytes(int fd) {
+  struct statfs info {};
+  return fstatfs(fd, &info) == 0 && info.f_type == HUGETLBFS_MAGIC
+             ? static_cast<size_t>(info.f_bsize)
+             : 0;
+}
+
+size_t WholePages(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
+
+// What a segment of `bytes` fills of the pages that `fd` is of.
+size_t SegmentBytes(int fd, size_t bytes) {
+  const size_t page = PoolPageBytes(fd);
+  return page == 0 ? bytes : WholePages(bytes, page);
+}
+
+absl::StatusOr<UniqueFd> CreateSealed(size_t bytes, absl::string_view name, unsigned flags) {
+  const std::string label = absl::StrCat("dtrain:", name.substr(0, 200));
+  UniqueFd fd(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, absl::StrCat("memfd_create for ", name));
+  }
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("sizing ", name, " to ", bytes, " bytes"));
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("sealing the size of ", name));
+  }
+  return fd;
+}
+
+// Backs every page with memory; what errno would say, 0 when that is done.
+int Populate(const SharedMapping& mapping, int fd) {
+  // Through the mapping: what lets the kernel use huge pages, which fallocate does not.
+  if (madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_WRITE) == 0) {
+    return 0;
+  }
+  // EINVAL: before Linux 5.14.
+  return errno == EINVAL ? posix_fallocate(fd, 0, static_cast<off_t>(mapping.bytes())) : errno;
+}
 
 absl::Status NotEnoughMemory(size_t needed, absl::string_view name, const AvailableMemory& memory) {
   const bool cgroup = memory.cgroup_bytes < memory.machine_bytes;
@@ -36,6 +79,15 @@ SharedMapping::~SharedMapping() {
 }
 
 absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::string_view what) {
+  if (const size_t page = PoolPageBytes(fd); page != 0) {
+    const size_t whole = WholePages(bytes, page);
+    // The kernel aligns these itself, and says here when the pool has too few.
+    void* const data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+      return ErrnoStatus(errno, absl::StrCat("mapping ", whole, " bytes of huge pages of ", what));
+    }
+    return SharedMapping(static_cast<char*>(data), whole);
+  }
   // Huge pages need an aligned address: reserve more, place the segment inside, give the rest back.
   const size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   void* reserved = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -66,18 +118,18 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
 }
 
 absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view name) {
-  const std::string label = absl::StrCat("dtrain:", name.substr(0, 200));
-  UniqueFd fd(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) {
-    return ErrnoStatus(errno, absl::StrCat("memfd_create for ", name));
+  return CreateSealed(bytes, name, /*flags=*/0);
+}
+
+absl::StatusOr<SharedSegment> CreateHugeSegment(size_t bytes, absl::string_view name) {
+  DT_ASSIGN_OR_RETURN(UniqueFd fd,
+                      CreateSealed(WholePages(bytes, kHugePageBytes), name, kHugePages));
+  DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), bytes, name));
+  // A limit of the cgroup's, or a memory policy, may refuse what the pool has.
+  if (const int error = Populate(mapping, fd.get()); error != 0) {
+    return ErrnoStatus(error, absl::StrCat("backing ", name, " with huge pages"));
   }
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("sizing ", name, " to ", bytes, " bytes"));
-  }
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("sealing the size of ", name));
-  }
-  return fd;
+  return SharedSegment{std::move(fd), std::move(mapping)};
 }
 
 absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer) {
@@ -85,7 +137,7 @@ absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer) {
   if (fstat(fd, &info) != 0) {
     return ErrnoStatus(errno, absl::StrCat("looking at the memory of ", peer));
   }
-  if (static_cast<size_t>(info.st_size) != bytes) {
+  if (static_cast<size_t>(info.st_size) != SegmentBytes(fd, bytes)) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s shares %d bytes, this rank expects %d: all ranks must run the same program", peer,
         info.st_size, bytes));
@@ -108,19 +160,16 @@ absl::Status CheckMemory(size_t bytes, absl::string_view name) {
 
 absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_view name) {
   DT_RETURN_IF_ERROR(CheckMemory(mapping.bytes(), name));
-  // Populating through the mapping is what lets the kernel use huge pages; fallocate cannot.
-  if (madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_WRITE) == 0) {
-    return absl::OkStatus();
+  switch (const int error = Populate(mapping, fd)) {
+    case 0:
+      return absl::OkStatus();
+    case ENOSPC:
+    case ENOMEM:
+    case EFAULT:  // What a SIGBUS would have been.
+      return NotEnoughMemory(mapping.bytes(), name, ReadAvailableMemory());
+    default:
+      return ErrnoStatus(error, absl::StrCat("backing ", name, " with memory"));
   }
-  if (errno != EINVAL) {
-    return NotEnoughMemory(mapping.bytes(), name, ReadAvailableMemory());
-  }
-  // Before Linux 5.14.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(mapping.bytes()));
-  if (error == ENOSPC || error == ENOMEM) {
-    return NotEnoughMemory(mapping.bytes(), name, ReadAvailableMemory());
-  }
-  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("posix_fallocate ", name));
 }
 
 }  // namespace dtrain::comm

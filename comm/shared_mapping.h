@@ -27,11 +27,12 @@ class SharedMapping {
   }
   ~SharedMapping();
 
-  // Maps all `bytes` of `fd` for reading and writing. `what` appears in errors.
+  // Maps the segment `fd` of `bytes` for reading and writing, whole huge pages where it is of such.
+  // `what` appears in errors.
   static absl::StatusOr<SharedMapping> Map(int fd, size_t bytes, absl::string_view what);
 
   char* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return bytes_; }  // Mapped: of a segment in huge pages, whole ones.
 
  private:
   SharedMapping(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
@@ -43,7 +44,20 @@ class SharedMapping {
 // cannot be made to fault by truncation. No memory is reserved yet.
 absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view name);
 
-// Whether `fd`, which `peer` passed, is such a segment of exactly `bytes`.
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+struct SharedSegment {
+  UniqueFd fd;
+  SharedMapping mapping;
+};
+// Such a segment of at least `bytes` in whole huge pages of the host's pool (vm.nr_hugepages),
+// mapped and backed by memory. An error, with nothing left behind, when the pool has not so many
+// or this process may not take them. The kernel neither swaps nor splits these pages: memory whose
+// protection changes page by page cannot be of them.
+absl::StatusOr<SharedSegment> CreateHugeSegment(size_t bytes, absl::string_view name);
+
+// Whether `fd`, which `peer` passed, is such a segment of exactly `bytes`, or of as many huge pages
+// as they fill.
 absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer);
 
 // ResourceExhausted, naming needed and available bytes, when this host or this process's cgroup has

@@ -11,16 +11,31 @@
 
 namespace dtrain::comm {
 
-absl::StatusOr<std::shared_ptr<SymmetricBuffer>> SymmetricBuffer::Create(size_t bytes,
-                                                                         absl::string_view name) {
-  // An empty buffer still has an address, so that views of zero elements need no special case.
-  const size_t mapped = std::max<size_t>(bytes, 1);
-  DT_RETURN_IF_ERROR(CheckMemory(mapped, name));
-  DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSharedSegment(mapped, name));
-  DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), mapped, name));
+namespace {
+
+absl::StatusOr<SharedSegment> Allocate(size_t bytes, absl::string_view name, Pages pages) {
+  if (pages == Pages::kHugeWhenGranted && bytes >= kHugePageBytes) {
+    if (auto huge = CreateHugeSegment(bytes, name); huge.ok()) {
+      return huge;
+    }
+  }
+  // What the pool holds is not counted as available.
+  DT_RETURN_IF_ERROR(CheckMemory(bytes, name));
+  DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSharedSegment(bytes, name));
+  DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), bytes, name));
   DT_RETURN_IF_ERROR(ReserveMemory(mapping, fd.get(), name));
-  return std::shared_ptr<SymmetricBuffer>(
-      new SymmetricBuffer(std::move(fd), std::move(mapping), bytes, std::string(name)));
+  return SharedSegment{std::move(fd), std::move(mapping)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SymmetricBuffer>> SymmetricBuffer::Create(size_t bytes,
+                                                                         absl::string_view name,
+                                                                         Pages pages) {
+  // An empty buffer still has an address, so that views of zero elements need no special case.
+  DT_ASSIGN_OR_RETURN(SharedSegment segment, Allocate(std::max<size_t>(bytes, 1), name, pages));
+  return std::shared_ptr<SymmetricBuffer>(new SymmetricBuffer(
+      std::move(segment.fd), std::move(segment.mapping), bytes, std::string(name)));
 }
 
 SymmetricBuffer::SymmetricBuffer(UniqueFd fd, SharedMapping mapping, size_t bytes, std::string name)

@@ -134,7 +134,9 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
       break;
     }
     case ValueMemory::kGuarded: {
-      DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values"));
+      // Pages of the view become readable one after the other.
+      DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values",
+                                                                       comm::Pages::kOrdinary));
       DT_ASSIGN_OR_RETURN(comm::SharedMapping view,
                           comm::SharedMapping::Map(value_memory_->fd(), bytes, "the weights"));
       value_view_ = std::make_shared<comm::SharedMapping>(std::move(view));

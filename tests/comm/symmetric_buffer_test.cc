@@ -5,13 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cinttypes>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <cerrno>
+#include <cstdint>
 #include <string>
 
 #include "comm/shared_mapping.h"
@@ -34,59 +29,6 @@ TEST(SymmetricBufferTest, LargeBuffersAreAlignedForHugePages) {
   auto buffer = SymmetricBuffer::Create(8 << 20, "large");
   ASSERT_TRUE(buffer.ok());
   EXPECT_EQ(reinterpret_cast<uintptr_t>((*buffer)->data()) % (2 << 20), 0U);
-}
-
-std::string ReadText(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// KiB of the mapping at `address` that huge pages of shared memory map.
-int64_t HugeKibAt(const void* address) {
-  std::istringstream smaps(ReadText("/proc/self/smaps"));
-  bool inside = false;
-  int64_t kib = 0;
-  for (std::string line; std::getline(smaps, line);) {
-    uint64_t start = 0;
-    uint64_t end = 0;
-    if (sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " ", &start, &end) == 2) {
-      const auto at = reinterpret_cast<uint64_t>(address);
-      inside = start <= at && at < end;
-    }
-    int64_t value = 0;
-    if (inside && (sscanf(line.c_str(), "ShmemPmdMapped: %" SCNd64, &value) == 1 ||
-                   sscanf(line.c_str(), "FilePmdMapped: %" SCNd64, &value) == 1)) {
-      kib += value;
-    }
-  }
-  return kib;
-}
-
-// How often the kernel had no huge page left for shared memory.
-int64_t HugeFallbacks() {
-  const std::string text = ReadText("/proc/vmstat");
-  const size_t at = text.find("thp_file_fallback ");
-  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + 18);
-}
-
-TEST(SymmetricBufferTest, LargeBuffersAreOfHugePagesWhereTheKernelGrantsThem) {
-  const std::string policy = ReadText("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  if (policy.find("[always]") == std::string::npos &&
-      policy.find("[advise]") == std::string::npos &&
-      policy.find("[within_size]") == std::string::npos &&
-      policy.find("[force]") == std::string::npos) {
-    GTEST_SKIP() << "NOT TESTED: this kernel grants no huge pages of shared memory (shmem_enabled: "
-                 << (policy.empty() ? "not there" : policy) << ")";
-  }
-  const int64_t fallbacks = HugeFallbacks();
-  auto buffer = SymmetricBuffer::Create(64 << 20, "huge");
-  ASSERT_TRUE(buffer.ok()) << buffer.status();
-  const int64_t kib = HugeKibAt((*buffer)->data());
-  if (kib == 0 && HugeFallbacks() != fallbacks) {
-    GTEST_SKIP() << "NOT TESTED: this host had no huge page left";
-  }
-  EXPECT_GT(kib, 0);
-  EXPECT_EQ(kib % 2048, 0);
 }
 
 TEST(SymmetricBufferTest, ItsSizeIsSealed) {
