@@ -201,8 +201,13 @@ absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& op
                      deadline);
 }
 
-// Shared memory on one node; between nodes RDMA or TCP, below which nodes that hold equally many
-// ranks, more than one, use their memory first.
+// Whether ranks use their node's memory before they send anything to another node: where each has
+// equally many, more than one, or those of each follow each other in rank order.
+bool NodesFirst(const NodeLayout& layout) {
+  return layout.even ? layout.local.size() > 1 : layout.consecutive;
+}
+
+// Shared memory on one node; between nodes RDMA or TCP, and memory first where NodesFirst.
 absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener listener,
                                                  const GroupOptions& options,
                                                  const std::vector<RankCard>& cards,
@@ -223,7 +228,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener list
   } else if (options.algorithm == Algorithm::kAutomatic) {
     DT_ASSIGN_OR_RETURN(messages.link_cost, ProbeLink(*between.transport, SetUp(deadline)));
   }
-  if (!layout.even || layout.local.size() == 1) {
+  if (!NodesFirst(layout)) {
     return std::make_unique<MessageCollectives>(std::move(between.transport), messages);
   }
   DT_ASSIGN_OR_RETURN(auto local,
@@ -233,12 +238,15 @@ absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener list
   std::iota(everybody.begin(), everybody.end(), 0);
   auto all = std::make_unique<MessageCollectives>(
       std::make_unique<SubsetTransport>(shared, everybody), messages);
-  messages.group_ranks = layout.across;
-  messages.average_over = options.size;
-  auto across = std::make_unique<MessageCollectives>(
-      std::make_unique<SubsetTransport>(shared, layout.across), messages);
-  return std::make_unique<HierarchicalCollectives>(
-      std::move(local), std::move(across), std::move(all), layout.places, options.deterministic);
+  std::unique_ptr<MessageCollectives> across;
+  if (!layout.across.empty()) {
+    messages.group_ranks = layout.across;
+    messages.average_over = options.size;
+    across = std::make_unique<MessageCollectives>(
+        std::make_unique<SubsetTransport>(shared, layout.across), messages);
+  }
+  return std::make_unique<HierarchicalCollectives>(std::move(local), std::move(across),
+                                                   std::move(all), layout, options.deterministic);
 }
 
 }  // namespace

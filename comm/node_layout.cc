@@ -1,6 +1,7 @@
 #include "comm/node_layout.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace dtrain::comm {
 
@@ -22,19 +23,30 @@ NodeLayout LayOutNodes(const std::vector<std::string>& node_ids, int rank) {
   }
   NodeLayout layout;
   layout.nodes = static_cast<int>(nodes.size());
+  layout.node = static_cast<int>(own);
   layout.local = nodes.at(own);
-  layout.even = std::all_of(nodes.begin(), nodes.end(), [&](const std::vector<int>& ranks) {
-    return ranks.size() == layout.local.size();
-  });
-  if (layout.even) {
-    layout.places.resize(layout.local.size());
-    for (const std::vector<int>& ranks : nodes) {
-      for (size_t place = 0; place < ranks.size(); ++place) {
-        layout.places[place].push_back(ranks[place]);
-      }
+  layout.place = static_cast<int>(std::find(layout.local.begin(), layout.local.end(), rank) -
+                                  layout.local.begin());
+  layout.lanes = static_cast<int>(layout.local.size());
+  layout.even = layout.consecutive = true;
+  for (const std::vector<int>& ranks : nodes) {
+    const auto size = static_cast<int>(ranks.size());
+    layout.node_sizes.push_back(size);
+    layout.lanes = std::min(layout.lanes, size);
+    layout.even = layout.even && ranks.size() == layout.local.size();
+    layout.consecutive = layout.consecutive && ranks.back() - ranks.front() == size - 1;
+  }
+  std::vector<std::vector<int>> places(static_cast<size_t>(layout.lanes));
+  for (const std::vector<int>& ranks : nodes) {
+    for (size_t place = 0; place < places.size(); ++place) {
+      places[place].push_back(ranks[place]);
     }
-    layout.across = layout.places[static_cast<size_t>(
-        std::find(layout.local.begin(), layout.local.end(), rank) - layout.local.begin())];
+  }
+  if (layout.place < layout.lanes) {
+    layout.across = places[static_cast<size_t>(layout.place)];
+  }
+  if (layout.even) {
+    layout.places = std::move(places);
   }
   return layout;
 }

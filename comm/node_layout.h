@@ -8,10 +8,16 @@ namespace dtrain::comm {
 
 struct NodeLayout {
   int nodes = 0;
-  bool even = false;        // As many ranks on each node.
-  std::vector<int> local;   // The ranks of this rank's node, in order.
-  std::vector<int> across;  // Even only: the ranks with this rank's place in `local`, node by node,
-                            // nodes in the order of their first ranks.
+  bool even = false;         // As many ranks on each node.
+  bool consecutive = false;  // The ranks of every node follow each other.
+  std::vector<int> local;    // The ranks of this rank's node, in order.
+  // How many ranks each node has, nodes in the order of their first ranks, as everywhere here.
+  std::vector<int> node_sizes;
+  int node = 0;   // This rank's.
+  int place = 0;  // Where in `local` this rank is.
+  int lanes = 0;  // How many places every node has: the smallest one's ranks.
+  // The ranks with this rank's place in `local`, node by node; none where a node has no such place.
+  std::vector<int> across;
   // Even only: `across` of every rank in `local`, in its order.
   std::vector<std::vector<int>> places;
 };

@@ -7,15 +7,30 @@
 #include "comm/collectives/algorithm.h"
 
 namespace dtrain::comm {
+namespace {
+
+// The parts of the ranks of each place, of a buffer with `rank_bytes` for every rank.
+ShmCollectives::Shares SharesOf(const std::vector<std::vector<int>>& places, size_t rank_bytes) {
+  ShmCollectives::Shares shares(places.size());
+  for (size_t place = 0; place < places.size(); ++place) {
+    shares[place].room = rank_bytes;
+    for (const int rank : places[place]) {
+      shares[place].parts.push_back({static_cast<size_t>(rank) * rank_bytes, rank_bytes});
+    }
+  }
+  return shares;
+}
+
+}  // namespace
 
 HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<ShmCollectives> local,
                                                  std::unique_ptr<MessageCollectives> across,
                                                  std::unique_ptr<MessageCollectives> all,
-                                                 ShmCollectives::Places places, bool deterministic)
+                                                 NodeLayout layout, bool deterministic)
     : local_(std::move(local)),
       across_(std::move(across)),
       all_(std::move(all)),
-      places_(std::move(places)),
+      layout_(std::move(layout)),
       deterministic_(deterministic) {}
 
 bool HierarchicalCollectives::InNodesFirst(const CallHeader& header) const {
@@ -49,30 +64,10 @@ absl::Status HierarchicalCollectives::Interrupted(const WaitContext& context) co
   return all_->Hear([this] { return local_->Awaited(); });
 }
 
-// A wait in the node's memory, which hears the other nodes' ranks too.
-class HierarchicalCollectives::Inside {
- public:
-  Inside(const HierarchicalCollectives& all, const WaitContext& outer)
-      : interrupted_{all, outer},
-        context_{outer.deadline, interrupted_, outer.may_spin, outer.spin} {}
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  const WaitContext& context() const { return context_; }
-
- private:
-  struct Interruption {
-    const HierarchicalCollectives& all;
-    const WaitContext& outer;
-    absl::Status operator()() const { return all.Interrupted(outer); }
-  };
-  const Interruption interrupted_;
-  const WaitContext context_;
-};
-
 absl::Status HierarchicalCollectives::MeetBoth(const Call& call, const WaitContext& context) {
   const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(local_->Meet(call, inside.context()));
-  return across_->Begin(call, context);
+  return across_ == nullptr ? absl::OkStatus() : across_->Begin(call, context);
 }
 
 Call HierarchicalCollectives::Between(const Call& call, const Buffer& input, const Buffer& output) {
@@ -89,26 +84,32 @@ absl::Status HierarchicalCollectives::AllReduce(const Call& call, const WaitCont
   }
   const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
-  DT_ASSIGN_OR_RETURN(const Buffer slice, local_->ReduceSlice(call, inside.context()));
+  DT_ASSIGN_OR_RETURN(const Buffer slice,
+                      local_->ReduceSlice(call, layout_.lanes, inside.context()));
   double squares = 0;
-  Call between = Between(call, slice, slice);
-  between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
-  DT_RETURN_IF_ERROR(across_->AllReduce(between, context));
-  return local_->GatherSlices(call, squares, inside.context());
+  if (across_ != nullptr) {
+    Call between = Between(call, slice, slice);
+    between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
+    DT_RETURN_IF_ERROR(across_->AllReduce(between, context));
+  }
+  return local_->GatherSlices(call, layout_.lanes, squares, inside.context());
 }
 
 absl::Status HierarchicalCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
   if (!InNodesFirst(call.header)) {
     return all_->ReduceScatter(call, context);
   }
+  if (!layout_.even) {
+    return ReduceScatterInLanes(call, context);
+  }
   const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
   Buffer sums = call.output;
-  sums.bytes = call.output.bytes * places_[0].size();
+  sums.bytes = call.output.bytes * layout_.places[0].size();
   parts_.resize(std::max(parts_.size(), sums.bytes));
   sums.data = parts_.data();
-  DT_RETURN_IF_ERROR(
-      local_->ReduceParts(call, places_, call.output.bytes, parts_.data(), inside.context()));
+  DT_RETURN_IF_ERROR(local_->ReduceParts(call, SharesOf(layout_.places, call.output.bytes),
+                                         parts_.data(), inside.context()));
   double squares = 0;
   Call between = Between(call, sums, call.output);
   between.sum_of_squares = call.sum_of_squares != nullptr ? &squares : nullptr;
@@ -120,14 +121,19 @@ absl::Status HierarchicalCollectives::ReduceScatter(const Call& call, const Wait
 }
 
 absl::Status HierarchicalCollectives::AllGather(const Call& call, const WaitContext& context) {
+  if (!layout_.even) {
+    return AllGatherInLanes(call, context);
+  }
   const Inside inside(*this, context);
   DT_RETURN_IF_ERROR(MeetBoth(call, context));
   Buffer gathered = call.input;
-  gathered.bytes = call.input.bytes * places_[0].size();
+  gathered.bytes = call.input.bytes * layout_.places[0].size();
   parts_.resize(std::max(parts_.size(), gathered.bytes));
   gathered.data = parts_.data();
   DT_RETURN_IF_ERROR(across_->AllGather(Between(call, call.input, gathered), context));
-  return local_->GatherParts(call, places_, call.input.bytes, parts_.data(), inside.context());
+  return local_->GatherParts(SharesOf(layout_.places, call.input.bytes), parts_.data(),
+                             {0, call.output.bytes}, static_cast<char*>(call.output.data),
+                             inside.context());
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> HierarchicalCollectives::Register(

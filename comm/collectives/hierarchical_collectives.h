@@ -1,5 +1,4 @@
-// Collectives between several nodes that hold as many ranks each: shared memory inside, messages
-// across.
+// Collectives between several nodes: shared memory inside, messages across.
 //
 // An all-reduce is reduced by slices inside each node, each slice is all-reduced between the ranks
 // that have the same place on their nodes, and the slices are gathered inside: a node sends and
@@ -10,6 +9,11 @@
 // messages between all ranks, as broadcasts and all-to-alls do. What has 16 bits, as a type or on
 // the wire, is summed in fp32 inside the node and rounded where it leaves. A rank that waits in its
 // node's memory hears the other nodes' ranks too, and tells those that ask whom it waits for.
+//
+// Nodes may hold different numbers of ranks, if those of each follow each other. Then as many ranks
+// of each node as the smallest has, its lanes, move slices of what belongs to each node's ranks;
+// the others take part inside. A reduce-scatter or an all-gather moves as many bytes for a smaller
+// node as for the largest, which no link feels: no node sends more than the largest must.
 #pragma once
 
 #include <memory>
@@ -18,18 +22,19 @@
 
 #include "comm/collectives/message_collectives.h"
 #include "comm/collectives/shm_collectives.h"
+#include "comm/node_layout.h"
 
 namespace dtrain::comm {
 
 class HierarchicalCollectives final : public Backend {
  public:
-  // `across` and `all` use the same connections; `places` are those of NodeLayout.
+  // `across` and `all` use the same connections; `across` is null where the layout's is empty.
   HierarchicalCollectives(std::unique_ptr<ShmCollectives> local,
                           std::unique_ptr<MessageCollectives> across,
-                          std::unique_ptr<MessageCollectives> all, ShmCollectives::Places places,
+                          std::unique_ptr<MessageCollectives> all, NodeLayout layout,
                           bool deterministic);
 
-  std::string transport() const override { return "shm+" + across_->transport(); }
+  std::string transport() const override { return "shm+" + all_->transport(); }
   absl::Status RunPointToPoint(absl::Span<const Call> calls, const WaitContext& context) override {
     return all_->RunPointToPoint(calls, context);
   }
@@ -79,12 +84,43 @@ class HierarchicalCollectives final : public Backend {
   // The call between the ranks of one place, on other buffers.
   static Call Between(const Call& call, const Buffer& input, const Buffer& output);
 
+  // Of nodes with different numbers of ranks (hierarchical_lanes.cc).
+  absl::Status ReduceScatterInLanes(const Call& call, const WaitContext& context);
+  absl::Status AllGatherInLanes(const Call& call, const WaitContext& context);
+  // Bytes [start, start + count) of a buffer with `rank_bytes` for each rank: what `lane` has of
+  // what belongs to the ranks of `node`.
+  Slice LaneSlice(size_t node, int lane, size_t rank_bytes, DType dtype) const;
+  // What each of this node's ranks has of such a buffer, node by node: nothing if it is no lane.
+  ShmCollectives::Shares LaneShares(size_t rank_bytes, DType dtype) const;
+  // The same of this node's part alone.
+  ShmCollectives::Shares OwnSlices(size_t rank_bytes, DType dtype) const;
+
   const std::unique_ptr<ShmCollectives> local_;
   const std::unique_ptr<MessageCollectives> across_;
   const std::unique_ptr<MessageCollectives> all_;
-  const ShmCollectives::Places places_;
+  const NodeLayout layout_;
   const bool deterministic_;
-  std::vector<char> parts_;  // Of all ranks of this place.
+  std::vector<char> parts_;  // Of all ranks of this place, or of this lane.
+};
+
+// A wait in the node's memory, which hears the other nodes' ranks too.
+class HierarchicalCollectives::Inside {
+ public:
+  Inside(const HierarchicalCollectives& all, const WaitContext& outer)
+      : interrupted_{all, outer},
+        context_{outer.deadline, interrupted_, outer.may_spin, outer.spin} {}
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  const WaitContext& context() const { return context_; }
+
+ private:
+  struct Interruption {
+    const HierarchicalCollectives& all;
+    const WaitContext& outer;
+    absl::Status operator()() const { return all.Interrupted(outer); }
+  };
+  const Interruption interrupted_;
+  const WaitContext context_;
 };
 
 }  // namespace dtrain::comm

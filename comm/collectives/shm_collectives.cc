@@ -55,10 +55,10 @@ auto EvenParts(size_t bytes) {
   return [bytes](int index) { return Slice{static_cast<size_t>(index) * bytes, bytes}; };
 }
 
-// The bytes of each member's slice of `buffer`.
-auto SlicesOf(const Buffer& buffer, int size) {
-  return [count = buffer.count(), element = DTypeBytes(buffer.dtype), size](int index) {
-    const Slice slice = SliceOf(count, size, index);
+// The bytes of each member's slice of `buffer`, which is divided among the first `owners`.
+auto SlicesOf(const Buffer& buffer, int owners) {
+  return [count = buffer.count(), element = DTypeBytes(buffer.dtype), owners](int index) {
+    const Slice slice = index < owners ? SliceOf(count, owners, index) : Slice();
     return Slice{slice.start * element, slice.count * element};
   };
 }
@@ -311,9 +311,13 @@ Call ShmCollectives::InsideNode(const Call& call) {
   return inner;
 }
 
-absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, const WaitContext& context) {
+absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, int owners,
+                                                   const WaitContext& context) {
+  if (size_ == 1) {
+    return call.output;
+  }
   const Call inner = InsideNode(call);
-  const auto part_of = SlicesOf(call.output, size_);
+  const auto part_of = SlicesOf(call.output, owners);
   const Slice own = part_of(self_);
   double unused = 0;
   Buffer slice = call.output;
@@ -323,10 +327,16 @@ absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, const WaitC
   return slice;
 }
 
-absl::Status ShmCollectives::GatherSlices(const Call& call, double squares,
+absl::Status ShmCollectives::GatherSlices(const Call& call, int owners, double squares,
                                           const WaitContext& context) {
+  if (size_ == 1) {
+    if (call.sum_of_squares != nullptr) {
+      *call.sum_of_squares = squares;
+    }
+    return absl::OkStatus();
+  }
   const std::vector<char*> sources = Sources(call);
-  const auto part_of = SlicesOf(call.output, size_);
+  const auto part_of = SlicesOf(call.output, owners);
   segment_->partial(self_, call.header.sequence) = squares;
   DT_RETURN_IF_ERROR(segment_->Sync(context));  // All have their slices.
   DT_RETURN_IF_ERROR(GatherParts(

@@ -50,23 +50,31 @@ class ShmCollectives final : public Backend {
   absl::Status Broadcast(const Call& call, const WaitContext& context) override;
   absl::Status AllToAll(const Call& call, const WaitContext& context) override;
 
-  // The two halves of an all-reduce, both after Begin and Meet of that call. Each rank ends with
-  // the sum (where an average is wanted too), maximum or minimum over the node of its slice of the
-  // buffer, which is given; the norm is not taken.
-  absl::StatusOr<Buffer> ReduceSlice(const Call& call, const WaitContext& context);
+  // The two halves of an all-reduce, both after Begin and Meet of that call. Each of the first
+  // `owners` ranks ends with the sum (where an average is wanted too), maximum or minimum over the
+  // node of its slice of the buffer, which is given; the norm is not taken. The others' is empty.
+  absl::StatusOr<Buffer> ReduceSlice(const Call& call, int owners, const WaitContext& context);
   // Each rank gets the slices of the others; the sum of squares, if wanted, is that of `squares`.
-  absl::Status GatherSlices(const Call& call, double squares, const WaitContext& context);
+  absl::Status GatherSlices(const Call& call, int owners, double squares,
+                            const WaitContext& context);
 
   // The halves of a reduce-scatter and of an all-gather whose parts belong to more ranks than
-  // these: `places` says which parts are each member's, equally many. Both after Begin and Meet.
-  using Places = std::vector<std::vector<int>>;
-  // Each rank ends with the node's sums (maxima, minima) of its parts of the input, of `part_bytes`
-  // each, one after the other in `sums`; they may be written over afterwards.
-  absl::Status ReduceParts(const Call& call, const Places& places, size_t part_bytes, char* sums,
+  // these. What a member has of a buffer: bytes of the buffer, part after part, each with `room`
+  // in the member's own memory. What is left of a part's room is neither read nor written.
+  struct Share {
+    std::vector<Slice> parts = {};
+    size_t room = 0;
+    size_t bytes() const { return parts.size() * room; }
+  };
+  using Shares = std::vector<Share>;  // By member.
+  // Each rank ends with the node's sums (maxima, minima) of its parts of the input in `sums`; they
+  // may be written over afterwards. After Begin and Meet, as what follows.
+  absl::Status ReduceParts(const Call& call, const Shares& shares, char* sums,
                            const WaitContext& context);
-  // `own` holds this rank's parts one after the other; every rank ends with all in its output.
-  absl::Status GatherParts(const Call& call, const Places& places, size_t part_bytes,
-                           const char* own, const WaitContext& context);
+  // `own` holds this rank's parts; each rank ends with those bytes of all parts in `output` that
+  // lie in `window` of the buffer.
+  absl::Status GatherParts(const Shares& shares, const char* own, Slice window, char* output,
+                           const WaitContext& context);
   // The sum over the node of every rank's `squares`.
   absl::StatusOr<double> SumSquares(const Call& call, double squares, const WaitContext& context);
 

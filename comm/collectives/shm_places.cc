@@ -2,6 +2,7 @@
 // several nodes.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/status.h"
 #include "comm/collectives/shm_collectives.h"
@@ -9,31 +10,49 @@
 namespace dtrain::comm {
 namespace {
 
-// Of a member's parts, one after the other, the piece [start, start + count): calls `piece` with
-// where it lies in the whole buffer, how far into the piece, and its bytes, for each part it meets.
+// Of the piece [start, start + count) of a member's own memory: calls `piece` with where it lies in
+// the whole buffer, how far into the piece, and its bytes, for each part it meets.
 template <typename Piece>
-void ForEachPiece(const std::vector<int>& parts, size_t part_bytes, Slice range, Piece piece) {
-  for (size_t done = 0; done < range.count;) {
-    const size_t at = range.start + done;
-    const size_t inside = at % part_bytes;
-    const size_t bytes = std::min(part_bytes - inside, range.count - done);
-    piece(static_cast<size_t>(parts[at / part_bytes]) * part_bytes + inside, done, bytes);
-    done += bytes;
+void ForEachPiece(const ShmCollectives::Share& share, Slice range, Piece piece) {
+  const size_t end = std::min(range.start + range.count, share.bytes());
+  for (size_t at = range.start; at < end;) {
+    const Slice& part = share.parts[at / share.room];
+    const size_t inside = at % share.room;
+    const size_t rest = std::min(share.room - inside, end - at);
+    if (inside < part.count) {
+      piece(part.start + inside, at - range.start, std::min(rest, part.count - inside));
+    }
+    at += rest;
   }
+}
+
+size_t LongestOf(const ShmCollectives::Shares& shares) {
+  size_t longest = 0;
+  for (const ShmCollectives::Share& share : shares) {
+    longest = std::max(longest, share.bytes());
+  }
+  return longest;
 }
 
 }  // namespace
 
-absl::Status ShmCollectives::ReduceParts(const Call& call, const Places& places, size_t part_bytes,
-                                         char* sums, const WaitContext& context) {
+absl::Status ShmCollectives::ReduceParts(const Call& call, const Shares& shares, char* sums,
+                                         const WaitContext& context) {
   const Call inner = InsideNode(call);
   const size_t element = DTypeBytes(call.header.dtype);
   const auto self = static_cast<size_t>(self_);
-  const size_t total = places[self].size() * part_bytes;
+  const char* const input = static_cast<const char*>(call.input.data);
+  const Slice everything{0, shares[self].bytes()};
+  if (size_ == 1) {
+    ForEachPiece(shares[self], everything, [&](size_t from, size_t to, size_t bytes) {
+      std::memcpy(sums + to, input + from, bytes);
+    });
+    return absl::OkStatus();
+  }
   double unused = 0;
-  std::vector<const void*> inputs(places.size());
+  std::vector<const void*> inputs(shares.size());
   if (const std::vector<char*> sources = Sources(call); !sources.empty()) {
-    ForEachPiece(places[self], part_bytes, {0, total}, [&](size_t from, size_t to, size_t bytes) {
+    ForEachPiece(shares[self], everything, [&](size_t from, size_t to, size_t bytes) {
       for (size_t index = 0; index < sources.size(); ++index) {
         inputs[index] = sources[index] + from;
       }
@@ -42,42 +61,58 @@ absl::Status ShmCollectives::ReduceParts(const Call& call, const Places& places,
     });
     return segment_->Sync(context);  // An output may lie in an input that was still being read.
   }
-  const char* const input = static_cast<const char*>(call.input.data);
-  const size_t room = kStageBytes / places.size() / 64 * 64;
-  for (size_t start = 0; start < total; start += room) {
-    const Slice range{start, std::min(room, total - start)};
+  const size_t room = kStageBytes / shares.size() / 64 * 64;
+  for (size_t start = 0; start < LongestOf(shares); start += room) {
+    const Slice range{start, room};
     const uint64_t turn = turn_++;
-    for (size_t index = 0; index < places.size(); ++index) {
+    for (size_t index = 0; index < shares.size(); ++index) {
       char* const stage = segment_->stage(self_, turn) + index * room;
-      ForEachPiece(places[index], part_bytes, range, [&](size_t from, size_t to, size_t bytes) {
+      ForEachPiece(shares[index], range, [&](size_t from, size_t to, size_t bytes) {
         std::memcpy(stage + to, input + from, bytes);
       });
     }
     DT_RETURN_IF_ERROR(segment_->Sync(context));
-    for (size_t index = 0; index < places.size(); ++index) {
-      inputs[index] = segment_->stage(static_cast<int>(index), turn) + self * room;
-    }
-    void* const output = sums + start;
-    ReduceFor(inner, inputs, absl::MakeConstSpan(&output, 1), range.count / element, unused);
+    ForEachPiece(shares[self], range, [&](size_t /*from*/, size_t to, size_t bytes) {
+      for (size_t index = 0; index < shares.size(); ++index) {
+        inputs[index] = segment_->stage(static_cast<int>(index), turn) + self * room + to;
+      }
+      void* const output = sums + start + to;
+      ReduceFor(inner, inputs, absl::MakeConstSpan(&output, 1), bytes / element, unused);
+    });
   }
   return absl::OkStatus();
 }
 
-absl::Status ShmCollectives::GatherParts(const Call& call, const Places& places, size_t part_bytes,
-                                         const char* own, const WaitContext& context) {
-  char* const output = static_cast<char*>(call.output.data);
-  const size_t total = places[static_cast<size_t>(self_)].size() * part_bytes;
-  for (size_t start = 0; start < total; start += kStageBytes) {
-    const Slice range{start, std::min(kStageBytes, total - start)};
+absl::Status ShmCollectives::GatherParts(const Shares& shares, const char* own, Slice window,
+                                         char* output, const WaitContext& context) {
+  // Of a piece at `at` of the buffer, what the window shows.
+  const auto copy = [&](const char* piece, size_t at, size_t bytes) {
+    const size_t begin = std::max(at, window.start);
+    const size_t end = std::min(at + bytes, window.start + window.count);
+    if (begin < end) {
+      std::memcpy(output + (begin - window.start), piece + (begin - at), end - begin);
+    }
+  };
+  const auto copy_from = [&](size_t index, Slice range, const char* from) {
+    ForEachPiece(shares[index], range,
+                 [&](size_t at, size_t to, size_t bytes) { copy(from + to, at, bytes); });
+  };
+  const auto self = static_cast<size_t>(self_);
+  const size_t mine = shares[self].bytes();
+  if (size_ == 1) {
+    copy_from(self, {0, mine}, own);
+    return absl::OkStatus();
+  }
+  for (size_t start = 0; start < LongestOf(shares); start += kStageBytes) {
+    const Slice range{start, kStageBytes};
     const uint64_t turn = turn_++;
-    std::memcpy(segment_->stage(self_, turn), own + start, range.count);
+    if (start < mine) {
+      std::memcpy(segment_->stage(self_, turn), own + start, std::min(kStageBytes, mine - start));
+    }
     DT_RETURN_IF_ERROR(segment_->Sync(context));
-    for (int index = 0; index < size_; ++index) {
-      const char* const stage = index == self_ ? own + start : segment_->stage(index, turn);
-      ForEachPiece(places[static_cast<size_t>(index)], part_bytes, range,
-                   [&](size_t to, size_t from, size_t bytes) {
-                     std::memcpy(output + to, stage + from, bytes);
-                   });
+    for (size_t index = 0; index < shares.size(); ++index) {
+      copy_from(index, range,
+                index == self ? own + start : segment_->stage(static_cast<int>(index), turn));
     }
   }
   return absl::OkStatus();

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 struct Nodes {
   std::string node_of_rank;  // A letter a rank.
   RankKind kind = RankKind::kProcess;
-  bool even = true;
+  bool nodes_first = true;  // Else everything goes over TCP.
 };
 
 GroupOptions OptionsOn(const Nodes& nodes, const RankContext& context) {
@@ -103,8 +103,9 @@ class GroupNodesTest : public ::testing::TestWithParam<Nodes> {
 INSTANTIATE_TEST_SUITE_P(Layouts, GroupNodesTest,
                          ::testing::Values(Nodes{"aabb"}, Nodes{"aabbcc"}, Nodes{"abab"},
                                            Nodes{"aaabbb"}, Nodes{"aabb", RankKind::kThread},
-                                           Nodes{"aab", RankKind::kProcess, false},
-                                           Nodes{"abb", RankKind::kThread, false}),
+                                           Nodes{"aab"}, Nodes{"abb", RankKind::kThread},
+                                           Nodes{"aabbb"}, Nodes{"aaabbc"},
+                                           Nodes{"aba", RankKind::kProcess, false}),
                          [](const ::testing::TestParamInfo<Nodes>& tested) {
                            return tested.param.node_of_rank +
                                   (tested.param.kind == RankKind::kThread ? "Threads" : "");
@@ -115,7 +116,7 @@ constexpr size_t kCounts[] = {0, 1, 2, 17, 4097, 262147};
 TEST_P(GroupNodesTest, AllReduceSumsTheRanksOfANodeFirst) {
   RunAll([](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, Create(context));
-    if (group->transport() != (GetParam().even ? "shm+tcp" : "tcp")) {
+    if (group->transport() != (GetParam().nodes_first ? "shm+tcp" : "tcp")) {
       return absl::InternalError(group->transport());
     }
     DT_ASSIGN_OR_RETURN(const auto buffer, SymmetricBuffer::Create(4 << 20, "test"));
@@ -124,7 +125,7 @@ TEST_P(GroupNodesTest, AllReduceSumsTheRanksOfANodeFirst) {
       const ReduceOp op = dtype == DType::kInt64 ? ReduceOp::kSum : ReduceOp::kAverage;
       for (const size_t count : kCounts) {
         std::string want;
-        if (!GetParam().even) {
+        if (!GetParam().nodes_first) {
           want = oracle::Reduced(dtype, count, context.size, 5, op);
         } else if (dtype == DType::kFloat32) {
           want = SumByNodes<float>(GetParam(), dtype, count, 5, op);
@@ -163,7 +164,7 @@ TEST_P(GroupNodesTest, RankOrderIsKeptWhereItIsPromised) {
     for (const bool deterministic : {false, true}) {
       DT_ASSIGN_OR_RETURN(auto group, Create(context, deterministic));
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-        if (!deterministic && (dtype == DType::kFloat32 || GetParam().even)) {
+        if (!deterministic && (dtype == DType::kFloat32 || GetParam().nodes_first)) {
           continue;
         }
         for (const size_t count : kCounts) {
@@ -186,19 +187,23 @@ TEST_P(GroupNodesTest, RankOrderIsKeptWhereItIsPromised) {
 TEST_P(GroupNodesTest, SixteenBitsOnTheWireRoundWhatLeavesANode) {
   RunAll([](RankContext& context) -> absl::Status {
     const std::string& nodes = GetParam().node_of_rank;
-    // The oracle takes the ranks of a node as neighbours.
-    const bool by_nodes = GetParam().even && nodes != "abab";
+    // The oracle takes the ranks of a node as neighbours, and so do uneven nodes.
+    const bool by_nodes = GetParam().nodes_first && nodes != "abab";
     for (const bool deterministic : {false, true}) {
-      if (!deterministic && GetParam().even && !by_nodes) {
+      if (!deterministic && GetParam().nodes_first && !by_nodes) {
         continue;
       }
       DT_ASSIGN_OR_RETURN(auto group, Create(context, deterministic));
-      const int a_node = by_nodes && !deterministic
-                             ? static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[0]))
-                             : 1;
+      std::vector<int> sizes;
+      for (const char node : absl::string_view(by_nodes && !deterministic ? "abc" : "")) {
+        const auto ranks = static_cast<int>(std::count(nodes.begin(), nodes.end(), node));
+        if (ranks > 0) {
+          sizes.push_back(ranks);
+        }
+      }
       for (const Wire wire : {Wire::kBFloat16, Wire::kFloat16}) {
         for (const size_t count : kCounts) {
-          const std::string want = oracle::ReducedOver(wire, count, context.size, 8, a_node);
+          const std::string want = oracle::ReducedOver(wire, count, context.size, 8, sizes);
           std::string values = oracle::Input(DType::kFloat32, count, context.rank, 8);
           double squares = -1;
           DT_ASSIGN_OR_RETURN(const Work work,
@@ -220,7 +225,7 @@ TEST_P(GroupNodesTest, SixteenBitsOnTheWireRoundWhatLeavesANode) {
 
 // A node's sum is rounded as it leaves, the sum of the nodes once more.
 TEST_P(GroupNodesTest, SixteenBitTypesAreSummedByNodesToo) {
-  if (!GetParam().even) {
+  if (!GetParam().nodes_first) {
     return;  // RankOrderIsKeptWhereItIsPromised has these.
   }
   RunAll([](RankContext& context) -> absl::Status {
@@ -259,7 +264,7 @@ TEST_P(GroupNodesTest, ReduceScatterAndAllGatherGoThroughTheNodesMemory) {
       const size_t part = count * 4;
       const std::string input = oracle::Input(DType::kFloat32, count * size, context.rank, 7);
       const std::string all =
-          GetParam().even
+          GetParam().nodes_first
               ? SumByNodes<float>(GetParam(), DType::kFloat32, count * size, 7, ReduceOp::kAverage)
               : oracle::Reduced(DType::kFloat32, count * size, context.size, 7, ReduceOp::kAverage);
       for (const bool in_place : {false, true}) {  // In registered memory.
@@ -368,12 +373,18 @@ TEST_P(GroupNodesTest, ManyCallsOfAllKindsEndInOrder) {
 }
 
 TEST(GroupNodesFaultsTest, ADifferentSizeOnAnotherNodeIsReportedByTheGroupsRanks) {
-  const Nodes nodes{"aabb"};
-  for (const int odd : {1, 2}) {
+  struct Case {
+    const char* nodes;
+    int odd;
+  };
+  for (const auto& [layout, odd] :
+       {Case{"aabb", 1}, Case{"aabb", 2}, Case{"aaab", 1}, Case{"aaab", 3}, Case{"abbb", 2}}) {
+    const Nodes nodes{layout};
+    const int other = odd;
     const auto results = RunRanks({.size = 4}, [&](RankContext& context) -> absl::Status {
       DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, OptionsOn(nodes, context)));
       std::vector<float> values(1001);
-      const size_t bytes = context.rank == odd ? 4004 : 4000;
+      const size_t bytes = context.rank == other ? 4004 : 4000;
       DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), bytes}, ReduceOp::kSum,
                                                             {.name = "bucket 3"}));
       return work.Wait();
@@ -387,8 +398,13 @@ TEST(GroupNodesFaultsTest, ADifferentSizeOnAnotherNodeIsReportedByTheGroupsRanks
   }
 }
 
-TEST(GroupNodesFaultsTest, AKilledRankIsNamedOnItsNodeAndOnTheOthers) {
-  const Nodes nodes{"aabb"};
+// Of nodes of two, of one alone on its node, and of one that sends nothing between nodes.
+class GroupNodesLossTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, GroupNodesLossTest, ::testing::Values("aabb", "aaab", "abbb"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST_P(GroupNodesLossTest, AKilledRankIsNamedOnItsNodeAndOnTheOthers) {
+  const Nodes nodes{GetParam()};
   auto cluster = Cluster::Start({.size = 4}, [&](RankContext& context) {
     return ReduceUntilAnError(context, OptionsOn(nodes, context), 1 << 18);
   });
@@ -406,8 +422,8 @@ TEST(GroupNodesFaultsTest, AKilledRankIsNamedOnItsNodeAndOnTheOthers) {
   }
 }
 
-TEST(GroupNodesFaultsTest, AStoppedRankEndsTheOthersAtTheTimeout) {
-  const Nodes nodes{"aabb"};
+TEST_P(GroupNodesLossTest, AStoppedRankEndsTheOthersAtTheTimeout) {
+  const Nodes nodes{GetParam()};
   auto cluster = Cluster::Start({.size = 4}, [&](RankContext& context) -> absl::Status {
     GroupOptions options = OptionsOn(nodes, context);
     options.timeout = absl::Seconds(1);
@@ -450,7 +466,7 @@ absl::StatusOr<double> SumOver(Group& group, int world_rank) {
 }
 
 TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
-  for (const char* const layout : {"aaaa", "aabb"}) {
+  for (const char* const layout : {"aaaa", "aabb", "aaab", "abbb"}) {
     const Nodes nodes{layout};
     const auto results = RunRanks({.size = 4}, [&](RankContext& context) -> absl::Status {
       DT_ASSIGN_OR_RETURN(auto world, CreateHostGroup(context.store, OptionsOn(nodes, context)));

@@ -158,20 +158,25 @@ inline float Rounded(Wire wire, float value) {
                                   : value;
 }
 
-// fp32 sums of what arrives over `wire`, rounded to it once more. `ranks_a_node` over 1: the ranks
-// of a node are summed before they are rounded.
+// fp32 sums of what arrives over `wire`, rounded to it once more. The ranks of each of `nodes`
+// follow each other, and are summed before they are rounded; none: a node a rank.
 inline std::string ReducedOver(Wire wire, size_t count, int size, uint64_t seed,
-                               int ranks_a_node = 1) {
+                               std::vector<int> nodes = {}) {
+  if (nodes.empty()) {
+    nodes.assign(static_cast<size_t>(size), 1);
+  }
   std::string bytes;
   for (size_t i = 0; i < count; ++i) {
     float sum = 0;
-    for (int first = 0; first < size; first += ranks_a_node) {
+    int first = 0;
+    for (const int ranks : nodes) {
       auto node = static_cast<float>(ValueAt(i, first, seed));
-      for (int rank = first + 1; rank < first + ranks_a_node; ++rank) {
+      for (int rank = first + 1; rank < first + ranks; ++rank) {
         node += static_cast<float>(ValueAt(i, rank, seed));
       }
       const float x = Rounded(wire, node);
       sum = first == 0 ? x : sum + x;
+      first += ranks;
     }
     Put(bytes, Rounded(wire, sum));
   }

@@ -62,18 +62,21 @@ TEST(WhoIsMissingTest, WhatAPeerSaysOfRanksThatAreNotThereIsIgnored) {
   EXPECT_TRUE(WhoIsMissing(0, {WaitsFor({1, 7}), WaitsFor({-1, 2, 9})}).none());
 }
 
-enum class Over { kDirect, kRing, kHalving, kDoubling, kNodes, kRdma };
+enum class Over { kDirect, kRing, kHalving, kDoubling, kNodes, kUneven, kRdma };
 
 GroupOptions OptionsOver(Over over, const RankContext& context) {
   GroupOptions options = context.group_options();
   options.timeout = absl::Seconds(2);
-  options.allow_shared_memory = over == Over::kNodes;
-  const Algorithm algorithms[] = {Algorithm::kDirect,   Algorithm::kRing,      Algorithm::kHalving,
-                                  Algorithm::kDoubling, Algorithm::kAutomatic, Algorithm::kRing};
+  options.allow_shared_memory = over == Over::kNodes || over == Over::kUneven;
+  const Algorithm algorithms[] = {
+      Algorithm::kDirect,    Algorithm::kRing,      Algorithm::kHalving, Algorithm::kDoubling,
+      Algorithm::kAutomatic, Algorithm::kAutomatic, Algorithm::kRing};
   options.algorithm = algorithms[static_cast<int>(over)];
   options.network = Network::kTcp;
   if (over == Over::kNodes) {
     options.node_id = context.rank < 2 ? "a" : "b";
+  } else if (over == Over::kUneven) {
+    options.node_id = context.rank < 3 ? "a" : "b";  // 1 and 2 send nothing to another node.
   } else if (over == Over::kRdma) {
     UseRdma(options);
   }
@@ -81,14 +84,15 @@ GroupOptions OptionsOver(Over over, const RankContext& context) {
 }
 
 std::string NameOf(Over over) {
-  const char* const names[] = {"Direct", "Ring", "Halving", "Doubling", "Nodes", "Rdma"};
+  const char* const names[] = {"Direct", "Ring", "Halving", "Doubling", "Nodes", "Uneven", "Rdma"};
   return names[static_cast<int>(over)];
 }
 
 class MissingRankTest : public ::testing::TestWithParam<Over> {};
 INSTANTIATE_TEST_SUITE_P(Transports, MissingRankTest,
                          ::testing::Values(Over::kDirect, Over::kRing, Over::kHalving,
-                                           Over::kDoubling, Over::kNodes, Over::kRdma),
+                                           Over::kDoubling, Over::kNodes, Over::kUneven,
+                                           Over::kRdma),
                          [](const auto& tested) { return NameOf(tested.param); });
 
 void ExpectNamed(const absl::Status& status, int missing, const std::string& missing_pid) {

@@ -27,14 +27,29 @@ TEST(NodeLayoutTest, RanksMayAlternateBetweenNodes) {
   const NodeLayout layout = LayOutNodes({"b", "a", "b", "a"}, 2);
   EXPECT_EQ(layout.local, (Ranks{0, 2}));
   EXPECT_EQ(layout.across, (Ranks{2, 3}));
+  EXPECT_TRUE(layout.even);
+  EXPECT_FALSE(layout.consecutive);
 }
 
-TEST(NodeLayoutTest, UnevenNodesHaveNothingAcross) {
-  const NodeLayout layout = LayOutNodes({"a", "a", "b"}, 2);
-  EXPECT_EQ(layout.nodes, 2);
+TEST(NodeLayoutTest, UnevenNodesHaveAsManyLanesAsTheSmallestHasRanks) {
+  const std::vector<std::string> nodes = {"a", "a", "a", "b", "b", "c", "c", "c"};
+  const NodeLayout layout = LayOutNodes(nodes, 6);
+  EXPECT_EQ(layout.nodes, 3);
   EXPECT_FALSE(layout.even);
-  EXPECT_EQ(layout.local, (Ranks{2}));
-  EXPECT_TRUE(layout.across.empty());
+  EXPECT_TRUE(layout.consecutive);
+  EXPECT_EQ(layout.local, (Ranks{5, 6, 7}));
+  EXPECT_EQ(layout.node_sizes, (Ranks{3, 2, 3}));
+  EXPECT_EQ(layout.node, 2);
+  EXPECT_EQ(layout.place, 1);
+  EXPECT_EQ(layout.lanes, 2);
+  EXPECT_EQ(layout.across, (Ranks{1, 4, 6}));
+  EXPECT_TRUE(LayOutNodes(nodes, 2).across.empty()) << "node b has no third rank";
+}
+
+TEST(NodeLayoutTest, SaysWhetherTheRanksOfEveryNodeFollowEachOther) {
+  EXPECT_TRUE(LayOutNodes({"a", "b", "b"}, 0).consecutive);
+  EXPECT_FALSE(LayOutNodes({"a", "b", "a"}, 1).consecutive);
+  EXPECT_FALSE(LayOutNodes({"a", "b", "b", "a", "c"}, 4).consecutive);
 }
 
 }  // namespace
