@@ -63,6 +63,12 @@ def measured_before(path):
     return before
 
 
+def merged(before, taken, keys):
+    """The rows `taken`, each in the place of the row before that `keys` say is the same."""
+    rows = {tuple(row[key] for key in keys): row for row in [*before, *taken]}
+    return list(rows.values())
+
+
 def write_results(path, bench, **facts):
     """The results file of `./dev bench BENCH`; nothing when `path` is empty."""
     if not path:

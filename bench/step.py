@@ -18,7 +18,7 @@ import time
 
 from jobs import MemoryWatch, first_forward, is_rank, launch_command, records, series
 from peers import is_rank_of, read_facts, steps_of, twin_command, twin_environment
-from report import how_taken, measured_before, print_goals, write_results
+from report import how_taken, measured_before, merged, print_goals, write_results
 from step_trace import shares_of_trace
 
 QUIET = ["eval_interval=0", "checkpoint.interval=0", "sample={\"bytes\":0}"]
@@ -204,12 +204,6 @@ def measure_bookkeeping(args):
 def bookkeeping_goals(rows):
     return [(f"step.bookkeeping_us_per_tensor_{row['tensors']}", row["us_per_tensor"], "<=", 1.0)
             for row in rows]
-
-
-def merged(before, taken, keys):
-    """The rows `taken`, each in the place of the row before that `keys` say is the same."""
-    rows = {tuple(row[key] for key in keys): row for row in [*before, *taken]}
-    return list(rows.values())
 
 
 def parse():

@@ -2,13 +2,15 @@
 
 Two models, the default GPT and one of 100M parameters. Every round runs each program once, in an
 order that turns with the round; ratios are those of one round, and table and goals show their
-median over rounds. The memory of model states is measured apart, since watching a job slows it.
+median over rounds. The memory of model states is measured apart, since watching a job slows it. A
+run replaces what it takes again (a model's speed; its states, stage by stage) in the results file
+and leaves the rest there; goals are of all that the file then holds.
 """
 import argparse
 import os
 import statistics
 
-from report import print_goals, write_results
+from report import how_taken, measured_before, merged, print_goals, write_results
 from zero_memory import states
 from zero_ways import MODELS, tokens_per_s, ways_of
 
@@ -50,6 +52,11 @@ def against_best_peer(rounds, stage):
     return statistics.median(r[f"dtrain-{stage}"] / max(r[p] for p in peers) for r in rounds)
 
 
+def stages_of(rounds):
+    """The stages at which dtrain trained in these rounds."""
+    return [stage for stage in range(4) if f"dtrain-{stage}" in rounds[0]]
+
+
 def stage_goal(name, rounds, stage):
     """Either is enough; the line shows the one that is further beyond its target."""
     over_peer = against_best_peer(rounds, stage)
@@ -59,8 +66,8 @@ def stage_goal(name, rounds, stage):
     return (f"{name}.stage{stage}_vs_stage0", of_stage_0, ">=", OF_STAGE_0)
 
 
-def speed_goals(model, rounds, stages):
-    name = f"zero.{model.name}"
+def speed_goals(model, rounds):
+    name, stages = f"zero.{model}", stages_of(rounds)
     goals = [(f"{name}.stage0_vs_ddp", ratio(rounds, "dtrain-0", "ddp"), ">=", 1.0)]
     goals += [stage_goal(name, rounds, stage) for stage in stages if stage > 0]
     if 3 in stages:
@@ -70,8 +77,32 @@ def speed_goals(model, rounds, stages):
 
 
 def state_goals(model, rows):
-    return [(f"zero.{model.name}.stage{row['stage']}_states_off_the_plan", abs(row["ratio"] - 1),
+    return [(f"zero.{model}.stage{row['stage']}_states_off_the_plan", abs(row["ratio"] - 1),
              "<=", 0.02) for row in rows]
+
+
+def goals_of(results):
+    goals = []
+    for row in results:
+        goals += state_goals(row["model"], row.get("states", []))
+        if "tokens_per_s" in row:
+            goals += speed_goals(row["model"], row["tokens_per_s"])
+    return goals
+
+
+def with_states(results, model, rows):
+    """`results` in which these of the model's states stand in the place of those before."""
+    before = next((row for row in results if row["model"] == model), {})
+    states = sorted(merged(before.get("states", []), rows, ["stage"]), key=lambda row: row["stage"])
+    return merged(results, [{**before, "model": model, "states": states}], ["model"])
+
+
+def with_speed(results, model, rounds, taken):
+    """`results` in which these rounds, run as `taken` says, are the model's speed: a ratio is of one
+    round, so rounds of other runs do not stay beside them."""
+    before = next((row for row in results if row["model"] == model), {})
+    row = {**before, "model": model, "tokens_per_s": rounds, "speed_taken": taken}
+    return merged(results, [row], ["model"])
 
 
 def print_table(model, rounds):
@@ -94,27 +125,23 @@ def main():
                         choices=["states", "speed"])
     parser.add_argument("--json", default="")
     args = parser.parse_args()
-    results, goals = [], []
-
-    def write(**facts):
-        write_results(args.json, "zero", rounds=args.rounds, models=results, **facts)
-
+    results = measured_before(args.json).get("models", [])
     for model in (MODELS[name] for name in args.models):
-        result = {"model": model.name}
-        results.append(result)
         if "states" in args.parts:
-            result["states"] = measure_states(args, model)
-            goals += state_goals(model, result["states"])
+            rows = [{**row, **how_taken("zero")} for row in measure_states(args, model)]
+            results = with_states(results, model.name, rows)
+            write_results(args.json, "zero", models=results, goals=[])
         if "speed" in args.parts:
 
-            def keep(rounds, result=result):
-                result["tokens_per_s"] = rounds
-                write()  # Rounds take minutes: one that fails must not lose the others.
+            def keep(rounds, model=model, others=results):
+                # Rounds take minutes: one that fails must not lose the others.
+                kept = with_speed(others, model.name, rounds, how_taken("zero"))
+                write_results(args.json, "zero", models=kept, goals=[])
 
-            measure_speed(args, model, keep)
-            goals += speed_goals(model, result["tokens_per_s"], args.stages)
-            print_table(model, result["tokens_per_s"])
-    write(goals=print_goals(goals))
+            rounds = measure_speed(args, model, keep)
+            results = with_speed(results, model.name, rounds, how_taken("zero"))
+            print_table(model, rounds)
+    write_results(args.json, "zero", models=results, goals=print_goals(goals_of(results)))
 
 
 if __name__ == "__main__":

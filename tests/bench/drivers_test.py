@@ -18,6 +18,7 @@ import overlap  # noqa: E402
 import report  # noqa: E402
 import step  # noqa: E402
 import step_trace  # noqa: E402
+import zero  # noqa: E402
 
 
 def one_round(kernel, eager, compiled, probe=1.0, steady=True):
@@ -99,7 +100,7 @@ class Results(unittest.TestCase):
     def test_a_row_taken_again_takes_the_place_of_the_row_before(self):
         before = [{"model": "5M", "ranks": 1, "f": 1}, {"model": "5M", "ranks": 2, "f": 2}]
         taken = [{"model": "5M", "ranks": 2, "f": 3}, {"model": "100M", "ranks": 2, "f": 4}]
-        rows = step.merged(before, taken, step.PARTS["speed"])
+        rows = report.merged(before, taken, step.PARTS["speed"])
         self.assertEqual([row["f"] for row in rows], [1, 3, 4])
 
 
@@ -207,6 +208,38 @@ class StepShares(unittest.TestCase):
         self.assertAlmostEqual(target["step.5M.1.vs_eager"], 0.92 / 0.9)
         self.assertEqual(step.speed_goals({**result, "f": 0.5})[0][3], 1.25)
         self.assertEqual(target["step.5M.1.outside_gemm_attention"], 0.10)
+
+
+class ZeroResults(unittest.TestCase):
+    ROUND = {"dtrain-0": 12.0, "ddp": 10.0, "dtrain-3": 11.0, "deepspeed-3": 8.0, "fsdp2-3": 10.0}
+
+    def test_a_run_leaves_what_it_did_not_take(self):
+        results = zero.with_speed([], "5M", [self.ROUND], {"command": "first"})
+        results = zero.with_states(results, "5M", [{"stage": 1, "ratio": 1.0},
+                                                   {"stage": 3, "ratio": 1.0}])
+        results = zero.with_states(results, "100M", [{"stage": 0, "ratio": 1.0}])
+        results = zero.with_states(results, "5M", [{"stage": 3, "ratio": 1.5},
+                                                   {"stage": 0, "ratio": 1.0}])
+        self.assertEqual([row["model"] for row in results], ["5M", "100M"])
+        self.assertEqual([(row["stage"], row["ratio"]) for row in results[0]["states"]],
+                         [(0, 1.0), (1, 1.0), (3, 1.5)])
+        self.assertEqual(results[0]["speed_taken"], {"command": "first"})
+        again = zero.with_speed(results, "5M", [{**self.ROUND, "ddp": 24.0}], {"command": "second"})
+        self.assertEqual(again[0]["tokens_per_s"], [{**self.ROUND, "ddp": 24.0}])
+        self.assertEqual(again[0]["states"], results[0]["states"])
+        self.assertEqual(again[1], results[1])
+
+    def test_goals_are_of_all_that_the_file_holds_and_of_the_stages_that_ran(self):
+        results = zero.with_states(zero.with_speed([], "5M", [self.ROUND], {}), "100M",
+                                   [{"stage": 2, "ratio": 0.97}])
+        goals = {name: (measured, op, target)
+                 for name, measured, op, target in zero.goals_of(results)}
+        # 1.1 of the best peer is further from its 1.2 than 11 / 12 of stage 0 from its 0.97.
+        self.assertEqual(set(goals), {"zero.5M.stage0_vs_ddp", "zero.5M.stage3_vs_stage0",
+                                      "zero.5M.stage3_step_of_stage0",
+                                      "zero.100M.stage2_states_off_the_plan"})
+        self.assertEqual(goals["zero.5M.stage0_vs_ddp"], (1.2, ">=", 1.0))
+        self.assertAlmostEqual(goals["zero.100M.stage2_states_off_the_plan"][0], 0.03)
 
 
 class Overlap(unittest.TestCase):
