@@ -16,6 +16,7 @@ import compression  # noqa: E402
 import kernels  # noqa: E402
 import overlap  # noqa: E402
 import report  # noqa: E402
+import roce  # noqa: E402
 import step  # noqa: E402
 import step_trace  # noqa: E402
 import zero  # noqa: E402
@@ -139,6 +140,62 @@ class CommGoals(unittest.TestCase):
         head, row = out.getvalue().strip().split("\n")
         self.assertTrue(head.endswith("plain x best"), head)
         self.assertTrue(row.endswith("1.50"), row)
+
+
+class FakeGuest:
+    """What a guest printed."""
+
+    def __init__(self, sections):
+        self.sections = sections
+
+    def section(self, name):
+        return self.sections.get(name, ([], None))
+
+    def text(self):
+        return "the console"
+
+
+class RoceRounds(unittest.TestCase):
+    @staticmethod
+    def group_line(small, large):
+        lines = [{"what": what, "bytes": size, "mb_s": speed} for size, speed in
+                 ((65536, small), (1 << 20, large))
+                 for what in ("send_receive", "all_reduce_busbw")]
+        return ["chatter", "JSON " + json.dumps({"transport": "rdma", "lines": lines})]
+
+    def guests(self):
+        """Two hosts: one has the group's figures, the other ib_write_bw's."""
+        left, right = {}, {}
+        for i, (limit, large) in enumerate(((40.0, 38.0), (20.0, 10.0), (10.0, 7.0))):
+            left[f"group_bw-{i}"] = (self.group_line(1.0, large), 0)
+            right[f"group_bw-{i}"] = (["RESULT OK"], 0)
+            left[f"write_bw-{i}"] = (["server"], 0)
+            right[f"write_bw-{i}"] = ([f"WRITE_BW {limit}"], 0)
+        return [FakeGuest(left), FakeGuest(right)]
+
+    def test_shares_are_of_their_round_and_shown_with_least_and_most(self):
+        rounds = roce.bandwidth.read_rounds(self.guests(), 3)
+        row = roce.bandwidth.summary(rounds)[2]
+        self.assertEqual((row["what"], row["bytes"], row["mb_s"]), ("send_receive", 1 << 20, 10.0))
+        self.assertAlmostEqual(row["share"], 0.7)
+        self.assertAlmostEqual(row["share_least"], 0.5)
+        self.assertAlmostEqual(row["share_most"], 0.95)
+        sent, reduced = roce.bandwidth.table(rounds)[4:]
+        self.assertEqual(sent.split(), ["send_receive", "1048576", "10.0", "70%", "(50%-95%)", "90%",
+                                        "short"])
+        self.assertTrue(reduced.endswith("60% ok"), reduced)
+
+    def test_goals_begin_at_a_mebibyte(self):
+        goals = roce.goals_of("pair", roce.bandwidth.read_rounds(self.guests(), 3))
+        self.assertEqual([(name, target) for name, _, _, target in goals],
+                         [("comm.roce_pair_send_receive_1MiB_of_ib_write_bw", 0.9),
+                          ("comm.roce_pair_all_reduce_busbw_1MiB_of_ib_write_bw", 0.6)])
+
+    def test_a_round_that_failed_is_named_with_all_that_was_said(self):
+        guests = self.guests()
+        guests[1].sections["write_bw-1"] = (["Couldn't connect"], 1)
+        with self.assertRaisesRegex(ValueError, r"write_bw-1: 0 lines .*\[0, 1\][\s\S]*the console"):
+            roce.bandwidth.read_rounds(guests, 3)
 
 
 class CompressionCurve(unittest.TestCase):

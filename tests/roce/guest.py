@@ -18,6 +18,11 @@ def find_tool(name):
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
+def kernel_of(source):
+    """That of $DTRAIN_GUEST_KERNEL, else the one that `./dev deps test` unpacked in the sources."""
+    return Kernel(os.environ.get("DTRAIN_GUEST_KERNEL", f"{source}/.deps/kernel"))
+
+
 class Kernel:
     """The newest kernel below `folder`, or none."""
 
@@ -127,16 +132,19 @@ def choose_accelerator(kernel, disk):
 
 
 class Guest:
-    """A running guest; its console is collected line by line."""
+    """A running guest; its console is collected line by line. `arguments`: more than the role that
+    init.sh reads from the kernel's command line, KEY=VALUE words."""
 
-    def __init__(self, kernel, disk, role, network, accelerator, megabytes=1024, cores=2):
+    def __init__(self, kernel, disk, role, network, accelerator, megabytes=1024, cores=2,
+                 arguments=""):
         self.role = role
         self.lines = []
         command = [find_tool("qemu-system-x86_64"), *accelerator, "-m", str(megabytes), "-smp",
                    str(cores), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
                    "-kernel", kernel.image, "-initrd", disk, "-append",
                    # On a busy host the guest's clock is late, which it would take for a broken one.
-                   f"console=ttyS0 quiet panic=1 no_timer_check nowatchdog role={role}", *network]
+                   f"console=ttyS0 quiet panic=1 no_timer_check nowatchdog role={role} {arguments}",
+                   *network]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True, errors="replace")
         self.reader = threading.Thread(target=self._read, daemon=True)

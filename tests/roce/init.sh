@@ -1,5 +1,6 @@
 #!/bin/sh
-# The guest's first process: makes an rxe device, runs what its role says, powers off.
+# The guest's first process: makes an rxe device, runs what its role says, powers off. The kernel's
+# command line gives the role, and for measuring rounds and sizes.
 B=/bin/busybox
 $B mkdir -p /dev/shm
 $B mount -t proc none /proc
@@ -9,7 +10,10 @@ $B mkdir -p /dev/shm
 $B mount -t tmpfs none /dev/shm
 $B mount -t tmpfs none /tmp
 export PATH=/bin
-role=$($B sed 's/.*role=\([a-z]*\).*/\1/' /proc/cmdline)
+argument() { $B sed -n "s/.* $1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+role=$(argument role)
+rounds=$(argument rounds)
+sizes=$(argument sizes)
 
 if [ "$role" = probe ]; then
   echo "== booted"
@@ -23,9 +27,9 @@ echo pfifo_fast >/proc/sys/net/core/default_qdisc
 $B cat /modules/order | while read -r module; do $B insmod "/modules/$module" 2>/dev/null; done
 ip link set lo up
 case $role in
-  one) netdev=dummy0; address=10.0.0.1; ip link add dummy0 type dummy 2>/dev/null ;;
-  a) netdev=eth0; address=10.0.0.1 ;;
-  b) netdev=eth0; address=10.0.0.2 ;;
+  one | alone) netdev=dummy0; address=10.0.0.1; ip link add dummy0 type dummy 2>/dev/null ;;
+  a | left) netdev=eth0; address=10.0.0.1 ;;
+  b | right) netdev=eth0; address=10.0.0.2 ;;
 esac
 ip link set "$netdev" up
 ip addr add "$address/24" dev "$netdev"
@@ -40,11 +44,55 @@ run() {  # NAME COMMAND...: its output between two marks.
   echo "== end $name $?"
 }
 
-write_bw() {  # Prints MB/s of messages of 1 MiB between two ends in this guest.
-  ib_write_bw -d rxe0 -x 1 -u 21 -s 1048576 -n 100 -F --report_gbits >/tmp/server 2>&1 &
+# ib_write_bw of messages of 1 MiB: its server, or with the server's address what measures.
+ib_write() { ib_write_bw -d rxe0 -x 1 -u 21 -s 1048576 -n 100 -F --report_gbits "$@"; }
+
+ib_write_result() {  # FILE: prints the MB/s that are in it.
+  $B awk '$1 == 1048576 { printf "WRITE_BW %.1f\n", $4 * 125 }' "$1"
+}
+
+write_bw() {  # Between two ends in this guest.
+  ib_write >/tmp/server 2>&1 &
   $B sleep 1
-  ib_write_bw -d rxe0 -x 1 -u 21 -s 1048576 -n 100 -F --report_gbits "$address" >/tmp/client 2>&1
-  $B awk '$1 == 1048576 { printf "WRITE_BW %.1f\n", $4 * 125 }' /tmp/client
+  ib_write "$address" >/tmp/client 2>&1
+  ib_write_result /tmp/client
+}
+
+write_bw_between() {  # From guest right to guest left, which may not listen yet.
+  if [ "$role" = left ]; then
+    ib_write
+    return
+  fi
+  tries=0
+  until ib_write 10.0.0.1 >/tmp/client 2>&1; do
+    tries=$((tries + 1))
+    [ $tries -lt 60 ] || { $B cat /tmp/client; return 1; }
+    $B sleep 1
+  done
+  ib_write_result /tmp/client
+}
+
+group_bw() { bench_comm_rdma --timeout 21 --rounds 9 --sizes "$sizes"; }
+
+group_bw_between() {  # ROUND
+  rank=0
+  [ "$role" = left ] || rank=1
+  roce_host --rank $rank --address "$address" --store "10.0.0.1:$((7100 + $1))" --rounds 9 \
+    --sizes "$sizes" bandwidth
+}
+
+bandwidth() {  # WRITE_BW GROUP_BW: both in each round, in turning order.
+  round=0
+  while [ $round -lt "$rounds" ]; do
+    if [ $((round % 2)) = 0 ]; then
+      run "write_bw-$round" "$1" $round
+      run "group_bw-$round" "$2" $round
+    else
+      run "group_bw-$round" "$2" $round
+      run "write_bw-$round" "$1" $round
+    fi
+    round=$((round + 1))
+  done
 }
 
 host() {  # SCENARIO PORT: one rank of two, rank 0 in guest a.
@@ -61,8 +109,7 @@ case $role in
     run faults comm_group_faults_test --gtest_brief=1 --gtest_color=no \
       '--gtest_filter=*Killed*Rdma:*Stopped*Rdma:*Slow*Rdma:*Abort*Rdma'
     run guest roce_guest_test --gtest_brief=1 --gtest_color=no
-    run write_bw write_bw
-    run bench bench_comm_rdma --timeout 21 --rounds 9 --sizes 1048576,4194304 --limit-mb-s "$($B awk '$1 == 1048576 { print $4 * 125 }' /tmp/client)"
+    bandwidth write_bw group_bw
     ;;
   a | b)
     host collectives 7001
@@ -70,5 +117,7 @@ case $role in
     host stop 7003
     host cut 7004
     ;;
+  alone) bandwidth write_bw group_bw ;;
+  left | right) bandwidth write_bw_between group_bw_between ;;
 esac
 $B poweroff -f

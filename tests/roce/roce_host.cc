@@ -1,7 +1,8 @@
 // One rank on one host, for tests/roce: two of these in two guests make a group over real RDMA.
 //
 //   roce_host --rank R --address 10.0.0.1 --store 10.0.0.1:7000 SCENARIO
-// Rank 0 serves the store. Prints one line: "RESULT <status code> <message>".
+// Rank 0 serves the store. Prints one line: "RESULT <status code> <message>", and before it rank 0
+// of the scenario "bandwidth" what it measured: "JSON {...}".
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "bench/group_bandwidth.h"
 #include "comm/group.h"
 #include "comm/net/socket.h"
 #include "comm/net/store_client.h"
@@ -31,7 +33,7 @@ namespace {
 
 constexpr int kFateRound = 5;
 
-enum class Scenario { kCollectives, kKill, kStop, kCut };
+enum class Scenario { kCollectives, kBandwidth, kKill, kStop, kCut };
 
 struct HostOptions {
   int rank = 0;
@@ -39,6 +41,7 @@ struct HostOptions {
   std::string address;
   std::string store;
   Scenario scenario = Scenario::kCollectives;
+  BandwidthPlan bandwidth;
 };
 
 // Both hosts are this test's own guests on a cable of their own.
@@ -88,6 +91,7 @@ void MeetFate(Scenario scenario) {
       }
       return;
     case Scenario::kCollectives:
+    case Scenario::kBandwidth:
       return;
   }
 }
@@ -106,6 +110,14 @@ absl::Status ReduceUntilAnError(Group& group, Scenario scenario) {
       return absl::InternalError("wrong sum");
     }
   }
+}
+
+absl::Status PrintBandwidth(Group& group, const BandwidthPlan& plan) {
+  DT_ASSIGN_OR_RETURN(const auto lines, MeasureBandwidth(group, plan));
+  if (group.rank() == 0) {
+    std::printf("JSON %s\n", BandwidthJson(group, plan, lines).dump().c_str());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunRank(const HostOptions& host) {
@@ -138,6 +150,9 @@ absl::Status RunRank(const HostOptions& host) {
   if (host.scenario == Scenario::kCollectives) {
     DT_RETURN_IF_ERROR(CheckCollectives(*group));
     return group->Barrier(Deadline::Infinite());
+  }
+  if (host.scenario == Scenario::kBandwidth) {
+    return PrintBandwidth(*group, host.bandwidth);
   }
   return ReduceUntilAnError(*group, host.scenario);
 }
@@ -192,13 +207,21 @@ int main(int argc, char** argv) {
   app.add_option("--rank", host.rank)->required();
   app.add_option("--address", host.address)->required();
   app.add_option("--store", host.store)->required();
+  app.add_option("--sizes", host.bandwidth.sizes, "Of bandwidth: bytes, multiples of 4")
+      ->delimiter(',');
+  app.add_option("--rounds", host.bandwidth.rounds, "Of bandwidth")->capture_default_str();
   app.add_option("scenario", host.scenario)
       ->required()
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, Scenario>{{"collectives", Scenario::kCollectives},
+                                          {"bandwidth", Scenario::kBandwidth},
                                           {"kill", Scenario::kKill},
                                           {"stop", Scenario::kStop},
                                           {"cut", Scenario::kCut}}));
   CLI11_PARSE(app, argc, argv);
+  if (host.scenario == Scenario::kBandwidth && host.bandwidth.sizes.empty()) {
+    std::fprintf(stderr, "bandwidth needs --sizes, such as 1048576,4194304\n");
+    return 64;
+  }
   return host.rank == 1 ? dtrain::comm::RunAsChild(host) : dtrain::comm::RunAndPrint(host);
 }

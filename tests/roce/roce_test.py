@@ -2,27 +2,20 @@
 import json
 import os
 import re
-import shutil
-import socket
 import sys
-import tempfile
 import time
 import unittest
 
+import bandwidth
 import guest
+from lab import Lab
 
 BUILD = os.environ["DTRAIN_BUILD"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 # Generous: without KVM and on a busy machine everything takes ten times as long.
 TIME_BOUND_S = int(os.environ.get("DTRAIN_ROCE_BOUND_S", "400"))
 PROGRAMS = ("tests/comm_group_test", "tests/comm_group_faults_test", "tests/roce_guest_test",
-            "bin/roce_host", "bin/bench_comm_rdma")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+            *(f"bin/{program}" for program in bandwidth.PROGRAMS))
 
 
 class Roce(unittest.TestCase):
@@ -30,47 +23,18 @@ class Roce(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.kernel = guest.Kernel(os.environ.get("DTRAIN_GUEST_KERNEL", f"{SOURCE}/.deps/kernel"))
-        cls.why_not = guest.why_not(cls.kernel)
+        kernel = guest.kernel_of(SOURCE)
+        cls.why_not = guest.why_not(kernel)
         if cls.why_not:
             return
-        cls.folder = tempfile.mkdtemp(prefix="dtrain-roce-")
-        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        disk = guest.InitialDisk(cls.folder)
-        for program in PROGRAMS:
-            disk.add(f"{BUILD}/{program}", "/bin/" + os.path.basename(program))
-        for tool in guest.TOOLS:
-            disk.add(guest.find_tool(tool), f"/bin/{tool}")
-        disk.add_verbs()
-        disk.add_kernel(cls.kernel)
-        cls.disk = f"{cls.folder}/initrd.gz"
-        disk.write(cls.disk, f"{SOURCE}/tests/roce/init.sh")
-        cls.guests = {}
-        try:
-            cls.boot()
-        except BaseException:
-            for one in cls.guests.values():
-                one.stop()
-            raise
-
-    @classmethod
-    def boot(cls):
-        """Runs the lone guest, then the two hosts; each powers off by itself."""
         start = time.monotonic()
-        cls.accelerator = guest.choose_accelerator(cls.kernel, cls.disk)
-        cls.guests["one"] = guest.Guest(cls.kernel, cls.disk, "one", ["-net", "none"],
-                                        cls.accelerator)
-        cls.ended = {"one": cls.guests["one"].finish(TIME_BOUND_S)}
-        port = free_port()
-        for role, end, mac in (("a", "listen", 1), ("b", "connect", 2)):
-            network = ["-netdev", f"socket,id=n,{end}=127.0.0.1:{port}", "-device",
-                       f"virtio-net-pci,netdev=n,romfile=,mac=52:54:00:00:00:0{mac}"]
-            cls.guests[role] = guest.Guest(cls.kernel, cls.disk, role, network, cls.accelerator,
-                                           512, 1)
-            if role == "a":
-                time.sleep(0.5)  # qemu listens before it boots; a failed connect is seen below.
-        for role in ("a", "b"):
-            cls.ended[role] = cls.guests[role].finish(TIME_BOUND_S)
+        with Lab(kernel, [f"{BUILD}/{program}" for program in PROGRAMS]) as lab:
+            cls.accelerator = lab.accelerator
+            cls.guests, cls.ended = lab.alone("one", TIME_BOUND_S,
+                                              bandwidth.arguments(1, (1 << 20, 4 << 20)))
+            guests, ended = lab.pair(("a", "b"), TIME_BOUND_S)
+        cls.guests.update(guests)
+        cls.ended.update(ended)
         print(f"guests ran {time.monotonic() - start:.0f} s with {' '.join(cls.accelerator)}",
               file=sys.stderr)
 
@@ -138,16 +102,15 @@ class Roce(unittest.TestCase):
             self.assertRegex(said, "IBV_WC_RETRY_EXC_ERR|IBV_WC_LOC_QP_OP_ERR.* is DOWN")
 
     def test_bandwidth_is_measured_beside_ib_write_bw(self):
-        lines = self.passed("bench")
-        limit = [line for line in self.passed("write_bw") if line.startswith("WRITE_BW ")]
-        self.assertEqual(len(limit), 1, self.guests["one"].text())
-        measured = [json.loads(line[5:]) for line in lines if line.startswith("JSON ")]
-        self.assertEqual(len(measured), 1, lines)
-        self.assertEqual(measured[0]["transport"], "rdma")
-        print("\n".join([*limit, *lines]), file=sys.stderr)
+        rounds = bandwidth.read_rounds([self.guests["one"]], 1)
+        self.assertEqual(rounds[0]["transport"], "rdma")
+        self.assertEqual([(row["what"], row["bytes"]) for row in bandwidth.summary(rounds)],
+                         [(what, size) for size in (1 << 20, 4 << 20)
+                          for what in ("send_receive", "all_reduce_busbw")])
+        print("\n".join(bandwidth.table(rounds)), file=sys.stderr)
         if path := os.environ.get("DTRAIN_ROCE_JSON"):
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({**measured[0], "accelerator": self.accelerator[1]}, file, indent=1)
+                json.dump({**rounds[0], "accelerator": self.accelerator[1]}, file, indent=1)
                 file.write("\n")
 
 

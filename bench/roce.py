@@ -1,0 +1,74 @@
+"""./dev bench roce: all-reduce and send/receive over soft-RoCE beside ib_write_bw.
+
+In a qemu guest, both ranks on its one device ("alone"), and between two guests as two hosts
+("pair"). In every round both programs run once, in turning order; shares are of one round, table
+and goals show their median. Emulated (without KVM) this says something of the host's CPU, nothing
+of a NIC. A run replaces the setups that it took in the results file and leaves the other.
+"""
+import argparse
+import os
+import sys
+
+from comm import label_of
+from report import how_taken, measured_before, print_goals, write_results
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, f"{SOURCE}/tests/roce")
+
+import bandwidth  # noqa: E402
+import guest  # noqa: E402
+from lab import Lab  # noqa: E402
+
+SETUPS = ("alone", "pair")
+# Without KVM and on a busy machine everything takes ten times as long.
+BOOT_BOUND_S, ROUND_BOUND_S = 300, 300
+
+
+def rounds_of(lab, setup, rounds, sizes):
+    seconds = BOOT_BOUND_S + rounds * ROUND_BOUND_S
+    asked = bandwidth.arguments(rounds, sizes)
+    guests, _ = lab.alone("alone", seconds, asked) if setup == "alone" else \
+        lab.pair(("left", "right"), seconds, asked)
+    try:
+        return bandwidth.read_rounds(list(guests.values()), rounds)
+    except ValueError as error:
+        sys.exit(f"bench: {error}")
+
+
+def goals_of(setup, rounds):
+    return [(f"comm.roce_{setup}_{row['what']}_{label_of(row['bytes'])}_of_ib_write_bw",
+             row["share"], ">=", bandwidth.target_of(row))
+            for row in bandwidth.summary(rounds) if bandwidth.target_of(row) is not None]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[65536, 1 << 20, 4 << 20],
+                        help="bytes, multiples of 4")
+    parser.add_argument("--setups", nargs="+", default=list(SETUPS), choices=SETUPS)
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds}: allowed: from 1 on")
+    if wrong := [size for size in args.sizes if size < 4 or size % 4 != 0]:
+        parser.error(f"--sizes {wrong[0]}: allowed: multiples of 4 bytes, from 4 on")
+    kernel = guest.kernel_of(SOURCE)
+    if reason := guest.why_not(kernel):
+        sys.exit(f"bench: no soft-RoCE guest here: {reason}")
+    setups = measured_before(args.json).get("setups", {})
+    with Lab(kernel, [f"{args.bin}/{program}" for program in bandwidth.PROGRAMS]) as lab:
+        for name in args.setups:
+            rounds = rounds_of(lab, name, args.rounds, args.sizes)
+            setups[name] = {"accelerator": lab.accelerator[1], "rounds": rounds,
+                            "summary": bandwidth.summary(rounds), **how_taken("roce")}
+            print("\n".join([f"\n{name}, {lab.accelerator[1]}", *bandwidth.table(rounds)]),
+                  flush=True)
+    goals = [goal for name in SETUPS if name in setups
+             for goal in goals_of(name, setups[name]["rounds"])]
+    write_results(args.json, "roce", setups=setups, goals=print_goals(goals))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Where guests with soft-RoCE are booted: one alone, or two as two hosts with their own cable."""
+import os
+import shutil
+import socket
+import tempfile
+import time
+
+import guest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Lab:
+    """The disk that guests boot, with `programs` (paths) in its /bin. Use as a context."""
+
+    def __init__(self, kernel, programs):
+        self.kernel, self.programs = kernel, programs
+
+    def __enter__(self):
+        self.folder = tempfile.mkdtemp(prefix="dtrain-roce-")
+        try:
+            self._make_disk()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make_disk(self):
+        disk = guest.InitialDisk(self.folder)
+        for program in self.programs:
+            disk.add(program, "/bin/" + os.path.basename(program))
+        for tool in guest.TOOLS:
+            disk.add(guest.find_tool(tool), f"/bin/{tool}")
+        disk.add_verbs()
+        disk.add_kernel(self.kernel)
+        self.disk = f"{self.folder}/initrd.gz"
+        disk.write(self.disk, f"{HERE}/init.sh")
+        self.accelerator = guest.choose_accelerator(self.kernel, self.disk)
+
+    def alone(self, role, seconds, arguments=""):
+        """Runs one guest until it powers off or its time is over: ({role: guest}, {role: whether it
+        powered off})."""
+        one = guest.Guest(self.kernel, self.disk, role, ["-net", "none"], self.accelerator,
+                          arguments=arguments)
+        return self._finish({role: one}, seconds)
+
+    def pair(self, roles, seconds, arguments=""):
+        """As `alone`, with two guests at once; the first of `roles` listens for the cable."""
+        port, guests = free_port(), {}
+        try:
+            for role, end, mac in zip(roles, ("listen", "connect"), (1, 2)):
+                network = ["-netdev", f"socket,id=n,{end}=127.0.0.1:{port}", "-device",
+                           f"virtio-net-pci,netdev=n,romfile=,mac=52:54:00:00:00:0{mac}"]
+                guests[role] = guest.Guest(self.kernel, self.disk, role, network, self.accelerator,
+                                           512, 1, arguments)
+                if end == "listen":
+                    time.sleep(0.5)  # qemu listens before it boots; a failed connect is seen later.
+        except BaseException:
+            for one in guests.values():
+                one.stop()
+            raise
+        return self._finish(guests, seconds)
+
+    @staticmethod
+    def _finish(guests, seconds):
+        try:
+            return guests, {role: one.finish(seconds) for role, one in guests.items()}
+        except BaseException:  # Interrupted: no guest outlives its lab.
+            for one in guests.values():
+                one.stop()
+            raise
