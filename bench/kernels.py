@@ -3,7 +3,7 @@
 One run, interleaved: a round of a case is (probe, kernel, probe) in dtrain-bench-kernels and one
 call of each form in a Python process, on the same shapes and threads; their order is reversed
 every second round. Ratios are of one round; tables and goals show their medians. A case without
-a twin in bench/twins/kernels.py is measured against the probe alone and named.
+a twin in bench/twins/kernel_twins is measured against the probe alone and named.
 """
 import argparse
 import json

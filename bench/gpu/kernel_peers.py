@@ -14,7 +14,7 @@ import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "twins"))
 
-import kernels  # noqa: E402
+import kernel_twins  # noqa: E402
 
 # The most telling first: a cut-off keeps what was measured. fp32 behind bf16, and not of all.
 BOTH_TYPES = (
@@ -37,7 +37,7 @@ def liger(name, setting, dtype):
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
     from liger_kernel.transformers.rms_norm import LigerRMSNorm
     if name.startswith("rmsnorm_forward") or name.startswith("rmsnorm_backward"):
-        norm = LigerRMSNorm(setting.hidden, eps=kernels.EPS).to(setting.device, dtype)
+        norm = LigerRMSNorm(setting.hidden, eps=kernel_twins.EPS).to(setting.device, dtype)
         x, dy = setting.rows(dtype).requires_grad_(), setting.rows(dtype)
         if "forward" in name:
             return lambda: norm(x)
@@ -83,7 +83,7 @@ def measure(call, args):
 
 def ways_of(name, setting):
     """way -> a function that makes its call."""
-    maker, dtype = kernels.find(name)
+    maker, dtype = kernel_twins.find(name)
     twin = maker(setting, dtype)
     return {"eager": lambda: twin.eager,
             "compile": twin.form_of_compile,
@@ -108,7 +108,7 @@ def main():
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("kernel_peers: torch sees no GPU")
-    setting = kernels.Setting(args.elements, args.hidden, SHAPES, "cuda")
+    setting = kernel_twins.Setting(args.elements, args.hidden, SHAPES, "cuda")
     results = []
     for name in NAMES:
         torch._dynamo.reset()

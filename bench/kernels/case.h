@@ -58,7 +58,7 @@ struct Threads {
 using Kernel = std::function<void(Arena&, const Threads&)>;
 
 struct Case {
-  std::string name;  // The twins know it by this name: bench/twins/kernels.py.
+  std::string name;  // The twins know it by this name: bench/twins/kernel_twins.
   StreamMix mix;     // Its bytes: each operand once.
   Kernel run;
   Json shape = Json::object();  // What a twin must know besides `elements` and `hidden`.
