@@ -22,6 +22,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 #include "tests/runtime/optimizer_net.h"
+#include "tests/runtime/save_or_resume.h"
 
 namespace dtrain {
 namespace {
@@ -348,40 +349,13 @@ TEST(EngineOffloadDeviceTest, AnOverflowLowersTheLossScaleAsWithStatesBesideTheW
 
 // In this process from here on: its threads are in no later fork.
 
-// Five steps that save the third, or go on from there; a hash of the weights.
-uint64_t SaveOrResume(const std::string& run_dir, const Way& way, bool resume) {
+uint64_t HashSavedOrResumed(const std::string& run_dir, const Way& way, bool resume) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
   auto job = MakeJob(nullptr, run_dir, With(way, {"checkpoint.interval=3"}), &gpu);
   EXPECT_TRUE(job.ok()) << job.status();
-  at::manual_seed(5);
-  Net net;
-  auto engine = Engine::Create(**job, net);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  auto checkpoints = Checkpointer::Open(**job);
-  EXPECT_TRUE(checkpoints.ok()) << checkpoints.status();
-  (*checkpoints)->Track("engine", **engine);
-  if (resume) {
-    const absl::Status restored = (*checkpoints)->RestoreLatest();
-    EXPECT_TRUE(restored.ok()) << restored;
-    EXPECT_EQ((*engine)->step(), 3);
-  }
-  Source source{0, 1, 1, (*engine)->step()};
-  while ((*engine)->step() < 5) {
-    const auto report =
-        (*engine)->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
-    EXPECT_TRUE(report.ok()) << report.status();
-    if (!report.ok()) {
-      break;
-    }
-    if (!resume) {
-      const absl::Status saved = (*checkpoints)->MaybeSave((*engine)->step());
-      EXPECT_TRUE(saved.ok()) << saved;
-    }
-  }
-  const uint64_t weights = HashOf(net.parameters());
-  checkpoints->reset();
-  engine->reset();
+  const uint64_t weights = testing::SaveOrResume<Net, Source>(
+      **job, resume, [](Engine&, const Net& net) { return HashOf(net.parameters()); });
   EXPECT_TRUE(CheckFakes(gpu).ok()) << CheckFakes(gpu);
   return weights;
 }
@@ -394,12 +368,12 @@ TEST(EngineOffloadDeviceTest, CheckpointsGoFromAnyPlaceOfStatesToAnyToTheBit) {
     const std::vector<Way> places = {base, With(base, {kCpu}), With(base, {kNvme, kFolder, kHalf}),
                                      With(host, {kNvme, kFolder})};
     const testing::TempFolder plain;
-    const uint64_t expected = SaveOrResume(plain.path(), base, false);
+    const uint64_t expected = HashSavedOrResumed(plain.path(), base, false);
     for (const Way& saved : places) {
       const testing::TempFolder folder;
-      EXPECT_EQ(SaveOrResume(folder.path(), saved, false), expected) << Text(saved);
+      EXPECT_EQ(HashSavedOrResumed(folder.path(), saved, false), expected) << Text(saved);
       for (const Way& resumed : places) {
-        EXPECT_EQ(SaveOrResume(folder.path(), resumed, true), expected)
+        EXPECT_EQ(HashSavedOrResumed(folder.path(), resumed, true), expected)
             << Text(saved) << ", resumed with " << Text(resumed);
       }
     }

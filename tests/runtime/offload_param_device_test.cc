@@ -12,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/device_net.h"
 #include "tests/runtime/device_training.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
+#include "tests/runtime/save_or_resume.h"
 
 namespace dtrain {
 namespace {
@@ -137,40 +137,13 @@ std::vector<at::Tensor> WeightsOf(Engine& engine, const Net& net) {
   return weights;
 }
 
-// Five steps that save the third, or go on from there; the weights.
-std::vector<at::Tensor> SaveOrResume(const std::string& run_dir, const Way& way, bool resume) {
+std::vector<at::Tensor> WeightsSavedOrResumed(const std::string& run_dir, const Way& way,
+                                              bool resume) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
   auto job = MakeJob(nullptr, run_dir, With(way, {"checkpoint.interval=3"}), &gpu);
   EXPECT_TRUE(job.ok()) << job.status();
-  at::manual_seed(5);
-  Net net;
-  auto engine = Engine::Create(**job, net);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  auto checkpoints = Checkpointer::Open(**job);
-  EXPECT_TRUE(checkpoints.ok()) << checkpoints.status();
-  (*checkpoints)->Track("engine", **engine);
-  if (resume) {
-    const absl::Status restored = (*checkpoints)->RestoreLatest();
-    EXPECT_TRUE(restored.ok()) << restored;
-    EXPECT_EQ((*engine)->step(), 3);
-  }
-  Source source{0, 1, 1, (*engine)->step()};
-  while ((*engine)->step() < 5) {
-    const auto report =
-        (*engine)->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
-    EXPECT_TRUE(report.ok()) << report.status();
-    if (!report.ok()) {
-      break;
-    }
-    if (!resume) {
-      const absl::Status saved = (*checkpoints)->MaybeSave((*engine)->step());
-      EXPECT_TRUE(saved.ok()) << saved;
-    }
-  }
-  std::vector<at::Tensor> weights = WeightsOf(**engine, net);
-  checkpoints->reset();
-  engine->reset();
+  auto weights = testing::SaveOrResume<Net, Source>(**job, resume, WeightsOf);
   EXPECT_THAT(gpu.cuda.violations(), IsEmpty());
   return weights;
 }
@@ -189,13 +162,13 @@ TEST(OffloadParamDeviceTest, CheckpointsGoFromAnyPlaceOfWeightsToAnyToTheBit) {
                                      With(base, {kFile, kFolder}),
                                      With(base, {kFile, kFolder, kStates})};
     const testing::TempFolder plain;
-    const auto expected = SaveOrResume(plain.path(), base, false);
+    const auto expected = WeightsSavedOrResumed(plain.path(), base, false);
     for (size_t saved = 0; saved < places.size(); ++saved) {
       const testing::TempFolder folder;
-      ExpectEqual(SaveOrResume(folder.path(), places[saved], false), expected);
+      ExpectEqual(WeightsSavedOrResumed(folder.path(), places[saved], false), expected);
       for (size_t resumed = 0; resumed < places.size(); ++resumed) {
         SCOPED_TRACE(absl::StrCat(precision, ": ", saved, " to ", resumed));
-        ExpectEqual(SaveOrResume(folder.path(), places[resumed], true), expected);
+        ExpectEqual(WeightsSavedOrResumed(folder.path(), places[resumed], true), expected);
       }
     }
   }
