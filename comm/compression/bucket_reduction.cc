@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/status.h"
 #include "comm/compression/int8_reduction.h"
 #include "comm/compression/plain_reduction.h"
 #include "comm/compression/power_sgd_reduction.h"
@@ -36,20 +35,6 @@ class DelayedReduction final : public BucketReduction {
 };
 
 }  // namespace
-
-absl::Status AdvanceToEnd(std::vector<BucketReduction*> open) {
-  while (!open.empty()) {
-    std::vector<BucketReduction*> further;
-    for (BucketReduction* const reduction : open) {
-      DT_ASSIGN_OR_RETURN(const bool done, reduction->Advance());
-      if (!done) {
-        further.push_back(reduction);
-      }
-    }
-    open = std::move(further);
-  }
-  return absl::OkStatus();
-}
 
 std::unique_ptr<BucketReduction> CreateBucketReduction(Group& group, const BucketShape& shape,
                                                        const CompressionOptions& options) {

@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "comm/group.h"
 
 namespace dtrain::comm {
@@ -51,8 +53,22 @@ class BucketReduction {
   virtual void Drain() = 0;
 };
 
-// Advances all until they are done, one after the other in each round.
-absl::Status AdvanceToEnd(std::vector<BucketReduction*> open);
+// Advances all until they are done, one after the other in each round. `Reduction`:
+// BucketReduction, or what advances as it does.
+template <typename Reduction>
+absl::Status AdvanceToEnd(std::vector<Reduction*> open) {
+  while (!open.empty()) {
+    std::vector<Reduction*> further;
+    for (Reduction* const reduction : open) {
+      DT_ASSIGN_OR_RETURN(const bool done, reduction->Advance());
+      if (!done) {
+        further.push_back(reduction);
+      }
+    }
+    open = std::move(further);
+  }
+  return absl::OkStatus();
+}
 
 enum class Compression : uint8_t {
   kNone,

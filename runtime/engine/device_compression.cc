@@ -55,20 +55,7 @@ absl::Status DeviceCompression::Start(size_t place, float* data) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceCompression::Finish() {
-  std::vector<DeviceReduction*> open = std::exchange(started_, {});
-  while (!open.empty()) {
-    std::vector<DeviceReduction*> further;
-    for (DeviceReduction* const reduction : open) {
-      DT_ASSIGN_OR_RETURN(const bool done, reduction->Advance());
-      if (!done) {
-        further.push_back(reduction);
-      }
-    }
-    open = std::move(further);
-  }
-  return absl::OkStatus();
-}
+absl::Status DeviceCompression::Finish() { return comm::AdvanceToEnd(std::exchange(started_, {})); }
 
 int64_t DeviceCompression::bytes() const {
   int64_t bytes = 0;

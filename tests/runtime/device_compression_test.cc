@@ -87,7 +87,7 @@ struct Sums {
   static absl::StatusOr<std::vector<float>> OnHost(comm::BucketReduction& reduction,
                                                    std::vector<float> gradient, int64_t step) {
     DT_RETURN_IF_ERROR(reduction.Start(absl::MakeSpan(gradient), step));
-    DT_RETURN_IF_ERROR(comm::AdvanceToEnd({&reduction}));
+    DT_RETURN_IF_ERROR(comm::AdvanceToEnd(std::vector{&reduction}));
     return gradient;
   }
   std::unique_ptr<Job> job;
