@@ -10,30 +10,13 @@
 #include "absl/cleanup/cleanup.h"
 #include "gpt/gpt.h"
 #include "runtime/ops/device_kernels.h"
+#include "tests/examples/small_gpt.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/operation_count.h"
 
 namespace {
 
 using dtrain::testing::WaitingOperations;
-
-GptOptions Small(Architecture architecture) {
-  GptOptions options;
-  options.architecture = architecture;
-  options.vocab_size = 61;
-  options.hidden_size = 32;
-  options.intermediate_size = 48;
-  options.num_hidden_layers = 2;
-  options.num_attention_heads = options.num_key_value_heads = 4;
-  options.head_dim = 8;
-  options.max_position_embeddings = 32;
-  if (options.is_gpt2()) {
-    options.activation = GptOptions::Activation::kGeluTanh;
-    options.attention_bias = options.output_bias = options.mlp_bias = true;
-    options.tie_word_embeddings = true;
-  }
-  return options;
-}
 
 class GptDeviceTest : public ::testing::TestWithParam<Architecture> {};
 
@@ -51,7 +34,7 @@ dtrain::Batch PackedBatch() {
 TEST_P(GptDeviceTest, PackedDocumentsWaitForNothingWhereTheHostKnowsThem) {
   dtrain::comm::FakeCuda cuda;
   at::manual_seed(3);
-  Gpt model(Small(GetParam()));
+  Gpt model(SmallGpt(GetParam(), {.head_dim = 8, .intermediate = 48}));
   dtrain::Batch batch = PackedBatch();
   EXPECT_EQ(dtrain::DocumentLengths(batch.positions), batch.document_lengths);
   EXPECT_EQ(batch.graph_inputs().numbers, (std::vector<int64_t>{32, 6, 10, 16}));

@@ -13,6 +13,7 @@
 #include "gpt/causal_attention.h"
 #include "gpt/gpt.h"
 #include "runtime/ops/gradient_home.h"
+#include "tests/examples/small_gpt.h"
 #include "tests/runtime/gpu_for_tests.h"
 #include "tests/runtime/operation_count.h"
 
@@ -130,26 +131,6 @@ TEST_F(GptGpuTest, BiasesAreAddedInTheProduct) {
   EXPECT_LT(Distance(y, expected), 0x1p-7);
 }
 
-GptOptions Small(Architecture architecture) {
-  GptOptions options;
-  options.architecture = architecture;
-  options.vocab_size = 128;
-  options.hidden_size = 128;
-  options.intermediate_size = 256;
-  options.num_hidden_layers = 2;
-  options.num_attention_heads = 2;
-  options.num_key_value_heads = architecture == Architecture::kGpt2 ? 2 : 1;
-  options.head_dim = 64;
-  options.max_position_embeddings = 64;
-  options.rope.theta = 100.0;
-  if (options.is_gpt2()) {
-    options.activation = GptOptions::Activation::kGeluTanh;
-    options.attention_bias = options.output_bias = options.mlp_bias = true;
-    options.tie_word_embeddings = true;
-  }
-  return options;
-}
-
 // Documents of 10, 6 and 16 tokens in rows of 16, on `device`.
 dtrain::Batch PackedBatch(const at::Device& device) {
   const at::TensorOptions ids(at::kLong);
@@ -166,7 +147,9 @@ dtrain::Batch PackedBatch(const at::Device& device) {
 // The loss, then the parameters' gradients, of a model of that seed there.
 Tensors LossAndGradients(Architecture architecture, const at::Device& device, at::ScalarType type) {
   at::manual_seed(4);
-  Gpt model(Small(architecture));
+  const SmallGptSizes sizes{
+      .vocabulary = 128, .heads = 2, .head_dim = 64, .intermediate = 256, .positions = 64};
+  Gpt model(SmallGpt(architecture, sizes));
   model->to(device, type);
   const dtrain::Batch batch = PackedBatch(device);
   at::Tensor sum;

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tests/examples/small_gpt.h"
 #include "torch/csrc/autograd/function.h"
 
 namespace {
@@ -18,23 +19,8 @@ using ::testing::HasSubstr;
 constexpr uint64_t kSeed = 11;
 
 GptOptions Small(Architecture architecture) {
-  GptOptions options;
-  options.architecture = architecture;
-  options.vocab_size = 61;
-  options.hidden_size = 24;
-  options.intermediate_size = 40;
-  options.num_hidden_layers = 2;
-  options.num_attention_heads = 4;
-  options.num_key_value_heads = architecture == Architecture::kGpt2 ? 4 : 2;
-  options.head_dim = 6;
-  options.max_position_embeddings = 32;
+  GptOptions options = SmallGpt(architecture);
   options.initializer_range = 0.3;  // Attention that looks about.
-  options.rope.theta = 100.0;
-  if (options.is_gpt2()) {
-    options.activation = GptOptions::Activation::kGeluTanh;
-    options.attention_bias = options.output_bias = options.mlp_bias = true;
-    options.tie_word_embeddings = true;
-  }
   return options;
 }
 
