@@ -129,6 +129,9 @@ struct Engine::Impl {
     if (micro_batches == 0 && step_start_nanos == 0) {
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
+      if (state.live != nullptr) {
+        state.live->SetStep(state.step + 1);
+      }
       BeginOnDevice();
       TakeWaitedSeconds();     // Of an evaluation or a save: no part of the step.
       TakeRecomputeSeconds();  // Of other engines.

@@ -65,6 +65,12 @@ LiveParameters::~LiveParameters() {
   }
 }
 
+void LiveParameters::SetStep(int64_t step) {
+  if (ways_.secondary != nullptr) {
+    ways_.secondary->SetStep(step);
+  }
+}
+
 void LiveParameters::BeginPass(plan::GatherSchedule::Pass pass) {
   const std::lock_guard lock(mutex_);
   BeginPassLocked(pass);

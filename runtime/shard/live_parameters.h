@@ -45,6 +45,8 @@ class LiveParameters final : public StorageObserver::Listener {
       const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory);
   ~LiveParameters() override;
 
+  // The training step that reports of the small groups name; the world's group is the caller's.
+  void SetStep(int64_t step);
   // A micro-batch or an evaluation batch starts.
   void BeginPass(plan::GatherSchedule::Pass pass);
   // The shard changes: what was gathered is void. Gives and clears the first error since the last

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ class SecondaryShards {
 
   // The weights changed.
   void Invalidate();
+  // The training step, from 1, that failure reports of the small group name from now on. Any
+  // thread.
+  void SetStep(int64_t step) { group_->SetStep(step); }
   bool has(int bucket) const { return has_[static_cast<size_t>(bucket)] != 0; }
   // Keeps this rank's part of a whole bucket, as operations from now on find it.
   absl::Status Keep(int bucket, const std::byte* whole);

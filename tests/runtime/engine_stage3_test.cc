@@ -2,10 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status.h"
+#include "comm/flight_recorder.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/chain_for_tests.h"
@@ -59,6 +68,48 @@ TEST(EngineStage3Test, ASecondShardingInSmallGroupsChangesNoNumber) {
       way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
       EXPECT_EQ(ChainNumbers(4, way), plain) << size;
     }
+  }
+}
+
+// The steps that this rank's record names for gathers of groups other than `world`; -1: none.
+std::vector<int64_t> StepsOfSmallGathers(const std::string& world) {
+  std::vector<int64_t> steps;
+  const Json record = comm::FlightRecords();
+  for (const Json& entry : record["entries"]) {
+    const Json& call = entry["dtrain"];
+    if (entry["process_group"][0] != world &&
+        absl::StartsWith(call["name"].get<std::string>(), "weights of bucket")) {
+      steps.push_back(call["step"].is_null() ? -1 : call["step"].get<int64_t>());
+    }
+  }
+  return steps;
+}
+
+TEST(EngineStage3Test, ReportsOfASecondShardingNameTheStep) {
+  const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    at::set_num_threads(1);
+    const testing::TempFolder folder;
+    ChainWay way{.more = {"zero_optimization.zero_hpz_partition_size=2"}};
+    way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
+    Chain model;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    Tokens source{.rank = context.rank, .size = context.size};
+    const auto loss = [&](const at::Tensor& tokens) {
+      return Loss(model.Loss(tokens), tokens.size(0));
+    };
+    for (int step = 0; step < 2; ++step) {
+      DT_RETURN_IF_ERROR(engine->Step(source, loss).status());
+    }
+    const Json world = Json::parse(job->group().FlightRecord());
+    const auto steps = StepsOfSmallGathers(world["dtrain"]["groups"][0]["name"]);
+    const auto of = [&](int64_t step) { return std::count(steps.begin(), steps.end(), step); };
+    return of(1) > 0 && of(2) > 0 && of(1) + of(2) == static_cast<int64_t>(steps.size())
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat("steps of gathers: ", absl::StrJoin(steps, " ")));
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
   }
 }
 
