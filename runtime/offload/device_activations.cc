@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <list>
 #include <map>
@@ -24,6 +25,9 @@ namespace {
 constexpr size_t kSmallestStep = 4096;
 constexpr size_t kStepsOfPower = 8;
 constexpr size_t kSpareMax = 2;
+// What is kept of page-locked memory, in what was in use at once at most: batches of other lengths
+// leave behind sizes that none asks for again.
+constexpr size_t kPinnedMax = 2;
 
 size_t PlaceBytes(size_t bytes) {
   const size_t step = std::max(kSmallestStep, std::bit_floor(bytes) / kStepsOfPower);
@@ -64,6 +68,7 @@ struct DeviceActivations::Place {
   std::unique_ptr<PinnedMemory> memory;
   std::unique_ptr<DeviceEvent> written;  // On the stream of copies that leave.
   std::unique_ptr<DeviceEvent> read;     // On the stream of copies that come.
+  uint64_t freed = 0;                    // Which of all that were given back it was.
 };
 
 class DeviceActivations::Tier {
@@ -95,6 +100,10 @@ class DeviceActivations::Tier {
   absl::Status ComputeAfter(const DeviceEvent& event) const;
   absl::StatusOr<std::unique_ptr<Place>> TakePlace(size_t bytes);
   absl::StatusOr<std::unique_ptr<Place>> MakePlace(size_t bytes) const;
+  void GiveBack(std::unique_ptr<Place> place);
+  // Gives up memory that is free, the longest ago first, until at most `bytes` are left in all.
+  // Waits where a copy still uses it.
+  absl::Status KeepAtMost(size_t bytes);
 
   const std::unique_ptr<Device> device_;
   const size_t leaving_max_;
@@ -107,6 +116,11 @@ class DeviceActivations::Tier {
   std::list<Kept*> order_;                              // As they were put.
   std::deque<Kept*> leaving_;                           // The longest ago first.
   std::multimap<size_t, std::unique_ptr<Place>> free_;  // By bytes.
+  // Bytes of places: in use, the most at once, free.
+  size_t used_ = 0;
+  size_t used_most_ = 0;
+  size_t free_bytes_ = 0;
+  uint64_t freed_ = 0;  // Places that were given back.
   int64_t far_bytes_ = 0;
   int64_t peak_far_bytes_ = 0;
 };
@@ -160,24 +174,54 @@ absl::StatusOr<std::unique_ptr<DeviceActivations::Place>> DeviceActivations::Tie
   return place;
 }
 
+absl::Status DeviceActivations::Tier::KeepAtMost(size_t bytes) {
+  while (!free_.empty() && used_ + free_bytes_ > bytes) {
+    const auto oldest = std::min_element(
+        free_.begin(), free_.end(),
+        [](const auto& a, const auto& b) { return a.second->freed < b.second->freed; });
+    const Place& place = *oldest->second;
+    if (!place.written->Done() || !place.read->Done()) {
+      DT_RETURN_IF_ERROR(Synchronize());
+    }
+    free_bytes_ -= place.bytes;
+    free_.erase(oldest);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<DeviceActivations::Place>> DeviceActivations::Tier::TakePlace(
     size_t bytes) {
+  std::unique_ptr<Place> place;
   if (const auto found = free_.lower_bound(bytes);
       found != free_.end() && found->first <= kSpareMax * bytes) {
-    return std::move(free_.extract(found).mapped());
+    place = std::move(free_.extract(found).mapped());
+    free_bytes_ -= place->bytes;
+  } else {
+    const size_t wanted = PlaceBytes(bytes);
+    DT_RETURN_IF_ERROR(KeepAtMost(kPinnedMax * std::max(used_most_, used_ + wanted) - wanted));
+    auto made = MakePlace(bytes);
+    if (!made.ok() && !free_.empty()) {
+      DT_RETURN_IF_ERROR(KeepAtMost(0));  // Memory of other sizes is given up.
+      made = MakePlace(bytes);
+    }
+    if (!made.ok()) {
+      return absl::Status(
+          made.status().code(),
+          absl::StrCat("activation_checkpointing.cpu_checkpointing: ", made.status().message()));
+    }
+    place = *std::move(made);
   }
-  auto made = MakePlace(bytes);
-  if (!made.ok() && !free_.empty()) {
-    DT_RETURN_IF_ERROR(Synchronize());  // Memory of other sizes is given up, once no copy uses it.
-    free_.clear();
-    made = MakePlace(bytes);
-  }
-  if (!made.ok()) {
-    return absl::Status(
-        made.status().code(),
-        absl::StrCat("activation_checkpointing.cpu_checkpointing: ", made.status().message()));
-  }
-  return made;
+  used_ += place->bytes;
+  used_most_ = std::max(used_most_, used_);
+  return place;
+}
+
+void DeviceActivations::Tier::GiveBack(std::unique_ptr<Place> place) {
+  const size_t bytes = place->bytes;
+  place->freed = ++freed_;
+  used_ -= bytes;
+  free_bytes_ += bytes;
+  free_.emplace(bytes, std::move(place));
 }
 
 absl::Status DeviceActivations::Tier::Send(Kept& kept) {
@@ -282,8 +326,7 @@ void DeviceActivations::Tier::Remove(Kept& kept) {
     far_bytes_ -= static_cast<int64_t>(kept.bytes);
   }
   if (kept.place != nullptr) {
-    const size_t bytes = kept.place->bytes;
-    free_.emplace(bytes, std::move(kept.place));
+    GiveBack(std::move(kept.place));
   }
 }
 

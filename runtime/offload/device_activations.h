@@ -6,7 +6,9 @@
 // tensor that was brought back, or the memory of the one that has gone, which LibTorch's allocator
 // gives out anew in the order of that stream. So at most as many tensors are on their way out as
 // plan::kActivationsInFlight says, however far ahead the host is. Page-locked memory is kept and
-// used again; only while it grows, in the first steps, CUDA may stop the host to make it.
+// used again, up to twice what was in use at once; only while it is made, in the first steps and
+// where batches become longer, CUDA may stop the host, and what is given up for it may be waited
+// for.
 #pragma once
 
 #include <cstdint>

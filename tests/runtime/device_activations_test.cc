@@ -292,6 +292,41 @@ TEST_F(ActivationsOnAStream, PageLockedMemoryIsUsedAgain) {
   }
 }
 
+TEST_F(ActivationsOnAStream, PageLockedMemoryIsBoundedWhereEachBatchIsLonger) {
+  constexpr size_t kLayers = 4;
+  cuda_.SlowDown(std::chrono::microseconds(100));  // Memory is given up while copies are under way.
+  std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> back;
+  for (int64_t round = 0; round < 13; ++round) {
+    std::vector<std::shared_ptr<ActivationStore::Kept>> kept;
+    for (size_t i = 0; i < kLayers; ++i) {  // Most rounds want memory of a size of their own.
+      tensors.push_back(Activation({64 + 12 * round, 256}));
+      kept.push_back(store_->Put(tensors.back()));
+    }
+    for (size_t i = kLayers; i-- > 0;) {
+      back.push_back(store_->Get(kept[i]));
+      kept.pop_back();
+    }
+    // An eighth for the sizes that there are.
+    EXPECT_LE(cuda_.pinned_bytes(), 2 * kLayers * tensors.back().nbytes() * 9 / 8) << round;
+  }
+  const size_t before = cuda_.pinned_bytes();
+  for (int64_t round = 12; round > 6; --round) {  // Shorter ones find memory that fits.
+    tensors.push_back(Activation({64 + 12 * round, 256}));
+    auto kept = store_->Put(tensors.back());
+    back.push_back(store_->Get(kept));
+  }
+  EXPECT_EQ(cuda_.pinned_bytes(), before);
+  Synchronize();
+  store_->Settle();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t of_round = i / kLayers * kLayers;
+    const bool last = of_round >= 13 * kLayers;
+    EXPECT_TRUE(back[last ? i : of_round + kLayers - 1 - i % kLayers].equal(tensors[i])) << i;
+  }
+  EXPECT_EQ(store_->status(), absl::OkStatus());
+}
+
 TEST_F(ActivationsOnAStream, WhatIsCapturedStaysNear) {
   const at::Tensor tensor = Activation();
   ASSERT_EQ(cuda_.StreamBeginCapture(compute_), comm::CudaResult::kSuccess);

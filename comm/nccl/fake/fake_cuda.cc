@@ -387,6 +387,15 @@ int FakeCuda::live_handles() const {
          addresses_.live_handles();
 }
 
+size_t FakeCuda::pinned_bytes() const {
+  std::lock_guard lock(mutex_);
+  size_t bytes = 0;
+  for (const auto& [data, block] : pinned_blocks_) {
+    bytes += block;
+  }
+  return bytes;
+}
+
 std::shared_ptr<FakeStream> FakeCuda::Find(CudaStream* stream) {
   std::lock_guard lock(mutex_);
   const auto found = streams_.find(stream);

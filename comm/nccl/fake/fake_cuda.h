@@ -107,6 +107,8 @@ class FakeCuda final : public CudaApi {
   std::vector<std::string> violations() const;
   // Device and pinned blocks, addresses, memory, streams, events and graphs not yet freed.
   int live_handles() const;
+  // Of MallocPinned blocks that were not freed.
+  size_t pinned_bytes() const;
 
  private:
   std::shared_ptr<FakeStream> Find(CudaStream* stream);
