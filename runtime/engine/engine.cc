@@ -44,6 +44,7 @@ absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
   DT_RETURN_IF_ERROR(impl_->CheckIdle());
   DT_RETURN_IF_ERROR(impl_->SettleGathers());
+  impl_->DropWeightCodes();  // The function may write by any means.
   impl_->with_parameters = true;
   const absl::Cleanup over = [this] { impl_->with_parameters = false; };
   try {
@@ -280,6 +281,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     return absl::FailedPreconditionError(
         "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
   }
+  impl.DropWeightCodes();
   const plan::LossScale scale_before = impl.state.loss_scale;
   std::string culprit;
   const auto work = [&]() -> absl::StatusOr<StepReport> {

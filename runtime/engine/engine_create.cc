@@ -136,7 +136,20 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());
   impl->CreateGraphs();
+  impl->CreateWeightCodes();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+// Where weights stay whole: at stage 3 codes would take more memory than the layers that are live.
+void Engine::Impl::CreateWeightCodes() {
+  if (job.config().gradient_accumulation_steps() <= 1 || state.live != nullptr) {
+    return;
+  }
+  std::vector<at::Tensor> weights = state.flat->parameters();
+  for (const NamedTensor& frozen : state.flat->frozen()) {
+    weights.push_back(frozen.tensor);
+  }
+  weight_codes = std::make_unique<ops::KeptWeightCodes>(std::move(weights));
 }
 
 // Who updates which elements, and the states and masters of those; then the module's parameters go

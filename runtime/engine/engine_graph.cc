@@ -12,6 +12,7 @@
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/exception_status.h"
 #include "runtime/engine/phase.h"
+#include "runtime/ops/fp8_weight_codes.h"
 
 namespace dtrain {
 
@@ -54,6 +55,7 @@ std::string Engine::Impl::WhyNoUpdateGraph() const {
 // Forward and backward as an eager micro-batch has them, but for reductions and marks.
 absl::Status Engine::Impl::RecordMicroStep(absl::FunctionRef<Loss()> forward,
                                            MicroStepGraph& graph) {
+  const ops::WithoutKeptCodes fresh;  // A launch makes codes of the weights that it finds.
   try {
     const int64_t before = BytesInUse(device());
     const Loss loss = forward();

@@ -27,6 +27,7 @@
 #include "runtime/offload/share_return.h"
 #include "runtime/offload/state_stream.h"
 #include "runtime/offload/update_exchange.h"
+#include "runtime/ops/fp8_weight_codes.h"
 #include "runtime/ops/recompute_times.h"
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/first_reads.h"
@@ -65,6 +66,8 @@ struct Engine::Impl {
   // On a GPU that updates weights whose share is a file; else null.
   std::unique_ptr<ShareReturn> share_return;
   std::shared_ptr<ActivationStore> activation_store;  // Null: what segments keep stays near.
+  // Open from a step's begin to its update. Null: each micro-batch makes the codes that it wants.
+  std::unique_ptr<ops::KeptWeightCodes> weight_codes;
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
@@ -133,6 +136,9 @@ struct Engine::Impl {
         state.live->SetStep(state.step + 1);
       }
       BeginOnDevice();
+      if (weight_codes != nullptr) {
+        weight_codes->Open();
+      }
       TakeWaitedSeconds();     // Of an evaluation or a save: no part of the step.
       TakeRecomputeSeconds();  // Of other engines.
       trace.Begin(state.step + 1);
@@ -160,8 +166,15 @@ struct Engine::Impl {
   absl::Status DropGathered() {
     return state.live != nullptr ? state.live->Invalidate() : absl::OkStatus();
   }
+  // Weights are about to change, or the step failed.
+  void DropWeightCodes() {
+    if (weight_codes != nullptr) {
+      weight_codes->Close();
+    }
+  }
   void Abandon() {
     reducer->Release();
+    DropWeightCodes();
     loss_sum = 0;
     activations = 0;
     count = 0;
@@ -187,6 +200,7 @@ struct Engine::Impl {
   absl::Status CreateSync();
   absl::Status CreateSyncBehindStep();
   absl::Status TakeParameters();
+  void CreateWeightCodes();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
   absl::Status Apply(const StepVerdict& verdict);
   UpdateStep StepOf(double gradient_scale) const;

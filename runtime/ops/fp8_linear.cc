@@ -6,6 +6,7 @@
 #include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "runtime/ops/fp8_matrix.h"
+#include "runtime/ops/fp8_weight_codes.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/custom_function.h"
 
@@ -43,7 +44,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             const at::Tensor& weight, const Fp8Options& options) {
     RECORD_FUNCTION("dtrain::fp8_linear", Inputs(rows, weight));
-    const Fp8Matrix w = ToFp8(weight, Fp8Format::kE4m3, options.scaling);
+    const Fp8Matrix w = WeightToFp8(weight, options.scaling);
     Fp8Matrix x;
     if (options.scaling == Scaling::kTensorwise) {
       // Backward wants the same codes again, transposed: half the memory of rows.
@@ -76,7 +77,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     at::Tensor dx;
     at::Tensor dweight;
     if (context->needs_input_grad(0)) {
-      const Fp8Matrix w_t = TransposedToFp8(weight, Fp8Format::kE4m3, {{}, saved[3], saved[4]});
+      const Fp8Matrix w_t = TransposedWeightToFp8(weight, scaling, {{}, saved[3], saved[4]});
       dx = Fp8Product(both.as_is, w_t, dy.scalar_type(), /*exact=*/true);
     }
     if (of_weight) {

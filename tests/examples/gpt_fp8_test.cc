@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpt/gpt.h"
+#include "runtime/ops/fp8_weight_codes.h"
 #include "tests/runtime/job_for_tests.h"
 #include "tests/runtime/operation_count.h"
 
@@ -20,7 +21,7 @@ constexpr int kSteps = 60;
 constexpr int64_t kBatch = 8;
 constexpr int64_t kSequence = 32;
 
-GptOptions Small(const dtrain::Fp8Options& fp8) {
+GptOptions Small(const dtrain::Config& config) {
   GptOptions options;
   options.vocab_size = 64;
   options.hidden_size = 64;
@@ -30,7 +31,8 @@ GptOptions Small(const dtrain::Fp8Options& fp8) {
   options.num_key_value_heads = 2;
   options.head_dim = 16;
   options.max_position_embeddings = kSequence;
-  options.fp8 = fp8;
+  options.fp8 = dtrain::Fp8OptionsOf(config);
+  options.recompute = config.activation_checkpointing();
   return options;
 }
 
@@ -52,7 +54,7 @@ struct Tokens {
 };
 
 // The losses of a run, by the engine; what is not in FP8 is in bf16.
-std::vector<double> LossesOf(const std::vector<std::string>& settings) {
+std::vector<double> LossesOf(const std::vector<std::string>& settings, int steps = kSteps) {
   std::vector<std::string> overrides = {
       "bf16.enabled=true", "gradient_clipping=1.0", "train_micro_batch_size_per_gpu=8",
       R"(optimizer={"type":"AdamW","params":{"lr":0.004,"weight_decay":0.01}})"};
@@ -61,12 +63,12 @@ std::vector<double> LossesOf(const std::vector<std::string>& settings) {
   auto job = dtrain::testing::MakeTestJob({.run_dir = folder.path(), .overrides = overrides});
   EXPECT_TRUE(job.ok()) << job.status();
   at::manual_seed(kSeed);
-  Gpt model(Small(dtrain::Fp8OptionsOf((*job)->config())));
+  Gpt model(Small((*job)->config()));
   auto engine = dtrain::Engine::Create(**job, *model);
   EXPECT_TRUE(engine.ok()) << engine.status();
   Tokens tokens;
   std::vector<double> losses;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
     const auto report =
         (*engine)->Step(tokens, [&](const dtrain::Batch& batch) { return model->Loss(batch); });
     EXPECT_TRUE(report.ok()) << report.status();
@@ -102,6 +104,42 @@ TEST(GptFp8Test, TheLossCurveFollowsThatOfBf16) {
       std::printf("%s %s: %.4f, bf16 %.4f\n", scaling, gradients, MeanOfLast(fp8, 10), end);
       EXPECT_LT(MeanOfLast(fp8, 10), 1.05 * end);
     }
+  }
+}
+
+// Steps of three micro-batches; how often codes of a weight were made.
+std::vector<double> LossesAndCodes(std::vector<std::string> settings, int steps, int& made) {
+  settings.insert(settings.end(), {"fp8.enabled=true", "gradient_accumulation_steps=3"});
+  const dtrain::testing::OperationCount codes({"dtrain::fp8_weight_codes"});
+  std::vector<double> losses = LossesOf(settings, steps);
+  made = codes.Count();
+  return losses;
+}
+
+TEST(GptFp8Test, MicroBatchesShareTheCodesOfWeightsThatStayWhole) {
+  constexpr int kFewSteps = 4;
+  constexpr int kProducts = 2 * 7;  // Seven a layer; each wants codes as they are and transposed.
+  struct Case {
+    std::vector<std::string> settings;
+    int forms;  // Codes of one product in one micro-batch that makes its own.
+    bool shared;
+  };
+  for (const Case& test :
+       {Case{{"zero_optimization.stage=0"}, 2, true},
+        Case{{"zero_optimization.stage=1", "fp8.scaling=rowwise"}, 2, true},
+        Case{{"zero_optimization.stage=2", "activation_checkpointing.mode=full"}, 3, true},
+        Case{{"zero_optimization.stage=3"}, 2, false}}) {
+    SCOPED_TRACE(test.settings[0]);
+    int made = 0;
+    int made_each_time = 0;
+    const auto losses = LossesAndCodes(test.settings, kFewSteps, made);
+    {
+      const dtrain::ops::WithoutKeptCodes fresh;
+      EXPECT_EQ(losses, LossesAndCodes(test.settings, kFewSteps, made_each_time));
+    }
+    EXPECT_NE(losses.front(), losses.back()) << "updates change weights, and so their codes";
+    EXPECT_EQ(made_each_time, kFewSteps * 3 * kProducts * test.forms);
+    EXPECT_EQ(made, test.shared ? kFewSteps * kProducts * 2 : made_each_time);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
+#include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "dtrain/token_loader.h"
 #include "runtime/engine/engine_state.h"
@@ -71,6 +72,7 @@ struct Way {
   int64_t failing_call = -1;                  // Of the data source, once.
   bool evaluates = false;                     // After each step.
   bool fused = false;                         // dtrain's operations take the fake's kernels.
+  bool layers = false;                        // The model has Net::layers.
   absl::Status no_graphs = absl::OkStatus();  // What the device says.
 };
 
@@ -126,7 +128,7 @@ absl::Status Train(const Way& way, bool graphs, Outcome& outcome) {
   }
   const absl::Cleanup not_fused = [] { ops::SetGpuForTesting(nullptr, nullptr); };
   at::manual_seed(5);
-  auto owned_net = std::make_unique<Net>();
+  auto owned_net = std::make_unique<Net>(/*segments=*/way.layers);
   Net& net = *owned_net;
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
   Rows source{way};
@@ -264,6 +266,28 @@ TEST(EngineGraphTest, FusedOperationsKernelsArePartOfIt) {
             return (ops::RmsNorm(h, net.c, 1e-5) * net.c).square().sum();
           },
       .fused = true};
+  const Outcome graphs = OutcomeOf(way, true);
+  EXPECT_EQ(graphs.numbers, OutcomeOf(way, false).numbers);
+  EXPECT_EQ(Times(graphs.log, "run eagerly"), 0) << graphs.log;
+  EXPECT_GT(graphs.graph_launches, 0);
+}
+
+// Eager micro-batches of a step share the codes of weights; a launch must not read those of the
+// step in which it was captured.
+TEST(EngineGraphTest, ALaunchMakesFp8CodesOfTheWeightsThatItFinds) {
+  const Way way{.settings = {"bf16.enabled=true"},
+                .accumulation = 3,
+                .rows = [](int64_t /*call*/) { return 16; },
+                .loss =
+                    [](Net& net, const at::Tensor& x) {
+                      at::Tensor h = at::tanh(x.to(net.a.scalar_type()).matmul(net.a));
+                      for (const at::Tensor& layer : net.layers) {
+                        h = h + ops::Fp8Linear(h, layer, {}, {.enabled = true});
+                      }
+                      return (h.matmul(net.b) * net.c).square().sum(at::kFloat);
+                    },
+                .fused = true,
+                .layers = true};
   const Outcome graphs = OutcomeOf(way, true);
   EXPECT_EQ(graphs.numbers, OutcomeOf(way, false).numbers);
   EXPECT_EQ(Times(graphs.log, "run eagerly"), 0) << graphs.log;

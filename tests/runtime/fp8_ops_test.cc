@@ -3,11 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "ATen/ATen.h"
+#include "ATen/core/grad_mode.h"
+#include "c10/core/InferenceMode.h"
 #include "dtrain/fp8.h"
 #include "runtime/ops/fp8_matrix.h"
+#include "runtime/ops/fp8_weight_codes.h"
+#include "tests/runtime/operation_count.h"
 #include "tests/runtime/ops_testing.h"
 
 namespace dtrain::ops {
@@ -133,6 +140,116 @@ TEST(Fp8LinearTest, WhatNoFp8UnitTakesIsAnOrdinaryProduct) {
                   .equal(at::linear(x.to(at::kDouble), x.to(at::kDouble))));
   EXPECT_FALSE(Fp8Linear(x, x, {}, on).equal(at::linear(x, x)));
 }
+
+// y, dx and dweight of a micro-batch.
+std::vector<at::Tensor> MicroBatch(const at::Tensor& x, const at::Tensor& weight, Scaling scaling) {
+  const at::Tensor y = Fp8Linear(x, weight, {}, {.enabled = true, .scaling = scaling});
+  auto all = torch::autograd::grad({y}, {x, weight}, {at::ones_like(y)});
+  all.push_back(y.detach());
+  return all;
+}
+
+void ExpectBits(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(got[i].equal(expected[i])) << i;
+  }
+}
+
+int CodesMadeIn(const std::function<void()>& work) {
+  const dtrain::testing::OperationCount made({"dtrain::fp8_weight_codes"});
+  work();
+  return made.Count();
+}
+
+class KeptWeightCodesTest : public ::testing::TestWithParam<Scaling> {
+ protected:
+  std::vector<at::Tensor> Micro() const { return MicroBatch(x_, weight_, GetParam()); }
+  // With codes of the weight as it is now.
+  std::vector<at::Tensor> Fresh() const {
+    const at::Tensor same = weight_.detach().clone().requires_grad_();
+    return MicroBatch(x_, same, GetParam());
+  }
+  const at::Tensor x_ = RandomLeaf({48, 64}, at::kBFloat16);
+  at::Tensor weight_ = RandomLeaf({32, 64}, at::kBFloat16);
+};
+
+TEST_P(KeptWeightCodesTest, MicroBatchesOfAnOpeningShareThemToTheBit) {
+  const auto expected = Fresh();
+  KeptWeightCodes codes({weight_});
+  const auto three = [&] {
+    for (int micro = 0; micro < 3; ++micro) {
+      ExpectBits(Micro(), expected);
+    }
+  };
+  EXPECT_EQ(CodesMadeIn(three), 6) << "closed";
+  codes.Open();
+  EXPECT_EQ(CodesMadeIn(three), 2) << "as it is, and transposed";
+  EXPECT_EQ(CodesMadeIn([&] { Fresh(); }), 2) << "of another weight";
+  codes.Close();
+  EXPECT_EQ(CodesMadeIn(three), 6);
+  codes.Open();
+  EXPECT_EQ(CodesMadeIn(three), 2) << "codes of the last opening are gone";
+}
+
+TEST_P(KeptWeightCodesTest, AWeightThatWasWrittenOrMovedHasNewOnes) {
+  KeptWeightCodes codes({weight_});
+  codes.Open();
+  Micro();
+  {
+    const at::NoGradGuard no_grad;
+    weight_.mul_(-3).add_(0.1);
+  }
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 0);
+  weight_.set_data(at::randn({32, 64}).to(at::kBFloat16));
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
+  const Scaling other = GetParam() == Scaling::kRowwise ? Scaling::kTensorwise : Scaling::kRowwise;
+  EXPECT_EQ(CodesMadeIn([&] { MicroBatch(x_, weight_, other); }), 2);
+}
+
+TEST_P(KeptWeightCodesTest, WhatIsCapturedNeitherReadsNorLeavesAny) {
+  KeptWeightCodes codes({weight_});
+  codes.Open();
+  {
+    const WithoutKeptCodes fresh;
+    EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2);
+  }
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2);
+  {
+    const WithoutKeptCodes fresh;
+    EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2);
+  }
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 0);
+}
+
+TEST_P(KeptWeightCodesTest, AnEvaluationInInferenceModeLeavesNoneThatBackwardCouldNotSave) {
+  KeptWeightCodes codes({weight_});
+  codes.Open();
+  {
+    const c10::InferenceMode evaluation;
+    Fp8Linear(x_, weight_, {}, {.enabled = true, .scaling = GetParam()});
+  }
+  ExpectBits(Micro(), Fresh());
+}
+
+TEST_P(KeptWeightCodesTest, OfSeveralThatKeepAWeightTheLastOneDoes) {
+  auto first = std::make_unique<KeptWeightCodes>(std::vector{weight_});
+  first->Open();
+  Micro();
+  KeptWeightCodes second({weight_});
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2) << "closed";
+  second.Open();
+  first.reset();
+  Micro();
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Scalings, KeptWeightCodesTest,
+                         ::testing::Values(Scaling::kTensorwise, Scaling::kRowwise),
+                         [](const auto& scaling) {
+                           return scaling.param == Scaling::kRowwise ? "Rowwise" : "Tensorwise";
+                         });
 
 }  // namespace
 }  // namespace dtrain::ops

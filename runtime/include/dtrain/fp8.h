@@ -34,6 +34,10 @@ namespace ops {
 // [out] or undefined; fp32 or bf16 in, the same type out. Scales are those of the numbers at hand
 // (the largest magnitude becomes the format's largest). As MergedLinear where `options` are off or
 // a dimension is no multiple of 16: out, in, or the rows of x. No second derivative.
+//
+// Micro-batches of a step of an engine that accumulates gradients and keeps weights whole share the
+// codes of `weight`: between them it may change by operations of LibTorch, which are noticed, not
+// by other means (`.data`, a raw pointer).
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const Fp8Options& options);
 
