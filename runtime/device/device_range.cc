@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<DeviceBlock>> DeviceBlock::Create(const Device& d
   if (result != comm::CudaResult::kSuccess) {
     return OutOfDeviceMemory(device, bytes, what, result);
   }
-  return std::unique_ptr<DeviceBlock>(new DeviceBlock(device, memory));
+  return std::unique_ptr<DeviceBlock>(new DeviceBlock(device, memory, bytes));
 }
 
 DeviceBlock::~DeviceBlock() {

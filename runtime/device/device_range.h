@@ -47,12 +47,15 @@ class DeviceBlock {
   // Moves its first `bytes`, in whole granules, to `data`. What is in it is undefined. REQUIRES: as
   // the destructor.
   absl::Status MapAt(std::byte* data, size_t bytes);
+  size_t bytes() const { return bytes_; }
 
  private:
-  DeviceBlock(const Device& device, comm::CudaMemory* memory) : device_(device), memory_(memory) {}
+  DeviceBlock(const Device& device, comm::CudaMemory* memory, size_t bytes)
+      : device_(device), memory_(memory), bytes_(bytes) {}
   absl::Status Unmap();
   const Device& device_;
   comm::CudaMemory* const memory_;
+  const size_t bytes_;
   std::byte* mapped_ = nullptr;
   size_t mapped_bytes_ = 0;
 };

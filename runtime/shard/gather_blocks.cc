@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "runtime/plan/block_sizes.h"
 #include "runtime/plan/offload_plan.h"
 
 namespace dtrain {
@@ -59,31 +62,23 @@ absl::Status GatherBlocks::MakeBlocks() {
     DT_ASSIGN_OR_RETURN(place.free, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(place.shared, DeviceEvent::Create(device_, /*timing=*/false));
   }
-  // As many of the smallest as may be live, and one.
   std::vector<int64_t> sizes;
   for (const plan::FlatRange& bucket : shards_.buckets()) {
     sizes.push_back(bucket.elements());
   }
-  std::sort(sizes.begin(), sizes.end());
-  int64_t live = 0;
-  kept_ = 1;
-  for (const int64_t size : sizes) {
-    live += size;
-    kept_ += live <= limits_.live_max ? 1 : 0;
-  }
-  kept_ = std::min(kept_, static_cast<int64_t>(places_.size()));
-  while (blocks_ < kept_) {
-    DT_RETURN_IF_ERROR(MakeBlock());
+  for (const int64_t elements : plan::BlockSizes(std::move(sizes), limits_.live_max)) {
+    DT_RETURN_IF_ERROR(MakeBlock(BytesOf(elements)));
+    ++blocks_[BytesOf(elements)].kept;
   }
   return absl::OkStatus();
 }
 
-absl::Status GatherBlocks::MakeBlock() {
-  DT_ASSIGN_OR_RETURN(auto block,
-                      DeviceBlock::Create(device_, BytesOf(shards_.largest_bucket()),
-                                          "gathered weights (stage3_max_live_parameters)"));
+absl::Status GatherBlocks::MakeBlock(size_t bytes) {
+  DT_ASSIGN_OR_RETURN(
+      auto block,
+      DeviceBlock::Create(device_, bytes, "gathered weights (stage3_max_live_parameters)"));
   spare_.push_back(std::move(block));
-  ++blocks_;
+  ++blocks_[bytes].all;
   return absl::OkStatus();
 }
 
@@ -99,36 +94,62 @@ absl::Status GatherBlocks::MakePassages() {
   return absl::OkStatus();
 }
 
-// That of the bucket that was discarded longest ago, once the device has passed its last read.
-absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeDiscarded() {
-  Place& place = places_[static_cast<size_t>(discarded_.front())];
-  DT_CHECK(place.block != nullptr) << "bucket " << discarded_.front();
+// That of a bucket that was discarded, once the device has passed its last read.
+absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeDiscarded(int bucket) {
+  Place& place = places_[static_cast<size_t>(bucket)];
+  DT_CHECK(place.block != nullptr) << "bucket " << bucket;
   const int64_t start = Clock::Real().MonotonicNanos();
   DT_RETURN_IF_ERROR(place.read->Wait(Deadline::After(absl::Seconds(limits_.timeout_seconds))));
   waited_nanos_ += Clock::Real().MonotonicNanos() - start;
-  discarded_.pop_front();
+  Forget(bucket);
   return std::move(place.block);
+}
+
+void GatherBlocks::Forget(int bucket) {
+  discarded_.erase(std::remove(discarded_.begin(), discarded_.end(), bucket), discarded_.end());
 }
 
 // What one operation needed beyond the limit, as soon as nothing waits for it.
 void GatherBlocks::GiveBack() {
-  while (blocks_ > kept_ && !discarded_.empty() &&
-         places_[static_cast<size_t>(discarded_.front())].read->Done()) {
-    places_[static_cast<size_t>(discarded_.front())].block.reset();
-    discarded_.pop_front();
-    --blocks_;
+  for (auto bucket = discarded_.begin(); bucket != discarded_.end();) {
+    Place& place = places_[static_cast<size_t>(*bucket)];
+    Count& count = blocks_[place.block->bytes()];
+    if (count.all > count.kept && place.read->Done()) {
+      place.block.reset();
+      --count.all;
+      bucket = discarded_.erase(bucket);
+    } else {
+      ++bucket;
+    }
   }
 }
 
-absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeBlock() {
-  if (spare_.empty() && !discarded_.empty()) {
-    return TakeDiscarded();
+absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeBlock(size_t bytes) {
+  size_t best = std::numeric_limits<size_t>::max();
+  const auto is_better = [&](size_t size) { return size >= bytes && size < best; };
+  auto spare = spare_.end();
+  for (auto it = spare_.begin(); it != spare_.end(); ++it) {
+    if (is_better((*it)->bytes())) {
+      best = (*it)->bytes();
+      spare = it;
+    }
   }
-  if (spare_.empty()) {
-    DT_RETURN_IF_ERROR(MakeBlock());  // One operation needs more than may be live.
+  int discarded = -1;
+  for (const int bucket : discarded_) {  // Of equal ones that of longest ago.
+    if (const size_t size = places_[static_cast<size_t>(bucket)].block->bytes(); is_better(size)) {
+      best = size;
+      discarded = bucket;
+    }
   }
-  std::unique_ptr<DeviceBlock> block = std::move(spare_.back());
-  spare_.pop_back();
+  if (discarded >= 0) {
+    return TakeDiscarded(discarded);
+  }
+  if (spare == spare_.end()) {
+    DT_RETURN_IF_ERROR(MakeBlock(bytes));  // One operation needs more than may be live.
+    spare = std::prev(spare_.end());
+  }
+  std::unique_ptr<DeviceBlock> block = std::move(*spare);
+  spare_.erase(spare);
   return block;
 }
 
@@ -136,11 +157,11 @@ absl::Status GatherBlocks::Open(int bucket) {
   GiveBack();
   Place& place = places_[static_cast<size_t>(bucket)];
   if (place.block != nullptr) {  // Kept, or not taken by another since it was discarded.
-    discarded_.erase(std::remove(discarded_.begin(), discarded_.end(), bucket), discarded_.end());
+    Forget(bucket);
     return absl::OkStatus();
   }
-  DT_ASSIGN_OR_RETURN(place.block, TakeBlock());
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
+  DT_ASSIGN_OR_RETURN(place.block, TakeBlock(BytesOf(range.elements())));
   return place.block->MapAt(At(range.begin), BytesOf(range.elements()));
 }
 
@@ -214,7 +235,11 @@ absl::Status GatherBlocks::Arrive(int bucket, comm::Work /*work*/) {
 }
 
 int64_t GatherBlocks::bytes() const {
-  return blocks_ * static_cast<int64_t>(BytesOf(shards_.largest_bucket()));
+  int64_t bytes = 0;
+  for (const auto& [size, count] : blocks_) {
+    bytes += count.all * static_cast<int64_t>(size);
+  }
+  return bytes;
 }
 
 double GatherBlocks::TakeWaitedSeconds() {

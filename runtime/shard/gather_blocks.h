@@ -1,5 +1,5 @@
-// GatherMemory of a rank that trains on a GPU: blocks of device memory, each as large as the
-// largest bucket, that are mapped at the addresses of one bucket after the other.
+// GatherMemory of a rank that trains on a GPU: blocks of device memory that are mapped at the
+// addresses of one bucket after the other, of the sizes that buckets have (plan/block_sizes.h).
 //
 // Nothing waits for the device but a block that is needed at other addresses while work is queued
 // that reads it where it is. That holds the host back to about as many weights as may be live,
@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -58,6 +59,11 @@ class GatherBlocks final : public GatherMemory {
     std::unique_ptr<DeviceEvent> free;      // On the compute stream, when a share was to come.
     std::unique_ptr<DeviceEvent> shared;    // On the stream of shares from a file, when it had.
   };
+  // Of blocks of one size.
+  struct Count {
+    int64_t all = 0;
+    int64_t kept = 0;  // For good.
+  };
   // Page-locked memory that a share passes.
   struct Passage {
     std::unique_ptr<PinnedMemory> memory;
@@ -67,14 +73,16 @@ class GatherBlocks final : public GatherMemory {
   GatherBlocks(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
                const plan::ShardPlan& shards, const ShardMemory& shard, const BlockLimits& limits);
   absl::Status MakeBlocks();
-  absl::Status MakeBlock();
+  absl::Status MakeBlock(size_t bytes);
   absl::Status MakePassages();
   // Queues the share behind `place.free`, and what the group does next behind it.
   absl::Status SharePinned(const Place& place, std::byte* to, absl::Span<const std::byte> share);
   absl::Status ShareFromFile(const Place& place, std::byte* to, absl::Span<const std::byte> share);
-  absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock();
-  absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded();
+  // One of `bytes` at least: the smallest that there is.
+  absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock(size_t bytes);
+  absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded(int bucket);
   void GiveBack();
+  void Forget(int bucket);                 // That it was discarded.
   size_t BytesOf(int64_t elements) const;  // In whole granules.
   std::byte* At(int64_t element) const;    // Of the flat values.
 
@@ -88,11 +96,10 @@ class GatherBlocks final : public GatherMemory {
   std::unique_ptr<comm::Registration> registration_;
   std::vector<Place> places_;                        // By bucket.
   std::vector<std::unique_ptr<DeviceBlock>> spare_;  // Mapped nowhere that matters.
-  std::deque<int> discarded_;      // Buckets whose blocks are given back; the longest ago first.
-  int64_t blocks_ = 0;             // In all.
-  int64_t kept_ = 0;               // Of them, for good.
-  std::vector<Passage> passages_;  // A ring; none where weights are no file.
-  size_t passage_ = 0;             // Of the next share.
+  std::deque<int> discarded_;       // Buckets whose blocks are given back; the longest ago first.
+  std::map<size_t, Count> blocks_;  // By their bytes.
+  std::vector<Passage> passages_;   // A ring; none where weights are no file.
+  size_t passage_ = 0;              // Of the next share.
   std::unique_ptr<DeviceStream> shares_;
   int64_t waited_nanos_ = 0;
 };
