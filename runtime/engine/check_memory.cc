@@ -112,6 +112,12 @@ absl::Status Engine::Impl::CheckMemory() {
         state.flat->frozen().size(), model.frozen_bytes);
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
+  if (request.zero_stage == 3) {
+    for (const plan::FlatRange& unit : state.units) {
+      request.bucket_elements =
+          std::max(request.bucket_elements, std::min(unit.elements(), request.live_elements));
+    }
+  }
   if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.
     request.offload_buffers = StateOffload().buffers;
   }

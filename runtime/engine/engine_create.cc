@@ -20,6 +20,7 @@
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/need_order.h"
 #include "runtime/plan/offload_plan.h"
+#include "runtime/plan/units.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
 
@@ -58,7 +59,7 @@ FlatOptions FlatOptionsOf(const Config& config, int world_size, bool guarded) {
   if (config.zero_stage() == 0 && !guarded) {
     return {};
   }
-  return {.pad_to_multiple = ShardOptionsOf(config, world_size).unit(),
+  return {.pad_to_multiple = ShardOptionsOf(config, world_size).grain(),
           .with_gradients = config.zero_stage() < 2,
           .values = config.zero_stage() == 3 ? ValueMemory::kReserved
                     : guarded                ? ValueMemory::kGuarded
@@ -122,7 +123,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->CheckDevice());
   DT_ASSIGN_OR_RETURN(state.flat,
                       FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
+  DT_ASSIGN_OR_RETURN(std::vector<std::vector<plan::FlatRange>> units,
+                      plan::FindUnits({&state.flat->layout()}, state.options.units));
+  state.units = std::move(units.front());
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
+  DT_RETURN_IF_ERROR(CheckSameUnits(job.group(), state.units));
   DT_RETURN_IF_ERROR(impl->CheckMemory());
   DT_ASSIGN_OR_RETURN(
       impl->activation_store,
@@ -170,6 +175,10 @@ absl::Status Engine::Impl::TakeParameters() {
     DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
     plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
     options.buckets.bucket_elements = plan::BucketElements(config, elements);
+    if (config.zero_stage() == 3) {
+      options.units = state.units;
+      options.unit_elements_max = std::max<int64_t>(1, config.gather_limits().live_max);
+    }
     DT_ASSIGN_OR_RETURN(plan::ShardPlan made, plan::ShardPlan::Create(layout, options));
     shards = std::make_unique<plan::ShardPlan>(std::move(made));
   }

@@ -27,6 +27,7 @@ class EngineState {
  public:
   std::unique_ptr<FlatParameters> flat;
   std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 to 3; null at stage 0.
+  std::vector<plan::FlatRange> units;       // Of the layout, as the program has named them.
   // What of the layout the slots here are of, in their order: all of it at stage 0.
   std::vector<plan::OwnedRange> owned;
   std::string optimizer;         // Whose slots they are, as checkpoints say it.

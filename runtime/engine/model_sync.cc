@@ -6,8 +6,10 @@
 
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "runtime/plan/stable_hash.h"
 
 namespace dtrain {
 namespace {
@@ -89,6 +91,28 @@ absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
       absl::StrCat("the model differs between ranks: ",
                    difference.value_or("frozen parameters or buffers differ"),
                    "; build the same module on every rank"));
+}
+
+absl::Status CheckSameUnits(comm::Group& group, const std::vector<plan::FlatRange>& units) {
+  plan::StableHash hash;
+  for (const plan::FlatRange& unit : units) {
+    hash.Add(static_cast<uint64_t>(unit.begin)).Add(static_cast<uint64_t>(unit.end));
+  }
+  uint64_t mine = hash.value();
+  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
+                                      {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
+                                      {.name = "units", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](uint64_t hash_of) { return hash_of != all[0]; });
+  if (other == all.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "EngineOptions::units of rank %d are not those of rank 0; name the same on every rank",
+      other - all.begin()));
 }
 
 absl::Status BroadcastModel(comm::Group& group, FlatParameters& flat) {

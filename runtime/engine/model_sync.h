@@ -1,14 +1,21 @@
 // Same model on every rank: structure compared, weights and buffers taken from rank 0.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
+#include "runtime/plan/shard_plan.h"
 
 namespace dtrain {
 
 // Collective. InvalidArgument on every rank names the first tensor that differs from rank 0's.
 absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat);
+
+// Collective. InvalidArgument on every rank when ranks have named other units
+// (EngineOptions::units): their collectives would not fit together.
+absl::Status CheckSameUnits(comm::Group& group, const std::vector<plan::FlatRange>& units);
 
 // Collective: parameters, frozen parameters and module buffers become rank 0's.
 absl::Status BroadcastModel(comm::Group& group, FlatParameters& flat);

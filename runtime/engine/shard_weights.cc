@@ -1,4 +1,5 @@
 // The weights that a rank keeps at ZeRO stage 3, and what gathers the others.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -67,7 +68,10 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
     DT_ASSIGN_OR_RETURN(ways.quantized,
                         QuantizedOnDevice::Create(device(), *device_group, shards, dtype));
   }
-  const GatherLimits limits = config.gather_limits();
+  GatherLimits limits = config.gather_limits();
+  if (limits.prefetch_max > 0 && !state.units.empty()) {  // The next unit, however large.
+    limits.prefetch_max = std::max(limits.prefetch_max, shards.largest_bucket());
+  }
   std::unique_ptr<GatherMemory> memory;
   if (device_group == nullptr) {
     DT_ASSIGN_OR_RETURN(memory, GatherPages::Create(job.group(), *state.flat, shards, shard));

@@ -11,8 +11,9 @@ constexpr ConfigKey kKeys[] = {
      "(gathered while operations read them)."},
     {"zero_optimization.reduce_bucket_size", KeyType::kInteger, "6553600", "[1, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
-     "Elements reduced in one call. Default: 25 MiB of fp32, so that reduction overlaps backward "
-     "(DeepSpeed: 5e8). \"auto\": model.hidden_size squared."},
+     "Elements reduced in one call, and at stage 3 gathered, but for units that a program names. "
+     "Default: 25 MiB of fp32, so that reduction overlaps backward (DeepSpeed: 5e8). \"auto\": "
+     "model.hidden_size squared."},
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
      "Reduce while backward runs. Absent: true (DeepSpeed: at stage 3 only); numbers do not "
      "change."},
@@ -62,7 +63,8 @@ constexpr ConfigKey kKeys[] = {
      "once."},
     {"zero_optimization.stage3_prefetch_bucket_size", KeyType::kInteger, "50000000", "[0, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
-     "Stage 3: elements of weights gathered ahead, in the order of the step before. 0: on demand. "
+     "Stage 3: elements of weights gathered ahead, in the order of the step before; of units that "
+     "a program names the next one at least. 0: on demand. "
      "\"auto\": 0.9 x model.hidden_size squared at stage 3, else the default."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
      "[0, inf)", KeyUse::kUsed, "", kAutoAllowed,
@@ -74,7 +76,9 @@ constexpr ConfigKey kKeys[] = {
      "Stage 3: most elements of all such parameters together, in the order in which the module "
      "registers them."},
     {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
-     KeyUse::kIgnored, "", 0, "Neighbours are gathered together, by buckets."},
+     KeyUse::kIgnored, "", 0,
+     "Neighbours are gathered together, by buckets; a program names its own units with "
+     "EngineOptions::units."},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
     {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, 65536]",

@@ -10,13 +10,9 @@
 
 namespace dtrain::plan {
 
-FlatRange Intersect(FlatRange a, FlatRange b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
+namespace {
 
-absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
-                                            const ShardOptions& options) {
+absl::Status Check(const ShardOptions& options) {
   const BucketOptions& sizes = options.buckets;
   if (sizes.bucket_elements < 1 || sizes.first_bucket_elements < 1 || options.world_size < 1) {
     return absl::InvalidArgumentError(
@@ -32,21 +28,59 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
                                                       options.align_elements,
                                                       ParamLayout::kAlignElements));
   }
-  ShardPlan plan;
-  plan.world_size_ = options.world_size;
-  plan.total_elements_ = layout.total_elements();
-  const int64_t unit = options.unit();
-  const int64_t units = std::max<int64_t>(1, (plan.total_elements_ + unit - 1) / unit);
-  const int64_t step = std::lcm(unit, options.bucket_multiple);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+FlatRange Intersect(FlatRange a, FlatRange b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+void ShardPlan::CutBuckets(const ShardOptions& options) {
+  const BucketOptions& sizes = options.buckets;
+  const int64_t grain = options.grain();
+  const int64_t grains = std::max<int64_t>(1, (total_elements_ + grain - 1) / grain);
+  const int64_t padded = grains * grain;
+  const int64_t step = std::lcm(grain, options.bucket_multiple);  // Buckets begin at multiples.
   const auto whole_steps = [step](int64_t elements) {
     return std::max(step, elements / step * step);
   };
-  int64_t limit = whole_steps(std::min(sizes.first_bucket_elements, sizes.bucket_elements));
-  for (int64_t begin = 0; begin < units * unit; begin = plan.buckets_.back().end) {
-    plan.buckets_.push_back({begin, std::min(begin + limit, units * unit)});
-    plan.largest_bucket_ = std::max(plan.largest_bucket_, plan.buckets_.back().elements());
-    limit = whole_steps(sizes.bucket_elements);
+  const auto cut = [&](int64_t end, int64_t limit) {
+    while (end_of_buckets() < end) {
+      const int64_t begin = end_of_buckets();
+      buckets_.push_back({begin, std::min(begin + limit, end)});
+      largest_bucket_ = std::max(largest_bucket_, buckets_.back().elements());
+    }
+  };
+  const auto cut_between_units = [&](int64_t end) {
+    if (buckets_.empty()) {
+      const int64_t first = std::min(sizes.first_bucket_elements, sizes.bucket_elements);
+      cut(std::min(end, whole_steps(first)), end);
+    }
+    cut(end, whole_steps(sizes.bucket_elements));
+  };
+  for (const FlatRange& unit : options.units) {
+    cut_between_units(unit.begin / step * step);
+    const int64_t end = unit.end >= total_elements_ ? padded : unit.end / step * step;
+    const int64_t limit = whole_steps(options.unit_elements_max);
+    const int64_t elements = std::max<int64_t>(0, end - end_of_buckets());
+    const int64_t parts = elements / limit + (elements % limit != 0 ? 1 : 0);
+    if (parts > 0) {
+      cut(end, ((elements + parts - 1) / parts + step - 1) / step * step);
+    }
   }
+  cut_between_units(padded);
+}
+
+absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
+                                            const ShardOptions& options) {
+  DT_RETURN_IF_ERROR(Check(options));
+  ShardPlan plan;
+  plan.world_size_ = options.world_size;
+  plan.total_elements_ = layout.total_elements();
+  plan.CutBuckets(options);
   plan.gaps_.resize(plan.buckets_.size());
   int64_t covered = 0;
   const auto add_gap = [&plan](FlatRange gap) {

@@ -1,16 +1,22 @@
 // ShardPlan: which elements of the flat buffers each rank owns at ZeRO stages 1 to 3, and in which
 // pieces they travel.
 //
-// A pure function of layout, sizes and world size. The flat buffer, padded to whole units of world
-// size x alignment, is cut into buckets of whole units, and rank r owns the r-th of the equal
+// A pure function of layout, sizes and world size. The flat buffer, padded to whole grains of world
+// size x alignment, is cut into buckets of whole grains, and rank r owns the r-th of the equal
 // parts of every bucket: a reduce-scatter of one bucket gives each rank what it owns, and all links
 // carry the same at any time (parts by rank of the whole buffer would send each bucket to one rank
-// alone). A rank keeps its parts one after the other: its shard. Buckets may split a tensor. Other
-// than a BucketPlan it never changes, since the moments lie by it; readiness decides the launch
-// order alone. Immutable; thread-safe.
+// alone). A rank keeps its parts one after the other: its shard. Buckets may split a tensor.
+//
+// Where a program has named units, a bucket ends at the last place before each of their borders
+// where one may: the rest of a unit is in the bucket behind it, which in reverse registration order
+// is of what the model reads directly before it in forward and directly after it in backward.
+//
+// Other than a BucketPlan it never changes, since the moments lie by it; readiness decides the
+// launch order alone. Immutable; thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,7 +54,7 @@ struct BucketSpan {
 };
 
 struct ShardOptions {
-  // Bounds, rounded down to whole units and multiples, but one of both at least.
+  // Bounds, rounded down to whole grains and multiples, but one of both at least.
   BucketOptions buckets = {};
   int world_size = 1;
   // Of the parts; a multiple of ParamLayout::kAlignElements. Where the norm must have the same bits
@@ -56,8 +62,13 @@ struct ShardOptions {
   int64_t align_elements = ParamLayout::kAlignElements;
   // Buckets begin at multiples of it: where each has memory of its own, of whole granules.
   int64_t bucket_multiple = 1;
+  // What is to be one bucket each: ascending, without overlap (FindUnits). One that is larger than
+  // `unit_elements_max`, rounded as above, is as few equal ones as that allows; the bounds of
+  // `buckets` are for what lies between. One without a place for a bucket has none of its own.
+  std::vector<FlatRange> units = {};
+  int64_t unit_elements_max = std::numeric_limits<int64_t>::max();
 
-  int64_t unit() const { return world_size * align_elements; }
+  int64_t grain() const { return world_size * align_elements; }
 };
 
 class ShardPlan {
@@ -91,6 +102,9 @@ class ShardPlan {
 
  private:
   ShardPlan() = default;
+  void CutBuckets(const ShardOptions& options);
+  int64_t end_of_buckets() const { return buckets_.empty() ? 0 : buckets_.back().end; }
+
   std::vector<FlatRange> buckets_;
   std::vector<BucketSpan> spans_;
   std::vector<std::vector<FlatRange>> gaps_;

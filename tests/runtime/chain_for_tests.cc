@@ -23,7 +23,9 @@ absl::Status Train(RankContext& context, const ChainWay& way, std::vector<double
   DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
   at::manual_seed(static_cast<uint64_t>(3 + context.rank));
   Chain model;
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  EngineOptions options;
+  options.units = way.units;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model, options));
   Tokens source{.rank = context.rank, .size = context.size, .accumulation = way.accumulation};
   Tokens validation = source;
   const auto loss = [&](const at::Tensor& tokens) {

@@ -38,8 +38,9 @@ struct Tokens {
 struct ChainWay {
   int stage = 3;
   int accumulation = 1;
-  std::vector<std::string> more = {};  // Overrides.
-  bool lends = false;                  // The weights to a function, after every step.
+  std::vector<std::string> more = {};                // Overrides.
+  bool lends = false;                                // The weights to a function, after every step.
+  std::vector<std::vector<std::string>> units = {};  // EngineOptions::units.
 };
 
 // What a live limit of the smallest bucket, no prefetch, and everything at once do.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
@@ -155,7 +156,24 @@ struct Way {
   int accumulation = 1;
   // Ways that add in one order have the same bits; the first of an order is what others must equal.
   const char* order = "once";
+  bool units = false;  // Named by hand.
 };
+
+// Two of the model's neighbours each.
+std::vector<std::vector<std::string>> PairsOf(const Model& model) {
+  std::vector<std::vector<std::string>> units;
+  std::set<const void*> seen;  // A shared one counts once, by its first name.
+  for (const auto& item : model.named_parameters()) {
+    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      continue;
+    }
+    if (units.empty() || units.back().size() == 2) {
+      units.emplace_back();
+    }
+    units.back().push_back(item.key());
+  }
+  return units;
+}
 
 // What else there is to combine, on few ranks: bits depend on ranks no more than above.
 void AddWaysOfFewRanks(std::vector<Way>& ways) {
@@ -185,6 +203,9 @@ std::vector<Way> Ways(int ranks) {
       {"stage 3, everything shared out and nothing kept",
        {stage + "3", zero + "stage3_param_persistence_threshold=0",
         zero + "stage3_max_live_parameters=0", zero + "stage3_prefetch_bucket_size=0"}},
+      {.name = "stage 3, units by hand",
+       .overrides = {stage + "3", zero + "stage3_param_persistence_threshold=0"},
+       .units = true},
       {"stage 2, offloaded", {stage + "2", zero + "offload_optimizer.device=cpu"}},
       {"stage 3, offloaded to files",
        {stage + "3", zero + "offload_optimizer.device=nvme",
@@ -223,7 +244,11 @@ absl::StatusOr<std::vector<double>> Train(RankContext& context, const Kind& kind
           {.run_dir = folder.path(), .overrides = overrides, .rank = &context, .group = group}));
   at::manual_seed(static_cast<uint64_t>(11 + context.rank));  // Weights come from rank 0.
   const std::unique_ptr<Model> model = kind.make();
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, *model));
+  EngineOptions options;
+  if (way.units) {
+    options.units = PairsOf(*model);
+  }
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, *model, options));
   struct Source {  // A rank's rows are the same however many micro-batches they come in.
     int64_t rank, accumulation, share;
     int64_t calls = 0;

@@ -60,9 +60,10 @@ class GatherBlocksTest : public ::testing::Test {
     DT_ASSIGN_OR_RETURN(flat_, FlatParameters::Describe(module_, DType::kFloat32, *device_));
     plan::ShardOptions shards{.align_elements = 1024};
     shards.buckets = {.bucket_elements = kBucket, .first_bucket_elements = kBucket};
+    shards.units = units_;
     DT_ASSIGN_OR_RETURN(plan::ShardPlan plan, plan::ShardPlan::Create(flat_->layout(), shards));
     plan_ = std::make_unique<plan::ShardPlan>(std::move(plan));
-    return flat_->MoveIn({.pad_to_multiple = shards.unit(),
+    return flat_->MoveIn({.pad_to_multiple = shards.grain(),
                           .with_gradients = false,
                           .values = ValueMemory::kReserved},
                          [](const plan::LayoutEntry&, const at::Tensor&) {});
@@ -89,6 +90,7 @@ class GatherBlocksTest : public ::testing::Test {
                         [this, bucket, value] { std::fill_n(DataOf(bucket), kBucket, value); });
   }
 
+  std::vector<plan::FlatRange> units_;
   comm::FakeFabric fabric_;
   comm::FakeCuda cuda_;
   comm::FakeNccl nccl_{&fabric_, &cuda_, {}};
@@ -146,6 +148,50 @@ TEST_F(GatherBlocksTest, WhatMustBeLiveAtOnceGetsMoreThanTheLimit) {
   ASSERT_EQ(device_->Synchronize().message(), "");
   ASSERT_EQ(blocks_->Open(5).message(), "");
   EXPECT_EQ(blocks_->bytes(), kBucket * 4) << "the rest is the program's again";
+}
+
+// The first six buckets of the others are one.
+class UnevenBlocksTest : public GatherBlocksTest {
+ protected:
+  UnevenBlocksTest() { units_ = {{0, 6 * kBucket}}; }
+};
+
+TEST_F(UnevenBlocksTest, SmallBucketsHaveSmallBlocks) {
+  ASSERT_EQ(MakeBlocks(7 * kBucket).message(), "");
+  // For the large one, for three of the small ones that may be live with it or instead, and one
+  // large one more.
+  const int64_t bytes = (6 + 3 + 6) * kBucket * 4;
+  EXPECT_EQ(blocks_->bytes(), bytes);
+  for (const int bucket : {1, 2, 3, 4}) {
+    ASSERT_EQ(blocks_->Open(bucket).message(), "");
+  }
+  ASSERT_EQ(blocks_->Open(0).message(), "");
+  EXPECT_EQ(blocks_->bytes(), bytes) << "the fourth small one took the large block to spare";
+  (void)cuda_.Enqueue(device_->stream(),
+                      [this] { std::fill_n(DataOf(0), kBuckets * kBucket, 1.0F); });
+  for (const int bucket : {1, 2, 3, 4, 0}) {
+    ASSERT_EQ(blocks_->Discard(bucket).message(), "");
+  }
+  for (const int bucket : {0, 4, 3, 2, 1}) {
+    ASSERT_EQ(blocks_->Open(bucket).message(), "");
+  }
+  EXPECT_EQ(blocks_->bytes(), bytes);
+  EXPECT_EQ(cuda_.unmaps(), 0) << "each found its own";
+}
+
+TEST_F(UnevenBlocksTest, WhatWasTakenBeyondTheLimitIsGivenBackByItsSize) {
+  ASSERT_EQ(MakeBlocks(kBucket).message(), "");  // A small one, and one for the large one.
+  EXPECT_EQ(blocks_->bytes(), (6 + 1) * kBucket * 4);
+  for (const int bucket : {0, 1, 2}) {
+    ASSERT_EQ(blocks_->Open(bucket).message(), "");
+  }
+  EXPECT_EQ(blocks_->bytes(), (6 + 2) * kBucket * 4);
+  for (const int bucket : {0, 1, 2}) {
+    ASSERT_EQ(blocks_->Discard(bucket).message(), "");
+  }
+  ASSERT_EQ(device_->Synchronize().message(), "");
+  ASSERT_EQ(blocks_->Open(3).message(), "");
+  EXPECT_EQ(blocks_->bytes(), (6 + 1) * kBucket * 4);
 }
 
 // What is planned for an operation of several buckets may have been done for the first of them.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -43,6 +44,17 @@ struct EngineOptions {
   bool store_frozen = true;
   // In place of optimizer.type; optimizer.params and the scheduler give its settings. Null: none.
   std::shared_ptr<const Optimizer> optimizer = {};
+  // What ZeRO stage 3 gathers and frees together, a bucket each; at the other stages checked and
+  // used for nothing. A unit lists modules by their names in torch::nn::Module::named_modules, each
+  // with all of its parameters, or parameters; `*` stands for any text. Parameters of a unit are
+  // neighbours in the order of registration, and none is in two units; what is in no unit is cut as
+  // without units. Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU
+  // 2 MiB at least; for a weight across one, both sides are gathered. A unit above
+  // zero_optimization.stage3_max_live_parameters is several equal buckets; reduce_bucket_size does
+  // not hold for it, and stage3_prefetch_bucket_size, unless 0, is as large as the largest unit at
+  // least. Empty: automatic. Deterministic runs have the same bits with any units, and checkpoints
+  // are read whatever they are.
+  std::vector<std::vector<std::string>> units = {};
 };
 
 struct BackwardOptions {
@@ -67,7 +79,8 @@ class Engine {
  public:
   // Moves the parameters of `model` into flat buffers and takes weights and buffers from rank 0.
   // InvalidArgument names the first tensor that differs between ranks; Unimplemented names a
-  // parameter of a type that is not supported (trainable: fp32). `model` must outlive the engine.
+  // parameter of a type that is not supported (trainable: fp32). InvalidArgument also names what is
+  // wrong with a unit. `model` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Job& job, torch::nn::Module& model,
                                                         EngineOptions options = {});
   ~Engine();

@@ -18,23 +18,26 @@ using ::testing::ElementsAre;
 void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const ShardOptions& shards) {
   const BucketOptions& options = shards.buckets;
   const int world_size = shards.world_size;
-  const int64_t unit = shards.unit();
-  const int64_t step = std::lcm(unit, shards.bucket_multiple);
+  const int64_t grain = shards.grain();
+  const int64_t step = std::lcm(grain, shards.bucket_multiple);
   int64_t covered = 0;
   for (size_t b = 0; b < plan.buckets().size(); ++b) {
     const FlatRange bucket = plan.buckets()[b];
     ASSERT_EQ(bucket.begin, covered);
     ASSERT_EQ(bucket.begin % step, 0);
-    ASSERT_EQ(bucket.end % unit, 0);
+    ASSERT_EQ(bucket.end % grain, 0);
     ASSERT_GT(bucket.elements(), 0);
-    const int64_t limit = b == 0 ? std::min(options.first_bucket_elements, options.bucket_elements)
-                                 : options.bucket_elements;
-    ASSERT_LE(bucket.elements(), std::max(step, limit));
+    if (shards.units.empty()) {
+      const int64_t limit = b == 0
+                                ? std::min(options.first_bucket_elements, options.bucket_elements)
+                                : options.bucket_elements;
+      ASSERT_LE(bucket.elements(), std::max(step, limit));
+    }
     covered = bucket.end;
   }
   ASSERT_EQ(covered, plan.padded_elements());
   ASSERT_GE(covered, layout.total_elements());
-  ASSERT_LT(covered - layout.total_elements(), unit + (layout.total_elements() == 0));
+  ASSERT_LT(covered - layout.total_elements(), grain + (layout.total_elements() == 0));
   // Every element of the layout has one owner, at one place of its shard.
   std::vector<int> owners(static_cast<size_t>(layout.total_elements()), 0);
   for (int rank = 0; rank < world_size; ++rank) {
@@ -91,6 +94,88 @@ TEST(ShardPlan, IsSoundForAnyLayoutSizeAndWorld) {
       return;
     }
   }
+}
+
+// Of neighbouring entries, with gaps between some of them.
+std::vector<FlatRange> SomeUnits(const ParamLayout& layout, SplitMix64& random) {
+  std::vector<FlatRange> units;
+  const std::vector<LayoutEntry>& entries = layout.entries();
+  for (size_t first = 0; first < entries.size();) {
+    const size_t end = std::min(entries.size(), first + 1 + random.Below(4));
+    const int64_t to = end < entries.size() ? entries[end].offset : layout.total_elements();
+    if (random.Below(4) != 0 && to > entries[first].offset) {
+      units.push_back({entries[first].offset, to});
+    }
+    first = end;
+  }
+  return units;
+}
+
+TEST(ShardPlan, IsSoundForAnyUnitsAndHasNoBucketAcrossTheirBorders) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SplitMix64 random(seed);
+    std::vector<int64_t> sizes(1 + random.Below(12));
+    for (int64_t& size : sizes) {
+      size = static_cast<int64_t>(random.Below(random.Below(4) == 0 ? 3000 : 300));
+    }
+    const ParamLayout layout = LayoutOf(sizes);
+    ShardOptions options{.buckets = {.bucket_elements = 1 + static_cast<int64_t>(random.Below(700)),
+                                     .first_bucket_elements = 100},
+                         .world_size = 1 + static_cast<int>(random.Below(4)),
+                         .bucket_multiple = random.Below(3) == 0 ? 256 : 1};
+    options.units = SomeUnits(layout, random);
+    options.unit_elements_max = random.Below(2) == 0 ? 500 : 1 << 20;
+    const auto plan = ShardPlan::Create(layout, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ExpectSound(layout, *plan, options);
+    if (::testing::Test::HasFatalFailure()) {
+      return;
+    }
+    const int64_t step = std::lcm(options.grain(), options.bucket_multiple);
+    const auto begins_at = [&](int64_t element) {
+      return std::any_of(plan->buckets().begin(), plan->buckets().end(),
+                         [&](const FlatRange& bucket) { return bucket.begin == element; });
+    };
+    for (const FlatRange& unit : options.units) {
+      const int64_t begin = unit.begin / step * step;
+      const int64_t end =
+          unit.end == layout.total_elements() ? plan->padded_elements() : unit.end / step * step;
+      ASSERT_TRUE(begins_at(begin)) << unit.begin;
+      ASSERT_TRUE(end == plan->padded_elements() || begins_at(end)) << unit.end;
+      const auto buckets = std::count_if(
+          plan->buckets().begin(), plan->buckets().end(),
+          [&](const FlatRange& bucket) { return bucket.begin >= begin && bucket.end <= end; });
+      const int64_t limit = std::max(step, options.unit_elements_max / step * step);
+      ASSERT_LE(buckets, (end - begin + limit - 1) / limit) << "no more than the limit asks for";
+    }
+  }
+}
+
+TEST(ShardPlan, AUnitIsOneBucketOrEqualOnesAndTheRestIsCutAsEver) {
+  const ParamLayout layout = LayoutOf({128, 512, 128, 128});
+  ShardOptions options{.buckets = {.bucket_elements = 64, .first_bucket_elements = 32},
+                       .world_size = 1,
+                       .units = {{128, 768}}};
+  EXPECT_THAT(ShardPlan::Create(layout, options)->buckets(),
+              ElementsAre(FlatRange{0, 32}, FlatRange{32, 96}, FlatRange{96, 128},
+                          FlatRange{128, 768}, FlatRange{768, 832}, FlatRange{832, 896}));
+  options.unit_elements_max = 256;
+  EXPECT_THAT(ShardPlan::Create(layout, options)->buckets(),
+              ElementsAre(FlatRange{0, 32}, FlatRange{32, 96}, FlatRange{96, 128},
+                          FlatRange{128, 352}, FlatRange{352, 576}, FlatRange{576, 768},
+                          FlatRange{768, 832}, FlatRange{832, 896}));
+}
+
+TEST(ShardPlan, BordersOfUnitsAreKeptToWhereBucketsMayBegin) {
+  const ShardOptions options{.world_size = 2, .units = {{0, 160}, {160, 192}, {192, 320}}};
+  EXPECT_THAT(ShardPlan::Create(LayoutOf({160, 32, 128}), options)->buckets(),
+              ElementsAre(FlatRange{0, 128}, FlatRange{128, 192}, FlatRange{192, 320}));
+  EXPECT_THAT(ShardPlan::Create(LayoutOf({160, 32, 128}),
+                                {.world_size = 4, .units = {{0, 160}, {160, 192}, {192, 320}}})
+                  ->buckets(),
+              ElementsAre(FlatRange{0, 128}, FlatRange{128, 384}))
+      << "the second has no place for a bucket";
 }
 
 TEST(ShardPlan, EachRankOwnsAnEqualPartOfEveryBucket) {

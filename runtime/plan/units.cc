@@ -1,0 +1,142 @@
+#include "runtime/plan/units.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "dtrain/optimizer_config.h"
+
+namespace dtrain::plan {
+namespace {
+
+constexpr int kNoUnit = -1;
+constexpr size_t kListedMax = 8;  // Names in a message.
+
+// By entry of a layout: the unit that it belongs to.
+using Membership = std::vector<int>;
+
+// What may stand for a parameter in a unit: "a.b.weight", and its modules "a.b" and "a".
+std::vector<absl::string_view> NamesFor(absl::string_view parameter) {
+  std::vector<absl::string_view> names = {parameter};
+  for (size_t dot = parameter.rfind('.'); dot != absl::string_view::npos;
+       dot = dot == 0 ? absl::string_view::npos : parameter.rfind('.', dot - 1)) {
+    names.push_back(parameter.substr(0, dot));
+  }
+  return names;
+}
+
+std::string NameOf(size_t unit) { return absl::StrFormat("EngineOptions::units[%d]", unit); }
+
+// The modules that hold parameters, in registration order; of a model without any, its parameters.
+std::string WhatThereIs(absl::Span<const ParamLayout* const> layouts) {
+  std::vector<std::string> modules;
+  std::vector<std::string> parameters;
+  const auto add = [](absl::string_view name, std::vector<std::string>& to) {
+    if (to.size() <= kListedMax && std::find(to.begin(), to.end(), name) == to.end()) {
+      to.emplace_back(name);
+    }
+  };
+  for (const ParamLayout* const layout : layouts) {
+    for (size_t entry = layout->entries().size(); entry-- > 0;) {
+      const std::vector<absl::string_view> names = NamesFor(layout->entries()[entry].name);
+      add(names.front(), parameters);
+      std::for_each(names.rbegin(), names.rend() - 1,
+                    [&](absl::string_view name) { add(name, modules); });
+    }
+  }
+  std::vector<std::string>& listed = modules.empty() ? parameters : modules;
+  if (listed.size() > kListedMax) {
+    listed.back() = "...";
+  }
+  return absl::StrJoin(listed, ", ");
+}
+
+// Puts what `pattern` names into `unit`.
+absl::Status Join(absl::Span<const ParamLayout* const> layouts, const std::string& pattern,
+                  size_t unit, std::vector<Membership>& members) {
+  bool found = false;
+  for (size_t l = 0; l < layouts.size(); ++l) {
+    const std::vector<LayoutEntry>& entries = layouts[l]->entries();
+    for (size_t entry = 0; entry < entries.size(); ++entry) {
+      const std::vector<absl::string_view> names = NamesFor(entries[entry].name);
+      if (std::none_of(names.begin(), names.end(),
+                       [&](absl::string_view name) { return MatchesPattern(pattern, name); })) {
+        continue;
+      }
+      found = true;
+      int& member = members[l][entry];
+      if (member != kNoUnit && member != static_cast<int>(unit)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "parameter %s is in %s and in %s (\"%s\"); it may be in one", entries[entry].name,
+            NameOf(static_cast<size_t>(member)), NameOf(unit), pattern));
+      }
+      member = static_cast<int>(unit);
+    }
+  }
+  if (!found) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: \"%s\" names no module with parameters of its own and no parameter of "
+                        "the model (a shared one has its first name); there are %s",
+                        NameOf(unit), pattern, WhatThereIs(layouts)));
+  }
+  return absl::OkStatus();
+}
+
+// The elements of `unit`; none when it has no parameter here.
+absl::StatusOr<FlatRange> RangeOf(const ParamLayout& layout, const Membership& members,
+                                  size_t unit) {
+  const auto is_member = [&](int member) { return member == static_cast<int>(unit); };
+  const std::vector<LayoutEntry>& entries = layout.entries();
+  const auto first = std::find_if(members.begin(), members.end(), is_member);
+  if (first == members.end()) {
+    return FlatRange{};
+  }
+  const auto end = std::find_if(members.rbegin(), members.rend(), is_member).base();
+  const auto entry_at = [&](auto at) { return entries.begin() + (at - members.begin()); };
+  if (const auto other = std::find_if_not(first, end, is_member); other != end) {
+    // The layout's order is that of registration, reversed.
+    const auto before = std::find_if(other, end, is_member);
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is not of neighbours: parameter %s is registered between its %s and %s; name that too, "
+        "or make two units",
+        NameOf(unit), entry_at(other)->name, entry_at(before)->name, entry_at(other - 1)->name));
+  }
+  return FlatRange{entry_at(first)->offset,
+                   end == members.end() ? layout.total_elements() : entry_at(end)->offset};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<FlatRange>>> FindUnits(
+    absl::Span<const ParamLayout* const> layouts,
+    absl::Span<const std::vector<std::string>> units) {
+  std::vector<Membership> members;
+  for (const ParamLayout* const layout : layouts) {
+    members.emplace_back(layout->entries().size(), kNoUnit);
+  }
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    if (units[unit].empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(NameOf(unit), " is empty; name the modules whose parameters it is to have"));
+    }
+    for (const std::string& pattern : units[unit]) {
+      DT_RETURN_IF_ERROR(Join(layouts, pattern, unit, members));
+    }
+  }
+  std::vector<std::vector<FlatRange>> ranges(layouts.size());
+  for (size_t l = 0; l < layouts.size(); ++l) {
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      DT_ASSIGN_OR_RETURN(const FlatRange range, RangeOf(*layouts[l], members[l], unit));
+      if (range.elements() > 0) {
+        ranges[l].push_back(range);
+      }
+    }
+    std::sort(ranges[l].begin(), ranges[l].end(),
+              [](const FlatRange& a, const FlatRange& b) { return a.begin < b.begin; });
+  }
+  return ranges;
+}
+
+}  // namespace dtrain::plan
