@@ -207,7 +207,7 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
     const StoredTensor& item = stored[order[gathered++]];
     return WithWhole(state, item, [&] {
       if (copy != nullptr) {
-        *copy = state.live != nullptr ? item.tensor.clone() : item.tensor;
+        *copy = item.shared.has_value() ? item.tensor.clone() : item.tensor;
       }
     });
   };

@@ -18,6 +18,19 @@ std::string PublicName(const EngineState& state, const std::string& name) {
   return state.options.public_name ? state.options.public_name(name) : name;
 }
 
+// The parameters of `flat`, with how they are shared out where `live` is there.
+void AddParameters(const EngineState& state, const FlatParameters& flat, bool frozen,
+                   std::vector<StoredTensor>& all) {
+  const auto& entries = flat.layout().entries();
+  for (size_t i = entries.size(); i-- > 0;) {  // Layout order is reverse registration order.
+    StoredTensor item{PublicName(state, entries[i].name), flat.parameters()[i], std::nullopt};
+    if (state.live != nullptr) {
+      item.shared = StoredTensor::Shared{&entries[i], i, frozen};
+    }
+    all.push_back(std::move(item));
+  }
+}
+
 constexpr int64_t kCopyAlign = 64;  // Of copies in one file, for any type.
 
 int64_t CopyBytes(const at::Tensor& tensor) {
@@ -59,9 +72,9 @@ class Copies {
 
 std::vector<StoredTensor> StoredTensors(const EngineState& state) {
   std::vector<StoredTensor> all;
-  const auto& entries = state.flat->layout().entries();
-  for (size_t i = entries.size(); i-- > 0;) {  // Layout order is reverse registration order.
-    all.push_back({PublicName(state, entries[i].name), state.flat->parameters()[i], i});
+  AddParameters(state, *state.flat, /*frozen=*/false, all);
+  if (state.frozen != nullptr && state.options.store_frozen) {
+    AddParameters(state, *state.frozen->flat, /*frozen=*/true, all);
   }
   const std::vector<NamedTensor> none;
   const auto& frozen = state.options.store_frozen ? state.flat->frozen() : none;
@@ -75,8 +88,9 @@ std::vector<StoredTensor> StoredTensors(const EngineState& state) {
 
 absl::Status WithWhole(const EngineState& state, const StoredTensor& item,
                        absl::FunctionRef<void()> function) {
-  if (state.live != nullptr && item.parameter.has_value()) {
-    return state.live->With(*item.parameter, function);
+  if (item.shared.has_value()) {
+    LiveParameters& live = item.shared->frozen ? *state.frozen->live : *state.live;
+    return live.With(item.shared->index, function);
   }
   function();
   return absl::OkStatus();
@@ -111,8 +125,8 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
   for (const StoredTensor& item : model) {
     total += item.tensor.nbytes();
   }
-  const auto passes = [&](const StoredTensor& item) {
-    return state.live != nullptr && item.parameter.has_value() && item.tensor.is_cpu();
+  const auto passes = [](const StoredTensor& item) {
+    return item.shared.has_value() && item.tensor.is_cpu();
   };
   std::vector<bool> mine;
   int64_t passing = 0;  // Bytes of copies that this rank keeps.
@@ -143,35 +157,38 @@ absl::Status AddModelTensors(const EngineState& state, RankPlace place, const st
 
 absl::Status RestoreModel(EngineState& state, const std::string& prefix,
                           checkpoint::Checkpoint& from) {
-  if (state.live != nullptr) {  // A gather that is under way reads what is written here.
-    DT_RETURN_IF_ERROR(state.live->Invalidate());
+  for (LiveParameters* const live : state.lives()) {
+    DT_RETURN_IF_ERROR(live->Invalidate());  // A gather under way reads what is written here.
+  }
+  if (state.live != nullptr) {
     if (const Device& device = state.flat->device(); !device.is_host()) {
       DT_RETURN_IF_ERROR(device.Synchronize());
     }
   }
   for (const StoredTensor& item : StoredTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
-    const bool shared_out = state.live != nullptr && item.parameter.has_value();
-    const bool elsewhere = shared_out || !item.tensor.is_cpu();
+    const bool elsewhere = item.shared.has_value() || !item.tensor.is_cpu();
     at::Tensor target =
         elsewhere ? at::empty(item.tensor.sizes(), at::TensorOptions(item.tensor.scalar_type()))
         : item.tensor.is_contiguous() ? item.tensor
                                       : item.tensor.contiguous();
     DT_RETURN_IF_ERROR(
         from.ReadModelTensor({prefix + item.name, dtype, target.sizes().vec()}, BytesOf(target)));
-    if (shared_out) {
-      const plan::LayoutEntry& entry = state.flat->layout().entries()[*item.parameter];
+    if (item.shared.has_value()) {
+      const plan::LayoutEntry& entry = *item.shared->entry;
       const plan::OwnedRange whole{{entry.offset, entry.offset + entry.elements}, 0};
-      CopyShared(target.view({-1}), {whole}, state.shard_values, state.owned);
+      const bool frozen = item.shared->frozen;
+      CopyShared(target.view({-1}), {whole}, frozen ? state.frozen->values : state.shard_values,
+                 frozen ? state.frozen->owned : state.owned);
     } else if (!target.is_alias_of(item.tensor)) {
       item.tensor.copy_(target);
     }
   }
-  if (state.live == nullptr) {
-    return absl::OkStatus();
+  for (LiveParameters* const live : state.lives()) {
+    DT_RETURN_IF_ERROR(live->Invalidate());
+    DT_RETURN_IF_ERROR(live->Refresh());
   }
-  DT_RETURN_IF_ERROR(state.live->Invalidate());
-  return state.live->Refresh();
+  return absl::OkStatus();
 }
 
 }  // namespace dtrain

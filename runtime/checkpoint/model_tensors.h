@@ -29,7 +29,13 @@ absl::Status CheckStorable(const EngineState& state);
 struct StoredTensor {
   std::string name;  // Public.
   at::Tensor tensor;
-  std::optional<size_t> parameter;  // Index in the layout; frozen ones and buffers have none.
+  // Where a rank keeps its share of it, at ZeRO stage 3; none: it is whole on every rank.
+  struct Shared {
+    const plan::LayoutEntry* entry = nullptr;
+    size_t index = 0;  // Of the entry.
+    bool frozen = false;
+  };
+  std::optional<Shared> shared;
 };
 // Everything that model/ holds, in one order on every rank.
 std::vector<StoredTensor> StoredTensors(const EngineState& state);

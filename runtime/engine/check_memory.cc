@@ -1,6 +1,7 @@
 // Whether a training fits into the ranks' memory: before its model is made, and before the engine
 // allocates what is large.
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -45,31 +46,37 @@ double HeldBytes(const at::Tensor& tensor) {
   return in_memory ? static_cast<double>(tensor.nbytes()) : 0;
 }
 
-// Bytes that frozen parameters take while the model trains: all of them, of every rank at every
-// stage. One that stays in a construction file is no memory.
-double FrozenBytes(const FlatParameters& flat) {
-  double bytes = 0;
-  for (const NamedTensor& frozen : flat.frozen()) {
-    const at::Tensor& tensor = frozen.tensor;
-    const bool cast = flat.dtype() != DType::kFloat32 && tensor.is_floating_point();
-    const int64_t width =
-        cast ? static_cast<int64_t>(DTypeBytes(flat.dtype())) : tensor.element_size();
-    const bool stays = flat.device().is_host() && width == tensor.element_size();
-    bytes += stays ? HeldBytes(tensor) : static_cast<double>(tensor.numel() * width);
-  }
-  return bytes;
+// Bytes that a frozen parameter takes while the model trains, if it is not shared out. One that
+// stays in a construction file is no memory.
+double WholeBytes(const at::Tensor& frozen, const FlatParameters& flat) {
+  const bool cast = flat.dtype() != DType::kFloat32 && frozen.is_floating_point();
+  const int64_t width =
+      cast ? static_cast<int64_t>(DTypeBytes(flat.dtype())) : frozen.element_size();
+  const bool stays = flat.device().is_host() && width == frozen.element_size();
+  return stays ? HeldBytes(frozen) : static_cast<double>(frozen.numel() * width);
 }
 
-// Of these, what the device's free memory lacks already: tensors that stay as they are, or whose
-// memory is given up for narrower ones.
-double FrozenBytesOnGpu(const FlatParameters& flat) {
-  double bytes = 0;
-  for (const NamedTensor& frozen : flat.frozen()) {
-    if (frozen.tensor.is_cuda() && frozen.tensor.device() == flat.device().tensors()) {
-      bytes += static_cast<double>(frozen.tensor.nbytes());
+// Of what is frozen, in the order of registration: that which stage 3 shares out, or would.
+std::vector<at::Tensor> FrozenThatIsSharedOut(const EngineState& state) {
+  std::vector<at::Tensor> all;
+  if (state.frozen != nullptr) {
+    const std::vector<at::Tensor>& parameters = state.frozen->flat->parameters();
+    all.assign(parameters.rbegin(), parameters.rend());
+  }
+  for (const NamedTensor& frozen : state.flat->frozen()) {
+    if (state.flat->CanBeSharedOut(frozen.tensor)) {
+      all.push_back(frozen.tensor);
     }
   }
-  return bytes;
+  return all;
+}
+
+// What of a frozen parameter the device's free memory lacks already: it stays as it is, or its
+// memory is given up.
+double BytesOnGpu(const at::Tensor& frozen, const FlatParameters& flat) {
+  return frozen.is_cuda() && frozen.device() == flat.device().tensors()
+             ? static_cast<double>(frozen.nbytes())
+             : 0;
 }
 
 }  // namespace
@@ -101,21 +108,38 @@ absl::Status Engine::Impl::CheckMemory() {
     model.largest_tensor = std::max(model.largest_tensor, static_cast<double>(parameter.numel()));
     held += HeldBytes(parameter);
   }
-  for (const NamedTensor& frozen : state.flat->frozen()) {
-    held += HeldBytes(frozen.tensor);
+  double on_gpu = 0;  // Likewise.
+  for (const at::Tensor& frozen : FrozenThatIsSharedOut(state)) {
+    held += HeldBytes(frozen);
+    on_gpu += BytesOnGpu(frozen, *state.flat);
+    model.frozen.push_back({.elements = static_cast<double>(frozen.numel())});
   }
-  model.frozen_bytes = FrozenBytes(*state.flat);
+  int others = 0;
+  for (const NamedTensor& frozen : state.flat->frozen()) {
+    if (!state.flat->CanBeSharedOut(frozen.tensor)) {
+      held += HeldBytes(frozen.tensor);
+      on_gpu += BytesOnGpu(frozen.tensor, *state.flat);
+      model.frozen_bytes += WholeBytes(frozen.tensor, *state.flat);
+      ++others;
+    }
+  }
   if (job.config().zero_stage() == 3 && model.frozen_bytes > 0 && job.rank() == 0) {
     DT_LOG(Warning) << absl::StrFormat(
-        "zero_optimization.stage 3 shares out what trains: %d frozen parameters stay whole on "
-        "every rank, %.0f bytes",
-        state.flat->frozen().size(), model.frozen_bytes);
+        "zero_optimization.stage 3 shares out weights of the training's type (%s): %d frozen "
+        "parameters of others stay whole on every rank, %.0f bytes",
+        DTypeName(state.flat->dtype()), others, model.frozen_bytes);
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
   if (request.zero_stage == 3) {
-    for (const plan::FlatRange& unit : state.units) {
-      request.bucket_elements =
-          std::max(request.bucket_elements, std::min(unit.elements(), request.live_elements));
+    const auto widen = [](int64_t& bucket, const std::vector<plan::FlatRange>& units,
+                          int64_t live_max) {
+      for (const plan::FlatRange& unit : units) {
+        bucket = std::max(bucket, std::min(unit.elements(), live_max));
+      }
+    };
+    widen(request.bucket_elements, state.units, SharesOfLive().training);
+    if (state.frozen != nullptr) {
+      widen(request.frozen_bucket_elements, state.frozen->units, SharesOfLive().frozen);
     }
   }
   if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.
@@ -124,7 +148,7 @@ absl::Status Engine::Impl::CheckMemory() {
   if (device().is_host()) {
     return plan::CheckStatesFit(request, available + held);
   }
-  DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available + FrozenBytesOnGpu(*state.flat)));
+  DT_RETURN_IF_ERROR(plan::CheckStatesFit(request, available + on_gpu));
   DT_ASSIGN_OR_RETURN(const double of_host, LeastAvailable(job.group(), ReadRankMemory()));
   return plan::CheckOffloadFits(request, of_host + held);
 }

@@ -48,6 +48,13 @@ absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   impl_->with_parameters = true;
   const absl::Cleanup over = [this] { impl_->with_parameters = false; };
   try {
+    if (impl_->state.frozen != nullptr) {
+      absl::Status others;
+      absl::Status status = impl_->state.frozen->live->WithAll(
+          [&] { others = impl_->state.live->WithAll(function); });
+      status.Update(others);
+      return status;
+    }
     if (impl_->state.live != nullptr) {
       return impl_->state.live->WithAll(function);
     }
@@ -85,6 +92,10 @@ absl::Status Engine::Impl::CheckModel() {
     DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
   }
   DT_RETURN_IF_ERROR(state.flat->CheckInPlace());
+  if (state.frozen != nullptr) {
+    DT_RETURN_IF_ERROR(state.frozen->flat->CheckInPlace());
+    DT_RETURN_IF_ERROR(state.frozen->flat->CheckUnwritten());
+  }
   return state.live != nullptr || state.master.defined() ? state.flat->CheckUnwritten()
                                                          : absl::OkStatus();
 }
@@ -148,8 +159,11 @@ void Engine::Impl::NoteActivations(int64_t left) {
 }
 
 double Engine::Impl::TakeWaitedSeconds() {
-  return (state.live != nullptr ? state.live->TakeWaitedSeconds() : 0) +
-         (gather != nullptr ? gather->TakeWaitedSeconds() : 0);
+  double seconds = gather != nullptr ? gather->TakeWaitedSeconds() : 0;
+  for (LiveParameters* const live : state.lives()) {
+    seconds += live->TakeWaitedSeconds();
+  }
+  return seconds;
 }
 
 // Waiting for weights is no computing.
@@ -386,8 +400,8 @@ void Engine::Impl::FailTogether() {
     if (job.state().device_group != nullptr) {
       job.state().device_group->Abort(reason);
     }
-    if (state.live != nullptr) {
-      state.live->Abort(reason);
+    for (LiveParameters* const live : state.lives()) {
+      live->Abort(reason);
     }
     broken = absl::AbortedError(reason);
   }
@@ -460,7 +474,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.RefuseAfter(status);
   }
   impl.Abandon();
-  impl.DropGathered().IgnoreError();  // The step's own error says more.
+  impl.DropAllGathered().IgnoreError();  // The step's own error says more.
   DT_RETURN_IF_ERROR(transaction.Rollback());
   return status;
 }

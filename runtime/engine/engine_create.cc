@@ -123,19 +123,28 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->CheckDevice());
   DT_ASSIGN_OR_RETURN(state.flat,
                       FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
-  DT_ASSIGN_OR_RETURN(std::vector<std::vector<plan::FlatRange>> units,
-                      plan::FindUnits({&state.flat->layout()}, state.options.units));
-  state.units = std::move(units.front());
-  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat));
-  DT_RETURN_IF_ERROR(CheckSameUnits(job.group(), state.units));
+  if (state.zero_stage == 3) {
+    DT_ASSIGN_OR_RETURN(auto frozen, state.flat->TakeFrozen());
+    if (frozen != nullptr) {
+      state.frozen = std::make_unique<FrozenShards>();
+      state.frozen->flat = std::move(frozen);
+    }
+  }
+  const FlatParameters* const frozen = state.frozen == nullptr ? nullptr : state.frozen->flat.get();
+  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat, frozen));
+  DT_RETURN_IF_ERROR(impl->TakeUnits());
   DT_RETURN_IF_ERROR(impl->CheckMemory());
   DT_ASSIGN_OR_RETURN(
       impl->activation_store,
       ActivationStore::For(job.config().activation_checkpointing(), impl->device()));
-  DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat));
+  DT_RETURN_IF_ERROR(BroadcastModel(job.group(), *state.flat, frozen));
   if (state.options.flops_per_sample == 0) {
     state.options.flops_per_sample =
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
+  }
+  if (state.frozen != nullptr) {  // First: mostly they are the more, and their memory is given up.
+    DT_RETURN_IF_ERROR(impl->ShareOutFrozen());
+    state.frozen->flat->RememberVersions();
   }
   DT_RETURN_IF_ERROR(impl->TakeParameters());
   state.flat->RememberVersions();
@@ -157,6 +166,38 @@ void Engine::Impl::CreateWeightCodes() {
   weight_codes = std::make_unique<ops::KeptWeightCodes>(std::move(weights));
 }
 
+// Collective.
+absl::Status Engine::Impl::TakeUnits() {
+  DT_ASSIGN_OR_RETURN(const plan::ParamLayout whole, state.flat->FrozenLayout());
+  std::vector<const plan::ParamLayout*> layouts = {&state.flat->layout(), &whole};
+  if (state.frozen != nullptr) {
+    layouts.push_back(&state.frozen->flat->layout());
+  }
+  DT_ASSIGN_OR_RETURN(auto units, plan::FindUnits(layouts, state.options.units));
+  state.units = std::move(units[0]);
+  std::vector<plan::FlatRange> all = state.units;
+  if (state.frozen != nullptr) {
+    state.frozen->units = std::move(units[2]);
+    all.insert(all.end(), state.frozen->units.begin(), state.frozen->units.end());
+  }
+  return CheckSameUnits(job.group(), all);
+}
+
+absl::StatusOr<std::unique_ptr<plan::ShardPlan>> Engine::Impl::MakeShardPlan(
+    const plan::ParamLayout& layout, const std::vector<plan::FlatRange>& units,
+    int64_t live_max) const {
+  const Config& config = job.config();
+  DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
+  plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
+  options.buckets.bucket_elements = plan::BucketElements(config, layout.total_elements());
+  if (config.zero_stage() == 3) {
+    options.units = units;
+    options.unit_elements_max = std::max<int64_t>(1, live_max);
+  }
+  DT_ASSIGN_OR_RETURN(plan::ShardPlan shards, plan::ShardPlan::Create(layout, options));
+  return std::make_unique<plan::ShardPlan>(std::move(shards));
+}
+
 // Who updates which elements, and the states and masters of those; then the module's parameters go
 // into the flat buffers.
 absl::Status Engine::Impl::TakeParameters() {
@@ -170,31 +211,19 @@ absl::Status Engine::Impl::TakeParameters() {
                       GroupParameters(layout, config.optimizer(), rule->by_parameter()));
   settings = groups.settings;
   int64_t elements = layout.total_elements();
-  std::unique_ptr<plan::ShardPlan> shards;
-  if (config.zero_stage() > 0 || GathersBehindStep()) {
-    DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
-    plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
-    options.buckets.bucket_elements = plan::BucketElements(config, elements);
-    if (config.zero_stage() == 3) {
-      options.units = state.units;
-      options.unit_elements_max = std::max<int64_t>(1, config.gather_limits().live_max);
-    }
-    DT_ASSIGN_OR_RETURN(plan::ShardPlan made, plan::ShardPlan::Create(layout, options));
-    shards = std::make_unique<plan::ShardPlan>(std::move(made));
-  }
   if (config.zero_stage() == 0) {
     state.owned = {{{0, elements}, 0}};
-    if (shards == nullptr) {
-      update_pieces = {UpdatePieces(groups, state.owned[0])};
-    } else {
-      for (const plan::FlatRange& bucket : shards->buckets()) {
+    if (GathersBehindStep()) {
+      DT_ASSIGN_OR_RETURN(gradient_shards, MakeShardPlan(layout, {}, 0));
+      gradient_owned = gradient_shards->owned(job.rank());
+      for (const plan::FlatRange& bucket : gradient_shards->buckets()) {
         update_pieces.push_back(UpdatePieces(groups, {bucket, bucket.begin}));
       }
-      gradient_owned = shards->owned(job.rank());
-      gradient_shards = std::move(shards);
+    } else {
+      update_pieces = {UpdatePieces(groups, state.owned[0])};
     }
   } else {
-    state.shards = std::move(shards);
+    DT_ASSIGN_OR_RETURN(state.shards, MakeShardPlan(layout, state.units, SharesOfLive().training));
     state.owned = state.shards->owned(job.rank());
     for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
       const auto part = state.shards->part(static_cast<int>(bucket), job.rank());
@@ -208,7 +237,7 @@ absl::Status Engine::Impl::TakeParameters() {
   UseUpdateOrder(std::move(order));
   ShardMemory shard;
   if (config.zero_stage() == 3) {
-    DT_ASSIGN_OR_RETURN(shard, MakeShard(elements));
+    DT_ASSIGN_OR_RETURN(shard, MakeShard(elements, state.shard_values));
   }
   DT_RETURN_IF_ERROR(state.flat->MoveIn(
       FlatOptionsOf(config, job.world_size(), GathersBehindStep()),

@@ -97,8 +97,10 @@ absl::Status Engine::Impl::CreateOnDevice() {
   }
   DT_ASSIGN_OR_RETURN(device_step,
                       DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));
-  if (state.live != nullptr && state.live->small_group() != nullptr) {
-    device_step->Watch(*state.live->small_group());
+  for (const LiveParameters* const live : state.lives()) {
+    if (live->small_group() != nullptr) {
+      device_step->Watch(*live->small_group());
+    }
   }
   return absl::OkStatus();
 }

@@ -68,7 +68,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
   modes.Restore();
   if (!failure.ok() && impl.state.live != nullptr) {
     impl.FailTogether();  // The others may wait for weights, not for the agreement.
-    impl.DropGathered().IgnoreError();
+    impl.DropAllGathered().IgnoreError();
     return failure;
   }
   impl.BeginPass(plan::GatherSchedule::Pass::kTraining);

@@ -147,8 +147,8 @@ struct Engine::Impl {
   }
   // Whatever part of the model a program reads next, it reads anew.
   void BeginPass(plan::GatherSchedule::Pass pass) {
-    if (state.live != nullptr) {
-      state.live->BeginPass(pass);
+    for (LiveParameters* const live : state.lives()) {
+      live->BeginPass(pass);
     }
   }
   // First error of what runs beside forward and backward: a gather that an operation waited for,
@@ -160,9 +160,13 @@ struct Engine::Impl {
     if (gather != nullptr) {
       DT_RETURN_IF_ERROR(gather->status());
     }
-    return state.live != nullptr ? state.live->status() : absl::OkStatus();
+    absl::Status status;
+    for (const LiveParameters* const live : state.lives()) {
+      status.Update(live->status());
+    }
+    return status;
   }
-  // Weights changed, or the step failed.
+  // Weights changed. Frozen ones did not: what is gathered of them stays.
   absl::Status DropGathered() {
     return state.live != nullptr ? state.live->Invalidate() : absl::OkStatus();
   }
@@ -171,6 +175,14 @@ struct Engine::Impl {
     if (weight_codes != nullptr) {
       weight_codes->Close();
     }
+  }
+  // A step or an evaluation failed.
+  absl::Status DropAllGathered() {
+    absl::Status status;
+    for (LiveParameters* const live : state.lives()) {
+      status.Update(live->Invalidate());
+    }
+    return status;
   }
   void Abandon() {
     reducer->Release();
@@ -195,8 +207,29 @@ struct Engine::Impl {
   void NoteActivations(int64_t left);
   absl::Status CheckIdle() const;
   absl::Status CheckMemory();
-  absl::StatusOr<ShardMemory> MakeShard(int64_t elements);
-  absl::Status CreateLive(const ShardMemory& shard);
+  // Stage 3: shard_weights.cc. Weights that are shared out together.
+  struct LiveSet {
+    FlatParameters& flat;
+    const plan::ShardPlan& shards;
+    const at::Tensor& values;   // Of what this rank owns,
+    const ShardMemory& memory;  // and where they are.
+    PersistenceLimits persistence;
+    int64_t live_max = 0;
+    bool has_units = false;
+    std::string name;  // Behind those of groups.
+  };
+  // Memory for what a rank owns, and `values` [elements] over it.
+  absl::StatusOr<ShardMemory> MakeShard(int64_t elements, at::Tensor& values);
+  plan::LiveShares SharesOfLive() const;
+  absl::StatusOr<std::unique_ptr<LiveParameters>> MakeLive(const LiveSet& set);
+  absl::Status CreateLive(const ShardMemory& memory);
+  // REQUIRES: state.frozen.
+  absl::Status ShareOutFrozen();
+  // Stages 1 to 3; `units` and `live_max` are stage 3's.
+  absl::StatusOr<std::unique_ptr<plan::ShardPlan>> MakeShardPlan(
+      const plan::ParamLayout& layout, const std::vector<plan::FlatRange>& units,
+      int64_t live_max) const;
+  absl::Status TakeUnits();
   absl::Status CreateSync();
   absl::Status CreateSyncBehindStep();
   absl::Status TakeParameters();

@@ -23,6 +23,16 @@ struct StateSlot {
   at::Tensor tensor;  // fp32 or bf16: [total elements] or [shard elements].
 };
 
+// Frozen weights at ZeRO stage 3, shared out as those that train are, with nothing beside them.
+struct FrozenShards {
+  std::unique_ptr<FlatParameters> flat;
+  std::vector<plan::FlatRange> units;  // Of its layout, as the program has named them.
+  std::unique_ptr<plan::ShardPlan> shards;
+  std::vector<plan::OwnedRange> owned;
+  at::Tensor values;  // Of what this rank owns: [shard elements] of flat->dtype().
+  std::unique_ptr<LiveParameters> live;
+};
+
 class EngineState {
  public:
   std::unique_ptr<FlatParameters> flat;
@@ -37,6 +47,7 @@ class EngineState {
   // gathers the others' before they are read. Undefined and null at the other stages.
   at::Tensor shard_values;
   std::unique_ptr<LiveParameters> live;
+  std::unique_ptr<FrozenShards> frozen;  // Null below stage 3, and when there are none.
   // Where values from `local` of that on are while a GPU updates a bucket whose share is a file;
   // null: where the share is.
   struct ValueWindow {
@@ -57,6 +68,18 @@ class EngineState {
   // Why a device did not say how its last step ended, or its weights did not come: then nothing
   // here may be saved.
   absl::Status settled;
+
+  // What gathers weights: none below stage 3.
+  std::vector<LiveParameters*> lives() const {
+    std::vector<LiveParameters*> all;
+    if (live != nullptr) {
+      all.push_back(live.get());
+    }
+    if (frozen != nullptr && frozen->live != nullptr) {
+      all.push_back(frozen->live.get());
+    }
+    return all;
+  }
 
   // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank
   // owns. The one place that knows, beside ReducedGradient::at.

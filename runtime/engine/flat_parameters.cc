@@ -104,6 +104,46 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
   return flat;
 }
 
+bool FlatParameters::CanBeSharedOut(const at::Tensor& frozen) const {
+  const at::ScalarType type = frozen.scalar_type();
+  const bool is_float = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  const bool becomes_values = dtype_ == DType::kFloat32 ? type == at::kFloat : is_float;
+  return becomes_values && frozen.numel() > 0 && frozen.layout() == at::kStrided &&
+         (frozen.device().is_cpu() || frozen.device() == device_.tensors());
+}
+
+absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::TakeFrozen() {
+  std::vector<NamedTensor> left;
+  std::vector<NamedTensor> taken;
+  std::vector<plan::ParamSpec> specs;
+  for (const NamedTensor& item : frozen_) {
+    const bool take = CanBeSharedOut(item.tensor);
+    (take ? taken : left).push_back(item);
+    if (take) {
+      specs.push_back({item.name, item.tensor.sizes().vec(), dtype_});
+    }
+  }
+  if (taken.empty()) {
+    return std::unique_ptr<FlatParameters>();
+  }
+  DT_ASSIGN_OR_RETURN(plan::ParamLayout layout, plan::ParamLayout::Create(specs));
+  auto flat =
+      std::unique_ptr<FlatParameters>(new FlatParameters(std::move(layout), dtype_, device_));
+  for (const plan::LayoutEntry& entry : flat->layout_.entries()) {
+    flat->parameters_.push_back(taken[static_cast<size_t>(entry.registration_index)].tensor);
+  }
+  frozen_ = std::move(left);
+  return flat;
+}
+
+absl::StatusOr<plan::ParamLayout> FlatParameters::FrozenLayout() const {
+  std::vector<plan::ParamSpec> specs;
+  for (const NamedTensor& item : frozen_) {
+    specs.push_back({item.name, item.tensor.sizes().vec(), dtype_});
+  }
+  return plan::ParamLayout::Create(specs);
+}
+
 absl::Status FlatParameters::Allocate(const FlatOptions& options) {
   const int64_t pad = options.pad_to_multiple;
   const int64_t elements = std::max(pad, (layout_.total_elements() + pad - 1) / pad * pad);
@@ -249,9 +289,11 @@ absl::Status FlatParameters::CheckUnwritten() const {
     if (parameters_[i]._version() != versions_[i]) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "parameter %s was written to by the program, which is lost at zero_optimization.stage 3 "
-          "and in mixed precision, where its values are copies; write before Engine::Create, or "
-          "give the engine an optimizer (dtrain/optimizer.h)",
-          layout_.entries()[i].name));
+          "and in mixed precision, where its values are copies; write before Engine::Create, or %s",
+          layout_.entries()[i].name,
+          parameters_[i].requires_grad()
+              ? "give the engine an optimizer (dtrain/optimizer.h)"
+              : "register it as a buffer: buffers are whole on every rank"));
     }
   }
   return absl::OkStatus();

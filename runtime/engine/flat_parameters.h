@@ -59,6 +59,12 @@ class FlatParameters {
   static absl::StatusOr<std::unique_ptr<FlatParameters>> Describe(torch::nn::Module& module,
                                                                   DType values,
                                                                   const Device& device);
+  // Takes the frozen parameters that can be shared out as those that train are (ZeRO stage 3) as
+  // parameters() of flat buffers of their own, which are to have no gradients. What is neither
+  // fp32, bf16 or fp16 nor, where the values are fp32, of that type, or lies on another device,
+  // stays among frozen(). Null: there are none. REQUIRES: before MoveIn.
+  absl::StatusOr<std::unique_ptr<FlatParameters>> TakeFrozen();
+  bool CanBeSharedOut(const at::Tensor& frozen) const;  // So.
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
   // and what else computes (frozen parameters, module buffers) to the device; floating-point ones
   // are cast to the type of the values. `keep` sees each parameter before it is rounded to that
@@ -82,7 +88,7 @@ class FlatParameters {
   absl::Status CheckUnwritten() const;
 
   const plan::ParamLayout& layout() const { return layout_; }
-  // Trainable parameters, in the layout's order; shared ones once.
+  // In the layout's order; shared ones once. Those that train, or of TakeFrozen.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   // The gradient of parameters()[i] as a view of gradients(); empty without those.
   const std::vector<at::Tensor>& gradient_views() const { return gradient_views_; }
@@ -90,6 +96,8 @@ class FlatParameters {
   void ClearGradients();
   // Frozen parameters and module buffers: not in the flat buffers, but part of the model.
   const std::vector<NamedTensor>& frozen() const { return frozen_; }
+  // Their names and shapes in a layout's form: no memory is laid out by it.
+  absl::StatusOr<plan::ParamLayout> FrozenLayout() const;
   const std::vector<NamedTensor>& module_buffers() const { return module_buffers_; }
 
   DType dtype() const { return dtype_; }          // Of the values.

@@ -29,7 +29,15 @@ MemoryReport ReportMemory(const EngineState& state, const GradientSync& gradient
   MemoryReport report;
   const bool shared_out = state.live != nullptr;
   report.weights = BytesOf(shared_out ? state.shard_values : state.flat->values());
-  report.live_weights = shared_out ? state.live->bytes() : 0;
+  for (const NamedTensor& frozen : state.flat->frozen()) {
+    report.weights += BytesOf(frozen.tensor);
+  }
+  if (state.frozen != nullptr) {
+    report.weights += BytesOf(state.frozen->values);
+  }
+  for (const LiveParameters* const live : state.lives()) {
+    report.live_weights += live->bytes();
+  }
   report.gradients = gradients.bytes();
   report.optimizer = BytesOf(state.master);
   for (const StateSlot& slot : state.slots) {

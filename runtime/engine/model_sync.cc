@@ -14,9 +14,12 @@
 namespace dtrain {
 namespace {
 
-// The layout of trainable parameters, then a line each for frozen ones and buffers.
-std::string Describe(const FlatParameters& flat) {
+// The layouts of parameters that are shared out or train, then a line each for others and buffers.
+std::string Describe(const FlatParameters& flat, const FlatParameters* frozen) {
   std::string text = flat.layout().ToText();
+  if (frozen != nullptr) {
+    absl::StrAppend(&text, "frozen: ", frozen->layout().ToText());
+  }
   for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
     for (const NamedTensor& item : *list) {
       absl::StrAppend(&text, item.name, " ", c10::toString(item.tensor.scalar_type()), " ",
@@ -55,8 +58,9 @@ absl::Status BroadcastTensor(comm::Group& group, const NamedTensor& item) {
 
 }  // namespace
 
-absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat) {
-  const std::string mine = Describe(flat);
+absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat,
+                            const FlatParameters* frozen) {
+  const std::string mine = Describe(flat, frozen);
   struct Facts {
     uint64_t hash;
     uint64_t bytes;
@@ -115,10 +119,13 @@ absl::Status CheckSameUnits(comm::Group& group, const std::vector<plan::FlatRang
       other - all.begin()));
 }
 
-absl::Status BroadcastModel(comm::Group& group, FlatParameters& flat) {
-  for (size_t i = 0; i < flat.parameters().size(); ++i) {
-    DT_RETURN_IF_ERROR(
-        BroadcastTensor(group, {flat.layout().entries()[i].name, flat.parameters()[i]}));
+absl::Status BroadcastModel(comm::Group& group, const FlatParameters& flat,
+                            const FlatParameters* frozen) {
+  for (const FlatParameters* const part : {&flat, frozen}) {
+    for (size_t i = 0; part != nullptr && i < part->parameters().size(); ++i) {
+      DT_RETURN_IF_ERROR(
+          BroadcastTensor(group, {part->layout().entries()[i].name, part->parameters()[i]}));
+    }
   }
   for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
     for (const NamedTensor& item : *list) {

@@ -11,13 +11,16 @@
 namespace dtrain {
 
 // Collective. InvalidArgument on every rank names the first tensor that differs from rank 0's.
-absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat);
+// `frozen`: what FlatParameters::TakeFrozen gave; may be null.
+absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat,
+                            const FlatParameters* frozen);
 
 // Collective. InvalidArgument on every rank when ranks have named other units
 // (EngineOptions::units): their collectives would not fit together.
 absl::Status CheckSameUnits(comm::Group& group, const std::vector<plan::FlatRange>& units);
 
 // Collective: parameters, frozen parameters and module buffers become rank 0's.
-absl::Status BroadcastModel(comm::Group& group, FlatParameters& flat);
+absl::Status BroadcastModel(comm::Group& group, const FlatParameters& flat,
+                            const FlatParameters* frozen);
 
 }  // namespace dtrain

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/state_memory.h"
@@ -18,71 +19,121 @@
 
 namespace dtrain {
 
-absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements) {
+absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements, at::Tensor& values) {
   const DType dtype = state.flat->dtype();
   const at::ScalarType type = FloatTypeOf(dtype);
   const OffloadOptions offload = ParameterOffload(job.config());
   ShardMemory shard;
   const size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
   if (!device().is_host() && offload.device == OffloadOptions::Device::kMemory) {
-    DT_ASSIGN_OR_RETURN(state.shard_values, MakePinnedState(device(), elements, type, 0));
+    DT_ASSIGN_OR_RETURN(values, MakePinnedState(device(), elements, type, 0));
     shard.pinned = true;
   } else if (!device().is_host() && offload.device == OffloadOptions::Device::kNone) {
     DT_ASSIGN_OR_RETURN(shard.device, DeviceMemory::Create(device(), bytes, "this rank's weights"));
-    state.shard_values = TensorOver(shard.device, elements, type, device().tensors());
+    values = TensorOver(shard.device, elements, type, device().tensors());
   } else if (offload.device == OffloadOptions::Device::kNone) {
     DT_ASSIGN_OR_RETURN(shard.symmetric, comm::SymmetricBuffer::Create(bytes, "dtrain-weights"));
-    state.shard_values = TensorOver(shard.symmetric, elements, type);
+    values = TensorOver(shard.symmetric, elements, type);
   } else {
     DT_ASSIGN_OR_RETURN(const FarState far, MakeFarState(offload, elements, type, 0));
-    state.shard_values = far.tensor();
+    values = far.tensor();
   }
-  shard.data = static_cast<std::byte*>(state.shard_values.mutable_data_ptr());
+  shard.data = static_cast<std::byte*>(values.mutable_data_ptr());
   return shard;
 }
 
-absl::Status Engine::Impl::CreateLive(const ShardMemory& shard) {
+plan::LiveShares Engine::Impl::SharesOfLive() const {
+  return plan::ShareLive(
+      job.config().gather_limits().live_max, state.flat->layout().total_elements(),
+      state.frozen == nullptr ? 0 : state.frozen->flat->layout().total_elements());
+}
+
+absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const LiveSet& set) {
   const Config& config = job.config();
-  const plan::ShardPlan& shards = *state.shards;
-  const DType dtype = state.flat->dtype();
+  const DType dtype = set.flat.dtype();
   comm::DeviceGroup* const device_group =
       device().is_host() ? nullptr : job.state().device_group.get();
   GatherWays ways;
-  if (plan::PersistentPlan small = plan::MakePersistentPlan(
-          state.flat->layout(), shards, job.world_size(), config.persistence_limits());
+  if (plan::PersistentPlan small = plan::MakePersistentPlan(set.flat.layout(), set.shards,
+                                                            job.world_size(), set.persistence);
       !small.empty()) {
     DT_ASSIGN_OR_RETURN(ways.persistent, PersistentParameters::Create(
-                                             job.group(), device_group, *state.flat,
-                                             {state.shard_values, shard.pinned}, std::move(small)));
+                                             job.group(), device_group, set.flat,
+                                             {set.values, set.memory.pinned}, std::move(small)));
   }
   if (const int size = config.hpz_partition_size(); size > 1) {
-    DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create({.world = job.group(),
-                                                                 .device_world = device_group,
-                                                                 .store = job.state().store,
-                                                                 .size = size},
-                                                                *state.flat, shards));
+    DT_ASSIGN_OR_RETURN(ways.secondary,
+                        SecondaryShards::Create({.world = job.group(),
+                                                 .device_world = device_group,
+                                                 .store = job.state().store,
+                                                 .size = size,
+                                                 .name = "secondary shards" + set.name},
+                                                set.flat, set.shards));
   }
   if (config.quantized_weights() && device_group == nullptr) {
-    DT_ASSIGN_OR_RETURN(ways.quantized, QuantizedOnHost::Create(job.group(), shards, dtype));
+    DT_ASSIGN_OR_RETURN(ways.quantized, QuantizedOnHost::Create(job.group(), set.shards, dtype));
   } else if (config.quantized_weights()) {
     DT_ASSIGN_OR_RETURN(ways.quantized,
-                        QuantizedOnDevice::Create(device(), *device_group, shards, dtype));
+                        QuantizedOnDevice::Create(device(), *device_group, set.shards, dtype));
   }
   GatherLimits limits = config.gather_limits();
-  if (limits.prefetch_max > 0 && !state.units.empty()) {  // The next unit, however large.
-    limits.prefetch_max = std::max(limits.prefetch_max, shards.largest_bucket());
+  limits.live_max = set.live_max;
+  if (limits.prefetch_max > 0 && set.has_units) {  // The next unit, however large.
+    limits.prefetch_max = std::max(limits.prefetch_max, set.shards.largest_bucket());
   }
   std::unique_ptr<GatherMemory> memory;
   if (device_group == nullptr) {
-    DT_ASSIGN_OR_RETURN(memory, GatherPages::Create(job.group(), *state.flat, shards, shard));
+    DT_ASSIGN_OR_RETURN(memory, GatherPages::Create(job.group(), set.flat, set.shards, set.memory));
   } else {
-    DT_ASSIGN_OR_RETURN(memory,
-                        GatherBlocks::Create(device(), *device_group, *state.flat, shards, shard,
-                                             {limits.live_max, config.comm_timeout_seconds()}));
+    DT_ASSIGN_OR_RETURN(
+        memory, GatherBlocks::Create(device(), *device_group, set.flat, set.shards, set.memory,
+                                     {limits.live_max, config.comm_timeout_seconds()}));
   }
   comm::Group& group = device_group == nullptr ? job.group() : *device_group;
-  DT_ASSIGN_OR_RETURN(state.live, LiveParameters::Create(group, *state.flat, shards, limits,
-                                                         std::move(ways), std::move(memory)));
+  return LiveParameters::Create(group, set.flat, set.shards, limits, std::move(ways),
+                                std::move(memory));
+}
+
+absl::Status Engine::Impl::CreateLive(const ShardMemory& memory) {
+  DT_ASSIGN_OR_RETURN(state.live, MakeLive({.flat = *state.flat,
+                                            .shards = *state.shards,
+                                            .values = state.shard_values,
+                                            .memory = memory,
+                                            .persistence = job.config().persistence_limits(),
+                                            .live_max = SharesOfLive().training,
+                                            .has_units = !state.units.empty(),
+                                            .name = ""}));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::ShareOutFrozen() {
+  FrozenShards& frozen = *state.frozen;
+  const plan::ParamLayout& layout = frozen.flat->layout();
+  DT_ASSIGN_OR_RETURN(frozen.shards, MakeShardPlan(layout, frozen.units, SharesOfLive().frozen));
+  frozen.owned = frozen.shards->owned(job.rank());
+  DT_ASSIGN_OR_RETURN(const ShardMemory memory,
+                      MakeShard(frozen.shards->shard_elements(), frozen.values));
+  DT_RETURN_IF_ERROR(frozen.flat->MoveIn(
+      {.pad_to_multiple = frozen.shards->padded_elements(),
+       .with_gradients = false,
+       .values = ValueMemory::kReserved},
+      [&frozen](const plan::LayoutEntry& entry, const at::Tensor& whole) {
+        const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
+        CopyShared(whole, {all}, frozen.values, frozen.owned);
+      }));
+  // What may stay whole is counted over all parameters.
+  PersistenceLimits persistence = job.config().persistence_limits();
+  for (const size_t entry : plan::PersistentEntries(state.flat->layout(), persistence)) {
+    persistence.model_max -= state.flat->layout().entries()[entry].elements;
+  }
+  DT_ASSIGN_OR_RETURN(frozen.live, MakeLive({.flat = *frozen.flat,
+                                             .shards = *frozen.shards,
+                                             .values = frozen.values,
+                                             .memory = memory,
+                                             .persistence = persistence,
+                                             .live_max = SharesOfLive().frozen,
+                                             .has_units = !frozen.units.empty(),
+                                             .name = " of frozen weights"}));
   return absl::OkStatus();
 }
 

@@ -94,7 +94,9 @@ constexpr ConfigKey kKeys[] = {
      "below stage3_param_persistence_threshold."},
     {"zero_optimization.zero_quantized_nontrainable_weights", KeyType::kBool, "false", "",
      KeyUse::kRefused, "[false]", 0,
-     "Frozen parameters are whole on every rank: nothing of them is gathered."},
+     "Frozen parameters are kept in the weights' type; with zero_quantized_weights they are "
+     "gathered "
+     "as int8 blocks as the others are."},
     {"zero_optimization.zero_quantized_gradients", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      kIdentity,
      "Stages 2 and 3: gradients travel as int8 blocks of 256 with a scale, all to all, and are "

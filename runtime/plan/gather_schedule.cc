@@ -7,6 +7,12 @@
 
 namespace dtrain::plan {
 
+LiveShares ShareLive(int64_t live_max, int64_t training, int64_t frozen) {
+  const int64_t fewer = std::min({training, frozen, live_max / 2});
+  return training <= frozen ? LiveShares{fewer, live_max - fewer}
+                            : LiveShares{live_max - fewer, fewer};
+}
+
 GatherSchedule::GatherSchedule(std::vector<int64_t> bucket_elements, const GatherLimits& limits)
     : sizes_(std::move(bucket_elements)),
       limits_(limits),

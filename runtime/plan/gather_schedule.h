@@ -25,6 +25,14 @@ struct GatherAction {
   bool operator==(const GatherAction&) const = default;
 };
 
+// How what may be live in all is parted between weights that train and frozen ones, which have a
+// schedule each, of so many elements: the fewer may take half of it, the others have the rest.
+struct LiveShares {
+  int64_t training = 0;
+  int64_t frozen = 0;
+};
+LiveShares ShareLive(int64_t live_max, int64_t training, int64_t frozen);
+
 class GatherSchedule {
  public:
   enum class Pass { kTraining, kEvaluation, kOther };  // kOther is never recorded.

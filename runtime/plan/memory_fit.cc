@@ -120,7 +120,7 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
           ? ""
           : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
                             request.micro_batch, request.sequence_length);
-  const double frozen_bytes = request.model.frozen_bytes;
+  const double frozen_bytes = FrozenBytes(request);
   const std::string frozen =
       frozen_bytes == 0 ? "" : absl::StrCat(", frozen ones of ", Gigabytes(frozen_bytes));
   return absl::InvalidArgumentError(absl::StrFormat(

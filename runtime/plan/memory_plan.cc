@@ -86,16 +86,22 @@ double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recomp
   return layers * layer - chosen * dropped + dropped + ends;
 }
 
+double FrozenBucket(const MemoryRequest& request) {
+  return std::min(FrozenElements(request.model),
+                  static_cast<double>(request.frozen_bucket_elements));
+}
+
 // Stage 3: what is gathered at a time, what is never shared out (and once more while it is brought
 // up to date), and what int8 blocks take.
 double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket) {
-  const double parameters = request.model.parameters;
+  const double parameters = request.model.parameters + FrozenElements(request.model);
   const double whole = PersistentElements(request.model, request.persistence);
   const double gathered = std::min(parameters - whole, static_cast<double>(request.live_elements));
   const double shard = parameters / static_cast<double>(request.world_size);
   const double slots = request.states_on_host ? 1 : kPackedSlots;
   return value_bytes * (gathered + 2 * whole) +
-         (request.quantized_weights ? kPacked * (slots * bucket + shard) : 0);
+         (request.quantized_weights ? kPacked * (slots * (bucket + FrozenBucket(request)) + shard)
+                                    : 0);
 }
 
 // What comm.compression remembers of gradients, and int8 blocks on their way: of all buckets on the
@@ -231,13 +237,27 @@ absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
 double PersistentElements(const ModelShape& model, const PersistenceLimits& limits) {
   const auto most = static_cast<double>(limits.model_max);
   double total = 0;
-  for (const ModelShape::Tensors& same : model.tensors) {
-    if (same.elements > 0 && same.elements <= static_cast<double>(limits.parameter_max)) {
-      const double room = std::floor((most - total) / same.elements);
-      total += same.elements * std::min(room, static_cast<double>(same.count));
+  for (const auto* const tensors : {&model.tensors, &model.frozen}) {
+    for (const ModelShape::Tensors& same : *tensors) {
+      if (same.elements > 0 && same.elements <= static_cast<double>(limits.parameter_max)) {
+        const double room = std::floor((most - total) / same.elements);
+        total += same.elements * std::min(room, static_cast<double>(same.count));
+      }
     }
   }
   return total;
+}
+
+double FrozenElements(const ModelShape& model) {
+  double total = 0;
+  for (const ModelShape::Tensors& same : model.frozen) {
+    total += same.elements * static_cast<double>(same.count);
+  }
+  return total;
+}
+
+double FrozenBytes(const MemoryRequest& request) {
+  return ValueBytes(request.precision) * FrozenElements(request.model) + request.model.frozen_bytes;
 }
 
 double MomentBytes(const OptimizerConfig& optimizer) {
@@ -265,6 +285,8 @@ void ReadInto(const Config& config, MemoryRequest& request) {
   }
   request.bucket_elements =
       BucketElements(config, static_cast<int64_t>(std::llround(request.model.parameters)));
+  request.frozen_bucket_elements =
+      BucketElements(config, static_cast<int64_t>(std::llround(FrozenElements(request.model))));
 }
 
 MemoryPlan PlanMemory(const MemoryRequest& request) {
@@ -275,17 +297,20 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   const auto held = [&](int from) {
     return model.parameters / (request.zero_stage >= from ? ranks : 1);
   };
+  const double weights = model.parameters + FrozenElements(model);
+  const double held_weights = value_bytes * weights / (request.zero_stage >= 3 ? ranks : 1);
   MemoryPlan plan;
-  plan.values = FarValues(request) ? 0 : value_bytes * held(3);
-  plan.host = FarValues(request) && !request.values_in_file ? value_bytes * held(3) : 0;
+  plan.values = FarValues(request) ? 0 : held_weights;
+  plan.host = FarValues(request) && !request.values_in_file ? held_weights : 0;
   if (request.zero_stage >= 3 && request.hpz_partition_size > 1) {
-    plan.values += value_bytes * model.parameters / static_cast<double>(request.hpz_partition_size);
+    plan.values += value_bytes * weights / static_cast<double>(request.hpz_partition_size);
   }
   plan.values += model.frozen_bytes;
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
   if (request.states_on_host && FarValues(request) && request.values_in_file) {
     const int ways = request.offload_buffers > 0 ? 1 : 2;  // Where the GPU updates, also back.
-    plan.host = ways * static_cast<double>(kShareBuffers) * value_bytes * bucket / ranks;
+    plan.host = static_cast<double>(kShareBuffers) * value_bytes *
+                (ways * bucket + FrozenBucket(request)) / ranks;
   }
   if (request.zero_stage >= 3) {
     plan.live = LiveBytes(request, value_bytes, bucket);

@@ -4,6 +4,7 @@
 //   values e (stage 3: e / N), gradients 4 (stages 2 and 3: 4 / N), AdamW's moments 8 (from stage
 //   1: 8 / N; other optimizers' as optimizer_config.h says) and in mixed precision the fp32 master
 //   4 (from stage 1: 4 / N): 18 at stage 0.
+// Frozen weights of the values' type take e, at stage 3 e / N, and nothing else.
 // On top: the buckets in which stages 2 and 3 stage gradients, the weights that stage 3 has
 // gathered or never shares out, what int8 blocks wait in, what compression left out of gradients,
 // what forward keeps for backward, and a chunk's logits with the gradients that the fused loss
@@ -26,14 +27,16 @@ namespace dtrain::plan {
 struct ModelShape {
   double parameters = 0;
   double largest_tensor = 0;  // Elements.
-  // Beside `parameters`: what does not train, whole on every rank at every stage.
-  double frozen_bytes = 0;
   // Its tensors in the order of registration; empty: unknown, as if all were large.
   struct Tensors {
     double elements = 0;  // Of each.
     int64_t count = 1;
   };
   std::vector<Tensors> tensors = {};
+  // Beside `parameters`: what does not train, in the values' type, which stage 3 shares out too,
+  std::vector<Tensors> frozen = {};
+  // and of other types, whole on every rank at every stage.
+  double frozen_bytes = 0;
   int64_t hidden = 0;  // 0: the rest is unknown, activations are not counted.
   int64_t intermediate = 0;
   int64_t layers = 0;
@@ -58,6 +61,7 @@ struct MemoryRequest {
   int64_t micro_batch = 0;  // Samples; 0: no activations.
   int64_t sequence_length = 0;
   int64_t bucket_elements = 0;
+  int64_t frozen_bucket_elements = 0;  // Of frozen weights at stage 3.
   int64_t live_elements = 0;           // Stage 3: weights gathered at a time.
   PersistenceLimits persistence = {};  // Stage 3: weights that are never shared out.
   int64_t hpz_partition_size = 1;
@@ -100,7 +104,12 @@ struct MemoryPlan {
   double total() const { return states() + buckets + live + activations + logits; }
 };
 
-// Elements of weights that stay whole on every rank at stage 3 (persistent_plan.h has the rule).
+// Elements of frozen weights of the values' type; bytes of all frozen ones.
+double FrozenElements(const ModelShape& model);
+double FrozenBytes(const MemoryRequest& request);
+
+// Elements of weights that stay whole on every rank at stage 3 (persistent_plan.h has the rule),
+// frozen ones after the others.
 double PersistentElements(const ModelShape& model, const PersistenceLimits& limits);
 
 // Of an optimizer's states, a parameter.

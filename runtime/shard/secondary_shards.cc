@@ -31,7 +31,7 @@ absl::Status SecondaryShards::MakeOnHost(const SecondaryGroups& groups) {
 absl::Status SecondaryShards::MakeOnDevice(const SecondaryGroups& groups) {
   const int rank = groups.device_world->rank();
   DT_ASSIGN_OR_RETURN(auto group, groups.device_world->SplitGroup(groups.store, rank / groups.size,
-                                                                  rank, "secondary shards"));
+                                                                  rank, groups.name));
   device_group_ = group.get();
   group_ = std::move(group);
   DT_ASSIGN_OR_RETURN(memory_.device, DeviceMemory::Create(device_, bytes_,

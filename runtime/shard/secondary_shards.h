@@ -30,6 +30,7 @@ struct SecondaryGroups {
   comm::DeviceGroup* device_world = nullptr;  // Of the weights, on a GPU; else null.
   comm::Store* store = nullptr;               // Both were made with it.
   int size = 1;                               // Of the small groups; divides the world's.
+  std::string name = "secondary shards";      // Of a GPU's; each of a rank has its own.
 };
 
 class SecondaryShards {

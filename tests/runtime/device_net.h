@@ -27,8 +27,18 @@ class Net : public torch::nn::Module {
       layers.push_back(register_parameter("layer" + std::to_string(i), at::randn({64, 64}) * 0.1));
     }
   }
+  // Adds a frozen layer, and a frozen vector.
+  void AddFrozen() {
+    const int64_t width = a.size(1);
+    frozen = register_parameter("frozen", at::randn({width, width}) * 0.1, /*requires_grad=*/false);
+    shift = register_parameter("shift", at::rand({width}), /*requires_grad=*/false);
+  }
   at::Tensor Loss(const at::Tensor& x) {
-    const at::Tensor h = at::tanh(x.to(a.scalar_type()).matmul(a)).matmul(b);
+    at::Tensor first = at::tanh(x.to(a.scalar_type()).matmul(a));
+    if (frozen.defined()) {
+      first = first + (first + shift).matmul(frozen);
+    }
+    const at::Tensor h = first.matmul(b);
     mean.mul_(0.9).add_(h.detach().mean(0), 0.1);
     return (h * c).square().sum(at::kFloat);
   }
@@ -48,6 +58,7 @@ class Net : public torch::nn::Module {
   static constexpr int64_t kSegments = 5;
   static constexpr int64_t kCopies = 16;
   at::Tensor a, b, c, unused, mean;
+  at::Tensor frozen, shift;  // After AddFrozen.
   std::vector<at::Tensor> layers;
 };
 

@@ -51,6 +51,9 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), way, gpu));
   at::manual_seed(static_cast<uint64_t>(7 + context.rank));  // Weights must come from rank 0.
   Net net(way.segments, way.width);
+  if (way.frozen) {
+    net.AddFrozen();
+  }
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
   Source source{context.rank, context.size, way.accumulation};
   std::vector<StepReport> reports;

@@ -23,6 +23,7 @@ struct Way {
   bool waits = false;     // Steps may wait for the device: the host updates.
   bool segments = false;  // Of recomputed segments.
   int64_t width = 64;     // Of the model.
+  bool frozen = false;    // It has frozen weights.
   std::vector<std::string> more = {};
 };
 

@@ -59,6 +59,33 @@ TEST(EngineDeviceShardsTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) 
   }
 }
 
+// By blocks and a group's calls of their own.
+TEST(EngineDeviceShardsTest, FrozenWeightsAreGatheredAsTheOthersAre) {
+  const testing::TempFolder disk;
+  const std::vector<std::vector<std::string>> ways = {
+      {"zero_optimization.stage3_max_live_parameters=1000000"},
+      {"zero_optimization.stage3_max_live_parameters=1"},
+      {"zero_optimization.offload_param.device=cpu"},
+      {"zero_optimization.offload_param.device=nvme",
+       "zero_optimization.offload_param.nvme_path=" + disk.path()}};
+  for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
+    for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+      const Way way{.place = place,
+                    .waits = true,
+                    .width = 192,
+                    .frozen = true,
+                    .more = {precision, "deterministic=true"}};
+      const Outcome whole = OutcomeOf(3, With(way, {"zero_optimization.stage=2"}));
+      const Way stage3 = With(way, {"zero_optimization.stage=3",
+                                    "zero_optimization.stage3_param_persistence_threshold=200"});
+      for (const auto& more : ways) {
+        SCOPED_TRACE(absl::StrCat(precision, ", place ", static_cast<int>(place), ", ", more[0]));
+        ExpectSame(OutcomeOf(3, With(stage3, more)), whole);
+      }
+    }
+  }
+}
+
 // Gathers take them from the host, through their place in the bucket.
 TEST(EngineDeviceShardsTest, OffloadedWeightsGiveTheBitsOfWeightsOnTheDevice) {
   struct Case {

@@ -18,7 +18,7 @@ namespace dtrain {
 
 // Bytes on this rank at the end of a step.
 struct MemoryReport {
-  int64_t weights = 0;       // Values, or this rank's share of them.
+  int64_t weights = 0;       // Values, or this rank's share of them; frozen ones too.
   int64_t live_weights = 0;  // Stage 3: memory for gathered ones.
   int64_t gradients = 0;     // With the buckets that they travel in.
   int64_t optimizer = 0;     // Masters and the optimizer's states.

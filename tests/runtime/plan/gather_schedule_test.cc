@@ -207,5 +207,17 @@ TEST(GatherScheduleTest, RandomProgramsKeepTheContract) {
   }
 }
 
+TEST(GatherSchedule, WhatMayBeLiveIsPartedByWhatThereIs) {
+  const auto share = [](int64_t live_max, int64_t training, int64_t frozen) {
+    const LiveShares shares = ShareLive(live_max, training, frozen);
+    return std::pair(shares.training, shares.frozen);
+  };
+  EXPECT_EQ(share(100, 1000, 0), std::pair(int64_t{100}, int64_t{0}));
+  EXPECT_EQ(share(100, 20, 1000), std::pair(int64_t{20}, int64_t{80})) << "adapters are all live";
+  EXPECT_EQ(share(100, 1000, 20), std::pair(int64_t{80}, int64_t{20}));
+  EXPECT_EQ(share(100, 70, 1000), std::pair(int64_t{50}, int64_t{50}));
+  EXPECT_EQ(share(0, 70, 1000), std::pair(int64_t{0}, int64_t{0}));
+}
+
 }  // namespace
 }  // namespace dtrain::plan

@@ -63,7 +63,16 @@ TEST(MemoryFitTest, WhatDoesNotFitIsToldWhatWould) {
   EXPECT_THAT(text(3, 4, 0), HasSubstr("no number of ranks makes it fit"));
 }
 
-TEST(MemoryFitTest, FrozenParametersStayWholeAtEveryStage) {
+TEST(MemoryFitTest, FrozenParametersThatStageThreeSharesOutAreAReasonForIt) {
+  MemoryRequest request = OfMillion(0, 4);
+  request.model.frozen = {{.elements = 10e6}};
+  const absl::Status refused = CheckStatesFit(request, 30e6);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("of 1.0 million parameters, frozen ones of 0.04 GB take 0.056 GB on each"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("zero_optimization.stage 3 takes"));
+}
+
+TEST(MemoryFitTest, FrozenParametersOfOtherTypesStayWholeAtEveryStage) {
   MemoryRequest request = OfMillion(3, 4);
   request.model.frozen_bytes = 2e6;
   EXPECT_EQ(PlanMemory(request).values, 1e6 + 2e6);

@@ -60,6 +60,31 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   EXPECT_DOUBLE_EQ(PlanMemory(request).values, plain.values + 2 * 1000e6 / 4);
 }
 
+TEST(MemoryPlan, FrozenWeightsAreSharedOutAtStageThreeAndHaveNoStates) {
+  for (const int stage : {0, 2, 3}) {
+    MemoryRequest request = Of(10e6, Kind::kBFloat16, stage, 4);
+    request.live_elements = 50'000'000;
+    const MemoryPlan plain = PlanMemory(request);
+    request.model.frozen = {{1e6, 990}, {5e4, 200}};
+    EXPECT_EQ(FrozenElements(request.model), 1000e6);
+    const MemoryPlan plan = PlanMemory(request);
+    EXPECT_DOUBLE_EQ(plan.values, plain.values + 2 * 1000e6 / (stage == 3 ? 4 : 1)) << stage;
+    EXPECT_EQ(plan.states() - plan.values, plain.states() - plain.values) << stage;
+    EXPECT_EQ(plan.buckets, plain.buckets) << stage;
+    EXPECT_EQ(plan.live, stage == 3 ? 2 * 50e6 : 0) << stage;
+  }
+}
+
+TEST(MemoryPlan, SmallFrozenWeightsStayWholeWithinWhatOthersLeave) {
+  MemoryRequest request = Of(10e6, Kind::kBFloat16, 3, 4);
+  request.model.tensors = {{5e4, 20}};
+  request.model.frozen = {{1e6, 990}, {5e4, 200}};
+  request.persistence = {.parameter_max = 100'000, .model_max = INT64_MAX};
+  EXPECT_EQ(PersistentElements(request.model, request.persistence), 220 * 5e4);
+  request.persistence.model_max = 1'060'000;
+  EXPECT_EQ(PersistentElements(request.model, request.persistence), 21 * 5e4);
+}
+
 TEST(MemoryPlan, CompressionRemembersWhatItLeftOutOfEveryGradient) {
   MemoryRequest request = Of(1000e6, Kind::kBFloat16, 1, 4);
   request.bucket_elements = 6'000'000;
