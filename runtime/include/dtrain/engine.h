@@ -47,9 +47,10 @@ struct EngineOptions {
   // What ZeRO stage 3 gathers and frees together, a bucket each; at the other stages checked and
   // used for nothing. A unit lists modules by their names in torch::nn::Module::named_modules, each
   // with all of its parameters, or parameters; `*` stands for any text. Parameters of a unit are
-  // neighbours in the order of registration, and none is in two units; what is in no unit is cut as
-  // without units. Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU
-  // 2 MiB at least; for a weight across one, both sides are gathered. A unit above
+  // neighbours in the order of registration, among those that train and among frozen ones, which
+  // are a bucket of their own; none is in two units, and what is in no unit is cut as without.
+  // Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU 2 MiB at least;
+  // for a weight across one, both sides are gathered. A unit above
   // zero_optimization.stage3_max_live_parameters is several equal buckets; reduce_bucket_size does
   // not hold for it, and stage3_prefetch_bucket_size, unless 0, is as large as the largest unit at
   // least. Empty: automatic. Deterministic runs have the same bits with any units, and checkpoints
