@@ -75,7 +75,7 @@ struct ScheduleOptions {
   // A direct all-reduce sums pairwise: the bits of doubling and halving. REQUIRES: a power of two.
   bool pairwise = false;
   // Of a direct reduction: what is under way for each rank, as far as kDirectChunkBytes allow.
-  size_t slice_bytes = size_t{256} << 10;
+  size_t slice_bytes = size_t{128} << 10;
 };
 
 // Whether the transfers of `next` may begin before those of `now` have ended and what follows them
