@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace dtrain::comm {
@@ -154,6 +155,16 @@ absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers, const W
   }
 }
 
+bool StreamTransport::Spin(const WaitContext& context) {
+  const int64_t end = Clock::Real().MonotonicNanos() + absl::ToInt64Nanoseconds(context.spin);
+  while (context.may_spin() && Clock::Real().MonotonicNanos() < end) {
+    if (poll(polled_.data(), polled_.size(), 0) > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
   polled_.clear();
   control_.AddDescriptors(polled_);
@@ -167,8 +178,10 @@ absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
       }
     }
   }
-  const int timeout = Earlier(context.deadline, Deadline::After(kWaitSlice)).PollTimeoutMs();
-  poll(polled_.data(), polled_.size(), timeout);
+  if (!Spin(context)) {
+    const int timeout = Earlier(context.deadline, Deadline::After(kWaitSlice)).PollTimeoutMs();
+    poll(polled_.data(), polled_.size(), timeout);
+  }
   // Poll has said already whether there is anything.
   if (std::any_of(polled_.begin(), polled_.begin() + static_cast<ptrdiff_t>(controls),
                   [](const pollfd& item) { return item.revents != 0; })) {

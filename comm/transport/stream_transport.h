@@ -97,6 +97,9 @@ class StreamTransport final : public Transport {
   }
   absl::Status Gone(int peer, const absl::Status& what, ControlLines::AwaitedOf awaited);
   absl::Status WaitForAny(const WaitContext& context);
+  // Whether something of polled_ is ready soon, while a compute thread waits for it: to fall asleep
+  // and be woken takes longer, in a virtual machine most of all.
+  bool Spin(const WaitContext& context);
 
   const int rank_;
   const std::vector<StreamPeer> peers_;
