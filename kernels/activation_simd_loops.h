@@ -22,7 +22,7 @@ template <Activation kActivation, class T>
 void ActivationForward(const ActivationForwardArgs<T>& args, Write write) {
   const T* const x = args.x;
   T* const y = args.y;
-  Each<ByEight>(args.count, y, write, [&](auto io, int64_t i) {
+  Each<ByMany>(args.count, y, write, [&](auto io, int64_t i) {
     FetchAhead(io, x + i);
     io.WriteOut(y + i, Activate<kActivation>(io.Read(x + i), io.kSetAll).value);
   });
@@ -33,7 +33,7 @@ void ActivationBackward(const ActivationBackwardArgs<T>& args, Write write) {
   const T* const x = args.x;
   const T* const dy = args.dy;
   T* const dx = args.dx;
-  Each<ByEight>(args.count, dx, write, [&](auto io, int64_t i) {
+  Each<ByMany>(args.count, dx, write, [&](auto io, int64_t i) {
     FetchAhead(io, x + i, dy + i);
     io.WriteOut(dx + i, io.Read(dy + i) * Activate<kActivation>(io.Read(x + i), io.kSetAll).slope);
   });
@@ -45,7 +45,7 @@ void GatedForward(const GatedForwardArgs<T>& args, Write write) {
     const T* const gate = args.gate + row * args.stride;
     const T* const up = args.up + row * args.stride;
     T* const out = args.out + row * args.hidden;
-    EachUnfenced<ByEight>(args.hidden, out, write, [&](auto io, int64_t i) {
+    EachUnfenced<ByMany>(args.hidden, out, write, [&](auto io, int64_t i) {
       const auto act = Activate<kActivation>(io.Read(gate + i), io.kSetAll).value;
       io.WriteOut(out + i, act * io.Read(up + i));
     });
@@ -62,7 +62,7 @@ void GatedBackward(const GatedBackwardArgs<T>& args, Write write) {
     const T* const dout = args.dout + row * args.hidden;
     T* const dgate = args.dgate + row * args.stride;
     T* const dup = args.dup + row * args.stride;
-    EachUnfenced<ByEight>(args.hidden, dgate, write, [&](auto io, int64_t i) {
+    EachUnfenced<ByMany>(args.hidden, dgate, write, [&](auto io, int64_t i) {
       const auto gradient = GatedElementBackward<kActivation>(io.Read(gate + i), io.Read(up + i),
                                                               io.Read(dout + i), io.kSetAll);
       io.WriteOut(dgate + i, gradient.gate);

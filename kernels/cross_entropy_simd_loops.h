@@ -158,7 +158,7 @@ void CrossEntropyRowBackward(const CrossEntropyArgs<T>& args, int64_t row, Write
   const auto gradient_of = [=](auto logits, float everywhere, auto set) {
     return Fma(ExpOfLogit<T>(logits - set(lse), set), set(row_gradient.along_p), set(everywhere));
   };
-  Each<ByEight>(args.vocab, out, write, [&](auto io, int64_t i) {
+  Each<ByMany>(args.vocab, out, write, [&](auto io, int64_t i) {
     PrefetchFarFor(io, x + args.vocab + i);
     io.WriteOut(out + i, gradient_of(io.Read(x + i), row_gradient.everywhere, io.kSetAll));
   });

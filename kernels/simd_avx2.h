@@ -16,6 +16,8 @@
 namespace dtrain::kernels::avx2 {
 namespace {
 
+constexpr bool kManyRegisters = false;  // 16, of eight floats.
+
 struct F32x16 {
   __m256 lo, hi;
 };

@@ -15,6 +15,8 @@
 namespace dtrain::kernels::avx512 {
 namespace {
 
+constexpr bool kManyRegisters = true;  // 32, of sixteen floats.
+
 struct F32x16 {
   __m512 v;
 };

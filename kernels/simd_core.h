@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/simd_table.h"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr auto kSet = [](float x) { return Set(x); };
 constexpr auto kSetWord = [](uint32_t x) { return SetWord(x); };
 
-// ---- Four sixteens at once ----
+// ---- Several sixteens at once ----
 
 // One chain of dependent instructions leaves most of a core idle, so loops take 64 elements at a
 // time where they can: four chains side by side. Which lane has which element is the matter of the
@@ -30,13 +31,19 @@ struct Four {
 struct Eight {
   Four low, high;
 };
+// The same where registers are few: more would live in memory, and what a core looks ahead fills
+// it from one round of the loop to the next.
+struct Two {
+  F32x16 a, b;
+};
 
-#define DT_OPERATOR(op)                                      \
-  inline Four operator op(const Four& x, const Four& y) {    \
-    return {x.a op y.a, x.b op y.b, x.c op y.c, x.d op y.d}; \
-  }                                                          \
-  inline Eight operator op(const Eight& x, const Eight& y) { \
-    return {x.low op y.low, x.high op y.high};               \
+#define DT_OPERATOR(op)                                                                   \
+  inline Two operator op(const Two& x, const Two& y) { return {x.a op y.a, x.b op y.b}; } \
+  inline Four operator op(const Four& x, const Four& y) {                                 \
+    return {x.a op y.a, x.b op y.b, x.c op y.c, x.d op y.d};                              \
+  }                                                                                       \
+  inline Eight operator op(const Eight& x, const Eight& y) {                              \
+    return {x.low op y.low, x.high op y.high};                                            \
   }
 DT_OPERATOR(+)
 DT_OPERATOR(-)
@@ -44,6 +51,7 @@ DT_OPERATOR(*)
 DT_OPERATOR(/)
 #undef DT_OPERATOR
 #define DT_UNARY(name)                                                                     \
+  inline Two name(const Two& x) { return {name(x.a), name(x.b)}; }                         \
   inline Four name(const Four& x) { return {name(x.a), name(x.b), name(x.c), name(x.d)}; } \
   inline Eight name(const Eight& x) { return {name(x.low), name(x.high)}; }
 DT_UNARY(Sqrt)
@@ -53,18 +61,22 @@ DT_UNARY(NegativeAbs)
 DT_UNARY(Sign)
 DT_UNARY(RoughInverse)
 #undef DT_UNARY
-#define DT_BINARY(name)                                                      \
-  inline Four name(const Four& x, const Four& y) {                           \
-    return {name(x.a, y.a), name(x.b, y.b), name(x.c, y.c), name(x.d, y.d)}; \
-  }                                                                          \
-  inline Eight name(const Eight& x, const Eight& y) {                        \
-    return {name(x.low, y.low), name(x.high, y.high)};                       \
+#define DT_BINARY(name)                                                                    \
+  inline Two name(const Two& x, const Two& y) { return {name(x.a, y.a), name(x.b, y.b)}; } \
+  inline Four name(const Four& x, const Four& y) {                                         \
+    return {name(x.a, y.a), name(x.b, y.b), name(x.c, y.c), name(x.d, y.d)};               \
+  }                                                                                        \
+  inline Eight name(const Eight& x, const Eight& y) {                                      \
+    return {name(x.low, y.low), name(x.high, y.high)};                                     \
   }
 DT_BINARY(Max)
 DT_BINARY(Min)
 DT_BINARY(ScaleByPow2)
 #undef DT_BINARY
 #define DT_TERNARY(name)                                                                         \
+  inline Two name(const Two& x, const Two& y, const Two& z) {                                    \
+    return {name(x.a, y.a, z.a), name(x.b, y.b, z.b)};                                           \
+  }                                                                                              \
   inline Four name(const Four& x, const Four& y, const Four& z) {                                \
     return {name(x.a, y.a, z.a), name(x.b, y.b, z.b), name(x.c, y.c, z.c), name(x.d, y.d, z.d)}; \
   }                                                                                              \
@@ -79,6 +91,7 @@ DT_TERNARY(SelectPositive)
 
 inline Four InFour(F32x16 x) { return {x, x, x, x}; }
 constexpr auto kSetFour = [](float x) { return InFour(Set(x)); };
+constexpr auto kSetBoth = [](float x) { return Two{Set(x), Set(x)}; };
 constexpr auto kSetEight = [](float x) { return Eight{kSetFour(x), kSetFour(x)}; };
 
 template <class T>
@@ -272,6 +285,36 @@ struct EightStream : EightWhole {
   }
 };
 
+// Thirty-two, for the same.
+struct TwoWhole {
+  static constexpr int kElements = 32;
+  static constexpr auto kSetAll = kSetBoth;
+
+  template <class T>
+  Two Read(const T* p) const {
+    return {Load(p), Load(p + 16)};
+  }
+  Two Read(const BFloat16* p) const {
+    Two x;
+    LoadPairs(p, x.a, x.b);
+    return x;
+  }
+  template <class T>
+  void WriteOut(T* p, const Two& x) const {
+    Store(p, x.a);
+    Store(p + 16, x.b);
+  }
+  void WriteOut(BFloat16* p, const Two& x) const { StorePairs(p, x.a, x.b); }
+};
+struct TwoStream : TwoWhole {
+  template <class T>
+  void WriteOut(T* p, const Two& x) const {
+    Stream(p, x.a);
+    Stream(p + 16, x.b);
+  }
+  void WriteOut(BFloat16* p, const Two& x) const { StreamPairs(p, x.a, x.b); }
+};
+
 // Runs body(io, i) over [0, n) by sixteens, for bodies of several types.
 template <class Body>
 DT_FLATTEN void EachSixteen(int64_t n, Body body) {
@@ -321,9 +364,10 @@ struct ByFour {
   using Whole = FourWhole;
   using Stream = FourStream;
 };
-struct ByEight {
-  using Whole = EightWhole;
-  using Stream = EightStream;
+// Of long chains.
+struct ByMany {
+  using Whole = std::conditional_t<kManyRegisters, EightWhole, TwoWhole>;
+  using Stream = std::conditional_t<kManyRegisters, EightStream, TwoStream>;
 };
 
 // Runs body(io, i) over [i, n) by a large Io, by sixteens, then by what is left.
@@ -340,7 +384,7 @@ DT_FLATTEN void EachFrom(int64_t i, int64_t n, Body body) {
   }
 }
 
-// Runs body(io, i) over [0, n) by 64 or 128, for bodies of one type.
+// Runs body(io, i) over [0, n) by as many, for bodies of one type.
 template <class By = ByFour, class Body>
 DT_FLATTEN void Each(int64_t n, Body body) {
   EachFrom<typename By::Whole, Whole>(0, n, body);

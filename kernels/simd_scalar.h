@@ -16,6 +16,9 @@
 namespace dtrain::kernels::scalar {
 namespace {
 
+constexpr bool kManyRegisters =
+    true;  // Whether Eight of F32x16 fit into them with what a long chain needs beside.
+
 struct F32x16 {
   float v[16];
 };
