@@ -16,8 +16,8 @@
 namespace dtrain::kernels::scalar {
 namespace {
 
-constexpr bool kManyRegisters =
-    true;  // Whether Eight of F32x16 fit into them with what a long chain needs beside.
+// Whether they have room for Eight of F32x16 (simd_core.h).
+constexpr bool kManyRegisters = true;
 
 struct F32x16 {
   float v[16];
