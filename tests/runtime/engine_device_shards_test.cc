@@ -72,7 +72,7 @@ TEST(EngineDeviceShardsTest, FrozenWeightsAreGatheredAsTheOthersAre) {
     for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
       const Way way{.place = place,
                     .waits = true,
-                    .width = 192,
+                    .width = 160,
                     .frozen = true,
                     .more = {precision, "deterministic=true"}};
       const Outcome whole = OutcomeOf(3, With(way, {"zero_optimization.stage=2"}));
