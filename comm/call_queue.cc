@@ -190,7 +190,10 @@ absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
     const std::lock_guard lock(mutex_);
     return Hear(item);
   }
-  waiting_.fetch_add(1, std::memory_order_relaxed);
+  // Who gives a deadline can do something else, and may stand beside threads that compute: for him
+  // nobody spins, and he does not do the work himself.
+  const int counts = deadline.infinite() ? 1 : 0;
+  waiting_.fetch_add(counts, std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
   if (!deadline.infinite() && !item.done.load(std::memory_order_relaxed)) {
     WakeThread();  // This thread may have to leave in the middle of a call.
@@ -205,7 +208,7 @@ absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
           lock, std::chrono::nanoseconds(absl::ToInt64Nanoseconds(deadline.Remaining())));
     }
   }
-  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  waiting_.fetch_sub(counts, std::memory_order_relaxed);
   if (!item.done.load(std::memory_order_relaxed)) {
     return absl::DeadlineExceededError(
         "the collective is still under way: it goes on and may be waited for again");

@@ -363,7 +363,9 @@ absl::StatusOr<StepReport> Engine::Update() {
       return impl.device_step != nullptr ? impl.UpdateOnDevice() : work();
     } catch (const std::exception& error) {  // Of a program's optimizer, or memory.
       impl.FailTogether();
-      return FromException("in the update", error);
+      const absl::Status thrown = FromException("in the update", error);
+      impl.torn.Update(thrown);
+      return thrown;
     }
   }();
   if (result.ok() && impl.device_step == nullptr) {  // There how it ended is not known yet.

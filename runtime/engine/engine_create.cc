@@ -189,7 +189,8 @@ absl::StatusOr<std::unique_ptr<plan::ShardPlan>> Engine::Impl::MakeShardPlan(
   const Config& config = job.config();
   DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
   plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
-  options.buckets.bucket_elements = plan::BucketElements(config, layout.total_elements());
+  options.buckets.bucket_elements =
+      plan::BucketElements(config, layout.total_elements(), GathersBehindStep());
   if (config.zero_stage() == 3) {
     options.units = units;
     options.unit_elements_max = std::max<int64_t>(1, live_max);

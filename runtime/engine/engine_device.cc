@@ -32,8 +32,10 @@ absl::Status NotOnDevice(absl::string_view what, absl::string_view instead) {
 }  // namespace
 
 EngineState& Engine::state() {
+  impl_->DropWeightCodes();  // Who restores weights bumps no counter of theirs.
   impl_->state.settled = impl_->AccountForLastStep();
   impl_->state.settled.Update(impl_->SettleGathers());
+  impl_->state.settled.Update(impl_->torn);
   return impl_->state;
 }
 

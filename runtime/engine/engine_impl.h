@@ -53,12 +53,12 @@ struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
   EngineState state;
-  std::unique_ptr<GradientSync> reducer;
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
-  // gathered, and the reducer, as what it is. Else null.
+  // gathered. Else null.
   std::unique_ptr<plan::ShardPlan> gradient_shards;
   std::vector<plan::OwnedRange> gradient_owned;  // This rank's, without padding.
-  const ShardedGradients* sharded_gradients = nullptr;
+  std::unique_ptr<GradientSync> reducer;
+  const ShardedGradients* sharded_gradients = nullptr;  // With `gradient_shards`: the reducer.
   std::unique_ptr<UpdateRule> rule;
   std::vector<ParamSettings> settings;       // By UpdatePiece::settings.
   std::unique_ptr<StateStream> stream;       // Of offloaded states; null when they are near.
@@ -132,8 +132,8 @@ struct Engine::Impl {
     if (micro_batches == 0 && step_start_nanos == 0) {
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
-      if (state.live != nullptr) {
-        state.live->SetStep(state.step + 1);
+      for (LiveParameters* const live : state.lives()) {
+        live->SetStep(state.step + 1);
       }
       BeginOnDevice();
       if (weight_codes != nullptr) {

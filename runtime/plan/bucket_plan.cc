@@ -9,8 +9,7 @@
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain::plan {
-int64_t BucketElements(const Config& config, int64_t total) {
-  const bool behind_step = config.Find("zero_optimization.overlap_param_gather")->get<bool>();
+int64_t BucketElements(const Config& config, int64_t total, bool behind_step) {
   const int64_t smallest = behind_step ? 1 << 16 : 1 << 18;
   const int64_t wanted = behind_step ? 64 : 6;
   return config.overlap_comm()

@@ -38,8 +38,8 @@ struct BucketOptions {
 
 // The largest bucket for a model of `total` elements: reduce_bucket_size; with overlap_comm a small
 // model is cut all the same, so that most of its reduction hides behind backward, and smaller still
-// where gathers are to hide behind forward (overlap_param_gather).
-int64_t BucketElements(const Config& config, int64_t total);
+// where gathers go on behind the step, to hide behind forward (overlap_param_gather).
+int64_t BucketElements(const Config& config, int64_t total, bool behind_step = false);
 
 // Entries [first_entry, last_entry) of the layout, elements [begin, end) of the flat buffer.
 struct Bucket {

@@ -21,12 +21,12 @@ constexpr ConfigKey kKeys[] = {
      "Stages 0 to 2 on CPU ranks: a step ends before the updated weights are there. They are "
      "gathered during the next forward, in the order in which it reads them (the name is "
      "Megatron's); at stage 0 part of the gradients is, and what they update follows (not with "
-     "LAMB, "
-     "Muon, a program's own optimizer, comm.wire_dtype or comm.compression, which stay as "
-     "without). "
-     "What reads a weight waits for its bucket, operation or not; numbers do not change. Off by "
-     "default because a system call that is handed such a weight (write, send, a collective of "
-     "the program's own) fails with EFAULT: make it inside Engine::WithParameters."},
+     "LAMB, Muon, a program's own optimizer, comm.wire_dtype or comm.compression, which stay as "
+     "without; comm.bucket_tuning has no effect). What reads a weight waits for its bucket, "
+     "operation or not. Numbers do not change; at stage 0 without deterministic sums may be in "
+     "another order. Off by default because a system call that is handed such a weight (write, "
+     "send, a collective of the program's own) fails with EFAULT: make it inside "
+     "Engine::WithParameters."},
     {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
      KeyUse::kIgnored, "", 0, "Of stages 1 and 2."},
     {"zero_optimization.contiguous_gradients", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,

@@ -16,9 +16,17 @@
 namespace dtrain {
 namespace {
 
+// Not infinite, so that the group neither spins nor leaves the work to the thread that waits: it is
+// beside those that compute. The group's own limit of a call is far below.
+constexpr absl::Duration kAside = absl::Hours(24 * 365);
+
 class Following final : public comm::WorkState {
  public:
+  explicit Following(const comm::Work& first) : first_(first) {}
   absl::Status Wait(Deadline deadline) override {
+    if (deadline.infinite()) {  // Somebody who computes: now the group may hurry.
+      first_.Wait().IgnoreError();
+    }
     std::unique_lock lock(mutex_);
     const auto done = [this] { return done_; };
     if (deadline.infinite()) {
@@ -37,13 +45,13 @@ class Following final : public comm::WorkState {
     return nanos_;
   }
 
-  void Run(const comm::Work& first, const std::function<void()>& then) {
-    absl::Status status = first.Wait();
+  void Run(const std::function<void()>& then) {
+    absl::Status status = first_.Wait(Deadline::After(kAside));
     const int64_t start = Clock::Real().MonotonicNanos();
     const absl::Cleanup end = [&] {  // Also of one that throws, which the worker catches.
       const std::lock_guard lock(mutex_);
       status_ = status;
-      nanos_ = first.DurationNanos() + Clock::Real().MonotonicNanos() - start;
+      nanos_ = first_.DurationNanos() + Clock::Real().MonotonicNanos() - start;
       done_ = true;
       ended_.notify_all();
     };
@@ -55,6 +63,7 @@ class Following final : public comm::WorkState {
   }
 
  private:
+  const comm::Work first_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   bool done_ = false;
@@ -65,8 +74,8 @@ class Following final : public comm::WorkState {
 }  // namespace
 
 comm::Work FollowWith(const comm::Work& first, Worker& worker, std::function<void()> then) {
-  auto state = std::make_shared<Following>();
-  worker.Submit([state, first, then = std::move(then)] { state->Run(first, then); });
+  auto state = std::make_shared<Following>(first);
+  worker.Submit([state, then = std::move(then)] { state->Run(then); });
   return comm::Work(std::move(state));
 }
 

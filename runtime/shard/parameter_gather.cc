@@ -85,6 +85,9 @@ absl::Status ParameterGather::Wait() {
   if (pending_ != nullptr) {
     first_error.Update(pending_->Settle());
   }
+  if (!first_error.ok() && updater_ != nullptr && !updater_->status().ok()) {
+    return updater_->status();  // An exception: it says more.
+  }
   return first_error;
 }
 

@@ -91,9 +91,20 @@ double PendingValues::TakeWaitedSeconds() {
   return static_cast<double>(std::exchange(waited_nanos_, 0)) * 1e-9;
 }
 
+void PendingValues::EndIfForked() const {
+  if (getpid() != process_) {
+    MemoryFault::SayAndExit(
+        {"error: a process that was forked while weights were being gathered "
+         "(zero_optimization.overlap_param_gather) reads them, and nobody brings them there; call "
+         "fork inside Engine::WithParameters, or set the key to false"},
+        kExitUsage);
+  }
+}
+
 void PendingValues::BeforeRead(int64_t begin, int64_t end) {
   const std::lock_guard lock(mutex_);
   if (closed_count_ > 0) {
+    EndIfForked();
     Bring(BucketsAt(begin * width_, end * width_));
   }
   if (closed_count_ == 0) {
@@ -118,13 +129,7 @@ void PendingValues::Bring(plan::BucketSpan span) {
 // The thread holds no lock of the engine's or the group's: neither touches this mapping while it
 // does. It polls, because Work::Wait may do the work itself, which a small stack has no room for.
 bool PendingValues::OnFault(const std::byte* at) {
-  if (getpid() != process_) {
-    MemoryFault::SayAndExit(
-        {"error: a process that was forked while weights were being gathered "
-         "(zero_optimization.overlap_param_gather) reads them, and nobody brings them there; call "
-         "fork inside Engine::WithParameters, or set the key to false"},
-        kExitUsage);
-  }
+  EndIfForked();
   const std::lock_guard lock(mutex_);
   const int64_t byte = at - reinterpret_cast<const std::byte*>(flat_.value_view()->data());
   const plan::BucketSpan span = BucketsAt(byte, byte + 1);

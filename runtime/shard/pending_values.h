@@ -50,6 +50,7 @@ class PendingValues final : public StorageObserver::Listener, private MemoryFaul
 
  private:
   bool OnFault(const std::byte* at) override;
+  void EndIfForked() const;
   // Bytes of the module's mapping: the pages that hold a part of `bucket`.
   plan::FlatRange PagesOf(int bucket) const;
   // The buckets whose pages hold a byte of the pages of [begin, end).

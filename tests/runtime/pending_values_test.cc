@@ -270,15 +270,21 @@ TEST_F(PendingValuesDeathTest, CodeThatIsNoOperationIsNotGivenWhatDidNotCome) {
 TEST_F(PendingValuesTest, AForkedProcessIsToldInsteadOfWaitingForever) {
   Make(kPages);
   const volatile float* const data = net_->a.const_data_ptr<float>();
-  const pid_t child = fork();
-  if (child == 0) {
-    static_cast<void>(data[5]);
-    _exit(0);
+  for (const bool by_operation : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (by_operation) {
+        net_->a.sum();
+      } else {
+        static_cast<void>(data[5]);
+      }
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 64) << by_operation;
   }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 64);
 }
 
 }  // namespace
