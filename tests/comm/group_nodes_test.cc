@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -40,48 +39,6 @@ GroupOptions OptionsOn(const Nodes& nodes, const RankContext& context) {
   GroupOptions options = context.group_options();
   options.node_id = nodes.node_of_rank.substr(static_cast<size_t>(context.rank), 1);
   return options;
-}
-
-// Sums in T as HierarchicalCollectives says: the ranks of each node, then the nodes. `round`: a
-// node's sum is rounded to the type.
-template <typename T>
-std::string SumByNodes(const Nodes& nodes, DType dtype, size_t count, uint64_t seed, ReduceOp op,
-                       bool round = false) {
-  const size_t size = nodes.node_of_rank.size();
-  std::string order;  // Nodes by first rank.
-  for (const char node : nodes.node_of_rank) {
-    order += absl::StrContains(order, node) ? "" : std::string(1, node);
-  }
-  std::vector<std::string> inputs;
-  for (size_t rank = 0; rank < size; ++rank) {
-    inputs.push_back(oracle::Input(dtype, count, static_cast<int>(rank), seed));
-  }
-  std::string bytes;
-  for (size_t i = 0; i < count; ++i) {
-    T sum = 0;
-    for (const char node : order) {
-      T inside = 0;
-      bool first = true;
-      for (size_t rank = 0; rank < size; ++rank) {
-        if (nodes.node_of_rank[rank] == node) {
-          const T value = static_cast<T>(oracle::At(inputs[rank], dtype, i));
-          inside = first ? value : inside + value;
-          first = false;
-        }
-      }
-      if (round) {
-        std::string rounded;
-        oracle::PutAs(rounded, dtype, static_cast<double>(inside));
-        inside = static_cast<T>(oracle::At(rounded, dtype, 0));
-      }
-      sum = node == order[0] ? inside : sum + inside;
-    }
-    if (op == ReduceOp::kAverage) {
-      sum = sum / static_cast<T>(size);
-    }
-    oracle::PutAs(bytes, dtype, static_cast<double>(sum));
-  }
-  return bytes;
 }
 
 class GroupNodesTest : public ::testing::TestWithParam<Nodes> {
@@ -128,9 +85,9 @@ TEST_P(GroupNodesTest, AllReduceSumsTheRanksOfANodeFirst) {
         if (!GetParam().nodes_first) {
           want = oracle::Reduced(dtype, count, context.size, 5, op);
         } else if (dtype == DType::kFloat32) {
-          want = SumByNodes<float>(GetParam(), dtype, count, 5, op);
+          want = oracle::SumByNodes<float>(GetParam().node_of_rank, dtype, count, 5, op);
         } else {
-          want = SumByNodes<double>(GetParam(), dtype, count, 5, op);
+          want = oracle::SumByNodes<double>(GetParam().node_of_rank, dtype, count, 5, op);
         }
         const double norm = oracle::SquareSum(want, dtype);
         const std::string input = oracle::Input(dtype, count, context.rank, 5);
@@ -232,8 +189,8 @@ TEST_P(GroupNodesTest, SixteenBitTypesAreSummedByNodesToo) {
     DT_ASSIGN_OR_RETURN(auto group, Create(context));
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       for (const size_t count : kCounts) {
-        const std::string want =
-            SumByNodes<float>(GetParam(), dtype, count, 12, ReduceOp::kSum, /*round=*/true);
+        const std::string want = oracle::SumByNodes<float>(GetParam().node_of_rank, dtype, count,
+                                                           12, ReduceOp::kSum, /*round=*/true);
         std::string values = oracle::Input(dtype, count, context.rank, 12);
         DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({values.data(), values.size(), dtype},
                                                               ReduceOp::kSum));
@@ -265,7 +222,8 @@ TEST_P(GroupNodesTest, ReduceScatterAndAllGatherGoThroughTheNodesMemory) {
       const std::string input = oracle::Input(DType::kFloat32, count * size, context.rank, 7);
       const std::string all =
           GetParam().nodes_first
-              ? SumByNodes<float>(GetParam(), DType::kFloat32, count * size, 7, ReduceOp::kAverage)
+              ? oracle::SumByNodes<float>(GetParam().node_of_rank, DType::kFloat32, count * size, 7,
+                                          ReduceOp::kAverage)
               : oracle::Reduced(DType::kFloat32, count * size, context.size, 7, ReduceOp::kAverage);
       for (const bool in_place : {false, true}) {  // In registered memory.
         std::string own = input;

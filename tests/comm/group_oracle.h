@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "base/float16.h"
 #include "base/prng.h"
@@ -208,6 +209,48 @@ inline absl::Status Equal(const std::string& got, const std::string& want, DType
   }
   return absl::InternalError(
       absl::StrFormat("%s: %d bytes, want %d", what, got.size(), want.size()));
+}
+
+// Sums in T as HierarchicalCollectives says: the ranks of each node, then the nodes. `round`: a
+// node's sum is rounded to the type. `node_of_rank`: a letter a rank.
+template <typename T>
+std::string SumByNodes(const std::string& node_of_rank, DType dtype, size_t count, uint64_t seed,
+                       ReduceOp op, bool round = false) {
+  const size_t size = node_of_rank.size();
+  std::string order;  // Nodes by first rank.
+  for (const char node : node_of_rank) {
+    order += absl::StrContains(order, node) ? "" : std::string(1, node);
+  }
+  std::vector<std::string> inputs;
+  for (size_t rank = 0; rank < size; ++rank) {
+    inputs.push_back(Input(dtype, count, static_cast<int>(rank), seed));
+  }
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) {
+    T sum = 0;
+    for (const char node : order) {
+      T inside = 0;
+      bool first = true;
+      for (size_t rank = 0; rank < size; ++rank) {
+        if (node_of_rank[rank] == node) {
+          const T value = static_cast<T>(At(inputs[rank], dtype, i));
+          inside = first ? value : inside + value;
+          first = false;
+        }
+      }
+      if (round) {
+        std::string rounded;
+        PutAs(rounded, dtype, static_cast<double>(inside));
+        inside = static_cast<T>(At(rounded, dtype, 0));
+      }
+      sum = node == order[0] ? inside : sum + inside;
+    }
+    if (op == ReduceOp::kAverage) {
+      sum = sum / static_cast<T>(size);
+    }
+    PutAs(bytes, dtype, static_cast<double>(sum));
+  }
+  return bytes;
 }
 
 }  // namespace dtrain::comm::oracle
