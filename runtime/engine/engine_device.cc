@@ -99,10 +99,8 @@ absl::Status Engine::Impl::CreateOnDevice() {
   }
   DT_ASSIGN_OR_RETURN(device_step,
                       DeviceStep::Create(device(), group, std::move(device_rule), settings.size()));
-  for (const LiveParameters* const live : state.lives()) {
-    if (live->small_group() != nullptr) {
-      device_step->Watch(*live->small_group());
-    }
+  if (small_group.device != nullptr) {
+    device_step->Watch(*small_group.device);
   }
   return absl::OkStatus();
 }

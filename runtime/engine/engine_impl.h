@@ -32,6 +32,7 @@
 #include "runtime/optimizer/update_rule.h"
 #include "runtime/shard/first_reads.h"
 #include "runtime/shard/parameter_gather.h"
+#include "runtime/shard/secondary_shards.h"
 #include "runtime/shard/sharded_gradients.h"
 
 namespace dtrain {
@@ -53,6 +54,7 @@ struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
   EngineState state;
+  SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
   // gathered. Else null.
   std::unique_ptr<plan::ShardPlan> gradient_shards;
@@ -216,7 +218,6 @@ struct Engine::Impl {
     PersistenceLimits persistence;
     int64_t live_max = 0;
     bool has_units = false;
-    std::string name;  // Behind those of groups.
   };
   // Memory for what a rank owns, and `values` [elements] over it.
   absl::StatusOr<ShardMemory> MakeShard(int64_t elements, at::Tensor& values);

@@ -62,13 +62,13 @@ absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const Liv
                                              {set.values, set.memory.pinned}, std::move(small)));
   }
   if (const int size = config.hpz_partition_size(); size > 1) {
-    DT_ASSIGN_OR_RETURN(ways.secondary,
-                        SecondaryShards::Create({.world = job.group(),
-                                                 .device_world = device_group,
-                                                 .store = job.state().store,
-                                                 .size = size,
-                                                 .name = "secondary shards" + set.name},
-                                                set.flat, set.shards));
+    if (small_group.group == nullptr) {
+      DT_ASSIGN_OR_RETURN(small_group, MakeSmallGroup({.world = job.group(),
+                                                       .device_world = device_group,
+                                                       .store = job.state().store,
+                                                       .size = size}));
+    }
+    DT_ASSIGN_OR_RETURN(ways.secondary, SecondaryShards::Create(small_group, set.flat, set.shards));
   }
   if (config.quantized_weights() && device_group == nullptr) {
     DT_ASSIGN_OR_RETURN(ways.quantized, QuantizedOnHost::Create(job.group(), set.shards, dtype));
@@ -101,8 +101,7 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& memory) {
                                             .memory = memory,
                                             .persistence = job.config().persistence_limits(),
                                             .live_max = SharesOfLive().training,
-                                            .has_units = !state.units.empty(),
-                                            .name = ""}));
+                                            .has_units = !state.units.empty()}));
   return absl::OkStatus();
 }
 
@@ -132,8 +131,8 @@ absl::Status Engine::Impl::ShareOutFrozen() {
                                              .memory = memory,
                                              .persistence = persistence,
                                              .live_max = SharesOfLive().frozen,
-                                             .has_units = !frozen.units.empty(),
-                                             .name = " of frozen weights"}));
+                                             .has_units = !frozen.units.empty()}));
+  frozen.flat->RememberVersions();
   return absl::OkStatus();
 }
 

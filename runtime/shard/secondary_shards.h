@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,20 +25,26 @@
 
 namespace dtrain {
 
-// Who shares out a second time. REQUIRES: the groups outlive what is made of them.
-struct SecondaryGroups {
+// What small groups are made of. REQUIRES: the groups outlive what is made of them.
+struct SmallGroupOptions {
   comm::Group& world;                         // Of the hosts.
   comm::DeviceGroup* device_world = nullptr;  // Of the weights, on a GPU; else null.
   comm::Store* store = nullptr;               // Both were made with it.
   int size = 1;                               // Of the small groups; divides the world's.
-  std::string name = "secondary shards";      // Of a GPU's; each of a rank has its own.
 };
+
+// The small group of this rank: one for all that a rank shares out a second time.
+struct SmallGroup {
+  std::shared_ptr<comm::Group> group;   // Null: not made.
+  comm::DeviceGroup* device = nullptr;  // `group`, on a GPU.
+};
+// Collective: neighbours by rank form the groups.
+absl::StatusOr<SmallGroup> MakeSmallGroup(const SmallGroupOptions& options);
 
 class SecondaryShards {
  public:
-  // Collective: neighbours by rank form the small groups. REQUIRES: `flat` and `shards` outlive
-  // this object.
-  static absl::StatusOr<std::unique_ptr<SecondaryShards>> Create(const SecondaryGroups& groups,
+  // Collective over the small group. REQUIRES: `flat` and `shards` outlive this object.
+  static absl::StatusOr<std::unique_ptr<SecondaryShards>> Create(const SmallGroup& small,
                                                                  const FlatParameters& flat,
                                                                  const plan::ShardPlan& shards);
   ~SecondaryShards() { Drain(); }
@@ -46,35 +53,34 @@ class SecondaryShards {
   void Invalidate();
   // The training step, from 1, that failure reports of the small group name from now on. Any
   // thread.
-  void SetStep(int64_t step) { group_->SetStep(step); }
+  void SetStep(int64_t step) { small_.group->SetStep(step); }
   bool has(int bucket) const { return has_[static_cast<size_t>(bucket)] != 0; }
   // Keeps this rank's part of a whole bucket, as operations from now on find it.
   absl::Status Keep(int bucket, const std::byte* whole);
   // Collective over the small group: makes the bucket whole in `whole`. REQUIRES: has(bucket).
   absl::StatusOr<comm::Work> Gather(int bucket, comm::Buffer whole, const std::string& name);
   // Its group on a GPU; null on the host.
-  comm::DeviceGroup* device_group() const { return device_group_; }
+  comm::DeviceGroup* device_group() const { return small_.device; }
   // Until no work that is queued on a GPU uses its memory or where it gathered to.
   void Drain();
   // Any thread.
-  void Abort(const std::string& reason) { group_->Abort(reason); }
+  void Abort(const std::string& reason) { small_.group->Abort(reason); }
   size_t bytes() const { return bytes_; }
 
  private:
-  SecondaryShards(const FlatParameters& flat, const plan::ShardPlan& shards)
-      : device_(flat.device()),
+  SecondaryShards(SmallGroup small, const FlatParameters& flat, const plan::ShardPlan& shards)
+      : small_(std::move(small)),
+        device_(flat.device()),
         dtype_(flat.dtype()),
         shards_(shards),
         has_(shards.buckets().size(), 0) {}
-  absl::Status MakeOnHost(const SecondaryGroups& groups);
-  absl::Status MakeOnDevice(const SecondaryGroups& groups);
+  absl::Status MakeMemory();
   comm::Buffer PartOf(int bucket) const;  // In memory_.
 
+  const SmallGroup small_;
   const Device& device_;
   const DType dtype_;
   const plan::ShardPlan& shards_;
-  std::unique_ptr<comm::Group> group_;
-  comm::DeviceGroup* device_group_ = nullptr;  // group_, on a GPU.
   size_t bytes_ = 0;
   ShardMemory memory_;
   std::unique_ptr<comm::Registration> registration_;

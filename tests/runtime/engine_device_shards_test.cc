@@ -67,7 +67,8 @@ TEST(EngineDeviceShardsTest, FrozenWeightsAreGatheredAsTheOthersAre) {
       {"zero_optimization.stage3_max_live_parameters=1"},
       {"zero_optimization.offload_param.device=cpu"},
       {"zero_optimization.offload_param.device=nvme",
-       "zero_optimization.offload_param.nvme_path=" + disk.path()}};
+       "zero_optimization.offload_param.nvme_path=" + disk.path()},
+      {"zero_optimization.zero_hpz_partition_size=3"}};  // Both kinds over one small group.
   for (const char* const precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
     for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
       const Way way{.place = place,
