@@ -136,10 +136,13 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
   if (needed <= available) {
     return absl::OkStatus();
   }
+  const double frozen_bytes = FarFrozenBytes(request);
+  const std::string frozen =
+      frozen_bytes == 0 ? "" : absl::StrCat(" and of frozen ones of ", Gigabytes(frozen_bytes));
   return absl::InvalidArgumentError(absl::StrFormat(
-      "what is offloaded of %.1f million parameters takes %s of the host's memory on each of %d "
+      "what is offloaded of %.1f million parameters%s takes %s of the host's memory on each of %d "
       "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, Gigabytes(needed), request.world_size,
+      request.model.parameters * 1e-6, frozen, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
       // Which other ranks do not share.
       2 * PlanMemory(request).far_activations > needed

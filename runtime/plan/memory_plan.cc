@@ -260,6 +260,10 @@ double FrozenBytes(const MemoryRequest& request) {
   return ValueBytes(request.precision) * FrozenElements(request.model) + request.model.frozen_bytes;
 }
 
+double FarFrozenBytes(const MemoryRequest& request) {
+  return FarValues(request) ? ValueBytes(request.precision) * FrozenElements(request.model) : 0;
+}
+
 double MomentBytes(const OptimizerConfig& optimizer) {
   return static_cast<double>(optimizer.state_slots().size()) * (optimizer.bf16_states ? 2 : kFp32);
 }

@@ -104,9 +104,11 @@ struct MemoryPlan {
   double total() const { return states() + buckets + live + activations + logits; }
 };
 
-// Elements of frozen weights of the values' type; bytes of all frozen ones.
+// Elements of frozen weights of the values' type; bytes of all frozen ones; of those whose shares
+// are in a far tier.
 double FrozenElements(const ModelShape& model);
 double FrozenBytes(const MemoryRequest& request);
+double FarFrozenBytes(const MemoryRequest& request);
 
 // Elements of weights that stay whole on every rank at stage 3 (persistent_plan.h has the rule),
 // frozen ones after the others.

@@ -134,6 +134,10 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
   EXPECT_TRUE(CheckOffloadFits(request, 4e6).ok()) << "weights alone";
   EXPECT_THAT(std::string(CheckOffloadFits(request, 3e6).message()),
               HasSubstr("more ranks take less"));
+  request.model.frozen = {{.elements = 10e6}};
+  EXPECT_THAT(std::string(CheckOffloadFits(request, 4e6).message()),
+              HasSubstr("what is offloaded of 1.0 million parameters and of frozen ones of 0.04 GB "
+                        "takes 0.044 GB of the host's memory"));
 }
 
 TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
