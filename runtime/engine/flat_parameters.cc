@@ -204,7 +204,7 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const plan::LayoutEntry& entry = layout_.entries()[i];
     at::Tensor parameter = parameters_[i];
-    keep(entry, parameter.to(at::kFloat).contiguous().view({-1}));
+    keep(entry, parameter.contiguous().view({-1}));
     const at::Tensor view = values_.narrow(0, entry.offset, entry.elements).view(entry.shape);
     if (options.values != ValueMemory::kReserved) {
       view.copy_(parameter);

@@ -68,7 +68,7 @@ class FlatParameters {
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
   // and what else computes (frozen parameters, module buffers) to the device; floating-point ones
   // are cast to the type of the values. `keep` sees each parameter before it is rounded to that
-  // type: [entry.elements] fp32; reserved values are in no other place afterwards.
+  // type: [entry.elements] of its own; reserved values are in no other place afterwards.
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
