@@ -123,6 +123,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->CheckDevice());
   DT_ASSIGN_OR_RETURN(state.flat,
                       FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
+  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat, state.zero_stage == 3));
   if (state.zero_stage == 3) {
     DT_ASSIGN_OR_RETURN(auto frozen, state.flat->TakeFrozen());
     if (frozen != nullptr) {
@@ -131,7 +132,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
     }
   }
   const FlatParameters* const frozen = state.frozen == nullptr ? nullptr : state.frozen->flat.get();
-  DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat, frozen));
   DT_RETURN_IF_ERROR(impl->TakeUnits());
   DT_RETURN_IF_ERROR(impl->CheckMemory());
   DT_ASSIGN_OR_RETURN(

@@ -9,22 +9,34 @@
 #include "absl/strings/str_format.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "runtime/engine/dtypes.h"
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain {
 namespace {
 
-// The layouts of parameters that are shared out or train, then a line each for others and buffers.
-std::string Describe(const FlatParameters& flat, const FlatParameters* frozen) {
-  std::string text = flat.layout().ToText();
-  if (frozen != nullptr) {
-    absl::StrAppend(&text, "frozen: ", frozen->layout().ToText());
+// As ParamLayout::ToText: the name comes last, since it may hold spaces.
+void AppendLine(std::string& text, absl::string_view kind, const at::Tensor& tensor,
+                absl::string_view name) {
+  const absl::StatusOr<DType> dtype = DTypeOf(tensor.scalar_type());
+  absl::StrAppend(&text, kind, dtype.ok() ? DTypeName(*dtype) : c10::toString(tensor.scalar_type()),
+                  " ", c10::str(tensor.sizes()), " ", name, "\n");
+}
+
+// A line each: parameters that train, in the order of registration, frozen ones, buffers. Their own
+// types, in which rank 0's values travel, and not those that they are to have.
+std::string Describe(const FlatParameters& flat, bool shares_out_frozen) {
+  std::string text = "model\n";
+  const auto& entries = flat.layout().entries();
+  for (size_t i = entries.size(); i-- > 0;) {
+    AppendLine(text, "", flat.parameters()[i], entries[i].name);
   }
-  for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
-    for (const NamedTensor& item : *list) {
-      absl::StrAppend(&text, item.name, " ", c10::toString(item.tensor.scalar_type()), " ",
-                      c10::str(item.tensor.sizes()), "\n");
-    }
+  for (const NamedTensor& item : flat.frozen()) {
+    const bool whole = shares_out_frozen && !flat.CanBeSharedOut(item.tensor);
+    AppendLine(text, whole ? "frozen, whole on every rank: " : "frozen ", item.tensor, item.name);
+  }
+  for (const NamedTensor& item : flat.module_buffers()) {
+    AppendLine(text, "buffer ", item.tensor, item.name);
   }
   return text;
 }
@@ -59,8 +71,8 @@ absl::Status BroadcastTensor(comm::Group& group, const NamedTensor& item) {
 }  // namespace
 
 absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat,
-                            const FlatParameters* frozen) {
-  const std::string mine = Describe(flat, frozen);
+                            bool shares_out_frozen) {
+  const std::string mine = Describe(flat, shares_out_frozen);
   struct Facts {
     uint64_t hash;
     uint64_t bytes;

@@ -10,16 +10,17 @@
 
 namespace dtrain {
 
-// Collective. InvalidArgument on every rank names the first tensor that differs from rank 0's.
-// `frozen`: what FlatParameters::TakeFrozen gave; may be null.
-absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat,
-                            const FlatParameters* frozen);
+// Collective. InvalidArgument on every rank names the first tensor whose shape or own type differs
+// from rank 0's. `shares_out_frozen`: so do frozen parameters that some ranks could share out and
+// others could not (FlatParameters::CanBeSharedOut). REQUIRES: before FlatParameters::TakeFrozen.
+absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat, bool shares_out_frozen);
 
 // Collective. InvalidArgument on every rank when ranks have named other units
 // (EngineOptions::units): their collectives would not fit together.
 absl::Status CheckSameUnits(comm::Group& group, const std::vector<plan::FlatRange>& units);
 
-// Collective: parameters, frozen parameters and module buffers become rank 0's.
+// Collective: parameters, frozen parameters and module buffers become rank 0's. `frozen`: what
+// FlatParameters::TakeFrozen gave; may be null.
 absl::Status BroadcastModel(comm::Group& group, const FlatParameters& flat,
                             const FlatParameters* frozen);
 
