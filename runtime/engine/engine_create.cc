@@ -133,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   }
   const FlatParameters* const frozen = state.frozen == nullptr ? nullptr : state.frozen->flat.get();
   DT_RETURN_IF_ERROR(impl->TakeUnits());
+  DT_RETURN_IF_ERROR(impl->MakeShardPlans());
   DT_RETURN_IF_ERROR(impl->CheckMemory());
   DT_ASSIGN_OR_RETURN(
       impl->activation_store,
@@ -183,6 +184,27 @@ absl::Status Engine::Impl::TakeUnits() {
   return CheckSameUnits(job.group(), all);
 }
 
+plan::LiveShares Engine::Impl::SharesOfLive() const {
+  const plan::ShardOptions options = ShardOptionsOf(job.config(), job.world_size());
+  return plan::ShareLive(
+      job.config().gather_limits().live_max, options.padded(state.flat->layout().total_elements()),
+      state.frozen == nullptr ? 0 : options.padded(state.frozen->flat->layout().total_elements()));
+}
+
+absl::Status Engine::Impl::MakeShardPlans() {
+  if (job.config().zero_stage() == 0) {
+    return absl::OkStatus();
+  }
+  const plan::LiveShares live = SharesOfLive();
+  DT_ASSIGN_OR_RETURN(state.shards,
+                      MakeShardPlan(state.flat->layout(), state.units, live.training));
+  if (FrozenShards* const frozen = state.frozen.get(); frozen != nullptr) {
+    DT_ASSIGN_OR_RETURN(frozen->shards,
+                        MakeShardPlan(frozen->flat->layout(), frozen->units, live.frozen));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<plan::ShardPlan>> Engine::Impl::MakeShardPlan(
     const plan::ParamLayout& layout, const std::vector<plan::FlatRange>& units,
     int64_t live_max) const {
@@ -224,7 +246,6 @@ absl::Status Engine::Impl::TakeParameters() {
       update_pieces = {UpdatePieces(groups, state.owned[0])};
     }
   } else {
-    DT_ASSIGN_OR_RETURN(state.shards, MakeShardPlan(layout, state.units, SharesOfLive().training));
     state.owned = state.shards->owned(job.rank());
     for (size_t bucket = 0; bucket < state.shards->buckets().size(); ++bucket) {
       const auto part = state.shards->part(static_cast<int>(bucket), job.rank());

@@ -231,6 +231,7 @@ struct Engine::Impl {
       const plan::ParamLayout& layout, const std::vector<plan::FlatRange>& units,
       int64_t live_max) const;
   absl::Status TakeUnits();
+  absl::Status MakeShardPlans();  // Of what stages 1 to 3 share out.
   absl::Status CreateSync();
   absl::Status CreateSyncBehindStep();
   absl::Status TakeParameters();

@@ -42,12 +42,6 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements, at::Tensor
   return shard;
 }
 
-plan::LiveShares Engine::Impl::SharesOfLive() const {
-  return plan::ShareLive(
-      job.config().gather_limits().live_max, state.flat->layout().total_elements(),
-      state.frozen == nullptr ? 0 : state.frozen->flat->layout().total_elements());
-}
-
 absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const LiveSet& set) {
   const Config& config = job.config();
   const DType dtype = set.flat.dtype();
@@ -107,8 +101,6 @@ absl::Status Engine::Impl::CreateLive(const ShardMemory& memory) {
 
 absl::Status Engine::Impl::ShareOutFrozen() {
   FrozenShards& frozen = *state.frozen;
-  const plan::ParamLayout& layout = frozen.flat->layout();
-  DT_ASSIGN_OR_RETURN(frozen.shards, MakeShardPlan(layout, frozen.units, SharesOfLive().frozen));
   frozen.owned = frozen.shards->owned(job.rank());
   DT_ASSIGN_OR_RETURN(const ShardMemory memory,
                       MakeShard(frozen.shards->shard_elements(), frozen.values));

@@ -26,7 +26,8 @@ struct GatherAction {
 };
 
 // How what may be live in all is parted between weights that train and frozen ones, which have a
-// schedule each, of so many elements: the fewer may take half of it, the others have the rest.
+// schedule each, of so many elements with the padding of their buckets: the fewer may take half of
+// it, the others have the rest.
 struct LiveShares {
   int64_t training = 0;
   int64_t frozen = 0;

@@ -40,10 +40,9 @@ FlatRange Intersect(FlatRange a, FlatRange b) {
 
 void ShardPlan::CutBuckets(const ShardOptions& options) {
   const BucketOptions& sizes = options.buckets;
-  const int64_t grain = options.grain();
-  const int64_t grains = std::max<int64_t>(1, (total_elements_ + grain - 1) / grain);
-  const int64_t padded = grains * grain;
-  const int64_t step = std::lcm(grain, options.bucket_multiple);  // Buckets begin at multiples.
+  const int64_t padded = options.padded(total_elements_);
+  // Buckets begin at multiples.
+  const int64_t step = std::lcm(options.grain(), options.bucket_multiple);
   const auto whole_steps = [step](int64_t elements) {
     return std::max(step, elements / step * step);
   };
@@ -79,6 +78,7 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const ParamLayout& layout,
   DT_RETURN_IF_ERROR(Check(options));
   ShardPlan plan;
   plan.world_size_ = options.world_size;
+  plan.bucket_multiple_ = options.bucket_multiple;
   plan.total_elements_ = layout.total_elements();
   plan.CutBuckets(options);
   plan.gaps_.resize(plan.buckets_.size());

@@ -15,6 +15,7 @@
 // launch order alone. Immutable; thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -69,6 +70,10 @@ struct ShardOptions {
   int64_t unit_elements_max = std::numeric_limits<int64_t>::max();
 
   int64_t grain() const { return world_size * align_elements; }
+  // Length of a flat buffer of `elements`, padding included: whole grains, one at least.
+  int64_t padded(int64_t elements) const {
+    return std::max<int64_t>(1, (elements + grain() - 1) / grain()) * grain();
+  }
 };
 
 class ShardPlan {
@@ -83,6 +88,7 @@ class ShardPlan {
   // Of one rank.
   int64_t shard_elements() const { return padded_elements() / world_size_; }
   int64_t largest_bucket() const { return largest_bucket_; }
+  int64_t bucket_multiple() const { return bucket_multiple_; }  // As it was made with.
   // What `rank` owns of a bucket, and where it keeps that. REQUIRES: both in range.
   OwnedRange part(int bucket, int rank) const;
   // All that `rank` owns of the layout itself, without padding, in the order in which it keeps it;
@@ -110,6 +116,7 @@ class ShardPlan {
   std::vector<std::vector<FlatRange>> gaps_;
   int64_t total_elements_ = 0;
   int64_t largest_bucket_ = 0;
+  int64_t bucket_multiple_ = 1;
   int world_size_ = 1;
 };
 

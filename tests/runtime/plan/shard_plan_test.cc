@@ -36,6 +36,7 @@ void ExpectSound(const ParamLayout& layout, const ShardPlan& plan, const ShardOp
     covered = bucket.end;
   }
   ASSERT_EQ(covered, plan.padded_elements());
+  ASSERT_EQ(covered, shards.padded(layout.total_elements()));
   ASSERT_GE(covered, layout.total_elements());
   ASSERT_LT(covered - layout.total_elements(), grain + (layout.total_elements() == 0));
   // Every element of the layout has one owner, at one place of its shard.
