@@ -1,6 +1,7 @@
 // Whether a training fits into the ranks' memory: before its model is made, and before the engine
 // allocates what is large.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -10,6 +11,7 @@
 #include "runtime/engine/available_memory.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
+#include "runtime/plan/block_sizes.h"
 #include "runtime/plan/memory_fit.h"
 #include "runtime/shard/construction_file.h"
 
@@ -79,6 +81,24 @@ double BytesOnGpu(const at::Tensor& frozen, const FlatParameters& flat) {
              : 0;
 }
 
+// What stage 3 gathers, as it will: the largest buckets, and on a GPU the blocks that they lie in.
+void CountGathers(const EngineState& state, const plan::LiveShares& live,
+                  plan::MemoryRequest& request) {
+  const auto blocks = [&](const plan::ShardPlan& shards, int64_t live_max) {
+    if (state.flat->device().is_host()) {
+      return int64_t{0};
+    }
+    const std::vector<int64_t> sizes = plan::BlocksOf(shards, live_max);
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  };
+  request.bucket_elements = state.shards->largest_bucket();
+  request.block_elements = blocks(*state.shards, live.training);
+  if (state.frozen != nullptr) {
+    request.frozen_bucket_elements = state.frozen->shards->largest_bucket();
+    request.block_elements += blocks(*state.frozen->shards, live.frozen);
+  }
+}
+
 }  // namespace
 
 absl::Status CheckModelFits(Job& job, const Json& shape) {
@@ -131,16 +151,7 @@ absl::Status Engine::Impl::CheckMemory() {
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
   if (request.zero_stage == 3) {
-    const auto widen = [](int64_t& bucket, const std::vector<plan::FlatRange>& units,
-                          int64_t live_max) {
-      for (const plan::FlatRange& unit : units) {
-        bucket = std::max(bucket, std::min(unit.elements(), live_max));
-      }
-    };
-    widen(request.bucket_elements, state.units, SharesOfLive().training);
-    if (state.frozen != nullptr) {
-      widen(request.frozen_bucket_elements, state.frozen->units, SharesOfLive().frozen);
-    }
+    CountGathers(state, SharesOfLive(), request);
   }
   if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.
     request.offload_buffers = StateOffload().buffers;

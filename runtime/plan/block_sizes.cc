@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace dtrain::plan {
 
@@ -26,6 +27,19 @@ std::vector<int64_t> BlockSizes(std::vector<int64_t> buckets, int64_t live_max) 
   }
   if (!buckets.empty() && blocks.size() < buckets.size()) {
     blocks.insert(blocks.begin(), buckets.front());
+  }
+  return blocks;
+}
+
+std::vector<int64_t> BlocksOf(const ShardPlan& shards, int64_t live_max) {
+  std::vector<int64_t> buckets;
+  for (const FlatRange& bucket : shards.buckets()) {
+    buckets.push_back(bucket.elements());
+  }
+  std::vector<int64_t> blocks = BlockSizes(std::move(buckets), live_max);
+  const int64_t multiple = shards.bucket_multiple();
+  for (int64_t& block : blocks) {
+    block = (block + multiple - 1) / multiple * multiple;
   }
   return blocks;
 }

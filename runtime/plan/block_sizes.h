@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/plan/shard_plan.h"
+
 namespace dtrain::plan {
 
 // Sizes of blocks, falling, so that a block lies ready for every bucket of any set that together
@@ -13,5 +15,8 @@ namespace dtrain::plan {
 // set can be. Before them one more for the largest bucket, with which the host runs ahead, unless
 // there is a block for each bucket.
 std::vector<int64_t> BlockSizes(std::vector<int64_t> buckets, int64_t live_max);
+// The same of a plan's buckets, in whole multiples of ShardOptions::bucket_multiple: what a GPU
+// takes.
+std::vector<int64_t> BlocksOf(const ShardPlan& shards, int64_t live_max);
 
 }  // namespace dtrain::plan

@@ -63,6 +63,8 @@ struct MemoryRequest {
   int64_t bucket_elements = 0;
   int64_t frozen_bucket_elements = 0;  // Of frozen weights at stage 3.
   int64_t live_elements = 0;           // Stage 3: weights gathered at a time.
+  // Stage 3 on a GPU: of the blocks that they lie in (block_sizes.h); 0: not known, as many.
+  int64_t block_elements = 0;
   PersistenceLimits persistence = {};  // Stage 3: weights that are never shared out.
   int64_t hpz_partition_size = 1;
   bool quantized_weights = false;

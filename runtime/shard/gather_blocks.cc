@@ -62,11 +62,7 @@ absl::Status GatherBlocks::MakeBlocks() {
     DT_ASSIGN_OR_RETURN(place.free, DeviceEvent::Create(device_, /*timing=*/false));
     DT_ASSIGN_OR_RETURN(place.shared, DeviceEvent::Create(device_, /*timing=*/false));
   }
-  std::vector<int64_t> sizes;
-  for (const plan::FlatRange& bucket : shards_.buckets()) {
-    sizes.push_back(bucket.elements());
-  }
-  for (const int64_t elements : plan::BlockSizes(std::move(sizes), limits_.live_max)) {
+  for (const int64_t elements : plan::BlocksOf(shards_, limits_.live_max)) {
     DT_RETURN_IF_ERROR(MakeBlock(BytesOf(elements)));
     ++blocks_[BytesOf(elements)].kept;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
@@ -85,6 +86,36 @@ TEST(EngineDeviceShardsTest, FrozenWeightsAreGatheredAsTheOthersAre) {
       }
     }
   }
+}
+
+// Units of very different sizes take more than what may be live of them: a block to run ahead is as
+// large as the largest.
+TEST(EngineDeviceShardsTest, BlocksOfUnitsAreCountedToWhatMustFitBeforeAnyIsTaken) {
+  const auto make = [](size_t free_bytes) -> absl::StatusOr<int64_t> {
+    at::set_num_threads(1);
+    comm::FakeFabric fabric;
+    FakeGpu gpu(&fabric);
+    gpu.cuda.SetFreeMemory(free_bytes);
+    const testing::TempFolder folder;
+    const Way way{.place = Way::Place::kNccl,
+                  .more = {"deterministic=true", "zero_optimization.stage=3",
+                           "zero_optimization.stage3_param_persistence_threshold=0",
+                           "zero_optimization.stage3_max_live_parameters=20000"}};
+    DT_ASSIGN_OR_RETURN(auto job, MakeJob(nullptr, folder.path(), way, &gpu));
+    Net net(/*segments=*/false, /*width=*/160);
+    EngineOptions options;
+    options.units = {{"a"}};
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net, options));
+    return engine->state().live->bytes();
+  };
+  // 19,235 weights with states of 16 bytes, a fresh gradient of 57,600 bytes, two slots of 65,536
+  // for its bucket, and two blocks of 65,536 for what has 76,940 bytes: 627,504 bytes.
+  const absl::StatusOr<int64_t> fits = make(640'000);
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  EXPECT_EQ(*fits, 2 * 65'536);
+  const absl::Status refused = make(600'000).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("take 0.000628 GB on each"));
 }
 
 // Gathers take them from the host, through their place in the bucket.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/prng.h"
@@ -24,6 +25,21 @@ TEST(BlockSizes, EqualBucketsHaveAsManyBlocksAsMayBeLiveAndOne) {
 TEST(BlockSizes, ManySmallBucketsHaveNoLargeBlocks) {
   // An embedding, layers, norms.
   EXPECT_THAT(BlockSizes({50, 20, 20, 20, 1, 1}, 60), ElementsAre(50, 50, 20, 20, 1));
+}
+
+TEST(BlockSizes, OfAPlanAreItsBucketsInWholeMultiples) {
+  const std::vector<ParamSpec> tensors = {{"last", {100}}, {"unit", {512}}, {"first", {64}}};
+  const auto layout = ParamLayout::Create(tensors);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  ShardOptions options{.bucket_multiple = 96, .units = {{64, 576}}};
+  options.buckets = {.bucket_elements = 64, .first_bucket_elements = 64};
+  const auto shards = ShardPlan::Create(*layout, options);
+  ASSERT_TRUE(shards.ok()) << shards.status();
+  // Buckets of 576 elements, of 96, and of 32 at the end.
+  ASSERT_EQ(shards->padded_elements(), 704);
+  EXPECT_EQ(shards->largest_bucket(), 576);
+  EXPECT_THAT(BlocksOf(*shards, 600), ElementsAre(576, 576, 96));
+  EXPECT_THAT(BlocksOf(*shards, 1000), ElementsAre(576, 96, 96));
 }
 
 // By all sets of buckets.

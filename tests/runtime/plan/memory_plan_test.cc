@@ -60,6 +60,18 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   EXPECT_DOUBLE_EQ(PlanMemory(request).values, plain.values + 2 * 1000e6 / 4);
 }
 
+TEST(MemoryPlan, GatheredWeightsTakeTheirBlocksWhereTheseAreKnown) {
+  MemoryRequest request = Of(1000e6, Kind::kBFloat16, 3, 4);
+  request.model.tensors = {{2e6, 490}, {5e4, 400}};
+  request.live_elements = 100'000'000;
+  request.block_elements = 160'000'000;
+  EXPECT_EQ(PlanMemory(request).live, 2 * 160e6);
+  request.persistence = {.parameter_max = 100'000, .model_max = INT64_MAX};
+  EXPECT_EQ(PlanMemory(request).live, 2 * 160e6 + 2 * 2 * 20e6);
+  request.zero_stage = 2;
+  EXPECT_EQ(PlanMemory(request).live, 0);
+}
+
 TEST(MemoryPlan, FrozenWeightsAreSharedOutAtStageThreeAndHaveNoStates) {
   for (const int stage : {0, 2, 3}) {
     MemoryRequest request = Of(10e6, Kind::kBFloat16, stage, 4);
