@@ -156,28 +156,24 @@ std::string AdapterConfig(const LoraOptions& options, const std::vector<std::str
   return dtrain::DumpJson(json, 2) + "\n";
 }
 
-absl::Status WriteMerged(GptImpl& model, const dtrain::PrecisionConfig& precision,
-                         std::vector<std::pair<std::string, std::string>> files,
-                         const std::string& directory) {
+absl::Status ExportMerged(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,
+                          std::vector<std::pair<std::string, std::string>> files,
+                          const std::string& directory) {
   std::map<std::string, ProjectionImpl*> owner;  // Of a weight, by its name.
   for (const Named& item : Projections(model)) {
     owner[absl::StrCat(item.name, ".weight")] = item.projection;
   }
-  std::vector<at::Tensor> weights;
-  dtrain::ModelFolderContent content;
-  content.files = std::move(files);
-  content.files.emplace_back("config.json",
-                             dtrain::DumpJson(model.options().ToHuggingFace(precision), 2) + "\n");
-  for (const auto& item : model.named_parameters()) {
-    if (absl::StrContains(item.key(), ".lora_")) {
-      continue;
-    }
-    weights.push_back(item.value());
-    content.tensors.push_back({item.key(), item.value().scalar_type(), item.value().sizes().vec()});
-  }
-  return dtrain::WriteModelFolder(directory, content, [&](size_t i) -> absl::StatusOr<at::Tensor> {
-    const auto found = owner.find(content.tensors[i].name);
-    const at::Tensor change = found == owner.end() ? at::Tensor() : found->second->LowRankWeight();
-    return change.defined() ? weights[i].to(at::kFloat) + change : weights[i];
-  });
+  const Json config = model.options().ToHuggingFace(job.config().precision());
+  dtrain::ExportOptions options;
+  options.files = std::move(files);
+  options.files.emplace_back("config.json", dtrain::DumpJson(config, 2) + "\n");
+  options.public_name = [](const std::string& name) {
+    return absl::StrContains(name, ".lora_") ? std::string() : name;
+  };
+  options.with_frozen = true;
+  options.change = [&owner](const std::string& name) {
+    const auto found = owner.find(name);
+    return found == owner.end() ? at::Tensor() : found->second->LowRankWeight();
+  };
+  return dtrain::ExportModel(job, engine, directory, options);
 }

@@ -35,8 +35,8 @@ std::string PeftName(const std::string& name);
 std::string AdapterConfig(const LoraOptions& options, const std::vector<std::string>& adapted,
                           const GptOptions& model, const std::string& base);
 
-// Writes the model with the adapters added into its weights, as a Hugging Face folder. REQUIRES:
-// parameters are whole (Engine::WithParameters); called on one rank.
-absl::Status WriteMerged(GptImpl& model, const dtrain::PrecisionConfig& precision,
-                         std::vector<std::pair<std::string, std::string>> files,
-                         const std::string& directory);
+// Collective: writes the engine's model with the adapters added into its weights, as a Hugging Face
+// folder with `files`. At ZeRO stage 3 a rank has one weight, with its adapter, whole at a time.
+absl::Status ExportMerged(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,
+                          std::vector<std::pair<std::string, std::string>> files,
+                          const std::string& directory);

@@ -105,13 +105,7 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
   DT_RETURN_IF_ERROR(dtrain::ExportModel(
       job, engine, folder + "/adapter",
       {.files = {{"adapter_config.json", config}}, .weights = "adapter_model"}));
-  absl::Status merged;
-  DT_RETURN_IF_ERROR(engine.WithParameters([&] {
-    if (job.rank() == 0) {
-      merged = WriteMerged(model, job.config().precision(), tokenizer, folder + "/merged");
-    }
-  }));
-  DT_RETURN_IF_ERROR(merged);
+  DT_RETURN_IF_ERROR(ExportMerged(job, engine, model, tokenizer, folder + "/merged"));
   job.metrics().Print(
       absl::StrFormat("adapter: %s/adapter\nmerged model: %s/merged", folder, folder));
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -165,6 +166,38 @@ absl::Status WriteInto(const std::string& directory, const ModelFolderContent& c
   return storage->SyncDirectory("");
 }
 
+// The tensors of an export, by its names.
+std::vector<StoredTensor> TensorsOf(const EngineState& state, const ExportOptions& options) {
+  std::vector<StoredTensor> stored =
+      StoredTensors(state, options.public_name ? options.public_name : state.options.public_name,
+                    state.options.store_frozen || options.with_frozen);
+  std::erase_if(stored, [](const StoredTensor& item) { return item.name.empty(); });
+  return stored;
+}
+
+// The values of `item` with its change, in `copy` unless that is null. Collective at ZeRO stage 3.
+absl::Status TakeValues(const EngineState& state, const StoredTensor& item,
+                        const ExportOptions& options, at::Tensor* copy) {
+  const bool changes = options.change != nullptr && (copy != nullptr || state.live != nullptr);
+  absl::Status status;
+  const auto take = [&] {
+    status = WithWhole(state, item, [&] {
+      const at::Tensor change = changes ? options.change(item.module_name) : at::Tensor();
+      if (copy != nullptr && change.defined()) {
+        *copy = at::add(item.tensor.to(at::kFloat), change);
+      } else if (copy != nullptr) {
+        *copy = item.shared.has_value() ? item.tensor.clone() : item.tensor;
+      }
+    });
+  };
+  if (!changes) {
+    take();
+    return status;
+  }
+  status.Update(WithExactReads(state, take));
+  return status;
+}
+
 }  // namespace
 
 absl::Status WriteModelFolder(const std::string& directory, const ModelFolderContent& content,
@@ -189,7 +222,7 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
   const at::NoGradGuard no_grad;
   const EngineState& state = engine.state();
   DT_RETURN_IF_ERROR(state.settled);
-  const std::vector<StoredTensor> stored = StoredTensors(state);
+  const std::vector<StoredTensor> stored = TensorsOf(state, options);
   ModelFolderContent content;
   if (!state.options.model_config.is_null()) {
     content.files.emplace_back("config.json", DumpJson(state.options.model_config, 2) + "\n");
@@ -203,13 +236,8 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
   // rank 0 goes through those that are left when it cannot write.
   DT_ASSIGN_OR_RETURN(const std::vector<size_t> order, OrderOfValues(content));
   size_t gathered = 0;
-  const auto next = [&](at::Tensor* copy) -> absl::Status {
-    const StoredTensor& item = stored[order[gathered++]];
-    return WithWhole(state, item, [&] {
-      if (copy != nullptr) {
-        *copy = item.shared.has_value() ? item.tensor.clone() : item.tensor;
-      }
-    });
+  const auto next = [&](at::Tensor* copy) {
+    return TakeValues(state, stored[order[gathered++]], options, copy);
   };
   absl::Status status;
   if (job.rank() == 0) {

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/model_tensors.h"
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,20 +15,24 @@
 namespace dtrain {
 namespace {
 
-std::string PublicName(const EngineState& state, const std::string& name) {
-  return state.options.public_name ? state.options.public_name(name) : name;
+// How tensors are called outside the module. Null: as in it.
+using PublicName = std::function<std::string(const std::string&)>;
+
+StoredTensor Named(const PublicName& public_name, const std::string& name,
+                   const at::Tensor& tensor) {
+  return {public_name ? public_name(name) : name, name, tensor, std::nullopt};
 }
 
-// The parameters of `flat`, with how they are shared out where `live` is there.
-void AddParameters(const EngineState& state, const FlatParameters& flat, bool frozen,
-                   std::vector<StoredTensor>& all) {
+// The parameters of `flat`, with how they are shared out where `shared`.
+void AddParameters(const PublicName& public_name, const FlatParameters& flat, bool shared,
+                   bool frozen, std::vector<StoredTensor>& all) {
   const auto& entries = flat.layout().entries();
   for (size_t i = entries.size(); i-- > 0;) {  // Layout order is reverse registration order.
-    StoredTensor item{PublicName(state, entries[i].name), flat.parameters()[i], std::nullopt};
-    if (state.live != nullptr) {
+    StoredTensor& item =
+        all.emplace_back(Named(public_name, entries[i].name, flat.parameters()[i]));
+    if (shared) {
       item.shared = StoredTensor::Shared{&entries[i], i, frozen};
     }
-    all.push_back(std::move(item));
   }
 }
 
@@ -71,16 +76,21 @@ class Copies {
 }  // namespace
 
 std::vector<StoredTensor> StoredTensors(const EngineState& state) {
+  return StoredTensors(state, state.options.public_name, state.options.store_frozen);
+}
+
+std::vector<StoredTensor> StoredTensors(const EngineState& state, const PublicName& public_name,
+                                        bool with_frozen) {
   std::vector<StoredTensor> all;
-  AddParameters(state, *state.flat, /*frozen=*/false, all);
-  if (state.frozen != nullptr && state.options.store_frozen) {
-    AddParameters(state, *state.frozen->flat, /*frozen=*/true, all);
+  AddParameters(public_name, *state.flat, state.live != nullptr, /*frozen=*/false, all);
+  if (state.frozen != nullptr && with_frozen) {
+    AddParameters(public_name, *state.frozen->flat, /*shared=*/true, /*frozen=*/true, all);
   }
   const std::vector<NamedTensor> none;
-  const auto& frozen = state.options.store_frozen ? state.flat->frozen() : none;
+  const auto& frozen = with_frozen ? state.flat->frozen() : none;
   for (const auto* list : {&frozen, &state.flat->module_buffers()}) {
     for (const NamedTensor& item : *list) {
-      all.push_back({PublicName(state, item.name), item.tensor, std::nullopt});
+      all.push_back(Named(public_name, item.name, item.tensor));
     }
   }
   return all;
@@ -94,6 +104,21 @@ absl::Status WithWhole(const EngineState& state, const StoredTensor& item,
   }
   function();
   return absl::OkStatus();
+}
+
+absl::Status WithExactReads(const EngineState& state, absl::FunctionRef<void()> function) {
+  if (state.live == nullptr) {
+    function();
+    return absl::OkStatus();
+  }
+  if (state.frozen == nullptr) {
+    return state.live->WithNone(function);
+  }
+  absl::Status others;
+  absl::Status status =
+      state.frozen->live->WithNone([&] { others = state.live->WithNone(function); });
+  status.Update(others);
+  return status;
 }
 
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor) {

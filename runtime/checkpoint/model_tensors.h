@@ -1,6 +1,7 @@
 // The whole tensors of a checkpoint's model/ folder, from an engine's memory and back.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,8 @@ absl::Status CheckStorable(const EngineState& state);
 
 // One tensor of model/.
 struct StoredTensor {
-  std::string name;  // Public.
+  std::string name;         // Public.
+  std::string module_name;  // In the module.
   at::Tensor tensor;
   // Where a rank keeps its share of it, at ZeRO stage 3; none: it is whole on every rank.
   struct Shared {
@@ -39,10 +41,18 @@ struct StoredTensor {
 };
 // Everything that model/ holds, in one order on every rank.
 std::vector<StoredTensor> StoredTensors(const EngineState& state);
+// The same by other names than EngineOptions::public_name gives, with frozen parameters or without.
+std::vector<StoredTensor> StoredTensors(
+    const EngineState& state, const std::function<std::string(const std::string&)>& public_name,
+    bool with_frozen);
 
 // Runs `function` while the tensor is whole: a collective where it is shared out.
 absl::Status WithWhole(const EngineState& state, const StoredTensor& item,
                        absl::FunctionRef<void()> function);
+
+// Runs `function`, whose operations find weights that are shared out as updates know them, not
+// rounded by quantised gathers: collective there, and no part of what the next pass gathers ahead.
+absl::Status WithExactReads(const EngineState& state, absl::FunctionRef<void()> function);
 
 // Adds the tensors that the rank at `place` writes. At ZeRO stage 3 a collective: each tensor is
 // gathered in turn, and its writer keeps a copy.

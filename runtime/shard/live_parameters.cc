@@ -136,6 +136,10 @@ absl::Status LiveParameters::With(size_t index, absl::FunctionRef<void()> functi
   return WithSpan(persistent ? plan::BucketSpan{} : shards_.spans()[index], function);
 }
 
+absl::Status LiveParameters::WithNone(absl::FunctionRef<void()> function) {
+  return WithSpan({}, function);
+}
+
 absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function) {
   BeginPass(plan::GatherSchedule::Pass::kOther);
   Use(span);

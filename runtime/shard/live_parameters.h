@@ -60,6 +60,9 @@ class LiveParameters final : public StorageObserver::Listener {
   absl::Status WithAll(absl::FunctionRef<void()> function);
   // Collective. Runs `function` while the parameter flat.parameters()[index] is live.
   absl::Status With(size_t index, absl::FunctionRef<void()> function);
+  // Runs `function` in a pass of its own: what operations read in it is gathered on demand and
+  // exact, as with the two above, and is on no record.
+  absl::Status WithNone(absl::FunctionRef<void()> function);
   // Memory that gathered weights take, or took and keep, with what the ways of gathering hold.
   int64_t bytes() const;
   // Seconds that operations waited for gathers since the last call.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
@@ -13,60 +15,21 @@
 #include "dtrain/model_files.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/plan/memory_plan.h"
+#include "tests/runtime/adapted_for_tests.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
 namespace dtrain {
 namespace {
 
+using testing::Adapted;
 using ::testing::HasSubstr;
 using testing::kLimits;
 using testing::MakeChainJob;
 using testing::RankContext;
 using testing::Tokens;
 
-constexpr int64_t kWidth = 96;
-constexpr int64_t kLayers = 4;
-
-// A chain of frozen layers with low-rank adapters beside them, a frozen table that is read at both
-// ends, a small frozen norm, and frozen whole numbers, which no rank shares out.
-class Adapted : public torch::nn::Module {
- public:
-  struct Layer : torch::nn::Module {
-    Layer() {
-      base = Frozen(*this, "base", at::randn({kWidth, kWidth}) * 0.1);
-      norm = Frozen(*this, "norm", at::rand({kWidth}) + 0.5);
-      down = register_parameter("down", at::randn({8, kWidth}) * 0.1);
-      up = register_parameter("up", at::randn({kWidth, 8}) * 0.1);
-    }
-    at::Tensor base, norm, down, up;
-  };
-  Adapted() {
-    table = Frozen(*this, "table", at::randn({101, kWidth}) * 0.1);
-    places = Frozen(*this, "places", at::arange(101));
-    for (int64_t i = 0; i < kLayers; ++i) {
-      layers.push_back(register_module(absl::StrCat("layer", i), std::make_shared<Layer>()));
-    }
-  }
-  // The sum over rows of the loss of predicting the row's own token.
-  at::Tensor Loss(const at::Tensor& tokens) {
-    at::Tensor h = at::embedding(table, at::index_select(places, 0, tokens));
-    for (const auto& layer : layers) {
-      const at::Tensor change = h.matmul(layer->down.t()).matmul(layer->up.t());
-      h = h + at::tanh(at::linear(h * layer->norm, layer->base) + change);
-    }
-    return at::cross_entropy_loss(h.matmul(table.t()).to(at::kFloat), tokens, {},
-                                  at::Reduction::Sum);
-  }
-  int64_t FrozenElements() const { return 101 * kWidth + kLayers * (kWidth + 1) * kWidth; }
-  at::Tensor table, places;
-  std::vector<std::shared_ptr<Layer>> layers;
-
- private:
-  static at::Tensor Frozen(torch::nn::Module& module, const std::string& name, at::Tensor value) {
-    return module.register_parameter(name, std::move(value), /*requires_grad=*/false);
-  }
-};
+constexpr int64_t kLayers = Adapted::kLayers;
 
 struct Way {
   int stage = 3;
@@ -305,6 +268,78 @@ TEST_F(EngineFrozenAloneTest, AProgramThatBringsThemStoresNone) {
     EXPECT_EQ((*files)->names().size(), store ? 2U + 4 * kLayers : 2U * kLayers);
     EXPECT_EQ((*files)->Describe("layer1.base").ok(), store);
     EXPECT_TRUE((*files)->Describe("layer1.up").ok());
+  }
+}
+
+// Exports a model whose adapters are merged in; an error when much of what is frozen was gathered
+// while they were read.
+absl::Status ExportMerged(RankContext& context, const std::string& folder,
+                          const std::vector<std::string>& more) {
+  at::set_num_threads(1);
+  const testing::TempFolder run;
+  DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, run.path(), {.more = more}));
+  at::manual_seed(static_cast<uint64_t>(4 + context.rank));
+  Adapted model;
+  EngineOptions engine_options;
+  engine_options.store_frozen = false;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model, engine_options));
+  const EngineState& state = engine->state();
+  int64_t live = 0;
+  ExportOptions options;
+  options.with_frozen = true;
+  options.public_name = [](const std::string& name) {
+    const bool adapter = name.ends_with(".down") || name.ends_with(".up");
+    return adapter ? std::string() : "model." + name;
+  };
+  options.change = [&](const std::string& name) {
+    for (int64_t i = 0; i < kLayers; ++i) {
+      if (name == absl::StrCat("layer", i, ".base")) {
+        const Adapted::Layer& layer = *model.layers[static_cast<size_t>(i)];
+        const at::Tensor change = layer.up.matmul(layer.down);
+        live = std::max(live, state.frozen->live->bytes());
+        return change;
+      }
+    }
+    return at::Tensor();
+  };
+  DT_RETURN_IF_ERROR(ExportModel(*job, *engine, folder, options));
+  return live > 0 && live < 3 * model.FrozenElements()  // Of 4 bytes.
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat(live, " bytes of frozen weights at a time"));
+}
+
+TEST(EngineFrozenTest, AMergedExportTakesOneWeightAtATimeAndExactAdapters) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  for (const char* const quantized : {"false", "true"}) {
+    const std::string exported = absl::StrCat(folder.path(), "/", quantized);
+    const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) {
+      return ExportMerged(context, exported,
+                          {"zero_optimization.stage3_max_live_parameters=0",
+                           absl::StrCat("zero_optimization.zero_quantized_weights=", quantized)});
+    });
+    for (const auto& result : results) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+    }
+    at::manual_seed(4);
+    const Adapted original;
+    const auto files = ModelFiles::Open(exported);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ((*files)->names().size(), 2U + 2 * kLayers) << "no adapter";
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const Adapted::Layer& layer = *original.layers[static_cast<size_t>(i)];
+      const auto read = [&](const char* name, const at::Tensor& like) {
+        at::Tensor values = at::empty_like(like);
+        EXPECT_TRUE((*files)->Read(absl::StrCat("model.layer", i, ".", name), values).ok()) << name;
+        return values;
+      };
+      EXPECT_TRUE(at::equal(read("norm", layer.norm), layer.norm));
+      // What is rounded to int8 is off by 1e-4 and more; a product may sum in another order where
+      // its matrices lie at other addresses.
+      const at::Tensor merged = layer.base + layer.up.detach().matmul(layer.down.detach());
+      EXPECT_TRUE(at::allclose(read("base", layer.base), merged, /*rtol=*/0, /*atol=*/1e-6))
+          << i << ", quantised " << quantized;
+    }
   }
 }
 

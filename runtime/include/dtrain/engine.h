@@ -141,7 +141,9 @@ class Engine {
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 
-  // Runs `function` with whole parameters (any stage), without gradients: sampling, export.
+  // Runs `function` with whole parameters (any stage), without gradients: sampling. At ZeRO stage 3
+  // every rank has memory for the whole model meanwhile; ExportModel (dtrain/model_files.h) takes
+  // that of one tensor at a time.
   absl::Status WithParameters(absl::FunctionRef<void()> function);
 
   EngineState& state();

@@ -93,11 +93,21 @@ struct ExportOptions {
   std::vector<std::pair<std::string, std::string>> files =
       {};  // Beside EngineOptions::model_config.
   std::string weights = "model";
+  // In place of EngineOptions::public_name; "" leaves the tensor out. Null: as checkpoints.
+  std::function<std::string(const std::string&)> public_name = {};
+  // Frozen parameters too where EngineOptions::store_frozen is false.
+  bool with_frozen = false;
+  // What is added to a tensor, by its name in the module, in fp32 before it is rounded to its type
+  // once: of its shape; undefined: nothing. So adapters are merged into what they adapt. It may
+  // read other parameters by operations: at ZeRO stage 3 these are gathered, exactly, and every
+  // rank calls it; below that rank 0 alone.
+  std::function<at::Tensor(const std::string&)> change = {};
 };
 
 // Collective: writes the engine's model as checkpoints store it (public names, config.json, no
-// frozen parameters where store_frozen is false) by WriteModelFolder on rank 0. At ZeRO stage 3 one
-// tensor is gathered at a time, and the others wait for rank 0's disk.
+// frozen parameters where store_frozen is false), or changed, by WriteModelFolder on rank 0. At
+// ZeRO stage 3 one tensor is gathered at a time, with what its change reads, rank 0 alone keeps it
+// while it is written, and the others wait for rank 0's disk.
 absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
                          const ExportOptions& options = {});
 
