@@ -231,8 +231,8 @@ def summary(facts, way):
                                   - r[way]["comm_cpu_s"])}
     result["hideable"] = result["communication_s"] <= HIDEABLE * result["backward_s"]
     result["exposed_of_communication"] = result["exposed_s"] / result["communication_s"]
-    result["step_of_possible"] = result["step_s"] / max(
-        result["compute_s"] + result["comm_cpu_s"], result["communication_s"])
+    result["step_of_possible"] = median(lambda r: r[way]["step_s"] / max(
+        r["compute"]["step_s"] + r[way]["comm_cpu_s"], r["communication_s"]))
     if "ddp" in rounds[0]:
         result["ddp_step_s"] = median(lambda r: r["ddp"]["step_s"])
         result["ddp_compute_s"] = median(lambda r: r["ddp_compute"]["step_s"])
