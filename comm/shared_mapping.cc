@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +18,8 @@
 
 namespace dtrain::comm {
 namespace {
+
+std::atomic<int64_t> pool_bytes{0};
 
 constexpr unsigned kHugePages = MFD_HUGETLB | 21U << 26;  // MFD_HUGE_2MB of newer headers.
 
@@ -75,6 +78,7 @@ absl::Status NotEnoughMemory(size_t needed, absl::string_view name, const Availa
 SharedMapping::~SharedMapping() {
   if (data_ != nullptr) {
     munmap(data_, bytes_);
+    pool_bytes -= of_pool_ ? static_cast<int64_t>(bytes_) : 0;
   }
 }
 
@@ -86,7 +90,8 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
     if (data == MAP_FAILED) {
       return ErrnoStatus(errno, absl::StrCat("mapping ", whole, " bytes of huge pages of ", what));
     }
-    return SharedMapping(static_cast<char*>(data), whole);
+    pool_bytes += static_cast<int64_t>(whole);
+    return SharedMapping(static_cast<char*>(data), whole, /*of_pool=*/true);
   }
   // Huge pages need an aligned address: reserve more, place the segment inside, give the rest back.
   const size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
@@ -114,8 +119,10 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
     }
     madvise(start, bytes, MADV_HUGEPAGE);  // A wish: refused on hosts without huge shared pages.
   }
-  return SharedMapping(start, bytes);
+  return SharedMapping(start, bytes, /*of_pool=*/false);
 }
+
+int64_t MappedPoolBytes() { return pool_bytes; }
 
 absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view name) {
   return CreateSealed(bytes, name, /*flags=*/0);
