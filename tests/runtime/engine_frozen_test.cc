@@ -2,7 +2,6 @@
 // the other stages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
@@ -20,6 +19,7 @@ namespace dtrain {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::IsOpen;
 using testing::kLimits;
 using testing::MakeChainJob;
 using testing::RankContext;
@@ -333,16 +333,6 @@ TEST(EngineFrozenTest, AnExportHoldsWholeWeights) {
     ASSERT_TRUE((*files)->Read(item.key(), read).ok()) << item.key();
     EXPECT_TRUE(at::equal(read, item.value())) << item.key();
   }
-}
-
-// Whether the memory of a weight may be read, asked without an operation.
-bool IsOpen(const at::Tensor& weight) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
-  const bool open = write(ends[1], weight.const_data_ptr(), 1) == 1;  // Else EFAULT.
-  close(ends[0]);
-  close(ends[1]);
-  return open;
 }
 
 TEST_F(EngineFrozenAloneTest, AnUpdateLeavesWhatIsGatheredAsItIs) {

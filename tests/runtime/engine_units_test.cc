@@ -1,7 +1,6 @@
 // Units that a program names (EngineOptions::units): what ZeRO stage 3 gathers and frees together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
@@ -21,6 +20,7 @@ using testing::ChainNumbers;
 using testing::ChainWay;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::IsOpen;
 using testing::kLimits;
 using testing::MakeChainJob;
 using testing::RankContext;
@@ -172,16 +172,6 @@ TEST_F(EngineUnitsAloneTest, AUnitThatMayNotBeLiveAsAWholeIsCut) {
   EXPECT_EQ(engine_->state().shards->largest_bucket(), 8192);
   EXPECT_EQ(LiveAfter(model_->blocks[1]->square), 8192);
   EXPECT_TRUE(Step().ok());
-}
-
-// Whether the memory of a weight may be read, asked without an operation.
-bool IsOpen(const at::Tensor& weight) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
-  const bool open = write(ends[1], weight.const_data_ptr(), 1) == 1;  // Else EFAULT.
-  close(ends[0]);
-  close(ends[1]);
-  return open;
 }
 
 TEST_F(EngineUnitsAloneTest, TheNextUnitIsGatheredAheadHoweverLarge) {
