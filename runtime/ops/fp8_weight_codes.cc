@@ -1,5 +1,6 @@
 #include "runtime/ops/fp8_weight_codes.h"
 
+#include <array>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
