@@ -31,12 +31,14 @@
 namespace dtrain {
 namespace {
 
+using testing::Await;
 using testing::Chain;
 using testing::ChainNumbers;
 using testing::ChainWay;
 using ::testing::HasSubstr;
 using testing::MakeChainJob;
 using ::testing::Not;
+using testing::NumbersOf;
 using testing::Overlapping;
 using testing::Pair;
 using testing::RankContext;
@@ -165,23 +167,6 @@ absl::Status Meddle(RankContext& context, const std::string& folder, const Chain
   return engine->WithParameters([&] { numbers.push_back(RawSum(model)); });
 }
 
-using Body = std::function<absl::Status(RankContext&, std::vector<double>&)>;
-
-// What rank 0 puts into its list; empty when a rank failed.
-std::vector<double> NumbersOf(int size, const Body& body) {
-  auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
-    std::vector<double> numbers;
-    DT_RETURN_IF_ERROR(body(context, numbers));
-    return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(numbers)),
-                              Deadline::After(absl::Seconds(10)));
-  });
-  const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(50)));
-  for (const auto& result : (*cluster)->Join()) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-  return ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
-}
-
 TEST(ParamGatherTest, ProgramsSeeAndChangeTheNewWeightsBetweenSteps) {
   for (const int stage : {0, 1, 2}) {
     std::vector<std::vector<double>> runs;
@@ -189,7 +174,7 @@ TEST(ParamGatherTest, ProgramsSeeAndChangeTheNewWeightsBetweenSteps) {
       const testing::TempFolder folder;
       ChainWay way{.stage = stage, .more = {"checkpoint.interval=4"}};
       way = overlaps ? Overlapping(way) : way;
-      const Body body = [&](RankContext& context, std::vector<double>& numbers) {
+      const testing::RankNumbers body = [&](RankContext& context, std::vector<double>& numbers) {
         return Meddle(context, folder.path(), way, numbers);
       };
       runs.push_back(NumbersOf(2, body));
@@ -235,11 +220,6 @@ TEST(ParamGatherTest, SkippedStepsLeaveTheWeightsAsTheyWere) {
     EXPECT_LT(runs[0].back(), 15);
     EXPECT_EQ(runs[1], runs[0]) << "stage " << stage;
   }
-}
-
-// Waits for rank 0 to announce it.
-void Await(RankContext& context, const std::string& key) {
-  context.store->Get("announce/" + key, Deadline::After(absl::Seconds(40))).IgnoreError();
 }
 
 void ExpectBothOk(const std::vector<testing::RankResult>& results) {
