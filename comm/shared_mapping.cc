@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/available_memory.h"
+#include "base/file.h"
 #include "base/status.h"
 
 namespace dtrain::comm {
@@ -22,6 +24,19 @@ namespace {
 std::atomic<int64_t> pool_bytes{0};
 
 constexpr unsigned kHugePages = MFD_HUGETLB | 21U << 26;  // MFD_HUGE_2MB of newer headers.
+
+// `name` of the pool of 2 MiB pages; 0 where it cannot be read.
+size_t PoolNumber(absl::string_view name) {
+  size_t number = 0;
+  const auto text = ReadFile(absl::StrCat("/sys/kernel/mm/hugepages/hugepages-2048kB/", name));
+  return text.ok() && absl::SimpleAtoi(*text, &number) ? number : 0;
+}
+
+// Whether the pool has `pages` that nobody has taken or reserved. What vm.nr_overcommit_hugepages
+// lets the kernel add is ordinary memory, which CheckMemory answers for.
+bool PoolHas(size_t pages) {
+  return PoolNumber("free_hugepages") >= PoolNumber("resv_hugepages") + pages;
+}
 
 // Of a segment in the pool's huge pages; 0: it is of ordinary ones.
 size_t PoolPageBytes(int fd) {
@@ -129,8 +144,12 @@ absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view nam
 }
 
 absl::StatusOr<SharedSegment> CreateHugeSegment(size_t bytes, absl::string_view name) {
-  DT_ASSIGN_OR_RETURN(UniqueFd fd,
-                      CreateSealed(WholePages(bytes, kHugePageBytes), name, kHugePages));
+  const size_t whole = WholePages(bytes, kHugePageBytes);
+  if (!PoolHas(whole / kHugePageBytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the host's pool has no ", whole / kHugePageBytes, " free huge pages"));
+  }
+  DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealed(whole, name, kHugePages));
   DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), bytes, name));
   // A limit of the cgroup's, or a memory policy, may refuse what the pool has.
   if (const int error = Populate(mapping, fd.get()); error != 0) {

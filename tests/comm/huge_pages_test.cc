@@ -242,6 +242,20 @@ TEST_F(PoolOfHugePagesTest, ABufferThatItCannotHoldIsOfOrdinaryPages) {
   });
 }
 
+// Pages beyond the pool are taken from ordinary memory, which CheckMemory was not asked about.
+TEST_F(PoolOfHugePagesTest, DoesNotGrowForABuffer) {
+  DT_RESERVE_OR_SKIP(1)
+  constexpr const char* kBeyond = "/proc/sys/vm/nr_overcommit_hugepages";
+  KernelSetting beyond(kBeyond, ReadText(kBeyond));
+  ASSERT_TRUE(beyond.Set("8"));
+  RunAll(1, [](RankContext&) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto larger, SymmetricBuffer::Create(2 * kHugePageBytes, "much"));
+    DT_RETURN_IF_ERROR(Expect(AreaAt(larger->data()).page_kib == 4, "the pool grew"));
+    DT_ASSIGN_OR_RETURN(const auto fits, SymmetricBuffer::Create(kHugePageBytes, "a page"));
+    return Expect(AreaAt(fits->data()).page_kib == 2048, "its own page is not used");
+  });
+}
+
 // All-reduces over registered memory, which each rank reaches in the others' pages.
 absl::Status ReduceIn(Group& group, const std::shared_ptr<SymmetricBuffer>& buffer) {
   DT_ASSIGN_OR_RETURN(const auto registration, group.Register(buffer));
