@@ -142,10 +142,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
     state.options.flops_per_sample =
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
   }
-  if (state.frozen != nullptr) {  // First: mostly they are the more, and their memory is given up.
-    DT_RETURN_IF_ERROR(impl->ShareOutFrozen());
-    state.frozen->flat->RememberVersions();
-  }
   DT_RETURN_IF_ERROR(impl->TakeParameters());
   state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());
@@ -211,6 +207,10 @@ absl::Status Engine::Impl::TakeParameters() {
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
                       GroupParameters(layout, config.optimizer(), rule->by_parameter()));
   settings = groups.settings;
+  if (state.frozen != nullptr) {  // First: mostly they are the more, and their memory is given up.
+    DT_RETURN_IF_ERROR(ShareOutFrozen());
+    state.frozen->flat->RememberVersions();
+  }
   int64_t elements = layout.total_elements();
   if (config.zero_stage() == 0) {
     state.owned = {{{0, elements}, 0}};

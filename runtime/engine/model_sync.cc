@@ -14,16 +14,25 @@
 namespace dtrain {
 namespace {
 
-// The layouts of parameters that are shared out or train, then a line each for others and buffers.
+std::string Describe(const NamedTensor& item) {
+  return absl::StrCat(item.name, " ", c10::toString(item.tensor.scalar_type()), " ",
+                      c10::str(item.tensor.sizes()), "\n");
+}
+
+// The layouts of parameters that are shared out or train, and a line for each tensor whose type
+// they do not tell: frozen ones, which come to other ranks as they are, and buffers.
 std::string Describe(const FlatParameters& flat, const FlatParameters* frozen) {
   std::string text = flat.layout().ToText();
   if (frozen != nullptr) {
     absl::StrAppend(&text, "frozen: ", frozen->layout().ToText());
+    for (size_t i = frozen->parameters().size(); i-- > 0;) {
+      absl::StrAppend(&text,
+                      Describe({frozen->layout().entries()[i].name, frozen->parameters()[i]}));
+    }
   }
   for (const auto* list : {&flat.frozen(), &flat.module_buffers()}) {
     for (const NamedTensor& item : *list) {
-      absl::StrAppend(&text, item.name, " ", c10::toString(item.tensor.scalar_type()), " ",
-                      c10::str(item.tensor.sizes()), "\n");
+      absl::StrAppend(&text, Describe(item));
     }
   }
   return text;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "kernels/grad_norm.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -42,10 +43,15 @@ absl::StatusOr<ShardMemory> Engine::Impl::MakeShard(int64_t elements, at::Tensor
   return shard;
 }
 
+// Of elements as buckets hold them, whole norm blocks of every rank: with fewer the last bucket of
+// the smaller set would not fit beside its others, and be gathered for every use.
 plan::LiveShares Engine::Impl::SharesOfLive() const {
-  return plan::ShareLive(
-      job.config().gather_limits().live_max, state.flat->layout().total_elements(),
-      state.frozen == nullptr ? 0 : state.frozen->flat->layout().total_elements());
+  const int64_t grain = job.world_size() * kernels::kNormBlock;
+  const auto padded = [grain](const FlatParameters& flat) {
+    return (flat.layout().total_elements() + grain - 1) / grain * grain;
+  };
+  return plan::ShareLive(job.config().gather_limits().live_max, padded(*state.flat),
+                         state.frozen == nullptr ? 0 : padded(*state.frozen->flat));
 }
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const LiveSet& set) {
