@@ -1,6 +1,8 @@
 // Whether a training fits into the ranks' memory: before its model is made, and before the engine
 // allocates what is large.
 #include <algorithm>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -10,6 +12,7 @@
 #include "runtime/engine/available_memory.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
+#include "runtime/plan/block_sizes.h"
 #include "runtime/plan/memory_fit.h"
 #include "runtime/shard/construction_file.h"
 
@@ -79,6 +82,25 @@ double BytesOnGpu(const at::Tensor& frozen, const FlatParameters& flat) {
              : 0;
 }
 
+// The largest bucket that units make of these weights.
+int64_t LargestUnit(const std::vector<plan::FlatRange>& units, int64_t live_max) {
+  int64_t largest = 0;
+  for (const plan::FlatRange& unit : units) {
+    largest = std::max(largest, std::min(unit.elements(), live_max));
+  }
+  return largest;
+}
+
+// Of the blocks in which a GPU holds what is gathered of these weights.
+double BlockElements(const plan::ShardPlan& shards, int64_t live_max) {
+  std::vector<int64_t> buckets;
+  for (const plan::FlatRange& bucket : shards.buckets()) {
+    buckets.push_back(bucket.elements());
+  }
+  const std::vector<int64_t> blocks = plan::BlockSizes(std::move(buckets), live_max);
+  return std::accumulate(blocks.begin(), blocks.end(), 0.0);
+}
+
 }  // namespace
 
 absl::Status CheckModelFits(Job& job, const Json& shape) {
@@ -131,15 +153,20 @@ absl::Status Engine::Impl::CheckMemory() {
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
   if (request.zero_stage == 3) {
-    const auto widen = [](int64_t& bucket, const std::vector<plan::FlatRange>& units,
-                          int64_t live_max) {
-      for (const plan::FlatRange& unit : units) {
-        bucket = std::max(bucket, std::min(unit.elements(), live_max));
+    const plan::LiveShares live = SharesOfLive();
+    const auto add = [&](const plan::ParamLayout& of, const std::vector<plan::FlatRange>& units,
+                         int64_t live_max, int64_t& bucket) -> absl::Status {
+      bucket = std::max(bucket, LargestUnit(units, live_max));
+      if (!device().is_host()) {
+        DT_ASSIGN_OR_RETURN(const auto shards, MakeShardPlan(of, units, live_max));
+        request.block_elements += BlockElements(*shards, live_max);
       }
+      return absl::OkStatus();
     };
-    widen(request.bucket_elements, state.units, SharesOfLive().training);
+    DT_RETURN_IF_ERROR(add(layout, state.units, live.training, request.bucket_elements));
     if (state.frozen != nullptr) {
-      widen(request.frozen_bucket_elements, state.frozen->units, SharesOfLive().frozen);
+      DT_RETURN_IF_ERROR(add(state.frozen->flat->layout(), state.frozen->units, live.frozen,
+                             request.frozen_bucket_elements));
     }
   }
   if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.

@@ -96,7 +96,10 @@ double FrozenBucket(const MemoryRequest& request) {
 double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket) {
   const double parameters = request.model.parameters + FrozenElements(request.model);
   const double whole = PersistentElements(request.model, request.persistence);
-  const double gathered = std::min(parameters - whole, static_cast<double>(request.live_elements));
+  const double gathered =
+      request.block_elements > 0
+          ? request.block_elements
+          : std::min(parameters - whole, static_cast<double>(request.live_elements));
   const double shard = parameters / static_cast<double>(request.world_size);
   const double slots = request.states_on_host ? 1 : kPackedSlots;
   return value_bytes * (gathered + 2 * whole) +

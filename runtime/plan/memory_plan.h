@@ -62,7 +62,8 @@ struct MemoryRequest {
   int64_t sequence_length = 0;
   int64_t bucket_elements = 0;
   int64_t frozen_bucket_elements = 0;  // Of frozen weights at stage 3.
-  int64_t live_elements = 0;           // Stage 3: weights gathered at a time.
+  int64_t live_elements = 0;           // Stage 3: weights gathered at a time,
+  double block_elements = 0;           // and those of a GPU's blocks for them; 0: unknown.
   PersistenceLimits persistence = {};  // Stage 3: weights that are never shared out.
   int64_t hpz_partition_size = 1;
   bool quantized_weights = false;

@@ -3,9 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
@@ -27,6 +37,7 @@ using testing::Tokens;
 
 constexpr int64_t kWidth = 96;
 constexpr int64_t kLayers = 4;
+constexpr int64_t kRank = 12;
 
 // A chain of frozen layers with low-rank adapters beside them, a frozen table that is read at both
 // ends, a small frozen norm, and frozen whole numbers, which no rank shares out.
@@ -36,8 +47,8 @@ class Adapted : public torch::nn::Module {
     Layer() {
       base = Frozen(*this, "base", at::randn({kWidth, kWidth}) * 0.1);
       norm = Frozen(*this, "norm", at::rand({kWidth}) + 0.5);
-      down = register_parameter("down", at::randn({8, kWidth}) * 0.1);
-      up = register_parameter("up", at::randn({kWidth, 8}) * 0.1);
+      down = register_parameter("down", at::randn({kRank, kWidth}) * 0.1);
+      up = register_parameter("up", at::randn({kWidth, kRank}) * 0.1);
     }
     at::Tensor base, norm, down, up;
   };
@@ -230,6 +241,74 @@ TEST(EngineFrozenTest, ARankKeepsItsShareAsThePlanSays) {
   }
 }
 
+// The names of all gathers of weights so far.
+std::vector<std::string> Gathers(Job& job) {
+  std::vector<std::string> names;
+  const auto record = ParseJson(job.group().FlightRecord(), "flight record");
+  for (const Json& entry : record->at("entries")) {
+    auto name = entry.at("dtrain").at("name").get<std::string>();
+    if (absl::StartsWith(name, "weights of bucket ")) {
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+// The adapters fill a bucket and an eighth of another, both of which their share must hold.
+TEST(EngineFrozenTest, NothingIsGatheredTwiceInAStepWhereAllMayBeLive) {
+  const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    at::set_num_threads(1);
+    const testing::TempFolder folder;
+    DT_ASSIGN_OR_RETURN(
+        auto job, MakeChainJob(&context, folder.path(),
+                               {.more = {"zero_optimization.reduce_bucket_size=8192",
+                                         "zero_optimization.stage3_max_live_parameters=1000000"}}));
+    Adapted model;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    Tokens source{.rank = context.rank, .size = context.size};
+    std::vector<std::string> names;
+    std::ptrdiff_t before = 0;
+    for (int step = 0; step < 3; ++step) {
+      before = static_cast<std::ptrdiff_t>(Gathers(*job).size());
+      DT_RETURN_IF_ERROR(engine
+                             ->Step(source,
+                                    [&](const at::Tensor& tokens) {
+                                      return Loss(model.Loss(tokens), tokens.size(0));
+                                    })
+                             .status());
+    }
+    names = Gathers(*job);
+    names.erase(names.begin(), names.begin() + before);
+    const std::set<std::string> distinct(names.begin(), names.end());
+    const size_t buckets = engine->state().shards->buckets().size();
+    return buckets >= 2 && distinct.size() >= buckets && distinct.size() == names.size()
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrJoin(names, ", "));
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(EngineFrozenTest, AnotherTypeOnAnotherRankIsRefusedByName) {
+  const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    const testing::TempFolder folder;
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {}));
+    Adapted model;
+    if (context.rank == 1) {
+      model.table.set_data(model.table.to(at::kBFloat16));
+    }
+    const absl::Status status = Engine::Create(*job, model).status();
+    return absl::StrContains(status.message(),
+                             "rank 0 has table Float [101, 96], rank 1 has table BFloat16")
+               ? absl::OkStatus()
+               : absl::InternalError(status.ToString());
+  });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
 // One rank alone.
 class EngineFrozenAloneTest : public ::testing::Test {
  protected:
@@ -341,6 +420,25 @@ TEST_F(EngineFrozenAloneTest, AnUpdateLeavesWhatIsGatheredAsItIs) {
   ASSERT_TRUE(Step().ok());
   EXPECT_TRUE(IsOpen(model_->layers[0]->base));
   EXPECT_FALSE(IsOpen(model_->layers[0]->up)) << "it has changed";
+}
+
+TEST_F(EngineFrozenAloneTest, StayAsTheyAreWhenTheEngineIsRefused) {
+  class Greedy : public Optimizer {
+   public:
+    std::string name() const override { return "greedy"; }
+    std::vector<std::string> states() const override { return {}; }
+    void Update(const ParameterPart& /*part*/) const override {}
+  };
+  job_ = *MakeChainJob(nullptr, folder_.path(), {.more = {"optimizer.type=sgd"}});
+  Adapted model;
+  const auto* const data = model.table.const_data_ptr();
+  const at::Tensor before = model.table.clone();
+  EngineOptions options;
+  options.optimizer = std::make_shared<Greedy>();
+  const auto refused = Engine::Create(*job_, model, std::move(options));
+  EXPECT_THAT(refused.status().message(), HasSubstr("remove the key"));
+  EXPECT_EQ(model.table.const_data_ptr(), data);
+  EXPECT_TRUE(at::equal(model.table, before));
 }
 
 TEST_F(EngineFrozenAloneTest, AWriteThatWouldBeLostIsRefusedByName) {

@@ -51,7 +51,8 @@ struct EngineOptions {
   // are a bucket of their own; none is in two units, and what is in no unit is cut as without.
   // Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU 2 MiB at least;
   // for a weight across one, both sides are gathered. A unit above
-  // zero_optimization.stage3_max_live_parameters is several equal buckets; reduce_bucket_size does
+  // zero_optimization.stage3_max_live_parameters, or above the part of it that those which train or
+  // frozen ones have where there are both, is several equal buckets; reduce_bucket_size does
   // not hold for it, and stage3_prefetch_bucket_size, unless 0, is as large as the largest unit at
   // least. Empty: automatic. Deterministic runs have the same bits with any units, and checkpoints
   // are read whatever they are.

@@ -58,7 +58,7 @@ at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form);
 // one [out_i] each; the result is [..., sum of out_i], as SwiGlu and RopeQkv take it. Weights that
 // lie one after the other in memory take one product forward and two backward in place of one
 // and two each. An engine's flat parameters lie in the reverse order of registration: register
-// what comes first last.
+// what comes first last. Frozen ones lie so at ZeRO stage 3 alone.
 at::Tensor MergedLinear(const at::Tensor& x, at::TensorList weights, at::TensorList biases = {});
 
 // ---- Rotary positions (Su et al. 2021, arXiv 2104.09864) ----

@@ -134,6 +134,9 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
   EXPECT_TRUE(CheckOffloadFits(request, 4e6).ok()) << "weights alone";
   EXPECT_THAT(std::string(CheckOffloadFits(request, 3e6).message()),
               HasSubstr("more ranks take less"));
+  request.model.frozen = {{1e6, 3}};
+  EXPECT_THAT(std::string(CheckOffloadFits(request, 3e6).message()),
+              HasSubstr("of 1.0 million parameters, frozen ones of 0.012 GB takes"));
 }
 
 TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
