@@ -293,7 +293,8 @@ TEST(EngineFrozenTest, NothingIsGatheredTwiceInAStepWhereAllMayBeLive) {
 TEST(EngineFrozenTest, AnotherTypeOnAnotherRankIsRefusedByName) {
   const auto results = testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {}));
+    DT_ASSIGN_OR_RETURN(auto job,
+                        MakeChainJob(&context, folder.path(), {.more = {"bf16.enabled=true"}}));
     Adapted model;
     if (context.rank == 1) {
       model.table.set_data(model.table.to(at::kBFloat16));
