@@ -1,9 +1,9 @@
 """./dev bench overlap: how much of a step waits for gradients on a slow link, beside DDP over Gloo.
 
 Two network namespaces, one core each, joined by a link that tc shapes. A round runs, in an order that
-turns with the round: dtrain on both (TCP), the same two programs alone at once (compute-only: as
-many samples a rank, nothing sent), what the link needs for the same gradients alone, and DDP both
-ways. Exposed = step - compute-only step - CPU time of the comm threads: the core is one, so what
+turns with the round: dtrain on both (TCP) as configured and with overlap_param_gather, the same two
+programs alone at once (compute-only: as many samples a rank, nothing sent), what the link needs for
+the same gradients alone, and DDP both ways. Exposed = step - compute-only step - CPU time of the comm threads: the core is one, so what
 these threads compute cannot be hidden; on any link that was not busy all else could. Medians over
 the rounds count. Points differ in samples a step and in the link: communication well below backward,
 near it, above it, and so far above that only it counts. CPU time is the kernel's (schedstat), seen
@@ -33,6 +33,7 @@ WARM_UP = 10  # dtrain tunes its buckets within them (bucket_tuner.h).
 PEER_WARM_UP = 3
 CALLS = 5  # Of the all-reduce alone, whose median counts: one alone may pass what the link needs.
 HIDEABLE, EXPOSED, OF_POSSIBLE = 0.9, 0.03, 1.03
+WAYS = {"dtrain": [], "gather": ["zero_optimization.overlap_param_gather=true"]}
 
 
 class CpuWatch(threading.Thread):
@@ -124,6 +125,10 @@ class Program:
 
 
 class Dtrain(Program):
+    def __init__(self, args, link, point, alone, way="dtrain"):
+        super().__init__(args, link, point, alone)
+        self.sets += WAYS[way]
+
     def command(self, rank):
         sets = [*self.sets, f"train_steps={WARM_UP + self.measured}", "comm.transport=tcp",
                 *self.args.set]
@@ -186,6 +191,7 @@ def measure(args, point):
     size = 0
     with links.Link(mbit) as link:
         parts = {"dtrain": lambda: Dtrain(args, link, point, False).run(),
+                 "gather": lambda: Dtrain(args, link, point, False, "gather").run(),
                  "compute": lambda: Dtrain(args, link, point, True).run(),
                  "communication_s": lambda: communication(args, link, size)}  # Once it is known.
         if not args.no_peer:
@@ -199,45 +205,45 @@ def measure(args, point):
                 size = size or int(taken[name]["gradient_bytes"])
             rounds.append(taken)
             print(f"{point}, round {number + 1}/{args.rounds}: step "
-                  f"{rounds[-1]['dtrain']['step_s'] * 1e3:.1f} ms, compute-only "
-                  f"{rounds[-1]['compute']['step_s'] * 1e3:.1f} ms; load {os.getloadavg()[0]:.1f}",
+                  f"{taken['dtrain']['step_s'] * 1e3:.1f} ms, gather "
+                  f"{taken['gather']['step_s'] * 1e3:.1f}, compute-only "
+                  f"{taken['compute']['step_s'] * 1e3:.1f}; load {os.getloadavg()[0]:.1f}",
                   flush=True)
     return {"mbit": mbit, "samples": POINTS[point][0], "gradient_bytes": size, "rounds": rounds}
 
 
-def summary(facts):
-    """Medians over the rounds, and what follows from them."""
+def summary(facts, way):
+    """Medians over the rounds of one of WAYS, and what follows from them."""
     rounds = facts["rounds"]
 
     def median(value):
         return statistics.median(value(r) for r in rounds)
 
     result = {"communication_s": median(lambda r: r["communication_s"]),
-              "step_s": median(lambda r: r["dtrain"]["step_s"]),
+              "step_s": median(lambda r: r[way]["step_s"]),
               "compute_s": median(lambda r: r["compute"]["step_s"]),
               "backward_s": median(lambda r: r["compute"]["backward_s"]),
-              "comm_cpu_s": median(lambda r: r["dtrain"]["comm_cpu_s"]),
-              "waited_s": median(lambda r: r["dtrain"]["waited_s"]),
-              "waited_of_last_s": median(lambda r: r["dtrain"]["waited_of_last_s"]),
-              "all_cpu_s": median(lambda r: r["dtrain"]["cpu_s"] - r["compute"]["cpu_s"]),
-              "exposed_s": median(lambda r: r["dtrain"]["step_s"] - r["compute"]["step_s"]
-                                  - r["dtrain"]["comm_cpu_s"])}
+              "comm_cpu_s": median(lambda r: r[way]["comm_cpu_s"]),
+              "waited_s": median(lambda r: r[way]["waited_s"]),
+              "waited_of_last_s": median(lambda r: r[way]["waited_of_last_s"]),
+              "all_cpu_s": median(lambda r: r[way]["cpu_s"] - r["compute"]["cpu_s"]),
+              "exposed_s": median(lambda r: r[way]["step_s"] - r["compute"]["step_s"]
+                                  - r[way]["comm_cpu_s"])}
     result["hideable"] = result["communication_s"] <= HIDEABLE * result["backward_s"]
     result["exposed_of_communication"] = result["exposed_s"] / result["communication_s"]
-    result["step_of_possible"] = result["step_s"] / max(
-        result["compute_s"] + result["comm_cpu_s"], result["communication_s"])
+    result["step_of_possible"] = median(lambda r: r[way]["step_s"] / max(
+        r["compute"]["step_s"] + r[way]["comm_cpu_s"], r["communication_s"]))
     if "ddp" in rounds[0]:
         result["ddp_step_s"] = median(lambda r: r["ddp"]["step_s"])
         result["ddp_compute_s"] = median(lambda r: r["ddp_compute"]["step_s"])
         result["ddp_cpu_s"] = median(lambda r: r["ddp"]["cpu_s"] - r["ddp_compute"]["cpu_s"])
         result["ddp_exposed_s"] = median(lambda r: r["ddp"]["step_s"] - r["ddp_compute"]["step_s"]
                                          - max(0, r["ddp"]["cpu_s"] - r["ddp_compute"]["cpu_s"]))
-        result["over_ddp"] = median(lambda r: r["ddp"]["step_s"] / r["dtrain"]["step_s"])
+        result["over_ddp"] = median(lambda r: r["ddp"]["step_s"] / r[way]["step_s"])
     return result
 
 
-def print_point(name, facts):
-    s = facts["summary"]
+def print_point(name, facts, s):
     print(f"\n{name}: {facts['samples']} samples a step, {facts['gradient_bytes'] / 1e6:.1f} MB of "
           f"gradients, {facts['mbit']} Mbit/s; ms\n"
           f"  step {s['step_s'] * 1e3:.1f}, compute-only {s['compute_s'] * 1e3:.1f} (backward "
@@ -280,11 +286,13 @@ def main():
     points, goals = measured_before(args.json).get("points", {}), []
     for name in args.points:
         points[name] = measure(args, name)
-        points[name]["summary"] = summary(points[name])
         points[name].update(how_taken("overlap"))
-        print_point(name, points[name])
+        points[name]["summary"] = {way: summary(points[name], way) for way in WAYS}
+        for way, medians in points[name]["summary"].items():
+            print_point(f"{name}, {way}", points[name], medians)
     for name in (name for name in POINTS if name in points):
-        goals += goals_of(name, points[name]["summary"])
+        for way, medians in points[name]["summary"].items():
+            goals += goals_of(f"{name}.{way}", medians)
     write_results(args.json, "overlap", points=points, goals=print_goals(goals))
 
 

@@ -12,17 +12,25 @@ NO_BOUND = "no bound"
 OF_THIS_MACHINE = ("--bin", "--json", "--extensions")  # Options whose values are its paths.
 
 
+def judged(goals):
+    """`goals`, as print_goals takes them, for the file."""
+    results = []
+    for name, value, relation, target, *void in goals:
+        verdict = void[0] if void else "ok" if RELATIONS[relation](value, target) else "short"
+        results.append({"name": name, "measured": value, "op": relation, "target": target,
+                        "ok": verdict == "ok", "verdict": verdict})
+    return results
+
+
 def print_goals(goals):
     """`goals`: (name, measured, relation, target), and NO_BOUND behind it where `measured` is the
     share of a probe that was slower than what it should bound, so that the goal is neither met nor
     missed. Prints a line each, gives them for the file."""
-    results = []
+    results = judged(goals)
     print()
-    for name, value, relation, target, *void in goals:
-        verdict = void[0] if void else "ok" if RELATIONS[relation](value, target) else "short"
-        print(f"goal {name} measured {value:.4g} target {relation} {target:.4g} {verdict}")
-        results.append({"name": name, "measured": value, "op": relation, "target": target,
-                        "ok": verdict == "ok", "verdict": verdict})
+    for goal in results:
+        print(f"goal {goal['name']} measured {goal['measured']:.4g} target {goal['op']} "
+              f"{goal['target']:.4g} {goal['verdict']}")
     return results
 
 

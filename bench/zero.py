@@ -10,7 +10,7 @@ import argparse
 import os
 import statistics
 
-from report import how_taken, measured_before, merged, print_goals, write_results
+from report import how_taken, judged, measured_before, merged, print_goals, write_results
 from zero_memory import states
 from zero_ways import MODELS, tokens_per_s, ways_of
 
@@ -130,13 +130,13 @@ def main():
         if "states" in args.parts:
             rows = [{**row, **how_taken("zero")} for row in measure_states(args, model)]
             results = with_states(results, model.name, rows)
-            write_results(args.json, "zero", models=results, goals=[])
+            write_results(args.json, "zero", models=results, goals=judged(goals_of(results)))
         if "speed" in args.parts:
 
             def keep(rounds, model=model, others=results):
                 # Rounds take minutes: one that fails must not lose the others.
                 kept = with_speed(others, model.name, rounds, how_taken("zero"))
-                write_results(args.json, "zero", models=kept, goals=[])
+                write_results(args.json, "zero", models=kept, goals=judged(goals_of(kept)))
 
             rounds = measure_speed(args, model, keep)
             results = with_speed(results, model.name, rounds, how_taken("zero"))

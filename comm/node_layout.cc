@@ -31,7 +31,7 @@ NodeLayout LayOutNodes(const std::vector<std::string>& node_ids, int rank) {
   layout.even = layout.consecutive = true;
   for (const std::vector<int>& ranks : nodes) {
     const auto size = static_cast<int>(ranks.size());
-    layout.node_sizes.push_back(size);
+    layout.node_starts.push_back(layout.node_starts.back() + size);
     layout.lanes = std::min(layout.lanes, size);
     layout.even = layout.even && ranks.size() == layout.local.size();
     layout.consecutive = layout.consecutive && ranks.back() - ranks.front() == size - 1;

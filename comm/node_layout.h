@@ -11,8 +11,9 @@ struct NodeLayout {
   bool even = false;         // As many ranks on each node.
   bool consecutive = false;  // The ranks of every node follow each other.
   std::vector<int> local;    // The ranks of this rank's node, in order.
-  // How many ranks each node has, nodes in the order of their first ranks, as everywhere here.
-  std::vector<int> node_sizes;
+  // How many ranks the nodes before each have, and all: [nodes + 1]; nodes in the order of their
+  // first ranks, as everywhere here.
+  std::vector<int> node_starts = {0};
   int node = 0;   // This rank's.
   int place = 0;  // Where in `local` this rank is.
   int lanes = 0;  // How many places every node has: the smallest one's ranks.

@@ -6,19 +6,37 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/available_memory.h"
+#include "base/file.h"
 #include "base/status.h"
 
 namespace dtrain::comm {
 namespace {
 
+std::atomic<int64_t> pool_bytes{0};
+
 constexpr unsigned kHugePages = MFD_HUGETLB | 21U << 26;  // MFD_HUGE_2MB of newer headers.
+
+// `name` of the pool of 2 MiB pages; 0 where it cannot be read.
+size_t PoolNumber(absl::string_view name) {
+  size_t number = 0;
+  const auto text = ReadFile(absl::StrCat("/sys/kernel/mm/hugepages/hugepages-2048kB/", name));
+  return text.ok() && absl::SimpleAtoi(*text, &number) ? number : 0;
+}
+
+// Whether the pool has `pages` that nobody has taken or reserved. What vm.nr_overcommit_hugepages
+// lets the kernel add is ordinary memory, which CheckMemory answers for.
+bool PoolHas(size_t pages) {
+  return PoolNumber("free_hugepages") >= PoolNumber("resv_hugepages") + pages;
+}
 
 // Of a segment in the pool's huge pages; 0: it is of ordinary ones.
 size_t PoolPageBytes(int fd) {
@@ -75,6 +93,7 @@ absl::Status NotEnoughMemory(size_t needed, absl::string_view name, const Availa
 SharedMapping::~SharedMapping() {
   if (data_ != nullptr) {
     munmap(data_, bytes_);
+    pool_bytes -= of_pool_ ? static_cast<int64_t>(bytes_) : 0;
   }
 }
 
@@ -86,7 +105,8 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
     if (data == MAP_FAILED) {
       return ErrnoStatus(errno, absl::StrCat("mapping ", whole, " bytes of huge pages of ", what));
     }
-    return SharedMapping(static_cast<char*>(data), whole);
+    pool_bytes += static_cast<int64_t>(whole);
+    return SharedMapping(static_cast<char*>(data), whole, /*of_pool=*/true);
   }
   // Huge pages need an aligned address: reserve more, place the segment inside, give the rest back.
   const size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
@@ -114,16 +134,22 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
     }
     madvise(start, bytes, MADV_HUGEPAGE);  // A wish: refused on hosts without huge shared pages.
   }
-  return SharedMapping(start, bytes);
+  return SharedMapping(start, bytes, /*of_pool=*/false);
 }
+
+int64_t MappedPoolBytes() { return pool_bytes; }
 
 absl::StatusOr<UniqueFd> CreateSharedSegment(size_t bytes, absl::string_view name) {
   return CreateSealed(bytes, name, /*flags=*/0);
 }
 
 absl::StatusOr<SharedSegment> CreateHugeSegment(size_t bytes, absl::string_view name) {
-  DT_ASSIGN_OR_RETURN(UniqueFd fd,
-                      CreateSealed(WholePages(bytes, kHugePageBytes), name, kHugePages));
+  const size_t whole = WholePages(bytes, kHugePageBytes);
+  if (!PoolHas(whole / kHugePageBytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the host's pool has no ", whole / kHugePageBytes, " free huge pages"));
+  }
+  DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealed(whole, name, kHugePages));
   DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), bytes, name));
   // A limit of the cgroup's, or a memory policy, may refuse what the pool has.
   if (const int error = Populate(mapping, fd.get()); error != 0) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -19,10 +20,13 @@ class SharedMapping {
  public:
   SharedMapping() = default;
   SharedMapping(SharedMapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        of_pool_(std::exchange(other.of_pool_, false)) {}
   SharedMapping& operator=(SharedMapping&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(of_pool_, other.of_pool_);
     return *this;
   }
   ~SharedMapping();
@@ -35,10 +39,16 @@ class SharedMapping {
   size_t bytes() const { return bytes_; }  // Mapped: of a segment in huge pages, whole ones.
 
  private:
-  SharedMapping(char* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  SharedMapping(char* data, size_t bytes, bool of_pool)
+      : data_(data), bytes_(bytes), of_pool_(of_pool) {}
   char* data_ = nullptr;
   size_t bytes_ = 0;
+  bool of_pool_ = false;
 };
+
+// Bytes of mappings that are in huge pages of the host's pool, which the kernel does not count as
+// resident in this process.
+int64_t MappedPoolBytes();
 
 // A zeroed memfd of `bytes` whose size nobody can change any more (sealed), so that a mapped peer
 // cannot be made to fault by truncation. No memory is reserved yet.

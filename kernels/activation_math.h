@@ -78,16 +78,12 @@ DT_HOST_DEVICE inline Normal<F> NormalOf(F x, Set set) {
   const F z = ExpOfReduced(r, n, set);
   const F inverse = Inverse(a + set(3.4F), set);
   const F t = Fma(set(-6.8F), inverse, set(1.0F));
-  F p = set(0x1.13dfd6p-13F);
-  p = Fma(p, t, set(0x1.6003fcp-12F));
-  p = Fma(p, t, set(-0x1.9da61p-11F));
-  p = Fma(p, t, set(-0x1.41432p-9F));
-  p = Fma(p, t, set(0x1.f3e33ep-8F));
-  p = Fma(p, t, set(0x1.53f6ap-7F));
-  p = Fma(p, t, set(-0x1.a1680ap-4F));
-  p = Fma(p, t, set(0x1.32a47ap-2F));
-  p = Fma(p, t, set(-0x1.1c74c8p-1F));
-  p = Fma(p, t, set(0x1.7bc962p-1F));
+  const F square = t * t;
+  F p = Fma(set(0x1.13dfd6p-13F), t, set(0x1.6003fcp-12F));
+  p = Fma(p, square, Fma(set(-0x1.9da61p-11F), t, set(-0x1.41432p-9F)));
+  p = Fma(p, square, Fma(set(0x1.f3e33ep-8F), t, set(0x1.53f6ap-7F)));
+  p = Fma(p, square, Fma(set(-0x1.a1680ap-4F), t, set(0x1.32a47ap-2F)));
+  p = Fma(p, square, Fma(set(-0x1.1c74c8p-1F), t, set(0x1.7bc962p-1F)));
   return {a, z * (p * inverse), z * set(0x1.988454p-2F)};
 }
 

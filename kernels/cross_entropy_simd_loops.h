@@ -72,10 +72,11 @@ F ExpOfLogit(F x, Set set) {
   }
 }
 
-inline float ExpOf(float x) {
+// REQUIRES: x <= 0.
+inline double ExpOf(float x) {
   float lanes[16];
-  Store(lanes, Exp(Set(x), kSet));
-  return lanes[0];
+  Store(lanes, ExpNonPositive(Set(x), kSet));
+  return static_cast<double>(lanes[0]);
 }
 
 // log(sum_j e^x_j) by a running maximum (Milakov & Gimelshein 2018, arXiv 1805.02867). From the
@@ -89,7 +90,7 @@ float LogSumExp(const T* x, int64_t n) {
     const T* const piece = x + begin;
     const float next = LargestOf(piece, count, largest);
     if (next > largest) {
-      sum *= static_cast<double>(ExpOf(largest - next));
+      sum *= ExpOf(largest - next);
       largest = next;
     }
     sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i, auto add) {

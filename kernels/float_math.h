@@ -30,15 +30,13 @@ DT_HOST_DEVICE inline float SelectPositive(float x, float a, float b) {
 DT_HOST_DEVICE inline float RoughInverse(float x) {
   return __builtin_bit_cast(float, 0x7ef311c7U - __builtin_bit_cast(uint32_t, x));
 }
-// REQUIRES: n is integral and in [-126, 127]; NaN gives any value.
-DT_HOST_DEVICE inline float Pow2(float n) {
-  const int32_t exponent = n == n ? static_cast<int32_t>(n) : 0;
-  return __builtin_bit_cast(float, (exponent + 127) << 23);
-}
-// x * 2^n, rounded once. REQUIRES: n is integral and in [-252, 254], |x| in [0.5, 2); NaN stays.
-DT_HOST_DEVICE inline float ScaleByPow2(float x, float n) {
-  const float half = Round(n * 0.5F);
-  return x * Pow2(half) * Pow2(n - half);
+// x * 2^n, rounded once. REQUIRES: n is integral and in [-152, 0], x in [0.5, 2), or both are NaN.
+// Beside 1.5 * 2^23 the low bits of a float are an integer, here n + 64, which is added to x's
+// exponent: that of x 2^(n + 64) is always normal. n is in the last factor so that a NaN stays.
+DT_HOST_DEVICE inline float ScaleDownByPow2(float x, float n) {
+  const uint32_t steps = __builtin_bit_cast(uint32_t, n + (0x1.8p+23F + 64)) << 23;
+  const float scaled = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) + steps);
+  return Fma(n, 0.0F, 0x1p-64F) * scaled;
 }
 
 }  // namespace dtrain::kernels

@@ -150,19 +150,11 @@ inline F32x16 Sign(F32x16 a) {
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return EachLane([&](int i) { return __builtin_signbit(x.v[i]) != 0 ? b.v[i] : a.v[i]; });
 }
-// 2^n. REQUIRES: n is integral and in [-126, 127]; NaN gives any value.
-inline F32x16 Pow2(F32x16 n) {
+// x * 2^n, rounded once. REQUIRES: n is integral and in [-152, 0], x in [0.5, 2), or both are NaN.
+inline F32x16 ScaleDownByPow2(F32x16 x, F32x16 n) {
   return EachLane([&](int i) {
-    const int32_t exponent = n.v[i] == n.v[i] ? static_cast<int32_t>(n.v[i]) : 0;
-    return std::bit_cast<float>((exponent + 127) << 23);
+    return n.v[i] != n.v[i] ? n.v[i] : __builtin_ldexpf(x.v[i], static_cast<int>(n.v[i]));
   });
-}
-
-// x * 2^n, rounded once. REQUIRES: n is integral and in [-252, 254], |x| in [0.5, 2); NaN stays.
-inline F32x16 ScaleByPow2(F32x16 x, F32x16 n) {
-  const F32x16 half =
-      Round(n * Set(0.5F));  // 2^n alone may leave fp32; the first product is exact.
-  return x * Pow2(half) * Pow2(n - half);
 }
 // Rounded to what a T can hold.
 template <class T>

@@ -62,7 +62,7 @@ DT_UNARY(RoughInverse)
   }
 DT_BINARY(Max)
 DT_BINARY(Min)
-DT_BINARY(ScaleByPow2)
+DT_BINARY(ScaleDownByPow2)
 #undef DT_BINARY
 #define DT_TERNARY(name)                                                                         \
   inline Two name(const Two& x, const Two& y, const Two& z) {                                    \

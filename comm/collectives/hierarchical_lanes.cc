@@ -1,6 +1,5 @@
 // What HierarchicalCollectives does where nodes hold different numbers of ranks.
 #include <algorithm>
-#include <numeric>
 
 #include "base/status.h"
 #include "comm/collectives/hierarchical_collectives.h"
@@ -10,9 +9,9 @@ namespace dtrain::comm {
 Slice HierarchicalCollectives::LaneSlice(size_t node, int lane, size_t rank_bytes,
                                          DType dtype) const {
   const size_t element = DTypeBytes(dtype);
-  const auto& sizes = layout_.node_sizes;
-  const int first = std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(node), 0);
-  const size_t count = static_cast<size_t>(sizes[node]) * rank_bytes / element;
+  const int first = layout_.node_starts[node];
+  const int ranks = layout_.node_starts[node + 1] - first;
+  const size_t count = static_cast<size_t>(ranks) * rank_bytes / element;
   const Slice slice = SliceOf(count, layout_.lanes, lane);
   return {static_cast<size_t>(first) * rank_bytes + slice.start * element, slice.count * element};
 }
@@ -21,7 +20,7 @@ ShmCollectives::Shares HierarchicalCollectives::LaneShares(size_t rank_bytes, DT
   ShmCollectives::Shares shares(layout_.local.size());
   for (int lane = 0; lane < layout_.lanes; ++lane) {
     ShmCollectives::Share& share = shares[static_cast<size_t>(lane)];
-    for (size_t node = 0; node < layout_.node_sizes.size(); ++node) {
+    for (size_t node = 0; node < static_cast<size_t>(layout_.nodes); ++node) {
       share.parts.push_back(LaneSlice(node, lane, rank_bytes, dtype));
       share.room = std::max(share.room, share.parts.back().count);
     }

@@ -29,7 +29,7 @@ struct MessageOptions {
   // What an average divides by, when each rank brings a sum over several; 0: their number.
   int average_over = 0;
   // ScheduleOptions::slice_bytes; equal on all ranks.
-  size_t slice_bytes = size_t{128} << 10;
+  size_t slice_bytes = kSliceBytes;
 };
 
 class MessageCollectives final : public Backend {

@@ -62,6 +62,9 @@ struct Step {
   bool complete = false;
 };
 
+// Of a direct reduction over sockets: what each rank sends is summed while it is in a core's cache.
+inline constexpr size_t kSliceBytes = size_t{128} << 10;
+
 struct ScheduleOptions {
   // All-reduce and broadcast (in place: kInput is kOutput), reduce-scatter, all-gather, all-to-all.
   CallKind kind = CallKind::kAllReduce;
@@ -75,7 +78,7 @@ struct ScheduleOptions {
   // A direct all-reduce sums pairwise: the bits of doubling and halving. REQUIRES: a power of two.
   bool pairwise = false;
   // Of a direct reduction: what is under way for each rank, as far as kDirectChunkBytes allow.
-  size_t slice_bytes = size_t{128} << 10;
+  size_t slice_bytes = kSliceBytes;
 };
 
 // Whether the transfers of `next` may begin before those of `now` have ended and what follows them

@@ -111,8 +111,10 @@ absl::Status ShmCollectives::GatherParts(const Shares& shares, const char* own, 
     }
     DT_RETURN_IF_ERROR(segment_->Sync(context));
     for (size_t index = 0; index < shares.size(); ++index) {
+      // A rank that has no part may have no memory to point into.
       copy_from(index, range,
-                index == self ? own + start : segment_->stage(static_cast<int>(index), turn));
+                index == self ? own + std::min(start, mine)
+                              : segment_->stage(static_cast<int>(index), turn));
     }
   }
   return absl::OkStatus();

@@ -156,13 +156,16 @@ absl::Status StreamTransport::Move(absl::Span<const Transfer> transfers, const W
 }
 
 bool StreamTransport::Spin(const WaitContext& context) {
-  const int64_t end = Clock::Real().MonotonicNanos() + absl::ToInt64Nanoseconds(context.spin);
-  while (context.may_spin() && Clock::Real().MonotonicNanos() < end) {
-    if (poll(polled_.data(), polled_.size(), 0) > 0) {
-      return true;
-    }
+  if (!context.may_spin() || !spins_.Due()) {
+    return false;
   }
-  return false;
+  const int64_t end = Clock::Real().MonotonicNanos() + absl::ToInt64Nanoseconds(context.spin);
+  bool ready = false;
+  do {
+    ready = poll(polled_.data(), polled_.size(), 0) > 0;
+  } while (!ready && context.may_spin() && Clock::Real().MonotonicNanos() < end);
+  spins_.Note(ready);
+  return ready;
 }
 
 absl::Status StreamTransport::WaitForAny(const WaitContext& context) {

@@ -21,6 +21,7 @@
 #include "comm/transport/channel.h"
 #include "comm/transport/control_lines.h"
 #include "comm/transport/transport.h"
+#include "comm/transport/wait_context.h"
 
 namespace dtrain::comm {
 
@@ -108,6 +109,7 @@ class StreamTransport final : public Transport {
   std::vector<std::vector<Lanes>> lanes_;  // By peer and connection.
   bool ahead_ = false;                     // The transfers of the next Move are queued.
   std::vector<pollfd> polled_;             // Controls first.
+  SpinRecord spins_;
   std::mutex shutdown_mutex_;
   bool shut_down_ = false;
 };

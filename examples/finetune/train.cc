@@ -17,6 +17,7 @@ constexpr char kAbout[] =
     "finetune.lora.r,\n"
     "                                lora_alpha, lora_dropout, use_rslora, target_modules\n"
     "  --set finetune.method=full    all weights\n"
+    "  --set finetune.export_merged=false  the adapters alone, without the merged model\n"
     "The result is in RUN_DIR/export: model/, or adapter/ (PEFT's form) and merged/.\n";
 
 enum class Method { kFull, kLora };
@@ -24,13 +25,20 @@ enum class Method { kFull, kLora };
 struct FinetuneOptions {
   Method method = Method::kLora;
   LoraOptions lora;
+  bool export_merged = true;  // Beside the adapters.
 
   static absl::StatusOr<FinetuneOptions> FromJson(const dtrain::Json& json, bool gpt2) {
     FinetuneOptions options;
     ConfigReader reader(json, "finetune");
     reader.Choice("method", {{"full", Method::kFull}, {"lora", Method::kLora}}, options.method);
     const dtrain::Json lora = reader.Take("lora");
+    reader.Boolean("export_merged", options.export_merged);
     DT_RETURN_IF_ERROR(reader.Finish());
+    if (options.method == Method::kFull && !options.export_merged) {
+      return absl::InvalidArgumentError(
+          "finetune.export_merged is false with finetune.method \"full\", which has no adapters; "
+          "remove it, or set \"lora\"");
+    }
     if (options.method == Method::kFull && !lora.is_null()) {
       return absl::InvalidArgumentError(
           "finetune.lora is given with finetune.method \"full\"; remove it, or set \"lora\"");
@@ -105,9 +113,12 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
   DT_RETURN_IF_ERROR(dtrain::ExportModel(
       job, engine, folder + "/adapter",
       {.files = {{"adapter_config.json", config}}, .weights = "adapter_model"}));
+  job.metrics().Print(absl::StrFormat("adapter: %s/adapter", folder));
+  if (!run.options.export_merged) {
+    return absl::OkStatus();
+  }
   DT_RETURN_IF_ERROR(ExportMerged(job, engine, model, tokenizer, folder + "/merged"));
-  job.metrics().Print(
-      absl::StrFormat("adapter: %s/adapter\nmerged model: %s/merged", folder, folder));
+  job.metrics().Print(absl::StrFormat("merged model: %s/merged", folder));
   return absl::OkStatus();
 }
 

@@ -172,8 +172,10 @@ struct Engine::Impl {
   absl::Status DropGathered() {
     return state.live != nullptr ? state.live->Invalidate() : absl::OkStatus();
   }
-  // Weights are about to change, or the step failed.
+  // Weights are about to change, or the step failed. Another engine may be in the midst of a step
+  // that reads them too.
   void DropWeightCodes() {
+    ops::KeptWeightCodes::NoteWrites();
     if (weight_codes != nullptr) {
       weight_codes->Close();
     }

@@ -72,6 +72,9 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
 }
 
 void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
+  if (!whole_.in_step()) {
+    status_.Update(whole_.BeginStep());
+  }
   whole_.BeginBackward();
   step_ = step;
   last_ = last;
@@ -89,6 +92,9 @@ double GradientReducer::SinceBackward() const {
 }
 
 void GradientReducer::OnGradient(size_t index) {
+  if (!whole_.in_step()) {
+    return;
+  }
   absl::Status taken = whole_.Take(index);
   if (last_) {
     taken.Update(CheckNotLaunched(flat_, index, queue_));

@@ -59,7 +59,8 @@ absl::Status CheckNotLaunched(const FlatParameters& flat, size_t index,
   return absl::UnimplementedError(absl::StrFormat(
       "the gradient of %s came twice in one backward, the second time after its bucket was "
       "reduced: a parameter that several recomputed segments share gets one from each; put its "
-      "uses into one segment, or recompute none of them",
+      "uses into one segment, or recompute none of them; a backward of the program's own belongs "
+      "between steps",
       flat.layout().entries()[index].name));
 }
 

@@ -48,7 +48,9 @@ struct ReducedRanges {
 class GradientSync {
  public:
   virtual ~GradientSync() = default;
-  // Autograd has accumulated into the .grad of flat.parameters()[index].
+  // Autograd has accumulated into the .grad of flat.parameters()[index]. Between steps, from
+  // Release to BeginMicroBatch, that is the program's: it stays there until the program clears it
+  // or the next step counts it.
   virtual void OnGradient(size_t index) = 0;
   // Before each backward of `step` (from 1); `last`: of the step.
   virtual void BeginMicroBatch(int64_t step, bool last) = 0;

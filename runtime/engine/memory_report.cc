@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "base/unique_fd.h"
+#include "comm/shared_mapping.h"
 
 namespace dtrain {
 namespace {
@@ -54,7 +55,7 @@ MemoryReport ReportMemory(const EngineState& state, const GradientSync& gradient
     report.optimizer += BytesOf(slot.tensor);
   }
   report.activations = activations;
-  report.resident = ResidentBytes();
+  report.resident = ResidentBytes() + comm::MappedPoolBytes();
   return report;
 }
 

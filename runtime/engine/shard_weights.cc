@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "kernels/grad_norm.h"
 #include "runtime/engine/copy_shared.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ATen/core/grad_mode.h"
 #include "base/status.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/ops/device_kernels.h"
@@ -56,6 +57,18 @@ WholeGradients::WholeGradients(FlatParameters& flat, std::function<void(size_t)>
       put_(flat.parameters().size()),
       awaited_(flat.parameters().size()),
       homes_(flat.parameters(), *this) {}
+
+absl::Status WholeGradients::BeginStep() {
+  const at::NoGradGuard no_grad;
+  in_step_ = true;
+  absl::Status taken;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (flat_.parameters()[i].mutable_grad().defined()) {
+      taken.Update(Take(i));
+    }
+  }
+  return taken;
+}
 
 absl::Status WholeGradients::EndBackward() {
   in_backward_ = false;
@@ -154,6 +167,7 @@ void WholeGradients::SetInPlace(const std::vector<uint8_t>& in_place) {
 }
 
 void WholeGradients::Release() {
+  in_step_ = false;
   in_backward_ = false;
   flat_.ClearGradients();
   std::fill(put_.begin(), put_.end(), uint8_t{0});

@@ -30,6 +30,12 @@ class WholeGradients : private ops::GradientHomes {
   // outlives this object.
   WholeGradients(FlatParameters& flat, std::function<void(size_t index)> ready);
 
+  // Before the first backward of a step: takes what backwards of the program's own left in .grad
+  // since Release, as any optimizer counts what nobody cleared. An error is one of Take.
+  absl::Status BeginStep();
+  // From then to Release. In between what autograd accumulates is the program's and stays where it
+  // is: the views may be on their way to other ranks (parameter_gather.h).
+  bool in_step() const { return in_step_; }
   // Around each backward: what asks for a gradient outside of it gets memory of its own.
   void BeginBackward() { in_backward_ = true; }
   // The error is one of Take.
@@ -58,6 +64,7 @@ class WholeGradients : private ops::GradientHomes {
   FlatParameters& flat_;
   // Autograd's nodes may outlive this object, and see then that nobody listens.
   const std::shared_ptr<const std::function<void(size_t)>> put_home_;
+  bool in_step_ = false;
   bool in_backward_ = false;
   std::vector<Place> places_;  // By parameter; kFilled: the view holds this step's gradient.
   std::vector<uint8_t> put_;   // By parameter: something was put home since Take.

@@ -1,5 +1,7 @@
 #include "runtime/ops/fp8_weight_codes.h"
 
+#include <array>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -20,6 +22,7 @@ struct Registry {
   std::unordered_map<const c10::TensorImpl*, Place> places;
   uint64_t openings = 0;
   int without = 0;  // Objects of WithoutKeptCodes.
+  std::atomic<uint64_t> writes = 0;
 };
 
 Registry& TheRegistry() {
@@ -74,10 +77,13 @@ void KeptWeightCodes::Close() {
   codes_.clear();
 }
 
+void KeptWeightCodes::NoteWrites() { ++TheRegistry().writes; }
+
 KeptWeightCodes::Source KeptWeightCodes::SourceOf(const at::Tensor& weight,
                                                   Fp8Options::Scaling scaling) {
   return {.data = weight.const_data_ptr(),
           .version = static_cast<uint32_t>(weight._version()),
+          .writes = TheRegistry().writes,
           .scaling = scaling,
           .stream = OnGpu(weight) ? GpuLaunch(weight).stream() : nullptr};
 }

@@ -30,8 +30,8 @@ class WithoutKeptCodes {
 };
 
 // While it is open, operations keep the codes of some weights. A weight that an operation of
-// LibTorch wrote to since, or that is in other memory, is found out and has codes of its own; what
-// else writes (kernels, raw pointers, `.data`) must not, from Open to Close.
+// LibTorch wrote to since, or that is in other memory, is found out and has codes of its own, and
+// all do after NoteWrites; what else writes (raw pointers, `.data`) must not, from Open to Close.
 class KeptWeightCodes {
  public:
   // Closed. Who keeps a weight's codes already hands it over.
@@ -42,6 +42,9 @@ class KeptWeightCodes {
   void Open();
   // Drops all codes. May be closed already.
   void Close();
+  // Weights are about to be written by other means than LibTorch's operations, as an engine's
+  // update writes them: no codes kept so far, of any object, are read again.
+  static void NoteWrites();
 
   // Internal. `weight` in one form: the codes that are kept, else what `make` gives, which is kept
   // where the weight is one of an open object's.
@@ -54,6 +57,7 @@ class KeptWeightCodes {
   struct Source {
     const void* data = nullptr;
     uint32_t version = 0;
+    uint64_t writes = 0;  // Calls of NoteWrites.
     Fp8Options::Scaling scaling = {};
     const void* stream = nullptr;
     bool operator==(const Source&) const = default;

@@ -18,14 +18,15 @@ constexpr ConfigKey kKeys[] = {
      "Reduce while backward runs. Absent: true (DeepSpeed: at stage 3 only); numbers do not "
      "change."},
     {"zero_optimization.overlap_param_gather", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Stages 0 to 2 on CPU ranks: a step ends before the updated weights are there. They are "
-     "gathered during the next forward, in the order in which it reads them (the name is "
-     "Megatron's); at stage 0 part of the gradients is, and what they update follows (not with "
-     "LAMB, Muon, a program's own optimizer, comm.wire_dtype or comm.compression, which stay as "
-     "without; comm.bucket_tuning has no effect). What reads a weight waits for its bucket, "
-     "operation or not. Numbers do not change; at stage 0 without deterministic sums may be in "
-     "another order. Off by default because a system call that is handed such a weight (write, "
-     "send, a collective of the program's own) fails with EFAULT: make it inside "
+     "Stages 0 to 2 on CPU ranks: a step ends before the updated weights are there. At stages 1 "
+     "and 2 they are gathered during the next forward, in the order in which it reads them (the "
+     "name is Megatron's). At stage 0 part of the gradients is gathered there, and the update of "
+     "each bucket follows its gradients; not with LAMB, Muon, a program's own optimizer, "
+     "comm.wire_dtype or comm.compression, with which the step stays whole. There "
+     "comm.bucket_tuning has no effect. What reads a weight, operation or not, waits for its "
+     "bucket. Numbers do not change, but that sums of stage 0 may be in another order where they "
+     "are not deterministic. Off by default because a system call that is handed such a weight "
+     "(write, send, a collective of the program's own) fails with EFAULT: make it inside "
      "Engine::WithParameters."},
     {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
      KeyUse::kIgnored, "", 0, "Of stages 1 and 2."},

@@ -93,6 +93,11 @@ std::string Remedy(MemoryRequest request, double available) {
   return text;
 }
 
+std::string FrozenText(const MemoryRequest& request) {
+  const double bytes = FrozenBytes(request);
+  return bytes == 0 ? "" : absl::StrCat(", frozen ones of ", Gigabytes(bytes));
+}
+
 }  // namespace
 
 double LeastAvailable(absl::Span<const RankMemory> ranks) {
@@ -120,15 +125,12 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
           ? ""
           : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
                             request.micro_batch, request.sequence_length);
-  const double frozen_bytes = FrozenBytes(request);
-  const std::string frozen =
-      frozen_bytes == 0 ? "" : absl::StrCat(", frozen ones of ", Gigabytes(frozen_bytes));
   return absl::InvalidArgumentError(absl::StrFormat(
       "weights, gradients and optimizer states of %.1f million parameters%s%s take %s on each of "
       "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, frozen, activations, Gigabytes(needed), request.world_size,
-      request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
-      Remedy(request, available)));
+      request.model.parameters * 1e-6, FrozenText(request), activations, Gigabytes(needed),
+      request.world_size, request.world_size == 1 ? "" : "s", request.zero_stage,
+      Gigabytes(available), Remedy(request, available)));
 }
 
 absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {

@@ -55,9 +55,15 @@ absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Crea
   return sync;
 }
 
-void PartitionedGradients::BeginMicroBatch(int64_t /*step*/, bool /*last*/) { queue_.Arm(); }
+void PartitionedGradients::BeginMicroBatch(int64_t /*step*/, bool /*last*/) {
+  in_step_ = true;
+  queue_.Arm();
+}
 
 void PartitionedGradients::OnGradient(size_t index) {
+  if (!in_step_) {
+    return;
+  }
   at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
   if (const absl::Status dense = CheckDense(flat_, index, gradient); !dense.ok()) {
     status_.Update(dense);
@@ -201,7 +207,12 @@ void PartitionedGradients::CollectAll() {
 
 absl::Status PartitionedGradients::FinishBackward() {
   for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
-    if (!queue_.is_ready(i)) {  // Unused in this micro-batch: the others may have used it.
+    if (queue_.is_ready(i)) {
+      continue;
+    }
+    if (flat_.parameters()[i].mutable_grad().defined()) {  // Left there before the step.
+      OnGradient(i);
+    } else {  // Unused in this micro-batch: the others may have used it.
       Stage(i, nullptr, Fill::kZero);
     }
   }
@@ -218,6 +229,7 @@ absl::StatusOr<GradientSquares> PartitionedGradients::Wait() {
 }
 
 void PartitionedGradients::Release() {
+  in_step_ = false;
   CollectAll();
   for (Slot& slot : slots_) {  // Those that a failed backward left open.
     slot.bucket = -1;

@@ -88,6 +88,7 @@ class PartitionedGradients final : public GradientSync {
   std::deque<Slot*> under_way_;    // In launch order.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
   at::Tensor shard_;               // [shard elements] fp32.
+  bool in_step_ = false;           // Else a gradient is the program's (gradient_sync.h).
   absl::Status status_;
 };
 

@@ -100,6 +100,9 @@ absl::StatusOr<PartitionedOnDevice::Slot*> PartitionedOnDevice::MakeSlot() {
 }
 
 void PartitionedOnDevice::OnGradient(size_t index) {
+  if (!in_step_) {
+    return;
+  }
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
   absl::Status status = CheckDense(flat_, index, gradient);
@@ -255,7 +258,12 @@ absl::Status PartitionedOnDevice::Reduce(int bucket) {
 absl::Status PartitionedOnDevice::FinishBackward() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
-    if (!queue_.is_ready(i)) {  // Unused in this micro-batch: the others may have used it.
+    if (queue_.is_ready(i)) {
+      continue;
+    }
+    if (flat_.parameters()[i].mutable_grad().defined()) {  // Left there before the step.
+      OnGradient(i);
+    } else {  // Unused in this micro-batch: the others may have used it.
       status_ = Stage(i, {}, Fill::kZero);
     }
   }
@@ -279,6 +287,7 @@ int64_t PartitionedOnDevice::bytes() const {
 }
 
 void PartitionedOnDevice::Release() {
+  in_step_ = false;
   if (under_way_) {
     group_.JoinStream(device_.stream()).IgnoreError();
     under_way_ = false;

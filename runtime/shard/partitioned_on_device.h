@@ -39,7 +39,10 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   ~PartitionedOnDevice() override;
 
   void OnGradient(size_t index) override;
-  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override { queue_.Arm(); }
+  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override {
+    in_step_ = true;
+    queue_.Arm();
+  }
   absl::Status FinishBackward() override;
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
@@ -102,6 +105,7 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   std::unique_ptr<comm::Registration> packed_registration_;
   std::unique_ptr<DeviceSquares> squares_;
   bool under_way_ = false;
+  bool in_step_ = false;  // Else a gradient is the program's (gradient_sync.h).
   absl::Status status_;
 };
 

@@ -91,8 +91,9 @@ double PendingValues::TakeWaitedSeconds() {
   return static_cast<double>(std::exchange(waited_nanos_, 0)) * 1e-9;
 }
 
+// Before the lock: a thread of the process that forked may have held it, and is not here to let go.
 void PendingValues::EndIfForked() const {
-  if (getpid() != process_) {
+  if (getpid() != process_ && closed_count_ > 0) {
     MemoryFault::SayAndExit(
         {"error: a process that was forked while weights were being gathered "
          "(zero_optimization.overlap_param_gather) reads them, and nobody brings them there; call "
@@ -102,9 +103,9 @@ void PendingValues::EndIfForked() const {
 }
 
 void PendingValues::BeforeRead(int64_t begin, int64_t end) {
+  EndIfForked();
   const std::lock_guard lock(mutex_);
   if (closed_count_ > 0) {
-    EndIfForked();
     Bring(BucketsAt(begin * width_, end * width_));
   }
   if (closed_count_ == 0) {

@@ -42,6 +42,9 @@ absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
 }
 
 void ShardedGradients::BeginMicroBatch(int64_t step, bool last) {
+  if (!whole_.in_step()) {
+    status_.Update(whole_.BeginStep());
+  }
   whole_.BeginBackward();
   step_ = step;
   last_ = last;
@@ -51,6 +54,9 @@ void ShardedGradients::BeginMicroBatch(int64_t step, bool last) {
 }
 
 void ShardedGradients::OnGradient(size_t index) {
+  if (!whole_.in_step()) {
+    return;
+  }
   absl::Status taken = whole_.Take(index);
   if (last_) {
     taken.Update(CheckNotLaunched(flat_, index, queue_));

@@ -310,7 +310,7 @@ class Overlap(unittest.TestCase):
                                         "cpu_s": compute}}] * 3}
 
     def test_what_is_neither_compute_nor_cpu_time_is_exposed(self):
-        summary = overlap.summary(self.facts(step=1.72, communication=0.8))
+        summary = overlap.summary(self.facts(step=1.72, communication=0.8), "dtrain")
         self.assertAlmostEqual(summary["exposed_s"], 0.02)
         self.assertAlmostEqual(summary["exposed_of_communication"], 0.025)
         self.assertAlmostEqual(summary["waited_s"], 0.02)
@@ -319,12 +319,12 @@ class Overlap(unittest.TestCase):
                          ("overlap.x.exposed_of_communication",))
 
     def test_above_nine_tenths_of_backward_the_step_is_set_against_what_is_possible(self):
-        summary = overlap.summary(self.facts(step=2.06, communication=2.0))
+        summary = overlap.summary(self.facts(step=2.06, communication=2.0), "dtrain")
         self.assertFalse(summary["hideable"])
         name, measured, relation, target = overlap.goals_of("x", summary)[0]
         self.assertEqual((name, relation, target), ("overlap.x.step_of_possible", "<=", 1.03))
         self.assertAlmostEqual(measured, 1.03)
-        slow = overlap.summary(self.facts(step=1.87, communication=0.95))
+        slow = overlap.summary(self.facts(step=1.87, communication=0.95), "dtrain")
         self.assertAlmostEqual(slow["step_of_possible"], 1.1)
 
     def test_cpu_time_is_read_between_samples_of_real_threads(self):

@@ -210,6 +210,8 @@ TEST_F(PoolOfHugePagesTest, HoldsBuffersOfEverySizeFromAPageOn) {
       DT_RETURN_IF_ERROR(Expect(area.end - area.start == pages * kHugePageBytes,
                                 absl::StrFormat("%d bytes fill %d", bytes, area.end - area.start)));
       DT_RETURN_IF_ERROR(Expect(buffer->bytes() == bytes, "another size"));
+      DT_RETURN_IF_ERROR(
+          Expect(MappedPoolBytes() == static_cast<int64_t>(pages * kHugePageBytes), "not counted"));
       DT_RETURN_IF_ERROR(Expect(ftruncate(buffer->fd(), 0) == -1, "its size is not sealed"));
       DT_RETURN_IF_ERROR(Expect(FreeHugePages() == 4 - static_cast<int64_t>(pages), "free pages"));
     }
@@ -218,6 +220,7 @@ TEST_F(PoolOfHugePagesTest, HoldsBuffersOfEverySizeFromAPageOn) {
     DT_RETURN_IF_ERROR(Expect(AreaAt(small->data()).page_kib == 4, "a whole page for less"));
     DT_ASSIGN_OR_RETURN(const auto ordinary,
                         SymmetricBuffer::Create(kHugePageBytes, "guarded", Pages::kOrdinary));
+    DT_RETURN_IF_ERROR(Expect(MappedPoolBytes() == 0, "pages that it does not map are counted"));
     return Expect(mprotect(static_cast<char*>(ordinary->data()) + 4096, 4096, PROT_READ) == 0,
                   "an ordinary page cannot be protected");
   });
@@ -236,6 +239,20 @@ TEST_F(PoolOfHugePagesTest, ABufferThatItCannotHoldIsOfOrdinaryPages) {
     DT_RETURN_IF_ERROR(Fill(*second));
     DT_RETURN_IF_ERROR(Expect(AreaAt(first->data()).page_kib == 2048, "the first is not"));
     return Expect(AreaAt(second->data()).page_kib == 4, "nothing was left for the second");
+  });
+}
+
+// Pages beyond the pool are taken from ordinary memory, which CheckMemory was not asked about.
+TEST_F(PoolOfHugePagesTest, DoesNotGrowForABuffer) {
+  DT_RESERVE_OR_SKIP(1)
+  constexpr const char* kBeyond = "/proc/sys/vm/nr_overcommit_hugepages";
+  KernelSetting beyond(kBeyond, ReadText(kBeyond));
+  ASSERT_TRUE(beyond.Set("8"));
+  RunAll(1, [](RankContext&) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto larger, SymmetricBuffer::Create(2 * kHugePageBytes, "much"));
+    DT_RETURN_IF_ERROR(Expect(AreaAt(larger->data()).page_kib == 4, "the pool grew"));
+    DT_ASSIGN_OR_RETURN(const auto fits, SymmetricBuffer::Create(kHugePageBytes, "a page"));
+    return Expect(AreaAt(fits->data()).page_kib == 2048, "its own page is not used");
   });
 }
 

@@ -38,7 +38,7 @@ TEST(NodeLayoutTest, UnevenNodesHaveAsManyLanesAsTheSmallestHasRanks) {
   EXPECT_FALSE(layout.even);
   EXPECT_TRUE(layout.consecutive);
   EXPECT_EQ(layout.local, (Ranks{5, 6, 7}));
-  EXPECT_EQ(layout.node_sizes, (Ranks{3, 2, 3}));
+  EXPECT_EQ(layout.node_starts, (Ranks{0, 3, 5, 8}));
   EXPECT_EQ(layout.node, 2);
   EXPECT_EQ(layout.place, 1);
   EXPECT_EQ(layout.lanes, 2);

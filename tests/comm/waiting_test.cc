@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "comm/transport/wait_context.h"
 #include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
@@ -23,6 +24,48 @@ using dtrain::testing::RankContext;
 constexpr absl::Duration kLate = absl::Seconds(1);
 // Of the second: a twentieth on an idle machine is already far too much.
 constexpr double kCpuSecondsMax = 0.1;
+
+// A record after `futile` spins in a row that saw nothing.
+SpinRecord AfterFutile(int futile) {
+  SpinRecord record;
+  for (int i = 0; i < futile; ++i) {
+    EXPECT_TRUE(record.Due()) << i;
+    record.Note(/*seen=*/false);
+  }
+  return record;
+}
+
+TEST(SpinRecordTest, FutileSpinsThatAreNotInARowChangeNothing) {
+  SpinRecord record = AfterFutile(3);
+  record.Note(/*seen=*/true);
+  for (int i = 0; i < 3; ++i) {
+    record.Note(/*seen=*/false);
+  }
+  EXPECT_TRUE(record.Due());
+}
+
+TEST(SpinRecordTest, WhereSpinsSeeNothingMostWaitsAreSparedOne) {
+  SpinRecord record = AfterFutile(4);
+  int spun = 0;
+  for (int wait = 0; wait < 170; ++wait) {
+    if (record.Due()) {
+      ++spun;
+      record.Note(/*seen=*/false);
+    }
+  }
+  EXPECT_EQ(spun, 10);
+}
+
+TEST(SpinRecordTest, OneThatSeesSomethingBringsThemBack) {
+  SpinRecord record = AfterFutile(4);
+  while (!record.Due()) {
+  }
+  record.Note(/*seen=*/true);
+  for (int wait = 0; wait < 100; ++wait) {
+    ASSERT_TRUE(record.Due());
+    record.Note(/*seen=*/true);
+  }
+}
 
 enum class Over { kShm, kTcp, kTls, kRdma };
 

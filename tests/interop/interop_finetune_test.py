@@ -88,7 +88,7 @@ class Finetune(PublishedModels):
 
     def test_targets_by_pattern(self):
         base, _ = self.make("qwen2", "patterns")
-        run_dir, _ = self.finetune("patterns", base, {"lora": {
+        run_dir, _ = self.finetune("patterns", base, {"export_merged": False, "lora": {
             "r": 2, "target_modules": ["model.layers.1.self_attn.*"]}}, steps=1)
         with open(f"{run_dir}/export/adapter/adapter_config.json", encoding="utf-8") as file:
             config = json.load(file)
@@ -96,6 +96,7 @@ class Finetune(PublishedModels):
         self.assertEqual(sorted(config["target_modules"]), sorted(names))
         self.assertEqual(config["r"], 2)
         self.with_adapter(base, f"{run_dir}/export/adapter")
+        self.assertEqual(os.listdir(f"{run_dir}/export"), ["adapter"])
         run_dir, _ = self.finetune("all-linear", base, {"lora": {
             "r": 2, "target_modules": "all-linear"}}, steps=1)
         self.assert_same_logits(self.with_adapter(base, f"{run_dir}/export/adapter"),
@@ -134,6 +135,7 @@ class Finetune(PublishedModels):
         cases = [
             ({"method": "qlora"}, ["finetune.method", "qlora", "full, lora"]),
             ({"method": "full", "lora": LORA}, ["finetune.lora is given"]),
+            ({"method": "full", "export_merged": False}, ["finetune.export_merged is false"]),
             ({"lora": {"rank": 4}}, ["finetune.lora.rank", "unknown key"]),
             ({"lora": {"r": 0}}, ["finetune.lora.r", "allowed"]),
             ({"lora": {"r": 33, "target_modules": ["q_proj"]}}, ["finetune.lora.r 33", "1 to 32"]),

@@ -8,18 +8,15 @@ namespace {
 
 double UlpError(float x, float got) {
   const double exact = std::exp(double{x});
-  if (exact > double{std::numeric_limits<float>::max()} * (1 + 0x1p-25)) {
-    return std::isinf(got) ? 0 : 1e9;
-  }
   return std::fabs(double{got} - exact) / testing::Ulp32(exact);
 }
 
-TEST(Exp, IsWithinTwoUlpOfTheExactValueEverywhere) {
+TEST(ExpNonPositive, IsWithinTwoUlpOfTheExactValueEverywhere) {
   double worst = 0;
   float worst_x = 0;
-  // Every sign and exponent, mantissas by a prime stride; SwiGluExp drives the SIMD variants.
+  // Every exponent, mantissas by a prime stride; SwiGluExp drives the SIMD variants.
   std::vector<float> inputs;
-  for (uint64_t bits = 0; bits <= 0xffffffffU; bits += 3'571) {
+  for (uint64_t bits = 0x80000000U; bits <= 0xffffffffU; bits += 3'571) {
     const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (!std::isnan(x)) {
       inputs.push_back(x);
@@ -29,7 +26,7 @@ TEST(Exp, IsWithinTwoUlpOfTheExactValueEverywhere) {
   for (size_t i = 0; i < inputs.size(); i += 16) {
     float got[16];
     const auto set = [](float x) { return scalar::Set(x); };
-    scalar::Store(got, Exp(scalar::Load(&inputs[i]), set));
+    scalar::Store(got, ExpNonPositive(scalar::Load(&inputs[i]), set));
     for (size_t lane = 0; lane < 16; ++lane) {
       const double error = UlpError(inputs[i + lane], got[lane]);
       if (error > worst) {
@@ -42,16 +39,15 @@ TEST(Exp, IsWithinTwoUlpOfTheExactValueEverywhere) {
   RecordProperty("worst_ulp", std::to_string(worst));
 }
 
-TEST(Exp, KeepsSpecialValues) {
-  const float inputs[16] = {0.0F, -0.0F, testing::kInf, -testing::kInf, testing::kNan, 1e-45F};
+TEST(ExpNonPositive, KeepsSpecialValues) {
+  const float inputs[16] = {0.0F, -0.0F, -testing::kInf, testing::kNan, -1e-45F};
   float got[16];
-  scalar::Store(got, Exp(scalar::Load(inputs), [](float x) { return scalar::Set(x); }));
+  scalar::Store(got, ExpNonPositive(scalar::Load(inputs), [](float x) { return scalar::Set(x); }));
   EXPECT_EQ(got[0], 1.0F);
   EXPECT_EQ(got[1], 1.0F);
-  EXPECT_EQ(got[2], testing::kInf);
-  EXPECT_EQ(got[3], 0.0F);
-  EXPECT_TRUE(std::isnan(got[4]));
-  EXPECT_EQ(got[5], 1.0F);
+  EXPECT_EQ(got[2], 0.0F);
+  EXPECT_TRUE(std::isnan(got[3]));
+  EXPECT_EQ(got[4], 1.0F);
 }
 
 }  // namespace

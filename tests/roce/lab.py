@@ -54,7 +54,8 @@ class Lab:
         return self._finish({role: one}, seconds)
 
     def pair(self, roles, seconds, arguments=""):
-        """As `alone`, with two guests at once; the first of `roles` listens for the cable."""
+        """As `alone`, with two guests at once, whose time is the same; the first of `roles` listens
+        for the cable."""
         port, guests = free_port(), {}
         try:
             for role, end, mac in zip(roles, ("listen", "connect"), (1, 2)):
@@ -72,8 +73,10 @@ class Lab:
 
     @staticmethod
     def _finish(guests, seconds):
+        ends = time.monotonic() + seconds
         try:
-            return guests, {role: one.finish(seconds) for role, one in guests.items()}
+            return guests, {role: one.finish(max(0, ends - time.monotonic()))
+                            for role, one in guests.items()}
         except BaseException:  # Interrupted: no guest outlives its lab.
             for one in guests.values():
                 one.stop()

@@ -1,6 +1,7 @@
 #include "tests/runtime/chain_for_tests.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
@@ -129,6 +130,15 @@ std::vector<double> ChainNumbers(int size, const ChainWay& way) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
   return first;
+}
+
+bool IsOpen(const at::Tensor& weight) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const bool open = write(ends[1], weight.const_data_ptr(), 1) == 1;  // Else EFAULT.
+  close(ends[0]);
+  close(ends[1]);
+  return open;
 }
 
 }  // namespace dtrain::testing

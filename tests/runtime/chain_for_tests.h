@@ -63,4 +63,7 @@ absl::StatusOr<std::unique_ptr<Job>> MakeChainJob(RankContext* context, const st
 // numbers, which every rank must have to the bit.
 std::vector<double> ChainNumbers(int size, const ChainWay& way);
 
+// Whether the memory of a weight may be read, asked without an operation.
+bool IsOpen(const at::Tensor& weight);
+
 }  // namespace dtrain::testing

@@ -2,13 +2,17 @@
 // the other stages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
@@ -24,6 +28,7 @@ namespace {
 
 using testing::Adapted;
 using ::testing::HasSubstr;
+using testing::IsOpen;
 using testing::kLimits;
 using testing::MakeChainJob;
 using testing::RankContext;
@@ -368,16 +373,6 @@ TEST(EngineFrozenTest, AnExportHoldsWholeWeights) {
     ASSERT_TRUE((*files)->Read(item.key(), read).ok()) << item.key();
     EXPECT_TRUE(at::equal(read, item.value())) << item.key();
   }
-}
-
-// Whether the memory of a weight may be read, asked without an operation.
-bool IsOpen(const at::Tensor& weight) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
-  const bool open = write(ends[1], weight.const_data_ptr(), 1) == 1;  // Else EFAULT.
-  close(ends[0]);
-  close(ends[1]);
-  return open;
 }
 
 TEST_F(EngineFrozenAloneTest, AnUpdateLeavesWhatIsGatheredAsItIs) {

@@ -6,10 +6,12 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
+#include "dtrain/fp8.h"
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
@@ -170,6 +172,49 @@ TEST(SeveralEnginesTest, ResumeTogetherFromOneCheckpointAtAnyStage) {
     Learned(folder.path(), {.stage = saved}, 3);
     EXPECT_EQ(Learned(folder.path(), {.stage = resumed}, 5), Tail(whole, 2 * 3 + 2))
         << "saved at stage " << saved << ", resumed at " << resumed;
+  }
+}
+
+// Learns with a weight of another module, which stays as that one's engine has it.
+class Pupil : public torch::nn::Module {
+ public:
+  explicit Pupil(const at::Tensor& lent) {
+    own = register_parameter("own", at::randn({64, 64}) * 0.1);
+    shared = register_parameter("shared", lent, /*requires_grad=*/false);
+  }
+  at::Tensor Loss(const at::Tensor& x) const {
+    return ops::Fp8Linear(at::linear(x, own), shared, {}, {.enabled = true}).square().sum();
+  }
+  at::Tensor own, shared;
+};
+
+// Its codes are kept from micro-batch to micro-batch, and an update moves no counter of LibTorch's.
+TEST(SeveralEnginesTest, AWeightThatAnotherOneUpdatesInTheMidstOfAStepIsReadAnewInFp8) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  auto job = *MakeChainJob(nullptr, folder.path(), {.stage = 0, .accumulation = 2});
+  at::manual_seed(9);
+  Chain teacher;
+  auto teaches = *Engine::Create(*job, teacher);
+  at::Tensor shared = teacher.weights[0];
+  Pupil pupil(shared);
+  auto created = Engine::Create(*job, pupil);
+  ASSERT_TRUE(created.ok()) << created.status();
+  Engine& learns = **created;
+  const at::Tensor x = at::randn({16, 64});
+  const absl::Status first = learns.Backward(Loss(pupil.Loss(x), 16), {.last_micro_batch = false});
+  ASSERT_TRUE(first.ok()) << first;
+  shared.set_requires_grad(true);
+  Tokens source{.accumulation = 2};
+  const auto taught = teaches->Step(
+      source, [&](const at::Tensor& tokens) { return Loss(teacher.Loss(tokens), tokens.size(0)); });
+  ASSERT_TRUE(taught.ok()) << taught.status();
+  shared.set_requires_grad(false);
+  {
+    const at::NoGradGuard no_grad;
+    const double read = pupil.Loss(x).item<double>();
+    pupil.shared = shared.clone();  // Of which nobody keeps codes.
+    EXPECT_EQ(read, pupil.Loss(x).item<double>());
   }
 }
 

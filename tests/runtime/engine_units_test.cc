@@ -1,11 +1,17 @@
 // Units that a program names (EngineOptions::units): what ZeRO stage 3 gathers and frees together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
@@ -21,6 +27,7 @@ using testing::ChainNumbers;
 using testing::ChainWay;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::IsOpen;
 using testing::kLimits;
 using testing::MakeChainJob;
 using testing::RankContext;
@@ -59,12 +66,61 @@ TEST(EngineUnitsTest, TrainToTheSameBitsInTwoBytesOffloadedQuantisedAndInSmallGr
   }
 }
 
+// The collectives on buckets that this rank has called: names and elements, in order.
+std::vector<std::string> BucketCalls(Job& job) {
+  std::vector<std::string> calls;
+  const auto record = ParseJson(job.group().FlightRecord(), "flight record");
+  for (const Json& entry : record->at("entries")) {
+    const auto name = entry.at("dtrain").at("name").get<std::string>();
+    if (absl::StrContains(name, "bucket ")) {
+      calls.push_back(absl::StrCat(name, " ", DumpJson(entry.at("input_sizes"))));
+    }
+  }
+  return calls;
+}
+
+// Those of a first step.
+absl::StatusOr<std::vector<std::string>> BucketCallsOfAStep(Job& job, const Units& units) {
+  const auto before = static_cast<std::ptrdiff_t>(BucketCalls(job).size());
+  at::manual_seed(3);
+  Chain model;
+  EngineOptions options;
+  options.units = units;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(job, model, options));
+  testing::Tokens source{.rank = job.rank(), .size = job.world_size()};
+  DT_RETURN_IF_ERROR(
+      engine
+          ->Step(source,
+                 [&](const at::Tensor& tokens) { return Loss(model.Loss(tokens), tokens.size(0)); })
+          .status());
+  DT_RETURN_IF_ERROR(engine->WithParameters([] {}));
+  std::vector<std::string> calls = BucketCalls(job);
+  calls.erase(calls.begin(), calls.begin() + before);
+  return calls;
+}
+
 TEST(EngineUnitsTest, AreUsedForNothingBelowStageThree) {
-  for (const int stage : {0, 2}) {
-    const std::vector<double> plain = ChainNumbers(2, {.stage = stage});
-    ChainWay way{.stage = stage};
-    way.units = ChainUnits();
-    EXPECT_EQ(ChainNumbers(2, way), plain) << stage;
+  const std::vector<ChainWay> ways = {
+      {.stage = 0},
+      {.stage = 0, .more = {"zero_optimization.overlap_param_gather=true"}},
+      {.stage = 1},
+      {.stage = 2},
+      {.stage = 3}};
+  for (const ChainWay& way : ways) {
+    const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+      at::set_num_threads(1);
+      const testing::TempFolder folder;
+      DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
+      DT_ASSIGN_OR_RETURN(const auto plain, BucketCallsOfAStep(*job, {}));
+      DT_ASSIGN_OR_RETURN(const auto with, BucketCallsOfAStep(*job, ChainUnits()));
+      return !plain.empty() && (with == plain) == (way.stage < 3)
+                 ? absl::OkStatus()
+                 : absl::InternalError(
+                       absl::StrCat(absl::StrJoin(plain, ", "), "; ", absl::StrJoin(with, ", ")));
+    });
+    for (const auto& result : results) {
+      EXPECT_TRUE(result.status.ok()) << "stage " << way.stage << ": " << result.status;
+    }
   }
 }
 
@@ -172,16 +228,6 @@ TEST_F(EngineUnitsAloneTest, AUnitThatMayNotBeLiveAsAWholeIsCut) {
   EXPECT_EQ(engine_->state().shards->largest_bucket(), 8192);
   EXPECT_EQ(LiveAfter(model_->blocks[1]->square), 8192);
   EXPECT_TRUE(Step().ok());
-}
-
-// Whether the memory of a weight may be read, asked without an operation.
-bool IsOpen(const at::Tensor& weight) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
-  const bool open = write(ends[1], weight.const_data_ptr(), 1) == 1;  // Else EFAULT.
-  close(ends[0]);
-  close(ends[1]);
-  return open;
 }
 
 TEST_F(EngineUnitsAloneTest, TheNextUnitIsGatheredAheadHoweverLarge) {

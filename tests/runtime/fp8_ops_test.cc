@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -206,6 +207,16 @@ TEST_P(KeptWeightCodesTest, AWeightThatWasWrittenOrMovedHasNewOnes) {
   EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
   const Scaling other = GetParam() == Scaling::kRowwise ? Scaling::kTensorwise : Scaling::kRowwise;
   EXPECT_EQ(CodesMadeIn([&] { MicroBatch(x_, weight_, other); }), 2);
+}
+
+TEST_P(KeptWeightCodesTest, AWriteThatLibTorchDoesNotCountIsTold) {
+  KeptWeightCodes codes({weight_});
+  codes.Open();
+  Micro();
+  KeptWeightCodes::NoteWrites();
+  weight_.mutable_data_ptr<at::BFloat16>()[5] = 7.0F;  // As an engine's update does.
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 0);
 }
 
 TEST_P(KeptWeightCodesTest, WhatIsCapturedNeitherReadsNorLeavesAny) {

@@ -2,6 +2,8 @@
 // zero_optimization.overlap_param_gather.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -14,6 +16,8 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
@@ -21,6 +25,7 @@
 #include "runtime/job/job_state.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
+#include "tests/testing/cluster.h"
 #include "tests/testing/passing_group.h"
 
 namespace dtrain::testing {
@@ -138,5 +143,27 @@ struct Pair {
     return false;
   }
 };
+
+// Waits for rank 0 to announce it.
+inline void Await(RankContext& context, const std::string& key) {
+  context.store->Get("announce/" + key, Deadline::After(absl::Seconds(40))).IgnoreError();
+}
+
+using RankNumbers = std::function<absl::Status(RankContext&, std::vector<double>&)>;
+
+// What rank 0 puts into its list; empty when a rank failed.
+inline std::vector<double> NumbersOf(int size, const RankNumbers& body) {
+  auto cluster = Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
+    std::vector<double> numbers;
+    DT_RETURN_IF_ERROR(body(context, numbers));
+    return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(numbers)),
+                              Deadline::After(absl::Seconds(10)));
+  });
+  const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(50)));
+  for (const auto& result : (*cluster)->Join()) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  return ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
+}
 
 }  // namespace dtrain::testing

@@ -287,5 +287,23 @@ TEST_F(PendingValuesTest, AForkedProcessIsToldInsteadOfWaitingForever) {
   }
 }
 
+TEST_F(PendingValuesTest, SoIsOneForkedWhileAThreadWaits) {
+  Make(kPages);
+  std::thread reader([&] { net_->b.sum(); });
+  gathers_[1]->AwaitReader();  // It holds the lock from here on, in the child for ever.
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    net_->a.sum();
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  Arrive(1, 1);
+  reader.join();
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 64);
+}
+
 }  // namespace
 }  // namespace dtrain

@@ -138,6 +138,8 @@ class Engine {
   // The halves of Step for loops of your own: backward of one micro-batch, then one Update. Several
   // losses of a micro-batch are added up, or given one after the other, all but the last of a step
   // with last_micro_batch = false; one whose samples another loss has counted has a count of 0.
+  // A backward of the program's own (loss.backward()) may run between steps: its gradients are in
+  // the parameters' .grad, and what the program leaves there counts in the next step.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 

@@ -36,8 +36,8 @@ namespace ops {
 // a dimension is no multiple of 16: out, in, or the rows of x. No second derivative.
 //
 // Micro-batches of a step of an engine that accumulates gradients and keeps weights whole share the
-// codes of `weight`: between them it may change by operations of LibTorch, which are noticed, not
-// by other means (`.data`, a raw pointer).
+// codes of `weight`: between them it may change by operations of LibTorch and by updates of other
+// engines, which are noticed, not by other means (`.data`, a raw pointer).
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const Fp8Options& options);
 

@@ -24,7 +24,9 @@ struct MemoryReport {
   int64_t optimizer = 0;     // Masters and the optimizer's states.
   int64_t activations = 0;  // What forward left for backward: the most of the step's micro-batches.
   int64_t far_activations = 0;  // At most in the step; in a file or a second host buffer.
-  int64_t resident = 0;         // The process; shared memory of peers that it touched included.
+  // The process; shared memory of peers that it touched and the host's huge pages that it maps
+  // included.
+  int64_t resident = 0;
 };
 
 // What one Engine::Step did. Times in seconds of this rank. On a GPU the call returns before the

@@ -43,6 +43,9 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   request.live_elements = 100'000'000;
   const MemoryPlan plain = PlanMemory(request);
   EXPECT_EQ(plain.live, 2 * 100e6);
+  request.block_elements = 130e6;  // Of units of several sizes, on a GPU.
+  EXPECT_EQ(PlanMemory(request).live, 2 * 130e6);
+  request.block_elements = 0;
   request.persistence = {.parameter_max = 100'000, .model_max = INT64_MAX};
   EXPECT_EQ(PersistentElements(request.model, request.persistence), 20e6);
   EXPECT_EQ(PlanMemory(request).live, 2 * 100e6 + 2 * 2 * 20e6) << "twice while it is refreshed";

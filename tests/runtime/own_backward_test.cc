@@ -1,0 +1,149 @@
+// Backwards of a program's own between an engine's steps: their gradients are the program's, also
+// while the engine's are on their way to other ranks (zero_optimization.overlap_param_gather).
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "dtrain/engine.h"
+#include "tests/runtime/chain_for_tests.h"
+#include "tests/runtime/gather_pair.h"
+#include "tests/runtime/job_for_tests.h"
+
+namespace dtrain {
+namespace {
+
+using testing::Await;
+using testing::Chain;
+using testing::ChainWay;
+using testing::MakeChainJob;
+using testing::NumbersOf;
+using testing::Overlapping;
+using testing::Pair;
+using testing::RankContext;
+using testing::Tokens;
+
+constexpr float kSlope = 1000;
+
+// Its backward reads no weight, and so waits for none.
+at::Tensor SlopeOfAll(const Chain& model) {
+  at::Tensor sum = at::zeros({});
+  for (const at::Tensor& parameter : model.parameters()) {
+    sum = sum + kSlope * parameter.sum();
+  }
+  return sum;
+}
+
+absl::Status CheckSlopes(const Chain& model, const char* when) {
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& gradient = item.value().grad();
+    if (!gradient.defined() || !gradient.eq(kSlope).all().item<bool>()) {
+      return absl::InternalError(absl::StrCat("the gradient of ", item.key(), " ", when));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Three steps of two ranks. With `own` rank 1 makes its part of the second update when rank 0 has
+// gone backward, after its own update, through a graph that is older.
+absl::Status GoBackwardBetween(RankContext& context, int stage, bool own,
+                               std::vector<double>& numbers) {
+  Pair pair;
+  DT_RETURN_IF_ERROR(pair.Make(context, {.stage = stage}, [&](int64_t update, const std::string&) {
+    if (own && update == 2) {
+      Await(context, "own backward");
+    }
+  }));
+  DT_RETURN_IF_ERROR(pair.Step().status());
+  const at::Tensor slope = SlopeOfAll(pair.model);
+  DT_RETURN_IF_ERROR(pair.Step().status());
+  if (own) {
+    const size_t pending = pair.Gathers(/*pending=*/true).size();
+    slope.backward();
+    DT_RETURN_IF_ERROR(CheckSlopes(pair.model, "while the engine's are gathered"));
+    if (context.rank == 0) {
+      DT_RETURN_IF_ERROR(context.Announce("own backward"));
+      if (pending == 0) {
+        return absl::InternalError("nothing was being gathered");
+      }
+    }
+    DT_RETURN_IF_ERROR(pair.engine->WithParameters([] {}));
+    DT_RETURN_IF_ERROR(CheckSlopes(pair.model, "when the engine's are there"));
+    for (const at::Tensor& parameter : pair.model.parameters()) {
+      parameter.mutable_grad().reset();
+    }
+  }
+  DT_ASSIGN_OR_RETURN(const StepReport report, pair.Step());
+  numbers.push_back(report.loss);
+  numbers.push_back(report.grad_norm);
+  return pair.engine->WithParameters([&] {
+    for (const at::Tensor& parameter : pair.model.parameters()) {
+      numbers.push_back(parameter.to(at::kDouble).square().sum().item<double>());
+    }
+  });
+}
+
+TEST(OwnBackwardTest, NeitherDisturbsGathersNorIsDisturbed) {
+  for (const int stage : {0, 1, 2}) {
+    std::vector<std::vector<double>> runs;
+    for (const bool own : {false, true}) {
+      runs.push_back(NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) {
+        return GoBackwardBetween(context, stage, own, numbers);
+      }));
+    }
+    ASSERT_GT(runs[0].size(), 10U);
+    EXPECT_EQ(runs[1], runs[0]) << "stage " << stage;
+  }
+}
+
+// What two steps end with between which gradients, one of them of a weight that no step uses, were
+// left.
+std::vector<double> WithGradientsLeft(const ChainWay& way, bool left) {
+  return NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+    at::set_num_threads(1);
+    const testing::TempFolder folder;
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
+    at::manual_seed(3);
+    Chain model;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    Tokens source{.rank = context.rank, .size = context.size};
+    Tokens others = source;
+    for (int i = 0; i < 2; ++i) {
+      if (left) {
+        DT_ASSIGN_OR_RETURN(const at::Tensor tokens, others.Next());
+        (model.Loss(tokens) + model.unused.square().sum()).backward();
+      }
+      DT_ASSIGN_OR_RETURN(const StepReport report,
+                          engine->Step(source, [&](const at::Tensor& tokens) {
+                            return Loss(model.Loss(tokens), tokens.size(0));
+                          }));
+      numbers.push_back(report.grad_norm);
+    }
+    return engine->WithParameters([&] {
+      for (const at::Tensor& parameter : model.parameters()) {
+        numbers.push_back(parameter.to(at::kDouble).square().sum().item<double>());
+      }
+    });
+  });
+}
+
+TEST(OwnBackwardTest, WhatItLeavesCountsInTheNextStepAtEveryStage) {
+  const std::vector<double> plain = WithGradientsLeft({.stage = 0}, /*left=*/true);
+  ASSERT_GT(plain.size(), 10U);
+  EXPECT_NE(plain, WithGradientsLeft({.stage = 0}, /*left=*/false));
+  for (const int stage : {1, 2, 3}) {
+    EXPECT_EQ(WithGradientsLeft({.stage = stage}, /*left=*/true), plain) << "stage " << stage;
+  }
+  for (const int stage : {0, 1, 2}) {
+    EXPECT_EQ(WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true), plain)
+        << "behind the step, stage " << stage;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain
