@@ -1,6 +1,7 @@
 // RDMA between two ranks of this host: messages one way, and all-reduce of fp32.
 //
-// A table by size with MB/s, the median of `--rounds`. Given what ib_write_bw reached on the same
+// A table by size with MB/s, the median of `--rounds` of `--in-flight` calls, as ib_write_bw keeps
+// messages in flight. Given what ib_write_bw reached on the same
 // device (--limit-mb-s), prints each as a share of it; `./dev bench roce` does both in turn. The
 // group is that of a job, on a buffer that is registered with it, as the engine's are; with
 // --staged long messages are copied through slots as short ones are.
@@ -79,6 +80,10 @@ int main(int argc, char** argv) {
   app.add_option("--json", plan.json, "Write the measurements to this file");
   app.add_option("--sizes", plan.bandwidth.sizes, "Bytes, multiples of 4")->delimiter(',');
   app.add_option("--rounds", plan.bandwidth.rounds)
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--in-flight", plan.bandwidth.in_flight,
+                 "Calls queued at once; 1: each waits for the one before it")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--limit-mb-s", plan.limit_mb_s, "What ib_write_bw reached, in MB/s (10^6)");

@@ -16,15 +16,23 @@
 namespace dtrain {
 namespace {
 
-template <typename Move>
-absl::StatusOr<double> MedianMicros(comm::Group& group, int rounds, Move move) {
+// Of one call, `start` of which queues it.
+template <typename Start>
+absl::StatusOr<double> MedianMicros(comm::Group& group, const BandwidthPlan& plan, Start start) {
   std::vector<double> micros;
-  for (int round = 0; round < rounds + 2; ++round) {  // Two to warm up.
+  for (int round = 0; round < plan.rounds + 1; ++round) {  // One to warm up.
     DT_RETURN_IF_ERROR(group.Barrier(Deadline::Infinite()));
-    const int64_t start = Clock::Real().MonotonicNanos();
-    DT_RETURN_IF_ERROR(move());
-    if (round >= 2) {
-      micros.push_back(static_cast<double>(Clock::Real().MonotonicNanos() - start) * 1e-3);
+    const int64_t began = Clock::Real().MonotonicNanos();
+    std::vector<comm::Work> works;
+    for (int i = 0; i < plan.in_flight; ++i) {
+      DT_ASSIGN_OR_RETURN(works.emplace_back(), start());
+    }
+    for (const comm::Work& work : works) {
+      DT_RETURN_IF_ERROR(work.Wait());
+    }
+    if (round >= 1) {
+      micros.push_back(static_cast<double>(Clock::Real().MonotonicNanos() - began) * 1e-3 /
+                       plan.in_flight);
     }
   }
   std::sort(micros.begin(), micros.end());
@@ -70,23 +78,17 @@ absl::StatusOr<std::vector<BandwidthLine>> MeasureBandwidth(comm::Group& group,
     const auto values = absl::MakeSpan(static_cast<float*>(memory->data()), bytes / 4);
     Fill(values, group.rank());
     const comm::Buffer buffer{values.data(), bytes};
-    DT_ASSIGN_OR_RETURN(
-        const double one_way, MedianMicros(group, plan.rounds, [&]() -> absl::Status {
-          const comm::CollectiveOptions call{.caller_waits = true};
-          DT_ASSIGN_OR_RETURN(const comm::Work work, group.rank() == 0
-                                                         ? group.Send(buffer, 1, call)
-                                                         : group.Receive(buffer, 0, call));
-          return work.Wait();
-        }));
+    DT_ASSIGN_OR_RETURN(const double one_way, MedianMicros(group, plan, [&] {
+                          const comm::CollectiveOptions call{.caller_waits = true};
+                          return group.rank() == 0 ? group.Send(buffer, 1, call)
+                                                   : group.Receive(buffer, 0, call);
+                        }));
     DT_RETURN_IF_ERROR(CheckValues(values, 0, "received other bytes than were sent"));
     Fill(values, group.rank());
-    DT_ASSIGN_OR_RETURN(
-        const double reduced, MedianMicros(group, plan.rounds, [&]() -> absl::Status {
-          DT_ASSIGN_OR_RETURN(const comm::Work work,
-                              group.AllReduce(buffer, comm::ReduceOp::kAverage,
-                                              {.name = "bench", .caller_waits = true}));
-          return work.Wait();
-        }));
+    DT_ASSIGN_OR_RETURN(const double reduced, MedianMicros(group, plan, [&] {
+                          return group.AllReduce(buffer, comm::ReduceOp::kAverage,
+                                                 {.name = "bench", .caller_waits = true});
+                        }));
     DT_RETURN_IF_ERROR(CheckValues(values, 1, "wrong average"));
     lines.push_back({"send_receive", bytes, static_cast<double>(bytes) / one_way});
     lines.push_back({"all_reduce_busbw", bytes, static_cast<double>(bytes) / reduced});
@@ -102,6 +104,7 @@ Json BandwidthJson(const comm::Group& group, const BandwidthPlan& plan,
   Json json = {{"commit", kCommit},
                {"kernel", system.release},
                {"registered", plan.registered},
+               {"in_flight", plan.in_flight},
                {"transport", group.transport()},
                {"lines", Json::array()}};
   for (const BandwidthLine& line : lines) {

@@ -13,15 +13,16 @@ namespace dtrain {
 
 struct BandwidthPlan {
   std::vector<size_t> sizes;  // Bytes, multiples of 4.
-  int rounds = 15;            // Of each size, behind two to warm up.
+  int rounds = 15;            // Of each size, behind one to warm up.
+  int in_flight = 8;          // Calls of a round, queued at once as a backward's buckets are.
   bool registered = true;     // The buffer is registered with the group, as the engine's are.
 };
 
 struct BandwidthLine {
   std::string what;  // "send_receive" from rank 0 to rank 1, or "all_reduce_busbw".
   size_t bytes = 0;
-  double mb_s =
-      0;  // 10^6 bytes by the median round of this rank; busbw of two ranks is bytes / time.
+  // 10^6 bytes by the median round of this rank; busbw of two ranks is bytes / time.
+  double mb_s = 0;
 };
 
 // The two lines of each size; blocks until both ranks have them. What arrives is compared with what
@@ -30,7 +31,8 @@ struct BandwidthLine {
 absl::StatusOr<std::vector<BandwidthLine>> MeasureBandwidth(comm::Group& group,
                                                             const BandwidthPlan& plan);
 
-// {"commit", "kernel", "registered", "transport", "lines": [{"what", "bytes", "mb_s"}]}.
+// {"commit", "kernel", "registered", "in_flight", "transport",
+//  "lines": [{"what", "bytes", "mb_s"}]}.
 Json BandwidthJson(const comm::Group& group, const BandwidthPlan& plan,
                    const std::vector<BandwidthLine>& lines);
 

@@ -72,12 +72,12 @@ write_bw_between() {  # From guest right to guest left, which may not listen yet
   ib_write_result /tmp/client
 }
 
-group_bw() { bench_comm_rdma --timeout 21 --rounds 9 --sizes "$sizes"; }
+group_bw() { bench_comm_rdma --timeout 21 --rounds 3 --sizes "$sizes"; }
 
 group_bw_between() {  # ROUND
   rank=0
   [ "$role" = left ] || rank=1
-  roce_host --rank $rank --address "$address" --store "10.0.0.1:$((7100 + $1))" --rounds 9 \
+  roce_host --rank $rank --address "$address" --store "10.0.0.1:$((7100 + $1))" --rounds 3 \
     --sizes "$sizes" bandwidth
 }
 
