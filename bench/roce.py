@@ -1,8 +1,9 @@
 """./dev bench roce: all-reduce and send/receive over soft-RoCE beside ib_write_bw.
 
 In a qemu guest, both ranks on its one device ("alone"), and between two guests as two hosts
-("pair"). In every round both programs run once, in turning order; shares are of one round, table
-and goals show their median. Emulated (without KVM) this says something of the host's CPU, nothing
+("pair"). In every round both programs run once, in turning order, with several messages in flight;
+shares are of one round and of ib_write_bw's messages of that size, table and goals show their
+median. Emulated (without KVM) this says something of the host's CPU, nothing
 of a NIC. A run replaces the setups that it took in the results file and leaves the other.
 """
 import argparse
@@ -39,10 +40,14 @@ def rounds_of(lab, setup, rounds, sizes):
 
 def hang_of(setup, guests, ended, seconds):
     """A line about guests of which some had not powered off when their time was over."""
-    hung = [f"{role} (last said {next(reversed(one.lines), 'nothing')!r})"
-            for role, one in guests.items() if not ended[role]]
-    return (f"setup {setup}: {' and '.join(hung)} had not ended after {seconds} s, killed; "
-            "ask for fewer --rounds, or run them while the machine is idle")
+    def said(done):
+        return " and ".join(f"{role} (last said {next(reversed(one.lines), 'nothing')!r})"
+                            for role, one in guests.items() if ended[role] == done)
+
+    hung = f"setup {setup}: {said(False)} had not ended after {seconds} s, killed"
+    if any(ended.values()):
+        return f"{hung}; it may have waited for {said(True)}, which had ended before"
+    return f"{hung}; ask for fewer --rounds, or run them while the machine is idle"
 
 
 def goals_of(setup, rounds):
@@ -72,7 +77,8 @@ def main():
     kernel = guest.kernel_of(SOURCE)
     if reason := guest.why_not(kernel):
         sys.exit(f"bench: no soft-RoCE guest here: {reason}")
-    setups = measured_before(args.json).get("setups", {})
+    setups = {name: setup for name, setup in measured_before(args.json).get("setups", {}).items()
+              if "ib_write_bw" in setup["rounds"][0]}  # Else of another form of this bench.
     with Lab(kernel, [f"{args.bin}/{program}" for program in bandwidth.PROGRAMS]) as lab:
         for name in args.setups:
             rounds = rounds_of(lab, name, args.rounds, args.sizes)

@@ -129,7 +129,7 @@ void DeviceGradients::PlaceRuns() {
 }
 
 void DeviceGradients::BeginMicroBatch(int64_t step, bool last) {
-  whole_.BeginBackward();
+  status_.Update(whole_.BeginBackward());
   step_ = step;
   last_ = last;
   if (last) {
@@ -138,6 +138,9 @@ void DeviceGradients::BeginMicroBatch(int64_t step, bool last) {
 }
 
 void DeviceGradients::OnGradient(size_t index) {
+  if (!whole_.in_step()) {
+    return;
+  }
   absl::Status taken = whole_.Take(index);
   if (last_) {
     taken.Update(CheckNotLaunched(flat_, index, queue_));

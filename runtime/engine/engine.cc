@@ -131,11 +131,15 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedPhase phase("dtrain::backward", report.backward_s);
   MarkPhase(&StepNumbers::backward_s);
+  absl::Status status;
   try {
-    DT_RETURN_IF_ERROR(Differentiate(loss, options.retain_graph));
+    status = Differentiate(loss, options.retain_graph);
   } catch (const std::exception& error) {
-    reducer->Release();  // Nothing takes gradients from this backward any more.
-    return FromException("in backward", error);
+    status = FromException("in backward", error);
+  }
+  if (!status.ok()) {
+    Abandon();  // Nothing takes gradients from this backward any more.
+    return status;
   }
   MarkPhase(nullptr);
   return EndMicroBatch(loss.count, options);

@@ -106,7 +106,9 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
         "GraphInputs graph_inputs() (dtrain/graph_inputs.h)");
     return false;
   }
-  MicroStepGraph* const graph = graphs->For(*inputs, device_gradients->whole()->in_place());
+  WholeGradients& gradients = *device_gradients->whole();
+  DT_RETURN_IF_ERROR(gradients.BeginStep());  // What a program left is no part of a graph.
+  MicroStepGraph* const graph = graphs->For(*inputs, gradients.in_place());
   if (graph == nullptr) {
     return false;
   }
@@ -132,7 +134,7 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
   MarkPhase(&StepNumbers::backward_s);  // Forward too: a graph is one operation.
   DT_RETURN_IF_ERROR(graph->work->Launch());
   MarkPhase(nullptr);
-  device_gradients->whole()->SetInPlace(graph->after);
+  gradients.SetInPlace(graph->after);
   NoteActivations(graph->activations);
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);

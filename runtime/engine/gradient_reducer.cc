@@ -72,10 +72,7 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
 }
 
 void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
-  if (!whole_.in_step()) {
-    status_.Update(whole_.BeginStep());
-  }
-  whole_.BeginBackward();
+  status_.Update(whole_.BeginBackward());
   step_ = step;
   last_ = last;
   if (last) {

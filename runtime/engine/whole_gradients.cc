@@ -59,6 +59,9 @@ WholeGradients::WholeGradients(FlatParameters& flat, std::function<void(size_t)>
       homes_(flat.parameters(), *this) {}
 
 absl::Status WholeGradients::BeginStep() {
+  if (in_step_) {
+    return absl::OkStatus();
+  }
   const at::NoGradGuard no_grad;
   in_step_ = true;
   absl::Status taken;
@@ -68,6 +71,11 @@ absl::Status WholeGradients::BeginStep() {
     }
   }
   return taken;
+}
+
+absl::Status WholeGradients::BeginBackward() {
+  in_backward_ = true;
+  return BeginStep();
 }
 
 absl::Status WholeGradients::EndBackward() {
@@ -115,7 +123,7 @@ bool WholeGradients::AwaitAutograd(size_t index) {
 absl::Status WholeGradients::Take(size_t index) {
   put_[index] = 0;
   if (places_[index] == Place::kFilled) {
-    return absl::OkStatus();
+    return TakeMore(index);
   }
   at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
   const at::Tensor& view = flat_.gradient_views()[index];
@@ -129,6 +137,25 @@ absl::Status WholeGradients::Take(size_t index) {
   }
   gradient = view;
   places_[index] = Place::kFilled;
+  return absl::OkStatus();
+}
+
+// Autograd adds to the view, which is .grad, unless the program has cleared that since.
+absl::Status WholeGradients::TakeMore(size_t index) {
+  at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
+  at::Tensor view = flat_.gradient_views()[index];
+  if (gradient.defined() && !gradient.is_same(view)) {
+    DT_RETURN_IF_ERROR(CheckDense(flat_, index, gradient));
+    // With create_graph autograd adds out of place: the sum, and not what is new.
+    const bool sum = at::GradMode::is_enabled();
+    const at::NoGradGuard no_grad;
+    if (sum) {
+      view.copy_(gradient);
+    } else {
+      view.add_(gradient);
+    }
+  }
+  gradient = view;
   return absl::OkStatus();
 }
 

@@ -30,18 +30,18 @@ class WholeGradients : private ops::GradientHomes {
   // outlives this object.
   WholeGradients(FlatParameters& flat, std::function<void(size_t index)> ready);
 
-  // Before the first backward of a step: takes what backwards of the program's own left in .grad
-  // since Release, as any optimizer counts what nobody cleared. An error is one of Take.
+  // Takes what backwards of the program's own left in .grad since Release, as any optimizer counts
+  // what nobody cleared. Nothing where a step has begun. An error is one of Take.
   absl::Status BeginStep();
   // From then to Release. In between what autograd accumulates is the program's and stays where it
   // is: the views may be on their way to other ranks (parameter_gather.h).
   bool in_step() const { return in_step_; }
-  // Around each backward: what asks for a gradient outside of it gets memory of its own.
-  void BeginBackward() { in_backward_ = true; }
-  // The error is one of Take.
+  // Around each backward, the first of which begins the step: what asks for a gradient outside of
+  // it gets memory of its own. An error is one of Take.
+  absl::Status BeginBackward();
   absl::Status EndBackward();
-  // Autograd has accumulated into the .grad of a parameter, or would have. Unimplemented: it is
-  // not dense.
+  // Autograd has accumulated into the .grad of a parameter, or would have. Called in its mode, by
+  // its hook. Unimplemented: the gradient is not dense.
   absl::Status Take(size_t index);
   // After the step's last backward: an unused parameter's gradient is zero, since other ranks may
   // have used it.
@@ -60,6 +60,8 @@ class WholeGradients : private ops::GradientHomes {
   ops::GradientHome TakeHome(size_t index, bool can_add) override;
   // Has `ready` called when autograd comes to the parameter. False: it will not come.
   bool AwaitAutograd(size_t index);
+  // Take, where the view holds gradients of the step already.
+  absl::Status TakeMore(size_t index);
 
   FlatParameters& flat_;
   // Autograd's nodes may outlive this object, and see then that nobody listens.

@@ -93,7 +93,7 @@ double PendingValues::TakeWaitedSeconds() {
 
 // Before the lock: a thread of the process that forked may have held it, and is not here to let go.
 void PendingValues::EndIfForked() const {
-  if (getpid() != process_ && closed_count_ > 0) {
+  if (is_forked() && closed_count_ > 0) {
     MemoryFault::SayAndExit(
         {"error: a process that was forked while weights were being gathered "
          "(zero_optimization.overlap_param_gather) reads them, and nobody brings them there; call "
@@ -103,7 +103,10 @@ void PendingValues::EndIfForked() const {
 }
 
 void PendingValues::BeforeRead(int64_t begin, int64_t end) {
-  EndIfForked();
+  if (is_forked()) {
+    EndIfForked();
+    return;  // All is there.
+  }
   const std::lock_guard lock(mutex_);
   if (closed_count_ > 0) {
     Bring(BucketsAt(begin * width_, end * width_));
@@ -171,7 +174,6 @@ plan::BucketSpan PendingValues::BucketsAt(int64_t begin_byte, int64_t end_byte) 
 
 void PendingValues::Open(int bucket) {
   closed_[static_cast<size_t>(bucket)] = 0;
-  --closed_count_;
   plan::FlatRange pages = PagesOf(bucket);
   for (int before = bucket - 1; before >= 0 && PagesOf(before).end > pages.begin; --before) {
     if (is_closed(before)) {
@@ -187,6 +189,7 @@ void PendingValues::Open(int bucket) {
   if (pages.begin < pages.end) {
     DT_CHECK_OK(Protect(pages, PROT_READ | PROT_WRITE));  // What may be read could not be.
   }
+  --closed_count_;  // Last: a process that is forked meanwhile finds its pages closed.
 }
 
 absl::Status PendingValues::Protect(plan::FlatRange bytes, int protection) {

@@ -12,7 +12,9 @@
 
 #include <pthread.h>
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -50,6 +52,7 @@ class PendingValues final : public StorageObserver::Listener, private MemoryFaul
 
  private:
   bool OnFault(const std::byte* at) override;
+  bool is_forked() const { return getpid() != process_; }
   void EndIfForked() const;
   // Bytes of the module's mapping: the pages that hold a part of `bucket`.
   plan::FlatRange PagesOf(int bucket) const;
@@ -76,10 +79,10 @@ class PendingValues final : public StorageObserver::Listener, private MemoryFaul
   const pid_t process_;
 
   mutable std::mutex mutex_;
-  std::vector<comm::Work> works_;  // By bucket.
-  std::vector<uint8_t> closed_;    // By bucket: its pages are.
-  size_t closed_count_ = 0;
-  UnexplainedFault unexplained_;  // The last since Expect.
+  std::vector<comm::Work> works_;         // By bucket.
+  std::vector<uint8_t> closed_;           // By bucket: its pages are.
+  std::atomic<size_t> closed_count_ = 0;  // Changed under the lock; a forked process has none.
+  UnexplainedFault unexplained_;          // The last since Expect.
   int64_t waited_nanos_ = 0;
   absl::Status status_;
   std::optional<StorageObserver> observer_;  // While something is closed.

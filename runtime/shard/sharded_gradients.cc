@@ -42,10 +42,7 @@ absl::StatusOr<std::unique_ptr<ShardedGradients>> ShardedGradients::Create(
 }
 
 void ShardedGradients::BeginMicroBatch(int64_t step, bool last) {
-  if (!whole_.in_step()) {
-    status_.Update(whole_.BeginStep());
-  }
-  whole_.BeginBackward();
+  status_.Update(whole_.BeginBackward());
   step_ = step;
   last_ = last;
   if (last) {

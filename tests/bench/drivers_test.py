@@ -170,7 +170,7 @@ class RoceRounds(unittest.TestCase):
             left[f"group_bw-{i}"] = (self.group_line(1.0, large), 0)
             right[f"group_bw-{i}"] = (["RESULT OK"], 0)
             left[f"write_bw-{i}"] = (["server"], 0)
-            right[f"write_bw-{i}"] = ([f"WRITE_BW {limit}"], 0)
+            right[f"write_bw-{i}"] = (["WRITE_BW 65536 5.0", f"WRITE_BW 1048576 {limit}"], 0)
         return [FakeGuest(left), FakeGuest(right)]
 
     def test_shares_are_of_their_round_and_shown_with_least_and_most(self):
@@ -180,9 +180,10 @@ class RoceRounds(unittest.TestCase):
         self.assertAlmostEqual(row["share"], 0.7)
         self.assertAlmostEqual(row["share_least"], 0.5)
         self.assertAlmostEqual(row["share_most"], 0.95)
+        self.assertEqual(roce.bandwidth.summary(rounds)[0]["share"], 0.2)
         sent, reduced = roce.bandwidth.table(rounds)[4:]
-        self.assertEqual(sent.split(), ["send_receive", "1048576", "10.0", "70%", "(50%-95%)", "90%",
-                                        "short"])
+        self.assertEqual(sent.split(), ["send_receive", "1048576", "10.0", "20.0", "70%", "(50%-95%)",
+                                        "90%", "short"])
         self.assertTrue(reduced.endswith("60% ok"), reduced)
 
     def test_goals_begin_at_a_mebibyte(self):

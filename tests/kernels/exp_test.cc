@@ -1,5 +1,6 @@
-// The vector exp by itself, through the header that every SIMD variant compiles.
+// The vector exp by itself, through the header that every SIMD variant and CUDA compile.
 #include "kernels/exp_math.h"
+#include "kernels/float_math.h"
 #include "kernels/simd_scalar.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -14,7 +15,7 @@ double UlpError(float x, float got) {
 TEST(ExpNonPositive, IsWithinTwoUlpOfTheExactValueEverywhere) {
   double worst = 0;
   float worst_x = 0;
-  // Every exponent, mantissas by a prime stride; SwiGluExp drives the SIMD variants.
+  // Every exponent, mantissas by a prime stride; Activations drives the SIMD variants.
   std::vector<float> inputs;
   for (uint64_t bits = 0x80000000U; bits <= 0xffffffffU; bits += 3'571) {
     const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
@@ -28,6 +29,9 @@ TEST(ExpNonPositive, IsWithinTwoUlpOfTheExactValueEverywhere) {
     const auto set = [](float x) { return scalar::Set(x); };
     scalar::Store(got, ExpNonPositive(scalar::Load(&inputs[i]), set));
     for (size_t lane = 0; lane < 16; ++lane) {
+      const float one = ExpNonPositive(inputs[i + lane], [](float x) { return x; });  // CUDA's.
+      EXPECT_EQ(std::bit_cast<uint32_t>(one), std::bit_cast<uint32_t>(got[lane]))
+          << inputs[i + lane];
       const double error = UlpError(inputs[i + lane], got[lane]);
       if (error > worst) {
         worst = error;

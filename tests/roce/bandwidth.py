@@ -1,7 +1,8 @@
 """dtrain's bandwidth over soft-RoCE beside ib_write_bw's, as init.sh measures both in turn.
 
-A round is {"ib_write_bw_mb_s": MB/s of messages of 1 MiB, "lines": [{"what", "bytes", "mb_s"}], and
-what bench/group_bandwidth.h says of the run}. Shares are of one round.
+A round is {"ib_write_bw": [{"bytes": of its messages, "mb_s"}], "lines": [{"what", "bytes", "mb_s"}],
+and what bench/group_bandwidth.h says of the run}. Shares are of one round, and of ib_write_bw's
+messages of the same size.
 """
 import json
 import statistics
@@ -16,34 +17,49 @@ def arguments(rounds, sizes):
     return f"rounds={rounds} sizes={','.join(map(str, sizes))}"
 
 
-def _words_after(guests, section, word):
-    """Of the one line in this section of any of the guests that begins with `word`."""
+def _words_after(guests, section, word, count=1):
+    """Of the `count` lines in this section of any of the guests that begin with `word`."""
     found, codes = [], []
     for one in guests:
         lines, code = one.section(section)
         codes.append(code)
         found += [line[len(word) + 1:] for line in lines if line.startswith(f"{word} ")]
-    if len(found) != 1 or any(code != 0 for code in codes):
+    if len(found) != count or any(code != 0 for code in codes):
         said = "\n".join(one.text() for one in guests)
-        raise ValueError(f"{section}: {len(found)} lines \"{word} ...\", want 1; exit codes "
+        raise ValueError(f"{section}: {len(found)} lines \"{word} ...\", want {count}; exit codes "
                          f"{codes}, want 0. The guests said:\n{said}")
-    return found[0]
+    return found
+
+
+def _read_round(guests, i):
+    group = json.loads(_words_after(guests, f"group_bw-{i}", "JSON")[0])
+    sizes = {line["bytes"] for line in group["lines"]}
+    peers = [{"bytes": int(size), "mb_s": float(speed)} for size, speed in
+             map(str.split, _words_after(guests, f"write_bw-{i}", "WRITE_BW", len(sizes)))]
+    return {"ib_write_bw": peers, **group}
+
+
+def _peer_speed(one_round, size):
+    return next(line["mb_s"] for line in one_round["ib_write_bw"] if line["bytes"] == size)
 
 
 def read_rounds(guests, rounds):
     """The rounds that these guests printed. ValueError, with all they said: one did not succeed."""
-    return [{"ib_write_bw_mb_s": float(_words_after(guests, f"write_bw-{i}", "WRITE_BW")),
-             **json.loads(_words_after(guests, f"group_bw-{i}", "JSON"))} for i in range(rounds)]
+    return [_read_round(guests, i) for i in range(rounds)]
 
 
 def summary(rounds):
-    """[{"what", "bytes", "mb_s", "share", "share_least", "share_most"}]: medians over rounds."""
+    """[{"what", "bytes", "mb_s", "ib_write_bw_mb_s", "share", "share_least", "share_most"}]: medians
+    over rounds."""
     rows = []
     for i, line in enumerate(rounds[0]["lines"]):
         speeds = [r["lines"][i]["mb_s"] for r in rounds]
-        shares = [speed / r["ib_write_bw_mb_s"] for speed, r in zip(speeds, rounds)]
+        peers = [_peer_speed(r, line["bytes"]) for r in rounds]
+        shares = [speed / peer for speed, peer in zip(speeds, peers)]
         rows.append({"what": line["what"], "bytes": line["bytes"],
-                     "mb_s": statistics.median(speeds), "share": statistics.median(shares),
+                     "mb_s": statistics.median(speeds),
+                     "ib_write_bw_mb_s": statistics.median(peers),
+                     "share": statistics.median(shares),
                      "share_least": min(shares), "share_most": max(shares)})
     return rows
 
@@ -55,15 +71,14 @@ def target_of(row):
 
 def table(rounds):
     """Lines that show a summary."""
-    limits = [r["ib_write_bw_mb_s"] for r in rounds]
-    lines = [f"ib_write_bw: {statistics.median(limits):.1f} MB/s ({min(limits):.1f}-"
-             f"{max(limits):.1f}), medians of {len(rounds)} rounds with least-most",
-             f"{'':18}{'bytes':>12}{'MB/s':>10}{'of ib_write_bw':>26}{'goal':>7}"]
+    lines = [f"medians of {len(rounds)} rounds, shares with least-most",
+             f"{'':18}{'bytes':>12}{'MB/s':>10}{'ib_write_bw':>13}{'share':>25}{'goal':>7}"]
     for row in summary(rounds):
         target = target_of(row)
         spread = f"({row['share_least']:.0%}-{row['share_most']:.0%})"
         verdict = "" if target is None else \
             f"{target:7.0%} {'ok' if row['share'] >= target else 'short'}"
-        lines.append(f"{row['what']:18}{row['bytes']:12}{row['mb_s']:10.1f}{row['share']:12.0%} "
+        lines.append(f"{row['what']:18}{row['bytes']:12}{row['mb_s']:10.1f}"
+                     f"{row['ib_write_bw_mb_s']:13.1f}{row['share']:11.0%} "
                      f"{spread:>13}{verdict}")
     return lines

@@ -44,32 +44,40 @@ run() {  # NAME COMMAND...: its output between two marks.
   echo "== end $name $?"
 }
 
-# ib_write_bw of messages of 1 MiB: its server, or with the server's address what measures.
-ib_write() { ib_write_bw -d rxe0 -x 1 -u 21 -s 1048576 -n 100 -F --report_gbits "$@"; }
-
-ib_write_result() {  # FILE: prints the MB/s that are in it.
-  $B awk '$1 == 1048576 { printf "WRITE_BW %.1f\n", $4 * 125 }' "$1"
+# ib_write_bw of 64 MiB in messages of $size: its server, or with the server's address what measures.
+ib_write() {
+  ib_write_bw -d rxe0 -x 1 -u 21 -s "$size" -n $((67108864 / size)) -F --report_gbits "$@"
 }
 
+ib_write_result() {  # FILE: prints the size and the MB/s that are in it.
+  $B awk -v size="$size" '$1 == size { printf "WRITE_BW %d %.1f\n", size, $4 * 125 }' "$1"
+}
+
+all_sizes() { echo "$sizes" | $B tr , ' '; }
+
 write_bw() {  # Between two ends in this guest.
-  ib_write >/tmp/server 2>&1 &
-  $B sleep 1
-  ib_write "$address" >/tmp/client 2>&1
-  ib_write_result /tmp/client
+  for size in $(all_sizes); do
+    ib_write >/tmp/server 2>&1 &
+    $B sleep 1
+    ib_write "$address" >/tmp/client 2>&1
+    ib_write_result /tmp/client
+  done
 }
 
 write_bw_between() {  # From guest right to guest left, which may not listen yet.
-  if [ "$role" = left ]; then
-    ib_write
-    return
-  fi
-  tries=0
-  until ib_write 10.0.0.1 >/tmp/client 2>&1; do
-    tries=$((tries + 1))
-    [ $tries -lt 60 ] || { $B cat /tmp/client; return 1; }
-    $B sleep 1
+  for size in $(all_sizes); do
+    if [ "$role" = left ]; then
+      ib_write || return 1
+      continue
+    fi
+    tries=0
+    until ib_write 10.0.0.1 >/tmp/client 2>&1; do
+      tries=$((tries + 1))
+      [ $tries -lt 60 ] || { $B cat /tmp/client; return 1; }
+      $B sleep 1
+    done
+    ib_write_result /tmp/client
   done
-  ib_write_result /tmp/client
 }
 
 group_bw() { bench_comm_rdma --timeout 21 --rounds 3 --sizes "$sizes"; }

@@ -45,6 +45,18 @@ absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::st
 
 namespace {
 
+// Reads no weight.
+void GoBackward(Net& net, Way::Own own) {
+  at::Tensor sum = at::zeros({});
+  for (const at::Tensor& parameter : net.parameters()) {
+    sum = sum + 3 * parameter.sum();
+  }
+  sum.backward();
+  if (own == Way::Own::kCleared) {
+    net.zero_grad();
+  }
+}
+
 absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& outcome) {
   at::set_num_threads(1);
   const TempFolder folder;
@@ -58,6 +70,9 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   Source source{context.rank, context.size, way.accumulation};
   std::vector<StepReport> reports;
   for (int i = 0; i < way.steps; ++i) {
+    if (i > 0 && way.own != Way::Own::kNone) {
+      GoBackward(net, way.own);
+    }
     const int before = gpu->cuda.synchronizations();
     const WaitingOperations operations;
     DT_ASSIGN_OR_RETURN(reports.emplace_back(), engine->Step(source, [&](const at::Tensor& x) {

@@ -24,6 +24,10 @@ struct Way {
   bool segments = false;  // Of recomputed segments.
   int64_t width = 64;     // Of the model.
   bool frozen = false;    // It has frozen weights.
+  // Before each step but the first a backward of the program's own, whose gradients it then clears
+  // or leaves.
+  enum class Own { kNone, kCleared, kLeft };
+  Own own = Own::kNone;
   std::vector<std::string> more = {};
 };
 

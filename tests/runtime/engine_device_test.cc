@@ -136,6 +136,25 @@ TEST(EngineDeviceTest, RanksThatLaunchGraphsHaveTheBitsOfEagerSteps) {
   }
 }
 
+TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereItIsLeft) {
+  for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=1",
+                                  "zero_optimization.stage=2", "zero_optimization.stage=3"}) {
+    for (const char* const graphs : {"cuda_graphs=false", "cuda_graphs=true"}) {
+      SCOPED_TRACE(absl::StrCat(stage, ", ", graphs));
+      Way way{.place = Way::Place::kNccl, .accumulation = 2, .more = {stage, graphs}};
+      const Outcome plain = OutcomeOf(2, way);
+      way.own = Way::Own::kCleared;
+      ExpectSame(OutcomeOf(2, way), plain);
+      way.own = Way::Own::kLeft;
+      const Outcome left = OutcomeOf(2, way);
+      EXPECT_NE(left.weights, plain.weights);
+      way.place = Way::Place::kHost;
+      way.more.pop_back();
+      ExpectNear(left, OutcomeOf(2, way), 1e-5);
+    }
+  }
+}
+
 TEST(EngineDeviceTest, StatesInBf16GiveTheHostsBitsToNearestAndByChance) {
   const Way nearest{.more = {"bf16.enabled=true", "bf16.bf16_optimizer_states=true"}};
   Way by_chance = nearest;

@@ -204,6 +204,11 @@ TEST(SeveralEnginesTest, AWeightThatAnotherOneUpdatesInTheMidstOfAStepIsReadAnew
   const at::Tensor x = at::randn({16, 64});
   const absl::Status first = learns.Backward(Loss(pupil.Loss(x), 16), {.last_micro_batch = false});
   ASSERT_TRUE(first.ok()) << first;
+  double before = 0;
+  {
+    const at::NoGradGuard no_grad;
+    before = pupil.Loss(x).item<double>();  // From here on its codes are kept.
+  }
   shared.set_requires_grad(true);
   Tokens source{.accumulation = 2};
   const auto taught = teaches->Step(
@@ -215,6 +220,7 @@ TEST(SeveralEnginesTest, AWeightThatAnotherOneUpdatesInTheMidstOfAStepIsReadAnew
     const double read = pupil.Loss(x).item<double>();
     pupil.shared = shared.clone();  // Of which nobody keeps codes.
     EXPECT_EQ(read, pupil.Loss(x).item<double>());
+    EXPECT_NE(read, before);
   }
 }
 

@@ -1,8 +1,10 @@
 // Backwards of a program's own between an engine's steps: their gradients are the program's, also
 // while the engine's are on their way to other ranks (zero_optimization.overlap_param_gather).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -142,6 +144,82 @@ TEST(OwnBackwardTest, WhatItLeavesCountsInTheNextStepAtEveryStage) {
   for (const int stage : {0, 1, 2}) {
     EXPECT_EQ(WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true), plain)
         << "behind the step, stage " << stage;
+  }
+}
+
+// What two steps of two micro-batches end with, whose closures may clear gradients first as loops
+// of other trainers do.
+std::vector<double> WithClearingClosures(int stage, bool clears) {
+  const ChainWay way{.stage = stage, .accumulation = 2};
+  return NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+    at::set_num_threads(1);
+    const testing::TempFolder folder;
+    DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
+    at::manual_seed(3);
+    Chain model;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    Tokens source{.rank = context.rank, .size = context.size, .accumulation = 2};
+    for (int i = 0; i < 2; ++i) {
+      DT_ASSIGN_OR_RETURN(const StepReport report,
+                          engine->Step(source, [&](const at::Tensor& tokens) {
+                            if (clears) {
+                              model.zero_grad();
+                            }
+                            return Loss(model.Loss(tokens), tokens.size(0));
+                          }));
+      numbers.push_back(report.loss);
+      numbers.push_back(report.grad_norm);
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST(OwnBackwardTest, AClosureThatClearsGradientsLosesNoMicroBatch) {
+  const std::vector<double> plain = WithClearingClosures(0, /*clears=*/false);
+  ASSERT_EQ(plain.size(), 4U);
+  for (const int stage : {0, 1, 2, 3}) {
+    EXPECT_EQ(WithClearingClosures(stage, /*clears=*/true), plain) << "stage " << stage;
+  }
+}
+
+// A backward that throws takes the step's earlier micro-batch with it, and the step is taken again.
+TEST(OwnBackwardTest, AStepBeginsAnewAfterABackwardThatThrew) {
+  at::set_num_threads(1);
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(absl::StrCat("stage ", stage));
+    std::vector<double> losses, norms;
+    for (const bool fails : {false, true}) {
+      const testing::TempFolder folder;
+      auto job = *MakeChainJob(nullptr, folder.path(), {.stage = stage, .accumulation = 2});
+      at::manual_seed(3);
+      Chain model;
+      auto engine = *Engine::Create(*job, model);
+      Tokens source{.accumulation = 2};
+      const at::Tensor one = *source.Next();
+      const at::Tensor two = *source.Next();
+      const auto backward = [&](const at::Tensor& tokens, bool last) {
+        return engine->Backward(Loss(model.Loss(tokens), tokens.size(0)),
+                                {.last_micro_batch = last});
+      };
+      if (fails) {
+        ASSERT_TRUE(backward(one, false).ok());
+        const at::Tensor loss = model.Loss(two);
+        const at::Tensor half = model.weights[3] * 1;
+        half.register_hook([](const at::Tensor& /*gradient*/) -> at::Tensor {
+          throw std::runtime_error("no memory, on purpose");
+        });
+        const absl::Status thrown = engine->Backward(Loss(loss + half.sum(), two.size(0)));
+        EXPECT_THAT(std::string(thrown.message()), ::testing::HasSubstr("on purpose"));
+      }
+      ASSERT_TRUE(backward(one, false).ok());
+      ASSERT_TRUE(backward(two, true).ok());
+      const auto report = engine->Update();
+      ASSERT_TRUE(report.ok()) << report.status();
+      losses.push_back(report->loss);
+      norms.push_back(report->grad_norm);
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+    EXPECT_EQ(norms[0], norms[1]);
   }
 }
 

@@ -290,13 +290,17 @@ absl::Status ReadTheFirstLayerAlone(RankContext& context, int stage) {
                          })
                          .status());
   const std::vector<std::string> all = pair.Gathers(/*pending=*/false);
-  if (context.rank == 0 && (pending == 0 || pending >= all.size())) {
+  if (all.empty() || (context.rank == 0 && (pending == 0 || pending >= all.size()))) {
     return absl::InternalError(absl::StrCat(pending, " gathers under way of ", all.size()));
   }
   // The table, registered first, is read first: of what is gathered its bucket is the last or the
   // last but one. Bucket 0 is what is not read, or read last.
-  const auto behind = std::count_if(all.begin(), all.end(),
-                                    [&](const std::string& name) { return name > all.front(); });
+  const auto number = [](const std::string& name) {  // "values of bucket 7 (weight3)".
+    return std::stoi(name.substr(name.find("bucket ") + 7));
+  };
+  const auto behind = std::count_if(all.begin(), all.end(), [&](const std::string& name) {
+    return number(name) > number(all.front());
+  });
   return behind <= 1 ? absl::OkStatus() : absl::InternalError(absl::StrJoin(all, ", "));
 }
 

@@ -138,8 +138,11 @@ class Engine {
   // The halves of Step for loops of your own: backward of one micro-batch, then one Update. Several
   // losses of a micro-batch are added up, or given one after the other, all but the last of a step
   // with last_micro_batch = false; one whose samples another loss has counted has a count of 0.
-  // A backward of the program's own (loss.backward()) may run between steps: its gradients are in
-  // the parameters' .grad, and what the program leaves there counts in the next step.
+  // After an error in backward the step begins anew.
+  // A backward of the program's own (loss.backward()) may run between steps, at stage 3 on all
+  // ranks alike: its gradients are in the parameters' .grad. What the program leaves there is added
+  // to the next step's sum of gradients, which is divided by the step's count and in fp16 by the
+  // loss scale.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 
