@@ -175,9 +175,9 @@ std::vector<double> WithClearingClosures(int stage, bool clears) {
 }
 
 TEST(OwnBackwardTest, AClosureThatClearsGradientsLosesNoMicroBatch) {
-  const std::vector<double> plain = WithClearingClosures(0, /*clears=*/false);
-  ASSERT_EQ(plain.size(), 4U);
   for (const int stage : {0, 1, 2, 3}) {
+    const std::vector<double> plain = WithClearingClosures(stage, /*clears=*/false);
+    ASSERT_EQ(plain.size(), 4U);
     EXPECT_EQ(WithClearingClosures(stage, /*clears=*/true), plain) << "stage " << stage;
   }
 }
