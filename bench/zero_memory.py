@@ -18,11 +18,13 @@ UNITS = {"MB": 1e6, "GB": 1e9}
 # Each layer's activations are computed again, so that all but its input drops out too.
 FEW_TOKENS = ["train_batch_size=2", "train_micro_batch_size_per_gpu=1", "data.sequence_length=2",
               "activation_checkpointing.mode=full"]
+# Small weights that stay whole at stage 3 are live weights, which a plan counts apart.
+ALL_SHARED = ["zero_optimization.stage3_param_persistence_threshold=0"]
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 def sets_of(model, stage, layers):
-    return [*QUIET, *model.sets, *FEW_TOKENS, *tight_sets(model),
+    return [*QUIET, *model.sets, *FEW_TOKENS, *tight_sets(model), *ALL_SHARED,
             f"train_steps={model.watched_steps}", f"zero_optimization.stage={stage}",
             f"model.num_hidden_layers={layers}"]
 
