@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/engine/exception_status.h"
 
 namespace dtrain {
 namespace {
@@ -175,20 +176,40 @@ std::vector<StoredTensor> TensorsOf(const EngineState& state, const ExportOption
   return stored;
 }
 
+// What is added to `item`; undefined: nothing.
+absl::StatusOr<at::Tensor> ChangeOf(const StoredTensor& item, const ExportOptions& options) {
+  at::Tensor change;
+  try {
+    change = options.change(item.module_name);
+  } catch (const std::exception& error) {
+    return FromException("in ExportOptions::change", error);
+  }
+  if (change.defined() && change.sizes() != item.tensor.sizes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ExportOptions::change gave ", c10::str(change.sizes()), " for ", item.module_name,
+        ", which is ", c10::str(item.tensor.sizes()), "; it must have that shape"));
+  }
+  return change;
+}
+
 // The values of `item` with its change, in `copy` unless that is null. Collective at ZeRO stage 3.
 absl::Status TakeValues(const EngineState& state, const StoredTensor& item,
                         const ExportOptions& options, at::Tensor* copy) {
   const bool changes = options.change != nullptr && (copy != nullptr || state.live != nullptr);
   absl::Status status;
   const auto take = [&] {
+    absl::StatusOr<at::Tensor> change = at::Tensor();
     status = WithWhole(state, item, [&] {
-      const at::Tensor change = changes ? options.change(item.module_name) : at::Tensor();
-      if (copy != nullptr && change.defined()) {
-        *copy = at::add(item.tensor.to(at::kFloat), change);
+      if (changes) {
+        change = ChangeOf(item, options);
+      }
+      if (copy != nullptr && change.ok() && change->defined()) {
+        *copy = at::add(item.tensor.to(at::kFloat), *change);
       } else if (copy != nullptr) {
         *copy = item.shared.has_value() ? item.tensor.clone() : item.tensor;
       }
     });
+    status.Update(change.status());
   };
   if (!changes) {
     take();
@@ -248,8 +269,8 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
       return values;
     });
   }
-  while (gathered < order.size()) {
-    DT_RETURN_IF_ERROR(next(nullptr));
+  while (gathered < order.size()) {  // Also behind an error, which another rank may not have.
+    status.Update(next(nullptr));
   }
   return status;
 }

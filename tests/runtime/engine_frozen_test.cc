@@ -348,6 +348,22 @@ TEST(EngineFrozenTest, AMergedExportTakesOneWeightAtATimeAndExactAdapters) {
   }
 }
 
+TEST_F(EngineFrozenAloneTest, AChangeThatDoesNotFitOrThrowsEndsTheExportByTheWeightsName) {
+  Make({}, folder_.path(), 4);
+  const std::string folder = folder_.path() + "/merged";
+  ExportOptions options;
+  options.change = [](const std::string& name) {
+    return name == "layer1.base" ? at::zeros({2, 3}) : at::Tensor();
+  };
+  EXPECT_THAT(std::string(ExportModel(*job_, *engine_, folder, options).message()),
+              HasSubstr("gave [2, 3] for layer1.base, which is [96, 96]"));
+  options.change = [](const std::string&) { return at::zeros({2}).matmul(at::zeros({3})); };
+  EXPECT_THAT(std::string(ExportModel(*job_, *engine_, folder, options).message()),
+              HasSubstr("in ExportOptions::change"));
+  options.change = nullptr;
+  EXPECT_TRUE(ExportModel(*job_, *engine_, folder, options).ok());
+}
+
 TEST(EngineFrozenTest, AnExportHoldsWholeWeights) {
   const testing::TempFolder folder;
   const std::string exported = folder.path() + "/model";
