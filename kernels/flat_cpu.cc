@@ -42,9 +42,16 @@ void CopyCpu(int64_t n, ConstFlat src, MutableFlat dst, ParallelFor parallel_for
   if (src.data == dst.data) {
     return;
   }
-  // memcpy keeps every bit and writes past the caches by itself when the block is large.
+  // memcpy does so by itself only where one thread's part is most of the last-level cache, which
+  // can be hundreds of MiB.
+  const bool past = WriteFor(Bytes(n, dst.dtype), false) == Write::kStream;
   parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(At(dst, begin), At(src, begin), static_cast<size_t>(Bytes(end - begin, src.dtype)));
+    const int64_t bytes = Bytes(end - begin, src.dtype);
+    if (past) {
+      ActiveTable().copy_past_caches(bytes, At(src, begin), At(dst, begin));
+    } else {
+      std::memcpy(At(dst, begin), At(src, begin), static_cast<size_t>(bytes));
+    }
   });
 }
 

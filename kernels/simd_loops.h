@@ -234,6 +234,15 @@ void FillLoop(int64_t n, float value, void* dst, Write write) {
   EachSixteen(n, to, write, [&](auto io, int64_t i) { io.WriteOut(to + i, filler); });
 }
 
+void CopyPastCaches(int64_t bytes, const void* src, void* dst) {
+  const auto* const from = static_cast<const float*>(src);
+  auto* const to = static_cast<float*>(dst);
+  const int64_t words = bytes / 4;
+  Each(words, to, Write::kStream,
+       [&](auto io, int64_t i) { io.WriteOut(to + i, io.Read(from + i)); });
+  __builtin_memcpy(to + words, from + words, static_cast<uint64_t>(bytes % 4));
+}
+
 constexpr SimdTable MakeTable(SimdLevel level) {
   using B = BFloat16;
   using H = Float16;
@@ -259,6 +268,7 @@ constexpr SimdTable MakeTable(SimdLevel level) {
                      {AccumulateLoop<B, float>, AccumulateLoop<B, B>, AccumulateLoop<B, H>},
                      {AccumulateLoop<H, float>, AccumulateLoop<H, B>, AccumulateLoop<H, H>}},
       .fill = {FillLoop<float>, FillLoop<B>, FillLoop<H>},
+      .copy_past_caches = CopyPastCaches,
       .rms_norm = kRmsNormLoops,
       .layer_norm = kLayerNormLoops,
       .activation_f32 = MakeActivationLoops<float>(),

@@ -142,6 +142,7 @@ struct SimdTable {
   ConvertLoop scale[kFlatDTypes][kFlatDTypes];
   ConvertLoop accumulate[kFlatDTypes][kFlatDTypes];
   void (*fill[kFlatDTypes])(int64_t n, float value, void* dst, Write write);
+  void (*copy_past_caches)(int64_t bytes, const void* src, void* dst);  // Keeps every bit.
 
   RmsNormLoops rms_norm;
   LayerNormLoops layer_norm;

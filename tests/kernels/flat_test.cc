@@ -1,5 +1,7 @@
 #include "kernels/flat.h"
 
+#include <cstring>
+
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels {
@@ -110,6 +112,26 @@ TYPED_TEST(Flat, GivesTheSameBitsInEverySplitAndPastTheCaches) {
   Buffer<Dst> split(n, 1);
   ScaleCpu(n, In(src), Out(split), 1.7F, testing::Split{.threads = 3, .grains = 5});
   EXPECT_TRUE(split.SameBits(whole));
+}
+
+TYPED_TEST(Flat, CopiesEveryBitPastTheCaches) {
+  using Src = typename TypeParam::Src;
+  if constexpr (std::is_same_v<Src, typename TypeParam::Dst>) {
+    const int64_t n = (9 << 20) + 7;
+    EachVariant([&](SimdLevel) {
+      Buffer<Src> src(n, 3);
+      uint64_t state = 7;
+      for (int64_t i = 0; i < n; ++i) {  // Signalling NaNs among them.
+        state = state * 6364136223846793005U + 1442695040888963407U;
+        std::memcpy(&src[i], reinterpret_cast<const char*>(&state) + 4, sizeof(Src));
+      }
+      for (const int64_t shift : {0, 1, 3}) {
+        Buffer<Src> dst(n, shift);
+        CopyCpu(n, In(src), Out(dst), testing::Split{.threads = 3, .grains = 5});
+        ASSERT_TRUE(dst.SameBits(src) && dst.GuardIntact()) << shift;
+      }
+    });
+  }
 }
 
 // Every 16-bit value, through each conversion: the SIMD forms agree with base/float16.h.
