@@ -26,6 +26,8 @@
 
 namespace dtrain::comm {
 
+struct CudaEvent;  // nccl/cuda_api.h.
+
 struct CollectiveOptions {
   // Shown in reports: the bucket's or the caller's name.
   std::string name = {};
@@ -42,6 +44,9 @@ struct CollectiveOptions {
   // When finite: of this call, in place of a learnt limit and within GroupOptions::timeout. For
   // calls before which a rank may do what takes its time, as a save does.
   Deadline deadline = Deadline::Infinite();
+  // Of a DeviceGroup: what its stream waits for in place of all that the compute stream holds at
+  // the call, as a point inside a graph that is launched already (CudaApi::EventRecordInGraph).
+  CudaEvent* after = nullptr;
 };
 
 // What a registered buffer is for one group epoch. Dropping it forgets the peers' mappings.

@@ -67,6 +67,10 @@ class CudaApi {
   virtual CudaResult EventCreate(CudaEvent** event, bool timing) = 0;
   virtual CudaResult EventDestroy(CudaEvent* event) = 0;
   virtual CudaResult EventRecord(CudaEvent* event, CudaStream* stream) = 0;
+  // While `stream` is captured: each launch of the graph records `event` where it comes to this
+  // place, so that who waits for it after the launch waits for what is before this place, and not
+  // for the graph's end (cudaEventRecordExternal). The event outlives the graph.
+  virtual CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) = 0;
   // kNotReady until the work recorded is done.
   virtual CudaResult EventQuery(CudaEvent* event) = 0;
   virtual CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) = 0;

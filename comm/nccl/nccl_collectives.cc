@@ -150,7 +150,7 @@ absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
         },
         deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, ReduceOp op,
@@ -178,7 +178,7 @@ absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, Reduc
         },
         deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::StatusOr<Work> NcclGroup::AllGather(Buffer input, Buffer output,
@@ -195,7 +195,7 @@ absl::StatusOr<Work> NcclGroup::AllGather(Buffer input, Buffer output,
         },
         deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::StatusOr<Work> NcclGroup::Broadcast(Buffer buffer, int root,
@@ -215,7 +215,7 @@ absl::StatusOr<Work> NcclGroup::Broadcast(Buffer buffer, int root,
         },
         deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::StatusOr<Work> NcclGroup::AllToAll(Buffer input, Buffer output,
@@ -236,7 +236,7 @@ absl::StatusOr<Work> NcclGroup::AllToAll(Buffer input, Buffer output,
     return ExchangeParts(static_cast<char*>(input.data), static_cast<char*>(output.data),
                          input.count() / static_cast<size_t>(size()), input.dtype, deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::StatusOr<Work> NcclGroup::Send(Buffer buffer, int peer, const CollectiveOptions& options) {
@@ -254,7 +254,7 @@ absl::StatusOr<Work> NcclGroup::Send(Buffer buffer, int peer, const CollectiveOp
         },
         deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::StatusOr<Work> NcclGroup::Receive(Buffer buffer, int peer, const CollectiveOptions& options) {
@@ -272,7 +272,7 @@ absl::StatusOr<Work> NcclGroup::Receive(Buffer buffer, int peer, const Collectiv
         },
         deadline);
   };
-  return Start(call, options.deadline);
+  return Start(call, options);
 }
 
 absl::Status NcclGroup::Barrier(Deadline deadline) {

@@ -215,11 +215,14 @@ absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::RegisterDevice(void* da
 
 std::string NcclGroup::FlightRecord() const { return DumpJson(FlightRecords(*recorder_)); }
 
-absl::Status NcclGroup::FollowComputeStream() {
+absl::Status NcclGroup::FollowComputeStream(CudaEvent* after) {
   CudaApi& cuda = *seams_.cuda;
-  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventRecord(ordering_event_, options_.compute_stream),
-                                "cudaEventRecord on the compute stream"));
-  return CudaStatus(cuda, cuda.StreamWaitEvent(stream_, ordering_event_), "cudaStreamWaitEvent");
+  if (after == nullptr) {
+    DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventRecord(ordering_event_, options_.compute_stream),
+                                  "cudaEventRecord on the compute stream"));
+    after = ordering_event_;
+  }
+  return CudaStatus(cuda, cuda.StreamWaitEvent(stream_, after), "cudaStreamWaitEvent");
 }
 
 absl::Status NcclGroup::Then(std::function<absl::Status(CudaStream* stream)> launch) {
@@ -244,10 +247,10 @@ absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
                     "cudaStreamWaitEvent");
 }
 
-absl::StatusOr<Work> NcclGroup::Start(const Call& call, Deadline given) {
+absl::StatusOr<Work> NcclGroup::Start(const Call& call, const CollectiveOptions& given) {
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(watchdog_->health());
-  const absl::Duration timeout = std::min(options_.group.timeout, given.Remaining());
+  const absl::Duration timeout = std::min(options_.group.timeout, given.deadline.Remaining());
   const Deadline deadline = Deadline::After(timeout);
   DT_RETURN_IF_ERROR(watchdog_->Drain(options_.pending_max - 1, deadline));
   NcclPending pending;
@@ -261,10 +264,10 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call, Deadline given) {
   pending.what = call.what;
   pending.peer = call.peer;
   pending.timeout = timeout;
-  pending.learns = given.infinite();
+  pending.learns = given.deadline.infinite();
   pending.deadline = deadline;
   DT_RETURN_IF_ERROR(watchdog_->TakeEvents(&pending.start, &pending.end));
-  const absl::Status queued = Queue(call, deadline, &pending);
+  const absl::Status queued = Queue(call, given.after, deadline, &pending);
   if (!queued.ok()) {
     // Half a collective may be on the stream: the ranks no longer agree on the order.
     watchdog_->ReturnEvents(pending.start, pending.end);
@@ -281,10 +284,11 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call, Deadline given) {
   return work;
 }
 
-absl::Status NcclGroup::Queue(const Call& call, Deadline deadline, NcclPending* pending) {
+absl::Status NcclGroup::Queue(const Call& call, CudaEvent* after, Deadline deadline,
+                              NcclPending* pending) {
   CudaApi& cuda = *seams_.cuda;
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
-  DT_RETURN_IF_ERROR(FollowComputeStream());
+  DT_RETURN_IF_ERROR(FollowComputeStream(after));
   DT_RETURN_IF_ERROR(
       CudaStatus(cuda, cuda.EventRecord(pending->start, stream_), "cudaEventRecord"));
   DT_RETURN_IF_ERROR(call.queue(deadline));

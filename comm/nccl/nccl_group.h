@@ -113,9 +113,9 @@ class NcclGroup final : public DeviceGroup {
   // `whole` must be size() parts like `part`.
   absl::Status CheckParts(absl::string_view what, const Buffer& part, const Buffer& whole) const;
   absl::Status CheckPeer(absl::string_view what, int peer) const;
-  // `given`: the call's own deadline, which counts in place of what is learnt.
-  absl::StatusOr<Work> Start(const Call& call, Deadline given);
-  absl::Status Queue(const Call& call, Deadline deadline, NcclPending* pending);
+  // `given` has the call's own deadline, which counts in place of what is learnt.
+  absl::StatusOr<Work> Start(const Call& call, const CollectiveOptions& given);
+  absl::Status Queue(const Call& call, CudaEvent* after, Deadline deadline, NcclPending* pending);
   absl::Status QueueSum(const Call& call, Deadline deadline, NcclPending* pending);
   // One call of NCCL, which is given its name of `dtype`.
   absl::Status CallNccl(absl::string_view what, DType dtype,
@@ -141,7 +141,7 @@ class NcclGroup final : public DeviceGroup {
   absl::Status ExchangeParts(const char* from, char* to, size_t count, DType dtype,
                              Deadline deadline);
   float Scale(ReduceOp op) const;
-  absl::Status FollowComputeStream();
+  absl::Status FollowComputeStream(CudaEvent* after);
 
   const NcclSeams seams_;
   Store* const store_;

@@ -130,7 +130,12 @@ absl::Status StagedGroup::FollowComputeStream() {
   CudaApi& cuda = *options_.cuda;
   DT_RETURN_IF_ERROR(
       CudaStatus(cuda, cuda.EventRecord(event_, options_.compute_stream), "cudaEventRecord"));
-  return CudaStatus(cuda, cuda.StreamWaitEvent(stream_, event_), "cudaStreamWaitEvent");
+  return Follow(event_);
+}
+
+absl::Status StagedGroup::Follow(CudaEvent* event) {
+  return CudaStatus(*options_.cuda, options_.cuda->StreamWaitEvent(stream_, event),
+                    "cudaStreamWaitEvent");
 }
 
 absl::Status StagedGroup::Copy(void* to, const void* from, size_t bytes) {
@@ -138,14 +143,19 @@ absl::Status StagedGroup::Copy(void* to, const void* from, size_t bytes) {
                     "copy of a staged collective");
 }
 
-absl::StatusOr<Work> StagedGroup::Start(Buffer input, Buffer output, HostCall run) {
+absl::StatusOr<Work> StagedGroup::Start(Buffer input, Buffer output, CudaEvent* after,
+                                        HostCall run) {
   DT_RETURN_IF_ERROR(CheckBuffer(input));
   if (output.data != nullptr) {
     DT_RETURN_IF_ERROR(CheckBuffer(output));
   }
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(Health());
-  DT_RETURN_IF_ERROR(FollowComputeStream());
+  if (after == nullptr) {
+    DT_RETURN_IF_ERROR(FollowComputeStream());
+  } else if (worker_ == nullptr) {
+    DT_RETURN_IF_ERROR(Follow(after));
+  }
   if (worker_ == nullptr) {  // The only rank's part is the result.
     if (output.data != nullptr && output.data != input.data) {
       DT_RETURN_IF_ERROR(Copy(output.data, input.data, output.bytes));
@@ -153,10 +163,10 @@ absl::StatusOr<Work> StagedGroup::Start(Buffer input, Buffer output, HostCall ru
     return Work();
   }
   auto state = std::make_shared<NcclWork>();
-  worker_->Submit([this, input, output, run = std::move(run), state] {
+  worker_->Submit([this, input, output, after, run = std::move(run), state] {
     absl::Status status = Health();
     if (status.ok()) {
-      status = Exchange(input, output, run);
+      status = Exchange(input, output, after, run);
       Break(status);
     }
     state->Finish(status, 0);
@@ -164,8 +174,11 @@ absl::StatusOr<Work> StagedGroup::Start(Buffer input, Buffer output, HostCall ru
   return Work(state);
 }
 
-// The worker's part. Copies are queued on the stream behind what the compute stream held.
-absl::Status StagedGroup::Exchange(Buffer input, Buffer output, const HostCall& run) {
+// The worker's part. Copies are queued on the stream behind what the compute stream held, or behind
+// `after`: that wait is queued here, since those of several calls at once would stand before the
+// first one's copies.
+absl::Status StagedGroup::Exchange(Buffer input, Buffer output, CudaEvent* after,
+                                   const HostCall& run) {
   CudaApi& cuda = *options_.cuda;
   const Buffer result = output.data == nullptr ? input : output;
   const int64_t result_in_input = OffsetIn(result, input);
@@ -182,6 +195,9 @@ absl::Status StagedGroup::Exchange(Buffer input, Buffer output, const HostCall& 
     host_input.data = base + input_in_result;
   } else {
     DT_ASSIGN_OR_RETURN(host_input.data, apart_->AtLeast(input.bytes, stream_));
+  }
+  if (after != nullptr) {
+    DT_RETURN_IF_ERROR(Follow(after));
   }
   DT_RETURN_IF_ERROR(Copy(host_input.data, input.data, input.bytes));
   DT_RETURN_IF_ERROR(
@@ -254,35 +270,37 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> StagedGroup::SplitGroup(Store* stor
 
 absl::StatusOr<Work> StagedGroup::AllReduce(Buffer buffer, ReduceOp op,
                                             const CollectiveOptions& options) {
-  return Start(buffer, {.data = nullptr}, [op, options](Group& host, Buffer input, Buffer) {
-    return host.AllReduce(input, op, options);
-  });
+  return Start(buffer, {.data = nullptr}, options.after,
+               [op, options](Group& host, Buffer input, Buffer) {
+                 return host.AllReduce(input, op, options);
+               });
 }
 
 absl::StatusOr<Work> StagedGroup::ReduceScatter(Buffer input, Buffer output, ReduceOp op,
                                                 const CollectiveOptions& options) {
-  return Start(input, output, [op, options](Group& host, Buffer whole, Buffer part) {
+  return Start(input, output, options.after, [op, options](Group& host, Buffer whole, Buffer part) {
     return host.ReduceScatter(whole, part, op, options);
   });
 }
 
 absl::StatusOr<Work> StagedGroup::AllGather(Buffer input, Buffer output,
                                             const CollectiveOptions& options) {
-  return Start(input, output, [options](Group& host, Buffer part, Buffer whole) {
+  return Start(input, output, options.after, [options](Group& host, Buffer part, Buffer whole) {
     return host.AllGather(part, whole, options);
   });
 }
 
 absl::StatusOr<Work> StagedGroup::Broadcast(Buffer buffer, int root,
                                             const CollectiveOptions& options) {
-  return Start(buffer, {.data = nullptr}, [root, options](Group& host, Buffer input, Buffer) {
-    return host.Broadcast(input, root, options);
-  });
+  return Start(buffer, {.data = nullptr}, options.after,
+               [root, options](Group& host, Buffer input, Buffer) {
+                 return host.Broadcast(input, root, options);
+               });
 }
 
 absl::StatusOr<Work> StagedGroup::AllToAll(Buffer input, Buffer output,
                                            const CollectiveOptions& options) {
-  return Start(input, output, [options](Group& host, Buffer from, Buffer to) {
+  return Start(input, output, options.after, [options](Group& host, Buffer from, Buffer to) {
     return host.AllToAll(from, to, options);
   });
 }

@@ -77,10 +77,11 @@ class StagedGroup final : public DeviceGroup {
   class Pinned;
   StagedGroup(std::unique_ptr<Group> host, const StagedGroupOptions& options);
   absl::Status CheckBuffer(const Buffer& buffer) const;
-  absl::StatusOr<Work> Start(Buffer input, Buffer output, HostCall run);
-  absl::Status Exchange(Buffer input, Buffer output, const HostCall& run);
+  absl::StatusOr<Work> Start(Buffer input, Buffer output, CudaEvent* after, HostCall run);
+  absl::Status Exchange(Buffer input, Buffer output, CudaEvent* after, const HostCall& run);
   absl::Status Copy(void* to, const void* from, size_t bytes);
   absl::Status FollowComputeStream();
+  absl::Status Follow(CudaEvent* event);
   absl::Status AwaitWorker();
   void Break(const absl::Status& status);
 

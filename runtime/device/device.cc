@@ -98,6 +98,11 @@ absl::Status DeviceEvent::Record() {
   return device_.Check(device_.api().EventRecord(event_, device_.stream()), "cudaEventRecord");
 }
 
+absl::Status DeviceEvent::RecordInGraph() {
+  return device_.Check(device_.api().EventRecordInGraph(event_, device_.stream()),
+                       "cudaEventRecordWithFlags");
+}
+
 bool DeviceEvent::Done() const {
   return device_.api().EventQuery(event_) != comm::CudaResult::kNotReady;
 }

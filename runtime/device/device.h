@@ -133,6 +133,8 @@ class DeviceEvent {
   ~DeviceEvent();
   // On the compute stream.
   absl::Status Record();
+  // The same in each launch of the graph that is being captured. REQUIRES: outlives that graph.
+  absl::Status RecordInGraph();
   comm::CudaEvent* handle() const { return event_; }
   // Whether what was recorded is done; errors count as done, Wait gives them.
   bool Done() const;

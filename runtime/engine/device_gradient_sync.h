@@ -4,9 +4,10 @@
 #include "absl/status/statusor.h"
 #include "runtime/engine/device_squares.h"
 #include "runtime/engine/gradient_sync.h"
-#include "runtime/engine/whole_gradients.h"
 
 namespace dtrain {
+
+class DeviceGradients;
 
 class DeviceGradientSync : public GradientSync {
  public:
@@ -15,7 +16,7 @@ class DeviceGradientSync : public GradientSync {
   virtual absl::Status QueueSquares(double* sum) = 0;
   virtual const DeviceSquares& squares() const = 0;
   // Null where gradients are not accumulated whole: stage 2.
-  virtual WholeGradients* whole() { return nullptr; }
+  virtual DeviceGradients* whole() { return nullptr; }
   // Unimplemented: a host does not wait here.
   absl::StatusOr<GradientSquares> Wait() override {
     return absl::UnimplementedError("a host does not wait for gradients on a GPU");

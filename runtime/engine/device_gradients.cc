@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<DeviceGradients>> DeviceGradients::Create(
 
 absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order,
                                                 const std::vector<int>& /*need*/) {
+  ++cut_;
   return options_.shards == nullptr ? UseBuckets(order) : UseShards(order);
 }
 
@@ -130,11 +131,28 @@ void DeviceGradients::PlaceRuns() {
 
 void DeviceGradients::BeginMicroBatch(int64_t step, bool last) {
   status_.Update(whole_.BeginBackward());
+  captured_ = nullptr;
+  launched_ = nullptr;
   step_ = step;
   last_ = last;
   if (last) {
     queue_.Arm();
   }
+}
+
+absl::Status DeviceGradients::MakeMarks(BucketMarks& marks) const {
+  return marks.Reset(device_, buckets_.size(), cut_);
+}
+
+// As the last of its step, so that buckets become full.
+void DeviceGradients::BeginCaptured(BucketMarks& marks) {
+  BeginMicroBatch(step_, /*last=*/true);
+  captured_ = &marks;
+}
+
+void DeviceGradients::BeginLaunched(int64_t step, bool last, const BucketMarks& marks) {
+  BeginMicroBatch(step, last);
+  launched_ = &marks;
 }
 
 void DeviceGradients::OnGradient(size_t index) {
@@ -165,23 +183,30 @@ void DeviceGradients::Launch(int place) {
     return;  // FinishBackward reports it; launching on would only hide it.
   }
   const auto index = static_cast<size_t>(place);
-  const DeviceBucket& bucket = buckets_[index];
+  if (captured_ != nullptr) {
+    captured_->Record(index);
+    return;
+  }
   under_way_ = true;
   if (compression_ != nullptr && compression_->takes(index, step_)) {
-    float* const data = flat_.gradients().mutable_data_ptr<float>() + bucket.range.begin;
+    float* const data = flat_.gradients().mutable_data_ptr<float>() + buckets_[index].range.begin;
     status_ = compression_->Start(index, data);
     compressed_.push_back(index);
     return;
   }
-  status_ = Reduce(bucket);
+  status_ = Reduce(index);
   if (status_.ok()) {
     status_ = squares_->QueueRun(index);
   }
 }
 
 // The Work is not kept: errors are the group's, and the stream orders what follows.
-absl::Status DeviceGradients::Reduce(const DeviceBucket& bucket) {
-  const comm::CollectiveOptions options{.name = bucket.name, .wire = options_.compression.wire};
+absl::Status DeviceGradients::Reduce(size_t index) {
+  const DeviceBucket& bucket = buckets_[index];
+  const comm::CollectiveOptions options{
+      .name = bucket.name,
+      .wire = options_.compression.wire,
+      .after = launched_ != nullptr ? launched_->after(index, cut_) : nullptr};
   if (options_.shards == nullptr) {
     return group_.AllReduce(BufferOf(bucket.range), comm::ReduceOp::kSum, options).status();
   }
@@ -231,6 +256,8 @@ void DeviceGradients::Release() {
     compression_->Drop();
   }
   whole_.Release();
+  captured_ = nullptr;
+  launched_ = nullptr;
   last_ = false;
   status_ = absl::OkStatus();
 }

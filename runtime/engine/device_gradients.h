@@ -5,6 +5,10 @@
 // at both stages, by a reduction of its own. Nothing here waits for the device but a change of
 // compressed buckets.
 //
+// A backward that is captured starts nothing; behind each launch of its graph all reductions are
+// started at once, and each waits on the device for the place in the graph where its bucket is full
+// (bucket_marks.h). So a graph knows no group, and its backward hides them as an eager one does.
+//
 // Hooks of CUDA tensors run in autograd's thread of the device while the training thread waits in
 // backward: one thread at a time drives this class all the same.
 #pragma once
@@ -16,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
+#include "runtime/engine/bucket_marks.h"
 #include "runtime/engine/device_compression.h"
 #include "runtime/engine/device_gradient_sync.h"
 #include "runtime/engine/flat_parameters.h"
@@ -46,7 +51,14 @@ class DeviceGradients final : public DeviceGradientSync {
   absl::Status FinishBackward() override;
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
-  WholeGradients* whole() override { return &whole_; }
+  DeviceGradients* whole() override { return this; }
+  WholeGradients& accumulated() { return whole_; }
+  // In place of BeginMicroBatch. For a backward that is captured, which `marks` is made ready for
+  // before: no reduction starts, it is marked where one could. And behind the launch of such a
+  // graph: reductions wait for their marks in it, which must live as long as this micro-batch.
+  absl::Status MakeMarks(BucketMarks& marks) const;
+  void BeginCaptured(BucketMarks& marks);
+  void BeginLaunched(int64_t step, bool last, const BucketMarks& marks);
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
@@ -71,7 +83,7 @@ class DeviceGradients final : public DeviceGradientSync {
   absl::Status UseShards(const std::vector<int>& order);
   void PlaceRuns();
   void Launch(int place);
-  absl::Status Reduce(const DeviceBucket& bucket);
+  absl::Status Reduce(size_t index);
   // Compressed buckets go by the present places.
   absl::Status MakeCompression();
   absl::Status FinishCompressed();
@@ -89,6 +101,9 @@ class DeviceGradients final : public DeviceGradientSync {
   std::unique_ptr<DeviceSquares> squares_;          // A run for each bucket.
   std::unique_ptr<DeviceCompression> compression_;  // Null: none.
   std::vector<size_t> compressed_;                  // Places of buckets that it has under way.
+  uint64_t cut_ = 0;                                // How often buckets were cut or ordered.
+  BucketMarks* captured_ = nullptr;                 // Of the capture under way.
+  const BucketMarks* launched_ = nullptr;           // Of the graph that was this micro-batch.
   int64_t step_ = 0;
   bool last_ = false;
   bool under_way_ = false;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "runtime/engine/cpu_rng.h"
+#include "runtime/engine/device_gradients.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/exception_status.h"
 #include "runtime/engine/phase.h"
@@ -62,8 +63,9 @@ absl::Status Engine::Impl::RecordMicroStep(absl::FunctionRef<Loss()> forward,
     graph.activations = BytesInUse(device()) - before;
     graph.count = loss.count;
     DT_RETURN_IF_ERROR(CheckLoss(loss));
-    reducer->BeginMicroBatch(state.step + 1, /*last=*/false);
+    device_gradients->whole()->BeginCaptured(graph.marks);
     DT_RETURN_IF_ERROR(Differentiate(loss, /*retain_graph=*/false));
+    DT_RETURN_IF_ERROR(graph.marks.status());
     return reducer->status();
   } catch (const std::exception& error) {
     return FromException("while it was captured", error);
@@ -73,7 +75,8 @@ absl::Status Engine::Impl::RecordMicroStep(absl::FunctionRef<Loss()> forward,
 // On an error all is as before, and the micro-batch can be taken eagerly.
 absl::Status Engine::Impl::CaptureMicroStep(absl::FunctionRef<Loss()> forward,
                                             MicroStepGraph& graph) {
-  WholeGradients& gradients = *device_gradients->whole();
+  WholeGradients& gradients = device_gradients->whole()->accumulated();
+  DT_RETURN_IF_ERROR(device_gradients->whole()->MakeMarks(graph.marks));
   const CpuRngSnapshot rng;
   DT_ASSIGN_OR_RETURN(graph.work, device().NewGraph());
   absl::Status status = graph.work->Begin();
@@ -106,7 +109,7 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
         "GraphInputs graph_inputs() (dtrain/graph_inputs.h)");
     return false;
   }
-  WholeGradients& gradients = *device_gradients->whole();
+  WholeGradients& gradients = device_gradients->whole()->accumulated();
   DT_RETURN_IF_ERROR(gradients.BeginStep());  // What a program left is no part of a graph.
   MicroStepGraph* const graph = graphs->For(*inputs, gradients.in_place());
   if (graph == nullptr) {
@@ -137,7 +140,7 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
   gradients.SetInPlace(graph->after);
   NoteActivations(graph->activations);
   reducing = options.last_micro_batch;
-  reducer->BeginMicroBatch(state.step + 1, reducing);
+  device_gradients->whole()->BeginLaunched(state.step + 1, reducing, graph->marks);
   DT_RETURN_IF_ERROR(EndMicroBatch(graph->count, options));
   return true;
 }

@@ -17,6 +17,7 @@
 #include "dtrain/config.h"
 #include "dtrain/graph_inputs.h"
 #include "runtime/device/device.h"
+#include "runtime/engine/bucket_marks.h"
 
 namespace dtrain {
 
@@ -28,6 +29,7 @@ struct MicroStepGraph {
   std::vector<int64_t> numbers;
   GradientsInPlace before;
   GradientsInPlace after;             // What a launch leaves.
+  BucketMarks marks;                  // Which the graph records: it is dropped before them.
   std::unique_ptr<TensorGraph> work;  // Null: not captured yet.
   int64_t count = 0;                  // Of the loss.
   int64_t activations = 0;            // Bytes that forward left.

@@ -81,6 +81,7 @@ struct Outcome {
   std::vector<int64_t> operations;
   int closure_calls = 0;
   int graph_launches = 0;
+  int waits_inside_graphs = 0;
   int waits = 0;  // After the second step.
   std::string log;
 };
@@ -163,6 +164,7 @@ absl::Status Train(const Way& way, bool graphs, Outcome& outcome) {
     Append(tensor, outcome.numbers);
   }
   outcome.graph_launches = gpu.cuda.graph_launches();
+  outcome.waits_inside_graphs = gpu.cuda.waits_inside_graphs();
   engine.reset();
   owned_net.reset();  // Its weights are the engine's memory.
   job.reset();
@@ -202,6 +204,7 @@ TEST(EngineGraphTest, LaunchesGiveTheBitsOfEagerSteps) {
         // Two steps; then the first of a step and the others are warmed up and captured.
         EXPECT_EQ(graphs.closure_calls, 2 * accumulation + (accumulation == 1 ? 2 : 4));
         EXPECT_EQ(graphs.waits, 0);
+        EXPECT_GE(graphs.waits_inside_graphs, 2 * (kSteps - 4)) << "reductions start in backward";
         EXPECT_EQ(Times(graphs.log, "run eagerly"), 0) << graphs.log;
         EXPECT_EQ(Times(graphs.log, "holds a micro-batch"), accumulation == 1 ? 1 : 2);
       }

@@ -52,8 +52,8 @@ CudaResult FakeCuda::StreamEndCapture(CudaStream* stream, CudaGraph** graph) {
   if (!capture->joined()) {
     return kCaptureUnjoined;
   }
-  auto made = std::make_shared<const FakeNodes>(capture->TakeNodes());
-  *graph = reinterpret_cast<CudaGraph*>(const_cast<FakeNodes*>(made.get()));
+  auto made = std::make_shared<const FakeGraph>(capture->Take());
+  *graph = reinterpret_cast<CudaGraph*>(const_cast<FakeGraph*>(made.get()));
   graphs_.emplace(*graph, std::move(made));
   return CudaResult::kSuccess;
 }
@@ -71,18 +71,24 @@ CudaResult FakeCuda::GraphLaunch(CudaGraph* graph, CudaStream* stream) {
     lock.unlock();
     return Violation("cudaGraphLaunch of a graph that does not exist");
   }
-  const auto nodes = found->second;
+  const auto launched = found->second;
   lock.unlock();
+  for (const auto& event : launched->events) {
+    std::lock_guard recorded(event->mutex);
+    ++event->recorded;
+    event->capture = 0;
+    event->in_graph = true;
+  }
   ++graph_launches_;
-  return Enqueue(stream, [nodes] {
-    for (const auto& node : *nodes) {
+  return Enqueue(stream, [launched] {
+    for (const auto& node : launched->nodes) {
       node();
     }
   });
 }
 
 CudaResult FakeCuda::GraphDestroy(CudaGraph* graph) {
-  std::shared_ptr<const FakeNodes> dropped;  // After the lock, as above.
+  std::shared_ptr<const FakeGraph> dropped;  // After the lock, as above.
   std::lock_guard lock(mutex_);
   const auto found = graphs_.find(graph);
   if (found == graphs_.end()) {
@@ -91,6 +97,24 @@ CudaResult FakeCuda::GraphDestroy(CudaGraph* graph) {
   }
   dropped = std::move(found->second);
   graphs_.erase(found);
+  return CudaResult::kSuccess;
+}
+
+CudaResult FakeCuda::EventRecordInGraph(CudaEvent* event, CudaStream* stream) {
+  const auto found = Find(event);
+  if (found == nullptr) {
+    return Violation("cudaEventRecordWithFlags of an event that does not exist");
+  }
+  std::lock_guard lock(mutex_);
+  if (capture_ == nullptr || !capture_->holds(stream)) {
+    return CudaResult::kInvalidValue;
+  }
+  capture_->AddRecord(stream, found, [found] {
+    std::lock_guard done(found->mutex);
+    ++found->done;
+    found->done_at = std::chrono::steady_clock::now();
+    found->changed.notify_all();
+  });
   return CudaResult::kSuccess;
 }
 

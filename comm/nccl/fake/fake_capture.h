@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,8 +28,13 @@ inline constexpr auto kCapturedEvent = static_cast<CudaResult>(907);
 // CUDA's words for these; for another number, the number.
 std::string FakeCaptureError(CudaResult result);
 
-// In the order of their recording, in which they run.
-using FakeNodes = std::vector<std::function<void()>>;
+struct FakeEvent;
+
+// What a launch runs, in the order of its recording, and the events that it records meanwhile.
+struct FakeGraph {
+  std::vector<std::function<void()>> nodes;
+  std::vector<std::shared_ptr<FakeEvent>> events;
+};
 
 class FakeCapture {
  public:
@@ -45,8 +51,14 @@ class FakeCapture {
   bool spoilt() const { return spoilt_; }
 
   void Add(CudaStream* stream, std::function<void()> operation) {
-    nodes_.push_back(std::move(operation));
+    graph_.nodes.push_back(std::move(operation));
     ++clocks_[stream][stream];
+  }
+  // The same with the event that `operation` records.
+  void AddRecord(CudaStream* stream, std::shared_ptr<FakeEvent> event,
+                 std::function<void()> operation) {
+    graph_.events.push_back(std::move(event));
+    Add(stream, std::move(operation));
   }
   // What an event that is recorded on `stream` now stands for.
   Clock Now(CudaStream* stream) { return clocks_[stream]; }
@@ -70,13 +82,13 @@ class FakeCapture {
     }
     return true;
   }
-  FakeNodes TakeNodes() { return std::move(nodes_); }
+  FakeGraph Take() { return std::move(graph_); }
 
  private:
   CudaStream* const origin_;
   const std::thread::id thread_ = std::this_thread::get_id();
   std::map<CudaStream*, Clock> clocks_;
-  FakeNodes nodes_;
+  FakeGraph graph_;
   bool spoilt_ = false;
 };
 

@@ -122,6 +122,7 @@ CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
   const uint64_t target = found->recorded;
   const uint64_t capture = found->capture;
   const FakeCapture::Clock captured = found->captured;
+  waits_inside_graphs_ += found->in_graph ? 1 : 0;
   lock.unlock();
   {
     std::lock_guard mine(mutex_);
@@ -155,6 +156,13 @@ CudaResult FakeCuda::EventCreate(CudaEvent** event, bool /*timing*/) {
 
 CudaResult FakeCuda::EventDestroy(CudaEvent* event) {
   std::lock_guard lock(mutex_);
+  for (const auto& [graph, made] : graphs_) {
+    for (const auto& recorded : made->events) {
+      if (reinterpret_cast<CudaEvent*>(recorded.get()) == event) {
+        violations_.push_back("cudaEventDestroy of an event that a graph records");
+      }
+    }
+  }
   if (events_.erase(event) == 0) {
     violations_.push_back("cudaEventDestroy of an event that does not exist");
     return kInvalidHandle;
@@ -183,6 +191,7 @@ CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
   }
   std::unique_lock lock(found->mutex);
   const uint64_t target = ++found->recorded;
+  found->in_graph = false;
   found->host_copies = host_copies;
   lock.unlock();
   return Run(stream, [found, target] {

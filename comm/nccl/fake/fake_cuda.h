@@ -34,6 +34,7 @@ namespace dtrain::comm {
 class FakeCapture;
 class FakeStream;
 struct FakeEvent;
+struct FakeGraph;
 
 class FakeCuda final : public CudaApi {
  public:
@@ -60,6 +61,7 @@ class FakeCuda final : public CudaApi {
   CudaResult EventCreate(CudaEvent** event, bool timing) override;
   CudaResult EventDestroy(CudaEvent* event) override;
   CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override;
+  CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) override;
   CudaResult EventQuery(CudaEvent* event) override;
   CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override;
   CudaResult CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) override;
@@ -81,6 +83,8 @@ class FakeCuda final : public CudaApi {
   int synchronizations() const { return synchronizations_; }
   // Operations that hosts queued so far, a launch of a graph being one; what is recorded is none.
   int64_t queued() const { return queued_; }
+  // Waits of streams for events that a graph recorded last, so far.
+  int waits_inside_graphs() const { return waits_inside_graphs_; }
   // Launches of graphs so far.
   int graph_launches() const { return graph_launches_; }
   // What a call does that waits: spoils a capture of the calling thread. The result that the call
@@ -139,6 +143,7 @@ class FakeCuda final : public CudaApi {
   std::atomic<int> synchronizations_{0};
   std::atomic<int64_t> queued_{0};
   std::atomic<int> graph_launches_{0};
+  std::atomic<int> waits_inside_graphs_{0};
   std::atomic<int64_t> delay_us_{0};
   std::atomic<size_t> free_bytes_{size_t{1} << 30};
   std::atomic<int64_t> copies_left_{std::numeric_limits<int64_t>::max()};
@@ -149,7 +154,7 @@ class FakeCuda final : public CudaApi {
   std::map<CudaEvent*, std::shared_ptr<FakeEvent>> events_;
   std::unique_ptr<FakeCapture> capture_;  // Under way.
   uint64_t captures_ = 0;                 // Begun so far.
-  std::map<CudaGraph*, std::shared_ptr<const std::vector<std::function<void()>>>> graphs_;
+  std::map<CudaGraph*, std::shared_ptr<const FakeGraph>> graphs_;
   std::map<char*, size_t> device_blocks_;
   std::map<char*, size_t> pinned_blocks_;
   FakeAddresses addresses_;

@@ -113,6 +113,9 @@ class Real final : public CudaApi {
   CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override {
     return Result(cudaEventRecord(Native(event), Native(stream)));
   }
+  CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) override {
+    return Result(cudaEventRecordWithFlags(Native(event), Native(stream), cudaEventRecordExternal));
+  }
   CudaResult EventQuery(CudaEvent* event) override { return Told(cudaEventQuery(Native(event))); }
   CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override {
     return Result(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/nccl/fake/fake_cuda.h"
+#include "tests/comm/nccl/graph_of_buckets.h"
 
 namespace dtrain::comm {
 namespace {
@@ -66,6 +67,23 @@ TEST_F(FakeCaptureTest, WhatIsCapturedRunsWithEachLaunchAndNotBefore) {
     EXPECT_EQ(cuda_.queued() - before, 3) << "a launch is one operation";
     EXPECT_EQ(cuda_.GraphDestroy(graph), kOk);
   }
+}
+
+// A stream that waits after a launch waits for this launch to come to the place, and for no more.
+TEST_F(FakeCaptureTest, EachLaunchRecordsAnEventAtItsPlace) {
+  EXPECT_EQ(cuda_.EventRecordInGraph(event_, stream_), CudaResult::kInvalidValue)
+      << "outside of a capture";
+  GraphOfBuckets graph(&cuda_, 2, [this](size_t bucket) { sum_ += bucket == 0 ? 1 : 10; });
+  int seen = 0;
+  for (int launch = 1; launch <= 3; ++launch) {
+    graph.Launch();
+    EXPECT_EQ(cuda_.StreamWaitEvent(other_, graph.place(1)), kOk);
+    cuda_.Enqueue(other_, [this, &seen] { seen = sum_; });
+    EXPECT_EQ(cuda_.StreamSynchronize(other_), kOk);
+    EXPECT_EQ(seen, 11 * launch);
+    EXPECT_TRUE(graph.End());
+  }
+  EXPECT_EQ(cuda_.waits_inside_graphs(), 3);
 }
 
 TEST_F(FakeCaptureTest, AnotherStreamJoinsByAnEventAndMustBeWaitedFor) {

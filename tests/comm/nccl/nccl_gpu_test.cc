@@ -102,6 +102,39 @@ TEST_F(NcclOnGpu, PartsAreAddedInRankOrderAndANonFiniteElementShowsInTheSum) {
   EXPECT_FALSE(std::isfinite(sum));
 }
 
+// What a stream that waits for a place in a graph sees is this launch's, not the one's before.
+TEST_F(NcclOnGpu, ACallWaitsForItsPlaceInTheGraphThatWasLaunched) {
+  constexpr size_t kSlow = size_t{1} << 30;  // Takes the device some 0.3 ms.
+  void* slow = nullptr;
+  ASSERT_EQ(seams_.cuda->MallocDevice(&slow, kSlow), CudaResult::kSuccess);
+  const Buffer bucket = Upload(std::vector<float>(100003));
+  const Buffer given = Upload(std::vector<float>(100003));
+  CudaEvent* place = nullptr;
+  ASSERT_EQ(seams_.cuda->EventCreate(&place, false), CudaResult::kSuccess);
+  ASSERT_EQ(seams_.cuda->StreamBeginCapture(stream_), CudaResult::kSuccess);
+  EXPECT_EQ(seams_.cuda->FillAsync(slow, 1, kSlow, stream_), CudaResult::kSuccess);
+  EXPECT_EQ(seams_.cuda->CopyAsync(bucket.data, given.data, bucket.bytes, stream_),
+            CudaResult::kSuccess);
+  EXPECT_EQ(seams_.cuda->EventRecordInGraph(place, stream_), CudaResult::kSuccess);
+  EXPECT_EQ(seams_.cuda->FillAsync(slow, 2, kSlow, stream_), CudaResult::kSuccess);
+  CudaGraph* graph = nullptr;
+  ASSERT_EQ(seams_.cuda->StreamEndCapture(stream_, &graph), CudaResult::kSuccess);
+  const Buffer result = Upload(std::vector<float>(100003));
+  for (int launch = 1; launch <= 20; ++launch) {
+    const std::vector<float> values(100003, static_cast<float>(launch));
+    ASSERT_EQ(seams_.cuda->CopyAsync(given.data, values.data(), given.bytes, stream_),
+              CudaResult::kSuccess);
+    ASSERT_EQ(seams_.cuda->GraphLaunch(graph, stream_), CudaResult::kSuccess);
+    const auto work = group_->ReduceScatter(bucket, result, ReduceOp::kSum, {.after = place});
+    ASSERT_TRUE(work.ok()) << work.status();
+    ASSERT_TRUE(work->Wait().ok());
+    EXPECT_EQ(Download(result), values);
+  }
+  EXPECT_EQ(seams_.cuda->GraphDestroy(graph), CudaResult::kSuccess);
+  EXPECT_EQ(seams_.cuda->EventDestroy(place), CudaResult::kSuccess);
+  EXPECT_EQ(seams_.cuda->FreeDevice(slow), CudaResult::kSuccess);
+}
+
 TEST_F(NcclOnGpu, AbortEndsTheGroupAndLaterCallsSaySo) {
   group_->Abort("a test");
   const auto later = group_->AllReduce(Upload({1}), ReduceOp::kSum);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "comm/nccl/fake/fake_cuda.h"
+#include "tests/comm/nccl/graph_of_buckets.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::comm {
@@ -24,13 +25,15 @@ using ::testing::HasSubstr;
 struct Rank {
   explicit Rank(RankContext& context)
       : rank(context.rank), size(context.size), store(context.store) {}
-  absl::Status Open(RankContext& context, absl::Duration timeout = absl::Seconds(30)) {
+  // `compute`: the compute stream; null: the host's.
+  absl::Status Open(RankContext& context, CudaStream* compute = nullptr,
+                    absl::Duration timeout = absl::Seconds(30)) {
     GroupOptions host_options = context.group_options();
     host_options.timeout = timeout;
     DT_ASSIGN_OR_RETURN(auto host, CreateHostGroup(context.store, host_options));
     StagedGroupOptions options;
     options.cuda = &cuda;
-    options.compute_stream = cuda.host_stream();
+    options.compute_stream = compute != nullptr ? compute : cuda.host_stream();
     DT_ASSIGN_OR_RETURN(group, StagedGroup::Create(std::move(host), options));
     return absl::OkStatus();
   }
@@ -112,6 +115,48 @@ TEST(StagedGroupTest, CollectivesGiveTheHostGroupsResultsBehindAJoin) {
   }
 }
 
+TEST(StagedGroupTest, CallsWaitForTheirPlacesInAGraphAndNotForItsEnd) {
+  const auto results =
+      dtrain::testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+        Rank self(context);
+        const size_t n = 1000;
+        std::vector<float*> buckets;
+        for (int b = 0; b < 3; ++b) {
+          buckets.push_back(self.Floats(n, -1));
+        }
+        int launches = 0;
+        GraphOfBuckets graph(&self.cuda, buckets.size(), [&](size_t b) {
+          std::fill(buckets[b], buckets[b] + n,
+                    static_cast<float>(10 * launches + static_cast<int>(b) + self.rank));
+        });
+        DT_RETURN_IF_ERROR(self.Open(context, graph.stream()));
+        for (launches = 1; launches <= 3; ++launches) {
+          graph.Launch();
+          std::vector<Work> works;
+          for (size_t b = 0; b < buckets.size(); ++b) {
+            DT_ASSIGN_OR_RETURN(works.emplace_back(),
+                                self.group->AllReduce(Rank::Of(buckets[b], n), ReduceOp::kSum,
+                                                      {.after = graph.place(b)}));
+          }
+          for (const Work& work : works) {
+            DT_RETURN_IF_ERROR(work.Wait(Deadline::After(absl::Seconds(20))));
+          }
+          DT_RETURN_IF_ERROR(Expect(graph.End(), "a call waited for the graph's end"));
+          DT_RETURN_IF_ERROR(self.group->JoinStream(graph.stream()));
+          (void)self.cuda.StreamSynchronize(graph.stream());
+          for (size_t b = 0; b < buckets.size(); ++b) {
+            const auto sum = static_cast<float>(2 * (10 * launches + static_cast<int>(b)) + 1);
+            DT_RETURN_IF_ERROR(Expect(buckets[b][0] == sum && buckets[b][n - 1] == sum, "sums"));
+          }
+        }
+        self.group.reset();
+        return Expect(self.cuda.violations().empty(), "CUDA was used wrongly");
+      });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
 TEST(StagedGroupTest, AnErrorOnTheHostBreaksTheGroupWithItsReason) {
   RunOn(2, [](Rank& self) -> absl::Status {
     // The ranks disagree about the size.
@@ -127,7 +172,7 @@ TEST(StagedGroupTest, AnErrorOnTheHostBreaksTheGroupWithItsReason) {
 // Until an error, announcing "readyR" after the first rounds and "endedR" at the end.
 absl::Status ReduceUntilAnError(RankContext& context, absl::Duration timeout, int rounds) {
   Rank self(context);
-  DT_RETURN_IF_ERROR(self.Open(context, timeout));
+  DT_RETURN_IF_ERROR(self.Open(context, nullptr, timeout));
   self.group->SetStep(17);
   constexpr size_t kCount = 1000;
   float* const data = self.Floats(kCount, 0);
