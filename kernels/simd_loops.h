@@ -235,6 +235,10 @@ void FillLoop(int64_t n, float value, void* dst, Write write) {
 }
 
 void CopyPastCaches(int64_t bytes, const void* src, void* dst) {
+  if ((reinterpret_cast<uint64_t>(src) | reinterpret_cast<uint64_t>(dst)) % sizeof(float) != 0) {
+    __builtin_memcpy(dst, src, static_cast<uint64_t>(bytes));  // No line of floats begins in it.
+    return;
+  }
   const auto* const from = static_cast<const float*>(src);
   auto* const to = static_cast<float*>(dst);
   const int64_t words = bytes / 4;
