@@ -74,6 +74,8 @@ def main():
         parser.error(f"--rounds {args.rounds}: allowed: from 1 on")
     if wrong := [size for size in args.sizes if size < 4 or size % 4 != 0]:
         parser.error(f"--sizes {wrong[0]}: allowed: multiples of 4 bytes, from 4 on")
+    if len(set(args.sizes)) < len(args.sizes):
+        parser.error(f"--sizes {args.sizes}: each at most once")
     kernel = guest.kernel_of(SOURCE)
     if reason := guest.why_not(kernel):
         sys.exit(f"bench: no soft-RoCE guest here: {reason}")

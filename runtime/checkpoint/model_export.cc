@@ -176,20 +176,23 @@ std::vector<StoredTensor> TensorsOf(const EngineState& state, const ExportOption
   return stored;
 }
 
-// What is added to `item`; undefined: nothing.
-absl::StatusOr<at::Tensor> ChangeOf(const StoredTensor& item, const ExportOptions& options) {
-  at::Tensor change;
+// `item` with its change; undefined: it has none. All ranks add, since a change may be a weight,
+// which all must read.
+absl::StatusOr<at::Tensor> Changed(const StoredTensor& item, const ExportOptions& options) {
   try {
-    change = options.change(item.module_name);
+    const at::Tensor change = options.change(item.module_name);
+    if (!change.defined()) {
+      return change;
+    }
+    if (change.sizes() != item.tensor.sizes()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ExportOptions::change gave ", c10::str(change.sizes()), " for ", item.module_name,
+          ", which is ", c10::str(item.tensor.sizes()), "; it must have that shape"));
+    }
+    return at::add(item.tensor.to(at::kFloat), change);
   } catch (const std::exception& error) {
-    return FromException("in ExportOptions::change", error);
+    return Annotate(FromException("in ExportOptions::change", error), item.module_name);
   }
-  if (change.defined() && change.sizes() != item.tensor.sizes()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ExportOptions::change gave ", c10::str(change.sizes()), " for ", item.module_name,
-        ", which is ", c10::str(item.tensor.sizes()), "; it must have that shape"));
-  }
-  return change;
 }
 
 // The values of `item` with its change, in `copy` unless that is null. Collective at ZeRO stage 3.
@@ -198,18 +201,18 @@ absl::Status TakeValues(const EngineState& state, const StoredTensor& item,
   const bool changes = options.change != nullptr && (copy != nullptr || state.live != nullptr);
   absl::Status status;
   const auto take = [&] {
-    absl::StatusOr<at::Tensor> change = at::Tensor();
+    absl::StatusOr<at::Tensor> changed = at::Tensor();
     status = WithWhole(state, item, [&] {
       if (changes) {
-        change = ChangeOf(item, options);
+        changed = Changed(item, options);
       }
-      if (copy != nullptr && change.ok() && change->defined()) {
-        *copy = at::add(item.tensor.to(at::kFloat), *change);
+      if (copy != nullptr && changed.ok() && changed->defined()) {
+        *copy = *changed;
       } else if (copy != nullptr) {
         *copy = item.shared.has_value() ? item.tensor.clone() : item.tensor;
       }
     });
-    status.Update(change.status());
+    status.Update(changed.status());
   };
   if (!changes) {
     take();

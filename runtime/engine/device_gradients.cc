@@ -150,6 +150,11 @@ void DeviceGradients::BeginCaptured(BucketMarks& marks) {
   captured_ = &marks;
 }
 
+void DeviceGradients::EndCaptured() {
+  captured_ = nullptr;
+  last_ = false;
+}
+
 void DeviceGradients::BeginLaunched(int64_t step, bool last, const BucketMarks& marks) {
   BeginMicroBatch(step, last);
   launched_ = &marks;

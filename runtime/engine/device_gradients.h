@@ -58,6 +58,7 @@ class DeviceGradients final : public DeviceGradientSync {
   // graph: reductions wait for their marks in it, which must live as long as this micro-batch.
   absl::Status MakeMarks(BucketMarks& marks) const;
   void BeginCaptured(BucketMarks& marks);
+  void EndCaptured();  // However it ended.
   void BeginLaunched(int64_t step, bool last, const BucketMarks& marks);
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};

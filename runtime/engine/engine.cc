@@ -137,12 +137,18 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   } catch (const std::exception& error) {
     status = FromException("in backward", error);
   }
-  if (!status.ok()) {
-    Abandon();  // Nothing takes gradients from this backward any more.
-    return status;
+  if (status.ok()) {
+    MarkPhase(nullptr);
+    status = EndMicroBatch(loss.count, options);
   }
-  MarkPhase(nullptr);
-  return EndMicroBatch(loss.count, options);
+  if (!status.ok()) {
+    // The others may have this rank's part of some buckets, and wait for those of the rest.
+    SettleGathers().IgnoreError();
+    FailTogether();
+    RefuseAfter(status);
+    Abandon();  // Nothing takes gradients from this backward any more.
+  }
+  return status;
 }
 
 absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptions& options) {

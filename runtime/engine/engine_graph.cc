@@ -82,6 +82,7 @@ absl::Status Engine::Impl::CaptureMicroStep(absl::FunctionRef<Loss()> forward,
   absl::Status status = graph.work->Begin();
   if (status.ok()) {
     status = RecordMicroStep(forward, graph);
+    device_gradients->whole()->EndCaptured();
     if (status.ok()) {
       status = graph.work->End();
     }

@@ -75,7 +75,22 @@ absl::Status WholeGradients::BeginStep() {
 
 absl::Status WholeGradients::BeginBackward() {
   in_backward_ = true;
-  return BeginStep();
+  DT_RETURN_IF_ERROR(BeginStep());
+  // Between the backwards of a step a program may have put another tensor in place of the sum so
+  // far, which then is the sum, or have cleared it, which loses nothing.
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& gradient = flat_.parameters()[i].mutable_grad();
+    const at::Tensor& view = flat_.gradient_views()[i];
+    if (places_[i] == Place::kFilled && !gradient.is_same(view)) {
+      if (gradient.defined()) {
+        DT_RETURN_IF_ERROR(CheckDense(flat_, i, gradient));
+        CopyGradient(gradient, view, flat_.device().is_host());
+      }
+      gradient = view;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WholeGradients::EndBackward() {

@@ -37,7 +37,7 @@ class WholeGradients : private ops::GradientHomes {
   // is: the views may be on their way to other ranks (parameter_gather.h).
   bool in_step() const { return in_step_; }
   // Around each backward, the first of which begins the step: what asks for a gradient outside of
-  // it gets memory of its own. An error is one of Take.
+  // it gets memory of its own. .grad is the view from then on. An error is one of Take.
   absl::Status BeginBackward();
   absl::Status EndBackward();
   // Autograd has accumulated into the .grad of a parameter, or would have. Called in its mode, by

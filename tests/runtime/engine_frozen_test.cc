@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
 #include "base/status.h"
@@ -345,6 +347,55 @@ TEST(EngineFrozenTest, AMergedExportTakesOneWeightAtATimeAndExactAdapters) {
       EXPECT_TRUE(at::allclose(read("base", layer.base), merged, /*rtol=*/0, /*atol=*/1e-6))
           << i << ", quantised " << quantized;
     }
+  }
+}
+
+// Three exports of two ranks: with weights as changes, with a change that one rank alone cannot
+// give, and again.
+absl::Status ExportSums(RankContext& context, const std::string& folder) {
+  at::set_num_threads(1);
+  const testing::TempFolder run;
+  DT_ASSIGN_OR_RETURN(auto job,
+                      MakeChainJob(&context, run.path(),
+                                   {.more = {"zero_optimization.stage3_max_live_parameters=0"}}));
+  at::manual_seed(4);
+  Adapted model;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  bool throws = false;
+  ExportOptions options;
+  options.with_frozen = true;
+  options.change = [&](const std::string& name) {
+    if (throws && name == "layer1.base") {
+      throw std::runtime_error("no memory, on purpose");
+    }
+    return name == "layer0.base" ? model.layers[1]->base.t() : at::Tensor();
+  };
+  DT_RETURN_IF_ERROR(ExportModel(*job, *engine, absl::StrCat(folder, "/first"), options));
+  throws = context.rank == 1;
+  const absl::Status thrown = ExportModel(*job, *engine, absl::StrCat(folder, "/second"), options);
+  if (throws && !absl::StrContains(thrown.message(), "layer1.base: ")) {
+    return absl::InternalError(absl::StrCat("not told: ", thrown.message()));
+  }
+  throws = false;
+  return ExportModel(*job, *engine, absl::StrCat(folder, "/third"), options);
+}
+
+TEST(EngineFrozenTest, AChangeMayBeAWeightAndOneThatARankCannotGiveLeavesTheOthersWhole) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  const auto results = testing::RunRanks(
+      {.size = 2}, [&](RankContext& context) { return ExportSums(context, folder.path()); });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.status.ok()) << result.status;
+  }
+  at::manual_seed(4);
+  const Adapted original;
+  for (const char* const name : {"/first", "/third"}) {
+    const auto files = ModelFiles::Open(folder.path() + name);
+    ASSERT_TRUE(files.ok()) << files.status();
+    at::Tensor read = at::empty_like(original.layers[0]->base);
+    ASSERT_TRUE((*files)->Read("layer0.base", read).ok());
+    EXPECT_TRUE(at::equal(read, original.layers[0]->base + original.layers[1]->base.t()));
   }
 }
 

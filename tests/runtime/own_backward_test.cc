@@ -10,6 +10,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
@@ -220,6 +221,74 @@ TEST(OwnBackwardTest, AStepBeginsAnewAfterABackwardThatThrew) {
     }
     EXPECT_EQ(losses[0], losses[1]);
     EXPECT_EQ(norms[0], norms[1]);
+  }
+}
+
+// What the others have of it cannot be taken back.
+TEST(OwnBackwardTest, ABackwardThatThrowsOnOneOfTwoRanksEndsBoth) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(absl::StrCat("stage ", stage));
+    const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+      at::set_num_threads(1);
+      const testing::TempFolder folder;
+      DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {.stage = stage}));
+      at::manual_seed(3);
+      Chain model;
+      DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+      Tokens source{.rank = context.rank, .size = context.size};
+      DT_ASSIGN_OR_RETURN(const at::Tensor tokens, source.Next());
+      const at::Tensor loss = model.Loss(tokens);
+      const at::Tensor half = model.weights[3] * 1;
+      if (context.rank == 0) {
+        half.register_hook([](const at::Tensor& /*gradient*/) -> at::Tensor {
+          throw std::runtime_error("no memory, on purpose");
+        });
+      }
+      absl::Status ended = engine->Backward(Loss(loss + 0 * half.sum(), tokens.size(0)));
+      if (ended.ok()) {
+        ended = engine->Update().status();
+      }
+      const absl::Status again = engine->Backward(Loss(loss, tokens.size(0)));
+      const char* const said = context.rank == 0 ? "on purpose" : "rank 0";
+      return absl::StrContains(ended.message(), said) &&
+                     absl::StrContains(again.message(), "cannot go on")
+                 ? absl::OkStatus()
+                 : absl::InternalError(absl::StrCat(ended.message(), "; ", again.message()));
+    });
+    for (const auto& result : results) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+// Between two backwards of a step: what a program puts in place of the sum so far is the sum.
+TEST(OwnBackwardTest, AGradientThatAProgramReplacesWithinAStepCountsOnce) {
+  at::set_num_threads(1);
+  for (const int stage : {0, 1}) {
+    std::vector<double> norms;
+    for (const bool replaces : {false, true}) {
+      const testing::TempFolder folder;
+      auto job = *MakeChainJob(nullptr, folder.path(), {.stage = stage, .accumulation = 2});
+      at::manual_seed(3);
+      Chain model;
+      auto engine = *Engine::Create(*job, model);
+      Tokens source{.accumulation = 2};
+      for (const bool last : {false, true}) {
+        const at::Tensor tokens = *source.Next();
+        ASSERT_TRUE(
+            engine->Backward(Loss(model.Loss(tokens), tokens.size(0)), {.last_micro_batch = last})
+                .ok());
+        for (const at::Tensor& parameter : model.parameters()) {
+          if (replaces && !last && parameter.grad().defined()) {
+            parameter.mutable_grad() = parameter.grad() * 1;
+          }
+        }
+      }
+      const auto report = engine->Update();
+      ASSERT_TRUE(report.ok()) << report.status();
+      norms.push_back(report->grad_norm);
+    }
+    EXPECT_EQ(norms[0], norms[1]) << "stage " << stage;
   }
 }
 

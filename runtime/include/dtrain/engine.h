@@ -138,11 +138,12 @@ class Engine {
   // The halves of Step for loops of your own: backward of one micro-batch, then one Update. Several
   // losses of a micro-batch are added up, or given one after the other, all but the last of a step
   // with last_micro_batch = false; one whose samples another loss has counted has a count of 0.
-  // After an error in backward the step begins anew.
+  // After an error in backward one rank alone may begin the step anew; several end together, as
+  // after a Step that failed.
   // A backward of the program's own (loss.backward()) may run between steps, at stage 3 on all
   // ranks alike: its gradients are in the parameters' .grad. What the program leaves there is added
   // to the next step's sum of gradients, which is divided by the step's count and in fp16 by the
-  // loss scale.
+  // loss scale. With cuda_graphs it is to be cleared before Step, not in its closure.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 
