@@ -102,8 +102,7 @@ inline __m256i PackPairHalf(__m256 even, __m256 odd) {
   if (AnyNan(even, odd)) {
     return PackPairHalfWithNan(even, odd);
   }
-  return _mm256_blend_epi16(_mm256_srli_epi32(RoundUpperHalf(even), 16), RoundUpperHalf(odd),
-                            0xaa);
+  return _mm256_blend_epi16(_mm256_srli_epi32(RoundUpperHalf(even), 16), RoundUpperHalf(odd), 0xaa);
 }
 inline void StorePairs(BFloat16* p, F32x16 even, F32x16 odd) {
   auto* const halves = reinterpret_cast<__m256i*>(p);
