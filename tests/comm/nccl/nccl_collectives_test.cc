@@ -12,7 +12,6 @@
 #include "base/float16.h"
 #include "base/prng.h"
 #include "tests/comm/nccl/forked_ranks.h"
-#include "tests/comm/nccl/graph_of_buckets.h"
 
 namespace dtrain::comm {
 namespace {
@@ -94,43 +93,6 @@ TEST_P(NcclCollectives, AllReduceEqualsTheSerialReductionForEveryOperation) {
     }
     EXPECT_EQ(group->sequence(), 4U);
     group.reset();
-    self.ExpectClean();
-  });
-}
-
-TEST_P(NcclCollectives, CallsWaitForTheirPlacesInAGraphAndNotForItsEnd) {
-  RunRanks(GetParam(), [](FakeRank& self) {
-    std::vector<Buffer> buckets;
-    for (int b = 0; b < 3; ++b) {
-      buckets.push_back(Upload(self, std::vector<float>(kCount, -1)));
-    }
-    {
-      int launches = 0;
-      GraphOfBuckets graph(&self.cuda, buckets.size(), [&](size_t b) {
-        const auto value = static_cast<float>(10 * launches + static_cast<int>(b) + self.rank);
-        std::fill_n(static_cast<float*>(buckets[b].data), kCount, value);
-      });
-      self.options.compute_stream = graph.stream();
-      auto group = self.MakeGroup();
-      for (launches = 1; launches <= 3; ++launches) {
-        graph.Launch();
-        std::vector<Work> works;
-        for (size_t b = 0; b < buckets.size(); ++b) {
-          auto work = group->AllReduce(buckets[b], ReduceOp::kMax, {.after = graph.place(b)});
-          ASSERT_TRUE(work.ok()) << work.status();
-          works.push_back(*work);
-        }
-        for (const Work& work : works) {
-          ASSERT_TRUE(work.Wait(Deadline::After(absl::Seconds(20))).ok());
-        }
-        for (size_t b = 0; b < buckets.size(); ++b) {
-          const auto most = static_cast<float>(10 * launches + static_cast<int>(b) + self.size - 1);
-          EXPECT_EQ(Download(buckets[b]), std::vector<float>(kCount, most));
-        }
-        EXPECT_TRUE(graph.End()) << "a call waited for the graph's end";
-      }
-      group.reset();
-    }
     self.ExpectClean();
   });
 }
