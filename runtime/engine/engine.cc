@@ -142,10 +142,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
     status = EndMicroBatch(loss.count, options);
   }
   if (!status.ok()) {
-    // The others may have this rank's part of some buckets, and wait for those of the rest.
-    SettleGathers().IgnoreError();
-    FailTogether();
-    RefuseAfter(status);
+    FailStep(status);
     Abandon();  // Nothing takes gradients from this backward any more.
   }
   return status;
@@ -419,6 +416,13 @@ void Engine::Impl::FailTogether() {
   }
 }
 
+void Engine::Impl::FailStep(const absl::Status& failure) {
+  // The others have started theirs too; an abort would leave weights of two steps.
+  SettleGathers().IgnoreError();
+  FailTogether();
+  RefuseAfter(failure);
+}
+
 absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                            absl::FunctionRef<Loss()> forward,
                                            absl::FunctionRef<std::optional<GraphInputs>()> inputs,
@@ -480,10 +484,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     }
     status = report.status();
   } else {
-    // The others have started theirs too; an abort would leave weights of two steps.
-    impl.SettleGathers().IgnoreError();
-    impl.FailTogether();
-    impl.RefuseAfter(status);
+    impl.FailStep(status);
   }
   impl.Abandon();
   impl.DropAllGathered().IgnoreError();  // The step's own error says more.

@@ -256,6 +256,9 @@ struct Engine::Impl {
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);
   void FailTogether();
+  // This rank's step has failed before its update. The others may have its part of some buckets and
+  // wait for the rest: they end too.
+  void FailStep(const absl::Status& failure);
   // After a failed step, when there is no way on: calls from now on are refused.
   void RefuseAfter(const absl::Status& failure);
   absl::Status Usable() const { return refusal.ok() ? broken : refusal; }
