@@ -20,7 +20,7 @@ struct ForwardBody {
     Lanes<kLanes> x = LoadLanes<kLanes>(args.x + i);
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
-      x.v[lane] = Activate<kActivation>(x.v[lane], SetFloat{}).value;
+      x.v[lane] = Activate<kActivation, T>(x.v[lane], SetFloat{}).value;
     }
     StoreLanes(args.y + i, x);
   }
@@ -36,7 +36,7 @@ struct BackwardBody {
     Lanes<kLanes> gradient = LoadLanes<kLanes>(args.dy + i);
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
-      gradient.v[lane] *= Activate<kActivation>(x.v[lane], SetFloat{}).slope;
+      gradient.v[lane] *= Activate<kActivation, T>(x.v[lane], SetFloat{}).slope;
     }
     StoreLanes(args.dx + i, gradient);
   }
@@ -54,7 +54,7 @@ struct GatedForwardBody {
     Lanes<kLanes> out;
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
-      out.v[lane] = Activate<kActivation>(gate.v[lane], SetFloat{}).value * up.v[lane];
+      out.v[lane] = Activate<kActivation, T>(gate.v[lane], SetFloat{}).value * up.v[lane];
     }
     StoreLanes(args.out + i, out);
   }
@@ -75,7 +75,7 @@ struct GatedBackwardBody {
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
       const GatedGradient<float> gradient =
-          GatedElementBackward<kActivation>(gate.v[lane], up.v[lane], dout.v[lane], SetFloat{});
+          GatedElementBackward<kActivation, T>(gate.v[lane], up.v[lane], dout.v[lane], SetFloat{});
       dgate.v[lane] = gradient.gate;
       dup.v[lane] = gradient.up;
     }

@@ -11,34 +11,8 @@
 
 namespace dtrain::kernels {
 
-// Divisions take a vector unit ten cycles, which is more than the rest of a sigmoid; these take
-// four.
-
-// One step of Newton's: the relative error is squared.
-template <class F, class Set>
-DT_HOST_DEVICE inline F RefineInverse(F inverse, F x, Set set) {
-  return Fma(inverse, NegatedFma(x, inverse, set(1.0F)), inverse);
-}
-
-// 1 / x for x in [1, 2], to 1 ulp. The parabola whose relative error is Chebyshev's T3 / 99; two
-// steps take it below fp32's.
-template <class F, class Set>
-DT_HOST_DEVICE inline F InverseOfOneToTwo(F x, Set set) {
-  F inverse = Fma(set(32.0F / 99), x, set(-144.0F / 99));
-  inverse = Fma(inverse, x, set(210.0F / 99));
-  return RefineInverse(RefineInverse(inverse, x, set), x, set);
-}
-
-// 1 / x for x in [2^-60, 2^60], to 1 ulp: two steps of the third order (0.13^9).
-template <class F, class Set>
-DT_HOST_DEVICE inline F Inverse(F x, Set set) {
-  F inverse = RoughInverse(x);
-  for (int step = 0; step < 2; ++step) {
-    const F error = NegatedFma(x, inverse, set(1.0F));
-    inverse = Fma(inverse, Fma(error, error, error), inverse);
-  }
-  return inverse;
-}
+// T is the data's type: sixteen bits are not given more than they hold. Quotients are divisions:
+// the divider works beside the units of the exponential, which Newton's steps would load.
 
 template <class F>
 struct Sigmoids {
@@ -48,43 +22,55 @@ struct Sigmoids {
 
 // Both from z = e^-|x| <= 1, so that nothing overflows and silu keeps its relative accuracy for
 // very negative x.
-template <class F, class Set>
+template <class T, class F, class Set>
 DT_HOST_DEVICE inline Sigmoids<F> Sigmoid(F x, Set set) {
   const F one = set(1.0F);
-  const F z = ExpNonPositive(NegativeAbs(x), set);
-  const F sum = one + z;
-  const F large = InverseOfOneToTwo(sum, set);
+  const F z = ExpNonPositiveFor<T>(NegativeAbs(x), set);
+  const F large = one / (one + z);
   const F small = z * large;
   return {SelectPositive(x, large, small), SelectPositive(x, small, large)};
 }
 
-template <class F>
-struct Normal {
-  F magnitude;  // |x|, at most 14.4.
-  F tail;       // P(N(0, 1) > |x|), with relative accuracy.
-  F density;    // e^(-x^2 / 2) / sqrt(2 pi).
-};
-
-// P(N(0, 1) > a) = e^(-a^2 / 2) p(t) / (a + 3.4) for a = |x|, with t = (a - 3.4) / (a + 3.4) and a
-// minimax polynomial p (own fit, 3e-9 relative for a <= 14; beyond that the product is below fp32).
-// The exponential takes a^2 / 2 unrounded: n times the first part of ln 2, which has 16 bits, is
-// exact, and so is their difference but for its own rounding.
-template <class F, class Set>
-DT_HOST_DEVICE inline Normal<F> NormalOf(F x, Set set) {
-  const F a = Min(set(14.4F), Abs(x));  // A NaN stays.
+// e^(-a^2 / 2) for 0 <= a <= 14.4. It takes a^2 / 2 unrounded: n times the first part of ln 2,
+// which has 16 bits, is exact, and so is their difference but for its own rounding. The squares of
+// sixteen-bit data are exact themselves.
+template <class T, class F, class Set>
+DT_HOST_DEVICE inline F ExpOfHalfSquare(F a, Set set) {
   const F half = a * set(-0.5F);
-  const F n = Fma(half * set(0x1.715476p+0F), a, set(0x1.8p+23F)) - set(0x1.8p+23F);
-  const F r = NegatedFma(n, set(0x1.7f7d1cp-20F), Fms(half, a, n * set(0x1.62e4p-1F)));
-  const F z = ExpOfReduced(r, n, set);
-  const F inverse = Inverse(a + set(3.4F), set);
-  const F t = Fma(set(-6.8F), inverse, set(1.0F));
-  const F square = t * t;
-  F p = Fma(set(0x1.13dfd6p-13F), t, set(0x1.6003fcp-12F));
-  p = Fma(p, square, Fma(set(-0x1.9da61p-11F), t, set(-0x1.41432p-9F)));
-  p = Fma(p, square, Fma(set(0x1.f3e33ep-8F), t, set(0x1.53f6ap-7F)));
-  p = Fma(p, square, Fma(set(-0x1.a1680ap-4F), t, set(0x1.32a47ap-2F)));
-  p = Fma(p, square, Fma(set(-0x1.1c74c8p-1F), t, set(0x1.7bc962p-1F)));
-  return {a, z * (p * inverse), z * set(0x1.988454p-2F)};
+  const F square = half * a;
+  const F t = Fma(square, set(0x1.715476p+0F), set(kExponentAt));
+  const F n = t - set(kExponentAt);
+  if constexpr (kShortMath<T>) {
+    return Exp2OfReducedShort(Fms(square, set(0x1.715476p+0F), n), t, set);
+  } else {
+    const F r = NegatedFma(n, set(0x1.7f7d1cp-20F), Fms(half, a, n * set(0x1.62e4p-1F)));
+    return ExpOfReduced(r, t, set);
+  }
+}
+
+// e^(a^2 / 2) P(N(0, 1) > a) for 0 <= a <= 14.4: minimax quotients of polynomials with positive
+// coefficients (own fits, 3e-8 and 4e-7 relative).
+template <class T, class F, class Set>
+DT_HOST_DEVICE inline F ScaledTail(F a, Set set) {
+  F above, below;
+  if constexpr (kShortMath<T>) {
+    above = Fma(set(0x1.9878b4p-2F), a, set(0x1.652e2ap+1F));
+    above = Fma(above, a, set(0x1.0e01dep+3F));
+    above = Fma(above, a, set(0x1.7438e6p+3F));
+    below = Fma(a + set(0x1.bf5deep+2F), a, set(0x1.63a25ep+4F));
+    below = Fma(below, a, set(0x1.1b7ecap+5F));
+    below = Fma(below, a, set(0x1.7438fp+4F));
+  } else {
+    above = Fma(set(0x1.98859p-2F), a, set(0x1.f860bap+1F));
+    above = Fma(above, a, set(0x1.1c6f32p+4F));
+    above = Fma(above, a, set(0x1.544de6p+5F));
+    above = Fma(above, a, set(0x1.84655ap+5F));
+    below = Fma(a + set(0x1.3c179ap+3F), a, set(0x1.6c5e4ep+5F));
+    below = Fma(below, a, set(0x1.d2cd34p+6F));
+    below = Fma(below, a, set(0x1.45198ap+7F));
+    below = Fma(below, a, set(0x1.84655ap+6F));
+  }
+  return above / below;
 }
 
 // 2 sqrt(2 / pi) and 0.044715 of it: 2u = x (kTanhLinear + kTanhCubic x^2).
@@ -96,24 +82,25 @@ struct Activated {
   F value, slope;  // act(x) and act'(x); what is not used is not computed.
 };
 
-template <Activation kActivation, class F, class Set>
+template <Activation kActivation, class T, class F, class Set>
 DT_HOST_DEVICE inline Activated<F> Activate(F x, Set set) {
   const F one = set(1.0F);
   if constexpr (kActivation == Activation::kSilu) {
-    const Sigmoids<F> s = Sigmoid(x, set);
+    const Sigmoids<F> s = Sigmoid<T>(x, set);
     return {x * s.sigmoid, s.sigmoid * Fma(x, s.complement, one)};
   } else if constexpr (kActivation == Activation::kGelu) {
+    const F a = Min(set(14.4F), Abs(x));  // Beyond, the tail is below fp32. A NaN stays.
+    const F z = ExpOfHalfSquare<T>(a, set);
+    const F tail = z * ScaledTail<T>(a, set);      // P(N > |x|), with relative accuracy.
+    const F bend = x * (z * set(0x1.988454p-2F));  // Of the density, z / sqrt(2 pi).
     // x P(N < x) is x - x tail above 0 (of the magnitude: infinity times 0 is NaN), x tail below.
-    const Normal<F> normal = NormalOf(x, set);
-    const F value =
-        SelectPositive(x, NegatedFma(normal.magnitude, normal.tail, x), x * normal.tail);
-    const F distribution = SelectPositive(x, one - normal.tail, normal.tail);
-    return {value, Fma(x, normal.density, distribution)};
+    return {SelectPositive(x, NegatedFma(a, tail, x), x * tail),
+            SelectPositive(x, one - tail, tail) + bend};
   } else {
     // Where |x| > 40 the sigmoid is 0 or 1, and x^2 must not overflow.
     const F near = Max(set(-40.0F), Min(set(40.0F), x));
     const F square = near * near;
-    const Sigmoids<F> s = Sigmoid(near * Fma(set(kTanhCubic), square, set(kTanhLinear)), set);
+    const Sigmoids<F> s = Sigmoid<T>(near * Fma(set(kTanhCubic), square, set(kTanhLinear)), set);
     const F inner = near * Fma(set(3 * kTanhCubic), square, set(kTanhLinear));
     return {x * s.sigmoid, s.sigmoid * Fma(inner, s.complement, one)};
   }
@@ -129,9 +116,9 @@ struct GatedGradient {
   F gate, up;
 };
 
-template <Activation kActivation, class F, class Set>
+template <Activation kActivation, class T, class F, class Set>
 DT_HOST_DEVICE inline GatedGradient<F> GatedElementBackward(F gate, F up, F dout, Set set) {
-  const Activated<F> act = Activate<kActivation>(gate, set);
+  const Activated<F> act = Activate<kActivation, T>(gate, set);
   return {dout * up * act.slope, dout * act.value};
 }
 

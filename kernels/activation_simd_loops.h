@@ -24,7 +24,7 @@ void ActivationForward(const ActivationForwardArgs<T>& args, Write write) {
   T* const y = args.y;
   Each<ByMany>(args.count, y, write, [&](auto io, int64_t i) {
     FetchAhead(io, x + i);
-    io.WriteOut(y + i, Activate<kActivation>(io.Read(x + i), io.kSetAll).value);
+    io.WriteOut(y + i, Activate<kActivation, T>(io.Read(x + i), io.kSetAll).value);
   });
 }
 
@@ -35,7 +35,8 @@ void ActivationBackward(const ActivationBackwardArgs<T>& args, Write write) {
   T* const dx = args.dx;
   Each<ByMany>(args.count, dx, write, [&](auto io, int64_t i) {
     FetchAhead(io, x + i, dy + i);
-    io.WriteOut(dx + i, io.Read(dy + i) * Activate<kActivation>(io.Read(x + i), io.kSetAll).slope);
+    io.WriteOut(dx + i,
+                io.Read(dy + i) * Activate<kActivation, T>(io.Read(x + i), io.kSetAll).slope);
   });
 }
 
@@ -46,7 +47,7 @@ void GatedForward(const GatedForwardArgs<T>& args, Write write) {
     const T* const up = args.up + row * args.stride;
     T* const out = args.out + row * args.hidden;
     EachUnfenced<ByMany>(args.hidden, out, write, [&](auto io, int64_t i) {
-      const auto act = Activate<kActivation>(io.Read(gate + i), io.kSetAll).value;
+      const auto act = Activate<kActivation, T>(io.Read(gate + i), io.kSetAll).value;
       io.WriteOut(out + i, act * io.Read(up + i));
     });
   }
@@ -63,8 +64,8 @@ void GatedBackward(const GatedBackwardArgs<T>& args, Write write) {
     T* const dgate = args.dgate + row * args.stride;
     T* const dup = args.dup + row * args.stride;
     EachUnfenced<ByMany>(args.hidden, dgate, write, [&](auto io, int64_t i) {
-      const auto gradient = GatedElementBackward<kActivation>(io.Read(gate + i), io.Read(up + i),
-                                                              io.Read(dout + i), io.kSetAll);
+      const auto gradient = GatedElementBackward<kActivation, T>(io.Read(gate + i), io.Read(up + i),
+                                                                 io.Read(dout + i), io.kSetAll);
       io.WriteOut(dgate + i, gradient.gate);
       io.WriteOut(dup + i, gradient.up);
     });

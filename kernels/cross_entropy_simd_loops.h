@@ -62,16 +62,6 @@ DT_FLATTEN float LargestOf(const T* x, int64_t n, float floor) {
   return floor;
 }
 
-// The exponential of a T's logit less what is at least as large, to a rounding or two.
-template <class T, class F, class Set>
-F ExpOfLogit(F x, Set set) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return ExpNonPositive(x, set);
-  } else {
-    return ExpNonPositiveShort(x, set);
-  }
-}
-
 // REQUIRES: x <= 0.
 inline double ExpOf(float x) {
   float lanes[16];
@@ -95,7 +85,7 @@ float LogSumExp(const T* x, int64_t n) {
     }
     sum += static_cast<double>(SumProducts(count, [&](auto io, int64_t i, auto add) {
       const auto one = io.kSetAll(1.0F);
-      add(ExpOfLogit<T>(ReadLogits(io, piece + i) - io.kSetAll(largest), io.kSetAll), one);
+      add(ExpNonPositiveFor<T>(ReadLogits(io, piece + i) - io.kSetAll(largest), io.kSetAll), one);
     }));
   }
   return static_cast<float>(static_cast<double>(largest) + __builtin_log(sum));
@@ -157,7 +147,8 @@ void CrossEntropyRowBackward(const CrossEntropyArgs<T>& args, int64_t row, Write
       MakeCrossEntropyRowGradient(args.lse[row], args.vocab, args.gradient_scale, args.options);
   const float lse = args.lse[row];
   const auto gradient_of = [=](auto logits, float everywhere, auto set) {
-    return Fma(ExpOfLogit<T>(logits - set(lse), set), set(row_gradient.along_p), set(everywhere));
+    return Fma(ExpNonPositiveFor<T>(logits - set(lse), set), set(row_gradient.along_p),
+               set(everywhere));
   };
   Each<ByMany>(args.vocab, out, write, [&](auto io, int64_t i) {
     PrefetchFarFor(io, x + args.vocab + i);

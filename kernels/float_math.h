@@ -26,17 +26,9 @@ DT_HOST_DEVICE inline float Sign(float a) { return a == 0 ? 0.0F : copysignf(1.0
 DT_HOST_DEVICE inline float SelectPositive(float x, float a, float b) {
   return __builtin_bit_cast(int32_t, x) < 0 ? b : a;
 }
-// 1 / x to 13 %, for normal x > 0 below 2^126.
-DT_HOST_DEVICE inline float RoughInverse(float x) {
-  return __builtin_bit_cast(float, 0x7ef311c7U - __builtin_bit_cast(uint32_t, x));
-}
-// x * 2^n, rounded once. REQUIRES: n is integral and in [-152, 0], x in [0.5, 2), or both are NaN.
-// Beside 1.5 * 2^23 the low bits of a float are an integer, here n + 64, which is added to x's
-// exponent: that of x 2^(n + 64) is always normal. n is in the last factor so that a NaN stays.
-DT_HOST_DEVICE inline float ScaleDownByPow2(float x, float n) {
-  const uint32_t steps = __builtin_bit_cast(uint32_t, n + (0x1.8p+23F + 64)) << 23;
-  const float scaled = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) + steps);
-  return Fma(n, 0.0F, 0x1p-64F) * scaled;
+// 2^k, where the lowest bits of t are k + 127, k's biased exponent.
+DT_HOST_DEVICE inline float Pow2OfLowBits(float t) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, t) << 23);
 }
 
 }  // namespace dtrain::kernels

@@ -219,17 +219,10 @@ inline F32x16 Sign(F32x16 a) { return {SignHalf(a.lo), SignHalf(a.hi)}; }
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return {_mm256_blendv_ps(a.lo, b.lo, x.lo), _mm256_blendv_ps(a.hi, b.hi, x.hi)};
 }
-inline __m256 ScaleDownHalf(__m256 x, __m256 n) {
-  const __m256 shifted = _mm256_add_ps(n, _mm256_set1_ps(0x1.8p+23F + 64));
-  const __m256i steps = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-  const __m256 scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), steps));
-  const __m256 last = _mm256_fmadd_ps(n, _mm256_setzero_ps(), _mm256_set1_ps(0x1p-64F));
-  return _mm256_mul_ps(last, scaled);
+inline __m256 Pow2Half(__m256 t) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
 }
-// As in float_math.h.
-inline F32x16 ScaleDownByPow2(F32x16 x, F32x16 n) {
-  return {ScaleDownHalf(x.lo, n.lo), ScaleDownHalf(x.hi, n.hi)};
-}
+inline F32x16 Pow2OfLowBits(F32x16 t) { return {Pow2Half(t.lo), Pow2Half(t.hi)}; }
 
 template <class T>
 F32x16 RoundedTo(F32x16 x);

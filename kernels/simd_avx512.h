@@ -150,8 +150,9 @@ inline F32x16 Sign(F32x16 a) {
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return {_mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(x.v)), a.v, b.v)};
 }
-// vscalefps rounds once, as the product of an exact and a rounded power of two does.
-inline F32x16 ScaleDownByPow2(F32x16 x, F32x16 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+inline F32x16 Pow2OfLowBits(F32x16 t) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t.v), 23))};
+}
 
 template <class T>
 F32x16 RoundedTo(F32x16 x);

@@ -18,11 +18,6 @@ inline U32x16 SetWord(uint32_t x) {
   const __m256i all = _mm256_set1_epi32(static_cast<int>(x));
   return {all, all};
 }
-inline __m256 RoughInverseHalf(__m256 x) {
-  return _mm256_castsi256_ps(
-      _mm256_sub_epi32(_mm256_set1_epi32(0x7ef311c7), _mm256_castps_si256(x)));
-}
-inline F32x16 RoughInverse(F32x16 x) { return {RoughInverseHalf(x.lo), RoughInverseHalf(x.hi)}; }
 inline U32x16 LaneNumbers() {
   return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
           _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};

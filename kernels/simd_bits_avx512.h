@@ -15,10 +15,6 @@ struct U32x16 {
 };
 
 inline U32x16 SetWord(uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
-inline F32x16 RoughInverse(F32x16 x) {
-  return {_mm512_castsi512_ps(
-      _mm512_sub_epi32(_mm512_set1_epi32(0x7ef311c7), _mm512_castps_si512(x.v)))};
-}
 inline U32x16 LaneNumbers() {
   return {_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
 }

@@ -26,11 +26,6 @@ inline U32x16 EachWord(Function function) {
 inline U32x16 SetWord(uint32_t x) {
   return EachWord([&](int) { return x; });
 }
-// 1 / x to 13 %, for normal x > 0 below 2^126.
-inline F32x16 RoughInverse(F32x16 x) {
-  return EachLane(
-      [&](int i) { return std::bit_cast<float>(0x7ef311c7U - std::bit_cast<uint32_t>(x.v[i])); });
-}
 // 0 .. 15.
 inline U32x16 LaneNumbers() {
   return EachWord([&](int i) { return static_cast<uint32_t>(i); });

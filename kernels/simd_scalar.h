@@ -150,11 +150,10 @@ inline F32x16 Sign(F32x16 a) {
 inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
   return EachLane([&](int i) { return __builtin_signbit(x.v[i]) != 0 ? b.v[i] : a.v[i]; });
 }
-// x * 2^n, rounded once. REQUIRES: n is integral and in [-152, 0], x in [0.5, 2), or both are NaN.
-inline F32x16 ScaleDownByPow2(F32x16 x, F32x16 n) {
-  return EachLane([&](int i) {
-    return n.v[i] != n.v[i] ? n.v[i] : __builtin_ldexpf(x.v[i], static_cast<int>(n.v[i]));
-  });
+// 2^k, where the lowest bits of t are k + 127, k's biased exponent.
+inline F32x16 Pow2OfLowBits(F32x16 t) {
+  return EachLane(
+      [&](int i) { return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, t.v[i]) << 23); });
 }
 // Rounded to what a T can hold.
 template <class T>

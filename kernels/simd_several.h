@@ -50,7 +50,7 @@ DT_UNARY(Round)
 DT_UNARY(Abs)
 DT_UNARY(NegativeAbs)
 DT_UNARY(Sign)
-DT_UNARY(RoughInverse)
+DT_UNARY(Pow2OfLowBits)
 #undef DT_UNARY
 #define DT_BINARY(name)                                                                    \
   inline Two name(const Two& x, const Two& y) { return {name(x.a, y.a), name(x.b, y.b)}; } \
@@ -62,7 +62,6 @@ DT_UNARY(RoughInverse)
   }
 DT_BINARY(Max)
 DT_BINARY(Min)
-DT_BINARY(ScaleDownByPow2)
 #undef DT_BINARY
 #define DT_TERNARY(name)                                                                         \
   inline Two name(const Two& x, const Two& y, const Two& z) {                                    \

@@ -34,16 +34,23 @@ Exact ExactOf(Activation activation, double x) {
   return {x * s, s * (1 + bend), s * (1 + std::fabs(bend))};
 }
 
-// Relative errors. silu: a sigmoid within 4 ulp (exp 2; sum, reciprocal and product half each) and
-// a product. gelu: exp 2, a polynomial of ten terms, a reciprocal and products. gelu with tanh: as
-// silu, but what rounding takes from 2u, at most two ulp of it, is a relative error of e^-2u.
+// Relative errors. silu: a sigmoid within 4 ulp (exp 2; sum, quotient and product half each) and a
+// product. gelu: exp 2, a quotient of polynomials with positive terms and products. gelu with tanh:
+// as silu, but what rounding takes from 2u, at most two ulp of it, is a relative error of e^-2u. On
+// bf16 also the short forms': 4e-6, and a rounding of the exponent.
+template <class T>
 double ValueError(Activation activation, double x) {
   const double ulp = 0x1p-23;
+  double inner = std::fabs(x);  // Of the exponential.
+  double error = 6 * ulp;
   if (activation == Activation::kGeluTanh) {
-    const double inner = 1.6 * (std::fabs(x) + 0.044715 * std::fabs(x * x * x));
-    return ulp * (6 + 2 * std::min(inner, 104.0));
+    inner = 1.6 * (std::fabs(x) + 0.044715 * std::fabs(x * x * x));
+    error += 2 * ulp * std::min(inner, 104.0);
+  } else if (activation == Activation::kGelu) {
+    inner = x * x / 2;
+    error = 12 * ulp;
   }
-  return activation == Activation::kGelu ? 12 * ulp : 6 * ulp;
+  return error + (sizeof(T) == 4 ? 0 : 4e-6 + ulp * std::min(inner, 104.0));
 }
 
 // Below the normal values a result has few bits.
@@ -130,7 +137,7 @@ void ExpectFormula(const Problem<T>& p, Activation activation) {
     const float x = p.gate(i);
     const double dout = p.dout(i);
     const Exact exact = ExactOf(activation, x);
-    const double error = ValueError(activation, x);
+    const double error = ValueError<T>(activation, x);
     const double slope_error = 3 * error * exact.slope_magnitude;
     const double value = std::fabs(exact.value);
     ExpectNear<T>(p.y(i), exact.value, error * value, x);
@@ -260,7 +267,7 @@ TEST(ActivationAccuracy, HoldsRelativeToTheValueOverTheWholeRange) {
       double worst = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double exact = ExactOf(activation, x[i]).value;
-        const double allowed = std::fabs(exact) * ValueError(activation, x[i]) +
+        const double allowed = std::fabs(exact) * ValueError<float>(activation, x[i]) +
                                0.5 * testing::Ulp32(exact) +
                                // Where e^x is subnormal it has few bits; x multiplies its rounding.
                                std::fabs(x[i]) * 0x1p-149;
@@ -271,6 +278,39 @@ TEST(ActivationAccuracy, HoldsRelativeToTheValueOverTheWholeRange) {
                      std::to_string(worst));
     }
   });
+}
+
+// Every bf16 that is a number.
+TEST(ActivationAccuracy, IsThatOfBf16AtEveryBf16) {
+  std::vector<BFloat16> x;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const BFloat16 at{static_cast<uint16_t>(bits)};
+    if (std::isfinite(ToFloat(at))) {
+      x.push_back(at);
+    }
+  }
+  std::vector<BFloat16> y(x.size());
+  for (const Activation activation : kAll) {
+    ActivationForwardCpu(ActivationForwardArgs<BFloat16>{activation, static_cast<int64_t>(x.size()),
+                                                         x.data(), y.data()},
+                         SerialFor);
+    double worst = 0;  // In halves of a unit in the last place.
+    int64_t rounded_other = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double at = ToFloat(x[i]);
+      const double exact = ExactOf(activation, at).value;
+      const double half = testing::HalfUlp<BFloat16>(exact) + kSubnormal;
+      const double error = std::fabs(ToFloat(y[i]) - exact) / half;
+      worst = std::max(worst, error);
+      rounded_other += error > 1.0001 ? 1 : 0;
+    }
+    EXPECT_LE(worst, 1.02) << "activation " << static_cast<int>(activation);
+    EXPECT_LE(rounded_other, static_cast<int64_t>(x.size()) / 500);
+    RecordProperty("worst_of_half_ulp_" + std::to_string(static_cast<int>(activation)),
+                   std::to_string(worst));
+    RecordProperty("rounded_other_" + std::to_string(static_cast<int>(activation)),
+                   std::to_string(rounded_other));
+  }
 }
 
 TEST(ActivationSpecial, PassesNanAndInfinityAsTorchDoes) {

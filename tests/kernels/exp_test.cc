@@ -43,6 +43,14 @@ TEST(ExpNonPositive, IsWithinTwoUlpOfTheExactValueEverywhere) {
   RecordProperty("worst_ulp", std::to_string(worst));
 }
 
+TEST(ExpNonPositiveShort, HasTheRelativeErrorThatItStates) {
+  for (float x = 0; x > -87.0F; x -= 0.0007F) {
+    const float got = ExpNonPositiveShort(x, [](float value) { return value; });
+    const double exact = std::exp(double{x});
+    ASSERT_LE(std::fabs(got - exact) / exact, 3e-6 + 3e-8 * std::fabs(x) + 0x1p-24) << x;
+  }
+}
+
 TEST(ExpNonPositive, KeepsSpecialValues) {
   const float inputs[16] = {0.0F, -0.0F, -testing::kInf, testing::kNan, -1e-45F};
   float got[16];
@@ -52,6 +60,11 @@ TEST(ExpNonPositive, KeepsSpecialValues) {
   EXPECT_EQ(got[2], 0.0F);
   EXPECT_TRUE(std::isnan(got[3]));
   EXPECT_EQ(got[4], 1.0F);
+  for (const uint32_t nan : {0x7f800001U, 0x7fffffffU, 0xffffffffU, 0xffc00000U}) {
+    const float x = std::bit_cast<float>(nan);
+    EXPECT_TRUE(std::isnan(ExpNonPositive(x, [](float value) { return value; })));
+    EXPECT_TRUE(std::isnan(ExpNonPositiveShort(x, [](float value) { return value; })));
+  }
 }
 
 }  // namespace
