@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
@@ -13,32 +14,119 @@
 namespace dtrain::kernels::DT_SIMD {
 namespace {
 
-// What a norm's forward is of: x, or x + residual as the backward will see it, rounded to T.
+// Elements of a row for which there is room beside its loops.
+constexpr int64_t kRowRoom = 8192;
+
+// A row that a forward normalises: h is x, or x + residual as the backward will see it. fp32 is
+// added each time it is read; a sum that is rounded to sixteen bits is kept, since to round it
+// again costs more than to read it.
 template <class T, bool kAdd>
-struct NormInput {
-  const T* x;
-  const T* residual;
+struct NormRow {
+  static constexpr bool kKept = kAdd && sizeof(T) < sizeof(float);
+  struct Room {  // Of one row after another.
+    alignas(kLineBytes) T h[kKept ? kRowRoom : 1];
+  };
+
+  const int64_t n;
+  const T* const x;
+  const T* const residual;
+  T* const sum;
+  const T* const kept;
 
   template <class Io>
   auto Read(Io io, int64_t i) const {
-    if constexpr (kAdd) {
-      return RoundedTo<T>(io.Read(x + i) + io.Read(residual + i));
+    if constexpr (kKept) {
+      return io.Read(kept + i);
+    } else if constexpr (kAdd) {
+      return io.Read(x + i) + io.Read(residual + i);
     } else {
       return io.Read(x + i);
     }
   }
+  // For the last look: writes the sum, and asks for the same elements of the next row.
   template <class Io>
-  void Ahead(Io io, int64_t i) const {
-    PrefetchFor(io, x + i);
+  auto ReadLast(Io io, int64_t i) const {
+    PrefetchFor(io, x + n + i);
+    const auto h = Read(io, i);
     if constexpr (kAdd) {
-      PrefetchFor(io, residual + i);
+      PrefetchFor(io, residual + n + i);
+    }
+    if constexpr (kAdd && !kKept) {
+      io.WriteOut(sum + i, h);
+    }
+    return h;
+  }
+  void End(Write write) const {
+    if constexpr (kKept) {
+      if (kept != sum) {
+        CopyBits(n, kept, sum, write);
+      }
     }
   }
 };
 
 template <class T, bool kAdd, class Args>
-NormInput<T, kAdd> InputRow(const Args& args, int64_t row) {
-  return {args.x + row * args.hidden, kAdd ? args.residual + row * args.hidden : nullptr};
+NormRow<T, kAdd> BeginRow(const Args& args, int64_t row, typename NormRow<T, kAdd>::Room& room) {
+  const int64_t n = args.hidden;
+  const T* const x = args.x + row * n;
+  if constexpr (kAdd) {
+    const T* const residual = args.residual + row * n;
+    T* const sum = args.sum + row * n;
+    T* const kept = n <= kRowRoom ? room.h : sum;
+    if constexpr (NormRow<T, kAdd>::kKept) {
+      Each(n,
+           [&](auto io, int64_t i) { io.Write(kept + i, io.Read(x + i) + io.Read(residual + i)); });
+    }
+    return {n, x, residual, sum, kept};
+  } else {
+    return {n, x, nullptr, nullptr, nullptr};
+  }
+}
+
+// A chunk's sums of a weight's gradient, in fp32 beside rows of T. Where every row begins at the
+// same place of a line, they stay in the lanes of the loop that adds to them until its last row is
+// done: to put them in order takes as many instructions as the rest of the loop.
+template <class T, bool kInLanes>
+struct ChunkSums {
+  template <class Io>
+  static auto Read(Io io, const float* p) {
+    if constexpr (kInLanes) {
+      return io.Read(p);
+    } else {
+      return io.template ReadAs<T>(p);
+    }
+  }
+  template <class Io, class F>
+  static void Write(Io io, float* p, const F& x) {
+    if constexpr (kInLanes) {
+      io.Write(p, x);
+    } else {
+      io.template WriteAs<T>(p, x);
+    }
+  }
+  // After the last row; the loop over `row` is the one that added.
+  static void PutInOrder(int64_t n, const T* row, ::dtrain::kernels::Write write, float* sums) {
+    if constexpr (kInLanes) {
+      EachUnfenced<ByFew>(n, row, write, [&](auto io, int64_t i) {
+        io.template WriteAs<T>(sums + i, io.Read(sums + i));
+      });
+    }
+  }
+};
+
+// rows(add, in_lanes), of whether there is a dsum to add and whether sums stay in lanes.
+template <class T, class Rows>
+void BackwardRows(const T* dsum, int64_t n, Rows rows) {
+  const auto add_or_not = [&](auto in_lanes) {
+    dsum != nullptr ? rows(std::true_type{}, in_lanes) : rows(std::false_type{}, in_lanes);
+  };
+  if constexpr (sizeof(T) < sizeof(float)) {
+    if (n % static_cast<int64_t>(kLineBytes / sizeof(T)) == 0) {
+      add_or_not(std::true_type{});
+      return;
+    }
+  }
+  add_or_not(std::false_type{});
 }
 
 // ---- RMSNorm ----
@@ -48,8 +136,9 @@ void RmsNormForwardRows(const RmsNormForwardArgs<T>& args, int64_t begin, int64_
                         Write write) {
   const int64_t n = args.hidden;
   const T* const weight = args.weight;
+  typename NormRow<T, kAdd>::Room room;
   for (int64_t row = begin; row < end; ++row) {
-    const NormInput<T, kAdd> h = InputRow<T, kAdd>(args, row);
+    const NormRow<T, kAdd> h = BeginRow<T, kAdd>(args, row, room);
     const float squares = SumProducts(n, [&](auto io, int64_t i, auto add) {
       const auto value = h.Read(io, i);
       add(value, value);
@@ -57,15 +146,10 @@ void RmsNormForwardRows(const RmsNormForwardArgs<T>& args, int64_t begin, int64_
     const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps);
     args.rstd[row] = rstd;
     T* const y = args.y + row * n;
-    T* const sum = kAdd ? args.sum + row * n : nullptr;
     EachUnfenced(n, y, write, [&](auto io, int64_t i) {
-      h.Ahead(io, n + i);
-      const auto value = h.Read(io, i);
-      if constexpr (kAdd) {
-        io.WriteOut(sum + i, value);
-      }
-      io.WriteOut(y + i, value * io.kSetAll(rstd) * io.Read(weight + i));
+      io.WriteOut(y + i, h.ReadLast(io, i) * io.kSetAll(rstd) * io.Read(weight + i));
     });
+    h.End(write);
   }
   StreamFence();
 }
@@ -80,9 +164,10 @@ void RmsNormForward(const RmsNormForwardArgs<T>& args, int64_t begin, int64_t en
 }
 
 // With u = dy * weight and r = rstd:  dh = r u - h r^3 mean(u h) + dsum;  dweight += dy h r.
-template <class T, bool kAdd>
+template <class T, bool kAdd, bool kInLanes>
 void RmsNormBackwardRows(const RmsNormBackwardArgs<T>& args, int64_t begin, int64_t end,
                          float* partial, Write write) {
+  using Sums = ChunkSums<T, kInLanes>;
   const int64_t n = args.hidden;
   const T* const weight = args.weight;
   __builtin_memset(partial, 0, static_cast<uint64_t>(n) * sizeof(float));
@@ -96,7 +181,7 @@ void RmsNormBackwardRows(const RmsNormBackwardArgs<T>& args, int64_t begin, int6
       add(io.Read(dy + i) * io.Read(weight + i), io.Read(h + i));
     });
     const float slope = -(dot / static_cast<float>(n) * rstd * rstd * rstd);
-    EachUnfenced(n, dh, write, [&](auto io, int64_t i) {
+    EachUnfenced<ByFew>(n, dh, write, [&](auto io, int64_t i) {
       PrefetchFor(io, h + n + i);
       PrefetchFor(io, dy + n + i);
       const auto along_u = io.kSetAll(rstd);
@@ -107,21 +192,20 @@ void RmsNormBackwardRows(const RmsNormBackwardArgs<T>& args, int64_t begin, int6
         PrefetchFor(io, dsum + n + i);
         gradient = gradient + io.Read(dsum + i);
       }
-      io.template WriteAs<T>(partial + i, Fma(d, x * along_u, io.template ReadAs<T>(partial + i)));
+      Sums::Write(io, partial + i, Fma(d, x * along_u, Sums::Read(io, partial + i)));
       io.WriteOut(dh + i, gradient);
     });
   }
+  Sums::PutInOrder(n, args.dh, write, partial);
   StreamFence();
 }
 
 template <class T>
 void RmsNormBackward(const RmsNormBackwardArgs<T>& args, int64_t begin, int64_t end, float* partial,
                      Write write) {
-  if (args.dsum != nullptr) {
-    RmsNormBackwardRows<T, true>(args, begin, end, partial, write);
-  } else {
-    RmsNormBackwardRows<T, false>(args, begin, end, partial, write);
-  }
+  BackwardRows(args.dsum, args.hidden, [&](auto add, auto in_lanes) {
+    RmsNormBackwardRows<T, add.value, in_lanes.value>(args, begin, end, partial, write);
+  });
 }
 
 // ---- LayerNorm ----
@@ -132,8 +216,9 @@ void LayerNormForwardRows(const LayerNormForwardArgs<T>& args, int64_t begin, in
   const int64_t n = args.hidden;
   const T* const weight = args.weight;
   const T* const bias = args.bias;
+  typename NormRow<T, kAdd>::Room room;
   for (int64_t row = begin; row < end; ++row) {
-    const NormInput<T, kAdd> h = InputRow<T, kAdd>(args, row);
+    const NormRow<T, kAdd> h = BeginRow<T, kAdd>(args, row, room);
     const float sum_of_row =
         SumProducts(n, [&](auto io, int64_t i, auto add) { add(h.Read(io, i), io.kSetAll(1.0F)); });
     const float mean = sum_of_row / static_cast<float>(n);
@@ -145,20 +230,15 @@ void LayerNormForwardRows(const LayerNormForwardArgs<T>& args, int64_t begin, in
     args.mean[row] = mean;
     args.rstd[row] = rstd;
     T* const y = args.y + row * n;
-    T* const sum = kAdd ? args.sum + row * n : nullptr;
     EachUnfenced(n, y, write, [&](auto io, int64_t i) {
-      h.Ahead(io, n + i);
-      const auto value = h.Read(io, i);
-      if constexpr (kAdd) {
-        io.WriteOut(sum + i, value);
-      }
-      const auto normal = (value - io.kSetAll(mean)) * io.kSetAll(rstd);
+      const auto normal = (h.ReadLast(io, i) - io.kSetAll(mean)) * io.kSetAll(rstd);
       if constexpr (kBias) {
         io.WriteOut(y + i, Fma(normal, io.Read(weight + i), io.Read(bias + i)));
       } else {
         io.WriteOut(y + i, normal * io.Read(weight + i));
       }
     });
+    h.End(write);
   }
   StreamFence();
 }
@@ -180,9 +260,10 @@ void LayerNormForward(const LayerNormForwardArgs<T>& args, int64_t begin, int64_
 // With u = dy * weight, z = (h - mean) r and r = rstd:
 //   dh = r (u - mean(u) - z mean(u z)) + dsum;  dweight += dy z;  dbias += dy.
 // `partial` has the weight's sums, then the bias's.
-template <class T, bool kAdd>
+template <class T, bool kAdd, bool kInLanes>
 void LayerNormBackwardRows(const LayerNormBackwardArgs<T>& args, int64_t begin, int64_t end,
                            float* partial, Write write) {
+  using Sums = ChunkSums<T, kInLanes>;
   const int64_t n = args.hidden;
   const T* const weight = args.weight;
   float* const dbias = partial + n;
@@ -204,7 +285,7 @@ void LayerNormBackwardRows(const LayerNormBackwardArgs<T>& args, int64_t begin, 
     });
     const float mean_u = totals.sum[0] / static_cast<float>(n);
     const float slope = -(totals.sum[1] / static_cast<float>(n));
-    EachUnfenced(n, dh, write, [&](auto io, int64_t i) {
+    EachUnfenced<ByFew>(n, dh, write, [&](auto io, int64_t i) {
       PrefetchFor(io, h + n + i);
       PrefetchFor(io, dy + n + i);
       const auto d = io.Read(dy + i);
@@ -215,22 +296,22 @@ void LayerNormBackwardRows(const LayerNormBackwardArgs<T>& args, int64_t begin, 
         PrefetchFor(io, dsum + n + i);
         gradient = gradient + io.Read(dsum + i);
       }
-      io.template WriteAs<T>(partial + i, Fma(d, z, io.template ReadAs<T>(partial + i)));
-      io.template WriteAs<T>(dbias + i, d + io.template ReadAs<T>(dbias + i));
+      Sums::Write(io, partial + i, Fma(d, z, Sums::Read(io, partial + i)));
+      Sums::Write(io, dbias + i, d + Sums::Read(io, dbias + i));
       io.WriteOut(dh + i, gradient);
     });
   }
+  Sums::PutInOrder(n, args.dh, write, partial);
+  Sums::PutInOrder(n, args.dh, write, dbias);
   StreamFence();
 }
 
 template <class T>
 void LayerNormBackward(const LayerNormBackwardArgs<T>& args, int64_t begin, int64_t end,
                        float* partial, Write write) {
-  if (args.dsum != nullptr) {
-    LayerNormBackwardRows<T, true>(args, begin, end, partial, write);
-  } else {
-    LayerNormBackwardRows<T, false>(args, begin, end, partial, write);
-  }
+  BackwardRows(args.dsum, args.hidden, [&](auto add, auto in_lanes) {
+    LayerNormBackwardRows<T, add.value, in_lanes.value>(args, begin, end, partial, write);
+  });
 }
 
 constexpr RmsNormLoops kRmsNormLoops = {

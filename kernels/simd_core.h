@@ -225,11 +225,34 @@ struct TwoWhole {
     return x;
   }
   template <class T>
-  void WriteOut(T* p, const Two& x) const {
+  void Write(T* p, const Two& x) const {
     Store(p, x.a);
     Store(p + 16, x.b);
   }
-  void WriteOut(BFloat16* p, const Two& x) const { StorePairs(p, x.a, x.b); }
+  void Write(BFloat16* p, const Two& x) const { StorePairs(p, x.a, x.b); }
+  template <class T>
+  void WriteOut(T* p, const Two& x) const {
+    Write(p, x);
+  }
+  Two Keep(const Two& x) const { return x; }
+  template <class T>
+  Two ReadAs(const float* p) const {
+    Two x;
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      LoadPairs(p, x.a, x.b);
+    } else {
+      x = Read(p);
+    }
+    return x;
+  }
+  template <class T>
+  void WriteAs(float* p, const Two& x) const {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      StorePairs(p, x.a, x.b);
+    } else {
+      Write(p, x);
+    }
+  }
 };
 struct TwoStream : TwoWhole {
   template <class T>
@@ -295,6 +318,12 @@ struct ByMany {
   using Stream = std::conditional_t<kManyRegisters, EightStream, TwoStream>;
 };
 
+// Of many streams.
+struct ByFew {
+  using Whole = std::conditional_t<kManyRegisters, FourWhole, TwoWhole>;
+  using Stream = std::conditional_t<kManyRegisters, FourStream, TwoStream>;
+};
+
 // Runs body(io, i) over [i, n) by a large Io, by sixteens, then by what is left.
 template <class Large, class Sixteen, class Body>
 DT_FLATTEN void EachFrom(int64_t i, int64_t n, Body body) {
@@ -347,6 +376,27 @@ template <class By = ByFour, class T, class Body>
 DT_FLATTEN void Each(int64_t n, const T* out, Write write, Body body) {
   EachUnfenced<By>(n, out, write, body);
   StreamFence();
+}
+
+// The bits of from [n], past the caches if `write` says so and the alignment allows; whoever calls
+// this runs StreamFence() before the range is handed over.
+template <class T>
+void CopyBits(int64_t n, const T* from, T* to, Write write) {
+  constexpr int64_t kLine = kLineBytes / sizeof(T);
+  const auto copy = [&](int64_t begin, int64_t end) {
+    __builtin_memcpy(to + begin, from + begin, static_cast<uint64_t>(end - begin) * sizeof(T));
+  };
+  const int64_t head = write == Write::kStream ? ElementsToLine(to) : -1;
+  if (head < 0 || head > n) {
+    copy(0, n);
+    return;
+  }
+  copy(0, head);
+  int64_t i = head;
+  for (; i + kLine <= n; i += kLine) {
+    Stream(reinterpret_cast<float*>(to + i), Load(reinterpret_cast<const float*>(from + i)));
+  }
+  copy(i, n);
 }
 
 // `write`, if both results are aligned alike: otherwise only cached stores are safe.
@@ -412,19 +462,33 @@ inline float TotalOf(const Four& sum) {
   return lanes[0];
 }
 
-// Sums of products over a row: body(io, i, add) calls add(k, x, y) for the products of sum k.
+// Sums of products over a row: body(io, i, add) calls add(k, x, y) for the products of sum k. One
+// sum has 64 lanes; several have 32 each, for which sixteen registers have room.
 template <int kSums, class Body>
 DT_FLATTEN Totals<kSums> SumsOfProducts(int64_t n, Body body) {
-  Four sums[kSums];
+  Two low[kSums];
+  Two high[kSums];
   for (int k = 0; k < kSums; ++k) {
-    sums[k] = kSetFour(0.0F);
+    low[k] = high[k] = kSetBoth(0.0F);
   }
+  const auto add_low = [&](int k, const Two& x, const Two& y) { low[k] = Fma(x, y, low[k]); };
+  const auto add_high = [&](int k, const Two& x, const Two& y) {
+    Two& sum = kSums == 1 ? high[k] : low[k];
+    sum = Fma(x, y, sum);
+  };
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
-    body(FourWhole{}, i,
-         [&](int k, const Four& x, const Four& y) { sums[k] = Fma(x, y, sums[k]); });
+    if constexpr (kManyRegisters) {
+      body(FourWhole{}, i, [&](int k, const Four& x, const Four& y) {
+        add_low(k, {x.a, x.b}, {y.a, y.b});
+        add_high(k, {x.c, x.d}, {y.c, y.d});
+      });
+    } else {
+      body(TwoWhole{}, i, add_low);
+      body(TwoWhole{}, i + 32, add_high);
+    }
   }
-  const auto add = [&](int k, F32x16 x, F32x16 y) { sums[k].a = Fma(x, y, sums[k].a); };
+  const auto add = [&](int k, F32x16 x, F32x16 y) { low[k].a = Fma(x, y, low[k].a); };
   for (; i + 16 <= n; i += 16) {
     body(Whole{}, i, add);
   }
@@ -433,7 +497,7 @@ DT_FLATTEN Totals<kSums> SumsOfProducts(int64_t n, Body body) {
   }
   Totals<kSums> totals;
   for (int k = 0; k < kSums; ++k) {
-    totals.sum[k] = TotalOf(sums[k]);
+    totals.sum[k] = TotalOf({low[k].a, low[k].b, high[k].a, high[k].b});
   }
   return totals;
 }

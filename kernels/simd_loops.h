@@ -235,16 +235,8 @@ void FillLoop(int64_t n, float value, void* dst, Write write) {
 }
 
 void CopyPastCaches(int64_t bytes, const void* src, void* dst) {
-  if ((reinterpret_cast<uint64_t>(src) | reinterpret_cast<uint64_t>(dst)) % sizeof(float) != 0) {
-    __builtin_memcpy(dst, src, static_cast<uint64_t>(bytes));  // No line of floats begins in it.
-    return;
-  }
-  const auto* const from = static_cast<const float*>(src);
-  auto* const to = static_cast<float*>(dst);
-  const int64_t words = bytes / 4;
-  Each(words, to, Write::kStream,
-       [&](auto io, int64_t i) { io.WriteOut(to + i, io.Read(from + i)); });
-  __builtin_memcpy(to + words, from + words, static_cast<uint64_t>(bytes % 4));
+  CopyBits(bytes, static_cast<const char*>(src), static_cast<char*>(dst), Write::kStream);
+  StreamFence();
 }
 
 constexpr SimdTable MakeTable(SimdLevel level) {
