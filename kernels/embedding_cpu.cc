@@ -29,10 +29,12 @@ void Backward(const EmbeddingBackwardArgs<T>& args, ParallelFor parallel_for, Lo
   SortTokensById(args.tokens, args.vocab, args.ids, args.order, args.starts);
   // By rows and tokens together: the frequent ids stand side by side at the table's begin.
   const int64_t work = args.vocab + args.tokens;
+  const Write write =
+      WriteFor(args.vocab * args.width * static_cast<int64_t>(sizeof(T)), /*in_place=*/false);
   parallel_for(work, std::max<int64_t>(1, kElementGrain / args.width),
                [&](int64_t begin, int64_t end) {
                  loop(args, RowAt(begin, args.vocab, args.starts),
-                      end >= work ? args.vocab : RowAt(end, args.vocab, args.starts));
+                      end >= work ? args.vocab : RowAt(end, args.vocab, args.starts), write);
                });
 }
 

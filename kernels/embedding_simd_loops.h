@@ -11,9 +11,11 @@ namespace {
 
 // The columns of `io` at `column`, summed over tokens order[0, count).
 template <class Io, class T>
-DT_FLATTEN void AddRows(Io io, const T* dy, int64_t width, const int64_t* order, int64_t count,
-                        int64_t column, T* out) {
-  auto sum = io.Read(dy + order[0] * width + column);
+void AddRows(Io io, const T* dy, int64_t width, const int64_t* order, int64_t count, int64_t column,
+             T* out) {
+  const T* const first = dy + order[0] * width + column;
+  PrefetchAhead(io, first);
+  auto sum = io.Read(first);
   for (int64_t i = 1; i < count; ++i) {
     sum = sum + io.Read(dy + order[i] * width + column);
   }
@@ -22,27 +24,22 @@ DT_FLATTEN void AddRows(Io io, const T* dy, int64_t width, const int64_t* order,
 
 // Rows [begin, end) of the table.
 template <class T>
-void EmbeddingBackward(const EmbeddingBackwardArgs<T>& args, int64_t begin, int64_t end) {
+void EmbeddingBackward(const EmbeddingBackwardArgs<T>& args, int64_t begin, int64_t end,
+                       Write write) {
   const int64_t width = args.width;
   for (int64_t v = begin; v < end; ++v) {
     T* const out = args.dweight + v * width;
     const int64_t* const order = args.order + args.starts[v];
     const int64_t count = v == args.padding_index ? 0 : args.starts[v + 1] - args.starts[v];
     if (count == 0) {
-      __builtin_memset(out, 0, static_cast<uint64_t>(width) * sizeof(T));
-      continue;
-    }
-    int64_t column = 0;
-    for (; column + 64 <= width; column += 64) {
-      AddRows(FourWhole{}, args.dy, width, order, count, column, out);
-    }
-    for (; column + 16 <= width; column += 16) {
-      AddRows(Whole{}, args.dy, width, order, count, column, out);
-    }
-    if (column < width) {
-      AddRows(Part{width - column}, args.dy, width, order, count, column, out);
+      EachUnfenced(width, out, write,
+                   [&](auto io, int64_t i) { io.WriteOut(out + i, io.kSetAll(0.0F)); });
+    } else {
+      EachUnfenced(width, out, write,
+                   [&](auto io, int64_t i) { AddRows(io, args.dy, width, order, count, i, out); });
     }
   }
+  StreamFence();
 }
 
 constexpr EmbeddingLoops kEmbeddingLoops = {

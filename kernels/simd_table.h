@@ -60,8 +60,10 @@ struct Int8BlockLoops {
 
 // Rows [begin, end) of the table, from tokens that are sorted.
 struct EmbeddingLoops {
-  void (*backward_f32)(const EmbeddingBackwardArgs<float>& args, int64_t begin, int64_t end);
-  void (*backward_bf16)(const EmbeddingBackwardArgs<BFloat16>& args, int64_t begin, int64_t end);
+  void (*backward_f32)(const EmbeddingBackwardArgs<float>& args, int64_t begin, int64_t end,
+                       Write write);
+  void (*backward_bf16)(const EmbeddingBackwardArgs<BFloat16>& args, int64_t begin, int64_t end,
+                        Write write);
 };
 
 // Runs [begin, end) of kPhiloxRun elements. kStream: `out` is aligned to sixteen elements.

@@ -95,6 +95,14 @@ TYPED_TEST(Embedding, GivesTheSameBitsInEverySplit) {
   });
 }
 
+TYPED_TEST(Embedding, WritesTheSamePastTheCaches) {
+  for (const int64_t width : {1024, 1017}) {
+    Problem<TypeParam> p(3000, 9000, width, 1);  // A table of 18 MB and more.
+    p.Run(testing::Splits()[2], 3);
+    p.ExpectOrderedSums(3);
+  }
+}
+
 TYPED_TEST(Embedding, LeavesThePaddingRowZero) {
   Problem<TypeParam> p(200, 10, 24);
   p.Run(SerialFor, 0);

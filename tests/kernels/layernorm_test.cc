@@ -98,15 +98,15 @@ float Rounded(float x) {
   return testing::ToF(rounded);
 }
 
-// The formulas of layernorm.h in fp64. Sums in fp32 over 64 lanes and a tree lose at most
-// hidden / 64 + 8 roundings of the magnitudes' sum; a difference to the mean loses what the mean
+// The formulas of layernorm.h in fp64. Sums in fp32 over 32 lanes or more and a tree lose at most
+// hidden / 32 + 8 roundings of the magnitudes' sum; a difference to the mean loses what the mean
 // does. Every result is rounded once to T.
 template <class T>
 void ExpectFormula(const Problem<T>& p, With with) {
   const int64_t n = p.hidden;
   const auto width = static_cast<double>(n);
   const double u = 0x1p-24;
-  const double sum_error = u * (width / 64 + 8);
+  const double sum_error = u * (width / 32 + 8);
   const Buffer<T>& h = p.H(with);
   std::vector<double> dweight(static_cast<size_t>(n)), dweight_magnitude = dweight, dbias = dweight,
                                                        dbias_magnitude = dweight;
@@ -192,8 +192,12 @@ TYPED_TEST_SUITE(LayerNorm, Types);
 
 TYPED_TEST(LayerNorm, FollowsTheFormulaForEveryWidthAndAlignment) {
   EachVariant([](SimdLevel) {
-    for (const int64_t hidden : {4, 15, 16, 17, 48, 63, 64, 65, 80, 127, 768, 1000}) {
+    // The last is longer than the room that is kept for a row.
+    for (const int64_t hidden : {4, 15, 16, 17, 48, 63, 64, 65, 80, 127, 768, 1000, 8200}) {
       for (const int64_t tokens : {1, 5, 40}) {
+        if (hidden > 1000 && tokens > 5) {
+          continue;
+        }
         for (const With with : {With{}, With{.residual = true}, With{.bias = true}, kEverything}) {
           Problem<TypeParam> p(tokens, hidden, tokens == 5 ? 1 : 0);
           p.Forward(with, SerialFor);

@@ -137,8 +137,12 @@ TYPED_TEST_SUITE(RmsNorm, Types);
 
 TYPED_TEST(RmsNorm, FollowsTheFormulaForEveryWidthAndAlignment) {
   EachVariant([](SimdLevel) {
-    for (const int64_t hidden : {1, 2, 15, 16, 17, 48, 63, 64, 65, 80, 127, 768, 1000}) {
+    // The last is longer than the room that is kept for a row.
+    for (const int64_t hidden : {1, 2, 15, 16, 17, 48, 63, 64, 65, 80, 127, 768, 1000, 8200}) {
       for (const int64_t tokens : {1, 5, 40}) {
+        if (hidden > 1000 && tokens > 5) {
+          continue;
+        }
         for (const bool with_residual : {false, true}) {
           Problem<TypeParam> p(tokens, hidden, tokens == 5 ? 1 : 0);
           p.Forward(with_residual, SerialFor);
