@@ -8,6 +8,7 @@
 #include "kernels/cross_entropy_math.h"
 #include "kernels/exp_math.h"
 #include "kernels/simd_core.h"
+#include "kernels/simd_sums.h"
 
 namespace dtrain::kernels::DT_SIMD {
 namespace {

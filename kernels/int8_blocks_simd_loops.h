@@ -5,6 +5,7 @@
 
 #include "kernels/int8_blocks_math.h"
 #include "kernels/simd_core.h"
+#include "kernels/simd_sums.h"
 
 namespace dtrain::kernels::DT_SIMD {
 namespace {

@@ -10,6 +10,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/simd_core.h"
+#include "kernels/simd_sums.h"
 
 namespace dtrain::kernels::DT_SIMD {
 namespace {

@@ -22,6 +22,7 @@
 #include "kernels/rope_simd_loops.h"
 #include "kernels/sgd_math.h"
 #include "kernels/simd_core.h"
+#include "kernels/simd_sums.h"
 #include "kernels/simd_table.h"
 
 namespace dtrain::kernels::DT_SIMD {
