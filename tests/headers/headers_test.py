@@ -17,7 +17,8 @@ SOURCE = os.environ["DTRAIN_SOURCE"]
 LAUNCHER = os.environ["DTRAIN_COMPILER_LAUNCHER"].split()
 ROOMS = ("base", "kernels", "comm", "checkpoint", "runtime", "launcher")
 # Bodies that are written for what stands before them, and say so.
-PARTS = ("_impl.h", "simd_loops.h", "kernels/simd_core.h", "kernels/simd_several.h")
+PARTS = ("_impl.h", "simd_loops.h", "kernels/simd_core.h",
+         "kernels/simd_several.h", "kernels/simd_sums.h")
 
 
 def listed(*arguments):
