@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -23,6 +27,15 @@ void KeepFreedMemory(const Environment& environment, int64_t available) {
   static_cast<void>(environment);
   static_cast<void>(available);
 #endif
+}
+
+void WarmFreedMemory(int64_t bytes) {
+  constexpr size_t kBlock = 16 << 20;
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (int64_t taken = 0; taken < bytes; taken += kBlock) {
+    blocks.emplace_back(new char[kBlock]);
+    std::memset(blocks.back().get(), 1, kBlock);
+  }
 }
 
 }  // namespace dtrain

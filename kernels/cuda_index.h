@@ -118,6 +118,18 @@ struct TileSpan {
   int64_t column;  // The first of sixteen.
 };
 constexpr int64_t TransposeTiles(int64_t n) { return (n + kTransposeTile - 1) / kTransposeTile; }
+// A grid's y and z number tiles down: y alone takes 65,535.
+struct TileGrid {
+  int64_t y;
+  int64_t z;  // The last of it may be partly beyond the rows.
+};
+constexpr TileGrid GridOfTiles(int64_t tiles) {
+  constexpr int64_t kMost = 32768;
+  return tiles <= kMost ? TileGrid{tiles, 1} : TileGrid{kMost, (tiles + kMost - 1) / kMost};
+}
+DT_HOST_DEVICE constexpr int64_t TileDown(int64_t y, int64_t z, int64_t grid_y) {
+  return z * grid_y + y;
+}
 // Of the source [rows, columns], for the tile at (down, across).
 DT_HOST_DEVICE constexpr TileSpan TileSource(int64_t down, int64_t across, int thread) {
   return {down * kTransposeTile + thread / 4, across * kTransposeTile + thread % 4 * 16};

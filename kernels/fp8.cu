@@ -166,7 +166,8 @@ __global__ void __launch_bounds__(kThreads)
   const int minor = static_cast<int>(threadIdx.x) % 4 * kPack;
   const auto* const src = static_cast<const T*>(args.src.data);
   const float factor = *scale;
-  const TileSpan source = TileSource(blockIdx.y, blockIdx.x, static_cast<int>(threadIdx.x));
+  const int64_t down = TileDown(blockIdx.y, blockIdx.z, gridDim.y);
+  const TileSpan source = TileSource(down, blockIdx.x, static_cast<int>(threadIdx.x));
   const int64_t row = source.row;
   const int64_t column = source.column;
   if constexpr (kWide) {
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  const TileSpan result = TileResult(blockIdx.y, blockIdx.x, static_cast<int>(threadIdx.x));
+  const TileSpan result = TileResult(down, blockIdx.x, static_cast<int>(threadIdx.x));
   const int64_t out_row = result.row;  // A column of the source.
   const int64_t out_column = result.column;
   uint8_t* const out = args.transposed + out_row * args.rows + out_column;
@@ -306,8 +307,9 @@ absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* sca
   }
   const bool wide = args.rows % kPack == 0 && args.columns % kPack == 0 &&
                     Aligned16(args.src.data) && Aligned16(args.dst, args.transposed);
+  const TileGrid tiles = GridOfTiles(TransposeTiles(args.rows));
   const dim3 grid(static_cast<unsigned>(TransposeTiles(args.columns)),
-                  static_cast<unsigned>(TransposeTiles(args.rows)));
+                  static_cast<unsigned>(tiles.y), static_cast<unsigned>(tiles.z));
   WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
     constexpr Fp8Format kFormat = decltype(format)::kValue;
     using T = decltype(type);

@@ -94,7 +94,7 @@ void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor 
 void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for) {
   const auto amax = ActiveTable().fp8.amax[IndexOf(args.src.dtype)];
   const auto loop = ActiveTable().fp8.to[static_cast<int>(args.format)][IndexOf(args.src.dtype)];
-  const int64_t grain = std::max(int64_t{1}, kElementGrain / args.columns);
+  const int64_t grain = std::max(int64_t{1}, kElementGrain / std::max(int64_t{1}, args.columns));
   parallel_for(args.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const char* const src = At(args.src, row * args.columns);

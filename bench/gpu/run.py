@@ -36,10 +36,11 @@ class Training:
     steps: int
     limit_s: float
     mfu_percent: float = 0  # The goal; 0: none of its own.
+    attention: str = "flash"
 
     @property
     def name(self):
-        return f"{self.model}-{self.dtype}"
+        return f"{self.model}-{self.dtype}" + ("" if self.attention == "flash" else f"-{self.attention}")
 
     @property
     def accumulation(self):
@@ -52,7 +53,8 @@ TRAININGS = (
     Training("qwen2.5-3b", "bf16", "bf16", 4, 64, 2, 90, 60),
     Training("qwen2.5-3b", "fp8", "bf16", 4, 72, 2, 75),
     Training("qwen2.5-7b", "bf16", "bf16", 4, 130, 2, 170, 60),
-    Training("qwen2.5-1.5b", "bf16", "fp32", 8, 50, 3, 60, 55))
+    Training("qwen2.5-1.5b", "bf16", "fp32", 8, 50, 3, 60, 55),
+    Training("qwen2.5-3b", "bf16", "bf16", 4, 64, 2, 75, attention="cudnn"))
 FP8_OVER_BF16 = 1.35
 # torch has no master weights here, and a step of one micro-batch: tokens/s, not MFU, is compared.
 PEER_MODEL, PEER_MICRO_BATCH, PEER_NEEDS_GB = "qwen2.5-1.5b", 8, 40
@@ -222,8 +224,8 @@ class Run:
 
     def train(self, training):
         words = [f"{self.pack}/bin/dtrain-bench-mfu", "--preset", training.model, "--device", "cuda",
-                 "--dtype", training.dtype, "--micro-batch", str(training.micro_batch),
-                 "--accumulation", str(training.accumulation), "--seq", str(SEQUENCE),
+                 "--dtype", training.dtype, "--attention", training.attention,
+                 "--micro-batch", str(training.micro_batch), "--accumulation", str(training.accumulation), "--seq", str(SEQUENCE),
                  "--set", "cuda_graphs=true", "--warm-up", "3", "--short-steps", "3",
                  "--steps", "1" if self.quick else str(training.steps),
                  "--svg", f"{self.folder}/{training.name}.svg"]
@@ -232,7 +234,8 @@ class Run:
         result = self.too_small(training.needs_gb) or self.json_of(words, training.limit_s)
         print(f"  {training.name}: {result.get('skipped') or result.get('error') or 'measured'}",
               flush=True)
-        return {"model": training.model, "dtype": training.dtype, **result}
+        return {"model": training.model, "dtype": training.dtype, "attention": training.attention,
+                **result}
 
     def mfu(self):
         return [self.train(training) for training in TRAININGS]
@@ -265,7 +268,10 @@ def goals_of(parts):
     """(name, measured, relation, target) of what was measured."""
     goals = [(f"kernels.{row['name']}.copy_fraction", row["copy_fraction"], ">=", row["goal"])
              for row in parts.get("kernels", {}).get("results", [])]
-    runs = {(run["model"], run["dtype"]): run for run in parts.get("mfu", []) if "mfu_strict" in run}
+    measured = [run for run in parts.get("mfu", []) if "mfu_strict" in run]
+    # Of several attention kernels the fastest counts.
+    runs = {(run["model"], run["dtype"]): run
+            for run in sorted(measured, key=lambda run: run.get("tokens_per_s", 0))}
     for training in TRAININGS:
         run = runs.get((training.model, training.dtype))
         if run and training.mfu_percent:

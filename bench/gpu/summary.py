@@ -72,7 +72,8 @@ def comm_lines(runs):
 def mfu_lines(runs, peers):
     rows = []
     for run in runs:
-        name = run["model"] if run.get("dtype", "bf16") == "bf16" else f"{run['model']}, {run['dtype']}"
+        name = ", ".join([run["model"], *(run[key] for key, usual in (("dtype", "bf16"), (
+            "attention", "flash")) if run.get(key, usual) != usual)])
         if "mfu_strict" not in run:
             why = run.get("skipped") or run.get("error", "no result")
             rows.append((name, why, "-", "-", "-", "-", "-"))
@@ -83,9 +84,10 @@ def mfu_lines(runs, peers):
                      f"{100 * run['mfu_palm']:.1f}", f"{100 * run['gemm_fraction']:.1f}",
                      *(f"{run['tokens_per_s'] / speeds[way]:.2f}" if speeds.get(way) else "-"
                        for way in ("eager", "compile"))))
-    speeds = {run.get("dtype", "bf16"): run["tokens_per_s"] for run in runs
-              if "mfu_strict" in run and run["model"] in {other["model"] for other in runs
-                                                          if other.get("dtype") == "fp8"}}
+    with_fp8 = {run["model"] for run in runs if run.get("dtype") == "fp8"}
+    both = [run for run in runs if "mfu_strict" in run and run["model"] in with_fp8]
+    speeds = {run.get("dtype", "bf16"): run["tokens_per_s"]
+              for run in sorted(both, key=lambda run: run.get("tokens_per_s", 0))}
     over = [f"FP8 over bf16, tokens/s: {speeds['fp8'] / speeds['bf16']:.2f} (goal 1.35)", ""] \
         if {"fp8", "bf16"} <= speeds.keys() else []
     return ["Training, 524,288 tokens a step, bf16 with fp32 masters (torch: one micro-batch a step, bf16 weights and states); the last columns are "

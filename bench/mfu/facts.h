@@ -19,6 +19,7 @@ struct MfuFacts {
   FlopSequence sequence;
   double recomputed_parameters = 0;  // Of what forward does twice; 0: nothing.
   double recomputed_width = 0;
+  std::string attention;  // The kernel that was asked for.
   std::string recompute = "none";
   int zero_stage = 0;
   int64_t micro_batch = 0;

@@ -31,19 +31,32 @@ at::Tensor Random(at::IntArrayRef shape, const at::Device& device, at::ScalarTyp
       .to(device, type, /*non_blocking=*/false);
 }
 
+// c = a b, of FP8 codes with b's columns one after the other, as its units want them.
+void MultiplyInto(at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == at::kFloat8_e4m3fn) {
+    const at::Tensor one = at::ones({}, a.options().dtype(at::kFloat));
+    at::_scaled_mm_out(c, a, b.t(), one, one, /*bias=*/{}, /*scale_result=*/{}, c.scalar_type(),
+                       /*use_fast_accum=*/true);
+  } else {
+    at::mm_out(c, a, b);
+  }
+}
+
 // FLOP/s of products of one size; several are queued on a GPU, so that waiting weighs nothing.
 double GemmRate(int64_t size, const at::Device& device, at::ScalarType type,
                 at::Generator& generator, double& slowest_s) {
   const at::Tensor a = Random({size, size}, device, type, generator);
   const at::Tensor b = Random({size, size}, device, type, generator);
-  at::Tensor c = at::mm(a, b);  // Warm-up.
+  const bool fp8 = type == at::kFloat8_e4m3fn;
+  at::Tensor c = at::empty({size, size}, a.options().dtype(fp8 ? at::kBFloat16 : type));
+  MultiplyInto(c, a, b);  // Warm-up.
   const int calls = device.is_cpu() ? 1 : 20;
   double best = 1e9;
   for (int round = 0; round < kRounds; ++round) {
     const double seconds = Seconds(c,
                                    [&] {
                                      for (int i = 0; i < calls; ++i) {
-                                       at::mm_out(c, a, b);
+                                       MultiplyInto(c, a, b);
                                      }
                                    }) /
                            calls;

@@ -12,8 +12,9 @@ struct MachineRates {
   double copy_bytes_per_s = 0;  // Read plus written, of buffers beyond the caches.
 };
 
-// Takes about `seconds`; on a GPU by its own events' clock, with the host waiting. Ranks of a node
-// that train at the same time should call it at the same time. The random state is left as it was.
+// `type`: of the factors; FP8 (kFloat8_e4m3fn) on a GPU alone. Takes about `seconds`; on a GPU by
+// its own events' clock, with the host waiting. Ranks of a node that train at the same time should
+// call it at the same time. The random state is left as it was.
 MachineRates MeasureRates(const at::Device& device, at::ScalarType type, double seconds = 1.0);
 
 // The better of two measurements of one run.

@@ -48,9 +48,11 @@ class RandomTokens {
         generator_(at::detail::createCPUGenerator(static_cast<uint64_t>(rank) + 1)) {}
 
   absl::StatusOr<Batch> Next() {
-    const at::Tensor all =
-        at::randint(0, vocabulary_, shape_, generator_, at::TensorOptions().dtype(at::kLong))
-            .to(device_);
+    at::Tensor all =
+        at::randint(0, vocabulary_, shape_, generator_, at::TensorOptions().dtype(at::kLong));
+    if (!device_.is_cpu()) {  // Pinned, so that no micro-batch waits for the device.
+      all = all.pin_memory().to(device_, /*non_blocking=*/true);
+    }
     Batch batch{all.slice(1, 0, shape_[1] - 1).contiguous(), all.slice(1, 1).contiguous()};
     batch.targets_counted = batch.targets.numel();
     return batch;
@@ -92,11 +94,25 @@ absl::Status FindPeak(const MfuOptions& options, const BenchDevice& device, MfuF
   return absl::OkStatus();
 }
 
-// The mean of the ranks' rates, all measured at once.
-absl::StatusOr<MachineRates> RatesOfAll(Job& job, const at::Device& device, at::ScalarType type) {
+// Of products in `dtype`.
+at::ScalarType FactorType(const std::string& dtype) {
+  return dtype == "fp32" ? at::kFloat : dtype == "fp8" ? at::kFloat8_e4m3fn : at::kBFloat16;
+}
+
+// The mean of the ranks' rates, all measured at once. A device that `model` has filled may have no
+// room for operands: it has no rates then.
+absl::StatusOr<MachineRates> RatesOfAll(Job& job, const at::Device& device, at::ScalarType type,
+                                        bool model) {
   DT_RETURN_IF_ERROR(
       job.group().Barrier(Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
-  MachineRates rates = MeasureRates(device, type);
+  MachineRates rates;
+  try {
+    rates = MeasureRates(device, type);
+  } catch (const c10::OutOfMemoryError&) {
+    if (!model) {
+      throw;
+    }
+  }
   DT_RETURN_IF_ERROR(Reduce(job, rates.gemm_flops_per_s, comm::ReduceOp::kSum));
   rates.gemm_flops_per_s /= job.world_size();
   return rates;
@@ -107,6 +123,7 @@ void Describe(const MfuOptions& options, const Job& job, const BenchDevice& devi
   facts.dtype = options.dtype;
   facts.sequence.length = static_cast<double>(options.sequence);
   facts.recompute = options.recompute;
+  facts.attention = options.attention;
   facts.zero_stage = job.config().zero_stage();
   facts.micro_batch = options.micro_batch;
   facts.accumulation = options.accumulation;
@@ -136,6 +153,10 @@ absl::StatusOr<StepReport> ShortStep(int64_t micro_batches, Engine& engine, Benc
   return engine.Update();
 }
 
+// A step of the warm-up that CUDA graphs leave to eager operations: a graph that is launched has
+// kernels alone, and no operation with shapes for the roofline.
+constexpr int kEagerStep = 1;
+
 // Warm-up, measured steps, one profiled step. No number of a step is read before the last is
 // queued: a GPU then never waits for the host.
 absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel& model,
@@ -151,8 +172,14 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
     DT_ASSIGN_OR_RETURN(last, ShortStep(few, engine, model, tokens));
     return absl::OkStatus();
   };
+  const auto warm_up = [&] { return few > 0 ? short_step() : step(); };
   for (int i = 0; i < options.warm_up; ++i) {
-    DT_RETURN_IF_ERROR(few > 0 ? short_step() : step());
+    if (i == kEagerStep && facts.on_gpu) {
+      DT_ASSIGN_OR_RETURN(const StepProfile eager, ProfileStep(warm_up, facts.on_gpu));
+      facts.groups = eager.groups;
+    } else {
+      DT_RETURN_IF_ERROR(warm_up());
+    }
   }
   if (few > 0) {
     DT_RETURN_IF_ERROR(step());  // Graphs are captured in steps as those that are measured.
@@ -174,7 +201,9 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
   };
   DT_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(whole_step, facts.on_gpu));
   facts.breakdown = profile.breakdown;
-  facts.groups = profile.groups;
+  if (!profile.groups.empty()) {
+    facts.groups = profile.groups;
+  }
   facts.profiled_step_s = profile.seconds;
   return absl::OkStatus();
 }
@@ -186,7 +215,9 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   Describe(options, job, device, facts);
   DT_RETURN_IF_ERROR(FindPeak(options, device, facts));
   const at::ScalarType type = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
-  DT_ASSIGN_OR_RETURN(const MachineRates before, RatesOfAll(job, device.device, type));
+  const at::ScalarType factors = FactorType(options.dtype);
+  DT_ASSIGN_OR_RETURN(const MachineRates before,
+                      RatesOfAll(job, device.device, factors, /*model=*/false));
   ResetMemoryPeak(device.device);
   DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape, type));
   facts.shape = model.flops;
@@ -201,7 +232,8 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
                      {.flops_per_sample = StrictFlopsPerToken(facts.shape, facts.sequence)}));
   RandomTokens tokens(options, shape.vocabulary, device.device, job.rank());
   DT_RETURN_IF_ERROR(MeasureSteps(options, *engine, model, tokens, device, facts));
-  DT_ASSIGN_OR_RETURN(const MachineRates after, RatesOfAll(job, device.device, type));
+  DT_ASSIGN_OR_RETURN(const MachineRates after,
+                      RatesOfAll(job, device.device, factors, /*model=*/true));
   const MachineRates rates = Best(before, after);
   facts.gemm_flops_per_s = rates.gemm_flops_per_s;
   facts.gemm_size = rates.gemm_size;

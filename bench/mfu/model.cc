@@ -66,6 +66,7 @@ absl::StatusOr<ModelShape> ReadModel(const MfuOptions& options) {
     DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.hf_file));
     DT_ASSIGN_OR_RETURN(shape.config, ParseJson(text, options.hf_file));
   }
+  shape.config["attention_backend"] = options.attention;
   DT_ASSIGN_OR_RETURN(const GptOptions gpt, OptionsOf(shape.config));
   shape.vocabulary = gpt.vocab_size;
   shape.positions = gpt.max_position_embeddings;

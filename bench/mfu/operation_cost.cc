@@ -18,7 +18,7 @@ double Elements(const std::vector<int64_t>& shape) {
 
 // The last two inputs that are matrices (addmm has the added one before them).
 std::optional<OperationCost> Product(const char* name, const Shapes& inputs, size_t first,
-                                     size_t dimensions, double element_bytes) {
+                                     size_t dimensions, double element_bytes, double result_bytes) {
   if (inputs.size() < first + 2 || inputs[first].size() != dimensions ||
       inputs[first + 1].size() != dimensions) {
     return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<OperationCost> Product(const char* name, const Shapes& inputs, siz
                    : absl::StrFormat("%s %dx%dx%d", name, rows, summed, columns);
   const auto result = static_cast<double>(batch * rows * columns);
   cost.flop = 2 * result * static_cast<double>(summed);
-  cost.bytes = element_bytes * (Elements(a) + Elements(b) + result);
+  cost.bytes = element_bytes * (Elements(a) + Elements(b)) + result_bytes * result;
   return cost;
 }
 
@@ -66,13 +66,16 @@ std::optional<OperationCost> CostOf(absl::string_view name, const Shapes& inputs
                                     int64_t element_bytes) {
   const auto bytes = static_cast<double>(element_bytes);
   if (name == "aten::mm" || name == "dtrain::matmul") {
-    return Product("mm", inputs, 0, 2, bytes);
+    return Product("mm", inputs, 0, 2, bytes, bytes);
+  }
+  if (name == "aten::_scaled_mm") {
+    return Product("FP8 mm", inputs, 0, 2, bytes, 2);  // Of codes, in bf16.
   }
   if (name == "aten::addmm") {
-    return Product("mm", inputs, 1, 2, bytes);
+    return Product("mm", inputs, 1, 2, bytes, bytes);
   }
   if (name == "aten::bmm") {
-    return Product("bmm", inputs, 0, 3, bytes);
+    return Product("bmm", inputs, 0, 3, bytes, bytes);
   }
   // The operations that do the work; those above them only choose.
   if (absl::StartsWith(name, "aten::_scaled_dot_product_") ||

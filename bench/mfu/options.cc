@@ -44,6 +44,10 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   app.add_option("--recompute", options.recompute, "What backward computes again: none, full")
       ->check(CLI::IsMember({"none", "full"}))
       ->capture_default_str();
+  app.add_option("--attention", options.attention,
+                 "Its kernel: flash, cudnn (a GPU's), math, or auto, LibTorch's choice")
+      ->check(CLI::IsMember({"auto", "flash", "cudnn", "math"}))
+      ->capture_default_str();
   app.add_option("--steps", options.steps, "Measured steps; the median counts")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -16,6 +16,7 @@ struct MfuOptions {
   std::string device = "cpu";
   std::string dtype = "fp32";
   std::string recompute = "none";
+  std::string attention = "auto";  // The kernel, as model.attention_backend.
   int zero_stage = 0;
   int64_t micro_batch = 1;
   int64_t accumulation = 1;

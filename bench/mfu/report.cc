@@ -56,12 +56,13 @@ std::string MfuTable(const MfuFacts& facts) {
       std::minmax_element(facts.step_seconds.begin(), facts.step_seconds.end());
   std::string out = absl::StrFormat(
       "%s: %.1fM parameters (%.1fM in products); micro-batch %d x %g tokens, %d micro-batch%s a "
-      "step; recompute %s; AdamW states %s; clip %g; dropout off\n%s, %d thread%s a rank, load "
+      "step; attention %s; recompute %s; AdamW states %s; clip %g; dropout off\n%s, %d thread%s a "
+      "rank, load "
       "average %.1f; %s\n",
       Title(facts), facts.shape.parameters * 1e-6, StrictParameters(facts.shape) * 1e-6,
       facts.micro_batch, facts.sequence.length, facts.accumulation,
-      facts.accumulation == 1 ? "" : "es", facts.recompute, facts.optimizer_states, facts.clip,
-      facts.device, facts.threads, facts.threads == 1 ? "" : "s", facts.load_average,
+      facts.accumulation == 1 ? "" : "es", facts.attention, facts.recompute, facts.optimizer_states,
+      facts.clip, facts.device, facts.threads, facts.threads == 1 ? "" : "s", facts.load_average,
       facts.versions);
   Row(out, "tokens/s",
       absl::StrFormat("%.0f (median of %d steps of %.3f s, %.3f to %.3f)", TokensPerSecond(facts),
@@ -80,8 +81,7 @@ std::string MfuTable(const MfuFacts& facts) {
   Row(out, "HFU", Percent(Hfu(facts)));
   Row(out, "GEMM rate of this run",
       absl::StrFormat("%s (%d x %d, %s); strict fraction of it %s", Tera(facts.gemm_flops_per_s),
-                      facts.gemm_size, facts.gemm_size, facts.dtype == "fp8" ? "bf16" : facts.dtype,
-                      Percent(GemmFraction(facts))));
+                      facts.gemm_size, facts.gemm_size, facts.dtype, Percent(GemmFraction(facts))));
   Row(out, "copy rate of this run", absl::StrFormat("%.1f GB/s", facts.copy_bytes_per_s * 1e-9));
   Row(out, "memory peak a rank", absl::StrFormat("%.1f MB", facts.memory_peak_bytes * 1e-6));
   absl::StrAppendFormat(&out,
@@ -103,6 +103,7 @@ Json MfuJson(const MfuFacts& facts) {
           {"strict_parameters", StrictParameters(facts.shape)},
           {"dtype", facts.dtype},
           {"zero_stage", facts.zero_stage},
+          {"attention", facts.attention},
           {"recompute", facts.recompute},
           {"optimizer_states", facts.optimizer_states},
           {"gradient_clipping", facts.clip},

@@ -1,5 +1,6 @@
 #include "bench/mfu/step_profile.h"
 
+#include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <map>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/kept_heap.h"
 #include "base/status.h"
 
 namespace dtrain::bench {
@@ -25,6 +27,16 @@ TimedRange RangeOf(const profiler::KinetoEvent& event) {
   return {.name = event.name(),
           .begin_ns = static_cast<int64_t>(event.startNs()),
           .end_ns = static_cast<int64_t>(event.endNs())};
+}
+
+// What ran on a GPU. Its ranges of the user (dtrain's phases, this step) are on the same device and
+// span what lies between kernels.
+bool IsDeviceWork(const profiler::KinetoEvent& event) {
+  using libkineto::ActivityType;
+  const auto type = static_cast<ActivityType>(event.activityType());
+  return event.deviceType() == c10::DeviceType::CUDA &&
+         (type == ActivityType::CONCURRENT_KERNEL || type == ActivityType::GPU_MEMCPY ||
+          type == ActivityType::GPU_MEMSET);
 }
 
 double Seconds(const TimedRange& range) {
@@ -51,7 +63,7 @@ OperationCall CallOf(const profiler::KinetoEvent& event, double seconds) {
 std::map<uint64_t, double> KernelSeconds(const std::vector<profiler::KinetoEvent>& events) {
   std::map<uint64_t, double> seconds;
   for (const profiler::KinetoEvent& event : events) {
-    if (event.deviceType() == c10::DeviceType::CUDA) {
+    if (IsDeviceWork(event)) {
       seconds[event.linkedCorrelationId()] += Seconds(RangeOf(event));
     }
   }
@@ -77,7 +89,7 @@ absl::StatusOr<StepProfile> Evaluate(const std::vector<profiler::KinetoEvent>& e
   std::vector<OperationCall> calls;
   for (const profiler::KinetoEvent& event : events) {
     const TimedRange range = RangeOf(event);
-    if (event.deviceType() == c10::DeviceType::CUDA) {
+    if (IsDeviceWork(event)) {
       kernels.push_back(range);
       continue;
     }
@@ -112,6 +124,9 @@ absl::StatusOr<StepProfile> ProfileStep(const std::function<absl::Status()>& ste
   std::set<ActivityType> activities = {ActivityType::CPU};
   if (on_gpu) {
     activities.insert(ActivityType::CUDA);
+  }
+  if (!on_gpu) {
+    WarmFreedMemory(kProfilersShare);
   }
   const ProfilerConfig options(ProfilerState::KINETO, /*report_input_shapes=*/true);
   profiler::prepareProfiler(options, activities);

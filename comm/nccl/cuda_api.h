@@ -23,6 +23,7 @@ enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2,
 struct CudaDeviceFacts {
   std::string name;             // "NVIDIA H100 80GB HBM3".
   std::array<char, 16> uuid{};  // Tells GPUs apart.
+  int compute_capability = 0;   // 90: sm_90.
 };
 
 class CudaApi {

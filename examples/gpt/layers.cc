@@ -44,7 +44,7 @@ at::Tensor SideBySide(const at::Tensor& x, std::initializer_list<const Projectio
       biases.push_back(part->bias());
     }
   }
-  return ops::MergedLinear(x, weights, biases);
+  return ops::MergedFp8Linear(x, weights, biases, (*parts.begin())->options().fp8);
 }
 
 }  // namespace
@@ -78,7 +78,9 @@ ProjectionImpl::ProjectionImpl(const ProjectionOptions& options) : options_(opti
 
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
   const at::Tensor y =
-      ops::Fp8Linear(x, options_.transposed ? weight_.t() : weight_, bias_, options_.fp8);
+      options_.transposed && !options_.fp8.enabled
+          ? ops::TransposedLinear(x, weight_, bias_)
+          : ops::Fp8Linear(x, options_.transposed ? weight_.t() : weight_, bias_, options_.fp8);
   if (lora_a_ == nullptr) {
     return y;
   }

@@ -65,10 +65,8 @@ class ProjectionImpl : public torch::nn::Module {
   const ProjectionOptions& options() const { return options_; }
   const at::Tensor& weight() const { return weight_; }
   const at::Tensor& bias() const { return bias_; }  // Undefined without one.
-  // Whether y = x W^T + b and nothing else: no correction, no FP8, not transposed.
-  bool is_linear() const {
-    return !options_.transposed && !options_.fp8.enabled && lora_a_ == nullptr;
-  }
+  // Whether y = x W^T + b and nothing else: no correction, not transposed.
+  bool is_linear() const { return !options_.transposed && lora_a_ == nullptr; }
 
  private:
   ProjectionOptions options_;

@@ -84,6 +84,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
   options.keep = static_cast<int>(job.config().checkpoint_keep());
+  options.shard_bytes_max = job.config().Find("checkpoint.max_shard_size")->get<uint64_t>();
   options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
   return std::move(attempt.checkpoint);

@@ -253,6 +253,7 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
   }
   content.files.insert(content.files.end(), options.files.begin(), options.files.end());
   content.weights = options.weights;
+  content.shard_bytes_max = job.config().Find("checkpoint.max_shard_size")->get<uint64_t>();
   for (const StoredTensor& item : stored) {
     content.tensors.push_back({item.name, item.tensor.scalar_type(), item.tensor.sizes().vec()});
   }

@@ -32,6 +32,16 @@ absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view wish, const GpuFacts
   return DeviceChoice{.cuda = true, .index = facts.local_rank % facts.gpus};
 }
 
+absl::Status CheckFp8Units(absl::string_view name, int compute_capability) {
+  constexpr int kFirst = 89;
+  return compute_capability == 0 || compute_capability >= kFirst
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrFormat(
+                   "fp8.enabled needs a GPU with FP8 units (sm_89 or later: Ada, Hopper, "
+                   "Blackwell); %s is sm_%d: set fp8.enabled=false",
+                   name, compute_capability));
+}
+
 absl::StatusOr<DeviceTransport> ChooseTransport(const std::vector<RankDevice>& ranks) {
   bool own_gpus = true;
   for (size_t i = 0; i < ranks.size(); ++i) {

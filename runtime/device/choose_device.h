@@ -29,6 +29,10 @@ struct DeviceChoice {
 // FailedPrecondition: "cuda" without a driver or without a GPU.
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view wish, const GpuFacts& facts);
 
+// InvalidArgument unless a GPU of this name and compute capability (80: sm_80; 0: unknown, which
+// passes) multiplies 8-bit floating point.
+absl::Status CheckFp8Units(absl::string_view name, int compute_capability);
+
 // What a rank took, told to the others as bytes.
 struct RankDevice {
   uint64_t node = 0;   // Equal on ranks of one node.

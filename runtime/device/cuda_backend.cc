@@ -129,11 +129,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   return std::make_unique<Device>(std::move(parts));
 }
 
-absl::StatusOr<std::array<char, 16>> GpuUuid(const Device& device) {
+absl::StatusOr<comm::CudaDeviceFacts> FactsOf(const Device& device) {
   comm::CudaDeviceFacts facts;
   DT_RETURN_IF_ERROR(device.Check(device.api().DeviceFacts(device.place().index, &facts),
                                   "cudaGetDeviceProperties"));
-  return facts.uuid;
+  return facts;
 }
 
 }  // namespace dtrain

@@ -3,7 +3,6 @@
 // machine has a driver.
 #pragma once
 
-#include <array>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -22,7 +21,7 @@ GpuFacts FindGpus(int local_rank);
 // for ever that there is none), or cannot use the GPU.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index);
 
-// 16 bytes that tell GPUs apart.
-absl::StatusOr<std::array<char, 16>> GpuUuid(const Device& device);
+// Of the GPU that `device` is.
+absl::StatusOr<comm::CudaDeviceFacts> FactsOf(const Device& device);
 
 }  // namespace dtrain

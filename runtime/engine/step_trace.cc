@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/file.h"
+#include "base/kept_heap.h"
 #include "base/log.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
@@ -46,6 +47,9 @@ void StepTrace::Begin(int64_t step) {
   }
   const ProfilerConfig options(ProfilerState::KINETO, /*report_input_shapes=*/true,
                                /*profile_memory=*/true);
+  if (!gpu_) {
+    WarmFreedMemory(kProfilersShare);
+  }
   profiler::prepareProfiler(options, Activities(gpu_));
   profiler::enableProfiler(options, Activities(gpu_));
   memory_ = std::make_unique<MemoryTimeline>(sampler_);

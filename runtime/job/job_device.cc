@@ -51,8 +51,11 @@ absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
     opened = device.status();
     if (opened.ok()) {
       state.device = *std::move(device);
-      DT_ASSIGN_OR_RETURN(const auto uuid, GpuUuid(*state.device));
-      std::copy(uuid.begin(), uuid.end(), mine.uuid);
+      DT_ASSIGN_OR_RETURN(const comm::CudaDeviceFacts gpu, FactsOf(*state.device));
+      std::copy(gpu.uuid.begin(), gpu.uuid.end(), mine.uuid);
+      if (state.config->Find("fp8.enabled")->get<bool>()) {
+        opened.Update(CheckFp8Units(gpu.name, gpu.compute_capability));
+      }
       mine.cuda = 1;
       seams = OpenNccl();
       mine.nccl = seams.ok() ? 1 : 0;

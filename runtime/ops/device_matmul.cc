@@ -67,19 +67,48 @@ bool BiasFits(const at::Tensor& bias, const at::Tensor& out) {
           bias.device() == out.device() && AlignedAt(bias, 0));
 }
 
+std::optional<kernels::MatmulType> TypeOf(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return kernels::MatmulType::kFloat32;
+    case at::kBFloat16:
+      return kernels::MatmulType::kBFloat16;
+    case at::kFloat8_e4m3fn:
+      return kernels::MatmulType::kE4m3;
+    case at::kFloat8_e5m2:
+      return kernels::MatmulType::kE5m2;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool ScaleFits(const at::Tensor& scale, bool fp8, const at::Device& device) {
+  return scale.defined() == fp8 &&
+         (!fp8 ||
+          (scale.numel() == 1 && scale.scalar_type() == at::kFloat && scale.device() == device));
+}
+
 std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at::Tensor& a,
                                                 const at::Tensor& b,
                                                 const DeviceMatmulOptions& options) {
   const bool fp32 = out.scalar_type() == at::kFloat;
-  if (!IsMatrix(a, at::kBFloat16, out.device()) || !IsMatrix(b, at::kBFloat16, out.device()) ||
+  const bool fp8 = c10::isFloat8Type(a.scalar_type());
+  const auto takes = [&](const at::Tensor& x) {
+    return IsMatrix(x, fp8 ? x.scalar_type() : at::kBFloat16, out.device());
+  };
+  if (!takes(a) || !takes(b) || c10::isFloat8Type(b.scalar_type()) != fp8 ||
       !IsMatrix(out, fp32 ? at::kFloat : at::kBFloat16, out.device()) ||
-      !BiasFits(options.bias, out)) {
+      !BiasFits(options.bias, out) || !ScaleFits(options.a_scale, fp8, out.device()) ||
+      !ScaleFits(options.b_scale, fp8, out.device())) {
     return std::nullopt;
   }
+  const auto type_of_a = TypeOf(a.scalar_type());
+  const auto type_of_b = TypeOf(b.scalar_type());
   const auto of_a = LayoutOf(a);
   const auto of_b = LayoutOf(b);
   const auto of_out = LayoutOf(out);
-  if (!of_a.has_value() || !of_b.has_value() || !of_out.has_value() || of_out->transposed) {
+  if (!type_of_a.has_value() || !type_of_b.has_value() || !of_a.has_value() || !of_b.has_value() ||
+      !of_out.has_value() || of_out->transposed) {
     return std::nullopt;
   }
   return kernels::MatmulProblem{
@@ -88,6 +117,8 @@ std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at:
       .k = a.size(1),
       .transpose_a = of_a->transposed,
       .transpose_b = of_b->transposed,
+      .a = *type_of_a,
+      .b = *type_of_b,
       .out = fp32 ? kernels::MatmulType::kFloat32 : kernels::MatmulType::kBFloat16,
       .epilogue =
           options.bias.defined() ? kernels::MatmulEpilogue::kBias : kernels::MatmulEpilogue::kNone,
@@ -147,7 +178,9 @@ bool DeviceMatmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
       {.a = a.const_data_ptr(),
        .b = b.const_data_ptr(),
        .out = out.mutable_data_ptr(),
-       .bias = options.bias.defined() ? options.bias.const_data_ptr() : nullptr},
+       .bias = options.bias.defined() ? options.bias.const_data_ptr() : nullptr,
+       .a_scale = options.a_scale.defined() ? options.a_scale.const_data_ptr<float>() : nullptr,
+       .b_scale = options.b_scale.defined() ? options.b_scale.const_data_ptr<float>() : nullptr},
       workspace.numel() > 0 ? workspace.mutable_data_ptr() : nullptr, launch.stream()));
   return true;
 }

@@ -1,5 +1,5 @@
-// Matrix products of a GPU's bf16 tensors by the plugin's cublasLt (kernels/matmul.h): what
-// LibTorch's mm cannot do, which is to add bf16 factors to an fp32 sum, as a weight's gradient is
+// Matrix products of a GPU's bf16 and FP8 tensors by the plugin's cublasLt (kernels/matmul.h): what
+// LibTorch's cannot do, which is to add their products to an fp32 sum, as a weight's gradient is
 // kept. Plans are made once for each shape and kept. Thread-safe.
 #pragma once
 
@@ -10,6 +10,8 @@ namespace dtrain::ops {
 struct DeviceMatmulOptions {
   at::Tensor bias = {};     // [n], added to every row; of out's type.
   bool accumulate = false;  // Adds to out, which then is fp32, in place of writing it.
+  // Of FP8 codes: what they are multiplied by, fp32 [] on the device.
+  at::Tensor a_scale = {}, b_scale = {};
 };
 
 // Whether products into `out`, or of `out`'s like, may be taken at all: its kernels are a GPU's and
@@ -17,7 +19,8 @@ struct DeviceMatmulOptions {
 bool HasDeviceMatmul(const at::Tensor& out);
 
 // Queues out [m, n] = a [m, k] times b [k, n], bf16 each, either of them a transpose or columns of
-// something wider; out is bf16 or fp32, and may be columns too. False, and nothing is queued: the
+// something wider, or FP8, then a as it is and b a transpose; out is bf16 or fp32, and may be
+// columns too. False, and nothing is queued: the
 // tensors are the host's or of another type, one does not begin at a 16-byte address with rows a
 // multiple of that apart, or cublasLt is not there, which one warning says; take ATen's product
 // then. c10::Error when the launch fails.

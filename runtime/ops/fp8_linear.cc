@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "ATen/Functions.h"
@@ -8,6 +10,7 @@
 #include "runtime/ops/fp8_matrix.h"
 #include "runtime/ops/fp8_weight_codes.h"
 #include "runtime/ops/fused.h"
+#include "runtime/ops/linear_products.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace dtrain {
@@ -34,27 +37,44 @@ using torch::autograd::variable_list;
 constexpr int64_t kMultiple = 16;
 
 bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
-  return rows.size(0) > 0 && rows.size(0) % kMultiple == 0 && rows.size(1) % kMultiple == 0 &&
-         weight.size(0) % kMultiple == 0;
+  return rows.numel() > 0 && weight.numel() > 0 && rows.size(0) % kMultiple == 0 &&
+         rows.size(1) % kMultiple == 0 && weight.size(0) % kMultiple == 0;
 }
+
+// The weights as one matrix: where they lie, or a copy of weights that are no neighbours.
+at::Tensor Merged(at::TensorList weights) {
+  if (weights.size() == 1) {
+    return weights[0].contiguous();
+  }
+  const at::Tensor merged = InOne(weights);
+  return merged.defined() ? merged : at::cat(weights);
+}
+
+// What forward leaves to backward, before the weights.
+enum Saved : size_t { kRows, kRowsInverse, kWeightInverse, kWeightScale, kSavedNumber };
 
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  public:
-  // rows [m, in], weight [out, in], both contiguous.
+  // rows [m, in], contiguous, weights [out_i, in] -> [m, sum of out_i].
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
-                            const at::Tensor& weight, const Fp8Options& options) {
-    RECORD_FUNCTION("dtrain::fp8_linear", Inputs(rows, weight));
-    const Fp8Matrix w = WeightToFp8(weight, options.scaling);
+                            at::TensorList weights, const Fp8Options& options) {
+    const Announced inputs = AllOf(rows, weights);
+    RECORD_FUNCTION("dtrain::fp8_linear",
+                    c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
+    const Fp8Matrix w = WeightsToFp8(weights, Merged(weights), options.scaling);
     Fp8Matrix x;
+    variable_list saved(kSavedNumber);
     if (options.scaling == Scaling::kTensorwise) {
       // Backward wants the same codes again, transposed: half the memory of rows.
       const Fp8Both both = BothToFp8(rows, Fp8Format::kE4m3);
       x = both.as_is;
-      context->save_for_backward({weight, both.transposed.codes, x.inverse, w.inverse, w.scale});
+      saved = {both.transposed.codes, x.inverse, w.inverse, w.scale};
     } else {
       x = ToFp8(rows, Fp8Format::kE4m3, options.scaling);
-      context->save_for_backward({weight, rows, at::Tensor(), at::Tensor(), at::Tensor()});
+      saved[kRows] = rows;
     }
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    context->save_for_backward(std::move(saved));
     context->saved_data["scaling"] = static_cast<int64_t>(options.scaling);
     context->saved_data["gradients"] = static_cast<int64_t>(options.gradients);
     return Fp8Product(x, w, rows.scalar_type(), /*exact=*/false);
@@ -63,30 +83,69 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "dtrain::ops::Fp8Linear has no second derivative");
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor& weight = saved[0];
+    const auto weights = at::TensorList(saved).slice(kSavedNumber);
     const at::Tensor dy = gradients[0].contiguous();
-    RECORD_FUNCTION("dtrain::fp8_linear_backward", Inputs(dy, weight, saved[1]));
+    const Announced inputs = AllOf(dy, weights);
+    RECORD_FUNCTION("dtrain::fp8_linear_backward",
+                    c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
     const auto scaling = static_cast<Scaling>(context->saved_data["scaling"].toInt());
     const bool e4m3 = context->saved_data["gradients"].toInt() ==
                       static_cast<int64_t>(Fp8Options::Gradients::kE4m3);
     const Fp8Format format = e4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2;
     const bool tensorwise = scaling == Scaling::kTensorwise;
-    const bool of_weight = context->needs_input_grad(1);
+    bool of_weights = false;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      of_weights = of_weights || context->needs_input_grad(1 + i);
+    }
     const Fp8Both both =
-        tensorwise && of_weight ? BothToFp8(dy, format) : Fp8Both{ToFp8(dy, format, scaling), {}};
-    at::Tensor dx;
-    at::Tensor dweight;
+        tensorwise && of_weights ? BothToFp8(dy, format) : Fp8Both{ToFp8(dy, format, scaling), {}};
+    variable_list out(1);
     if (context->needs_input_grad(0)) {
-      const Fp8Matrix w_t = TransposedWeightToFp8(weight, scaling, {{}, saved[3], saved[4]});
-      dx = Fp8Product(both.as_is, w_t, dy.scalar_type(), /*exact=*/true);
+      const Fp8Matrix w_t = TransposedWeightsToFp8(
+          weights, Merged(weights), scaling, {{}, saved[kWeightInverse], saved[kWeightScale]});
+      out[0] = Fp8Product(both.as_is, w_t, dy.scalar_type(), /*exact=*/true);
     }
-    if (of_weight) {
+    if (of_weights) {
       const Fp8Matrix g_t = tensorwise ? both.transposed : TransposedToFp8(dy, format, {});
-      const Fp8Matrix x_t = tensorwise ? Fp8Matrix{saved[1], saved[2]}
-                                       : TransposedToFp8(saved[1], Fp8Format::kE4m3, {});
-      dweight = Fp8Product(g_t, x_t, weight.scalar_type(), /*exact=*/true);
+      const Fp8Matrix x_t = tensorwise ? Fp8Matrix{saved[kRows], saved[kRowsInverse]}
+                                       : TransposedToFp8(saved[kRows], Fp8Format::kE4m3, {});
+      AddGradientsOfWeights(*context, g_t, x_t, weights, out);
     }
-    return {dx, dweight, {}};
+    out.resize(1 + weights.size() + 1);
+    return out;
+  }
+
+ private:
+  // Of every weight that wants one; undefined for the others, and for those whose gradient went
+  // home.
+  static void AddGradientsOfWeights(const AutogradContext& context, const Fp8Matrix& g_t,
+                                    const Fp8Matrix& x_t, at::TensorList weights,
+                                    variable_list& out) {
+    std::vector<GradientHome> homes(weights.size());
+    bool any_home = false;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (context.needs_input_grad(1 + i)) {
+        homes[i] = TakeWeightHome(weights[i], /*fp32_sums=*/true);
+        any_home = any_home || homes[i].place.defined();
+      }
+    }
+    if (const GradientHome home = InOne(homes); home.place.defined()) {
+      Fp8ProductHome(home, g_t, x_t);
+      return;
+    }
+    const at::ScalarType type = weights[0].scalar_type();
+    const at::Tensor all = Fp8Product(g_t, x_t, any_home ? at::kFloat : type, /*exact=*/true);
+    int64_t row = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const at::Tensor part = all.narrow(0, row, weights[i].size(0));
+      row += weights[i].size(0);
+      at::Tensor& gradient = out.emplace_back();
+      if (homes[i].place.defined()) {
+        PutHome(homes[i], part);
+      } else if (context.needs_input_grad(1 + i)) {
+        gradient = part.to(type);
+      }
+    }
   }
 };
 
@@ -94,25 +153,28 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
 
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const Fp8Options& options) {
-  const auto plain = [&] {
-    return bias.defined() ? MergedLinear(x, {weight}, {bias}) : MergedLinear(x, {weight});
-  };
-  if (!options.enabled) {
-    return plain();
+  return bias.defined() ? MergedFp8Linear(x, {weight}, {bias}, options)
+                        : MergedFp8Linear(x, {weight}, {}, options);
+}
+
+at::Tensor MergedFp8Linear(const at::Tensor& x, at::TensorList weights, at::TensorList biases,
+                           const Fp8Options& options) {
+  if (!options.enabled || weights.empty() || x.dim() == 0) {
+    return MergedLinear(x, weights, biases);
   }
-  TORCH_CHECK(x.dim() > 0 && weight.dim() == 2 && x.size(-1) == weight.size(1),
-              "Fp8Linear takes x [..., in] and weight [out, in], not ", x.sizes(), " and ",
-              weight.sizes());
+  CheckLinear("MergedFp8Linear", x, weights, biases);
   const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
-  const at::Tensor dense = weight.contiguous();
-  if (!Fusable(rows) || !Fusable(dense) || rows.scalar_type() != dense.scalar_type() ||
-      rows.device() != dense.device() || !Fits(rows, dense)) {
-    return plain();
+  const bool fits = std::all_of(weights.begin(), weights.end(), [&](const at::Tensor& weight) {
+    return Fusable(weight) && weight.scalar_type() == rows.scalar_type() &&
+           weight.device() == rows.device() && Fits(rows, weight);
+  });
+  if (!Fusable(rows) || !fits) {
+    return MergedLinear(x, weights, biases);
   }
   std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = weight.size(0);
-  const at::Tensor y = Fp8LinearFunction::apply(rows, dense, options).view(sizes);
-  return bias.defined() ? y + bias : y;
+  sizes.back() = Rows(weights);
+  const at::Tensor y = Fp8LinearFunction::apply(rows, weights, options).view(sizes);
+  return biases.empty() ? y : y + (biases.size() == 1 ? biases[0] : at::cat(biases));
 }
 
 }  // namespace ops

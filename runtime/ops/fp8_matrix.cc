@@ -2,7 +2,9 @@
 
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
+#include "runtime/ops/device_matmul.h"
 #include "runtime/ops/fused.h"
+#include "runtime/ops/linear_products.h"
 
 namespace dtrain::ops {
 namespace {
@@ -130,6 +132,16 @@ at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType typ
                         /*bias=*/{}, /*scale_result=*/{}, rowwise ? at::kBFloat16 : type,
                         /*use_fast_accum=*/!exact)
       .to(type);
+}
+
+void Fp8ProductHome(const GradientHome& home, const Fp8Matrix& a, const Fp8Matrix& b) {
+  const bool tensorwise = b.inverse.dim() == 0;
+  if (tensorwise &&
+      DeviceMatmul(home.place, a.codes, b.codes.t(),
+                   {.accumulate = home.holds, .a_scale = a.inverse, .b_scale = b.inverse})) {
+    return;
+  }
+  PutHome(home, Fp8Product(a, b, at::kFloat, /*exact=*/true));
 }
 
 }  // namespace dtrain::ops

@@ -4,6 +4,7 @@
 #include "ATen/core/Tensor.h"
 #include "dtrain/fp8.h"
 #include "kernels/fp8.h"
+#include "runtime/ops/gradient_home.h"
 
 namespace dtrain::ops {
 
@@ -30,5 +31,8 @@ Fp8Matrix TransposedToFp8(const at::Tensor& x, kernels::Fp8Format format, const 
 // precision, as gradients want; else as fast as the device can. REQUIRES: m, n, k are multiples of
 // 16; both are of one scaling, at most one is e5m2.
 at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact);
+
+// home.place (+)= a b^T, exactly: without a copy between on a GPU, tensorwise.
+void Fp8ProductHome(const GradientHome& home, const Fp8Matrix& a, const Fp8Matrix& b);
 
 }  // namespace dtrain::ops

@@ -1,5 +1,6 @@
 #include "runtime/ops/fp8_weight_codes.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -23,6 +24,19 @@ struct Registry {
   uint64_t openings = 0;
   int without = 0;  // Objects of WithoutKeptCodes.
   std::atomic<uint64_t> writes = 0;
+
+  // Of the first, where all weights are one owner's; else without an owner. REQUIRES: mutex held.
+  Place Find(at::TensorList weights) const {
+    Place first;
+    for (const at::Tensor& weight : weights) {
+      const auto found = places.find(weight.unsafeGetTensorImpl());
+      if (found == places.end() || (first.owner != nullptr && found->second.owner != first.owner)) {
+        return {};
+      }
+      first = first.owner == nullptr ? found->second : first;
+    }
+    return first;
+  }
 };
 
 Registry& TheRegistry() {
@@ -79,34 +93,38 @@ void KeptWeightCodes::Close() {
 
 void KeptWeightCodes::NoteWrites() { ++TheRegistry().writes; }
 
-KeptWeightCodes::Source KeptWeightCodes::SourceOf(const at::Tensor& weight,
+KeptWeightCodes::Source KeptWeightCodes::SourceOf(at::TensorList weights,
                                                   Fp8Options::Scaling scaling) {
-  return {.data = weight.const_data_ptr(),
-          .version = static_cast<uint32_t>(weight._version()),
-          .writes = TheRegistry().writes,
-          .scaling = scaling,
-          .stream = OnGpu(weight) ? GpuLaunch(weight).stream() : nullptr};
+  Source source{.weights = {},
+                .writes = TheRegistry().writes,
+                .scaling = scaling,
+                .stream = OnGpu(weights[0]) ? GpuLaunch(weights[0]).stream() : nullptr};
+  for (const at::Tensor& weight : weights) {
+    source.weights.push_back({weight.const_data_ptr(), static_cast<uint32_t>(weight._version())});
+  }
+  return source;
 }
 
-Fp8Matrix KeptWeightCodes::Get(const at::Tensor& weight, Fp8Options::Scaling scaling, Form form,
+Fp8Matrix KeptWeightCodes::Get(at::TensorList weights, Fp8Options::Scaling scaling, Form form,
                                absl::FunctionRef<Fp8Matrix()> make) {
   const auto made = [&] {
     const std::array<const c10::IValue, 0> inputs = {};
     RECORD_FUNCTION("dtrain::fp8_weight_codes", inputs);  // A test counts it.
     return make();
   };
-  if (weight.is_inference() || c10::InferenceMode::is_enabled()) {
-    return made();  // Without a counter of writes; and autograd could not save what is made now.
+  // Without a counter of writes; and autograd could not save what is made now.
+  if (c10::InferenceMode::is_enabled() ||
+      std::any_of(weights.begin(), weights.end(),
+                  [](const at::Tensor& weight) { return weight.is_inference(); })) {
+    return made();
   }
-  const Source source = SourceOf(weight, scaling);
+  const Source source = SourceOf(weights, scaling);
   Registry& registry = TheRegistry();
-  Place place;
   uint64_t opening = 0;
   {
     const std::lock_guard lock(registry.mutex);
-    const auto found = registry.places.find(weight.unsafeGetTensorImpl());
-    if (registry.without == 0 && found != registry.places.end()) {
-      place = found->second;
+    const Place place = registry.Find(weights);
+    if (place.owner != nullptr && registry.without == 0) {
       opening = place.owner->opening_;
     }
     if (opening != 0) {
@@ -119,10 +137,10 @@ Fp8Matrix KeptWeightCodes::Get(const at::Tensor& weight, Fp8Options::Scaling sca
   Fp8Matrix result = made();
   if (opening != 0) {
     const std::lock_guard lock(registry.mutex);
-    const auto found = registry.places.find(weight.unsafeGetTensorImpl());
+    const Place place = registry.Find(weights);
     // Who opened it may have closed it meanwhile, or be gone.
-    if (found != registry.places.end() && found->second.owner->opening_ == opening) {
-      Codes& codes = found->second.owner->codes_[found->second.index];
+    if (place.owner != nullptr && place.owner->opening_ == opening) {
+      Codes& codes = place.owner->codes_[place.index];
       if (!(codes.source == source)) {
         codes = {.source = source, .as_is = {}, .transposed = {}};
       }
@@ -132,15 +150,16 @@ Fp8Matrix KeptWeightCodes::Get(const at::Tensor& weight, Fp8Options::Scaling sca
   return result;
 }
 
-Fp8Matrix WeightToFp8(const at::Tensor& weight, Fp8Options::Scaling scaling) {
-  return KeptWeightCodes::Get(weight, scaling, KeptWeightCodes::Form::kAsIs,
-                              [&] { return ToFp8(weight, kernels::Fp8Format::kE4m3, scaling); });
+Fp8Matrix WeightsToFp8(at::TensorList weights, const at::Tensor& merged,
+                       Fp8Options::Scaling scaling) {
+  return KeptWeightCodes::Get(weights, scaling, KeptWeightCodes::Form::kAsIs,
+                              [&] { return ToFp8(merged, kernels::Fp8Format::kE4m3, scaling); });
 }
 
-Fp8Matrix TransposedWeightToFp8(const at::Tensor& weight, Fp8Options::Scaling scaling,
-                                const Fp8Matrix& known) {
-  return KeptWeightCodes::Get(weight, scaling, KeptWeightCodes::Form::kTransposed, [&] {
-    return TransposedToFp8(weight, kernels::Fp8Format::kE4m3, known);
+Fp8Matrix TransposedWeightsToFp8(at::TensorList weights, const at::Tensor& merged,
+                                 Fp8Options::Scaling scaling, const Fp8Matrix& known) {
+  return KeptWeightCodes::Get(weights, scaling, KeptWeightCodes::Form::kTransposed, [&] {
+    return TransposedToFp8(merged, kernels::Fp8Format::kE4m3, known);
   });
 }
 

@@ -14,10 +14,12 @@
 
 namespace dtrain::ops {
 
-// ToFp8 and TransposedToFp8 of a weight in e4m3, or the same bits kept from before.
-Fp8Matrix WeightToFp8(const at::Tensor& weight, Fp8Options::Scaling scaling);
-Fp8Matrix TransposedWeightToFp8(const at::Tensor& weight, Fp8Options::Scaling scaling,
-                                const Fp8Matrix& known);
+// ToFp8 and TransposedToFp8 in e4m3 of weights [out_i, in] that together are `merged` [sum of
+// out_i, in], or the same bits kept from before.
+Fp8Matrix WeightsToFp8(at::TensorList weights, const at::Tensor& merged,
+                       Fp8Options::Scaling scaling);
+Fp8Matrix TransposedWeightsToFp8(at::TensorList weights, const at::Tensor& merged,
+                                 Fp8Options::Scaling scaling, const Fp8Matrix& known);
 
 // While one of this class lives nothing kept is read and nothing is kept: for what is captured,
 // whose launches read weights of later steps.
@@ -46,17 +48,21 @@ class KeptWeightCodes {
   // update writes them: no codes kept so far, of any object, are read again.
   static void NoteWrites();
 
-  // Internal. `weight` in one form: the codes that are kept, else what `make` gives, which is kept
-  // where the weight is one of an open object's.
+  // Internal. `weights` as one, in one form: the codes that are kept, else what `make` gives, which
+  // is kept, with the first, where all of them are an open object's.
   enum class Form { kAsIs, kTransposed };
-  static Fp8Matrix Get(const at::Tensor& weight, Fp8Options::Scaling scaling, Form form,
+  static Fp8Matrix Get(at::TensorList weights, Fp8Options::Scaling scaling, Form form,
                        absl::FunctionRef<Fp8Matrix()> make);
 
  private:
   // What codes were made of, and where: on another stream they may not be there yet.
-  struct Source {
+  struct Weight {
     const void* data = nullptr;
     uint32_t version = 0;
+    bool operator==(const Weight&) const = default;
+  };
+  struct Source {
+    std::vector<Weight> weights;
     uint64_t writes = 0;  // Calls of NoteWrites.
     Fp8Options::Scaling scaling = {};
     const void* stream = nullptr;
@@ -67,7 +73,7 @@ class KeptWeightCodes {
     Fp8Matrix as_is, transposed;
     Fp8Matrix& of(Form form) { return form == Form::kAsIs ? as_is : transposed; }
   };
-  static Source SourceOf(const at::Tensor& weight, Fp8Options::Scaling scaling);
+  static Source SourceOf(at::TensorList weights, Fp8Options::Scaling scaling);
 
   const std::vector<at::Tensor> weights_;
   // By the registry's mutex.

@@ -6,6 +6,7 @@
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"
 #include "runtime/ops/fused.h"
+#include "runtime/ops/linear_products.h"
 #include "runtime/ops/token_losses.h"
 #include "runtime/plan/classifier_plan.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -98,6 +99,22 @@ at::Tensor Forward(const at::Tensor& hidden, const at::Tensor& weight, const at:
   return sum.Total(hidden.scalar_type(), hidden.device());
 }
 
+// Whether the weight's gradient went where it belongs: `sum` times upstream, in fp32 as it is.
+bool PutHomeTimes(const at::Tensor& weight, const at::Tensor& sum, const at::Tensor& upstream) {
+  const GradientHome home = TakeWeightHome(weight, /*fp32_sums=*/true);
+  if (!home.place.defined()) {
+    return false;
+  }
+  at::Tensor place = home.place;
+  const at::Tensor factor = upstream.to(at::kFloat);
+  if (home.holds) {
+    place.addcmul_(sum, factor);
+  } else {
+    at::mul_out(place, sum, factor);
+  }
+  return true;
+}
+
 class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossEntropyFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
@@ -107,7 +124,7 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
     RECORD_FUNCTION("dtrain::linear_cross_entropy", Inputs(hidden, weight, targets));
     Gradients gradients;
     at::Tensor sum = Forward(hidden, weight, targets, options, chunk, wanted, gradients);
-    context->save_for_backward({gradients.hidden, gradients.weight});
+    context->save_for_backward({gradients.hidden, gradients.weight, weight});
     context->saved_data["dtype"] = static_cast<int64_t>(weight.scalar_type());
     return sum;
   }
@@ -117,9 +134,9 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
     const variable_list saved = context->get_saved_variables();
     RECORD_FUNCTION("dtrain::linear_cross_entropy_backward", Inputs(saved[0], saved[1]));
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
-    at::Tensor dweight = TimesUpstream(saved[1], upstream[0]);
-    if (dweight.defined()) {
-      dweight = dweight.to(dtype);
+    at::Tensor dweight;
+    if (saved[1].defined() && !PutHomeTimes(saved[2], saved[1], upstream[0])) {
+      dweight = TimesUpstream(saved[1], upstream[0]).to(dtype);
     }
     return {TimesUpstream(saved[0], upstream[0]), dweight, {}, {}, {}, {}};
   }

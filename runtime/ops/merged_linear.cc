@@ -4,9 +4,8 @@
 
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"
-#include "runtime/ops/device_matmul.h"
 #include "runtime/ops/fused.h"
-#include "runtime/ops/gradient_home.h"
+#include "runtime/ops/linear_products.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace dtrain::ops {
@@ -15,41 +14,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using Announced = std::vector<c10::IValue>;
-
-Announced AllOf(const at::Tensor& first, at::TensorList more) {
-  Announced all;
-  all.reserve(1 + more.size());
-  all.emplace_back(first);
-  for (const at::Tensor& tensor : more) {
-    all.emplace_back(tensor);
-  }
-  return all;
-}
-
-int64_t Rows(at::TensorList weights) {
-  int64_t rows = 0;
-  for (const at::Tensor& weight : weights) {
-    rows += weight.size(0);
-  }
-  return rows;
-}
-
-// The weights as one [sum of out, in] where they lie one after the other in one storage, as
-// neighbours of an engine's flat parameters do; else undefined.
-at::Tensor InOne(at::TensorList weights) {
-  int64_t next = weights[0].storage_offset();
-  for (const at::Tensor& weight : weights) {
-    if (!weight.is_contiguous() || !weight.is_alias_of(weights[0]) ||
-        weight.storage_offset() != next) {
-      return {};
-    }
-    next += weight.numel();
-  }
-  const int64_t in = weights[0].size(1);
-  return weights[0].as_strided({Rows(weights), in}, {in, 1});
-}
-
 // Calls body(i, columns of y that are weight i's).
 template <class Body>
 void EachPart(const at::Tensor& y, at::TensorList weights, Body body) {
@@ -57,44 +21,6 @@ void EachPart(const at::Tensor& y, at::TensorList weights, Body body) {
   for (size_t i = 0; i < weights.size(); ++i) {
     body(i, y.narrow(1, column, weights[i].size(0)));
     column += weights[i].size(0);
-  }
-}
-
-// out = a b (+ bias).
-void Multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
-              const at::Tensor& bias = {}) {
-  if (DeviceMatmul(out, a, b, {.bias = bias})) {
-    return;
-  }
-  if (bias.defined()) {
-    at::addmm_out(out, bias, a, b);
-  } else {
-    at::mm_out(out, a, b);
-  }
-}
-
-at::Tensor Multiply(const at::Tensor& a, const at::Tensor& b) {
-  if (!HasDeviceMatmul(a)) {
-    return at::mm(a, b);
-  }
-  at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  Multiply(out, a, b);
-  return out;
-}
-
-// The gradient of weights of the rows, to where it belongs: a product that adds, where there is
-// one, so that a gradient of bf16 factors is summed in fp32 without having been rounded.
-void MultiplyHome(at::Tensor place, bool holds, const at::Tensor& dy, const at::Tensor& rows) {
-  if (DeviceMatmul(place, dy.t(), rows, {.accumulate = holds})) {
-    return;
-  }
-  if (place.scalar_type() != rows.scalar_type()) {
-    const at::Tensor product = at::mm(dy.t(), rows);
-    holds ? place.add_(product) : place.copy_(product);
-  } else if (holds) {
-    place.addmm_(dy.t(), rows);
-  } else {
-    at::mm_out(place, dy.t(), rows);
   }
 }
 
@@ -125,38 +51,23 @@ at::Tensor GradientOfRows(const at::Tensor& dy, at::TensorList weights) {
   return dx;
 }
 
-// Where the gradients of weights that want one may be put; an operation of the host fills, the
-// GPU's adds too.
+// Of the weights that want a gradient.
 std::vector<GradientHome> HomesOf(const AutogradContext& context, at::TensorList weights) {
   std::vector<GradientHome> homes(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
-    const bool takes = weights[i].scalar_type() == at::kFloat ||
-                       (weights[i].scalar_type() == at::kBFloat16 && HasDeviceMatmul(weights[i]));
-    if (takes && context.needs_input_grad(1 + i)) {
-      homes[i] = TakeGradientHome(weights[i], /*can_add=*/OnGpu(weights[i]));
+    if (context.needs_input_grad(1 + i)) {
+      homes[i] = TakeWeightHome(weights[i]);
     }
   }
   return homes;
-}
-
-// The homes as one place, where they are neighbours as their weights are; else undefined.
-at::Tensor OneHome(const std::vector<GradientHome>& homes) {
-  variable_list places;
-  for (const GradientHome& home : homes) {
-    if (!home.place.defined() || home.holds != homes[0].holds) {
-      return {};
-    }
-    places.push_back(home.place);
-  }
-  return InOne(places);
 }
 
 // Of every weight that wants one; undefined for the others, and for those whose gradient went home.
 void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& rows,
                            const at::Tensor& dy, at::TensorList weights, variable_list& out) {
   const std::vector<GradientHome> homes = HomesOf(context, weights);
-  if (const at::Tensor home = OneHome(homes); home.defined()) {
-    MultiplyHome(home, homes[0].holds, dy, rows);
+  if (const GradientHome home = InOne(homes); home.place.defined()) {
+    MultiplyHome(home, dy.t(), rows);
     out.resize(out.size() + weights.size());
     return;
   }
@@ -169,7 +80,7 @@ void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& row
   EachPart(dy, weights, [&](size_t i, const at::Tensor& part) {
     at::Tensor& gradient = out.emplace_back();
     if (homes[i].place.defined()) {
-      MultiplyHome(homes[i].place, homes[i].holds, part, rows);
+      MultiplyHome(homes[i], part.t(), rows);
     } else if (all) {
       gradient = merged.narrow(0, row, weights[i].size(0));
     } else if (context.needs_input_grad(1 + i)) {
@@ -221,23 +132,7 @@ class MergedLinearFunction : public torch::autograd::Function<MergedLinearFuncti
 }  // namespace
 
 at::Tensor MergedLinear(const at::Tensor& x, at::TensorList weights, at::TensorList biases) {
-  TORCH_CHECK_VALUE(!weights.empty() && x.dim() > 0,
-                    "MergedLinear takes x [..., in] and weights, "
-                    "not ",
-                    x.sizes(), " and ", weights.size(), " weights");
-  TORCH_CHECK_VALUE(biases.empty() || biases.size() == weights.size(),
-                    "MergedLinear takes no "
-                    "biases or one a weight, not ",
-                    biases.size(), " for ", weights.size(), " weights");
-  for (size_t i = 0; i < weights.size(); ++i) {
-    TORCH_CHECK_VALUE(weights[i].dim() == 2 && weights[i].size(1) == x.size(-1),
-                      "MergedLinear takes x [..., in] and weights [out, in], not ", x.sizes(),
-                      " and ", weights[i].sizes());
-    TORCH_CHECK_VALUE(
-        biases.empty() || (biases[i].dim() == 1 && biases[i].size(0) == weights[i].size(0)),
-        "MergedLinear takes a bias [out] for a weight [out, in], not ",
-        biases.empty() ? at::IntArrayRef() : biases[i].sizes(), " for ", weights[i].sizes());
-  }
+  CheckLinear("MergedLinear", x, weights, biases);
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = Rows(weights);
   return MergedLinearFunction::apply(x.reshape({-1, x.size(-1)}), weights, biases).view(sizes);

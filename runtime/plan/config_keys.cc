@@ -193,6 +193,10 @@ constexpr ConfigKey kKeys[] = {
      "Newest checkpoints that are kept; 0: all."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Folder of the checkpoints. Empty: checkpoints/ in the run directory."},
+    {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
+     0,
+     "Bytes of weights in one .safetensors file, of checkpoints and exports; more go to further "
+     "files with an index. A tensor is never split."},
     {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kRefused,
      "[\"off\"]", 0, "The step journal is not built yet."},
     {"checkpoint.tag_validation", KeyType::kString, "\"Warn\"", "Ignore|Warn|Fail",

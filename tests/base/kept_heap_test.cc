@@ -17,25 +17,29 @@ constexpr int64_t kMuch = int64_t{16} << 30;
 
 void Touch(void* block) { std::memset(block, 1, kBlock); }
 
-// Page faults of taking three blocks again that were freed, in a process of its own.
-long FaultsOfTakingAgain(const Environment& environment, int64_t available) {
+// Takes three blocks, touches and frees them.
+void TakeAndFree() {
+  void* blocks[3];
+  for (void*& block : blocks) {
+    block = malloc(kBlock);
+    Touch(block);
+  }
+  for (void* block : blocks) {
+    free(block);
+  }
+}
+
+// Page faults of taking three blocks behind `prepare`, in a process of its own.
+template <class Prepare>
+long FaultsIn(Prepare prepare) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
   const pid_t child = fork();
   if (child == 0) {
-    KeepFreedMemory(environment, available);
+    prepare();
     rusage before{};
-    for (int turn = 0; turn < 4; ++turn) {
-      getrusage(RUSAGE_SELF, &before);
-      void* blocks[3];
-      for (void*& block : blocks) {
-        block = malloc(kBlock);
-        Touch(block);
-      }
-      for (void* block : blocks) {
-        free(block);
-      }
-    }
+    getrusage(RUSAGE_SELF, &before);
+    TakeAndFree();
     rusage after{};
     getrusage(RUSAGE_SELF, &after);
     const long faults = after.ru_minflt - before.ru_minflt;
@@ -49,6 +53,16 @@ long FaultsOfTakingAgain(const Environment& environment, int64_t available) {
   EXPECT_EQ(status, 0);
   close(ends[0]);
   return faults;
+}
+
+// Of blocks that were taken and freed before.
+long FaultsOfTakingAgain(const Environment& environment, int64_t available) {
+  return FaultsIn([&] {
+    KeepFreedMemory(environment, available);
+    for (int turn = 0; turn < 3; ++turn) {
+      TakeAndFree();
+    }
+  });
 }
 
 class KeepFreedMemoryTest : public ::testing::Test {
@@ -72,6 +86,17 @@ TEST_F(KeepFreedMemoryTest, AHeapThatTheUserTunedIsLeftAlone) {
   for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}) {
     EXPECT_GT(FaultsOfTakingAgain({{name, "1"}}, kMuch), 1000) << name;
   }
+}
+
+TEST_F(KeepFreedMemoryTest, WarmedMemoryIsTakenWithoutFaults) {
+  const auto faults = [](int64_t warmed) {
+    return FaultsIn([&] {
+      KeepFreedMemory({}, kMuch);
+      WarmFreedMemory(warmed);
+    });
+  };
+  EXPECT_GT(faults(0), 3 * 6000);
+  EXPECT_LT(faults(4 * kBlock), 100);
 }
 
 }  // namespace

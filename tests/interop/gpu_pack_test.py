@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -202,6 +203,15 @@ class Shares(unittest.TestCase):
         self.assertLess(sum(training.limit_s for training in first), shares["mfu"] * run.BUDGET_S)
         for training in run.TRAININGS:
             self.assertEqual(training.micro_batch * training.accumulation * run.SEQUENCE, 524288)
+
+    def test_trainings_and_their_peer_are_presets_of_the_program(self):
+        said = subprocess.run([f"{BUILD}/bin/dtrain-bench-mfu", "--preset", "none"], check=False,
+                              capture_output=True, text=True).stderr
+        presets = re.search("there are: ([^;]*);", said)[1].split(", ")
+        for training in run.TRAININGS:
+            self.assertIn(training.model, presets)
+        self.assertIn(run.PEER_MODEL, presets)
+        self.assertEqual(len({training.name for training in run.TRAININGS}), len(run.TRAININGS))
 
     def test_what_does_not_fit_the_card_is_named(self):
         small = run.Run.__new__(run.Run)

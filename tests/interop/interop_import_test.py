@@ -58,8 +58,12 @@ class Import(PublishedModels):
     def test_a_model_in_shards(self):
         folder, model = self.make("qwen2", "sharded", max_shard_size="30KB")
         self.assertGreater(len(glob.glob(f"{folder}/*.safetensors")), 2)
-        tokens, ours, _ = self.logits("sharded", {"pretrained": folder})
+        tokens, ours, exported = self.logits("sharded", {"pretrained": folder},
+                                             sets=["checkpoint.max_shard_size=30000"])
         self.assert_logits(ours, model, tokens)
+        self.assertGreater(len(glob.glob(f"{exported}/*.safetensors")), 2)
+        self.assertTrue(os.path.exists(f"{exported}/model.safetensors.index.json"))
+        self.assert_logits(ours, self.opened(exported), tokens)
 
     def test_a_model_in_bf16(self):
         import torch

@@ -192,5 +192,21 @@ TEST(CudaIndex, TilesReadAndWriteEachElementOnce) {
   }
 }
 
+TEST(CudaIndex, TilesDownAreNumberedOnceWithinWhatAGridTakes) {
+  for (const int64_t tiles : {1, 32767, 32768, 32769, 65536, 65537, 1000001}) {
+    const TileGrid grid = GridOfTiles(tiles);
+    ASSERT_LE(grid.y, 65535);
+    ASSERT_LE(grid.z, 65535);
+    int64_t next = 0;
+    for (int64_t z = 0; z < grid.z; ++z) {
+      for (int64_t y = 0; y < grid.y; ++y) {
+        ASSERT_EQ(TileDown(y, z, grid.y), next++);
+      }
+    }
+    ASSERT_GE(next, tiles);
+    ASSERT_LT(next - tiles, grid.y);
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::kernels

@@ -41,6 +41,17 @@ TEST(ChooseDeviceTest, CudaWithoutADriverOrAGpuIsAnErrorThatSaysWhatToDo) {
   EXPECT_THAT(old.status().message(), HasSubstr("must be updated"));
 }
 
+TEST(ChooseDeviceTest, Fp8IsForGpusThatHaveItsUnits) {
+  for (const int capability : {89, 90, 100, 120, 0}) {
+    EXPECT_TRUE(CheckFp8Units("a GPU", capability).ok()) << capability;
+  }
+  const absl::Status old = CheckFp8Units("NVIDIA A100-SXM4-80GB", 80);
+  EXPECT_EQ(old.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(old.message(),
+            "fp8.enabled needs a GPU with FP8 units (sm_89 or later: Ada, Hopper, Blackwell); NVIDIA "
+            "A100-SXM4-80GB is sm_80: set fp8.enabled=false");
+}
+
 TEST(ChooseDeviceTest, NcclServesRanksWithAGpuEachAndNoOthers) {
   EXPECT_EQ(*ChooseTransport({RankDevice{}, RankDevice{}}), DeviceTransport::kNone);
   EXPECT_EQ(*ChooseTransport({Gpu(1, 'a'), Gpu(1, 'b')}), DeviceTransport::kNccl);

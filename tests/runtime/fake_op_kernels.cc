@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "base/float16.h"
+#include "c10/util/Float8_e4m3fn.h"
+#include "c10/util/Float8_e5m2.h"
 
 namespace dtrain::testing {
 namespace {
@@ -74,17 +76,26 @@ class FakeMatmul final : public kernels::Matmul {
 
  private:
   static void Multiply(const kernels::MatmulProblem& p, const kernels::MatmulBuffers& buffers) {
-    const auto* const a = static_cast<const BFloat16*>(buffers.a);
-    const auto* const b = static_cast<const BFloat16*>(buffers.b);
+    const float scale = buffers.a_scale == nullptr ? 1 : *buffers.a_scale * *buffers.b_scale;
     for (int64_t i = 0; i < p.m; ++i) {
       for (int64_t j = 0; j < p.n; ++j) {
         float sum = 0;
         for (int64_t k = 0; k < p.k; ++k) {
-          sum += ToFloat(a[p.transpose_a ? k * p.a_stride + i : i * p.a_stride + k]) *
-                 ToFloat(b[p.transpose_b ? j * p.b_stride + k : k * p.b_stride + j]);
+          sum += At(p.a, buffers.a, p.transpose_a ? k * p.a_stride + i : i * p.a_stride + k) *
+                 At(p.b, buffers.b, p.transpose_b ? j * p.b_stride + k : k * p.b_stride + j);
         }
-        Write(p, buffers, j, sum, i * p.out_stride + j);
+        Write(p, buffers, j, sum * scale, i * p.out_stride + j);
       }
+    }
+  }
+  static float At(kernels::MatmulType type, const void* matrix, int64_t i) {
+    switch (type) {
+      case kernels::MatmulType::kE4m3:
+        return static_cast<const c10::Float8_e4m3fn*>(matrix)[i];
+      case kernels::MatmulType::kE5m2:
+        return static_cast<const c10::Float8_e5m2*>(matrix)[i];
+      default:
+        return ToFloat(static_cast<const BFloat16*>(matrix)[i]);
     }
   }
   static void Write(const kernels::MatmulProblem& p, const kernels::MatmulBuffers& buffers,
@@ -103,13 +114,13 @@ class FakeMatmul final : public kernels::Matmul {
   const kernels::MatmulProblem p_;
 };
 
-// What the runtime asks for: bf16 factors, with strides, no activation.
+// What the runtime asks for: bf16 or FP8 factors, with strides, no activation.
 absl::StatusOr<std::unique_ptr<kernels::Matmul>> CreateFakeMatmul(
     const kernels::MatmulProblem& problem, size_t /*workspace_bytes_max*/) {
   if (const auto plan = kernels::PlanMatmul(problem); !plan.ok()) {
     return plan.status();
   }
-  DT_CHECK(problem.a == kernels::MatmulType::kBFloat16 && problem.a_stride > 0 &&
+  DT_CHECK(problem.a != kernels::MatmulType::kFloat32 && problem.a_stride > 0 &&
            problem.b_stride > 0 && problem.out_stride > 0);
   return std::make_unique<FakeMatmul>(problem);
 }

@@ -111,6 +111,55 @@ TEST(Fp8LinearTest, ForwardAndBackwardAreTheProductsOfTheCodes) {
   }
 }
 
+// Weights of one call share scales and codes of x: what they are beside each other is one layer.
+TEST(Fp8LinearTest, SeveralWeightsAreOneLayerOfThemPutTogether) {
+  at::manual_seed(5);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const Scaling scaling : {Scaling::kTensorwise, Scaling::kRowwise}) {
+      for (const bool neighbours : {true, false}) {
+        for (const bool biased : {true, false}) {
+          const Fp8Options options{.enabled = true, .scaling = scaling};
+          const at::Tensor both = at::randn({48, 64}).to(type);
+          std::vector<at::Tensor> weights;
+          for (const at::Tensor& part : {both.narrow(0, 0, 32), both.narrow(0, 32, 16)}) {
+            weights.push_back((neighbours ? part.detach() : part.clone()).requires_grad_());
+          }
+          const at::Tensor bias = RandomLeaf({48}, type);
+          const std::vector<at::Tensor> biases =
+              biased ? std::vector{bias.narrow(0, 0, 32), bias.narrow(0, 32, 16)}
+                     : std::vector<at::Tensor>();
+          const at::Tensor x = RandomLeaf({2, 24, 64}, type);
+          const at::Tensor y = MergedFp8Linear(x, weights, biases, options);
+          const at::Tensor one = both.clone().requires_grad_();
+          const at::Tensor expected = Fp8Linear(x, one, biased ? bias : at::Tensor(), options);
+          EXPECT_TRUE(y.equal(expected));
+          const at::Tensor dy = at::randn_like(y);
+          const auto got = torch::autograd::grad({y}, {x, weights[0], weights[1]}, {dy});
+          const auto wanted = torch::autograd::grad({expected}, {x, one}, {dy});
+          EXPECT_TRUE(got[0].equal(wanted[0]));
+          EXPECT_TRUE(at::cat({got[1], got[2]}).equal(wanted[1]));
+        }
+      }
+    }
+  }
+}
+
+TEST(Fp8LinearTest, OfSeveralWeightsWhatIsFrozenGetsNoGradient) {
+  at::manual_seed(6);
+  const at::Tensor x = RandomLeaf({16, 32}, at::kFloat);
+  const std::vector<at::Tensor> weights = {RandomLeaf({16, 32}, at::kFloat),
+                                           RandomLeaf({32, 32}, at::kFloat)};
+  weights[0].requires_grad_(false);
+  MergedFp8Linear(x, weights, {}, {.enabled = true}).square().sum().backward();
+  EXPECT_FALSE(weights[0].grad().defined());
+  EXPECT_EQ(weights[1].grad().sizes(), weights[1].sizes());
+  EXPECT_EQ(
+      MergedFp8Linear(at::zeros({16, 32}), {at::zeros({8, 32})}, {}, {.enabled = true}).sizes(),
+      at::IntArrayRef({16, 8}))
+      << "what does not fit is MergedLinear's";
+  EXPECT_THROW(MergedFp8Linear(x, {at::zeros({16, 16})}, {}, {.enabled = true}), c10::ValueError);
+}
+
 TEST(Fp8LinearTest, RowsOfTheirOwnScaleKeepSmallNumbersBesideLargeOnes) {
   at::manual_seed(3);
   at::Tensor x = at::randn({32, 64});
@@ -207,6 +256,33 @@ TEST_P(KeptWeightCodesTest, AWeightThatWasWrittenOrMovedHasNewOnes) {
   EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
   const Scaling other = GetParam() == Scaling::kRowwise ? Scaling::kTensorwise : Scaling::kRowwise;
   EXPECT_EQ(CodesMadeIn([&] { MicroBatch(x_, weight_, other); }), 2);
+}
+
+TEST_P(KeptWeightCodesTest, SeveralWeightsHaveCodesTogetherAndEachOfThemIsWatched) {
+  at::Tensor second = RandomLeaf({16, 64}, at::kBFloat16);
+  const auto micro = [&] {
+    const at::Tensor y =
+        MergedFp8Linear(x_, {weight_, second}, {}, {.enabled = true, .scaling = GetParam()});
+    torch::autograd::grad({y}, {x_, weight_}, {at::ones_like(y)});
+    return y.detach();
+  };
+  KeptWeightCodes codes({weight_, second});
+  codes.Open();
+  EXPECT_EQ(CodesMadeIn(micro), 2);
+  EXPECT_EQ(CodesMadeIn(micro), 0);
+  const at::Tensor before = micro();
+  {
+    const at::NoGradGuard no_grad;
+    second.mul_(2);
+  }
+  EXPECT_EQ(CodesMadeIn([&] { EXPECT_FALSE(micro().equal(before)); }), 2);
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2) << "the first alone is another matrix";
+  const at::Tensor strange = RandomLeaf({16, 64}, at::kBFloat16);
+  const auto with_strange = [&] {
+    MergedFp8Linear(x_, {weight_, strange}, {}, {.enabled = true, .scaling = GetParam()});
+  };
+  EXPECT_EQ(CodesMadeIn(with_strange), 1);
+  EXPECT_EQ(CodesMadeIn(with_strange), 1) << "nobody watches the other";
 }
 
 TEST_P(KeptWeightCodesTest, AWriteThatLibTorchDoesNotCountIsTold) {

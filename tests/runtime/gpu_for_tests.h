@@ -32,6 +32,12 @@ class GpuTest : public ::testing::Test {
   at::Tensor Leaf(at::IntArrayRef sizes, at::ScalarType type) const {
     return ops::testing::RandomLeaf(sizes, type).detach().to(where_).requires_grad_();
   }
+  static int ComputeCapability() {  // 90: sm_90.
+    comm::CudaDeviceFacts facts;
+    const Device& device = **TheDevice();
+    EXPECT_EQ(device.api().DeviceFacts(device.place().index, &facts), comm::CudaResult::kSuccess);
+    return facts.compute_capability;
+  }
   at::Device where_ = at::kCPU;
 
  private:

@@ -209,6 +209,33 @@ TEST_F(OpsDeviceTest, GradientsOfBf16WeightsAreSummedInFp32WithoutARounding) {
   }
 }
 
+TEST_F(OpsDeviceTest, GradientsOfFp8LayersAreSummedInFp32ByTheTablesProducts) {
+  at::manual_seed(9);
+  for (const auto scaling : {Fp8Options::Scaling::kTensorwise, Fp8Options::Scaling::kRowwise}) {
+    const Fp8Options options{.enabled = true, .scaling = scaling};
+    UseFakeGpu();
+    const Tensors weights = Neighbours({32, 16}, 32, true);
+    Homes homes(32, 16, 32);
+    const GradientHomesOf registered(weights, homes);
+    at::Tensor expected = at::zeros({48, 32}, at::kDouble);
+    for (int batch = 0; batch < 3; ++batch) {
+      const at::Tensor x = at::randn({16, 32}).to(at::kBFloat16);
+      const at::Tensor dy = at::randn({16, 48}).to(at::kBFloat16);
+      const auto before = dtrain::testing::FakeMatmuls();
+      MergedFp8Linear(x, weights, {}, options).backward(dy);
+      const auto after = dtrain::testing::FakeMatmuls();
+      const bool tensorwise = scaling == Fp8Options::Scaling::kTensorwise;
+      EXPECT_EQ(after.into_fp32 - before.into_fp32, tensorwise ? 1 : 0);
+      EXPECT_EQ(after.adding - before.adding, tensorwise && batch > 0 ? 1 : 0);
+      EXPECT_FALSE(weights[0].grad().defined());
+      const at::Tensor alone = at::cat(weights).detach().to(at::kFloat).requires_grad_();
+      Fp8Linear(x.to(at::kFloat), alone, {}, options).backward(dy.to(at::kFloat));
+      expected += alone.grad();
+    }
+    EXPECT_LT(testing::Distance(homes.flat, expected), 1e-5) << "without a rounding to bf16";
+  }
+}
+
 TEST_F(OpsDeviceTest, WithoutCublasLtProductsAreAtens) {
   kernels::CudaKernelTable without = *dtrain::testing::FakeKernelTable(&cuda_);
   without.create_matmul = [](const kernels::MatmulProblem&,

@@ -74,6 +74,9 @@ TEST_F(OpsGpuTest, EveryOperationGivesTheCpusResults) {
 
 // The units multiply the codes that the CPU emulates; sums differ.
 TEST_F(OpsGpuTest, Fp8ProductsAreThoseThatTheCpuEmulates) {
+  if (ComputeCapability() < 89) {
+    GTEST_SKIP() << "this GPU has no FP8 units";
+  }
   at::manual_seed(3);
   for (const auto scaling : {Fp8Options::Scaling::kTensorwise, Fp8Options::Scaling::kRowwise}) {
     for (const auto gradients : {Fp8Options::Gradients::kE5m2, Fp8Options::Gradients::kE4m3}) {
@@ -83,12 +86,7 @@ TEST_F(OpsGpuTest, Fp8ProductsAreThoseThatTheCpuEmulates) {
       const Tensors device = {host[0].detach().to(where_).requires_grad_(),
                               host[1].detach().to(where_).requires_grad_()};
       const at::Tensor expected = Fp8Linear(host[0], host[1], {}, options);
-      at::Tensor got;
-      try {
-        got = Fp8Linear(device[0], device[1], {}, options);
-      } catch (const c10::Error& error) {
-        GTEST_SKIP() << "this GPU has no FP8 units: " << error.what_without_backtrace();
-      }
+      const at::Tensor got = Fp8Linear(device[0], device[1], {}, options);
       // Fast sums keep 14 bits; the result has 8.
       EXPECT_LT(Distance(got.cpu(), expected), 0x1p-6);
       const at::Tensor dy = at::randn_like(expected);

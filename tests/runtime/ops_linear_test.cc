@@ -185,6 +185,62 @@ TEST(MergedLinearTest, AGradientThatSomebodyWaitsForGoesThroughAutograd) {
   EXPECT_LT(testing::Distance(homes.flat.narrow(0, 0, 8), asked[0]), 1e-6);
 }
 
+TEST(TransposedLinearTest, IsALinearLayerOfTheTransposeForwardAndBackward) {
+  at::manual_seed(7);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool biased : {true, false}) {
+      Tensors leaves = {RandomLeaf({2, 5, kIn}, type), RandomLeaf({kIn, 17}, type)};
+      if (biased) {
+        leaves.push_back(RandomLeaf({17}, type));
+      }
+      const auto bias = [&](const Tensors& in) { return biased ? in[2] : at::Tensor(); };
+      ExpectSame(
+          [&](const Tensors& in) -> Tensors { return {TransposedLinear(in[0], in[1], bias(in))}; },
+          [&](const Tensors& in) -> Tensors { return {at::linear(in[0], in[1].t(), bias(in))}; },
+          leaves, type == at::kFloat ? 1e-5 : 0x1p-6);
+    }
+  }
+  EXPECT_THROW(TransposedLinear(at::zeros({2, kIn}), at::zeros({8, kIn})), c10::ValueError);
+  EXPECT_THROW(TransposedLinear(at::zeros({2, 8}), at::zeros({8, 3}), at::zeros({8})),
+               c10::ValueError);
+}
+
+TEST(TransposedLinearTest, GradientsAreWrittenWhereTheyBelong) {
+  at::manual_seed(8);
+  const Tensors weights = {RandomLeaf({8, kIn}, at::kFloat)};
+  Homes homes;
+  const GradientHomesOf registered(weights, homes);
+  const at::Tensor x = RandomLeaf({3, 8}, at::kFloat);
+  const at::Tensor y = TransposedLinear(x, weights[0]);
+  const at::Tensor dy = at::randn_like(y);
+  y.backward(dy);
+  EXPECT_FALSE(weights[0].grad().defined());
+  EXPECT_LT(testing::Distance(homes.flat.narrow(0, 0, 8),
+                              at::mm(x.detach().t().to(at::kDouble), dy.to(at::kDouble))),
+            1e-6);
+}
+
+TEST(LinearCrossEntropyTest, TheGradientOfTheHeadIsWrittenWhereItBelongsInFp32) {
+  at::manual_seed(9);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensors weights = {RandomLeaf({8, kIn}, type)};
+    const at::Tensor hidden = RandomLeaf({7, kIn}, type);
+    const at::Tensor targets = at::randint(8, {7}, at::kLong);
+    const auto loss = [&](const at::Tensor& weight) {
+      return LinearCrossEntropy(hidden, weight, targets, {}, 3).sum * 0.25;
+    };
+    const at::Tensor alone = weights[0].detach().clone().requires_grad_();
+    loss(alone).backward();
+    Homes homes;
+    const GradientHomesOf registered(weights, homes);
+    loss(weights[0]).backward();
+    EXPECT_FALSE(weights[0].grad().defined());
+    const at::Tensor home = homes.flat.narrow(0, 0, 8);
+    EXPECT_LT(testing::Distance(home, alone.grad()), type == at::kFloat ? 1e-6 : 0x1p-8);
+    EXPECT_TRUE(home.to(type).equal(alone.grad())) << "its one rounding was that to the type";
+  }
+}
+
 TEST(MergedLinearTest, TakesNoRowsAndNamesShapesThatDoNotFit) {
   const Tensors weights = Weights({16, 8}, at::kFloat, true);
   EXPECT_EQ(MergedLinear(at::zeros({0, kIn}), weights).sizes(), at::IntArrayRef({0, 24}));

@@ -47,6 +47,7 @@ class Real final : public CudaApi {
       return Result(error);
     }
     facts->name = properties.name;
+    facts->compute_capability = 10 * properties.major + properties.minor;
     std::copy_n(properties.uuid.bytes, facts->uuid.size(), facts->uuid.begin());
     return CudaResult::kSuccess;
   }

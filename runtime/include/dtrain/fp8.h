@@ -41,5 +41,11 @@ namespace ops {
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const Fp8Options& options);
 
+// Several of one input side by side, as MergedLinear: weights [out_i, in], biases none or one each,
+// the result [..., sum of out_i]. x is rounded once, and the weights, which share a scale where
+// scaling is tensorwise, are one factor of each product.
+at::Tensor MergedFp8Linear(const at::Tensor& x, at::TensorList weights, at::TensorList biases,
+                           const Fp8Options& options);
+
 }  // namespace ops
 }  // namespace dtrain

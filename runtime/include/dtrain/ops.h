@@ -61,6 +61,11 @@ at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form);
 // what comes first last. Frozen ones are flat at ZeRO stage 3 alone; elsewhere each takes its own.
 at::Tensor MergedLinear(const at::Tensor& x, at::TensorList weights, at::TensorList biases = {});
 
+// x weight + bias of x [..., in], weight [in, out] as GPT-2's files have it, and bias [out] or
+// undefined.
+at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias = {});
+
 // ---- Rotary positions (Su et al. 2021, arXiv 2104.09864) ----
 
 // cos and sin of position x inverse frequency, fp32 [positions, rotary_dim / 2] each.

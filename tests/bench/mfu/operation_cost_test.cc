@@ -13,6 +13,14 @@ TEST(CostOf, AProductIsTwiceItsThreeSizes) {
   EXPECT_DOUBLE_EQ(cost->bytes, 4.0 * (512 * 768 + 768 * 3072 + 512 * 3072));
 }
 
+TEST(CostOf, AProductOfCodesIsOneOfItsOwn) {
+  const auto cost = CostOf("aten::_scaled_mm", {{512, 768}, {768, 3072}, {}, {}}, 1);
+  ASSERT_TRUE(cost.has_value());
+  EXPECT_EQ(cost->label, "FP8 mm 512x768x3072");
+  EXPECT_DOUBLE_EQ(cost->flop, 2.0 * 512 * 768 * 3072);
+  EXPECT_DOUBLE_EQ(cost->bytes, 512 * 768 + 768 * 3072 + 2.0 * 512 * 3072);
+}
+
 TEST(CostOf, WhatIsAddedToAProductComesFirst) {
   const auto cost = CostOf("aten::addmm", {{30}, {10, 20}, {20, 30}, {}, {}}, 2);
   ASSERT_TRUE(cost.has_value());

@@ -57,6 +57,13 @@ TEST(MfuOptions, TheDeviceIsTheEngines) {
   EXPECT_EQ(*config->Find("device"), "cuda");
 }
 
+TEST(Presets, HaveTheNamesOfTheirFiles) {
+  EXPECT_EQ(PresetNames(),
+            "gpt2-124m, gpt2-large, gpt2-medium, gpt2-xl, llama-1b, llama-3b, llama-8b, "
+            "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, qwen3-0.6b");
+  EXPECT_EQ((*FindPreset("qwen2.5-7b"))["hidden_size"], 3584);
+}
+
 TEST(Presets, AreConfigurationsOfModels) {
   for (const Preset& preset : Presets()) {
     const auto config = FindPreset(preset.name);

@@ -1,0 +1,49 @@
+// The products of linear layers and where they put the gradients of weights. Private to
+// runtime/ops.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/ivalue.h"
+#include "runtime/ops/gradient_home.h"
+
+namespace dtrain::ops {
+
+// The inputs of an operation as RECORD_FUNCTION takes them.
+using Announced = std::vector<c10::IValue>;
+Announced AllOf(const at::Tensor& first, at::TensorList more);
+
+// c10::ValueError, which begins with `what`, unless x is [..., in], weights are [out_i, in], one at
+// least, and biases are none or [out_i] each.
+void CheckLinear(const char* what, const at::Tensor& x, at::TensorList weights,
+                 at::TensorList biases);
+
+int64_t Rows(at::TensorList weights);  // Of all.
+
+// The weights [out_i, in] as one [sum of out, in] where they lie one after the other in one
+// storage, as neighbours of an engine's flat parameters do; else undefined.
+at::Tensor InOne(at::TensorList weights);
+// Homes as one, where they are neighbours and all of them hold something or none does; else without
+// a place.
+GradientHome InOne(const std::vector<GradientHome>& homes);
+
+// out = a b (+ bias). By DeviceMatmul where it takes it, else ATen's.
+void Multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
+              const at::Tensor& bias = {});
+at::Tensor Multiply(const at::Tensor& a, const at::Tensor& b);
+
+// Where the gradient of a weight, fp32 or bf16, may be put: an operation of the host fills, the
+// GPU's adds too. `fp32_sums`: what makes it has fp32, whatever the weight's type; else bf16 takes
+// cublasLt.
+GradientHome TakeWeightHome(const at::Tensor& weight, bool fp32_sums = false);
+
+// home.place (+)= a b: a product that adds, where there is one, so that a gradient of bf16 factors
+// is summed in fp32 without having been rounded.
+void MultiplyHome(const GradientHome& home, const at::Tensor& a, const at::Tensor& b);
+
+// home.place (+)= gradient.
+void PutHome(const GradientHome& home, const at::Tensor& gradient);
+
+}  // namespace dtrain::ops
