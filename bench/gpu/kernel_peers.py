@@ -15,6 +15,7 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "twins"))
 
 import kernel_twins  # noqa: E402
+import liger_forms  # noqa: E402
 
 # The most telling first: a cut-off keeps what was measured. fp32 behind bf16, and not of all.
 BOTH_TYPES = (
@@ -30,34 +31,6 @@ NAMES = ["adamw_f32", "adamw_f32_copy_bf16", "adamw_bf16_states", "adamw_stochas
          "cast_f32_bf16", "cast_bf16_f32", "accumulate_f32", "adamw_bf16_copy_bf16",
          *[f"{name}_f32" for name in BOTH_TYPES]]
 SHAPES = {"cross_entropy": {"vocabulary": 32768}}  # Of bench/kernels/cuda_case.h.
-
-
-def liger(name, setting, dtype):
-    """Liger's form of an operation, or None when it has none."""
-    from liger_kernel.ops.swiglu import LigerSiLUMulFunction
-    from liger_kernel.transformers.rms_norm import LigerRMSNorm
-    if name.startswith("rmsnorm_forward") or name.startswith("rmsnorm_backward"):
-        norm = LigerRMSNorm(setting.hidden, eps=kernel_twins.EPS).to(setting.device, dtype)
-        x, dy = setting.rows(dtype).requires_grad_(), setting.rows(dtype)
-        if "forward" in name:
-            return lambda: norm(x)
-        return backward_of(lambda: norm(x), (x, norm.weight), dy)
-    if name.startswith("swiglu"):
-        gate, up = setting.rows(dtype).requires_grad_(), setting.rows(dtype).requires_grad_()
-        if "forward" in name:
-            return lambda: LigerSiLUMulFunction.apply(gate, up)
-        return backward_of(lambda: LigerSiLUMulFunction.apply(gate, up), (gate, up),
-                           setting.rows(dtype))
-    return None
-
-
-def backward_of(forward, inputs, gradient):
-    """Liger's backward may write into what forward saved, so each call has a forward of its own,
-    whose time `seconds` takes off."""
-    def both():
-        return torch.autograd.grad(forward(), inputs, gradient)
-    both.forward = forward
-    return both
 
 
 def seconds(call, launches):
@@ -87,7 +60,7 @@ def ways_of(name, setting):
     twin = maker(setting, dtype)
     return {"eager": lambda: twin.eager,
             "compile": twin.form_of_compile,
-            "liger": lambda: liger(name, setting, dtype)}
+            "liger": lambda: liger_forms.form(name, setting, dtype)}
 
 
 def row(name, way, make, args):

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "comm/group.h"
@@ -42,6 +43,14 @@ inline absl::Status AwaitRounds(testing::Cluster& cluster, int size) {
     DT_RETURN_IF_ERROR(cluster.Await(absl::StrCat("rank", rank)));
   }
   return absl::OkStatus();
+}
+
+// Whether a killed rank ended this one: in a call, or, where the others saw it first, before its
+// next.
+inline bool EndedByAKill(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         (status.code() == absl::StatusCode::kAborted &&
+          absl::StrContains(status.message(), "the group was broken before this call"));
 }
 
 }  // namespace dtrain::comm
