@@ -24,8 +24,7 @@ OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/*.cu.o",
 SHARED_BYTES = {"sm_80": 164 * 1024, "sm_90a": 228 * 1024, "sm_100": 228 * 1024}
 WARPS_MAX, BLOCKS_MAX, REGISTERS, SHARED_RESERVED = 64, 32, 65536, 1024
 # Launched with these, without a __launch_bounds__ to read.
-THREADS = {"WeightGradientKernel": 512, "ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256,
-           "AddInOrder": 1}
+THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1}
 
 Kernel = collections.namedtuple(
     "Kernel", "source name form arch registers stack local shared threads loads stores occupancy")
