@@ -2,6 +2,7 @@
 do not fit are refused by name."""
 import glob
 import json
+import os
 import shutil
 
 import end_to_end
