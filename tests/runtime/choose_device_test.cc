@@ -48,8 +48,8 @@ TEST(ChooseDeviceTest, Fp8IsForGpusThatHaveItsUnits) {
   const absl::Status old = CheckFp8Units("NVIDIA A100-SXM4-80GB", 80);
   EXPECT_EQ(old.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(old.message(),
-            "fp8.enabled needs a GPU with FP8 units (sm_89 or later: Ada, Hopper, Blackwell); NVIDIA "
-            "A100-SXM4-80GB is sm_80: set fp8.enabled=false");
+            "fp8.enabled needs a GPU with FP8 units (sm_89 or later: Ada, Hopper, Blackwell); "
+            "NVIDIA A100-SXM4-80GB is sm_80: set fp8.enabled=false");
 }
 
 TEST(ChooseDeviceTest, NcclServesRanksWithAGpuEachAndNoOthers) {
