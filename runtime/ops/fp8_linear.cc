@@ -43,9 +43,6 @@ bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
 
 // The weights as one matrix: where they lie, or a copy of weights that are no neighbours.
 at::Tensor Merged(at::TensorList weights) {
-  if (weights.size() == 1) {
-    return weights[0].contiguous();
-  }
   const at::Tensor merged = InOne(weights);
   return merged.defined() ? merged : at::cat(weights);
 }
@@ -55,7 +52,7 @@ enum Saved : size_t { kRows, kRowsInverse, kWeightInverse, kWeightScale, kSavedN
 
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  public:
-  // rows [m, in], contiguous, weights [out_i, in] -> [m, sum of out_i].
+  // rows [m, in], weights [out_i, in], contiguous -> [m, sum of out_i].
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             at::TensorList weights, const Fp8Options& options) {
     const Announced inputs = AllOf(rows, weights);
@@ -164,7 +161,11 @@ at::Tensor MergedFp8Linear(const at::Tensor& x, at::TensorList weights, at::Tens
   }
   CheckLinear("MergedFp8Linear", x, weights, biases);
   const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
-  const bool fits = std::all_of(weights.begin(), weights.end(), [&](const at::Tensor& weight) {
+  variable_list dense;  // A transposed weight (GPT-2's) is copied.
+  for (const at::Tensor& weight : weights) {
+    dense.push_back(weight.contiguous());
+  }
+  const bool fits = std::all_of(dense.begin(), dense.end(), [&](const at::Tensor& weight) {
     return Fusable(weight) && weight.scalar_type() == rows.scalar_type() &&
            weight.device() == rows.device() && Fits(rows, weight);
   });
@@ -173,7 +174,7 @@ at::Tensor MergedFp8Linear(const at::Tensor& x, at::TensorList weights, at::Tens
   }
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = Rows(weights);
-  const at::Tensor y = Fp8LinearFunction::apply(rows, weights, options).view(sizes);
+  const at::Tensor y = Fp8LinearFunction::apply(rows, at::TensorList(dense), options).view(sizes);
   return biases.empty() ? y : y + (biases.size() == 1 ? biases[0] : at::cat(biases));
 }
 

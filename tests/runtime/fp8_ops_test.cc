@@ -189,6 +189,8 @@ TEST(Fp8LinearTest, WhatNoFp8UnitTakesIsAnOrdinaryProduct) {
   EXPECT_TRUE(Fp8Linear(x.to(at::kDouble), x.to(at::kDouble), {}, on)
                   .equal(at::linear(x.to(at::kDouble), x.to(at::kDouble))));
   EXPECT_FALSE(Fp8Linear(x, x, {}, on).equal(at::linear(x, x)));
+  EXPECT_TRUE(Fp8Linear(x, x.t(), {}, on).equal(Fp8Linear(x, x.t().contiguous(), {}, on)));
+  EXPECT_FALSE(Fp8Linear(x, x.t(), {}, on).equal(at::linear(x, x.t()))) << "GPT-2's are FP8 too";
 }
 
 // y, dx and dweight of a micro-batch.
