@@ -57,7 +57,8 @@ def rope_halves(setting, dtype):
     """Of a query and a key that have half of the heads each."""
     from liger_kernel.ops.rope import LigerRopeFunction
     heads = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM)).unflatten(0, (-1, SEQUENCE))
-    q, k = (part.transpose(1, 2).contiguous() for part in heads.chunk(2, 2))
+    # As a projection leaves them: Liger turns them back, and copies what is not contiguous then.
+    q, k = (part.contiguous().transpose(1, 2) for part in heads.chunk(2, 2))
     cos, sin = (torch.cat((half, half), -1).squeeze(1).unsqueeze(0).to(dtype)
                 for half in rope_table(SEQUENCE, setting.device))
     return lambda: LigerRopeFunction.apply(q, k, cos, sin)

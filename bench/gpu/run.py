@@ -225,7 +225,8 @@ class Run:
     def train(self, training):
         words = [f"{self.pack}/bin/dtrain-bench-mfu", "--preset", training.model, "--device", "cuda",
                  "--dtype", training.dtype, "--attention", training.attention,
-                 "--micro-batch", str(training.micro_batch), "--accumulation", str(training.accumulation), "--seq", str(SEQUENCE),
+                 "--micro-batch", str(training.micro_batch),
+                 "--accumulation", str(training.accumulation), "--seq", str(SEQUENCE),
                  "--set", "cuda_graphs=true", "--warm-up", "3", "--short-steps", "3",
                  "--steps", "1" if self.quick else str(training.steps),
                  "--svg", f"{self.folder}/{training.name}.svg"]
