@@ -112,7 +112,7 @@ __device__ double BlockSum(double value) {
   __shared__ double sums[kThreads];
   sums[threadIdx.x] = value;
   __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) {
       sums[threadIdx.x] += sums[threadIdx.x + half];
     }

@@ -1,0 +1,37 @@
+// CUB's sort of pairs for the emulated device: the same order, by the standard library.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace cub {
+
+struct DeviceRadixSort {
+  // As CUB's: with `workspace` null, gives its size alone. Bits [begin, end) of a key count.
+  template <class Key, class Value>
+  static cudaError_t SortPairs(void* workspace, size_t& workspace_bytes, const Key* keys,
+                               Key* sorted_keys, const Value* values, Value* sorted_values,
+                               int count, int begin, int end, cudaStream_t) {
+    if (workspace == nullptr) {
+      workspace_bytes = 1;
+      return cudaSuccess;
+    }
+    const auto bits = [&](int i) {
+      return static_cast<uint64_t>(keys[i]) >> begin & ((uint64_t{1} << (end - begin)) - 1);
+    };
+    std::vector<int> order(static_cast<size_t>(count));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return bits(a) < bits(b); });
+    for (int i = 0; i < count; ++i) {
+      sorted_keys[i] = keys[order[static_cast<size_t>(i)]];
+      sorted_values[i] = values[order[static_cast<size_t>(i)]];
+    }
+    return cudaSuccess;
+  }
+};
+
+}  // namespace cub

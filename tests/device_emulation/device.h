@@ -1,0 +1,56 @@
+// A CUDA device on the CPU, so that kernels are run, and not only compiled, where there is no GPU.
+//
+// translate.py turns a .cu file into C++: a launch becomes Launch(), a thread of a block a fiber
+// that runs until it waits for others. What a GPU leaves undefined ends the process with a report:
+// a barrier that not every thread reaches, a shuffle whose lanes have left, more threads than
+// __launch_bounds__ allows. Threads run one after the other, in an order that a test chooses, so a
+// missing barrier shows as other results in another order. Device memory ends at a page that faults
+// (runtime.cc). Not emulated: streams that overlap, the caches, the rounding of __expf.
+//
+// One host thread at a time; a launch returns when its kernel is done.
+#pragma once
+
+#include <vector_types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+
+#include "absl/functional/function_ref.h"
+
+namespace dtrain::emulation {
+
+// The order in which threads of a block take turns, and blocks of a grid.
+enum class Order { kAscending, kDescending, kShuffled };
+void SetOrder(Order order);
+
+struct Configuration {
+  const char* kernel;
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes;  // Dynamic shared memory. REQUIRES: 0; no kernel has any.
+  void* stream;         // Unused.
+};
+
+// Runs `thread` once for each thread of the grid. A configuration that CUDA refuses runs nothing
+// and is the last error of the runtime.
+void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread);
+
+// Of the thread that runs, as CUDA's variables of these names.
+struct Indices {
+  uint3 thread;
+  uint3 block;
+  dim3 block_size;
+  dim3 grid_size;
+};
+extern Indices indices;
+
+// What intrinsics.h is made of; for kernels alone.
+void CheckLaunchBounds(unsigned threads_max);
+void SyncBlock(const std::source_location& where);
+// Gives `word` to the lanes of the warp that `mask` names and waits for theirs; element `lane` of
+// the result is that lane's word, until the thread's next wait.
+const uint64_t* ExchangeInWarp(uint32_t mask, uint64_t word, const std::source_location& where);
+unsigned LaneOfThread();
+
+}  // namespace dtrain::emulation

@@ -1,0 +1,66 @@
+// CUDA's words for kernels, in C++: included before all else into what translate.py writes. One
+// that is missing here fails to compile, and is added when a kernel first uses it.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <string.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <source_location>
+
+#include "tests/device_emulation/device.h"
+
+// One block runs at a time.
+#undef __shared__
+#define __shared__ static
+
+#define threadIdx (::dtrain::emulation::indices.thread)
+#define blockIdx (::dtrain::emulation::indices.block)
+#define blockDim (::dtrain::emulation::indices.block_size)
+#define gridDim (::dtrain::emulation::indices.grid_size)
+
+inline void __syncthreads(const std::source_location where = std::source_location::current()) {
+  ::dtrain::emulation::SyncBlock(where);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32,
+                  const std::source_location where = std::source_location::current()) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t word = 0;
+  memcpy(&word, &value, sizeof(T));
+  const uint64_t* const words = ::dtrain::emulation::ExchangeInWarp(mask, word, where);
+  const int lane = static_cast<int>(::dtrain::emulation::LaneOfThread());
+  const int other = lane ^ distance;
+  // A lane of a later segment keeps its own value; one of an earlier segment may be read.
+  memcpy(&value, &words[other / width <= lane / width ? other : lane], sizeof(T));
+  return value;
+}
+
+inline unsigned __reduce_max_sync(
+    unsigned mask, unsigned value,
+    const std::source_location where = std::source_location::current()) {
+  const uint64_t* const words = ::dtrain::emulation::ExchangeInWarp(mask, value, where);
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((mask >> lane & 1U) != 0 && words[lane] > value) {
+      value = static_cast<unsigned>(words[lane]);
+    }
+  }
+  return value;
+}
+
+inline unsigned atomicMax(unsigned* address, unsigned value) {
+  const unsigned before = *address;
+  *address = before > value ? before : value;
+  return before;
+}
+
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+// A GPU's is less exact: 2 + floor(|1.173 x|) units in the last place (CUDA C++ Programming Guide,
+// mathematical functions).
+inline float __expf(float x) { return ::expf(x); }

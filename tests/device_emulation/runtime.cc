@@ -1,0 +1,130 @@
+// The few functions of the CUDA runtime that kernels and their tests call, on the CPU.
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "tests/device_emulation/last_error.h"
+
+namespace dtrain::emulation {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+char stream_storage;  // Its address is every stream.
+
+// Device memory, each piece in a mapping of its own that ends at a page which faults. It begins
+// filled with NaN of every floating-point type, and so do the bytes up to that page, which are
+// looked at when the piece is freed: an address is a multiple of 16, as kernels' loads ask.
+constexpr int kFill = 0xff;
+constexpr size_t kAlignment = 16;
+
+struct Piece {
+  std::byte* mapping;
+  size_t mapped;
+  size_t bytes;
+};
+std::unordered_map<void*, Piece>& Pieces() {
+  static auto& pieces = *new std::unordered_map<void*, Piece>;
+  return pieces;
+}
+
+size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+void* Allocate(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t used = RoundUp(bytes, kAlignment);
+  const size_t mapped = RoundUp(used, page) + page;
+  void* const mapping =
+      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return nullptr;
+  }
+  auto* const start = static_cast<std::byte*>(mapping);
+  std::byte* const data = start + mapped - page - used;
+  std::memset(data, kFill, used);
+  mprotect(start + mapped - page, page, PROT_NONE);
+  Pieces()[data] = {start, mapped, bytes};
+  return data;
+}
+
+cudaError_t Free(void* data) {
+  if (data == nullptr) {
+    return cudaSuccess;
+  }
+  const auto found = Pieces().find(data);
+  if (found == Pieces().end()) {
+    return cudaErrorInvalidValue;
+  }
+  const Piece piece = found->second;
+  for (size_t i = piece.bytes; i < RoundUp(piece.bytes, kAlignment); ++i) {
+    DT_CHECK(static_cast<const std::byte*>(data)[i] == std::byte{kFill})
+        << " a kernel wrote past the end of " << piece.bytes << " bytes of device memory";
+  }
+  munmap(piece.mapping, piece.mapped);
+  Pieces().erase(found);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+void SetLastError(cudaError error) { last_error = error; }
+
+}  // namespace dtrain::emulation
+
+namespace emulation = dtrain::emulation;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  *data = emulation::Allocate(bytes);
+  return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* data) { return emulation::Free(data); }
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
+  std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(&emulation::stream_storage);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = emulation::last_error;
+  emulation::last_error = cudaSuccess;
+  return error;
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    default:
+      return "an error of the emulated device";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
+
+}  // extern "C"

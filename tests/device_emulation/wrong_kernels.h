@@ -1,0 +1,21 @@
+// Kernels with one mistake each, as a person makes them, and one without.
+#pragma once
+
+#include <cstdint>
+
+namespace dtrain::emulation {
+
+enum class Mistake {
+  kNone,
+  kNoBarrier,         // Reads what another warp has yet to write.
+  kBarrierInABranch,  // The upper half of the block meets at another barrier.
+  kLeftTheWarp,       // Half of a warp has returned when the rest shuffles.
+  kShuffleInABranch,  // A lane waits for one that waits at the block's barrier.
+};
+// out[i] = the sum of `in` over i's warp, for one block of 256 threads.
+void LaunchWarpSums(Mistake mistake, const float* in, float* out);
+
+// out[i] = i for i < n, by one thread each, in blocks of `threads`; the kernel has bounds of 256.
+void LaunchCount(int64_t n, unsigned blocks, unsigned threads, int64_t* out);
+
+}  // namespace dtrain::emulation
