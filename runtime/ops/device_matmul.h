@@ -20,10 +20,9 @@ bool HasDeviceMatmul(const at::Tensor& out);
 
 // Queues out [m, n] = a [m, k] times b [k, n], bf16 each, either of them a transpose or columns of
 // something wider, or FP8, then a as it is and b a transpose; out is bf16 or fp32, and may be
-// columns too. False, and nothing is queued: the
-// tensors are the host's or of another type, one does not begin at a 16-byte address with rows a
-// multiple of that apart, or cublasLt is not there, which one warning says; take ATen's product
-// then. c10::Error when the launch fails.
+// columns too. False, and nothing is queued: the tensors are the host's or of another type, one
+// does not begin at a 16-byte address with rows a multiple of that apart, or cublasLt is not there,
+// which one warning says; take ATen's product then. c10::Error when the launch fails.
 bool DeviceMatmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                   const DeviceMatmulOptions& options = {});
 

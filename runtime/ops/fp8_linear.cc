@@ -55,9 +55,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
   // rows [m, in], weights [out_i, in], contiguous -> [m, sum of out_i].
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             at::TensorList weights, const Fp8Options& options) {
-    const Announced inputs = AllOf(rows, weights);
-    RECORD_FUNCTION("dtrain::fp8_linear",
-                    c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
+    RECORD_FUNCTION("dtrain::fp8_linear", AllOf(rows, weights));
     const Fp8Matrix w = WeightsToFp8(weights, Merged(weights), options.scaling);
     Fp8Matrix x;
     variable_list saved(kSavedNumber);
@@ -82,9 +80,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     const variable_list saved = context->get_saved_variables();
     const auto weights = at::TensorList(saved).slice(kSavedNumber);
     const at::Tensor dy = gradients[0].contiguous();
-    const Announced inputs = AllOf(dy, weights);
-    RECORD_FUNCTION("dtrain::fp8_linear_backward",
-                    c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
+    RECORD_FUNCTION("dtrain::fp8_linear_backward", AllOf(dy, weights));
     const auto scaling = static_cast<Scaling>(context->saved_data["scaling"].toInt());
     const bool e4m3 = context->saved_data["gradients"].toInt() ==
                       static_cast<int64_t>(Fp8Options::Gradients::kE4m3);

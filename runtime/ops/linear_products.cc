@@ -6,8 +6,8 @@
 
 namespace dtrain::ops {
 
-Announced AllOf(const at::Tensor& first, at::TensorList more) {
-  Announced all;
+std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more) {
+  std::vector<c10::IValue> all;
   all.reserve(1 + more.size());
   all.emplace_back(first);
   for (const at::Tensor& tensor : more) {

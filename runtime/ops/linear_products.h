@@ -11,9 +11,8 @@
 
 namespace dtrain::ops {
 
-// The inputs of an operation as RECORD_FUNCTION takes them.
-using Announced = std::vector<c10::IValue>;
-Announced AllOf(const at::Tensor& first, at::TensorList more);
+// The inputs of an operation as RECORD_FUNCTION takes them, which asks for them when it records.
+std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more);
 
 // c10::ValueError, which begins with `what`, unless x is [..., in], weights are [out_i, in], one at
 // least, and biases are none or [out_i] each.

@@ -95,9 +95,7 @@ class MergedLinearFunction : public torch::autograd::Function<MergedLinearFuncti
   // rows [m, in]; biases: none or as many as weights.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             at::TensorList weights, at::TensorList biases) {
-    const Announced inputs = AllOf(rows, weights);
-    RECORD_FUNCTION("dtrain::merged_linear",
-                    c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
+    RECORD_FUNCTION("dtrain::merged_linear", AllOf(rows, weights));
     const bool trained = std::any_of(weights.begin(), weights.end(), [](const at::Tensor& weight) {
       return weight.requires_grad();
     });
@@ -114,9 +112,7 @@ class MergedLinearFunction : public torch::autograd::Function<MergedLinearFuncti
     const at::Tensor& rows = saved[0];
     const auto weights = at::TensorList(saved).slice(1);
     const at::Tensor dy = gradients[0].contiguous();
-    const Announced inputs = AllOf(dy, saved);
-    RECORD_FUNCTION("dtrain::merged_linear_backward",
-                    c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
+    RECORD_FUNCTION("dtrain::merged_linear_backward", AllOf(dy, saved));
     variable_list out = {context->needs_input_grad(0) ? GradientOfRows(dy, weights) : at::Tensor()};
     AddGradientsOfWeights(*context, rows, dy, weights, out);
     if (context->saved_data["biases"].toBool()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -80,7 +81,6 @@ class Device {
   void SetOrder(Order order) { order_ = order; }
 
   void Run(const Configuration& configuration, absl::FunctionRef<void()> body) {
-    DT_CHECK(body_ == nullptr) << " a kernel was launched by a kernel";
     kernel_ = configuration.kernel;
     body_ = &body;
     indices.block_size = configuration.block;
@@ -312,6 +312,8 @@ bool Allowed(const dim3& grid, const dim3& block) {
 void SetOrder(Order order) { Device::Get().SetOrder(order); }
 
 void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   DT_CHECK_EQ(configuration.shared_bytes, 0U) << configuration.kernel;
   if (!Allowed(configuration.grid, configuration.block)) {
     SetLastError(cudaErrorInvalidConfiguration);

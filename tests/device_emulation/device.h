@@ -5,9 +5,9 @@
 // a barrier that not every thread reaches, a shuffle whose lanes have left, more threads than
 // __launch_bounds__ allows. Threads run one after the other, in an order that a test chooses, so a
 // missing barrier shows as other results in another order. Device memory ends at a page that faults
-// (runtime.cc). Not emulated: streams that overlap, the caches, the rounding of __expf.
+// (runtime.cc). Not emulated: streams that overlap, the caches.
 //
-// One host thread at a time; a launch returns when its kernel is done.
+// A launch returns when its kernel is done; those of other host threads wait for their turn.
 #pragma once
 
 #include <vector_types.h>

@@ -61,6 +61,5 @@ inline unsigned atomicMax(unsigned* address, unsigned value) {
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
-// A GPU's is less exact: 2 + floor(|1.173 x|) units in the last place (CUDA C++ Programming Guide,
-// mathematical functions).
-inline float __expf(float x) { return ::expf(x); }
+// As a GPU computes it, the rounded product included, but for its exp2's own 2 ulp.
+inline float __expf(float x) { return ::exp2f(x * 0x1.715476p+0F); }

@@ -16,6 +16,7 @@
 #include "kernels/philox.h"
 #include "kernels/sgd_math.h"
 #include "kernels/stochastic_math.h"
+#include "tests/runtime/emulated_kernels.h"
 #include "tests/runtime/fake_graph.h"
 #include "tests/runtime/fake_op_kernels.h"
 
@@ -33,6 +34,7 @@ void Inline(int64_t count, int64_t /*grain*/, absl::FunctionRef<void(int64_t, in
 }
 
 int launches = 0;
+bool emulated = false;
 
 absl::Status Queue(CudaStream stream, std::function<void()> operation) {
   ++launches;
@@ -248,6 +250,8 @@ absl::Status QueueFakeKernel(CudaStream stream, std::function<void()> operation)
 
 int FakeKernelLaunches() { return launches; }
 
+bool FakeKernelsAreEmulated() { return emulated; }
+
 const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
   the_cuda = cuda;
   static const kernels::CudaKernelTable table = [] {
@@ -269,6 +273,7 @@ const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
     made.copy = Copy;
     made.accumulate = Accumulate;
     AddFakeOperationKernels(made);
+    emulated = PutEmulatedKernels(made);
     return made;
   }();
   return &table;

@@ -1,8 +1,8 @@
-// A rank that trains on the fake GPU: device memory is host memory, kernels are host loops on
-// FakeCuda's streams, NCCL is the byte-moving fake. LibTorch's tensors are CPU tensors over that
-// memory, computed by the calling thread, which stands for the compute stream (host_stream()). The
-// group's stream is a thread, so that an event that is missing shows as a wrong number sooner or
-// later, and a forgotten wait at once.
+// A rank that trains on the fake GPU: device memory is host memory, kernels are CUDA's own,
+// emulated, on FakeCuda's streams, NCCL is the byte-moving fake. LibTorch's tensors are CPU tensors
+// over that memory, computed by the calling thread, which stands for the compute stream
+// (host_stream()). The group's stream is a thread, so that an event that is missing shows as a
+// wrong number sooner or later, and a forgotten wait at once.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,12 @@
 
 namespace dtrain::testing {
 
-// Kernels as host loops with the CUDA kernels' element math, queued on `cuda`'s streams: those that
-// the engine and the fused operations launch; the others are null. REQUIRES: one FakeCuda a process
-// at a time.
+// Kernels queued on `cuda`'s streams: the CUDA kernels on the emulated device, or, without CUDA's
+// headers, host loops with their element math for those that the engine and the fused operations
+// launch; products are host loops. REQUIRES: one FakeCuda a process at a time.
 const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda);
+// Whether the last table's are CUDA's: sums of rows are then in another order than on the host.
+bool FakeKernelsAreEmulated();
 
 // Makes everything of one rank; outlives its job.
 class FakeGpu {

@@ -21,9 +21,11 @@ namespace dtrain::ops {
 namespace {
 
 using testing::CasesOfWidth;
+using testing::Distance;
 using testing::OperationCase;
 using testing::RandomLeaf;
 using testing::Tensors;
+using testing::ToleranceOf;
 
 class OpsDeviceTest : public ::testing::Test {
  protected:
@@ -67,8 +69,12 @@ TEST_F(OpsDeviceTest, EveryOperationTakesTheTablesKernelsOnTheCurrentStream) {
         const Tensors device = RunCase(operation, leaves);
         EXPECT_EQ(dtrain::testing::FakeKernelLaunches() - before, operation.launches);
         SetGpuForTesting(nullptr, nullptr);
-        for (size_t i = 0; i < host.size(); ++i) {  // The fake's kernels are the host's.
-          EXPECT_TRUE(device[i].equal(host[i])) << "result or gradient " << i;
+        // Sums of rows, and what follows from them, are a GPU's; else the kernels are the host's.
+        const bool exact = !dtrain::testing::FakeKernelsAreEmulated();
+        for (size_t i = 0; i < host.size(); ++i) {
+          EXPECT_TRUE(exact ? device[i].equal(host[i])
+                            : Distance(device[i], host[i]) < 4 * ToleranceOf(type))
+              << "result or gradient " << i;
         }
       }
     }

@@ -1,0 +1,12 @@
+// The CUDA kernels themselves, on the emulated device (tests/device_emulation), as the fake GPU's:
+// what the engine and the operations launch on a GPU, with a GPU's arguments.
+#pragma once
+
+#include "kernels/cuda_table.h"
+
+namespace dtrain::testing {
+
+// Puts them into `table`, but for matrix products; false where the build has no CUDA headers.
+bool PutEmulatedKernels(kernels::CudaKernelTable& table);
+
+}  // namespace dtrain::testing

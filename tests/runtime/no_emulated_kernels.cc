@@ -1,0 +1,8 @@
+// In place of emulated_kernels.cc where the build has no CUDA headers.
+#include "tests/runtime/emulated_kernels.h"
+
+namespace dtrain::testing {
+
+bool PutEmulatedKernels(kernels::CudaKernelTable& /*table*/) { return false; }
+
+}  // namespace dtrain::testing
