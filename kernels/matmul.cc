@@ -77,16 +77,19 @@ cudaDataType_t TypeOf(MatmulType type) {
   return CUDA_R_32F;
 }
 
-cublasLtEpilogue_t EpilogueOf(MatmulEpilogue epilogue) {
-  switch (epilogue) {
+cublasLtEpilogue_t EpilogueOf(const MatmulProblem& problem) {
+  const bool keep = problem.keep_gelu_input;
+  switch (problem.epilogue) {
     case MatmulEpilogue::kNone:
       return CUBLASLT_EPILOGUE_DEFAULT;
     case MatmulEpilogue::kBias:
       return CUBLASLT_EPILOGUE_BIAS;
     case MatmulEpilogue::kGelu:
-      return CUBLASLT_EPILOGUE_GELU;
+      return keep ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
     case MatmulEpilogue::kGeluBias:
-      return CUBLASLT_EPILOGUE_GELU_BIAS;
+      return keep ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
+    case MatmulEpilogue::kGeluBackward:
+      return CUBLASLT_EPILOGUE_DGELU;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -121,9 +124,17 @@ class LtMatmul final : public Matmul {
     };
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, operation(plan.first)));
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, operation(plan.second)));
-    DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(problem_.epilogue)));
+    DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(problem_)));
+    // The heuristic reads alignments off these pointers, and takes null for the best.
+    const auto* const aligned = reinterpret_cast<const void*>(uintptr_t{kAlignment});
     if (HasBias(problem_.epilogue)) {
       DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(problem_.out)));
+      DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned));
+    }
+    with_gelu_input_ = plan.with_gelu_input;
+    if (with_gelu_input_) {
+      DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, problem_.n));
+      DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned));
     }
     DT_RETURN_IF_ERROR(Layout(plan.first, &first_));
     DT_RETURN_IF_ERROR(Layout(plan.second, &second_));
@@ -140,6 +151,9 @@ class LtMatmul final : public Matmul {
     const void* const bias = buffers.bias;
     if (HasBias(problem_.epilogue)) {
       DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
+    }
+    if (with_gelu_input_) {
+      DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, buffers.gelu_input));
     }
     if (fp8()) {
       DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, buffers.b_scale));
@@ -210,6 +224,9 @@ class LtMatmul final : public Matmul {
     if (HasBias(problem_.epilogue) && !usable(buffers.bias)) {
       return lacking("bias");
     }
+    if (with_gelu_input_ && !usable(buffers.gelu_input)) {
+      return lacking("GELU's input");
+    }
     if (fp8() && (buffers.a_scale == nullptr || buffers.b_scale == nullptr)) {
       return lacking("a scale of an FP8 factor");
     }
@@ -219,6 +236,7 @@ class LtMatmul final : public Matmul {
 
   const CublasLt lt_;
   const MatmulProblem problem_;
+  bool with_gelu_input_ = false;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t first_ = nullptr;
   cublasLtMatrixLayout_t second_ = nullptr;

@@ -21,6 +21,7 @@ struct MatmulBuffers {
   const void* b = nullptr;
   void* out = nullptr;
   const void* bias = nullptr;      // [n] of out's type, for an epilogue with bias.
+  void* gelu_input = nullptr;      // [m, n] of out's type, rows n apart: kept, or read.
   const float* a_scale = nullptr;  // FP8: what a's codes are multiplied by, in device memory.
   const float* b_scale = nullptr;
 };

@@ -46,6 +46,25 @@ absl::Status CheckTypes(const MatmulProblem& p) {
   return absl::OkStatus();
 }
 
+bool IsGelu(MatmulEpilogue epilogue) {
+  return epilogue == MatmulEpilogue::kGelu || epilogue == MatmulEpilogue::kGeluBias;
+}
+
+absl::Status CheckEpilogue(const MatmulProblem& p, bool with_gelu_input) {
+  if (p.accumulate && p.epilogue != MatmulEpilogue::kNone) {
+    return Wrong(p, "an epilogue would apply to the sum; accumulate without one");
+  }
+  if (p.keep_gelu_input && !IsGelu(p.epilogue)) {
+    return Wrong(p, "only an epilogue with GELU has an input of it to keep");
+  }
+  if (with_gelu_input && (IsFp8(p.a) || p.n % 8 != 0)) {
+    return Wrong(p,
+                 "GELU's input is kept and read in rows of a multiple of 8, of bf16 and fp32 "
+                 "factors; take GELU apart from the product");
+  }
+  return absl::OkStatus();
+}
+
 // A row-major [rows, columns] is a column-major [columns, rows].
 MatmulOperand Stored(int64_t rows, int64_t columns, int64_t stride, bool transposed,
                      MatmulType type) {
@@ -92,12 +111,14 @@ absl::StatusOr<MatmulPlan> PlanMatmul(const MatmulProblem& p) {
   if (p.accumulate && p.out != MatmulType::kFloat32) {
     return Wrong(p, "accumulation needs an fp32 result: small terms would be lost in bf16");
   }
-  if (p.accumulate && p.epilogue != MatmulEpilogue::kNone) {
-    return Wrong(p, "an epilogue would apply to the sum; accumulate without one");
+  const bool with_gelu_input = p.keep_gelu_input || p.epilogue == MatmulEpilogue::kGeluBackward;
+  if (absl::Status epilogue = CheckEpilogue(p, with_gelu_input); !epilogue.ok()) {
+    return epilogue;
   }
   const MatmulPlan plan{.first = Factor(p.k, p.n, p.b_stride, p.transpose_b, p.b),
                         .second = Factor(p.m, p.k, p.a_stride, p.transpose_a, p.a),
-                        .out = Stored(p.m, p.n, p.out_stride, false, p.out)};
+                        .out = Stored(p.m, p.n, p.out_stride, false, p.out),
+                        .with_gelu_input = with_gelu_input};
   absl::Status strides = CheckStride(p, "b", p.b_stride, plan.first);
   strides.Update(CheckStride(p, "a", p.a_stride, plan.second));
   strides.Update(CheckStride(p, "out", p.out_stride, plan.out));

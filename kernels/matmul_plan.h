@@ -16,8 +16,9 @@ namespace dtrain::kernels {
 enum class MatmulType : uint8_t { kFloat32, kBFloat16, kE4m3, kE5m2 };
 absl::string_view MatmulTypeName(MatmulType type);  // "fp32", "bf16", "e4m3", "e5m2".
 
-// Applied to the product before it is written: + bias [n], then GELU (tanh form).
-enum class MatmulEpilogue : uint8_t { kNone, kBias, kGelu, kGeluBias };
+// Applied to the product before it is written: + bias [n], then GELU (tanh form); or the product is
+// a gradient dL/dGELU(x), and GELU's derivative at x makes it dL/dx.
+enum class MatmulEpilogue : uint8_t { kNone, kBias, kGelu, kGeluBias, kGeluBackward };
 
 struct MatmulProblem {
   int64_t m = 0;
@@ -29,6 +30,7 @@ struct MatmulProblem {
   MatmulType b = MatmulType::kBFloat16;
   MatmulType out = MatmulType::kBFloat16;
   MatmulEpilogue epilogue = MatmulEpilogue::kNone;
+  bool keep_gelu_input = false;  // GELU's x is written too, for the backward pass.
   bool accumulate = false;  // beta = 1: adds to out, as a weight's gradient to the flat buffer.
   // Elements from a stored row to the next; 0: as many as a row has.
   int64_t a_stride = 0;
@@ -51,12 +53,15 @@ struct MatmulPlan {
   MatmulOperand first;   // b.
   MatmulOperand second;  // a.
   MatmulOperand out;
+  bool with_gelu_input = false;  // It is written or read.
 };
 
 // InvalidArgument naming the value, what is allowed and what to do:
 //   m, n, k at least 1; a and b both fp32 (then out too), both bf16, or both FP8, at most one e5m2;
 //   out fp32 or bf16; FP8 with a as it is, b stored [n, k], and m, n, k multiples of 16;
-//   accumulation into fp32 and without epilogue; strides 0 or at least a stored row.
+//   accumulation into fp32 and without epilogue; GELU's input with kGelu, kGeluBias (kept) and
+//   kGeluBackward (read), n then a multiple of 8 and factors not FP8; strides 0 or at least a
+//   stored row.
 absl::StatusOr<MatmulPlan> PlanMatmul(const MatmulProblem& problem);
 
 }  // namespace dtrain::kernels

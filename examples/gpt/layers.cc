@@ -188,6 +188,11 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
       return down_(both.defined() ? ops::SwiGlu(both) : ops::SwiGlu(gate_(x), up_(x)));
     }
     case GptOptions::Activation::kGeluTanh:
+      if (up_->is_transposed() && down_->is_transposed()) {
+        return ops::GeluMlp(x, up_->weight(), down_->weight(),
+                            up_->bias().defined() ? std::vector{up_->bias(), down_->bias()}
+                                                  : std::vector<at::Tensor>());
+      }
       return down_(ops::Gelu(up_(x), ops::GeluForm::kTanh));
     case GptOptions::Activation::kGelu:
       return down_(ops::Gelu(up_(x), ops::GeluForm::kExact));

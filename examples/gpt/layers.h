@@ -67,6 +67,10 @@ class ProjectionImpl : public torch::nn::Module {
   const at::Tensor& bias() const { return bias_; }  // Undefined without one.
   // Whether y = x W^T + b and nothing else: no correction, not transposed.
   bool is_linear() const { return !options_.transposed && lora_a_ == nullptr; }
+  // Whether y = x W + b and nothing else: no correction, and the products not of FP8.
+  bool is_transposed() const {
+    return options_.transposed && lora_a_ == nullptr && !options_.fp8.enabled;
+  }
 
  private:
   ProjectionOptions options_;

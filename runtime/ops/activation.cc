@@ -1,4 +1,4 @@
-#include "kernels/activation.h"
+#include "runtime/ops/activation.h"
 
 #include <utility>
 #include <vector>
@@ -64,16 +64,12 @@ class ActivationFunction : public torch::autograd::Function<ActivationFunction> 
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t activation) {
     context->save_for_backward({x});
     context->saved_data["activation"] = activation;
-    const auto kind = static_cast<Activation>(activation);
-    return x.scalar_type() == at::kFloat ? Forward<float>(x, kind) : Forward<BFloat16>(x, kind);
+    return ActivationForward(x, static_cast<Activation>(activation));
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const at::Tensor x = context->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous();
-    const Activation kind = SavedActivation(context);
-    return {x.scalar_type() == at::kFloat ? Backward<float>(x, dy, kind)
-                                          : Backward<BFloat16>(x, dy, kind),
-            at::Tensor()};
+    return {ActivationBackward(x, dy, SavedActivation(context)), at::Tensor()};
   }
 };
 
@@ -169,6 +165,16 @@ at::Tensor Gated(const at::Tensor& gate_up, Activation activation) {
 }
 
 }  // namespace
+
+at::Tensor ActivationForward(const at::Tensor& x, Activation activation) {
+  return x.scalar_type() == at::kFloat ? Forward<float>(x, activation)
+                                       : Forward<BFloat16>(x, activation);
+}
+
+at::Tensor ActivationBackward(const at::Tensor& x, const at::Tensor& dy, Activation activation) {
+  return x.scalar_type() == at::kFloat ? Backward<float>(x, dy, activation)
+                                       : Backward<BFloat16>(x, dy, activation);
+}
 
 at::Tensor Gelu(const at::Tensor& x, GeluForm form) {
   if (Fusable(x)) {

@@ -82,6 +82,28 @@ std::optional<kernels::MatmulType> TypeOf(at::ScalarType type) {
   }
 }
 
+bool GeluInputFits(const DeviceMatmulOptions& options, const at::Tensor& out) {
+  const at::Tensor& input = options.gelu_input;
+  return options.gelu == MatmulGelu::kNone
+             ? !input.defined()
+             : input.is_contiguous() && input.sizes() == out.sizes() &&
+                   input.scalar_type() == out.scalar_type() && input.device() == out.device() &&
+                   AlignedAt(input, input.size(1));
+}
+
+kernels::MatmulEpilogue EpilogueOf(const DeviceMatmulOptions& options) {
+  using kernels::MatmulEpilogue;
+  switch (options.gelu) {
+    case MatmulGelu::kNone:
+      return options.bias.defined() ? MatmulEpilogue::kBias : MatmulEpilogue::kNone;
+    case MatmulGelu::kForward:
+      return options.bias.defined() ? MatmulEpilogue::kGeluBias : MatmulEpilogue::kGelu;
+    case MatmulGelu::kBackward:
+      return MatmulEpilogue::kGeluBackward;
+  }
+  return MatmulEpilogue::kNone;
+}
+
 bool ScaleFits(const at::Tensor& scale, bool fp8, const at::Device& device) {
   return scale.defined() == fp8 &&
          (!fp8 ||
@@ -98,7 +120,8 @@ std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at:
   };
   if (!takes(a) || !takes(b) || c10::isFloat8Type(b.scalar_type()) != fp8 ||
       !IsMatrix(out, fp32 ? at::kFloat : at::kBFloat16, out.device()) ||
-      !BiasFits(options.bias, out) || !ScaleFits(options.a_scale, fp8, out.device()) ||
+      !BiasFits(options.bias, out) || !GeluInputFits(options, out) ||
+      !ScaleFits(options.a_scale, fp8, out.device()) ||
       !ScaleFits(options.b_scale, fp8, out.device())) {
     return std::nullopt;
   }
@@ -120,8 +143,8 @@ std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at:
       .a = *type_of_a,
       .b = *type_of_b,
       .out = fp32 ? kernels::MatmulType::kFloat32 : kernels::MatmulType::kBFloat16,
-      .epilogue =
-          options.bias.defined() ? kernels::MatmulEpilogue::kBias : kernels::MatmulEpilogue::kNone,
+      .epilogue = EpilogueOf(options),
+      .keep_gelu_input = options.gelu == MatmulGelu::kForward,
       .accumulate = options.accumulate,
       .a_stride = of_a->stride,
       .b_stride = of_b->stride,
@@ -179,6 +202,7 @@ bool DeviceMatmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
        .b = b.const_data_ptr(),
        .out = out.mutable_data_ptr(),
        .bias = options.bias.defined() ? options.bias.const_data_ptr() : nullptr,
+       .gelu_input = options.gelu_input.defined() ? options.gelu_input.mutable_data_ptr() : nullptr,
        .a_scale = options.a_scale.defined() ? options.a_scale.const_data_ptr<float>() : nullptr,
        .b_scale = options.b_scale.defined() ? options.b_scale.const_data_ptr<float>() : nullptr},
       workspace.numel() > 0 ? workspace.mutable_data_ptr() : nullptr, launch.stream()));

@@ -7,9 +7,15 @@
 
 namespace dtrain::ops {
 
+enum class MatmulGelu { kNone, kForward, kBackward };
+
 struct DeviceMatmulOptions {
-  at::Tensor bias = {};     // [n], added to every row; of out's type.
-  bool accumulate = false;  // Adds to out, which then is fp32, in place of writing it.
+  at::Tensor bias = {};  // [n], added to every row; of out's type.
+  // kForward: out is GELU (tanh form) of the product and bias, which gelu_input keeps. kBackward:
+  // the product is a gradient of GELU's result, out that of gelu_input.
+  MatmulGelu gelu = MatmulGelu::kNone;
+  at::Tensor gelu_input = {};  // [m, n], contiguous, of out's type.
+  bool accumulate = false;     // Adds to out, which then is fp32, in place of writing it.
   // Of FP8 codes: what they are multiplied by, fp32 [] on the device.
   at::Tensor a_scale = {}, b_scale = {};
 };

@@ -86,10 +86,8 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
                       static_cast<int64_t>(Fp8Options::Gradients::kE4m3);
     const Fp8Format format = e4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2;
     const bool tensorwise = scaling == Scaling::kTensorwise;
-    bool of_weights = false;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      of_weights = of_weights || context->needs_input_grad(1 + i);
-    }
+    const std::vector<bool> wanted = WeightsWanted(*context, weights.size());
+    const bool of_weights = std::find(wanted.begin(), wanted.end(), true) != wanted.end();
     const Fp8Both both =
         tensorwise && of_weights ? BothToFp8(dy, format) : Fp8Both{ToFp8(dy, format, scaling), {}};
     variable_list out(1);
@@ -102,7 +100,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
       const Fp8Matrix g_t = tensorwise ? both.transposed : TransposedToFp8(dy, format, {});
       const Fp8Matrix x_t = tensorwise ? Fp8Matrix{saved[kRows], saved[kRowsInverse]}
                                        : TransposedToFp8(saved[kRows], Fp8Format::kE4m3, {});
-      AddGradientsOfWeights(*context, g_t, x_t, weights, out);
+      AddGradientsOfWeights(wanted, g_t, x_t, weights, out);
     }
     out.resize(1 + weights.size() + 1);
     return out;
@@ -111,17 +109,12 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  private:
   // Of every weight that wants one; undefined for the others, and for those whose gradient went
   // home.
-  static void AddGradientsOfWeights(const AutogradContext& context, const Fp8Matrix& g_t,
+  static void AddGradientsOfWeights(const std::vector<bool>& wanted, const Fp8Matrix& g_t,
                                     const Fp8Matrix& x_t, at::TensorList weights,
                                     variable_list& out) {
-    std::vector<GradientHome> homes(weights.size());
-    bool any_home = false;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (context.needs_input_grad(1 + i)) {
-        homes[i] = TakeWeightHome(weights[i], /*fp32_sums=*/true);
-        any_home = any_home || homes[i].place.defined();
-      }
-    }
+    const std::vector<GradientHome> homes = TakeWeightHomes(weights, wanted, /*fp32_sums=*/true);
+    const bool any_home = std::any_of(
+        homes.begin(), homes.end(), [](const GradientHome& home) { return home.place.defined(); });
     if (const GradientHome home = InOne(homes); home.place.defined()) {
       Fp8ProductHome(home, g_t, x_t);
       return;
@@ -135,7 +128,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
       at::Tensor& gradient = out.emplace_back();
       if (homes[i].place.defined()) {
         PutHome(homes[i], part);
-      } else if (context.needs_input_grad(1 + i)) {
+      } else if (wanted[i]) {
         gradient = part.to(type);
       }
     }

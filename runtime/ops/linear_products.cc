@@ -3,16 +3,17 @@
 #include "ATen/Functions.h"
 #include "runtime/ops/device_matmul.h"
 #include "runtime/ops/fused.h"
+#include "torch/csrc/autograd/custom_function.h"
 
 namespace dtrain::ops {
 
-std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more) {
+std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more,
+                               at::TensorList and_more) {
   std::vector<c10::IValue> all;
-  all.reserve(1 + more.size());
+  all.reserve(1 + more.size() + and_more.size());
   all.emplace_back(first);
-  for (const at::Tensor& tensor : more) {
-    all.emplace_back(tensor);
-  }
+  all.insert(all.end(), more.begin(), more.end());
+  all.insert(all.end(), and_more.begin(), and_more.end());
   return all;
 }
 
@@ -92,6 +93,25 @@ GradientHome TakeWeightHome(const at::Tensor& weight, bool fp32_sums) {
   return takes ? TakeGradientHome(weight, /*can_add=*/OnGpu(weight)) : GradientHome();
 }
 
+std::vector<bool> WeightsWanted(const torch::autograd::AutogradContext& context, size_t weights) {
+  std::vector<bool> wanted(weights);
+  for (size_t i = 0; i < weights; ++i) {
+    wanted[i] = context.needs_input_grad(1 + i);
+  }
+  return wanted;
+}
+
+std::vector<GradientHome> TakeWeightHomes(at::TensorList weights, const std::vector<bool>& wanted,
+                                          bool fp32_sums) {
+  std::vector<GradientHome> homes(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (wanted[i]) {
+      homes[i] = TakeWeightHome(weights[i], fp32_sums);
+    }
+  }
+  return homes;
+}
+
 void MultiplyHome(const GradientHome& home, const at::Tensor& a, const at::Tensor& b) {
   at::Tensor place = home.place;
   if (DeviceMatmul(place, a, b, {.accumulate = home.holds})) {
@@ -104,6 +124,15 @@ void MultiplyHome(const GradientHome& home, const at::Tensor& a, const at::Tenso
   } else {
     at::mm_out(place, a, b);
   }
+}
+
+at::Tensor GradientOfTransposed(const at::Tensor& weight, const at::Tensor& rows,
+                                const at::Tensor& dy) {
+  if (const GradientHome home = TakeWeightHome(weight); home.place.defined()) {
+    MultiplyHome(home, rows.t(), dy);
+    return {};
+  }
+  return Multiply(rows.t(), dy);
 }
 
 void PutHome(const GradientHome& home, const at::Tensor& gradient) {

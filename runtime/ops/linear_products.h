@@ -2,6 +2,7 @@
 // runtime/ops.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,10 +10,15 @@
 #include "ATen/core/ivalue.h"
 #include "runtime/ops/gradient_home.h"
 
+namespace torch::autograd {
+struct AutogradContext;
+}
+
 namespace dtrain::ops {
 
 // The inputs of an operation as RECORD_FUNCTION takes them, which asks for them when it records.
-std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more);
+std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more,
+                               at::TensorList and_more = {});
 
 // c10::ValueError, which begins with `what`, unless x is [..., in], weights are [out_i, in], one at
 // least, and biases are none or [out_i] each.
@@ -37,10 +43,19 @@ at::Tensor Multiply(const at::Tensor& a, const at::Tensor& b);
 // GPU's adds too. `fp32_sums`: what makes it has fp32, whatever the weight's type; else bf16 takes
 // cublasLt.
 GradientHome TakeWeightHome(const at::Tensor& weight, bool fp32_sums = false);
+// Which of an operation's weights, inputs 1 and on, want a gradient.
+std::vector<bool> WeightsWanted(const torch::autograd::AutogradContext& context, size_t weights);
+// Of the weights that want a gradient; the others have none.
+std::vector<GradientHome> TakeWeightHomes(at::TensorList weights, const std::vector<bool>& wanted,
+                                          bool fp32_sums = false);
 
 // home.place (+)= a b: a product that adds, where there is one, so that a gradient of bf16 factors
 // is summed in fp32 without having been rounded.
 void MultiplyHome(const GradientHome& home, const at::Tensor& a, const at::Tensor& b);
+
+// The gradient rows^T dy of a weight [in, out], of y = rows weight; undefined: it went home.
+at::Tensor GradientOfTransposed(const at::Tensor& weight, const at::Tensor& rows,
+                                const at::Tensor& dy);
 
 // home.place (+)= gradient.
 void PutHome(const GradientHome& home, const at::Tensor& gradient);

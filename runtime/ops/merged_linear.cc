@@ -51,21 +51,11 @@ at::Tensor GradientOfRows(const at::Tensor& dy, at::TensorList weights) {
   return dx;
 }
 
-// Of the weights that want a gradient.
-std::vector<GradientHome> HomesOf(const AutogradContext& context, at::TensorList weights) {
-  std::vector<GradientHome> homes(weights.size());
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (context.needs_input_grad(1 + i)) {
-      homes[i] = TakeWeightHome(weights[i]);
-    }
-  }
-  return homes;
-}
-
 // Of every weight that wants one; undefined for the others, and for those whose gradient went home.
 void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& rows,
                            const at::Tensor& dy, at::TensorList weights, variable_list& out) {
-  const std::vector<GradientHome> homes = HomesOf(context, weights);
+  const std::vector<bool> wanted = WeightsWanted(context, weights.size());
+  const std::vector<GradientHome> homes = TakeWeightHomes(weights, wanted);
   if (const GradientHome home = InOne(homes); home.place.defined()) {
     MultiplyHome(home, dy.t(), rows);
     out.resize(out.size() + weights.size());
@@ -73,7 +63,7 @@ void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& row
   }
   bool all = true;
   for (size_t i = 0; i < weights.size(); ++i) {
-    all = all && context.needs_input_grad(1 + i) && !homes[i].place.defined();
+    all = all && wanted[i] && !homes[i].place.defined();
   }
   const at::Tensor merged = all ? Multiply(dy.t(), rows) : at::Tensor();
   int64_t row = 0;
@@ -83,7 +73,7 @@ void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& row
       MultiplyHome(homes[i], part.t(), rows);
     } else if (all) {
       gradient = merged.narrow(0, row, weights[i].size(0));
-    } else if (context.needs_input_grad(1 + i)) {
+    } else if (wanted[i]) {
       gradient = Multiply(part.t(), rows);
     }
     row += weights[i].size(0);
@@ -95,7 +85,7 @@ class MergedLinearFunction : public torch::autograd::Function<MergedLinearFuncti
   // rows [m, in]; biases: none or as many as weights.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             at::TensorList weights, at::TensorList biases) {
-    RECORD_FUNCTION("dtrain::merged_linear", AllOf(rows, weights));
+    RECORD_FUNCTION("dtrain::merged_linear", AllOf(rows, weights, biases));
     const bool trained = std::any_of(weights.begin(), weights.end(), [](const at::Tensor& weight) {
       return weight.requires_grad();
     });

@@ -18,7 +18,7 @@ class TransposedLinearFunction : public torch::autograd::Function<TransposedLine
   // rows [m, in], weight [in, out]; biases: none or one [out].
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             const at::Tensor& weight, at::TensorList biases) {
-    RECORD_FUNCTION("dtrain::transposed_linear", Inputs(rows, weight));
+    RECORD_FUNCTION("dtrain::transposed_linear", AllOf(rows, {weight}, biases));
     context->save_for_backward({weight.requires_grad() ? rows : at::Tensor(), weight});
     context->saved_data["biases"] = static_cast<int64_t>(biases.size());
     if (biases.empty()) {
@@ -42,11 +42,7 @@ class TransposedLinearFunction : public torch::autograd::Function<TransposedLine
       out[0] = Multiply(dy, weight.t());
     }
     if (context->needs_input_grad(1)) {
-      if (const GradientHome home = TakeWeightHome(weight); home.place.defined()) {
-        MultiplyHome(home, rows.t(), dy);
-      } else {
-        out[1] = Multiply(rows.t(), dy);
-      }
+      out[1] = GradientOfTransposed(weight, rows, dy);
     }
     if (context->saved_data["biases"].toInt() > 0) {
       out.push_back(context->needs_input_grad(2) ? dy.sum(0) : at::Tensor());

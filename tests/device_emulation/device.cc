@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/prng.h"
 #include "tests/device_emulation/last_error.h"
 
 namespace dtrain::emulation {
@@ -23,6 +22,7 @@ Indices indices;
 namespace {
 
 constexpr unsigned kWarp = 32;
+constexpr int kFill = 0xff;  // NaN of every floating-point type.
 constexpr size_t kStackBytes = size_t{256} << 10;
 // Stacks begin at addresses of different cache sets, or a block's threads would share one.
 constexpr size_t kStaggerBytes = 704;
@@ -66,8 +66,8 @@ struct Fiber {
 struct Thread {
   State state = State::kNew;
   Fiber* fiber = nullptr;
-  std::source_location where;  // Of the wait.
-  uint32_t mask = 0;           // Of an exchange.
+  Where where;        // Of the wait.
+  uint32_t mask = 0;  // Of an exchange.
   uint64_t word = 0;
 };
 
@@ -87,31 +87,34 @@ class Device {
     indices.grid_size = configuration.grid;
     const dim3 grid = configuration.grid;
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-    const IndexPermutation shuffled(blocks, /*seed=*/7);
     for (uint64_t i = 0; i < blocks; ++i) {
-      const uint64_t block = order_ == Order::kAscending    ? i
-                             : order_ == Order::kDescending ? blocks - 1 - i
-                                                            : shuffled(i);
-      indices.block = IndexIn(grid, block);
+      indices.block = IndexIn(grid, Turn(i, blocks));
       RunBlock();
     }
     body_ = nullptr;
   }
 
-  // On a thread's fiber: back to RunBlock until `state` is over.
-  void Wait(State state, const std::source_location& where) {
+  void BeginShared(void* data, size_t bytes) {
+    if (std::find(shared_.begin(), shared_.end(), data) == shared_.end()) {
+      std::memset(data, kFill, bytes);
+      shared_.push_back(data);
+    }
+  }
+
+  // On a thread's fiber: back to RunWarp until `state` is over.
+  void Wait(State state, const Where& where) {
     Thread& thread = threads_[current_];
     thread.state = state;
     thread.where = where;
     thread.fiber = fiber_;
     Switch(fiber_->place, scheduler_);
   }
-  void SyncBlock(const std::source_location& where) {
+  void SyncBlock(const Where& where) {
     RequireKernel();
     ++at_barrier_;
     Wait(State::kAtBlockBarrier, where);
   }
-  const uint64_t* Exchange(uint32_t mask, uint64_t word, const std::source_location& where) {
+  const uint64_t* Exchange(uint32_t mask, uint64_t word, const Where& where) {
     RequireKernel();
     const unsigned lane = current_ % kWarp;
     DT_CHECK((mask >> lane & 1U) != 0)
@@ -122,8 +125,13 @@ class Device {
     return words_[current_ / kWarp].data();
   }
   unsigned current() const { return current_; }
+  const char* kernel() const { return kernel_; }
 
  private:
+  // Who is number `turn` of `count`.
+  uint64_t Turn(uint64_t turn, uint64_t count) const {
+    return order_ == Order::kAscending ? turn : count - 1 - turn;
+  }
   static uint3 IndexIn(const dim3& size, uint64_t i) {
     return {static_cast<unsigned>(i % size.x), static_cast<unsigned>(i / size.x % size.y),
             static_cast<unsigned>(i / size.x / size.y)};
@@ -132,39 +140,42 @@ class Device {
 
   void RunBlock() {
     const dim3 size = indices.block_size;
-    const size_t count = size_t{size.x} * size.y * size.z;
-    threads_.assign(count, Thread{});
-    words_.resize((count + kWarp - 1) / kWarp);
-    turns_.resize(count);
-    std::iota(turns_.begin(), turns_.end(), 0U);
-    if (order_ == Order::kDescending) {
-      std::reverse(turns_.begin(), turns_.end());
-    } else if (order_ == Order::kShuffled) {
-      SplitMix64 random(count);
-      for (size_t i = count; i > 1; --i) {
-        std::swap(turns_[i - 1], turns_[random.Below(i)]);
-      }
-    }
+    threads_.assign(size_t{size.x} * size.y * size.z, Thread{});
+    words_.resize((threads_.size() + kWarp - 1) / kWarp);
+    shared_.clear();
     done_ = 0;
     at_barrier_ = 0;
-    for (next_ = 0; next_ < count;) {
+    do {
+      for (size_t i = 0; i < words_.size(); ++i) {
+        RunWarp(Turn(i, words_.size()));
+      }
+    } while (ReleaseBlock());
+    if (done_ < threads_.size()) {
+      ReportStuck();
+    }
+  }
+
+  // Until each of its threads waits for another warp's or is done.
+  void RunWarp(size_t warp) {
+    begin_ = warp * kWarp;
+    lanes_ = std::min(size_t{kWarp}, threads_.size() - begin_);
+    next_ = threads_[begin_].state == State::kNew ? 0 : lanes_;
+    while (next_ < lanes_) {
       BeginThreads();
     }
-    while (done_ < count) {
-      if (!Release()) {
-        ReportStuck();
-      }
-      for (const unsigned t : turns_) {
+    do {
+      for (size_t i = 0; i < lanes_; ++i) {
+        const size_t t = begin_ + Turn(i, lanes_);
         if (threads_[t].state == State::kReady) {
           SetCurrent(t);
           GoOn(threads_[t].fiber);
         }
       }
-    }
+    } while (ReleaseWarp(warp));
   }
 
-  void SetCurrent(unsigned t) {
-    current_ = t;
+  void SetCurrent(size_t t) {
+    current_ = static_cast<unsigned>(t);
     indices.thread = IndexIn(indices.block_size, t);
   }
 
@@ -186,12 +197,13 @@ class Device {
     fiber_->Enter(scheduler_);
   }
 
-  // What a fiber does, for ever: threads that have not begun, one after the other. (To a compiler
-  // that saw as much, the call would be the end of the stack, and AddressSanitizer would wipe it.)
+  // What a fiber does, for ever: threads of a warp that have not begun, one after the other. (To a
+  // compiler that saw as much, the call would be the end of the stack, and AddressSanitizer would
+  // wipe it.)
   [[gnu::noipa]] void RunThreads() {
     for (;;) {
-      while (next_ < turns_.size()) {
-        SetCurrent(turns_[next_++]);
+      while (next_ < lanes_) {
+        SetCurrent(begin_ + Turn(next_++, lanes_));
         (*body_)();
         // current_ and fiber_ are this thread's again when it has waited.
         threads_[current_].state = State::kDone;
@@ -202,46 +214,38 @@ class Device {
     }
   }
 
-  // Lets those go on whose wait is over; false: none. Every thread waits or is done.
-  bool Release() {
-    if (at_barrier_ == threads_.size() - done_) {
-      ReleaseBlock();
-      return true;
+  // Lets a block go on whose threads all wait at the barrier or are done; false: it does not.
+  bool ReleaseBlock() {
+    if (at_barrier_ == 0 || at_barrier_ < threads_.size() - done_) {
+      return false;
     }
-    bool any = false;
-    for (size_t warp = 0; warp < words_.size(); ++warp) {
-      any = ReleaseWarp(warp) || any;
-    }
-    return any;
-  }
-
-  void ReleaseBlock() {
     at_barrier_ = 0;
     const Thread* first = nullptr;
     for (Thread& thread : threads_) {
       if (thread.state == State::kAtBlockBarrier) {
         first = first == nullptr ? &thread : first;
-        DT_CHECK(thread.where.line() == first->where.line())
+        DT_CHECK(thread.where.line == first->where.line)
             << At(thread.where) << ": threads of a block meet at different barriers, another at "
             << At(first->where);
         thread.state = State::kReady;
       }
     }
+    return true;
   }
 
+  // Gives the words of the warp that runs to lanes that all wait for them; false: none.
   bool ReleaseWarp(size_t warp) {
     bool any = false;
-    const size_t begin = warp * kWarp;
-    const size_t end = std::min(begin + kWarp, threads_.size());
-    for (size_t t = begin; t < end; ++t) {
-      if (threads_[t].state != State::kInExchange || !Complete(begin, end, threads_[t])) {
+    Thread* const threads = &threads_[begin_];
+    for (size_t i = 0; i < lanes_; ++i) {
+      if (threads[i].state != State::kInExchange || !Complete(threads[i])) {
         continue;
       }
-      const uint32_t mask = threads_[t].mask;
-      for (size_t lane = t - begin; lane < end - begin; ++lane) {
+      const uint32_t mask = threads[i].mask;
+      for (size_t lane = i; lane < lanes_; ++lane) {
         if ((mask >> lane & 1U) != 0) {
-          words_[warp][lane] = threads_[begin + lane].word;
-          threads_[begin + lane].state = State::kReady;
+          words_[warp][lane] = threads[lane].word;
+          threads[lane].state = State::kReady;
         }
       }
       any = true;
@@ -250,16 +254,16 @@ class Device {
   }
 
   // Whether all lanes that `of` waits for are there. A lane that is done never comes.
-  bool Complete(size_t begin, size_t end, const Thread& of) const {
+  bool Complete(const Thread& of) const {
     for (size_t lane = 0; lane < kWarp; ++lane) {
       if ((of.mask >> lane & 1U) == 0) {
         continue;
       }
-      DT_CHECK(begin + lane < end && threads_[begin + lane].state != State::kDone)
+      DT_CHECK(lane < lanes_ && threads_[begin_ + lane].state != State::kDone)
           << At(of.where) << ": a lane waits for lane " << lane << ", which has left the kernel";
-      const Thread& other = threads_[begin + lane];
+      const Thread& other = threads_[begin_ + lane];
       if (other.state != State::kInExchange || other.mask != of.mask ||
-          other.where.line() != of.where.line()) {
+          other.where.line != of.where.line) {
         return false;
       }
     }
@@ -271,7 +275,7 @@ class Device {
     for (size_t t = 0; t < threads_.size(); ++t) {
       const Thread& thread = threads_[t];
       if (thread.state != State::kDone &&
-          (t == 0 || thread.where.line() != threads_[t - 1].where.line())) {
+          (t == 0 || thread.where.line != threads_[t - 1].where.line)) {
         absl::StrAppend(&waits, "; thread ", t, " waits at ", At(thread.where));
       }
     }
@@ -279,9 +283,10 @@ class Device {
     std::abort();
   }
 
-  std::string At(const std::source_location& where) const {
-    return absl::StrCat(" ", kernel_, ", block ", indices.block.x, ", ", where.file_name(), ":",
-                        where.line());
+  std::string At(const Where& where) const {
+    const uint3 block = indices.block;
+    return absl::StrCat(" ", kernel_, ", block (", block.x, ", ", block.y, ", ", block.z, "), ",
+                        where.file, ":", where.line);
   }
 
   Order order_ = Order::kAscending;
@@ -294,10 +299,13 @@ class Device {
   // Of the block that runs.
   std::vector<Thread> threads_;
   std::vector<std::array<uint64_t, kWarp>> words_;  // Of each warp's last exchange.
-  std::vector<unsigned> turns_;
-  size_t next_ = 0;  // In turns_: who begins next.
+  std::vector<void*> shared_;                       // Variables that it has met.
   size_t done_ = 0;
   size_t at_barrier_ = 0;
+  // Of the warp that runs.
+  size_t begin_ = 0;  // Its first thread.
+  size_t lanes_ = 0;
+  size_t next_ = 0;  // Who begins next.
   unsigned current_ = 0;
 };
 
@@ -324,15 +332,18 @@ void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread
 
 void CheckLaunchBounds(unsigned threads_max) {
   const dim3 size = indices.block_size;
-  DT_CHECK_LE(size.x * size.y * size.z, threads_max) << " threads a block and __launch_bounds__";
+  DT_CHECK_LE(size.x * size.y * size.z, threads_max)
+      << " threads a block and __launch_bounds__ of " << Device::Get().kernel();
 }
 
-void SyncBlock(const std::source_location& where) { Device::Get().SyncBlock(where); }
+void SyncBlock(const Where& where) { Device::Get().SyncBlock(where); }
 
-const uint64_t* ExchangeInWarp(uint32_t mask, uint64_t word, const std::source_location& where) {
+const uint64_t* ExchangeInWarp(uint32_t mask, uint64_t word, const Where& where) {
   return Device::Get().Exchange(mask, word, where);
 }
 
-unsigned LaneOfThread() { return Device::Get().current() % kWarp; }
+void BeginShared(void* data, size_t bytes) { Device::Get().BeginShared(data, bytes); }
+
+unsigned Lane() { return Device::Get().current() % kWarp; }
 
 }  // namespace dtrain::emulation

@@ -2,10 +2,11 @@
 //
 // translate.py turns a .cu file into C++: a launch becomes Launch(), a thread of a block a fiber
 // that runs until it waits for others. What a GPU leaves undefined ends the process with a report:
-// a barrier that not every thread reaches, a shuffle whose lanes have left, more threads than
-// __launch_bounds__ allows. Threads run one after the other, in an order that a test chooses, so a
-// missing barrier shows as other results in another order. Device memory ends at a page that faults
-// (runtime.cc). Not emulated: streams that overlap, the caches.
+// different barriers in a block, a shuffle whose lanes have left, more threads than
+// __launch_bounds__ allows. Threads run one after the other, each warp as far as it comes alone, in
+// an order that a test chooses, so a missing barrier shows as wrong results in one of two orders.
+// Shared memory begins filled with NaN; device memory lies between pages that fault (runtime.cc).
+// Not emulated: streams that overlap, the caches.
 //
 // A launch returns when its kernel is done; those of other host threads wait for their turn.
 #pragma once
@@ -14,14 +15,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <source_location>
 
 #include "absl/functional/function_ref.h"
 
 namespace dtrain::emulation {
 
-// The order in which threads of a block take turns, and blocks of a grid.
-enum class Order { kAscending, kDescending, kShuffled };
+// The order in which threads of a block take turns, and blocks of a grid. Between them, of any two
+// each comes first once.
+enum class Order { kAscending, kDescending };
 void SetOrder(Order order);
 
 struct Configuration {
@@ -46,11 +47,18 @@ struct Indices {
 extern Indices indices;
 
 // What intrinsics.h is made of; for kernels alone.
+struct Where {  // In a kernel's source. (clang 14 has no std::source_location.)
+  const char* file = nullptr;
+  int line = 0;
+};
 void CheckLaunchBounds(unsigned threads_max);
-void SyncBlock(const std::source_location& where);
+// Fills a shared variable that the block has not met yet.
+void BeginShared(void* data, size_t bytes);
+void SyncBlock(const Where& where);
 // Gives `word` to the lanes of the warp that `mask` names and waits for theirs; element `lane` of
 // the result is that lane's word, until the thread's next wait.
-const uint64_t* ExchangeInWarp(uint32_t mask, uint64_t word, const std::source_location& where);
-unsigned LaneOfThread();
+const uint64_t* ExchangeInWarp(uint32_t mask, uint64_t word, const Where& where);
+// Of the thread that runs.
+unsigned Lane();
 
 }  // namespace dtrain::emulation

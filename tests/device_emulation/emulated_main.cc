@@ -1,5 +1,5 @@
 // Runs the tests of CUDA kernels on the emulated device.
-//   kernels_emulated_test [--order=ascending|descending|shuffled] [flags of GoogleTest]
+//   TEST [--order=ascending|descending] [flags of GoogleTest]
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -12,10 +12,8 @@ int main(int argc, char** argv) {
   const std::string order = argc > 1 ? argv[1] : "--order=ascending";
   if (order == "--order=descending") {
     dtrain::emulation::SetOrder(dtrain::emulation::Order::kDescending);
-  } else if (order == "--order=shuffled") {
-    dtrain::emulation::SetOrder(dtrain::emulation::Order::kShuffled);
   } else if (order != "--order=ascending") {
-    std::fprintf(stderr, "%s: none of --order=ascending, descending, shuffled\n", order.c_str());
+    std::fprintf(stderr, "%s: neither --order=ascending nor --order=descending\n", order.c_str());
     return 64;
   }
   return RUN_ALL_TESTS();

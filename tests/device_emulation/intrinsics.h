@@ -9,11 +9,11 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <source_location>
 
+#include "base/check.h"
 #include "tests/device_emulation/device.h"
 
-// One block runs at a time.
+// One block runs at a time; translate.py has each of them filled when a block begins.
 #undef __shared__
 #define __shared__ static
 
@@ -22,27 +22,30 @@
 #define blockDim (::dtrain::emulation::indices.block_size)
 #define gridDim (::dtrain::emulation::indices.grid_size)
 
-inline void __syncthreads(const std::source_location where = std::source_location::current()) {
+inline void __syncthreads(::dtrain::emulation::Where where = {__builtin_FILE(), __builtin_LINE()}) {
   ::dtrain::emulation::SyncBlock(where);
 }
 
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32,
-                  const std::source_location where = std::source_location::current()) {
+                  ::dtrain::emulation::Where where = {__builtin_FILE(), __builtin_LINE()}) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   uint64_t word = 0;
   memcpy(&word, &value, sizeof(T));
   const uint64_t* const words = ::dtrain::emulation::ExchangeInWarp(mask, word, where);
-  const int lane = static_cast<int>(::dtrain::emulation::LaneOfThread());
-  const int other = lane ^ distance;
+  const int lane = static_cast<int>(::dtrain::emulation::Lane());
   // A lane of a later segment keeps its own value; one of an earlier segment may be read.
-  memcpy(&value, &words[other / width <= lane / width ? other : lane], sizeof(T));
+  const int other = (lane ^ distance) / width <= lane / width ? lane ^ distance : lane;
+  DT_CHECK((mask >> other & 1U) != 0)
+      << " " << where.file << ":" << where.line << ": lane " << lane << " reads lane " << other
+      << ", which its mask does not name";
+  memcpy(&value, &words[other], sizeof(T));
   return value;
 }
 
-inline unsigned __reduce_max_sync(
-    unsigned mask, unsigned value,
-    const std::source_location where = std::source_location::current()) {
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value,
+                                  ::dtrain::emulation::Where where = {__builtin_FILE(),
+                                                                      __builtin_LINE()}) {
   const uint64_t* const words = ::dtrain::emulation::ExchangeInWarp(mask, value, where);
   for (int lane = 0; lane < 32; ++lane) {
     if ((mask >> lane & 1U) != 0 && words[lane] > value) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <unordered_map>
@@ -16,9 +17,10 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 char stream_storage;  // Its address is every stream.
 
-// Device memory, each piece in a mapping of its own that ends at a page which faults. It begins
-// filled with NaN of every floating-point type, and so do the bytes up to that page, which are
-// looked at when the piece is freed: an address is a multiple of 16, as kernels' loads ask.
+// Device memory, each piece in a mapping of its own between two pages which fault. It begins
+// filled with NaN of every floating-point type, and so do the bytes around it up to those pages,
+// which are looked at when the piece is freed: an address is a multiple of 16, as kernels' loads
+// ask.
 constexpr int kFill = 0xff;
 constexpr size_t kAlignment = 16;
 
@@ -37,7 +39,7 @@ size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 void* Allocate(size_t bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t used = RoundUp(bytes, kAlignment);
-  const size_t mapped = RoundUp(used, page) + page;
+  const size_t mapped = RoundUp(used, page) + 2 * page;
   void* const mapping =
       mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
@@ -45,7 +47,8 @@ void* Allocate(size_t bytes) {
   }
   auto* const start = static_cast<std::byte*>(mapping);
   std::byte* const data = start + mapped - page - used;
-  std::memset(data, kFill, used);
+  std::memset(start + page, kFill, mapped - 2 * page);
+  mprotect(start, page, PROT_NONE);
   mprotect(start + mapped - page, page, PROT_NONE);
   Pieces()[data] = {start, mapped, bytes};
   return data;
@@ -60,10 +63,14 @@ cudaError_t Free(void* data) {
     return cudaErrorInvalidValue;
   }
   const Piece piece = found->second;
-  for (size_t i = piece.bytes; i < RoundUp(piece.bytes, kAlignment); ++i) {
-    DT_CHECK(static_cast<const std::byte*>(data)[i] == std::byte{kFill})
-        << " a kernel wrote past the end of " << piece.bytes << " bytes of device memory";
-  }
+  const auto untouched = [](const std::byte* from, const std::byte* to) {
+    return std::all_of(from, to, [](std::byte b) { return b == std::byte{kFill}; });
+  };
+  const auto* const begin = static_cast<const std::byte*>(data);
+  DT_CHECK(untouched(piece.mapping + sysconf(_SC_PAGESIZE), begin))
+      << " a kernel wrote before the beginning of " << piece.bytes << " bytes of device memory";
+  DT_CHECK(untouched(begin + piece.bytes, begin + RoundUp(piece.bytes, kAlignment)))
+      << " a kernel wrote past the end of " << piece.bytes << " bytes of device memory";
   munmap(piece.mapping, piece.mapped);
   Pieces().erase(found);
   return cudaSuccess;

@@ -1,9 +1,10 @@
 """Turns CUDA C++ into C++ for the emulated device: translate.py SOURCE RESULT
 
 A launch, NAME<<<GRID, BLOCK, SHARED, STREAM>>>(ARGUMENTS), becomes a call of Launch with the thread as
-a function; __launch_bounds__(N) becomes a check at the head of its kernel. Everything else stands as it
-is, on the line where it was. See device.h.
+a function; __launch_bounds__(N) becomes a check at the head of its kernel; a __shared__ variable is filled
+when a block first comes by. Everything else stands as it is, on the line where it was. See device.h.
 """
+import re
 import sys
 
 OPEN, CLOSE = "([{", ")]}"
@@ -70,17 +71,25 @@ def with_launch_bounds(text):
     while (at := text.find(word)) >= 0:
         end = closing(text, text.index("(", at))
         threads = text[at + len(word):end + 1]
-        body = text.index("{", closing(text, text.index("(", end + 1))) + 1
+        parameters = closing(text, text.index("(", end + 1))
+        body = text.index("{", parameters) + 1
+        if text[parameters + 1:body - 1].strip():
+            raise ValueError(f"line {text.count(chr(10), 0, at) + 1}: __launch_bounds__ without a body")
         text = (text[:at] + text[end + 1:body] + f" ::dtrain::emulation::CheckLaunchBounds{threads};"
                 + text[body:])
     return text
+
+
+def with_shared(text):
+    return re.sub(r"(__shared__\s[^;=]*?(\w+)\s*(?:\[[^\]]*\]\s*)*;)",
+                  r"\1 ::dtrain::emulation::BeginShared(&\2, sizeof(\2));", text)
 
 
 def main(source, result):
     with open(source, encoding="utf-8") as file:
         text = file.read()
     with open(result, "w", encoding="utf-8") as file:
-        file.write(f'#line 1 "{source}"\n' + with_launch_bounds(with_launches(text)))
+        file.write(f'#line 1 "{source}"\n' + with_shared(with_launch_bounds(with_launches(text))))
 
 
 if __name__ == "__main__":

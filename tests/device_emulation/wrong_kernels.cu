@@ -19,10 +19,14 @@ __global__ void __launch_bounds__(256) WarpSums(const float* in, float* out) {
     __syncthreads();
   }
   float sum = values[threadIdx.x];
+  if (kMistake == Mistake::kNone || kMistake == Mistake::kNoBarrier) {
+    __syncthreads();
+  }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(0xffffffffU, sum, distance);
   }
+  values[255 - threadIdx.x] = -1;
   out[threadIdx.x] = sum;
 }
 
@@ -46,6 +50,8 @@ void LaunchWarpSums(Mistake mistake, const float* in, float* out) {
       return Launch<Mistake::kNone>(in, out);
     case Mistake::kNoBarrier:
       return Launch<Mistake::kNoBarrier>(in, out);
+    case Mistake::kNoSecondBarrier:
+      return Launch<Mistake::kNoSecondBarrier>(in, out);
     case Mistake::kBarrierInABranch:
       return Launch<Mistake::kBarrierInABranch>(in, out);
     case Mistake::kLeftTheWarp:

@@ -8,6 +8,7 @@ namespace dtrain::emulation {
 enum class Mistake {
   kNone,
   kNoBarrier,         // Reads what another warp has yet to write.
+  kNoSecondBarrier,   // Writes again what another warp has yet to read.
   kBarrierInABranch,  // The upper half of the block meets at another barrier.
   kLeftTheWarp,       // Half of a warp has returned when the rest shuffles.
   kShuffleInABranch,  // A lane waits for one that waits at the block's barrier.

@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <string>
+
 #include "base/dtype.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -10,17 +13,26 @@ namespace dtrain::kernels::testing {
 
 #define ASSERT_CUDA(call) ASSERT_EQ(call, cudaSuccess)
 
-// Device copies of host buffers. A shift of a few elements takes the way without 16-byte loads.
+// Device copies of host buffers. A shift of a few elements takes the way without 16-byte loads; no
+// kernel may write to those.
 template <class T>
 class Device {
  public:
-  explicit Device(const Buffer<T>& host, int64_t shift = 0) : size_(host.size()), shift_(shift) {
-    Check(cudaMalloc(&data_, static_cast<size_t>(size_ + shift_ + 1) * sizeof(T)));
+  explicit Device(const Buffer<T>& host, int64_t shift = 0)
+      : size_(host.size()), shift_(shift), before_(static_cast<size_t>(shift) * sizeof(T), 'b') {
+    const int64_t elements = std::max<int64_t>(1, size_ + shift_);
+    Check(cudaMalloc(&data_, static_cast<size_t>(elements) * sizeof(T)));
+    Check(cudaMemcpy(data_, before_.data(), before_.size(), cudaMemcpyHostToDevice));
     Check(cudaMemcpy(get(), host.get(), Bytes(), cudaMemcpyHostToDevice));
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
-  ~Device() { cudaFree(data_); }
+  ~Device() {
+    std::string before(before_.size(), '\0');
+    Check(cudaMemcpy(before.data(), data_, before.size(), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(before, before_) << "a kernel wrote before the beginning";
+    cudaFree(data_);
+  }
 
   T* get() const { return static_cast<T*>(data_) + shift_; }
   // What the device holds after `stream` is done.
@@ -38,6 +50,7 @@ class Device {
   size_t Bytes() const { return static_cast<size_t>(size_) * sizeof(T); }
   int64_t size_;
   int64_t shift_;
+  std::string before_;
   void* data_ = nullptr;
 };
 

@@ -1,5 +1,6 @@
 // The CUDA twins of what a Transformer's blocks are made of, against the CPU kernels: the same bits
-// where the headers promise them, stated tolerances elsewhere. Needs a GPU (cuda_main.cc).
+// where the headers promise them, stated tolerances elsewhere. On a GPU (cuda_main.cc) or an
+// emulated one (emulated_main.cc).
 #include "kernels/activation.h"
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"

@@ -1,5 +1,5 @@
 // The CUDA twins of the narrow formats (int8 blocks, FP8) against the CPU kernels: the same bits.
-// Needs a GPU (cuda_main.cc).
+// On a GPU (cuda_main.cc) or an emulated one (emulated_main.cc).
 #include "kernels/fp8.h"
 #include "kernels/int8_blocks.h"
 #include "tests/kernels/cuda_testing.h"

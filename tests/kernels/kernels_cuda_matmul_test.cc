@@ -48,40 +48,62 @@ double GeluTanh(double x) {
   return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
+double GeluTanhSlope(double x) {
+  const double t = std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t + x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x));
+}
+
 // The problem is one that this cublasLt takes; the outputs' type is O.
 template <class T, class O>
 void TestMatmul(cudaStream_t stream, const MatmulProblem& p) {
   Buffer<T> a(p.m * p.k), b(p.k * p.n);
-  Buffer<O> out(p.m * p.n), bias(p.n);
+  Buffer<O> out(p.m * p.n), bias(p.n), gelu_input(p.m * p.n);
   a.Fill(1);
   b.Fill(2);
   out.Fill(3);
   bias.Fill(4);
+  gelu_input.Fill(5);
   Device<T> ga(a), gb(b);
-  Device<O> gout(out), gbias(bias);
+  Device<O> gout(out), gbias(bias), ginput(gelu_input);
   auto matmul = CreateMatmul(p, kWorkspaceMax);
   ASSERT_TRUE(matmul.ok()) << matmul.status();
   const Device<uint8_t> workspace(
       Buffer<uint8_t>(static_cast<int64_t>((*matmul)->workspace_bytes()) + 1));
   ASSERT_TRUE((*matmul)
-                  ->Launch({.a = ga.get(), .b = gb.get(), .out = gout.get(), .bias = gbias.get()},
+                  ->Launch({.a = ga.get(),
+                            .b = gb.get(),
+                            .out = gout.get(),
+                            .bias = gbias.get(),
+                            .gelu_input = ginput.get()},
                            workspace.get(), stream)
                   .ok());
+  const Buffer<O> kept = ginput.Read(stream);
   const Buffer<O> got = gout.Read(stream);
   const Product product = ProductOf(p, a, b);
   const bool with_bias =
       p.epilogue == MatmulEpilogue::kBias || p.epilogue == MatmulEpilogue::kGeluBias;
   const bool gelu = p.epilogue == MatmulEpilogue::kGelu || p.epilogue == MatmulEpilogue::kGeluBias;
+  const bool backward = p.epilogue == MatmulEpilogue::kGeluBackward;
   for (int64_t i = 0; i < p.m * p.n; ++i) {
     double expected = product.values[static_cast<size_t>(i)];
     expected += with_bias ? double{bias(i % p.n)} : 0;
     expected += p.accumulate ? double{out(i)} : 0;
-    expected = gelu ? GeluTanh(expected) : expected;
+    const double rounding_of_input = sizeof(O) == 4 ? 0 : std::fabs(expected) * 0x1p-8;
+    ASSERT_NEAR(kept(i), p.keep_gelu_input ? expected : double{gelu_input(i)},
+                p.keep_gelu_input
+                    ? product.magnitudes[static_cast<size_t>(i)] * 1e-5 + rounding_of_input + 1e-6
+                    : 0)
+        << i;
+    expected = gelu       ? GeluTanh(expected)
+               : backward ? expected * GeluTanhSlope(double{gelu_input(i)})
+                          : expected;
     // fp32 sums of some hundred terms, never of TF32 factors; one rounding to O; the hardware's
     // tanh is good to 1e-3.
     const double rounding = sizeof(O) == 4 ? 0 : std::fabs(expected) * 0x1p-8;
-    const double tolerance =
-        product.magnitudes[static_cast<size_t>(i)] * 1e-5 + rounding + (gelu ? 1e-3 : 1e-6);
+    const double of_tanh = gelu       ? 1e-3
+                           : backward ? 1e-3 * (1 + product.magnitudes[static_cast<size_t>(i)])
+                                      : 1e-6;
+    const double tolerance = product.magnitudes[static_cast<size_t>(i)] * 1e-5 + rounding + of_tanh;
     ASSERT_NEAR(got(i), expected, tolerance) << i;
   }
 }
@@ -104,10 +126,17 @@ TEST_F(CudaMatmul, ProductsAgreeInEveryLayoutWithAndWithoutEpilogues) {
             .m = m, .n = n, .k = k, .transpose_a = transpose_a, .transpose_b = transpose_b};
         SCOPED_TRACE(::testing::Message()
                      << m << " " << n << " " << k << " " << transpose_a << transpose_b);
-        for (const MatmulEpilogue epilogue : {MatmulEpilogue::kNone, MatmulEpilogue::kBias,
-                                              MatmulEpilogue::kGelu, MatmulEpilogue::kGeluBias}) {
+        for (const MatmulEpilogue epilogue :
+             {MatmulEpilogue::kNone, MatmulEpilogue::kBias, MatmulEpilogue::kGelu,
+              MatmulEpilogue::kGeluBias, MatmulEpilogue::kGeluBackward}) {
           p.epilogue = epilogue;
           TestMatmul<BFloat16, BFloat16>(stream_, p);
+        }
+        for (const MatmulEpilogue epilogue : {MatmulEpilogue::kGelu, MatmulEpilogue::kGeluBias}) {
+          p.epilogue = epilogue;
+          p.keep_gelu_input = true;
+          TestMatmul<BFloat16, BFloat16>(stream_, p);
+          p.keep_gelu_input = false;
         }
         p.epilogue = MatmulEpilogue::kNone;
         p.out = MatmulType::kFloat32;

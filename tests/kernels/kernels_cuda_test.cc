@@ -1,7 +1,8 @@
 // The CUDA twins against the CPU kernels, which have been tested against fp64: the same bits where
-// the headers promise them, stated tolerances elsewhere. Needs a GPU (cuda_main.cc). Here: the
-// element-wise optimizers, the gradient's norm and the flat operations;
-// kernels_cuda_blocks_test.cc, _tokens_, _formats_, _updates_ and _matmul_test.cc have the rest.
+// the headers promise them, stated tolerances elsewhere. On a GPU (cuda_main.cc) or an emulated one
+// (emulated_main.cc). Here: the element-wise optimizers, the gradient's norm and the flat
+// operations; kernels_cuda_blocks_test.cc, _tokens_, _formats_, _updates_ and _matmul_test.cc have
+// the rest.
 #include "kernels/adagrad.h"
 #include "kernels/adamw.h"
 #include "kernels/flat.h"

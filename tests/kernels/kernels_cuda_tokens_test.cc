@@ -1,5 +1,5 @@
 // The CUDA twins of what works on tokens (cross-entropy, the embedding's gradient, dropout) against
-// the CPU kernels. Needs a GPU (cuda_main.cc).
+// the CPU kernels. On a GPU (cuda_main.cc) or an emulated one (emulated_main.cc).
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout_stream.h"
 #include "kernels/embedding.h"

@@ -1,6 +1,6 @@
 // The CUDA twins of the optimizers whose states are narrow or whose norms are whole tensors' (AdamW
 // with bf16 moments, rounded to nearest and stochastically; LAMB, Muon, plain SGD) against the CPU
-// kernels. Needs a GPU (cuda_main.cc).
+// kernels. On a GPU (cuda_main.cc) or an emulated one (emulated_main.cc).
 #include <vector>
 
 #include "kernels/adamw_stochastic.h"

@@ -132,6 +132,14 @@ TEST(MatmulPlan, SaysWhatCannotBeMultiplied) {
                     .accumulate = true},
                    [](auto&) {}),
               HasSubstr("without one"));
+  const MatmulProblem kept{
+      .m = 2, .n = 8, .k = 2, .epilogue = MatmulEpilogue::kGelu, .keep_gelu_input = true};
+  EXPECT_TRUE(PlanMatmul(kept)->with_gelu_input);
+  EXPECT_THAT(with(kept, [](auto& p) { p.epilogue = MatmulEpilogue::kBias; }),
+              HasSubstr("only an epilogue with GELU"));
+  EXPECT_THAT(with(kept, [](auto& p) { p.n = 12; }), HasSubstr("rows of a multiple of 8"));
+  EXPECT_THAT(with(fp8, [](auto& p) { p.epilogue = MatmulEpilogue::kGeluBackward; }),
+              HasSubstr("GELU apart from the product"));
   EXPECT_THAT(with({.m = 2, .n = 2, .k = 3, .a_stride = 2}, [](auto&) {}),
               HasSubstr("a's rows are 2 elements apart and have 3"));
 }

@@ -1,5 +1,6 @@
 #include "tests/runtime/fake_op_kernels.h"
 
+#include <cmath>
 #include <memory>
 
 #include "base/check.h"
@@ -98,10 +99,22 @@ class FakeMatmul final : public kernels::Matmul {
         return ToFloat(static_cast<const BFloat16*>(matrix)[i]);
     }
   }
+  static float InnerOfGelu(float x) { return 0.79788456F * (x + 0.044715F * x * x * x); }
   static void Write(const kernels::MatmulProblem& p, const kernels::MatmulBuffers& buffers,
                     int64_t column, float sum, int64_t at) {
-    if (p.epilogue == kernels::MatmulEpilogue::kBias) {
+    using kernels::MatmulEpilogue;
+    if (p.epilogue == MatmulEpilogue::kBias || p.epilogue == MatmulEpilogue::kGeluBias) {
       sum += ToFloat(static_cast<const BFloat16*>(buffers.bias)[column]);
+    }
+    if (p.epilogue == MatmulEpilogue::kGelu || p.epilogue == MatmulEpilogue::kGeluBias) {
+      static_cast<BFloat16*>(buffers.gelu_input)[at] = ToBFloat16(sum);
+      sum = 0.5F * sum * (1 + std::tanh(InnerOfGelu(sum)));
+    }
+    if (p.epilogue == MatmulEpilogue::kGeluBackward) {
+      const float x = ToFloat(static_cast<const BFloat16*>(buffers.gelu_input)[at]);
+      const float tanh = std::tanh(InnerOfGelu(x));
+      const float slope_of_inner = 0.79788456F * (1 + 3 * 0.044715F * x * x);
+      sum *= 0.5F * (1 + tanh + x * (1 - tanh * tanh) * slope_of_inner);
     }
     if (p.out == kernels::MatmulType::kBFloat16) {
       static_cast<BFloat16*>(buffers.out)[at] = ToBFloat16(sum);
@@ -114,7 +127,7 @@ class FakeMatmul final : public kernels::Matmul {
   const kernels::MatmulProblem p_;
 };
 
-// What the runtime asks for: bf16 or FP8 factors, with strides, no activation.
+// What the runtime asks for: bf16 or FP8 factors, with strides.
 absl::StatusOr<std::unique_ptr<kernels::Matmul>> CreateFakeMatmul(
     const kernels::MatmulProblem& problem, size_t /*workspace_bytes_max*/) {
   if (const auto plan = kernels::PlanMatmul(problem); !plan.ok()) {
@@ -122,6 +135,7 @@ absl::StatusOr<std::unique_ptr<kernels::Matmul>> CreateFakeMatmul(
   }
   DT_CHECK(problem.a != kernels::MatmulType::kFloat32 && problem.a_stride > 0 &&
            problem.b_stride > 0 && problem.out_stride > 0);
+  DT_CHECK(problem.out_stride == problem.n || problem.epilogue < kernels::MatmulEpilogue::kGelu);
   return std::make_unique<FakeMatmul>(problem);
 }
 

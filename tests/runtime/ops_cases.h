@@ -17,6 +17,7 @@ struct OperationCase {
   int launches;                              // Of kernels, forward and backward.
   std::vector<std::vector<int64_t>> shapes;  // Of the leaves.
   Operation run;                             // Results of the leaves' type.
+  bool sums = false;  // Over rows or tokens, so the order of a device's threads shows.
 };
 
 // `hidden` is the width of a row where there are rows.
@@ -45,29 +46,34 @@ inline std::vector<OperationCase> CasesOfWidth(int64_t hidden) {
       {"RmsNorm",
        2,
        {{3, 5, hidden}, {hidden}},
-       [](const Tensors& in) -> Tensors { return {RmsNorm(in[0], in[1], 1e-5)}; }},
+       [](const Tensors& in) -> Tensors { return {RmsNorm(in[0], in[1], 1e-3)}; },
+       true},
       {"LayerNorm with bias",
        2,
        {{3, 5, hidden}, {hidden}, {hidden}},
-       [](const Tensors& in) -> Tensors { return {LayerNorm(in[0], in[1], in[2], 1e-3)}; }},
+       [](const Tensors& in) -> Tensors { return {LayerNorm(in[0], in[1], in[2], 1e-3)}; },
+       true},
       {"LayerNorm",
        2,
        {{3, 5, hidden}, {hidden}},
-       [](const Tensors& in) -> Tensors { return {LayerNorm(in[0], in[1], {}, 1e-3)}; }},
+       [](const Tensors& in) -> Tensors { return {LayerNorm(in[0], in[1], {}, 1e-3)}; },
+       true},
       {"AddRmsNorm",
        2,
        {{3, 5, hidden}, {3, 5, hidden}, {hidden}},
        [](const Tensors& in) -> Tensors {
-         const NormOfSum out = AddRmsNorm(in[0], in[1], in[2], 1e-5);
+         const NormOfSum out = AddRmsNorm(in[0], in[1], in[2], 1e-3);
          return {out.y, out.sum};
-       }},
+       },
+       true},
       {"AddLayerNorm",
        2,
        {{3, 5, hidden}, {3, 5, hidden}, {hidden}, {hidden}},
        [](const Tensors& in) -> Tensors {
          const NormOfSum out = AddLayerNorm(in[0], in[1], in[2], in[3], 1e-3);
          return {out.y, out.sum};
-       }},
+       },
+       true},
       {"SwiGlu",
        2,
        {{4, hidden}, {4, hidden}},
@@ -81,13 +87,15 @@ inline std::vector<OperationCase> CasesOfWidth(int64_t hidden) {
        {{33, hidden}},
        [=](const Tensors& in) -> Tensors {
          return loss(CrossEntropy(in[0], targets(in[0], hidden), smooth), in[0]);
-       }},
+       },
+       true},
       {"LinearCrossEntropy in chunks",
        6,
        {{33, 24}, {hidden, 24}},
        [=](const Tensors& in) -> Tensors {
          return loss(LinearCrossEntropy(in[0], in[1], targets(in[0], hidden), smooth, 11), in[0]);
-       }},
+       },
+       true},
       {"Embedding",
        1,
        {{50, hidden}},

@@ -72,6 +72,26 @@ TEST_F(OpsGpuTest, EveryOperationGivesTheCpusResults) {
   }
 }
 
+// With bf16 cublasLt's GELU, by the hardware's tanh, which is good to 1e-3.
+TEST_F(OpsGpuTest, GeluMlpEqualsAtenForwardAndBackward) {
+  at::manual_seed(5);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t inner : {17, 64, 1000}) {
+      SCOPED_TRACE(absl::StrCat(inner, " inner, ", at::toString(type)));
+      const auto leaf = [&](std::vector<int64_t> shape, double scale) {
+        const at::Tensor host = RandomLeaf(shape, type, scale);
+        return host.detach().to(where_).requires_grad_();
+      };
+      const Tensors leaves = {leaf({33, 64}, 1), leaf({64, inner}, 0.1), leaf({inner, 48}, 0.1),
+                              leaf({inner}, 1), leaf({48}, 1)};
+      const auto mlp = [](const Tensors& in) -> Tensors {
+        return {GeluMlp(in[0], in[1], in[2], {in[3], in[4]})};
+      };
+      ExpectSame(mlp, mlp, leaves, 4 * ToleranceOf(type));
+    }
+  }
+}
+
 // The units multiply the codes that the CPU emulates; sums differ.
 TEST_F(OpsGpuTest, Fp8ProductsAreThoseThatTheCpuEmulates) {
   if (ComputeCapability() < 89) {

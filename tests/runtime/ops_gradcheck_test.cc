@@ -128,6 +128,11 @@ void AddLinears(Cases& cases) {
             [](const Tensors& in) { return TransposedLinear(in[0], in[1], in[2]); });
   cases.Add("TransposedLinear, no bias", "transposed_linear", {kX, {kWidth, 5}},
             [](const Tensors& in) { return TransposedLinear(in[0], in[1]); });
+  cases.Add("GeluMlp", "gelu_mlp", {kX, {kWidth, 9}, {9, 5}, {9}, {5}}, [](const Tensors& in) {
+    return GeluMlp(in[0], in[1], in[2], {in[3], in[4]});
+  });
+  cases.Add("GeluMlp, no biases", "gelu_mlp", {kX, {kWidth, 9}, {9, 5}},
+            [](const Tensors& in) { return GeluMlp(in[0], in[1], in[2]); });
   cases.Add("MergedLinear", "merged_linear", {kX, {5, kWidth}, {3, kWidth}, {5}, {3}},
             [](const Tensors& in) {
               return MergedLinear(in[0], {in[1], in[2]}, {in[3], in[4]});

@@ -220,6 +220,58 @@ TEST(TransposedLinearTest, GradientsAreWrittenWhereTheyBelong) {
             1e-6);
 }
 
+TEST(GeluMlpTest, IsTwoLinearLayersAndGeluForwardAndBackwardWhateverIsFrozen) {
+  at::manual_seed(10);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool biased : {true, false}) {
+      for (const size_t frozen : {0, 1, 2}) {  // 0: nothing.
+        Tensors leaves = {RandomLeaf({2, 5, kIn}, type), RandomLeaf({kIn, 17}, type, 0.2),
+                          RandomLeaf({17, 6}, type, 0.2)};
+        if (biased) {
+          leaves.insert(leaves.end(), {RandomLeaf({17}, type), RandomLeaf({6}, type)});
+        }
+        const auto biases = [&](const Tensors& in) {
+          return biased ? Tensors{in[3], in[4]} : Tensors();
+        };
+        const at::Tensor held = leaves[frozen].detach();
+        const auto with_held = [&](Tensors in) {
+          if (frozen > 0) {
+            in[frozen] = held.to(in[0].scalar_type());
+          }
+          return in;
+        };
+        ExpectSame(
+            [&](const Tensors& all) -> Tensors {
+              const Tensors in = with_held(all);
+              return {GeluMlp(in[0], in[1], in[2], biases(in)) + 0 * all[frozen].sum()};
+            },
+            [&](const Tensors& all) -> Tensors {
+              const Tensors in = with_held(all);
+              const at::Tensor up = at::matmul(in[0], in[1]);
+              const at::Tensor inner = at::gelu(biased ? up + in[3] : up, "tanh");
+              const at::Tensor y = at::matmul(inner, in[2]);
+              return {(biased ? y + in[4] : y) + 0 * all[frozen].sum()};
+            },
+            leaves, type == at::kFloat ? 1e-5 : 0x1p-6);
+      }
+    }
+  }
+  const at::Tensor x = at::zeros({2, 8});
+  EXPECT_THROW(GeluMlp(x, at::zeros({7, 4}), at::zeros({4, 8})), c10::ValueError);
+  EXPECT_THROW(GeluMlp(x, at::zeros({8, 4}), at::zeros({5, 8})), c10::ValueError);
+  EXPECT_THROW(GeluMlp(x, at::zeros({8, 4}), at::zeros({4, 8}), {at::zeros({4})}), c10::ValueError);
+}
+
+TEST(GeluMlpTest, GradientsAreWrittenWhereTheyBelong) {
+  at::manual_seed(11);
+  const Tensors weights = {RandomLeaf({8, kIn}, at::kFloat), RandomLeaf({kIn, 8}, at::kFloat)};
+  Homes homes;
+  const GradientHomesOf registered(weights, homes);
+  GeluMlp(RandomLeaf({3, 8}, at::kFloat), weights[0], weights[1]).square().sum().backward();
+  EXPECT_FALSE(weights[0].grad().defined() || weights[1].grad().defined());
+  EXPECT_FALSE((homes.flat == -1).any().item<bool>());
+}
+
 TEST(LinearCrossEntropyTest, TheGradientOfTheHeadIsWrittenWhereItBelongsInFp32) {
   at::manual_seed(9);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

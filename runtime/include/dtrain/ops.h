@@ -66,6 +66,11 @@ at::Tensor MergedLinear(const at::Tensor& x, at::TensorList weights, at::TensorL
 at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias = {});
 
+// GPT-2's MLP: Gelu(x up + biases[0], GeluForm::kTanh) down + biases[1] of x [..., in], up
+// [in, inner], down [inner, out] and biases {[inner], [out]} or none.
+at::Tensor GeluMlp(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down,
+                   at::TensorList biases = {});
+
 // ---- Rotary positions (Su et al. 2021, arXiv 2104.09864) ----
 
 // cos and sin of position x inverse frequency, fp32 [positions, rotary_dim / 2] each.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -16,10 +17,15 @@ struct DeviceRadixSort {
   static cudaError_t SortPairs(void* workspace, size_t& workspace_bytes, const Key* keys,
                                Key* sorted_keys, const Value* values, Value* sorted_values,
                                int count, int begin, int end, cudaStream_t) {
+    const size_t needed = 1000 + 8 * static_cast<size_t>(count);
     if (workspace == nullptr) {
-      workspace_bytes = 1;
+      workspace_bytes = needed;
       return cudaSuccess;
     }
+    if (workspace_bytes < needed) {
+      return cudaErrorInvalidValue;
+    }
+    std::memset(workspace, 0xff, needed);
     const auto bits = [&](int i) {
       return static_cast<uint64_t>(keys[i]) >> begin & ((uint64_t{1} << (end - begin)) - 1);
     };
