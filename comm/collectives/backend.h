@@ -67,6 +67,7 @@ class Backend {
 
   // `following` gives the header of the collective that is run next, when it is known already: a
   // backend may show it to the peers before the call at hand has ended. Called inside Run.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): those that take it keep it.
   virtual void SetFollowing(std::function<std::optional<CallHeader>()> /*following*/) {}
 
   // The parts of Run, for backends that are made of others.

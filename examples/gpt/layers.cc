@@ -77,7 +77,7 @@ ProjectionImpl::ProjectionImpl(const ProjectionOptions& options) : options_(opti
 }
 
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  const at::Tensor y =
+  at::Tensor y =
       options_.transposed && !options_.fp8.enabled
           ? ops::TransposedLinear(x, weight_, bias_)
           : ops::Fp8Linear(x, options_.transposed ? weight_.t() : weight_, bias_, options_.fp8);

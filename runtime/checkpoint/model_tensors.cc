@@ -60,9 +60,9 @@ class Copies {
     if (!file_.defined()) {
       return tensor.clone();
     }
-    const at::Tensor place = file_.narrow(0, used_, static_cast<int64_t>(tensor.nbytes()))
-                                 .view(tensor.scalar_type())
-                                 .view(tensor.sizes());
+    at::Tensor place = file_.narrow(0, used_, static_cast<int64_t>(tensor.nbytes()))
+                           .view(tensor.scalar_type())
+                           .view(tensor.sizes());
     used_ += CopyBytes(tensor);
     place.copy_(tensor);
     return place;
@@ -143,8 +143,8 @@ absl::Status CheckStorable(const EngineState& state) {
   return absl::OkStatus();
 }
 
-absl::Status AddModelTensors(const EngineState& state, RankPlace place, const std::string& prefix,
-                             EngineSnapshot& snapshot) {
+absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
+                             const std::string& prefix, EngineSnapshot& snapshot) {
   const std::vector<StoredTensor> model = StoredTensors(state);
   uint64_t total = 1;
   for (const StoredTensor& item : model) {

@@ -56,8 +56,8 @@ absl::Status WithExactReads(const EngineState& state, absl::FunctionRef<void()> 
 
 // Adds the tensors that the rank at `place` writes. At ZeRO stage 3 a collective: each tensor is
 // gathered in turn, and its writer keeps a copy.
-absl::Status AddModelTensors(const EngineState& state, RankPlace place, const std::string& prefix,
-                             EngineSnapshot& snapshot);
+absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
+                             const std::string& prefix, EngineSnapshot& snapshot);
 
 // Reads every tensor; at ZeRO stage 3 a rank keeps its part of each. `prefix` stands before their
 // public names.

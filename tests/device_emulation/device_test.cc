@@ -56,7 +56,7 @@ std::vector<float> WarpSums(Mistake mistake, Order order) {
 std::vector<float> RightSums() {
   std::vector<float> sums(256);
   for (size_t i = 0; i < sums.size(); ++i) {
-    const auto first = static_cast<float>(i / 32 * 32);
+    const auto first = static_cast<float>(i - i % 32);
     sums[i] = 32 * first + 31 * 16;
   }
   return sums;

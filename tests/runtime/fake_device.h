@@ -27,7 +27,7 @@ bool FakeKernelsAreEmulated();
 class FakeGpu {
  public:
   // `fabric`: shared by the ranks' processes; made before they are forked.
-  FakeGpu(comm::FakeFabric* fabric, comm::FakeNcclFaults faults = {});
+  explicit FakeGpu(comm::FakeFabric* fabric, comm::FakeNcclFaults faults = {});
 
   // Lets `state` train here, its gradients over NCCL, or staged over another host group.
   // `group`: options as of the hosts' group. REQUIRES: state.store and state.config are set.
