@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/activation_math.h"
 #include "kernels/simd_core.h"
@@ -13,16 +14,20 @@ namespace {
 // the loads behind it waiting.
 template <class Io, class T, class... More>
 void FetchAhead(Io io, const T* p, const More*... more) {
-  constexpr auto kElements = static_cast<int64_t>(2048 / sizeof(T));
+  constexpr int64_t kElements = kAheadBytes / static_cast<int64_t>(sizeof(T));
   PrefetchFarFor(io, p + kElements);
   (PrefetchFarFor(io, more + kElements), ...);
 }
+
+// gelu's two polynomials leave no registers for eight chains.
+template <Activation kActivation>
+using Turn = std::conditional_t<kActivation == Activation::kGelu, ByFew, ByMany>;
 
 template <Activation kActivation, class T>
 void ActivationForward(const ActivationForwardArgs<T>& args, Write write) {
   const T* const x = args.x;
   T* const y = args.y;
-  Each<ByMany>(args.count, y, write, [&](auto io, int64_t i) {
+  Each<Turn<kActivation>>(args.count, y, write, [&](auto io, int64_t i) {
     FetchAhead(io, x + i);
     io.WriteOut(y + i, Activate<kActivation, T>(io.Read(x + i), io.kSetAll).value);
   });
@@ -33,7 +38,7 @@ void ActivationBackward(const ActivationBackwardArgs<T>& args, Write write) {
   const T* const x = args.x;
   const T* const dy = args.dy;
   T* const dx = args.dx;
-  Each<ByMany>(args.count, dx, write, [&](auto io, int64_t i) {
+  Each<Turn<kActivation>>(args.count, dx, write, [&](auto io, int64_t i) {
     FetchAhead(io, x + i, dy + i);
     io.WriteOut(dx + i,
                 io.Read(dy + i) * Activate<kActivation, T>(io.Read(x + i), io.kSetAll).slope);
@@ -46,7 +51,8 @@ void GatedForward(const GatedForwardArgs<T>& args, Write write) {
     const T* const gate = args.gate + row * args.stride;
     const T* const up = args.up + row * args.stride;
     T* const out = args.out + row * args.hidden;
-    EachUnfenced<ByMany>(args.hidden, out, write, [&](auto io, int64_t i) {
+    EachUnfenced<Turn<kActivation>>(args.hidden, out, write, [&](auto io, int64_t i) {
+      FetchAhead(io, gate + i, up + i);
       const auto act = Activate<kActivation, T>(io.Read(gate + i), io.kSetAll).value;
       io.WriteOut(out + i, act * io.Read(up + i));
     });
@@ -63,7 +69,8 @@ void GatedBackward(const GatedBackwardArgs<T>& args, Write write) {
     const T* const dout = args.dout + row * args.hidden;
     T* const dgate = args.dgate + row * args.stride;
     T* const dup = args.dup + row * args.stride;
-    EachUnfenced<ByMany>(args.hidden, dgate, write, [&](auto io, int64_t i) {
+    EachUnfenced<Turn<kActivation>>(args.hidden, dgate, write, [&](auto io, int64_t i) {
+      FetchAhead(io, gate + i, up + i, dout + i);
       const auto gradient = GatedElementBackward<kActivation, T>(io.Read(gate + i), io.Read(up + i),
                                                                  io.Read(dout + i), io.kSetAll);
       io.WriteOut(dgate + i, gradient.gate);

@@ -1,7 +1,8 @@
 // The rows of RMSNorm and LayerNorm on F32x16; a part of simd_loops.h.
 //
 // A row is read more than once: first for its sums, then to write its results. The second time it
-// comes from the cache, and the loop asks for the next row meanwhile.
+// comes from the cache. The next row is asked for meanwhile, a backward's in both looks, and not
+// further in than the second cache: a row of its three or four streams fills the innermost.
 #pragma once
 
 #include <cstdint>
@@ -47,10 +48,10 @@ struct NormRow {
   // For the last look: writes the sum, and asks for the same elements of the next row.
   template <class Io>
   auto ReadLast(Io io, int64_t i) const {
-    PrefetchFor(io, x + n + i);
+    PrefetchFarFor(io, x + n + i);
     const auto h = Read(io, i);
     if constexpr (kAdd) {
-      PrefetchFor(io, residual + n + i);
+      PrefetchFarFor(io, residual + n + i);
     }
     if constexpr (kAdd && !kKept) {
       io.WriteOut(sum + i, h);
@@ -179,18 +180,18 @@ void RmsNormBackwardRows(const RmsNormBackwardArgs<T>& args, int64_t begin, int6
     T* const dh = args.dh + row * n;
     const float rstd = args.rstd[row];
     const float dot = SumProducts(n, [&](auto io, int64_t i, auto add) {
+      PrefetchFarFor(io, h + n + i);
       add(io.Read(dy + i) * io.Read(weight + i), io.Read(h + i));
     });
     const float slope = -(dot / static_cast<float>(n) * rstd * rstd * rstd);
     EachUnfenced<ByFew>(n, dh, write, [&](auto io, int64_t i) {
-      PrefetchFor(io, h + n + i);
-      PrefetchFor(io, dy + n + i);
+      PrefetchFarFor(io, dy + n + i);
       const auto along_u = io.kSetAll(rstd);
       const auto d = io.Read(dy + i);
       const auto x = io.Read(h + i);
       auto gradient = Fma(x, io.kSetAll(slope), d * io.Read(weight + i) * along_u);
       if constexpr (kAdd) {
-        PrefetchFor(io, dsum + n + i);
+        PrefetchFarFor(io, dsum + n + i);
         gradient = gradient + io.Read(dsum + i);
       }
       Sums::Write(io, partial + i, Fma(d, x * along_u, Sums::Read(io, partial + i)));
@@ -280,6 +281,7 @@ void LayerNormBackwardRows(const LayerNormBackwardArgs<T>& args, int64_t begin, 
       return (value - io.kSetAll(mean)) * io.kSetAll(rstd);
     };
     const Totals<2> totals = SumsOfProducts<2>(n, [&](auto io, int64_t i, auto add) {
+      PrefetchFarFor(io, h + n + i);
       const auto u = io.Read(dy + i) * io.Read(weight + i);
       add(0, u, io.kSetAll(1.0F));
       add(1, u, normal(io, io.Read(h + i)));
@@ -287,14 +289,13 @@ void LayerNormBackwardRows(const LayerNormBackwardArgs<T>& args, int64_t begin, 
     const float mean_u = totals.sum[0] / static_cast<float>(n);
     const float slope = -(totals.sum[1] / static_cast<float>(n));
     EachUnfenced<ByFew>(n, dh, write, [&](auto io, int64_t i) {
-      PrefetchFor(io, h + n + i);
-      PrefetchFor(io, dy + n + i);
+      PrefetchFarFor(io, dy + n + i);
       const auto d = io.Read(dy + i);
       const auto z = normal(io, io.Read(h + i));
       auto gradient = Fma(z, io.kSetAll(slope), d * io.Read(weight + i) - io.kSetAll(mean_u)) *
                       io.kSetAll(rstd);
       if constexpr (kAdd) {
-        PrefetchFor(io, dsum + n + i);
+        PrefetchFarFor(io, dsum + n + i);
         gradient = gradient + io.Read(dsum + i);
       }
       Sums::Write(io, partial + i, Fma(d, z, Sums::Read(io, partial + i)));

@@ -406,8 +406,7 @@ Write WriteAlike(const T* a, const T* b, Write write) {
   return apart % kLineBytes == 0 ? write : Write::kCached;
 }
 
-// Asks for the line of p. Loops that read a row twice ask for the next row while they write this
-// one: otherwise memory would not be read meanwhile. Any address will do.
+// Asks for the line of p. Any address will do.
 inline void Prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 // The lines of the elements that a body takes at p.
 template <class Io, class T>
@@ -416,7 +415,8 @@ void PrefetchFor(Io /*io*/, const T* p) {
     Prefetch(reinterpret_cast<const char*>(p) + byte);
   }
 }
-// The same into a cache further out, where rows are longer than the innermost has room for.
+// The same into a cache further out, where what is asked for has no room in the innermost. Loops
+// that read a row twice ask for the next row so: otherwise memory would not be read meanwhile.
 template <class Io, class T>
 void PrefetchFarFor(Io /*io*/, const T* p) {
   for (uint64_t byte = 0; byte < Io::kElements * sizeof(T); byte += kLineBytes) {
