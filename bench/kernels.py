@@ -172,7 +172,7 @@ def main():
     if alone and twin is not None:
         print(f"without a twin in torch: {', '.join(alone)}")
     goals = print_goals([goal for row in rows for goal in goals_of(row)])
-    facts = {key: known[key] for key in ("commit", "variant", "elements", "hidden")}
+    facts = {key: known[key] for key in ("variant", "elements", "hidden")}
     write_results(args.json, "kernels", rounds=args.rounds, threads=args.threads,
                   torch=torch_version() if twin is not None else None, rows=rows, goals=goals, **facts)
 

@@ -4,6 +4,7 @@ import operator
 import os
 import platform
 import shlex
+import subprocess
 import sys
 import time
 
@@ -35,9 +36,24 @@ def print_goals(goals):
 
 
 def cpu_name():
+    """With family and model: a hypervisor may call CPUs that differ by one name."""
+    facts = {}
     with open("/proc/cpuinfo", encoding="ascii") as file:
-        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")),
-                    platform.processor())
+        for line in file:
+            key, _, value = line.partition(":")
+            facts.setdefault(key.strip(), value.strip())
+    if "model name" not in facts:
+        return platform.processor()
+    return f"{facts['model name']} (family {facts.get('cpu family')}, model {facts.get('model')})"
+
+
+def commit():
+    """What is measured: the commit, with "-dirty" where sources differ from it; "" without git."""
+    said = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*"],
+                          capture_output=True, text=True, check=False)
+    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", ":!bench/results", ":!docs"],
+                             capture_output=True, text=True, check=False).stdout.strip()
+    return said.stdout.strip() + ("-dirty" if changed else "")
 
 
 def command_of(bench, words):
@@ -51,9 +67,14 @@ def command_of(bench, words):
     return shlex.join(["./dev", "bench", bench, *kept])
 
 
+def today():
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
 def how_taken(bench):
     """What a row says of its own run, where the file keeps rows of several."""
-    return {"command": command_of(bench, sys.argv[1:]), "load_average": os.getloadavg()[0]}
+    return {"command": command_of(bench, sys.argv[1:]), "commit": commit(),
+            "date": today(), "load_average": os.getloadavg()[0]}
 
 
 def measured_before(path):
@@ -82,7 +103,7 @@ def write_results(path, bench, **facts):
     if not path:
         return
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"bench": bench, "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        json.dump({"bench": bench, "date": today(), "commit": commit(),
                    "cpu": cpu_name(), "cores": os.cpu_count(),
                    "load_average": os.getloadavg(),
                    "command": command_of(bench, sys.argv[1:]), **facts}, file, indent=2)

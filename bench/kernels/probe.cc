@@ -27,6 +27,12 @@ __attribute__((target("avx2"))) float Run(const ProbeStreams& streams, int64_t b
         part[k] = _mm256_xor_ps(part[k], _mm256_load_ps(at(s, width * i + 32 * k)));
       }
     }
+    // Lines of zeros would be written faster than any that hold something.
+    constexpr int kWidest = kMix.read4 > 0 ? 4 : kMix.read2 > 0 ? 2 : 1;
+#pragma GCC unroll 4
+    for (int k = kWidest; k < 4; ++k) {
+      part[k] = part[k % kWidest];
+    }
 #pragma GCC unroll 8
     for (int s = 0; s < kWrites; ++s) {
       const int width = s < kMix.write4 ? 4 : s < kMix.write4 + kMix.write2 ? 2 : 1;
