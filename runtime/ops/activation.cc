@@ -36,27 +36,23 @@ Activation SavedActivation(AutogradContext* context) {
 // ---- Alone ----
 
 template <class T>
-at::Tensor Forward(const at::Tensor& x, Activation activation) {
+void Forward(const at::Tensor& x, Activation activation, at::Tensor& y) {
   RECORD_FUNCTION("dtrain::activation", Inputs(x));
-  at::Tensor y = at::empty_like(x);
   Launch(
       x, kernels::ActivationForwardArgs<T>{activation, x.numel(), Data<T>(x), MutableData<T>(y)},
       kernels::ActivationForwardCpu,
       OfType<T>(&CudaKernelTable::activation_forward, &CudaKernelTable::activation_forward_bf16));
-  return y;
 }
 
 template <class T>
-at::Tensor Backward(const at::Tensor& x, const at::Tensor& dy, Activation activation) {
+void Backward(const at::Tensor& x, const at::Tensor& dy, Activation activation, at::Tensor& dx) {
   RECORD_FUNCTION("dtrain::activation_backward", Inputs(x, dy));
-  at::Tensor dx = at::empty_like(x);
   Launch(
       x,
       kernels::ActivationBackwardArgs<T>{activation, x.numel(), Data<T>(x), Data<T>(dy),
                                          MutableData<T>(dx)},
       kernels::ActivationBackwardCpu,
       OfType<T>(&CudaKernelTable::activation_backward, &CudaKernelTable::activation_backward_bf16));
-  return dx;
 }
 
 class ActivationFunction : public torch::autograd::Function<ActivationFunction> {
@@ -64,12 +60,16 @@ class ActivationFunction : public torch::autograd::Function<ActivationFunction> 
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t activation) {
     context->save_for_backward({x});
     context->saved_data["activation"] = activation;
-    return ActivationForward(x, static_cast<Activation>(activation));
+    at::Tensor y = at::empty_like(x);
+    ActivationForward(x, static_cast<Activation>(activation), y);
+    return y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const at::Tensor x = context->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous();
-    return {ActivationBackward(x, dy, SavedActivation(context)), at::Tensor()};
+    at::Tensor dx = at::empty_like(x);
+    ActivationBackward(x, dy, SavedActivation(context), dx);
+    return {dx, at::Tensor()};
   }
 };
 
@@ -166,14 +166,15 @@ at::Tensor Gated(const at::Tensor& gate_up, Activation activation) {
 
 }  // namespace
 
-at::Tensor ActivationForward(const at::Tensor& x, Activation activation) {
-  return x.scalar_type() == at::kFloat ? Forward<float>(x, activation)
-                                       : Forward<BFloat16>(x, activation);
+void ActivationForward(const at::Tensor& x, Activation activation, at::Tensor y) {
+  x.scalar_type() == at::kFloat ? Forward<float>(x, activation, y)
+                                : Forward<BFloat16>(x, activation, y);
 }
 
-at::Tensor ActivationBackward(const at::Tensor& x, const at::Tensor& dy, Activation activation) {
-  return x.scalar_type() == at::kFloat ? Backward<float>(x, dy, activation)
-                                       : Backward<BFloat16>(x, dy, activation);
+void ActivationBackward(const at::Tensor& x, const at::Tensor& dy, Activation activation,
+                        at::Tensor dx) {
+  x.scalar_type() == at::kFloat ? Backward<float>(x, dy, activation, dx)
+                                : Backward<BFloat16>(x, dy, activation, dx);
 }
 
 at::Tensor Gelu(const at::Tensor& x, GeluForm form) {

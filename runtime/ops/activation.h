@@ -6,9 +6,10 @@
 
 namespace dtrain::ops {
 
-// Of x and dy that are Fusable (fused.h), of one shape and type.
-at::Tensor ActivationForward(const at::Tensor& x, kernels::Activation activation);
-at::Tensor ActivationBackward(const at::Tensor& x, const at::Tensor& dy,
-                              kernels::Activation activation);
+// y = act(x) and dx = dy act'(x), of what is Fusable (fused.h), of one shape and type. `y` may be
+// `x`, and `dx` either of x and dy.
+void ActivationForward(const at::Tensor& x, kernels::Activation activation, at::Tensor y);
+void ActivationBackward(const at::Tensor& x, const at::Tensor& dy, kernels::Activation activation,
+                        at::Tensor dx);
 
 }  // namespace dtrain::ops

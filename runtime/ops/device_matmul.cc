@@ -9,13 +9,15 @@
 #include <utility>
 
 #include "ATen/Functions.h"
+#include "absl/status/status.h"
 #include "base/log.h"
 #include "runtime/ops/fused.h"
 
 namespace dtrain::ops {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // Bytes: of addresses, and of strides.
+constexpr int64_t kAlignment = 16;   // Bytes: of addresses, and of strides.
+constexpr int64_t kGeluColumns = 8;  // GELU's input has rows of a multiple of that.
 // What cuBLAS asks for on a Hopper GPU; smaller ones use less.
 constexpr size_t kWorkspaceMax = size_t{32} << 20;
 // A run has a few dozen products; one whose shapes never end begins anew.
@@ -25,7 +27,9 @@ constexpr size_t kPlansMax = 512;
 struct Plans {
   std::mutex mutex;
   std::map<std::pair<int, kernels::MatmulProblem>, std::unique_ptr<kernels::Matmul>> made;
+  // Once each: of products without a way, and of those that GELU ends.
   bool warned = false;
+  bool warned_of_gelu = false;
 };
 
 Plans& ThePlans() {
@@ -62,9 +66,9 @@ bool IsMatrix(const at::Tensor& x, at::ScalarType type, const at::Device& device
 }
 
 bool BiasFits(const at::Tensor& bias, const at::Tensor& out) {
-  return !bias.defined() ||
-         (bias.dim() == 1 && bias.is_contiguous() && bias.scalar_type() == out.scalar_type() &&
-          bias.device() == out.device() && AlignedAt(bias, 0));
+  return !bias.defined() || (bias.dim() == 1 && bias.size(0) == out.size(1) &&
+                             bias.is_contiguous() && bias.scalar_type() == out.scalar_type() &&
+                             bias.device() == out.device() && AlignedAt(bias, 0));
 }
 
 std::optional<kernels::MatmulType> TypeOf(at::ScalarType type) {
@@ -82,13 +86,21 @@ std::optional<kernels::MatmulType> TypeOf(at::ScalarType type) {
   }
 }
 
-bool GeluInputFits(const DeviceMatmulOptions& options, const at::Tensor& out) {
+// What kernels::PlanMatmul refuses is left to ATen here, since it needs no warning.
+bool GeluFits(const DeviceMatmulOptions& options, const at::Tensor& out, bool fp8) {
   const at::Tensor& input = options.gelu_input;
-  return options.gelu == MatmulGelu::kNone
-             ? !input.defined()
-             : input.is_contiguous() && input.sizes() == out.sizes() &&
-                   input.scalar_type() == out.scalar_type() && input.device() == out.device() &&
-                   AlignedAt(input, input.size(1));
+  if (options.gelu == MatmulGelu::kNone) {
+    return !input.defined();
+  }
+  if (options.gelu == MatmulGelu::kBackward && options.bias.defined()) {
+    return false;
+  }
+  if (!input.defined()) {
+    return options.gelu == MatmulGelu::kForward;
+  }
+  return !fp8 && out.size(1) % kGeluColumns == 0 && input.is_contiguous() &&
+         input.sizes() == out.sizes() && input.scalar_type() == out.scalar_type() &&
+         input.device() == out.device() && AlignedAt(input, input.size(1));
 }
 
 kernels::MatmulEpilogue EpilogueOf(const DeviceMatmulOptions& options) {
@@ -120,7 +132,7 @@ std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at:
   };
   if (!takes(a) || !takes(b) || c10::isFloat8Type(b.scalar_type()) != fp8 ||
       !IsMatrix(out, fp32 ? at::kFloat : at::kBFloat16, out.device()) ||
-      !BiasFits(options.bias, out) || !GeluInputFits(options, out) ||
+      !BiasFits(options.bias, out) || !GeluFits(options, out, fp8) ||
       !ScaleFits(options.a_scale, fp8, out.device()) ||
       !ScaleFits(options.b_scale, fp8, out.device())) {
     return std::nullopt;
@@ -144,11 +156,23 @@ std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at:
       .b = *type_of_b,
       .out = fp32 ? kernels::MatmulType::kFloat32 : kernels::MatmulType::kBFloat16,
       .epilogue = EpilogueOf(options),
-      .keep_gelu_input = options.gelu == MatmulGelu::kForward,
+      .keep_gelu_input = options.gelu == MatmulGelu::kForward && options.gelu_input.defined(),
       .accumulate = options.accumulate,
       .a_stride = of_a->stride,
       .b_stride = of_b->stride,
       .out_stride = of_out->stride};
+}
+
+// REQUIRES: plans.mutex is held.
+void WarnOnce(Plans& plans, const kernels::MatmulProblem& problem, const absl::Status& why) {
+  const bool gelu = problem.epilogue >= kernels::MatmulEpilogue::kGelu;
+  if (std::exchange(gelu ? plans.warned_of_gelu : plans.warned, true)) {
+    return;
+  }
+  DT_LOG(Warning) << (gelu ? "GELU is a pass over memory of its own on a GPU: "
+                           : "matrix products on a GPU take ATen's, and gradients are copied to "
+                             "where they are summed: ")
+                  << why.message();
 }
 
 // REQUIRES: plans.mutex is held.
@@ -162,10 +186,8 @@ const kernels::Matmul* PlanOf(Plans& plans, const GpuLaunch& launch, int device,
     plans.made.clear();
   }
   auto made = launch.kernels().create_matmul(problem, kWorkspaceMax);
-  if (!made.ok() && !std::exchange(plans.warned, true)) {
-    DT_LOG(Warning) << "matrix products on a GPU take ATen's, and gradients are copied to where "
-                       "they are summed: "
-                    << made.status().message();
+  if (!made.ok()) {
+    WarnOnce(plans, problem, made.status());
   }
   return plans.made.emplace(key, made.ok() ? *std::move(made) : nullptr).first->second.get();
 }
@@ -213,7 +235,7 @@ void ForgetDeviceMatmuls() {
   Plans& plans = ThePlans();
   const std::lock_guard lock(plans.mutex);
   plans.made.clear();
-  plans.warned = false;
+  plans.warned = plans.warned_of_gelu = false;
 }
 
 }  // namespace dtrain::ops

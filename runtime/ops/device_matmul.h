@@ -11,10 +11,11 @@ enum class MatmulGelu { kNone, kForward, kBackward };
 
 struct DeviceMatmulOptions {
   at::Tensor bias = {};  // [n], added to every row; of out's type.
-  // kForward: out is GELU (tanh form) of the product and bias, which gelu_input keeps. kBackward:
-  // the product is a gradient of GELU's result, out that of gelu_input.
+  // kForward: out is GELU (tanh form) of the product and bias, which gelu_input keeps where it is
+  // defined. kBackward: the product is a gradient of GELU's result, out that of gelu_input; there
+  // is no bias.
   MatmulGelu gelu = MatmulGelu::kNone;
-  at::Tensor gelu_input = {};  // [m, n], contiguous, of out's type.
+  at::Tensor gelu_input = {};  // [m, n], n a multiple of 8, contiguous, of out's type; not of FP8.
   bool accumulate = false;     // Adds to out, which then is fp32, in place of writing it.
   // Of FP8 codes: what they are multiplied by, fp32 [] on the device.
   at::Tensor a_scale = {}, b_scale = {};
@@ -27,8 +28,9 @@ bool HasDeviceMatmul(const at::Tensor& out);
 // Queues out [m, n] = a [m, k] times b [k, n], bf16 each, either of them a transpose or columns of
 // something wider, or FP8, then a as it is and b a transpose; out is bf16 or fp32, and may be
 // columns too. False, and nothing is queued: the tensors are the host's or of another type, one
-// does not begin at a 16-byte address with rows a multiple of that apart, or cublasLt is not there,
-// which one warning says; take ATen's product then. c10::Error when the launch fails.
+// does not begin at a 16-byte address with rows a multiple of that apart, an option does not fit,
+// or cublasLt is not there or has no way, which one warning says, and one of GELU; take ATen's
+// product then. c10::Error when the launch fails.
 bool DeviceMatmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                   const DeviceMatmulOptions& options = {});
 

@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kFp32 = 4;
 constexpr double kPacked = 260.0 / 256;  // int8 blocks of 256 with an fp32 scale.
+constexpr double kFp8Codes = 2;          // As they are and transposed; scales are few.
 // Of gathers under way (shard/quantized_on_host.h); on a GPU one stream makes one do.
 constexpr int kPackedSlots = 4;
 constexpr int64_t kWorldMax = int64_t{1} << 20;
@@ -145,7 +146,7 @@ double ClassifierBytes(const MemoryRequest& request, double value_bytes) {
       value_bytes * logits + (chunk < tokens ? scratch + summed : std::max(scratch, summed));
   const double of_input = value_bytes * static_cast<double>(tokens * model.hidden);
   const double held = of_input + std::max(of_chunk, sum + rounded);
-  return std::max(0.0, held - value_bytes * model.largest_tensor);
+  return std::max(0.0, held - value_bytes * model.largest_gradient);
 }
 
 absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
@@ -163,7 +164,8 @@ absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
   const double table = h * static_cast<double>(shape.vocabulary);
   const double places = h * static_cast<double>(positions);
   shape.parameters = table + places + layers * (4 * h * h + 2 * h * inner + 9 * h + inner) + 2 * h;
-  shape.largest_tensor = std::max({table, places, 3 * h * h, h * inner});
+  // ops::GeluMlp's node gives both weights' gradients at once.
+  shape.largest_gradient = std::max({table, places, 3 * h * h, 2 * h * inner});
   shape.tensors = {{table, 1},
                    {places, 1},
                    {h, 6 * shape.layers + 2},  // Norms and the biases of projections to h.
@@ -227,8 +229,11 @@ absl::StatusOr<ModelShape> ModelShapeFrom(const Json& model) {
                                                3 * shape.intermediate + 2);
   const double table = h * static_cast<double>(shape.vocabulary);
   shape.parameters = static_cast<double>(shape.layers) * layer + (is_tied ? 1 : 2) * table + h;
+  shape.linear = static_cast<double>(shape.layers) * (layer - 2 * h);
   const double mlp = h * static_cast<double>(shape.intermediate);
-  shape.largest_tensor = std::max(table, mlp);
+  // ops::MergedLinear's node gives those of gate and up at once, and those of q, k and v.
+  const double attention = h * static_cast<double>(shape.query_width + 2 * shape.kv_width);
+  shape.largest_gradient = std::max({table, attention, 2 * mlp});
   shape.tensors = {{table, is_tied ? 1 : 2},
                    {h, 2 * shape.layers + 1},
                    {h * static_cast<double>(shape.query_width), 2 * shape.layers},
@@ -283,6 +288,8 @@ void ReadInto(const Config& config, MemoryRequest& request) {
   request.quantized_gradients = config.quantized_gradients();
   request.compression = config.comm_compression().type;
   request.recompute = config.activation_checkpointing();
+  request.keeps_codes =
+      config.Find("fp8.enabled")->get<bool>() && config.gradient_accumulation_steps() > 1;
   request.moment_bytes = MomentBytes(config.optimizer());
   if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
     request.offload_buffers =
@@ -331,7 +338,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   // On a GPU one stream packs bucket after bucket.
   const double packs =
       request.quantized_gradients && ranks > 1 ? request.states_on_host ? 1 : 2 : 0;
-  plan.buckets = value_bytes * model.largest_tensor +
+  plan.buckets = value_bytes * model.largest_gradient +
                  (request.zero_stage >= 2 ? (2 * kFp32 + packs * kPacked) * bucket : 0) +
                  CompressionBytes(request, bucket);
   if (request.offload_buffers > 0) {
@@ -345,6 +352,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
     plan.host += plan.far_activations;
   }
   plan.logits = ClassifierBytes(request, value_bytes);
+  plan.codes = request.keeps_codes && request.zero_stage < 3 ? kFp8Codes * model.linear : 0;
   return plan;
 }
 

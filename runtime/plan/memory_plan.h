@@ -7,9 +7,9 @@
 // Frozen weights of the values' type take e, at stage 3 e / N, and nothing else.
 // On top: the buckets in which stages 2 and 3 stage gradients, the weights that stage 3 has
 // gathered or never shares out, what int8 blocks wait in, what compression left out of gradients,
-// what forward keeps for backward, and a chunk's logits with the gradients that the fused loss
-// computes in forward. Not in it: the process itself, LibTorch's and the
-// network's own buffers.
+// FP8 codes of weights that micro-batches share, what forward keeps for backward, and a chunk's
+// logits with the gradients that the fused loss computes in forward. Not in it: the process itself,
+// LibTorch's and the network's own buffers.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,9 @@ namespace dtrain::plan {
 // A decoder-only Transformer. `parameters` alone is enough for the states.
 struct ModelShape {
   double parameters = 0;
-  double largest_tensor = 0;  // Elements.
+  // Elements of the largest gradient that backward makes afresh: of a tensor, or of several whose
+  // gradients one node gives at once.
+  double largest_gradient = 0;
   // Its tensors in the order of registration; empty: unknown, as if all were large.
   struct Tensors {
     double elements = 0;  // Of each.
@@ -44,6 +46,9 @@ struct ModelShape {
   int64_t kv_width = 0;
   int64_t vocabulary = 0;
   bool gated = true;  // The MLP has a gate beside its up projection.
+  // Elements of the linear layers' weights, where they may be in FP8 and their codes be kept: not
+  // of GPT-2's, which are transposed. 0: unknown, or none.
+  double linear = 0;
 };
 
 // From Hugging Face's names (hidden_size, intermediate_size, num_hidden_layers, vocab_size,
@@ -73,6 +78,8 @@ struct MemoryRequest {
   bool values_in_file = false;       // Stage 3: a rank's share of the weights is no memory.
   bool values_far = false;  // Stage 3: it is in a file, or where states_on_host in host memory.
   ActivationCheckpointingConfig recompute = {};
+  // Of a step of several micro-batches in FP8: they share the codes of weights that stay whole.
+  bool keeps_codes = false;
   double moment_bytes = 8;       // What the optimizer keeps of each parameter (MomentBytes).
   int64_t offload_buffers = 0;   // Near buffers of offloaded states; 0: states are not offloaded.
   double offload_ratio = 1;      // Share of the states that is.
@@ -94,8 +101,9 @@ struct MemoryPlan {
   double master = 0;
   double moments = 0;
   double buckets = 0;  // Staging of gradients and of offloaded states, what compression keeps of
-                       // them, the fresh gradient of the largest tensor.
+                       // them, the largest fresh gradient.
   double live = 0;     // Gathered weights.
+  double codes = 0;    // Of weights in FP8, as they are and transposed (ops/fp8_weight_codes.h).
   double activations = 0;      // Kept by forward for backward.
   double logits = 0;           // Of the loss (classifier_plan.h), between forward and backward.
   double offloaded = 0;        // Moments and master in a far tier: in none of the sums.
@@ -103,7 +111,7 @@ struct MemoryPlan {
   double far_activations = 0;  // Likewise, of recomputed segments.
 
   double states() const { return values + gradients + master + moments; }
-  double total() const { return states() + buckets + live + activations + logits; }
+  double total() const { return states() + buckets + live + codes + activations + logits; }
 };
 
 // Elements of frozen weights of the values' type; bytes of all frozen ones; of those whose shares

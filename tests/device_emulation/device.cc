@@ -63,6 +63,10 @@ struct Fiber {
   std::unique_ptr<std::byte[]> stack;
 };
 
+bool SamePlace(const Where& a, const Where& b) {
+  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+}
+
 struct Thread {
   State state = State::kNew;
   Fiber* fiber = nullptr;
@@ -224,7 +228,7 @@ class Device {
     for (Thread& thread : threads_) {
       if (thread.state == State::kAtBlockBarrier) {
         first = first == nullptr ? &thread : first;
-        DT_CHECK(thread.where.line == first->where.line)
+        DT_CHECK(SamePlace(thread.where, first->where))
             << At(thread.where) << ": threads of a block meet at different barriers, another at "
             << At(first->where);
         thread.state = State::kReady;
@@ -263,7 +267,7 @@ class Device {
           << At(of.where) << ": a lane waits for lane " << lane << ", which has left the kernel";
       const Thread& other = threads_[begin_ + lane];
       if (other.state != State::kInExchange || other.mask != of.mask ||
-          other.where.line != of.where.line) {
+          !SamePlace(other.where, of.where)) {
         return false;
       }
     }

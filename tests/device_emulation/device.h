@@ -3,10 +3,16 @@
 // translate.py turns a .cu file into C++: a launch becomes Launch(), a thread of a block a fiber
 // that runs until it waits for others. What a GPU leaves undefined ends the process with a report:
 // different barriers in a block, a shuffle whose lanes have left, more threads than
-// __launch_bounds__ allows. Threads run one after the other, each warp as far as it comes alone, in
-// an order that a test chooses, so a missing barrier shows as wrong results in one of two orders.
-// Shared memory begins filled with NaN; device memory lies between pages that fault (runtime.cc).
-// Not emulated: streams that overlap, the caches.
+// __launch_bounds__ allows, an address that is no multiple of what is loaded or stored there.
+// Threads run one after the other, each warp as far as it comes alone, in an order that a test
+// chooses, so a missing barrier shows as wrong results in one of two orders. Shared memory begins
+// filled with NaN; device memory lies between pages that fault (runtime.cc).
+//
+// Not found: updates of one value by several threads without atomics, which come one after the
+// other here, so that none is lost in either order; reads before the beginning of device memory or
+// up to 15 bytes past its end, which give NaN (writes there are found when it is freed); any access
+// beyond memory in tests that bring host memory, as those of the runtime's fake GPU do. Not
+// emulated: streams that overlap, the caches.
 //
 // A launch returns when its kernel is done; those of other host threads wait for their turn.
 #pragma once

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 
+#include <cmath>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -76,22 +77,36 @@ TEST(EmulatedDevice, AMissingBarrierGivesWrongResultsInEitherOrder) {
   }
 }
 
+// Twice: the first time leaves something there.
+TEST(EmulatedDevice, SharedMemoryThatNobodyWroteIsNan) {
+  for (const Order order : kOrders) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      for (const float sum : WarpSums(Mistake::kUnwrittenShared, order)) {
+        EXPECT_TRUE(std::isnan(sum)) << sum;
+      }
+    }
+  }
+}
+
 TEST(EmulatedDeviceDeathTest, DifferentBarriersAreNamed) {
   EXPECT_DEATH(
       WarpSums(Mistake::kBarrierInABranch, Order::kAscending),
       "WarpSums<kMistake>, block .0, 0, 0., .*wrong_kernels.cu:1[0-9]: threads of a block meet at "
       "different barriers");
+  EXPECT_DEATH(WarpSums(Mistake::kBarrierInAnotherFile, Order::kAscending),
+               "another.cuh:8: threads of a block meet at different barriers, another at .*"
+               "wrong_kernels.cu:8");
 }
 
 TEST(EmulatedDeviceDeathTest, ALaneThatHasLeftIsNamed) {
   EXPECT_DEATH(WarpSums(Mistake::kLeftTheWarp, Order::kAscending),
-               "wrong_kernels.cu:2[0-9]: a lane waits for lane 16, which has left the kernel");
+               "wrong_kernels.cu:3[0-9]: a lane waits for lane 16, which has left the kernel");
 }
 
 TEST(EmulatedDeviceDeathTest, ThreadsThatWaitForEachOtherAreNamed) {
   EXPECT_DEATH(WarpSums(Mistake::kShuffleInABranch, Order::kDescending),
                "no thread of the block can go on, 224 are done.*thread 5 waits at "
-               ".*wrong_kernels.cu:19");
+               ".*wrong_kernels.cu:28");
 }
 
 TEST(EmulatedDevice, CountsInBlocksOfAnyNumber) {
@@ -119,6 +134,16 @@ TEST(EmulatedDevice, RefusesTheConfigurationsThatCudaRefuses) {
 TEST(EmulatedDeviceDeathTest, LaunchBoundsHold) {
   const OnDevice<int64_t> out({-1});
   EXPECT_DEATH(LaunchCount(1, 1, 257, out.get()), "257 vs 256.*__launch_bounds__");
+}
+
+TEST(EmulatedDeviceDeathTest, AnAddressThatIsNoMultipleOfTheAccessIsNamed) {
+  const OnDevice<float> in({0, 1, 2, 3, 4, 5, 6, 7});
+  const OnDevice<float> out(std::vector<float>(8, -1.0F));
+  LaunchCopyFour(in.get() + 4, out.get());
+  EXPECT_EQ(out.Read(), (std::vector<float>{4, 5, 6, 7, -1, -1, -1, -1}));
+  constexpr char kReport[] = "wrong_kernels.cu:[0-9:]*.*misaligned address";
+  EXPECT_DEATH(LaunchCopyFour(in.get() + 2, out.get()), kReport);
+  EXPECT_DEATH(LaunchCopyFour(in.get(), out.get() + 1), kReport);
 }
 
 TEST(EmulatedDeviceDeathTest, AWritePastTheEndOfMemoryIsFound) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/device_emulation/device.h"
+#include "tests/device_emulation/emulated.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
@@ -16,5 +17,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s: neither --order=ascending nor --order=descending\n", order.c_str());
     return 64;
   }
+  dtrain::emulation::emulated = true;
   return RUN_ALL_TESTS();
 }

@@ -80,9 +80,17 @@ def with_launch_bounds(text):
     return text
 
 
+# One variable without a value, as CUDA takes it.
+SHARED = re.compile(r"__shared__\s(?:[^;=,<]|<[^;=]*?>)*?(\w+)\s*(?:\[[^\]]*\]\s*)*;")
+
+
 def with_shared(text):
-    return re.sub(r"(__shared__\s[^;=]*?(\w+)\s*(?:\[[^\]]*\]\s*)*;)",
-                  r"\1 ::dtrain::emulation::BeginShared(&\2, sizeof(\2));", text)
+    for line in re.finditer(r"^[ \t]*__shared__", text, re.MULTILINE):
+        at = line.end() - len("__shared__")
+        if not SHARED.match(text, at):
+            raise ValueError(f"line {text.count(chr(10), 0, at) + 1}: a __shared__ declaration of something else "
+                             "than one variable without a value, which would not be filled; write one for each")
+    return SHARED.sub(r"\g<0> ::dtrain::emulation::BeginShared(&\1, sizeof(\1));", text)
 
 
 def main(source, result):

@@ -3,12 +3,21 @@
 namespace dtrain::emulation {
 namespace {
 
+// At one line of two files.
+__device__ void SyncHalves() {
+  threadIdx.x < 128 ? __syncthreads() : SyncBlock({"another.cuh", __LINE__});
+}
+
 template <Mistake kMistake>
 __global__ void __launch_bounds__(256) WarpSums(const float* in, float* out) {
   __shared__ float values[256];
-  values[255 - threadIdx.x] = in[255 - threadIdx.x];
+  if (kMistake != Mistake::kUnwrittenShared) {
+    values[255 - threadIdx.x] = in[255 - threadIdx.x];
+  }
   if (kMistake == Mistake::kBarrierInABranch && threadIdx.x >= 128) {
     __syncthreads();
+  } else if (kMistake == Mistake::kBarrierInAnotherFile) {
+    SyncHalves();
   } else if (kMistake != Mistake::kNoBarrier) {
     __syncthreads();
   }
@@ -19,7 +28,8 @@ __global__ void __launch_bounds__(256) WarpSums(const float* in, float* out) {
     __syncthreads();
   }
   float sum = values[threadIdx.x];
-  if (kMistake == Mistake::kNone || kMistake == Mistake::kNoBarrier) {
+  if (kMistake == Mistake::kNone || kMistake == Mistake::kNoBarrier ||
+      kMistake == Mistake::kUnwrittenShared) {
     __syncthreads();
   }
 #pragma unroll
@@ -35,6 +45,10 @@ __global__ void __launch_bounds__(256) Count(int64_t n, int64_t* out) {
   if (i < n) {
     out[i] = i;
   }
+}
+
+__global__ void __launch_bounds__(1) CopyFour(const float* in, float* out) {
+  *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(in);
 }
 
 template <Mistake kMistake>
@@ -54,15 +68,21 @@ void LaunchWarpSums(Mistake mistake, const float* in, float* out) {
       return Launch<Mistake::kNoSecondBarrier>(in, out);
     case Mistake::kBarrierInABranch:
       return Launch<Mistake::kBarrierInABranch>(in, out);
+    case Mistake::kBarrierInAnotherFile:
+      return Launch<Mistake::kBarrierInAnotherFile>(in, out);
     case Mistake::kLeftTheWarp:
       return Launch<Mistake::kLeftTheWarp>(in, out);
     case Mistake::kShuffleInABranch:
       return Launch<Mistake::kShuffleInABranch>(in, out);
+    case Mistake::kUnwrittenShared:
+      return Launch<Mistake::kUnwrittenShared>(in, out);
   }
 }
 
 void LaunchCount(int64_t n, unsigned blocks, unsigned threads, int64_t* out) {
   Count<<<blocks, threads, 0, nullptr>>>(n, out);
 }
+
+void LaunchCopyFour(const float* in, float* out) { CopyFour<<<1, 1, 0, nullptr>>>(in, out); }
 
 }  // namespace dtrain::emulation

@@ -1,5 +1,6 @@
 #include "kernels/embedding.h"
 
+#include "kernels/write_mode.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels {
@@ -100,6 +101,26 @@ TYPED_TEST(Embedding, WritesTheSamePastTheCaches) {
     Problem<TypeParam> p(3000, 9000, width, 1);  // A table of 18 MB and more.
     p.Run(testing::Splits()[2], 3);
     p.ExpectOrderedSums(3);
+  }
+}
+
+// Rows wider than the loop's blocks of columns, with several tokens each, in the caches and past
+// them.
+TYPED_TEST(Embedding, AddsWideRowsBlockByBlock) {
+  EachVariant([](SimdLevel) {
+    for (const int64_t width : {2049, 4100}) {
+      for (const int64_t shift : {0, 1}) {
+        Problem<TypeParam> cached(300, 40, width, shift);
+        cached.Run(SerialFor, 3);
+        cached.ExpectOrderedSums(3);
+      }
+    }
+  });
+  for (const int64_t width : {2049, 4100}) {
+    const int64_t rows = kStreamBytesMin / (width * static_cast<int64_t>(sizeof(TypeParam))) + 1;
+    Problem<TypeParam> streamed(rows, rows, width, 1);
+    streamed.Run(testing::Splits()[2], 3);
+    streamed.ExpectOrderedSums(3);
   }
 }
 

@@ -164,6 +164,9 @@ TEST_F(Cuda, EmbeddingsGradientGivesTheBitsOfTheCpu) {
       }
     }
   }
+  // Wider than the CPU's blocks of columns.
+  TestEmbedding<float>(stream_, 300, 50, 2056, 3, 0);
+  TestEmbedding<BFloat16>(stream_, 300, 50, 2056, 3, 1);
 }
 
 template <class T>

@@ -6,7 +6,8 @@
 
 namespace dtrain::testing {
 
-// Puts them into `table`, but for matrix products; false where the build has no CUDA headers.
+// Puts them into `table`, but for matrix products; false where the build has no emulated device:
+// without CUDA's headers, and under ThreadSanitizer.
 bool PutEmulatedKernels(kernels::CudaKernelTable& table);
 
 }  // namespace dtrain::testing

@@ -72,6 +72,7 @@ class FakeMatmul final : public kernels::Matmul {
     ++matmuls.all;
     matmuls.adding += p_.accumulate ? 1 : 0;
     matmuls.into_fp32 += p_.out == kernels::MatmulType::kFloat32 ? 1 : 0;
+    matmuls.keeping_gelu_input += p_.keep_gelu_input ? 1 : 0;
     return QueueFakeKernel(stream, [p = p_, buffers] { Multiply(p, buffers); });
   }
 
@@ -107,7 +108,9 @@ class FakeMatmul final : public kernels::Matmul {
       sum += ToFloat(static_cast<const BFloat16*>(buffers.bias)[column]);
     }
     if (p.epilogue == MatmulEpilogue::kGelu || p.epilogue == MatmulEpilogue::kGeluBias) {
-      static_cast<BFloat16*>(buffers.gelu_input)[at] = ToBFloat16(sum);
+      if (p.keep_gelu_input) {
+        static_cast<BFloat16*>(buffers.gelu_input)[at] = ToBFloat16(sum);
+      }
       sum = 0.5F * sum * (1 + std::tanh(InnerOfGelu(sum)));
     }
     if (p.epilogue == MatmulEpilogue::kGeluBackward) {

@@ -1,4 +1,4 @@
-// In place of emulated_kernels.cc where the build has no CUDA headers.
+// In place of emulated_kernels.cc where the build has no emulated device.
 #include "tests/runtime/emulated_kernels.h"
 
 namespace dtrain::testing {

@@ -19,6 +19,7 @@ constexpr int64_t kHeads = 2;
 
 struct BlockWeights {
   at::Tensor v, k, q, up, gate, down, rms, layer, bias;
+  at::Tensor wide, narrow, wide_bias, narrow_bias;  // Of GPT-2's MLP.
 };
 
 // Two blocks that use every kind of fused operation, with weights of their own; no attention.
@@ -30,11 +31,13 @@ class Net : public torch::nn::Module {
       const auto weight = [&](const std::string& name, at::IntArrayRef sizes) {
         return register_parameter(block + name, at::randn(sizes).mul(0.3));
       };
-      blocks_.push_back({weight("v", {kHidden, kHidden}), weight("k", {kHidden, kHidden}),
-                         weight("q", {kHidden, kHidden}), weight("up", {2 * kHidden, kHidden}),
-                         weight("gate", {2 * kHidden, kHidden}),
-                         weight("down", {2 * kHidden, kHidden}), weight("rms", {kHidden}),
-                         weight("layer", {kHidden}), weight("bias", {kHidden})});
+      blocks_.push_back(
+          {weight("v", {kHidden, kHidden}), weight("k", {kHidden, kHidden}),
+           weight("q", {kHidden, kHidden}), weight("up", {2 * kHidden, kHidden}),
+           weight("gate", {2 * kHidden, kHidden}), weight("down", {2 * kHidden, kHidden}),
+           weight("rms", {kHidden}), weight("layer", {kHidden}), weight("bias", {kHidden}),
+           weight("wide", {kHidden, 3 * kHidden}), weight("narrow", {3 * kHidden, kHidden}),
+           weight("wide_bias", {3 * kHidden}), weight("narrow_bias", {kHidden})});
     }
     last_ = register_parameter("last", at::randn({kHidden}));
   }
@@ -56,7 +59,8 @@ class Net : public torch::nn::Module {
     const ops::NormOfSum first = ops::AddRmsNorm(mixed, x, w.rms, 1e-6);
     const at::Tensor gated = ops::SwiGlu(ops::MergedLinear(first.y, {w.gate, w.up})).matmul(w.down);
     const ops::NormOfSum second = ops::AddLayerNorm(gated, first.sum, w.layer, w.bias, 1e-5);
-    return second.sum + ops::Gelu(second.y, ops::GeluForm::kTanh);
+    const at::Tensor mlp = ops::GeluMlp(second.y, w.wide, w.narrow, {w.wide_bias, w.narrow_bias});
+    return second.sum + ops::Gelu(mlp, ops::GeluForm::kTanh);
   }
   bool recompute_;
   ops::RopeTable table_;

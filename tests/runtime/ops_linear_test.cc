@@ -1,11 +1,17 @@
 // Several linear layers as one product, against at::linear of the weights put together: values,
 // gradients, how many products that takes and what is kept for backward.
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <set>
 #include <utility>
 
+#include "c10/util/ThreadLocalDebugInfo.h"
 #include "dtrain/ops.h"
 #include "runtime/ops/gradient_home.h"
 #include "tests/runtime/operation_count.h"
 #include "tests/runtime/ops_testing.h"
+#include "tests/runtime/tensor_bytes.h"
 
 namespace dtrain::ops {
 namespace {
@@ -127,18 +133,21 @@ TEST(MergedLinearTest, NeighboursTakeOneProductEachWay) {
   }
 }
 
-// Places for two weights of a flat buffer.
+// Places for weights of 8 x kIn elements, two at most, in a flat buffer.
 class Homes : public GradientHomes {
  public:
+  explicit Homes(Tensors weights) : weights_(std::move(weights)) {}
   GradientHome TakeHome(size_t index, bool can_add) override {
     const bool holds = std::exchange(taken_[index], true);
-    return holds && !can_add
-               ? GradientHome()
-               : GradientHome{flat.narrow(0, static_cast<int64_t>(index) * 8, 8), holds};
+    return holds && !can_add ? GradientHome() : GradientHome{Place(index), holds};
+  }
+  at::Tensor Place(size_t index) const {
+    return flat.narrow(0, static_cast<int64_t>(index) * 8, 8).view(weights_[index].sizes());
   }
   at::Tensor flat = at::full({16, kIn}, -1.0);
 
  private:
+  const Tensors weights_;
   bool taken_[2] = {};
 };
 
@@ -147,7 +156,7 @@ TEST(MergedLinearTest, GradientsAreWrittenWhereTheyBelong) {
   for (const bool one_frozen : {false, true}) {
     const Tensors weights = Weights({8, 8}, at::kFloat, true);
     weights[0].requires_grad_(!one_frozen);
-    Homes homes;
+    Homes homes(weights);
     const GradientHomesOf registered(weights, homes);
     const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
     MergedLinear(x, weights).square().sum().backward();
@@ -161,7 +170,7 @@ TEST(MergedLinearTest, GradientsAreWrittenWhereTheyBelong) {
   // Whoever registered them is gone.
   const Tensors weights = Weights({8, 8}, at::kFloat, true);
   {
-    Homes homes;
+    Homes homes(weights);
     const GradientHomesOf registered(weights, homes);
   }
   MergedLinear(RandomLeaf({3, kIn}, at::kFloat), weights).square().sum().backward();
@@ -171,7 +180,7 @@ TEST(MergedLinearTest, GradientsAreWrittenWhereTheyBelong) {
 TEST(MergedLinearTest, AGradientThatSomebodyWaitsForGoesThroughAutograd) {
   at::manual_seed(6);
   const Tensors weights = Weights({8, 8}, at::kFloat, true);
-  Homes homes;
+  Homes homes(weights);
   const GradientHomesOf registered(weights, homes);
   const at::Tensor x = RandomLeaf({3, kIn}, at::kFloat);
   const auto loss = [&] { return MergedLinear(x, weights).square().sum(); };
@@ -208,7 +217,7 @@ TEST(TransposedLinearTest, IsALinearLayerOfTheTransposeForwardAndBackward) {
 TEST(TransposedLinearTest, GradientsAreWrittenWhereTheyBelong) {
   at::manual_seed(8);
   const Tensors weights = {RandomLeaf({8, kIn}, at::kFloat)};
-  Homes homes;
+  Homes homes(weights);
   const GradientHomesOf registered(weights, homes);
   const at::Tensor x = RandomLeaf({3, 8}, at::kFloat);
   const at::Tensor y = TransposedLinear(x, weights[0]);
@@ -262,14 +271,95 @@ TEST(GeluMlpTest, IsTwoLinearLayersAndGeluForwardAndBackwardWhateverIsFrozen) {
   EXPECT_THROW(GeluMlp(x, at::zeros({8, 4}), at::zeros({4, 8}), {at::zeros({4})}), c10::ValueError);
 }
 
+TEST(GeluMlpTest, NamesABiasThatDoesNotFit) {
+  const at::Tensor x = at::zeros({2, 8});
+  const at::Tensor up = at::zeros({8, 4});
+  const at::Tensor down = at::zeros({4, 8});
+  const at::Tensor of_up = at::zeros({4});
+  const at::Tensor of_down = at::zeros({8});
+  for (const Tensors& biases :
+       {Tensors{of_down, of_up}, Tensors{at::zeros({1}), of_down}, Tensors{of_up, at::zeros({1})},
+        Tensors{of_up, at::zeros({1, 8})}}) {
+    try {
+      GeluMlp(x, up, down, biases);
+      FAIL() << biases[0].sizes() << " and " << biases[1].sizes() << " were taken";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  ::testing::HasSubstr("takes a bias [out] for a weight [in, out], not ["));
+    }
+  }
+}
+
 TEST(GeluMlpTest, GradientsAreWrittenWhereTheyBelong) {
   at::manual_seed(11);
   const Tensors weights = {RandomLeaf({8, kIn}, at::kFloat), RandomLeaf({kIn, 8}, at::kFloat)};
-  Homes homes;
+  const at::Tensor x = RandomLeaf({3, 8}, at::kFloat);
+  const auto loss = [&] { return GeluMlp(x, weights[0], weights[1]).square().sum(); };
+  const Tensors expected = torch::autograd::grad({loss()}, weights);
+  Homes homes(weights);
   const GradientHomesOf registered(weights, homes);
-  GeluMlp(RandomLeaf({3, 8}, at::kFloat), weights[0], weights[1]).square().sum().backward();
-  EXPECT_FALSE(weights[0].grad().defined() || weights[1].grad().defined());
-  EXPECT_FALSE((homes.flat == -1).any().item<bool>());
+  loss().backward();
+  for (const size_t i : {0, 1}) {
+    EXPECT_FALSE(weights[i].grad().defined()) << i;
+    EXPECT_LT(testing::Distance(homes.Place(i), expected[i]), 1e-6) << i;
+  }
+}
+
+// Products of a micro-batch's backward where `trains` of x, up, down, and the two biases.
+int BackwardProducts(const std::set<size_t>& trains) {
+  Tensors in = {RandomLeaf({3, 8}, at::kFloat), RandomLeaf({8, 16}, at::kFloat),
+                RandomLeaf({16, 6}, at::kFloat), RandomLeaf({16}, at::kFloat),
+                RandomLeaf({6}, at::kFloat)};
+  for (size_t i = 0; i < in.size(); ++i) {
+    in[i].requires_grad_(trains.count(i) > 0);
+  }
+  const at::Tensor y = GeluMlp(in[0], in[1], in[2], {in[3], in[4]});
+  const dtrain::testing::OperationCount products({"aten::mm"});
+  y.sum().backward();
+  for (size_t i = 0; i < in.size(); ++i) {
+    EXPECT_EQ(in[i].grad().defined(), trains.count(i) > 0) << i;
+  }
+  return products.Count();
+}
+
+TEST(GeluMlpTest, BackwardPassesGeluOnlyForWhatTrainsBelowIt) {
+  EXPECT_EQ(BackwardProducts({0, 1, 2, 3, 4}), 4);
+  EXPECT_EQ(BackwardProducts({4}), 0);
+  EXPECT_EQ(BackwardProducts({2, 4}), 1);
+  EXPECT_EQ(BackwardProducts({3}), 1);
+  EXPECT_EQ(BackwardProducts({0}), 2);
+  EXPECT_EQ(BackwardProducts({1}), 2);
+}
+
+// The most bytes that `run` has allocated at once, in units of an [m, inner] tensor of fp32.
+template <class Run>
+double PeakInners(int64_t inner_elements, Run run) {
+  const auto bytes = std::make_shared<dtrain::testing::TensorBytes>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
+  run();
+  return static_cast<double>(bytes->peak()) / 4 / static_cast<double>(inner_elements);
+}
+
+TEST(GeluMlpTest, HoldsNoMoreThanItsPartsTake) {
+  constexpr int64_t kRows = 512;
+  constexpr int64_t kInner = 256;
+  const auto peak = [](const auto& run) { return PeakInners(kRows * kInner, run); };
+  const at::Tensor x = RandomLeaf({kRows, 4}, at::kFloat);
+  const Tensors weights = {RandomLeaf({4, kInner}, at::kFloat),
+                           RandomLeaf({kInner, 4}, at::kFloat)};
+  at::Tensor y;
+  const auto forward = [&] { y = GeluMlp(x, weights[0], weights[1]); };
+  EXPECT_NEAR(peak(forward), 2, 0.2) << "GELU's input and its result are kept";
+  EXPECT_NEAR(peak([&] { y.sum().backward(); }), 1, 0.2) << "and one gradient comes to them";
+  weights[1].requires_grad_(false);
+  EXPECT_NEAR(peak([&] { forward(), y.sum().backward(); }), 2, 0.2);
+  weights[1].requires_grad_();
+  const at::Tensor frozen = x.detach();
+  weights[0].requires_grad_(false);
+  EXPECT_NEAR(peak([&] { y = GeluMlp(frozen, weights[0], weights[1]); }), 1, 0.2)
+      << "nothing below GELU trains";
+  const at::NoGradGuard no_graph;
+  EXPECT_NEAR(peak(forward), 1, 0.2) << "there is no backward";
 }
 
 TEST(LinearCrossEntropyTest, TheGradientOfTheHeadIsWrittenWhereItBelongsInFp32) {
@@ -283,7 +373,7 @@ TEST(LinearCrossEntropyTest, TheGradientOfTheHeadIsWrittenWhereItBelongsInFp32) 
     };
     const at::Tensor alone = weights[0].detach().clone().requires_grad_();
     loss(alone).backward();
-    Homes homes;
+    Homes homes(weights);
     const GradientHomesOf registered(weights, homes);
     loss(weights[0]).backward();
     EXPECT_FALSE(weights[0].grad().defined());
