@@ -23,11 +23,16 @@ BOTH_TYPES = (
     "rope_halves", "cross_entropy", "layernorm_add_forward", "layernorm_add_backward",
     "geglu_fused_forward", "geglu_fused_backward", "gelu_forward", "gelu_backward", "dropout",
     "embedding_backward", "rope_qkv_backward", "cast_to_e4m3", "amax", "quantize_int8",
-    "dequantize_int8", "square_sum", "rmsnorm_forward", "rmsnorm_backward", "layernorm_forward",
-    "layernorm_backward", "swiglu_forward", "swiglu_backward", "gelu_tanh_forward",
-    "gelu_tanh_backward", "rope_interleaved", "cast_to_e5m2", "cast_from_e4m3", "cast_from_e5m2")
+    "dequantize_int8", "square_sum", "rmsnorm_heads_forward", "rmsnorm_heads_backward",
+    "rmsnorm_forward", "rmsnorm_backward", "layernorm_forward", "layernorm_backward",
+    "swiglu_forward", "swiglu_backward", "gelu_tanh_forward", "gelu_tanh_backward",
+    "rope_interleaved", "cast_to_e5m2", "cast_from_e4m3", "cast_from_e5m2")
+# Of bench/kernels/cuda_products.cc.
+PRODUCTS = ("product", "product_input_gradient", "product_bias", "product_bias_gelu",
+            "product_gelu_gradient", "product_weight_gradient")
 NAMES = ["adamw_f32", "adamw_f32_copy_bf16", "adamw_bf16_states", "adamw_stochastic",
-         *[f"{name}_bf16" for name in BOTH_TYPES], "transpose_to_e4m3_bf16", "transpose_to_e5m2_bf16",
+         *[f"{name}_bf16" for name in (*BOTH_TYPES, *PRODUCTS)],
+         "transpose_to_e4m3_bf16", "transpose_to_e5m2_bf16",
          "cast_f32_bf16", "cast_bf16_f32", "accumulate_f32", "adamw_bf16_copy_bf16",
          *[f"{name}_f32" for name in BOTH_TYPES]]
 SHAPES = {"cross_entropy": {"vocabulary": 32768}}  # Of bench/kernels/cuda_case.h.

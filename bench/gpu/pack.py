@@ -3,15 +3,18 @@
 The built CUDA tests (ctest's label "gpu"), the benchmarks and the CUDA plugins, stripped, with the
 shared libraries that are neither the system's nor LibTorch's or CUDA's, the peers' twins and a
 script `run`. LibTorch comes from that machine's Python, the CUDA libraries with it. Nothing is
-compiled there.
+compiled there. pack.json names the LibTorch that it was built with: programs load no other.
 """
 import argparse
+import dataclasses
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+
+from torch_release import release_in
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda", "dtrain-bench-comm"]
@@ -33,7 +36,8 @@ def gpu_tests(build):
     tests = []
     for test in json.loads(listed)["tests"]:
         limit = next((p["value"] for p in test["properties"] if p["name"] == "TIMEOUT"), 120)
-        tests.append((test["name"], test["command"][0], limit))
+        # ctest names no command of a test that is not built.
+        tests.append((test["name"], test.get("command", [f"{build}/tests/{test['name']}"])[0], limit))
     return tests
 
 
@@ -101,8 +105,10 @@ def pack(build, out):
     os.chmod(f"{out}/run", 0o755)
     commit = subprocess.run(["git", "-C", SOURCE, "rev-parse", "--short", "HEAD"], check=False,
                             capture_output=True, text=True).stdout.strip()
+    built_with = release_in(os.path.dirname(torch))
     with open(f"{out}/pack.json", "w", encoding="utf-8") as file:
         json.dump({"commit": commit, "libraries": sorted(carried),
+                   "torch": dataclasses.asdict(built_with) if built_with else None,
                    "tests": [{"name": name, "program": f"tests/{os.path.basename(command)}",
                               "limit_s": limit} for name, command, limit in tests]}, file, indent=2)
     return tests, carried

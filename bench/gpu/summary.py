@@ -1,14 +1,17 @@
 """The results of ./dev gpu run as Markdown: a page for each GPU, and bench/results/GPU.md over all.
 
 Every figure stands in the JSON files beside the page; what was not measured is said, never left
-out. As a program: `summary.py RESULTS` writes GPU.md from the folders in RESULTS.
+out. As a program: `summary.py RESULTS` writes the pages of the folders in RESULTS and GPU.md anew.
 """
 import json
 import os
 import sys
 
-NOT_YET = "not yet measured on a GPU"
-PARTS = ("tests", "kernels", "comm", "kernel_peers", "mfu", "mfu_peers", "goals")
+from goals import GOALS, NOT_YET
+from tables import table
+from training_lines import mfu_lines
+
+PARTS = ("tests", "kernels", "comm", "kernel_peers", "mfu", "mfu_peers")
 
 
 def read(folder, part):
@@ -21,10 +24,9 @@ def read(folder, part):
     return facts if "gpu" in facts else None
 
 
-def table(head, rows):
-    """Lines of a Markdown table; cells are texts."""
-    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}",
-            *(f"| {' | '.join(row)} |" for row in rows)]
+def results_of(folder):
+    """{part: its results}, of those that have a file."""
+    return {part: facts["results"] for part in PARTS if (facts := read(folder, part))}
 
 
 def tests_lines(tests):
@@ -34,23 +36,41 @@ def tests_lines(tests):
         (test["name"], test["state"], f"{test['s']:.1f}") for test in tests])]
 
 
-def kernel_lines(kernels, peers):
-    if "results" not in kernels:
-        return [f"Kernels: {kernels.get('error', 'no result')}."]
+def peer_ratios(peers):
+    """(ways that were measured, a function of a kernel's name and us that gives a cell for each)."""
     peer_us = {(row["name"], row["way"]): row.get("us") for row in (peers or {}).get("results", [])}
     ways = [way for way in ("eager", "compile", "liger") if any(key[1] == way for key in peer_us)]
 
-    def ratio(name, us, way):
-        other = peer_us.get((name, way))
-        return f"{other / us:.2f}" if other else "-"
+    def ratios(name, us):
+        others = [peer_us.get((name, way)) for way in ways]
+        return [f"{other / us:.2f}" if other else "-" for other in others]
+    return ways, ratios
 
+
+def product_lines(products, ways, ratios):
+    if "results" not in products:
+        return [f"Products: {products.get('error', 'no result')}."]
+    return [f"Products of cublasLt, {products['tokens']} tokens, beside its best plain one, "
+            f"{products['best']}.", "", *table(("product", "us", "TFLOP/s", "% of the best", *ways), [
+                (row["name"], f"{row['us']:.1f}", f"{row['tflops']:.1f}",
+                 f"{100 * row['best_fraction']:.1f}", *ratios(row["name"], row["us"]))
+                for row in products["results"]])]
+
+
+def kernel_lines(kernels, peers):
+    if "results" not in kernels:
+        return [f"Kernels: {kernels.get('error', 'no result')}."]
+    ways, ratios = peer_ratios(peers)
     rows = [(row["name"], f"{row['us']:.1f}", f"{row['gb_per_s']:.0f}",
              f"{100 * row['copy_fraction']:.1f}", "ok" if row["ok"] else "short",
-             *(ratio(row["name"], row["us"], way) for way in ways)) for row in kernels["results"]]
+             *ratios(row["name"], row["us"])) for row in kernels["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in (peers or {}).get("peers", {}).items())
-    return [f"Kernels, {kernels['elements']} elements a stream; peers: {versions or 'none there'}; "
-            "the last columns are how many times as long they take.", "",
-            *table(("kernel", "us", "GB/s", "% of copy", "goal", *ways), rows)]
+    lines = [f"Kernels, {kernels['elements']} elements a stream; peers: {versions or 'none there'}; "
+             "the last columns are how many times as long they take.", "",
+             *table(("kernel", "us", "GB/s", "% of copy", "goal", *ways), rows)]
+    if "products" in kernels:
+        lines += ["", *product_lines(kernels["products"], ways, ratios)]
+    return lines
 
 
 def comm_lines(runs):
@@ -69,53 +89,31 @@ def comm_lines(runs):
             "", *table(("collective", "B", "us", "algbw GB/s", "busbw GB/s", "% of limit"), rows)]
 
 
-def mfu_lines(runs, peers):
-    rows = []
-    for run in runs:
-        name = ", ".join([run["model"], *(run[key] for key, usual in (("dtype", "bf16"), (
-            "attention", "flash")) if run.get(key, usual) != usual)])
-        if "mfu_strict" not in run:
-            why = run.get("skipped") or run.get("error", "no result")
-            rows.append((name, why, "-", "-", "-", "-", "-"))
-            continue
-        speeds = {peer["way"]: peer.get("tokens_per_s") for peer in peers or []
-                  if peer["model"] == run["model"]}
-        rows.append((name, f"{run['tokens_per_s']:.0f}", f"{100 * run['mfu_strict']:.1f}",
-                     f"{100 * run['mfu_palm']:.1f}", f"{100 * run['gemm_fraction']:.1f}",
-                     *(f"{run['tokens_per_s'] / speeds[way]:.2f}" if speeds.get(way) else "-"
-                       for way in ("eager", "compile"))))
-    with_fp8 = {run["model"] for run in runs if run.get("dtype") == "fp8"}
-    both = [run for run in runs if "mfu_strict" in run and run["model"] in with_fp8]
-    speeds = {run.get("dtype", "bf16"): run["tokens_per_s"]
-              for run in sorted(both, key=lambda run: run.get("tokens_per_s", 0))}
-    over = [f"FP8 over bf16, tokens/s: {speeds['fp8'] / speeds['bf16']:.2f} (goal 1.35)", ""] \
-        if {"fp8", "bf16"} <= speeds.keys() else []
-    return ["Training, 524,288 tokens a step, bf16 with fp32 masters (torch: one micro-batch a step, bf16 weights and states); the last columns are "
-            "tokens/s over torch's. MFU of FP8 is of its own peak.", "", *over,
-            *table(("model", "tokens/s", "strict MFU %", "PaLM MFU %", "% of GEMM rate", "x eager",
-                    "x compile"), rows)]
+def goal_lines(results):
+    def row(goal):
+        found = goal.judged(results)
+        if found is None:
+            return (goal.what, goal.wanted, NOT_YET, "-", "-")
+        return (goal.what, goal.wanted, f"{found['measured']:.4g}", found["verdict"], found["how"])
 
-
-def goal_lines(goals):
-    return ["Goals:", "", *table(("goal", "measured", "target", "verdict"), [
-        (goal["name"], f"{goal['measured']:.4g}", f"{goal['op']} {goal['target']:.4g}", goal["verdict"])
-        for goal in goals])]
+    return ["Goals:", "", *table(("goal", "target", "measured", "verdict", "by"),
+                                 [row(goal) for goal in GOALS])]
 
 
 def page(folder):
-    parts = {part: read(folder, part) for part in PARTS}
-    known = next((facts for facts in parts.values() if facts), None)
+    """None: the folder has no GPU's results."""
+    known = next((facts for part in PARTS if (facts := read(folder, part))), None)
     if known is None:
         return None
-    results = {part: facts["results"] if facts else None for part, facts in parts.items()}
+    results = results_of(folder)
     lines = [f"# {known['gpu']}", "", f"Driver {known['driver']}, {known['memory']}. "
-             "`./dev gpu pack`, then `run` on that machine.", ""]
+             "`./dev gpu pack`, then `run` on that machine.", "", *goal_lines(results), ""]
     for part, write in (("tests", lambda: tests_lines(results["tests"])),
-                        ("kernels", lambda: kernel_lines(results["kernels"], results["kernel_peers"])),
+                        ("kernels", lambda: kernel_lines(results["kernels"],
+                                                         results.get("kernel_peers"))),
                         ("comm", lambda: comm_lines(results["comm"])),
-                        ("mfu", lambda: mfu_lines(results["mfu"], results["mfu_peers"])),
-                        ("goals", lambda: goal_lines(results["goals"]))):
-        lines += write() if results[part] else [f"{part}: {NOT_YET}."]
+                        ("mfu", lambda: mfu_lines(results["mfu"], results.get("mfu_peers")))):
+        lines += write() if results.get(part) else [f"{part}: {NOT_YET}."]
         lines.append("")
     return "\n".join(lines)
 
@@ -123,6 +121,8 @@ def page(folder):
 def write_summary(folder):
     """Writes the folder's page and the overview beside it; gives the page."""
     text = page(folder)
+    if text is None:
+        return "nothing was measured"
     with open(f"{folder}/SUMMARY.md", "w", encoding="utf-8") as file:
         file.write(text)
     write_overview(os.path.dirname(os.path.abspath(folder)))
@@ -130,14 +130,19 @@ def write_summary(folder):
 
 
 def overview(results):
-    """GPU.md: which GPUs have a page."""
-    pages = sorted(name for name in os.listdir(results) if page(f"{results}/{name}"))
+    """GPU.md: the goals, and what each GPU that has a page made of them."""
+    names = sorted(name for name in os.listdir(results) if page(f"{results}/{name}"))
+
+    def cell(goal, name):
+        found = goal.judged(results_of(f"{results}/{name}"))
+        return f"{found['measured']:.4g} ({found['verdict']})" if found else NOT_YET
+
     lines = ["# GPU figures", "", "Made by `./dev gpu run`; `./dev gpu pack` makes what a machine with a "
-             "GPU needs for it.", ""]
-    if not pages:
-        lines += table(("what", "figure"), [(what, NOT_YET) for what in (
-            "CUDA tests", "kernels, share of the copy rate", "collectives, share of a link", "strict MFU, bf16", "FP8 over bf16")])
-    lines += [f"- [{name}]({name}/SUMMARY.md)" for name in pages]
+             "GPU needs for it.", "", *table(("goal", "target", *(names or ["measured"])), [
+                 (goal.what, goal.wanted, *([cell(goal, name) for name in names] or [NOT_YET]))
+                 for goal in GOALS])]
+    if names:
+        lines += ["", *(f"- [{name}]({name}/SUMMARY.md)" for name in names)]
     return "\n".join([*lines, ""])
 
 
@@ -146,5 +151,12 @@ def write_overview(results):
         file.write(overview(results))
 
 
+def main(results):
+    for name in sorted(os.listdir(results)):
+        if page(f"{results}/{name}"):
+            write_summary(f"{results}/{name}")
+    write_overview(results)
+
+
 if __name__ == "__main__":
-    write_overview(sys.argv[1])
+    main(sys.argv[1])

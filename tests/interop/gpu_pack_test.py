@@ -1,9 +1,7 @@
 """The pack of ./dev gpu: small, complete, and honest where there is no GPU."""
-import contextlib
-import io
 import json
 import os
-import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,13 +10,19 @@ import unittest
 SOURCE, BUILD = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BUILD"]
 sys.path.insert(0, f"{SOURCE}/bench/gpu")
 
+import machine  # noqa: E402
 import pack  # noqa: E402
-import run  # noqa: E402
 import summary  # noqa: E402
+import torch_release  # noqa: E402
+from torch_release import TorchRelease  # noqa: E402
+
+sys.path.insert(0, f"{SOURCE}/tests/testing")
+
+from gpu_fakes import fake_nvidia_smi, write_program  # noqa: E402
 
 
 def has_gpu():
-    return run.no_gpu_here() is None
+    return machine.no_gpu_here() is None
 
 
 class Pack(unittest.TestCase):
@@ -102,10 +106,7 @@ class Pack(unittest.TestCase):
     @unittest.skipIf(has_gpu(), "this machine has a GPU")
     def test_a_gpu_that_cuda_cannot_use_fails_the_run_and_is_said_in_its_summary(self):
         fake = f"{self.folder.name}/fake"
-        os.makedirs(fake)
-        with open(f"{fake}/nvidia-smi", "w", encoding="utf-8") as file:
-            file.write('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: A" || echo "A, 1.2, 3 MiB"\n')
-        os.chmod(f"{fake}/nvidia-smi", 0o755)
+        fake_nvidia_smi(fake)
         results = f"{self.folder.name}/results"
         done = subprocess.run([f"{self.out}/run", "--results", results, "--parts", "tests", "kernels"],
                               capture_output=True, text=True, check=False, timeout=200,
@@ -119,121 +120,49 @@ class Pack(unittest.TestCase):
         self.assertIn("kernels_cuda_test | skipped", text)
         self.assertIn(f"mfu: {summary.NOT_YET}", text)
 
+    def test_it_names_the_libtorch_that_it_was_built_with(self):
+        with open(f"{self.out}/pack.json", encoding="utf-8") as file:
+            named = json.load(file)["torch"]
+        version, cuda = subprocess.run(
+            [sys.executable, "-c", "import torch; print(torch.__version__, torch.version.cuda)"],
+            capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(named, {"version": version.split("+")[0], "cuda": cuda})
 
-class Summary(unittest.TestCase):
-    FACTS = {"gpu": "A GPU", "driver": "1", "memory": "80 GB"}
+    def run_with_torch(self, text):
+        """The pack's run on a machine with a GPU whose Python has a module torch of this `text`."""
+        with tempfile.TemporaryDirectory() as folder:
+            fake_nvidia_smi(f"{folder}/bin")
+            os.makedirs(f"{folder}/python/torch")
+            with open(f"{folder}/python/torch/__init__.py", "w", encoding="utf-8") as file:
+                file.write(text)
+            environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
+                           "PYTHONPATH": f"{folder}/python", "DTRAIN_PYTHON": sys.executable}
+            environment.pop("DTRAIN_TORCH", None)
+            done = subprocess.run([f"{self.out}/run", "--results", f"{folder}/results"], check=False,
+                                  capture_output=True, text=True, timeout=120, env=environment)
+            self.assertFalse(os.path.exists(f"{folder}/results"), "something was measured")
+        return done
 
-    def write(self, folder, part, results):
-        with open(f"{folder}/{part}.json", "w", encoding="utf-8") as file:
-            json.dump({**self.FACTS, "part": part, "results": results}, file)
+    def test_another_libtorch_ends_it_with_64_and_a_line_of_what_is_there_and_what_is_needed(self):
+        with open(f"{self.out}/pack.json", encoding="utf-8") as file:
+            needed = TorchRelease(**json.load(file)["torch"])
+        for version, cuda, said in (("1.2.3+cu99", needed.cuda, f"torch 1.2.3 (CUDA {needed.cuda})"),
+                                    (needed.version, "9.1", f"torch {needed.version} (CUDA 9.1)"),
+                                    (needed.version, None, f"torch {needed.version} (without CUDA)")):
+            done = self.run_with_torch(f"class version:\n    cuda = {cuda!r}\n"
+                                       f"__version__ = {version!r}\n")
+            self.assertEqual(done.returncode, 64, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertIn(f"needs {needed.version} for CUDA {needed.cuda.split('.')[0]}", done.stderr)
+            self.assertIn(f"pip install torch=={needed.version}", done.stderr)
 
-    def test_without_results_every_figure_is_not_yet_measured(self):
-        with tempfile.TemporaryDirectory() as results:
-            self.assertIn(summary.NOT_YET, summary.overview(results))
-            self.assertIsNone(summary.page(results))
-
-    def test_the_committed_overview_is_what_the_results_say(self):
-        with open(f"{SOURCE}/bench/results/GPU.md", encoding="utf-8") as file:
-            self.assertEqual(file.read(), summary.overview(f"{SOURCE}/bench/results"))
-
-    def test_a_page_shows_peers_as_ratios_and_says_what_is_missing(self):
-        with tempfile.TemporaryDirectory() as results:
-            folder = f"{results}/a-gpu"
-            os.mkdir(folder)
-            self.write(folder, "tests", [{"name": "t", "state": "passed", "s": 1.0}])
-            self.write(folder, "kernels", {"elements": 8, "results": [
-                {"name": "op", "us": 10.0, "gb_per_s": 100.0, "copy_fraction": 0.5, "ok": False}]})
-            self.write(folder, "kernel_peers", {"peers": {"torch": "2"}, "results": [
-                {"name": "op", "way": "eager", "us": 25.0},
-                {"name": "op", "way": "liger", "missing": "ImportError"}]})
-            text = summary.write_summary(folder)
-            self.assertIn("| op | 10.0 | 100 | 50.0 | short | 2.50 | - |", text)
-            self.assertIn("1 passed", text)
-            self.assertIn(f"mfu: {summary.NOT_YET}", text)
-            self.assertIn("a-gpu/SUMMARY.md", summary.overview(results))
-
-    def test_collectives_of_the_largest_size_stand_beside_what_limits_them(self):
-        time = {"time_us": 9.6, "algbw_gb_s": 5.0, "busbw_gb_s": 7.5, "of_limit": 0.75}
-        row = {"collective": "all_reduce", "limit": "one link", "out_of_place": time, "in_place": time}
-        lines = "\n".join(summary.comm_lines(
-            [{"backend": "nccl", "ranks": 4, "rows": [{**row, "size": 8}, {**row, "size": 16}]},
-             {"backend": "staged", "ranks": 2, "error": "exit 64"}]))
-        self.assertIn("| all_reduce, nccl, 4 ranks | 16 | 10 | 5.0 | 7.5 | 75 of one link |", lines)
-        self.assertIn("| staged, 2 ranks | exit 64 |", lines)
-        self.assertNotIn("| 8 |", lines)
-
-    def test_fp8_is_a_line_of_its_own_beside_its_ratio_to_bf16(self):
-        run = {"model": "m", "mfu_strict": 0.5, "mfu_palm": 0.6, "gemm_fraction": 0.7}
-        lines = "\n".join(summary.mfu_lines(
-            [{**run, "model": "other", "dtype": "bf16", "tokens_per_s": 1.0},
-             {**run, "dtype": "bf16", "tokens_per_s": 100.0},
-             {**run, "dtype": "fp8", "tokens_per_s": 140.0}],
-            [{"model": "m", "way": "eager", "tokens_per_s": 50.0}]))
-        self.assertIn("FP8 over bf16, tokens/s: 1.40", lines)
-        self.assertIn("| m, fp8 | 140 | 50.0 | 60.0 | 70.0 | 2.80 | - |", lines)
-
-    def test_a_run_that_was_cut_off_is_named(self):
-        lines = summary.mfu_lines([{"model": "m", "error": "cut off"}], [])
-        self.assertIn("| m | cut off |", "\n".join(lines))
-
-
-class Shares(unittest.TestCase):
-    def test_a_part_that_is_cut_off_takes_nothing_from_the_next(self):
-        budget = run.Budget(4, (("a", 0.5), ("b", 0.5)))
-        budget.begin("a")
-        done = run.run_command(["sh", "-c", "sleep 60 & wait"], budget.left())
-        self.assertIsNone(done["code"])
-        self.assertLess(done["s"], 3)  # Though the inner sleep holds the pipe.
-        budget.begin("b")
-        self.assertGreater(budget.left(), 1)
-        self.assertLessEqual(budget.left(), 2)
-
-    def test_what_a_part_leaves_goes_to_the_next(self):
-        budget = run.Budget(40, (("a", 0.5), ("b", 0.5)))
-        budget.begin("a")
-        self.assertEqual(run.run_command(["sleep", "0"], budget.left())["code"], 0)
-        budget.begin("b")
-        self.assertGreater(budget.left(), 25)
-        self.assertEqual(run.run_command(["sleep", "9"], 0.5)["output"], "no time left")
-
-    def test_the_shares_are_the_whole_and_trainings_fit_theirs(self):
-        shares = dict(run.SHARES)
-        self.assertAlmostEqual(sum(shares.values()), 1)
-        first = run.TRAININGS[:2]  # What is asked for on every card; others take what is left.
-        self.assertLess(sum(training.limit_s for training in first), shares["mfu"] * run.BUDGET_S)
-        for training in run.TRAININGS:
-            self.assertEqual(training.micro_batch * training.accumulation * run.SEQUENCE, 524288)
-
-    def test_trainings_and_their_peer_are_presets_of_the_program(self):
-        said = subprocess.run([f"{BUILD}/bin/dtrain-bench-mfu", "--preset", "none"], check=False,
-                              capture_output=True, text=True).stderr
-        presets = re.search("there are: ([^;]*);", said)[1].split(", ")
-        for training in run.TRAININGS:
-            self.assertIn(training.model, presets)
-        self.assertIn(run.PEER_MODEL, presets)
-        self.assertEqual(len({training.name for training in run.TRAININGS}), len(run.TRAININGS))
-
-    def test_what_does_not_fit_the_card_is_named(self):
-        small = run.Run.__new__(run.Run)
-        small.facts = {"memory": "81559 MiB"}
-        self.assertIsNone(small.too_small(72))
-        self.assertEqual(small.too_small(130)["skipped"],
-                         "it needs about 130 GB of memory, this GPU has 86")
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            run.print_skipped({"mfu": [{"model": "m", "dtype": "bf16", **small.too_small(130)}]})
-        self.assertIn("mfu of m in bf16: it needs about 130 GB", out.getvalue())
-
-    def test_goals_are_those_that_were_measured(self):
-        measured = {"mfu_strict": 0.61, "tokens_per_s": 100.0}
-        goals = run.goals_of({
-            "kernels": {"results": [{"name": "rope_bf16", "copy_fraction": 0.96, "goal": 0.95}]},
-            "mfu": [{"model": "qwen2.5-3b", "dtype": "bf16", **measured},
-                    {"model": "qwen2.5-3b", "dtype": "fp8", **measured, "tokens_per_s": 140.0},
-                    {"model": "qwen2.5-7b", "dtype": "bf16", "skipped": "too big"}]})
-        self.assertEqual(goals, [("kernels.rope_bf16.copy_fraction", 0.96, ">=", 0.95),
-                                 ("mfu.qwen2.5-3b", 61.0, ">=", 60),
-                                 ("fp8.qwen2.5-3b.over_bf16", 1.4, ">=", 1.35)])
+    def test_a_python_without_torch_ends_it_with_64_and_what_to_install(self):
+        done = self.run_with_torch("raise ImportError('libcudart.so.13: no such file')\n")
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("no torch that can be imported (ImportError: libcudart.so.13", done.stderr)
+        self.assertIn("pip install torch==", done.stderr)
 
 
 class Classes(unittest.TestCase):
@@ -250,7 +179,75 @@ class Classes(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             file.write(b"\0GLIBC_2.2.5\0GLIBC_2.38\0GLIBC_2.4\0")
             file.flush()
-            self.assertEqual(run.newest_glibc(file.name), (2, 38))
+            self.assertEqual(machine.newest_glibc(file.name), (2, 38))
+
+
+class Release(unittest.TestCase):
+    def test_a_libtorch_says_its_own_in_a_wheel_and_in_an_archive(self):
+        for name, text, expected in (
+                ("version.py", "__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n",
+                 TorchRelease("2.11.0", "13.0")),
+                ("version.py", "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n",
+                 TorchRelease("2.11.0", "")),
+                ("build-version", "2.9.1+cu128\n", TorchRelease("2.9.1", "12.8")),
+                ("build-version", "2.9.1+cpu\n", TorchRelease("2.9.1", "")),
+                ("README", "none", None)):
+            with tempfile.TemporaryDirectory() as folder:
+                with open(f"{folder}/{name}", "w", encoding="utf-8") as file:
+                    file.write(text)
+                self.assertEqual(torch_release.release_in(folder), expected)
+
+    def test_a_newer_cuda_of_the_same_major_version_will_do(self):
+        needed = TorchRelease("2.11.0", "13.0")
+        for found, will_do in ((("2.11.0", "13.2"), True), (("2.11.0", "12.9"), False),
+                               (("2.11.1", "13.0"), False), (("2.11.0", ""), False)):
+            self.assertEqual(TorchRelease(*found).will_do_for(needed), will_do, found)
+
+
+class Dev(unittest.TestCase):
+    """The entry, in a clone that holds nothing else, with a host whose programs say their names."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.clone = folder.name
+        shutil.copy(f"{SOURCE}/dev", f"{self.clone}/dev")
+        os.makedirs(f"{self.clone}/libtorch/lib")
+        open(f"{self.clone}/libtorch/lib/libtorch_cpu.so", "wb").close()
+        write_program(f"{self.clone}/host/dpkg-query", "echo deps >>calls; echo install ok installed")
+        write_program(f"{self.clone}/host/nvidia-smi", "exit 9")
+        for name in ("cmake", "python3"):
+            write_program(f"{self.clone}/host/{name}", f'echo {name} "$@" >>calls')
+
+    def dev(self, *words):
+        return subprocess.run(["./dev", *words], cwd=self.clone, capture_output=True, text=True,
+                              check=False, timeout=60,
+                              env={**os.environ, "DTRAIN_TORCH": f"{self.clone}/libtorch",
+                                   "PATH": f"{self.clone}/host:{os.environ['PATH']}"})
+
+    def calls(self):
+        try:
+            with open(f"{self.clone}/calls", encoding="utf-8") as file:
+                return list(dict.fromkeys(line.split()[0] for line in file))
+        except FileNotFoundError:
+            return []
+
+    def test_run_without_a_gpu_ends_with_64_before_anything_is_installed_or_built(self):
+        done = self.dev("gpu", "run")
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("no GPU here", done.stderr)
+        self.assertIn("not yet measured on a GPU", done.stderr)
+        self.assertEqual(self.calls(), [])
+
+    def test_pack_of_a_fresh_clone_installs_builds_and_then_packs(self):
+        done = self.dev("gpu", "pack")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.calls(), ["deps", "cmake", "python3"])
+
+    def test_help_says_what_the_nine_minutes_leave_out(self):
+        text = " ".join(self.dev("--help").stdout.split())
+        self.assertIn("within 9 minutes; deps and build come on top", text)
 
 
 if __name__ == "__main__":
