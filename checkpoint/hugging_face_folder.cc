@@ -54,6 +54,10 @@ absl::Status HuggingFaceFolder::AddFile(const std::string& name) {
       SafetensorsReader reader,
       SafetensorsReader::Open(std::move(file), path, kModelHeaderBytesMax - header_bytes_));
   header_bytes_ += reader.header().data_begin;
+  if (tensors_.size() + reader.header().tensors.size() > kSafetensorsTensorsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": too many tensors in the folder: ", kSafetensorsTensorsMax, " are allowed"));
+  }
   files_.push_back(std::make_unique<SafetensorsReader>(std::move(reader)));
   for (const TensorEntry& entry : files_.back()->header().tensors) {
     if (!tensors_.emplace(entry.name, &entry).second) {
@@ -98,7 +102,7 @@ absl::Status HuggingFaceFolder::OpenShards(const std::string& index_name, const 
     }
   }
   for (const auto& [tensor, file] : file_of_) {
-    if (!map->contains(tensor)) {
+    if (!map->contains(std::string(tensor))) {
       return absl::InvalidArgumentError(
           absl::StrCat(index_name, " does not name tensor ", tensor, ", which a shard holds"));
     }

@@ -2,8 +2,9 @@
 // that model.safetensors.index.json names.
 //
 // Files come from other people: sizes are bounded before anything is allocated (a header takes at
-// most 100 MB, all of a folder 128 MB, the index and config.json 32 MB), names in the index cannot
-// lead out of the folder, and the headers are parsed strictly. Thread-safe after Open.
+// most 100 MB, all of a folder 128 MB and a million tensors, the index and config.json 32 MB), so
+// that the largest header takes 512 MiB of memory to read; names in the index cannot lead out of
+// the folder, and the headers are parsed strictly. Thread-safe after Open.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
@@ -30,7 +32,7 @@ class HuggingFaceFolder {
 
   const std::string& directory() const { return directory_; }
   // All tensors by name.
-  const std::map<std::string, const TensorEntry*>& tensors() const { return tensors_; }
+  const std::map<absl::string_view, const TensorEntry*>& tensors() const { return tensors_; }
   // Bytes [offset, offset + into.size()) of a tensor. NotFound, OutOfRange.
   absl::Status Read(const std::string& name, uint64_t offset, absl::Span<std::byte> into) const;
 
@@ -42,8 +44,9 @@ class HuggingFaceFolder {
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsReader>> files_;
   uint64_t header_bytes_ = 0;
-  std::map<std::string, const TensorEntry*> tensors_;
-  std::map<std::string, size_t> file_of_;  // Tensor -> index in files_.
+  // By the names in the files' headers, of which there may be 100 MB: no copies.
+  std::map<absl::string_view, const TensorEntry*> tensors_;
+  std::map<absl::string_view, size_t> file_of_;  // Tensor -> index in files_.
 };
 
 // DIRECTORY/config.json, or the file itself when `path` is no folder.

@@ -71,7 +71,7 @@ class SafetensorsReader {
   std::unique_ptr<ReadableFile> file_;
   std::string display_name_;
   SafetensorsHeader header_;
-  absl::flat_hash_map<std::string, size_t> index_;
+  absl::flat_hash_map<absl::string_view, size_t> index_;  // Names are those of header_.
 };
 
 }  // namespace dtrain::checkpoint

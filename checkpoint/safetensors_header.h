@@ -19,6 +19,14 @@
 namespace dtrain::checkpoint {
 
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100'000'000;
+// Beyond the format: what a header within that size may ask for, so that one of another's making
+// cannot take a large multiple of it in memory. Published models have some hundred thousand tensors
+// at most, in all of their files, and a few dozen keys of metadata; LibTorch's operations take 64
+// dimensions.
+inline constexpr size_t kSafetensorsTensorsMax = 1'000'000;
+inline constexpr size_t kSafetensorsMetadataMax = 10'000;
+inline constexpr size_t kSafetensorsDimensionsMax = 64;
+inline constexpr size_t kSafetensorsTextBytesMax = 16 << 20;  // A name, a value of metadata.
 
 // One tensor in a file. Row-major; [] is a scalar.
 struct TensorEntry {

@@ -50,6 +50,9 @@ class HeaderHandler {
           return Fail(
               absl::StrCat("tensor `", entry_.name, "` lacks one of dtype, shape, data_offsets"));
         }
+        if (header_.tensors.size() == kSafetensorsTensorsMax) {
+          return Fail(absl::StrCat("too many tensors: ", kSafetensorsTensorsMax, " are allowed"));
+        }
         header_.tensors.push_back(std::move(entry_));
         at_ = At::kTop;
         return true;
@@ -70,6 +73,10 @@ class HeaderHandler {
       case At::kMetadata:
         if (header_.metadata.contains(name)) {
           return Fail(absl::StrCat("metadata key `", name, "` appears twice"));
+        }
+        if (header_.metadata.size() == kSafetensorsMetadataMax) {
+          return Fail(
+              absl::StrCat("too many keys of metadata: ", kSafetensorsMetadataMax, " are allowed"));
         }
         key_ = name;
         at_ = At::kMetadataValue;
@@ -99,6 +106,10 @@ class HeaderHandler {
   bool number_unsigned(uint64_t value) {
     switch (at_) {
       case At::kShape:
+        if (entry_.shape.size() == kSafetensorsDimensionsMax) {
+          return Fail(absl::StrCat("tensor `", entry_.name, "` has too many dimensions: ",
+                                   kSafetensorsDimensionsMax, " are allowed"));
+        }
         entry_.shape.push_back(value);
         return true;
       case At::kOffsets:
@@ -233,6 +244,30 @@ class HeaderHandler {
   std::string problem_;
 };
 
+// Whether a string, a number or a word is longer than any that is allowed: the parser holds each
+// several times.
+bool HasHugeToken(absl::string_view json) {
+  size_t length = 0;
+  bool in_string = false;
+  bool escaped = false;
+  for (const char c : json) {
+    if (in_string) {
+      in_string = escaped || c != '"';
+      escaped = !escaped && c == '\\';
+      length = in_string ? length + 1 : 0;
+    } else {
+      in_string = c == '"';
+      const bool between =
+          in_string || absl::string_view("{}[]:, \t\r\n").find(c) != absl::string_view::npos;
+      length = between ? 0 : length + 1;
+    }
+    if (length > kSafetensorsTextBytesMax) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::Status CheckCoverage(SafetensorsHeader& header, uint64_t data_bytes) {
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
                    [](const TensorEntry& a, const TensorEntry& b) {
@@ -293,6 +328,10 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   }
   if (file_bytes < 8 || file_bytes - 8 < json.size()) {
     return absl::InvalidArgumentError("invalid header length: the file is shorter than its header");
+  }
+  if (HasHugeToken(json)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a name or value is too long: ", kSafetensorsTextBytesMax, " bytes are allowed"));
   }
   SafetensorsHeader header;
   header.data_begin = 8 + json.size();

@@ -27,6 +27,8 @@ absl::StatusOr<nvml::Functions> Bind(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(library.Bind("nvmlDeviceGetNvLinkState", &f.device_get_nvlink_state));
   DT_RETURN_IF_ERROR(
       library.Bind("nvmlDeviceGetNvLinkRemotePciInfo_v2", &f.device_get_nvlink_remote_pci_info));
+  library.Bind("nvmlSystemGetCudaDriverVersion_v2", &f.system_get_cuda_driver_version)
+      .IgnoreError();  // Stays null.
   return f;
 }
 
@@ -76,6 +78,14 @@ absl::StatusOr<std::string> Nvml::DriverVersion() {
   DT_RETURN_IF_ERROR(
       Check(functions_.system_get_driver_version(text, kTextBytes), "nvmlSystemGetDriverVersion"));
   return std::string(text);
+}
+
+int Nvml::CudaDriverVersion() {
+  int version = 0;
+  return functions_.system_get_cuda_driver_version != nullptr &&
+                 functions_.system_get_cuda_driver_version(&version) == nvml::kSuccess
+             ? version
+             : 0;
 }
 
 absl::StatusOr<std::vector<NvmlGpu>> Nvml::Gpus() {

@@ -58,6 +58,7 @@ struct Functions {
   Return (*device_get_memory_info)(Device* device, Memory* memory);
   Return (*device_get_nvlink_state)(Device* device, unsigned link, EnableState* state);
   Return (*device_get_nvlink_remote_pci_info)(Device* device, unsigned link, PciInfo* info);
+  Return (*system_get_cuda_driver_version)(int* version);  // Null: an old library has none.
 };
 }  // namespace nvml
 
@@ -88,6 +89,8 @@ class Nvml {
   ~Nvml();
 
   absl::StatusOr<std::string> DriverVersion();
+  // The newest CUDA that the driver serves (13000: 13.0); 0: it does not say.
+  int CudaDriverVersion();
   // All GPUs. An error names the GPU; what a GPU does not support is left empty.
   absl::StatusOr<std::vector<NvmlGpu>> Gpus();
 

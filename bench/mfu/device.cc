@@ -2,7 +2,8 @@
 
 #include <fstream>
 
-#include "bench/mfu/cuda_versions.h"
+#include "absl/strings/str_cat.h"
+#include "base/dl/cuda_versions.h"
 
 namespace dtrain::bench {
 namespace {
@@ -20,7 +21,11 @@ std::string CpuName() {
 }  // namespace
 
 absl::Status CheckDevice(const std::string& name) {
-  return name == "cpu" ? absl::OkStatus() : CheckCudaVersions(ReadCudaVersions());
+  const absl::Status usable =
+      name == "cpu" ? absl::OkStatus() : CheckCudaVersions(ReadCudaVersions());
+  return usable.ok() ? usable
+                     : absl::Status(usable.code(), absl::StrCat("--device cuda: ", usable.message(),
+                                                                "; or use --device cpu"));
 }
 
 BenchDevice DeviceOf(const Job& job) {

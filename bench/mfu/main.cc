@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/job_env.h"
 #include "base/version.h"
+#include "bench/mfu/check_options.h"
 #include "bench/mfu/device.h"
 #include "bench/mfu/facts.h"
 #include "bench/mfu/machine_rates.h"
@@ -35,8 +36,6 @@
 
 namespace dtrain::bench {
 namespace {
-
-constexpr int64_t kDefaultSequence = 1024;
 
 // Uniform tokens of this rank; every micro-batch is new.
 class RandomTokens {
@@ -268,29 +267,10 @@ absl::StatusOr<std::string> TemporaryFolder() {
   return path;
 }
 
-absl::Status CheckOptions(MfuOptions& options, const ModelShape& shape) {
-  if (options.sequence == 0) {
-    options.sequence = std::min(kDefaultSequence, shape.positions);
-  }
-  if (options.sequence > shape.positions) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--seq %d is longer than the model's %d positions (%s)", options.sequence,
-                        shape.positions, shape.name));
-  }
-  if (options.dtype == "fp8" && options.device == "cpu") {
-    return absl::InvalidArgumentError(
-        "--dtype fp8 needs a GPU with FP8 matrix units (--device cuda); on a CPU: fp32, bf16");
-  }
-  if (options.bf16_states && options.dtype == "fp32") {
-    return absl::InvalidArgumentError("--bf16-states goes with --dtype bf16, which keeps masters");
-  }
-  return absl::OkStatus();
-}
-
 // `job` outlives the call, so that its agent hears how it ended.
 absl::Status Run(MfuOptions options, std::FILE* out, std::unique_ptr<Job>& job) {
   DT_ASSIGN_OR_RETURN(const ModelShape shape, ReadModel(options));
-  DT_RETURN_IF_ERROR(CheckOptions(options, shape));
+  DT_RETURN_IF_ERROR(CheckOptions(shape.name, shape.positions, options));
   DT_ASSIGN_OR_RETURN(const JobEnv env, ResolveJobEnv(ReadEnvironment()));
   DT_RETURN_IF_ERROR(CheckDevice(options.device));
   JobOptions job_options{.program = "dtrain-bench-mfu",

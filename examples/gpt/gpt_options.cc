@@ -59,6 +59,12 @@ constexpr const char* kWithoutEffect[] = {"transformers_version",
                                           "summary_type",
                                           "summary_use_proj"};
 
+// The multiples of `unit` on both sides of `value`, which is none.
+std::string NearestMultiples(int64_t value, int64_t unit) {
+  const int64_t below = value / unit * unit;
+  return below == 0 ? absl::StrCat(unit) : absl::StrCat(below, " or ", below + unit);
+}
+
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 void ReadRope(ConfigReader& reader, RopeOptions& rope, int64_t positions) {
@@ -125,9 +131,9 @@ void ReadGpt2(ConfigReader& reader, GptOptions& o) {
   o.attention_bias = o.output_bias = o.mlp_bias = true;
   o.tie_word_embeddings = true;
   if (o.hidden_size % o.num_attention_heads != 0) {
-    reader.Fail(absl::InvalidArgumentError(
-        absl::StrFormat("%s.n_embd %d is not a multiple of n_head %d", reader.where(),
-                        o.hidden_size, o.num_attention_heads)));
+    reader.Fail(absl::InvalidArgumentError(absl::StrFormat(
+        "%s.n_embd %d is not a multiple of n_head %d; nearest: %s", reader.where(), o.hidden_size,
+        o.num_attention_heads, NearestMultiples(o.hidden_size, o.num_attention_heads))));
   }
   o.head_dim = o.hidden_size / o.num_attention_heads;
 }
@@ -177,8 +183,10 @@ void ReadLlama(ConfigReader& reader, GptOptions& o) {
   }
   if (!own_head_dim && o.hidden_size % o.num_attention_heads != 0) {
     reader.Fail(absl::InvalidArgumentError(absl::StrFormat(
-        "%s.hidden_size %d is not a multiple of num_attention_heads %d, and there is no head_dim",
-        reader.where(), o.hidden_size, o.num_attention_heads)));
+        "%s.hidden_size %d is not a multiple of num_attention_heads %d, and there is no head_dim; "
+        "nearest: %s, or give head_dim",
+        reader.where(), o.hidden_size, o.num_attention_heads,
+        NearestMultiples(o.hidden_size, o.num_attention_heads))));
   }
   if (o.head_dim % 2 != 0) {
     reader.Fail(absl::InvalidArgumentError(absl::StrFormat(
@@ -308,9 +316,11 @@ absl::StatusOr<GptOptions> GptOptions::FromJson(const dtrain::Json& json,
   }
   DT_RETURN_IF_ERROR(reader.Finish());
   if (options.num_attention_heads % options.num_key_value_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s.num_attention_heads %d is not a multiple of num_key_value_heads %d",
-                        where, options.num_attention_heads, options.num_key_value_heads));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s.num_attention_heads %d is not a multiple of num_key_value_heads %d; "
+        "nearest: %s",
+        where, options.num_attention_heads, options.num_key_value_heads,
+        NearestMultiples(options.num_attention_heads, options.num_key_value_heads)));
   }
   return options;
 }

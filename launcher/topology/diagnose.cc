@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/dl/cuda_versions.h"
 #include "launcher/topology/doctor.h"
 #include "launcher/topology/format.h"
 
@@ -58,6 +59,28 @@ Finding ShmFinding(const DoctorFacts& facts) {
   return finding;
 }
 
+// A build for the CPU alone, or a driver that does not say, has nothing to compare.
+Finding DriverFinding(const Topology& topology, const DoctorFacts& facts) {
+  const Gpu& first = topology.gpus.front();
+  Finding finding{"GPUs", Verdict::kOk,
+                  absl::StrFormat("%d x %s, %s, driver %s", topology.gpus.size(), first.name,
+                                  FormatBytes(first.memory_bytes), topology.driver_version),
+                  ""};
+  if (topology.driver_cuda == 0 || facts.built_cuda == 0) {
+    return finding;
+  }
+  absl::StrAppend(&finding.text, " (CUDA ", CudaVersionText(topology.driver_cuda), ")");
+  const absl::Status usable =
+      CheckCudaVersions({.driver = topology.driver_cuda,
+                         .runtime = facts.built_cuda,
+                         .devices = static_cast<int>(topology.gpus.size())});
+  if (!usable.ok()) {
+    finding.verdict = Verdict::kProblem;
+    finding.advice = std::string(usable.message());
+  }
+  return finding;
+}
+
 void GpuFindings(const Topology& topology, const DoctorFacts& facts,
                  std::vector<Finding>* findings) {
   if (topology.gpus.empty()) {
@@ -67,11 +90,7 @@ void GpuFindings(const Topology& topology, const DoctorFacts& facts,
     }
     findings->push_back({"GPUs", Verdict::kNote, why, "ranks run on the CPU"});
   } else {
-    findings->push_back(
-        {"GPUs", Verdict::kOk,
-         absl::StrFormat("%d x %s, %s, driver %s", topology.gpus.size(), topology.gpus.front().name,
-                         FormatBytes(topology.gpus.front().memory_bytes), topology.driver_version),
-         ""});
+    findings->push_back(DriverFinding(topology, facts));
     std::set<std::string> names;
     for (const Gpu& gpu : topology.gpus) {
       names.insert(gpu.name);

@@ -38,6 +38,7 @@ struct DoctorFacts {
   std::string nccl;  // "NCCL 2.28.9 (/path)"; "" when it does not open.
   std::string nccl_error;
   std::string cuda_plugin_path;  // "" when there is no libdtrain_cuda.so.
+  int built_cuda = 0;            // The CUDA that dtrain is built for (13000: 13.0); 0: without.
 };
 
 struct DoctorOptions {

@@ -19,6 +19,9 @@
 #ifndef DTRAIN_TORCH_FOLDER
 #define DTRAIN_TORCH_FOLDER ""
 #endif
+#ifndef DTRAIN_BUILT_CUDA
+#define DTRAIN_BUILT_CUDA 0
+#endif
 
 namespace dtrain::launcher {
 namespace {
@@ -137,6 +140,7 @@ DoctorFacts ReadDoctorFacts(const DoctorOptions& options) {
   FindTorch(options, &facts);
   FindNccl(&facts);
   FindPlugin(options, &facts);
+  facts.built_cuda = DTRAIN_BUILT_CUDA;
   return facts;
 }
 

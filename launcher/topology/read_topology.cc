@@ -89,6 +89,7 @@ absl::Status ReadGpus(const TopologyOptions& options, Topology* topology) {
     nvml = opened.get();
   }
   DT_ASSIGN_OR_RETURN(topology->driver_version, nvml->DriverVersion());
+  topology->driver_cuda = nvml->CudaDriverVersion();
   DT_ASSIGN_OR_RETURN(const std::vector<NvmlGpu> gpus, nvml->Gpus());
   for (const NvmlGpu& seen : gpus) {
     Gpu gpu;

@@ -83,7 +83,7 @@ absl::Status CheckFit(const std::vector<Target>& targets,
     }
   }
   for (const auto& [name, entry] : files.tensors()) {
-    if (wanted.count(name) == 0 && !(options.ignore && options.ignore(name))) {
+    if (wanted.count(entry->name) == 0 && !(options.ignore && options.ignore(entry->name))) {
       extra.push_back(absl::StrCat(name, " ", ShapeText(entry->shape)));
     }
   }
@@ -100,7 +100,9 @@ absl::Status CheckFit(const std::vector<Target>& targets,
   return problems.empty()
              ? absl::OkStatus()
              : absl::InvalidArgumentError(absl::StrCat(
-                   files.directory(), " does not fit the model: ", absl::StrJoin(problems, "; ")));
+                   files.directory(), " does not fit the model: ", absl::StrJoin(problems, "; "),
+                   "; give the model the shape of the files' own config.json, or take the folder "
+                   "that belongs to it"));
 }
 
 }  // namespace
@@ -127,7 +129,7 @@ const std::string& ModelFiles::directory() const { return state_->folder.directo
 std::vector<std::string> ModelFiles::names() const {
   std::vector<std::string> all;
   for (const auto& [name, entry] : state_->folder.tensors()) {
-    all.push_back(name);
+    all.emplace_back(name);
   }
   return all;
 }

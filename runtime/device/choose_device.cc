@@ -14,6 +14,11 @@ bool SameGpu(const RankDevice& a, const RankDevice& b) {
 
 }  // namespace
 
+std::string WhyNoGpu(const absl::Status& error, const CudaVersions& versions) {
+  const absl::Status usable = CheckCudaVersions(versions);
+  return std::string((usable.ok() ? error : usable).message());
+}
+
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view wish, const GpuFacts& facts) {
   if (wish == "cpu" || (wish == "auto" && facts.gpus == 0)) {
     return DeviceChoice{};
@@ -24,10 +29,8 @@ absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view wish, const GpuFacts
         "there is a GPU, or set device to \"cpu\"");
   }
   if (facts.gpus == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "device is \"cuda\" and ", facts.why_none,
-        "; a driver older than the CUDA runtime must be updated, an empty CUDA_VISIBLE_DEVICES "
-        "unset; or set device to \"cpu\""));
+    return absl::FailedPreconditionError(
+        absl::StrCat("device is \"cuda\" and ", facts.why_none, "; or set device to \"cpu\""));
   }
   return DeviceChoice{.cuda = true, .index = facts.local_rank % facts.gpus};
 }

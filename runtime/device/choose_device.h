@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/dl/cuda_versions.h"
 
 namespace dtrain {
 
@@ -15,9 +16,13 @@ namespace dtrain {
 struct GpuFacts {
   bool driver = false;   // An NVIDIA driver is loaded.
   int gpus = 0;          // That this process sees (CUDA_VISIBLE_DEVICES).
-  std::string why_none;  // When there is a driver and no GPU: CUDA's words.
+  std::string why_none;  // When there is a driver and no GPU; WhyNoGpu.
   int local_rank = 0;
 };
+
+// Why a machine with a driver gives no GPU, and what to do: `versions` where they say it, else
+// `error`, CUDA's own.
+std::string WhyNoGpu(const absl::Status& error, const CudaVersions& versions);
 
 struct DeviceChoice {
   bool cuda = false;

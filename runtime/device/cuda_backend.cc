@@ -90,7 +90,9 @@ GpuFacts FindGpus(int local_rank) {
   }
   const auto count = (*plugin)->DeviceCount();
   facts.gpus = count.value_or(0);
-  facts.why_none = std::string(count.status().message());
+  if (!count.ok()) {
+    facts.why_none = WhyNoGpu(count.status(), ReadCudaVersions());
+  }
   return facts;
 }
 

@@ -125,7 +125,8 @@ absl::Status Engine::Impl::CheckMemory() {
   std::reverse(model.tensors.begin(), model.tensors.end());
   double held = 0;  // Of the host, by the module's tensors, which are given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
-    model.largest_tensor = std::max(model.largest_tensor, static_cast<double>(parameter.numel()));
+    model.largest_gradient =
+        std::max(model.largest_gradient, static_cast<double>(parameter.numel()));
     held += HeldBytes(parameter);
   }
   double on_gpu = 0;  // Likewise.

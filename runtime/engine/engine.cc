@@ -133,6 +133,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   MarkPhase(&StepNumbers::backward_s);
   absl::Status status;
   try {
+    RefreshWeightCodes();
     status = Differentiate(loss, options.retain_graph);
   } catch (const std::exception& error) {
     status = FromException("in backward", error);
@@ -281,6 +282,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;
+  report.peak_flops_per_s = peak_flops;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
   report.memory = MemoryNow(activations);
   if (activation_store != nullptr) {

@@ -11,6 +11,7 @@
 #include "kernels/grad_norm.h"
 #include "runtime/device/device_range.h"
 #include "runtime/engine/copy_shared.h"
+#include "runtime/engine/device_peak.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gradient_reducer.h"
@@ -143,6 +144,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
     state.options.flops_per_sample =
         6.0 * static_cast<double>(state.flat->layout().parameter_elements());
   }
+  impl->peak_flops = DatasheetPeak(impl->device(), job.config());
   DT_RETURN_IF_ERROR(impl->TakeParameters());
   state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());

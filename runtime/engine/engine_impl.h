@@ -68,7 +68,8 @@ struct Engine::Impl {
   // On a GPU that updates weights whose share is a file; else null.
   std::unique_ptr<ShareReturn> share_return;
   std::shared_ptr<ActivationStore> activation_store;  // Null: what segments keep stays near.
-  // Open from a step's begin to its update. Null: each micro-batch makes the codes that it wants.
+  // Open from a step's begin to its update; what graphs read of it outlives the step. Null: each
+  // micro-batch makes the codes that it wants.
   std::unique_ptr<ops::KeptWeightCodes> weight_codes;
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
@@ -102,6 +103,7 @@ struct Engine::Impl {
   bool reducing = false;  // The last micro-batch of this step has been through backward.
   int64_t step_start_nanos = 0;
   double gemm_rate = 0;
+  double peak_flops = 0;  // FLOP/s of the datasheet; 0: none is known.
   NonFiniteSteps non_finite;
   bool first_forward_noted = false;
   bool with_parameters = false;  // A function of WithParameters runs.
@@ -139,7 +141,9 @@ struct Engine::Impl {
       }
       BeginOnDevice();
       if (weight_codes != nullptr) {
-        weight_codes->Open();
+        const bool lasting = graphs != nullptr && graphs->active();
+        weight_codes->Open(lasting ? ops::KeptWeightCodes::Lifetime::kLasting
+                                   : ops::KeptWeightCodes::Lifetime::kOpening);
       }
       TakeWaitedSeconds();     // Of an evaluation or a save: no part of the step.
       TakeRecomputeSeconds();  // Of other engines.
@@ -285,6 +289,7 @@ struct Engine::Impl {
   // CUDA graphs: engine_graph.cc.
   void CreateGraphs();
   std::string WhyNoUpdateGraph() const;  // "": nothing speaks against it.
+  void RefreshWeightCodes();             // Before what reads them where they lie.
   absl::Status RecordMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);
   absl::Status CaptureMicroStep(absl::FunctionRef<Loss()> forward, MicroStepGraph& graph);
   // False: the micro-batch is to be taken eagerly.

@@ -42,6 +42,9 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
       metrics.emplace_back("perf/gemm_fraction",
                            report.model_flops / seconds / report.gemm_flops_per_s);
     }
+    if (report.peak_flops_per_s > 0 && report.model_flops > 0) {
+      metrics.emplace_back("perf/mfu", report.model_flops / seconds / report.peak_flops_per_s);
+    }
     if (context.total_steps > 0) {
       metrics.emplace_back("time/eta_s", static_cast<double>(context.total_steps - report.step) *
                                              context.mean_step_s);

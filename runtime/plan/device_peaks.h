@@ -36,6 +36,9 @@ const char* PeakTypeName(PeakType type);
 
 const std::vector<DevicePeak>& DevicePeaks();
 
+// Dense FLOP/s of the device in this type; 0: not in the table, or without such units.
+double KnownPeakFlops(absl::string_view device, PeakType type);
+
 // The device's row. InvalidArgument, which asks for --peak-tflops, for a device that is not in the
 // table and for a type that it does not have.
 absl::StatusOr<DevicePeak> FindDevicePeak(absl::string_view device, PeakType type);

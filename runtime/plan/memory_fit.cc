@@ -21,7 +21,8 @@ constexpr double kActivationsSure = 0.9;
 // What is sure to be needed: not the loss's part, since which loss it is the program decides.
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
-  return plan.states() + plan.buckets + plan.live + kActivationsSure * plan.activations;
+  return plan.states() + plan.buckets + plan.live + plan.codes +
+         kActivationsSure * plan.activations;
 }
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
@@ -98,6 +99,10 @@ std::string FrozenText(const MemoryRequest& request) {
   return bytes == 0 ? "" : absl::StrCat(", frozen ones of ", Gigabytes(bytes));
 }
 
+std::string CodesText(const MemoryRequest& request) {
+  return PlanMemory(request).codes == 0 ? "" : ", FP8 codes of weights";
+}
+
 }  // namespace
 
 double LeastAvailable(absl::Span<const RankMemory> ranks) {
@@ -126,10 +131,10 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
           : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
                             request.micro_batch, request.sequence_length);
   return absl::InvalidArgumentError(absl::StrFormat(
-      "weights, gradients and optimizer states of %.1f million parameters%s%s take %s on each of "
+      "weights, gradients and optimizer states of %.1f million parameters%s%s%s take %s on each of "
       "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, FrozenText(request), activations, Gigabytes(needed),
-      request.world_size, request.world_size == 1 ? "" : "s", request.zero_stage,
+      request.model.parameters * 1e-6, FrozenText(request), CodesText(request), activations,
+      Gigabytes(needed), request.world_size, request.world_size == 1 ? "" : "s", request.zero_stage,
       Gigabytes(available), Remedy(request, available)));
 }
 

@@ -42,6 +42,10 @@ struct FakeNvml {
       std::snprintf(text, length, "580.65.06");
       return Give("driver");
     };
+    f.system_get_cuda_driver_version = [](int* version) {
+      *version = 13000;
+      return Give("cuda");
+    };
     f.device_get_count = [](unsigned* count) {
       *count = 2;
       return Give("count");
@@ -118,6 +122,17 @@ TEST(Nvml, ReadsGpusAndTheirActiveLinks) {
   const int before = FakeNvml::shutdowns;
   library->reset();
   EXPECT_EQ(FakeNvml::shutdowns, before + 1);
+}
+
+TEST(Nvml, TheDriversCudaIsZeroWhereItDoesNotSay) {
+  FakeNvml::failing = "";
+  EXPECT_EQ((*Nvml::Over(FakeNvml::Functions()))->CudaDriverVersion(), 13000);
+  FakeNvml::failing = "cuda";
+  EXPECT_EQ((*Nvml::Over(FakeNvml::Functions()))->CudaDriverVersion(), 0);
+  FakeNvml::failing = "";
+  nvml::Functions old = FakeNvml::Functions();
+  old.system_get_cuda_driver_version = nullptr;
+  EXPECT_EQ((*Nvml::Over(old))->CudaDriverVersion(), 0);
 }
 
 TEST(Nvml, EachFailingCallIsNamedWithTheGpu) {

@@ -105,7 +105,9 @@ TEST(GptOptionsTest, WhatIsNotSupportedIsRefusedByName) {
       {"quantization_config", R"({"quant_method": "fp8"})", {"quantization_config"}},
       {"sliding_window", "4096", {"unknown key", "sliding_window"}},
       {"num_local_experts", "8", {"num_local_experts"}},
-      {"num_key_value_heads", "3", {"num_attention_heads 4", "3"}},
+      {"num_key_value_heads", "3", {"num_attention_heads 4", "3; nearest: 3 or 6"}},
+      {"num_key_value_heads", "9", {"not a multiple of num_key_value_heads 9; nearest: 9"}},
+      {"num_attention_heads", "5", {"hidden_size 24", "nearest: 20 or 25, or give head_dim"}},
       {"num_key_value_heads", "-1", {"num_key_value_heads", "-1", "allowed"}},
       {"head_dim", "5", {"head size 5", "even"}},
       {"vocab_size", "null", {"lacks", "vocab_size"}},
@@ -129,7 +131,7 @@ TEST(GptOptionsTest, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_THAT(Refused(gpt2), HasSubstr("scale_attn_by_inverse_layer_idx"));
   gpt2 = SmallGpt2();
   gpt2["n_head"] = 5;
-  EXPECT_THAT(Refused(gpt2), HasSubstr("not a multiple of n_head 5"));
+  EXPECT_THAT(Refused(gpt2), HasSubstr("not a multiple of n_head 5; nearest: 20 or 25"));
   Json qwen2 = SmallLlama();
   qwen2["model_type"] = "qwen2";
   qwen2["architectures"] = nullptr;

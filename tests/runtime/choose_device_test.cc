@@ -7,6 +7,7 @@ namespace dtrain {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 RankDevice Gpu(uint64_t node, char uuid) {
   RankDevice device{.node = node, .cuda = 1, .nccl = 1};
@@ -32,13 +33,24 @@ TEST(ChooseDeviceTest, TheLocalRankPicksTheGpuRoundAndRound) {
 TEST(ChooseDeviceTest, CudaWithoutADriverOrAGpuIsAnErrorThatSaysWhatToDo) {
   EXPECT_THAT(ChooseDevice("cuda", {}).status().message(),
               HasSubstr("no NVIDIA driver is loaded on this machine"));
-  const auto old = ChooseDevice(
-      "cuda", {.driver = true,
-               .why_none = "no GPU can be used: cudaErrorInsufficientDriver (CUDA runtime 13.0, "
-                           "driver 12.2)"});
-  EXPECT_EQ(old.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(old.status().message(), HasSubstr("CUDA runtime 13.0, driver 12.2"));
-  EXPECT_THAT(old.status().message(), HasSubstr("must be updated"));
+  const absl::Status none =
+      ChooseDevice("cuda", {.driver = true, .why_none = "no plugin, build it"}).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(none.message(), "device is \"cuda\" and no plugin, build it; or set device to \"cpu\"");
+}
+
+TEST(ChooseDeviceTest, OfTheCausesOfNoGpuTheOneThatHoldsIsNamed) {
+  const absl::Status error = absl::FailedPreconditionError("no GPU can be used: error 999");
+  const std::string old = WhyNoGpu(error, {.driver = 12020, .runtime = 13000});
+  EXPECT_THAT(old, HasSubstr("the driver knows CUDA 12.2 and the runtime is CUDA 13.0; install"));
+  EXPECT_THAT(old, Not(HasSubstr("CUDA_VISIBLE_DEVICES")));
+  const std::string hidden =
+      WhyNoGpu(error, {.driver = 13000, .runtime = 13000, .visible_devices = "7"});
+  EXPECT_THAT(hidden, HasSubstr("CUDA_VISIBLE_DEVICES is \"7\"; unset it"));
+  EXPECT_THAT(hidden, Not(HasSubstr("install a driver")));
+  EXPECT_EQ(WhyNoGpu(error, {.driver = 13000, .runtime = 13000, .devices = 1}),
+            "no GPU can be used: error 999")
+      << "what the driver sees and CUDA cannot use is CUDA's to say";
 }
 
 TEST(ChooseDeviceTest, Fp8IsForGpusThatHaveItsUnits) {

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 const std::vector<at::Tensor>& Tensors() {
@@ -88,8 +89,11 @@ TEST(ModelFilesTest, LoadModelFillsParametersAndBuffers) {
   other.public_name = [](const std::string& name) { return name == "a" ? "x" : name; };
   const absl::Status refused = LoadModel(**job, module, **files, other);
   EXPECT_EQ(ExitCodeFor(refused), kExitUsage);
-  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("the files lack 1 tensor: x [4]"),
-                                                    HasSubstr("the model lacks 1 tensor: a [4]")));
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("the files lack 1 tensor: x [4]"),
+                    HasSubstr("the model lacks 1 tensor: a [4]"),
+                    EndsWith("; give the model the shape of the files' own config.json, or take "
+                             "the folder that belongs to it")));
 }
 
 TEST(ModelFilesTest, AnEarlierModelIsReplacedAndSomethingElseIsNot) {

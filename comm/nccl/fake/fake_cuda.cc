@@ -63,7 +63,7 @@ CudaResult FakeCuda::DeviceFacts(int device, CudaDeviceFacts* facts) {
   if (device < 0 || device >= devices_) {
     return kInvalidDevice;
   }
-  facts->name = "fake GPU";
+  facts->name = name_;
   facts->uuid.fill(static_cast<char>(device + 1));
   return CudaResult::kSuccess;
 }

@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/cuda_api.h"
@@ -95,6 +96,8 @@ class FakeCuda final : public CudaApi {
   void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
   // After so many more, copies to or from pinned memory fail on streams with a thread.
   void FailCopiesAfter(int64_t copies) { copies_left_ = copies; }
+  // What DeviceFacts calls every device.
+  void SetName(std::string name) { name_ = std::move(name); }
   // What MemoryInfo says is free.
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
   // Memory that CreateMemory gives from now on, in all; more is out of memory.
@@ -139,6 +142,7 @@ class FakeCuda final : public CudaApi {
   CudaResult Free(std::map<char*, size_t>& blocks, void* data, const char* what);
 
   const int devices_;
+  std::string name_ = "fake GPU";
   std::atomic<bool> stopping_{false};
   std::atomic<int> synchronizations_{0};
   std::atomic<int64_t> queued_{0};

@@ -71,10 +71,10 @@ void PrintPlan(const MemoryRequest& request) {
   const struct {
     const char* name;
     double bytes;
-  } rows[] = {{"values", plan.values},           {"gradients", plan.gradients},
-              {"master", plan.master},           {"moments", plan.moments},
-              {"buckets", plan.buckets},         {"live weights", plan.live},
-              {"activations", plan.activations}, {"logits", plan.logits}};
+  } rows[] = {
+      {"values", plan.values},   {"gradients", plan.gradients},     {"master", plan.master},
+      {"moments", plan.moments}, {"buckets", plan.buckets},         {"live weights", plan.live},
+      {"FP8 codes", plan.codes}, {"activations", plan.activations}, {"logits", plan.logits}};
   for (const auto& row : rows) {
     if (row.bytes > 0) {
       std::printf("  %-13s %12s\n", row.name, Size(row.bytes).c_str());

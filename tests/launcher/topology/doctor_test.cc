@@ -23,6 +23,7 @@ DoctorFacts GoodFacts() {
   facts.torch_version = "2.11.0";
   facts.nccl = "NCCL 2.28.9 (/opt/libnccl.so.2)";
   facts.cuda_plugin_path = "/opt/lib/libdtrain_cuda.so";
+  facts.built_cuda = 13000;
   return facts;
 }
 
@@ -37,6 +38,7 @@ Topology GoodNode() {
   gpu.numa = 0;
   topology.gpus = {gpu};
   topology.driver_version = "580.65.06";
+  topology.driver_cuda = 13000;
   Nic nic;
   nic.name = "mlx5_0";
   nic.netdev = "eth2";
@@ -90,6 +92,28 @@ TEST(Doctor, WhatAGpuNeedsAndLacksIsAProblem) {
   EXPECT_EQ(Named(findings, "NCCL").verdict, Verdict::kProblem);
   EXPECT_THAT(Named(findings, "NCCL").text, HasSubstr("cannot open"));
   EXPECT_EQ(Named(findings, "CUDA plugin").verdict, Verdict::kProblem);
+}
+
+TEST(Doctor, ADriverOlderThanTheCudaOfTheBuildIsAProblem) {
+  Topology topology = GoodNode();
+  topology.driver_cuda = 12040;
+  const Finding old = Named(Diagnose(topology, GoodFacts()), "GPUs");
+  EXPECT_EQ(old.verdict, Verdict::kProblem);
+  EXPECT_THAT(old.text, HasSubstr("driver 580.65.06 (CUDA 12.4)"));
+  EXPECT_THAT(old.advice, HasSubstr("the driver knows CUDA 12.4 and the runtime is CUDA 13.0; "
+                                    "install a driver for CUDA 13"));
+  topology.driver_cuda = 13010;
+  EXPECT_EQ(Named(Diagnose(topology, GoodFacts()), "GPUs").verdict, Verdict::kOk);
+}
+
+TEST(Doctor, ABuildForTheCpuAndADriverThatDoesNotSayAreNotCompared) {
+  Topology topology = GoodNode();
+  topology.driver_cuda = 12040;
+  DoctorFacts facts = GoodFacts();
+  facts.built_cuda = 0;
+  EXPECT_EQ(Named(Diagnose(topology, facts), "GPUs").verdict, Verdict::kOk);
+  topology.driver_cuda = 0;
+  EXPECT_EQ(Named(Diagnose(topology, GoodFacts()), "GPUs").verdict, Verdict::kOk);
 }
 
 TEST(Doctor, EachWeaknessOfANicHasItsAdvice) {

@@ -110,6 +110,10 @@ nvml::Functions FourGpus() {
     std::snprintf(text, length, "580.65.06");
     return nvml::kSuccess;
   };
+  f.system_get_cuda_driver_version = [](int* version) {
+    *version = 13000;
+    return nvml::kSuccess;
+  };
   f.device_get_count = [](unsigned* count) {
     *count = 4;
     return nvml::kSuccess;
@@ -189,6 +193,7 @@ TEST_F(GpuNode, GpusCarryTheirNumaNodeAndNvlinks) {
   EXPECT_THAT(topology_.gpus[0].nvlinks, ElementsAre(std::pair(1, 4)));
   EXPECT_EQ(topology_.gpus[2].nvlinks_to_switches, 4);
   EXPECT_EQ(topology_.driver_version, "580.65.06");
+  EXPECT_EQ(topology_.driver_cuda, 13000);
 }
 
 TEST_F(GpuNode, DistancesAreThoseOfThePciTree) {

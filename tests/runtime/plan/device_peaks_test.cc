@@ -22,6 +22,29 @@ TEST(DevicePeaks, AreDense) {
   EXPECT_DOUBLE_EQ(pcie->tflops(PeakType::kBFloat16), 756.4);
 }
 
+// Datasheets of these print twice as much, "with sparsity", or beside it.
+TEST(DevicePeaks, NamesAreThoseOfTheDriverAndFiguresDense) {
+  const struct {
+    const char* device;
+    double bf16;
+    double fp8;
+  } cards[] = {{"NVIDIA A10G", 70, 0},
+               {"NVIDIA A800-SXM4-80GB", 312, 0},
+               {"NVIDIA H800", 989.4, 1978.9},
+               {"NVIDIA H20", 148, 296},
+               {"NVIDIA GH200 144G HBM3e", 989.4, 1978.9},
+               {"NVIDIA GB200", 2500, 5000},
+               {"NVIDIA B300 SXM6 AC", 2250, 4500},
+               {"NVIDIA GB300", 2500, 5000},
+               {"NVIDIA L40", 181.05, 362},
+               {"NVIDIA GeForce RTX 5090", 209.5, 419}};
+  for (const auto& [device, bf16, fp8] : cards) {
+    EXPECT_DOUBLE_EQ(KnownPeakFlops(device, PeakType::kBFloat16), bf16 * 1e12) << device;
+    EXPECT_DOUBLE_EQ(KnownPeakFlops(device, PeakType::kFloat8), fp8 * 1e12) << device;
+  }
+  EXPECT_EQ(KnownPeakFlops("NVIDIA H20 MIG 1g.12gb", PeakType::kBFloat16), 0);
+}
+
 TEST(DevicePeaks, RowsAreNamedOnceSourcedAndInProportion) {
   std::set<std::string> names;
   for (const DevicePeak& row : DevicePeaks()) {

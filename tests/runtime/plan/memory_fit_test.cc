@@ -72,6 +72,16 @@ TEST(MemoryFitTest, FrozenParametersThatStageThreeSharesOutAreAReasonForIt) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("zero_optimization.stage 3 takes"));
 }
 
+TEST(MemoryFitTest, Fp8CodesOfWeightsAreCountedAndNamed) {
+  MemoryRequest request = OfMillion(0, 4);
+  request.model.linear = 1e6;
+  EXPECT_TRUE(CheckStatesFit(request, 16e6).ok());
+  request.keeps_codes = true;
+  EXPECT_TRUE(CheckStatesFit(request, 18e6).ok());
+  EXPECT_THAT(std::string(CheckStatesFit(request, 17.9e6).message()),
+              HasSubstr("of 1.0 million parameters, FP8 codes of weights take 0.018 GB on each"));
+}
+
 TEST(MemoryFitTest, FrozenParametersOfOtherTypesStayWholeAtEveryStage) {
   MemoryRequest request = OfMillion(3, 4);
   request.model.frozen_bytes = 2e6;

@@ -119,6 +119,43 @@ TEST(MemoryPlan, CompressionRemembersWhatItLeftOutOfEveryGradient) {
   EXPECT_EQ(PlanMemory(request).buckets, alone) << "one rank compresses nothing";
 }
 
+// A Llama of 2 layers: projections of 2 x 64 x (64 + 32) and 3 x 64 x 128 numbers each.
+constexpr double kLinear = 2 * (2 * 64 * (64 + 32) + 3 * 64 * 128);
+constexpr const char* kLlama = R"({"hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "vocab_size": 1000, "num_attention_heads": 4,
+    "num_key_value_heads": 2})";
+
+TEST(MemoryPlan, MicroBatchesThatShareFp8CodesKeepTwoBytesOfALinearLayersWeight) {
+  MemoryRequest request = Of(0, Kind::kBFloat16, 0);
+  request.model = *ModelShapeFrom(*ParseJson(kLlama, "model"));
+  EXPECT_EQ(request.model.parameters, 2 * 1000 * 64 + kLinear + 5 * 64);
+  const double plain = PlanMemory(request).total();
+  EXPECT_EQ(PlanMemory(request).codes, 0);
+  request.keeps_codes = true;
+  for (const int stage : {0, 1, 2, 3}) {
+    request.zero_stage = stage;
+    EXPECT_EQ(PlanMemory(request).codes, stage < 3 ? 2 * kLinear : 0) << "stage " << stage;
+  }
+  request.zero_stage = 0;
+  EXPECT_EQ(PlanMemory(request).total(), plain + 2 * kLinear);
+  request.training = false;
+  EXPECT_EQ(PlanMemory(request).codes, 0);
+}
+
+TEST(MemoryPlan, CodesAreKeptInFp8WithSeveralMicroBatchesAStep) {
+  const auto keeps = [](const std::vector<std::string>& settings) {
+    const auto config = Config::Parse("{}", "none", settings, 1);
+    EXPECT_TRUE(config.ok()) << config.status();
+    MemoryRequest request;
+    ReadInto(*config, request);
+    return request.keeps_codes;
+  };
+  EXPECT_TRUE(keeps({"bf16.enabled=true", "fp8.enabled=true", "train_batch_size=4",
+                     "gradient_accumulation_steps=4"}));
+  EXPECT_FALSE(keeps({"bf16.enabled=true", "fp8.enabled=true", "train_batch_size=1"}));
+  EXPECT_FALSE(keeps({"bf16.enabled=true", "train_batch_size=4", "gradient_accumulation_steps=4"}));
+}
+
 TEST(MemoryPlan, EightyBillionParametersTakeTwentyThreeGpusOfEightyGigabytes) {
   EXPECT_EQ(SmallestWorld(Of(80e9, Kind::kBFloat16, 3), 80e9, 0.25), 23);
   MemoryRequest inference = Of(80e9, Kind::kBFloat16, 3);
@@ -205,7 +242,7 @@ TEST(MemoryPlan, AGpusOffloadedWeightsAreTheHostsUnlessInAFile) {
 // Of a model that is little else than a table of 50,000 words, at 64 values each.
 MemoryRequest LargeVocabulary(Kind precision, int64_t samples) {
   MemoryRequest request = Of(6.5e6, precision, 1, 2);
-  request.model.largest_tensor = 50'000.0 * 64;
+  request.model.largest_gradient = 50'000.0 * 64;
   request.model.hidden = 64;
   request.model.vocabulary = 50'000;
   request.micro_batch = samples;
@@ -263,7 +300,25 @@ TEST(ModelShape, CountsTheParametersOfALlama) {
                                      {"tie_word_embeddings", true}});
   ASSERT_TRUE(shape.ok()) << shape.status();
   EXPECT_EQ(shape->parameters, 1235814400);
-  EXPECT_EQ(shape->largest_tensor, 2048.0 * 128256);
+  EXPECT_EQ(shape->largest_gradient, 2048.0 * 128256);
+}
+
+TEST(ModelShape, TheLargestGradientIsOfWhatOneNodeGivesAtOnce) {
+  Json llama = {{"hidden_size", 64}, {"intermediate_size", 160},   {"num_hidden_layers", 2},
+                {"vocab_size", 256}, {"num_attention_heads", 4},   {"num_key_value_heads", 2},
+                {"head_dim", 16},    {"tie_word_embeddings", true}};
+  EXPECT_EQ(ModelShapeFrom(llama)->largest_gradient, 64.0 * 2 * 160) << "gate and up";
+  llama["intermediate_size"] = 60;
+  llama["vocab_size"] = 100;
+  EXPECT_EQ(ModelShapeFrom(llama)->largest_gradient, 64.0 * (64 + 2 * 32)) << "q, k and v";
+  Json gpt2 = {{"model_type", "gpt2"},
+               {"n_embd", 64},
+               {"n_layer", 2},
+               {"n_positions", 128},
+               {"vocab_size", 256}};
+  EXPECT_EQ(ModelShapeFrom(gpt2)->largest_gradient, 64.0 * 2 * 256) << "up and down";
+  gpt2["n_inner"] = 64;
+  EXPECT_EQ(ModelShapeFrom(gpt2)->largest_gradient, 64.0 * 256) << "the table";
 }
 
 TEST(ModelShape, NamesWhatIsMissing) {

@@ -1,20 +1,21 @@
-#include "bench/mfu/cuda_versions.h"
+#include "base/dl/cuda_versions.h"
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/dl/dynamic_library.h"
+#include "base/job_env.h"
 
-namespace dtrain::bench {
-namespace {
+namespace dtrain {
 
-std::string Version(int number) {
+std::string CudaVersionText(int number) {
   return absl::StrFormat("%d.%d", number / 1000, number % 1000 / 10);
 }
 
-}  // namespace
-
 CudaVersions ReadCudaVersions() {
   CudaVersions versions;
+  const Environment environment = ReadEnvironment();
+  if (const auto shown = environment.find("CUDA_VISIBLE_DEVICES"); shown != environment.end()) {
+    versions.visible_devices = shown->second;
+  }
   // Of LibTorch's own dependencies; the CPU half links it, so it is mapped already.
   if (const auto runtime = DynamicLibrary::Open({"libcudart.so.13", "libcudart.so.12"});
       runtime.ok()) {
@@ -64,25 +65,31 @@ CudaVersions ReadCudaVersions() {
 absl::Status CheckCudaVersions(const CudaVersions& versions) {
   if (versions.driver == 0) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "--device cuda: no NVIDIA driver here (%s); use --device cpu, or a machine on which "
-        "nvidia-smi lists a GPU",
+        "no NVIDIA driver here (%s); take a machine, or a container started with its GPUs, on "
+        "which nvidia-smi lists one",
         versions.driver_error));
   }
-  if (versions.runtime > 0 && versions.driver / 1000 < versions.runtime / 1000) {
+  const std::string driver = CudaVersionText(versions.driver);
+  // Within a major version a driver serves newer runtimes.
+  if (versions.driver / 1000 < versions.runtime / 1000) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "--device cuda: the driver knows CUDA %s, LibTorch's runtime is CUDA %s; install a driver "
-        "for CUDA %d or a LibTorch for CUDA %d",
-        Version(versions.driver), Version(versions.runtime), versions.runtime / 1000,
+        "the driver knows CUDA %s and the runtime is CUDA %s; install a driver for CUDA %d, or "
+        "dtrain and LibTorch for CUDA %d",
+        driver, CudaVersionText(versions.runtime), versions.runtime / 1000,
         versions.driver / 1000));
   }
-  if (versions.devices == 0) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "--device cuda: the driver (CUDA %s) shows no GPU%s; look at nvidia-smi and "
-        "CUDA_VISIBLE_DEVICES",
-        Version(versions.driver),
-        versions.driver_error.empty() ? "" : ": " + versions.driver_error));
+  if (versions.devices > 0) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  const std::string why =
+      versions.driver_error.empty() ? "" : absl::StrFormat(" (%s)", versions.driver_error);
+  return absl::FailedPreconditionError(
+      versions.visible_devices.has_value()
+          ? absl::StrFormat("the driver (CUDA %s) shows no GPU%s: CUDA_VISIBLE_DEVICES is \"%s\"; "
+                            "unset it, or name GPUs that nvidia-smi -L lists",
+                            driver, why, *versions.visible_devices)
+          : absl::StrFormat("the driver (CUDA %s) shows no GPU%s; see what nvidia-smi says of it",
+                            driver, why));
 }
 
-}  // namespace dtrain::bench
+}  // namespace dtrain
