@@ -63,7 +63,8 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
          "Dense peak of a device in this type, 1e12 FLOP/s; default: the table of GPUs, and "
          "for a CPU the GEMM rate measured in the run")
       ->check(CLI::PositiveNumber);
-  app.add_flag("--bf16-states", options.bf16_states, "AdamW's states in bf16 (with --dtype bf16 or fp8)");
+  app.add_flag("--bf16-states", options.bf16_states,
+               "AdamW's states in bf16 (with --dtype bf16 or fp8)");
   app.add_option("--set", options.overrides, "KEY=VALUE of the configuration; may be repeated")
       ->allow_extra_args(false);
   app.add_option("--json", options.json_file, "Write the results to this file; - prints them");

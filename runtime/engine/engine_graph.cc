@@ -53,10 +53,19 @@ std::string Engine::Impl::WhyNoUpdateGraph() const {
   return "";
 }
 
+// FP8 codes of weights that may have changed: of all, once a step.
+void Engine::Impl::RefreshWeightCodes() {
+  if (weight_codes != nullptr && graphs != nullptr && graphs->active() &&
+      !weight_codes->Refresh()) {
+    graphs->Refuse("a weight of an FP8 layer is of another shape or type than when captured");
+  }
+}
+
 // Forward and backward as an eager micro-batch has them, but for reductions and marks.
 absl::Status Engine::Impl::RecordMicroStep(absl::FunctionRef<Loss()> forward,
                                            MicroStepGraph& graph) {
-  const ops::WithoutKeptCodes fresh;  // A launch makes codes of the weights that it finds.
+  // A launch reads those that are made anew before it, and makes what there is none of.
+  const ops::WithoutKeptCodes but_lasting(weight_codes.get());
   try {
     const int64_t before = BytesInUse(device());
     const Loss loss = forward();
@@ -112,6 +121,7 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
   }
   WholeGradients& gradients = device_gradients->whole()->accumulated();
   DT_RETURN_IF_ERROR(gradients.BeginStep());  // What a program left is no part of a graph.
+  RefreshWeightCodes();
   MicroStepGraph* const graph = graphs->For(*inputs, gradients.in_place());
   if (graph == nullptr) {
     return false;

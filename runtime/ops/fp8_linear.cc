@@ -41,12 +41,6 @@ bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
          rows.size(1) % kMultiple == 0 && weight.size(0) % kMultiple == 0;
 }
 
-// The weights as one matrix: where they lie, or a copy of weights that are no neighbours.
-at::Tensor Merged(at::TensorList weights) {
-  const at::Tensor merged = InOne(weights);
-  return merged.defined() ? merged : at::cat(weights);
-}
-
 // What forward leaves to backward, before the weights.
 enum Saved : size_t { kRows, kRowsInverse, kWeightInverse, kWeightScale, kSavedNumber };
 
@@ -56,7 +50,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             at::TensorList weights, const Fp8Options& options) {
     RECORD_FUNCTION("dtrain::fp8_linear", AllOf(rows, weights));
-    const Fp8Matrix w = WeightsToFp8(weights, Merged(weights), options.scaling);
+    const Fp8Matrix w = WeightsToFp8(weights, options.scaling);
     Fp8Matrix x;
     variable_list saved(kSavedNumber);
     if (options.scaling == Scaling::kTensorwise) {
@@ -93,7 +87,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     variable_list out(1);
     if (context->needs_input_grad(0)) {
       const Fp8Matrix w_t = TransposedWeightsToFp8(
-          weights, Merged(weights), scaling, {{}, saved[kWeightInverse], saved[kWeightScale]});
+          weights, scaling, {{}, saved[kWeightInverse], saved[kWeightScale]});
       out[0] = Fp8Product(both.as_is, w_t, dy.scalar_type(), /*exact=*/true);
     }
     if (of_weights) {

@@ -43,12 +43,16 @@ at::Tensor AmaxOf(const at::Tensor& x) {
   return amax;
 }
 
-at::Tensor Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale) {
-  at::Tensor codes = at::empty(x.sizes(), x.options().dtype(TypeOf(format)));
-  const kernels::CastToFp8Args args{.n = x.numel(),
-                                    .format = format,
-                                    .src = FlatOf(x),
-                                    .dst = static_cast<uint8_t*>(codes.mutable_data_ptr())};
+// Codes of x, or of its transpose, to be filled.
+at::Tensor CodesOf(const at::Tensor& x, at::IntArrayRef sizes, Fp8Format format) {
+  return at::empty(sizes, x.options().dtype(TypeOf(format)));
+}
+
+uint8_t* BytesOf(at::Tensor codes) { return static_cast<uint8_t*>(codes.mutable_data_ptr()); }
+
+void Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale, const at::Tensor& codes) {
+  const kernels::CastToFp8Args args{
+      .n = x.numel(), .format = format, .src = FlatOf(x), .dst = BytesOf(codes)};
   if (OnGpu(x)) {
     const GpuLaunch launch(x);
     ThrowUnlessOk(
@@ -56,34 +60,35 @@ at::Tensor Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale) 
   } else {
     kernels::CastToFp8Cpu(args, *scale.const_data_ptr<float>(), TorchParallelFor);
   }
-  return codes;
 }
 
-Fp8Matrix RowsToFp8(const at::Tensor& x, Fp8Format format) {
-  Fp8Matrix matrix{at::empty(x.sizes(), x.options().dtype(TypeOf(format))),
-                   at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+void RowsToFp8(const at::Tensor& x, Fp8Format format, Fp8Matrix matrix) {
   Launch(x,
          kernels::RowsToFp8Args{.rows = x.size(0),
                                 .columns = x.size(1),
                                 .format = format,
                                 .src = FlatOf(x),
-                                .dst = static_cast<uint8_t*>(matrix.codes.mutable_data_ptr()),
+                                .dst = BytesOf(matrix.codes),
                                 .inverse = matrix.inverse.mutable_data_ptr<float>()},
          kernels::RowsToFp8Cpu, &kernels::CudaKernelTable::rows_to_fp8);
+}
+
+Fp8Matrix RowsToFp8(const at::Tensor& x, Fp8Format format) {
+  const Fp8Matrix matrix{CodesOf(x, x.sizes(), format),
+                         at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+  RowsToFp8(x, format, matrix);
   return matrix;
 }
 
-// Also the codes as they are, where `codes` is defined. Gives the transposed ones.
-at::Tensor CastTransposed(const at::Tensor& x, Fp8Format format, const at::Tensor& scale,
-                          at::Tensor codes) {
-  at::Tensor transposed = at::empty({x.size(1), x.size(0)}, x.options().dtype(TypeOf(format)));
-  const kernels::TransposeToFp8Args args{
-      .rows = x.size(0),
-      .columns = x.size(1),
-      .format = format,
-      .src = FlatOf(x),
-      .dst = codes.defined() ? static_cast<uint8_t*>(codes.mutable_data_ptr()) : nullptr,
-      .transposed = static_cast<uint8_t*>(transposed.mutable_data_ptr())};
+// Also the codes as they are, where `codes` is defined.
+void CastTransposed(const at::Tensor& x, Fp8Format format, const at::Tensor& scale,
+                    const at::Tensor& codes, const at::Tensor& transposed) {
+  const kernels::TransposeToFp8Args args{.rows = x.size(0),
+                                         .columns = x.size(1),
+                                         .format = format,
+                                         .src = FlatOf(x),
+                                         .dst = codes.defined() ? BytesOf(codes) : nullptr,
+                                         .transposed = BytesOf(transposed)};
   if (OnGpu(x)) {
     const GpuLaunch launch(x);
     ThrowUnlessOk(
@@ -91,7 +96,11 @@ at::Tensor CastTransposed(const at::Tensor& x, Fp8Format format, const at::Tenso
   } else {
     kernels::TransposeToFp8Cpu(args, *scale.const_data_ptr<float>(), TorchParallelFor);
   }
-  return transposed;
+}
+
+// Without a word to autograd: who saved scales for a backward takes them as they are then.
+void Overwrite(const at::Tensor& number, const at::Tensor& with) {
+  number.variable_data().copy_(with);
 }
 
 at::Tensor Decoded(const Fp8Matrix& matrix) { return matrix.codes.to(at::kFloat) * matrix.inverse; }
@@ -104,22 +113,52 @@ Fp8Matrix ToFp8(const at::Tensor& x, Fp8Format format, Fp8Options::Scaling scali
   }
   const at::Tensor amax = AmaxOf(x);
   const at::Tensor scale = ScaleOf(amax, format);
-  return {Cast(x, format, scale), InverseOf(scale, amax), scale};
+  const at::Tensor codes = CodesOf(x, x.sizes(), format);
+  Cast(x, format, scale, codes);
+  return {codes, InverseOf(scale, amax), scale};
 }
 
 Fp8Both BothToFp8(const at::Tensor& x, Fp8Format format) {
   const at::Tensor amax = AmaxOf(x);
   const at::Tensor scale = ScaleOf(amax, format);
   const at::Tensor inverse = InverseOf(scale, amax);
-  at::Tensor codes = at::empty(x.sizes(), x.options().dtype(TypeOf(format)));
-  const at::Tensor transposed = CastTransposed(x, format, scale, codes);
+  const at::Tensor codes = CodesOf(x, x.sizes(), format);
+  const at::Tensor transposed = CodesOf(x, {x.size(1), x.size(0)}, format);
+  CastTransposed(x, format, scale, codes, transposed);
   return {{codes, inverse, scale}, {transposed, inverse, scale}};
 }
 
+void ToFp8Again(const at::Tensor& x, Fp8Format format, const Fp8Both& both) {
+  const auto& [as_is, transposed] = both;
+  const bool rowwise = as_is.inverse.dim() == 2;
+  if (rowwise) {
+    RowsToFp8(x, format, as_is);
+    if (transposed.codes.defined()) {
+      RowsToFp8(x.t().contiguous(), format, transposed);
+    }
+    return;
+  }
+  const at::Tensor amax = AmaxOf(x);
+  const at::Tensor scale = ScaleOf(amax, format);
+  const at::Tensor inverse = InverseOf(scale, amax);
+  Overwrite(as_is.scale, scale);
+  Overwrite(as_is.inverse, inverse);
+  if (!transposed.codes.defined()) {
+    Cast(x, format, scale, as_is.codes);
+    return;
+  }
+  Overwrite(transposed.scale, scale);
+  Overwrite(transposed.inverse, inverse);
+  CastTransposed(x, format, scale, as_is.codes, transposed.codes);
+}
+
 Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, const Fp8Matrix& known) {
-  return known.scale.defined()
-             ? Fp8Matrix{CastTransposed(x, format, known.scale, {}), known.inverse, known.scale}
-             : RowsToFp8(x.t().contiguous(), format);
+  if (!known.scale.defined()) {
+    return RowsToFp8(x.t().contiguous(), format);
+  }
+  const at::Tensor codes = CodesOf(x, {x.size(1), x.size(0)}, format);
+  CastTransposed(x, format, known.scale, /*codes=*/{}, codes);
+  return {codes, known.inverse, known.scale};
 }
 
 at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact) {

@@ -23,6 +23,9 @@ struct Fp8Both {
   Fp8Matrix as_is, transposed;
 };
 Fp8Both BothToFp8(const at::Tensor& x, kernels::Fp8Format format);
+// Other numbers into the memory of `both`, by its scaling, in one pass as above; `both.transposed`
+// may be undefined. REQUIRES: both.as_is has x's sizes and `format`.
+void ToFp8Again(const at::Tensor& x, kernels::Fp8Format format, const Fp8Both& both);
 // The transpose of x in FP8: by the scale of `known`, which x in FP8 has tensorwise; rowwise, whose
 // `known` is empty, by scales of its own rows.
 Fp8Matrix TransposedToFp8(const at::Tensor& x, kernels::Fp8Format format, const Fp8Matrix& known);

@@ -1,6 +1,7 @@
 // FP8 codes of weights that the micro-batches of a step share: weights change in an update, so
 // those of the first micro-batch serve all. They cost two bytes a number, as it is and transposed,
-// from a micro-batch that wants them to the step's update. Process-wide; thread-safe.
+// from a micro-batch that wants them to the step's update, or where they last, from then on.
+// Process-wide; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,38 +15,37 @@
 
 namespace dtrain::ops {
 
-// ToFp8 and TransposedToFp8 in e4m3 of weights [out_i, in] that together are `merged` [sum of
-// out_i, in], or the same bits kept from before.
-Fp8Matrix WeightsToFp8(at::TensorList weights, const at::Tensor& merged,
-                       Fp8Options::Scaling scaling);
-Fp8Matrix TransposedWeightsToFp8(at::TensorList weights, const at::Tensor& merged,
-                                 Fp8Options::Scaling scaling, const Fp8Matrix& known);
-
-// While one of this class lives nothing kept is read and nothing is kept: for what is captured,
-// whose launches read weights of later steps.
-class WithoutKeptCodes {
- public:
-  WithoutKeptCodes();
-  WithoutKeptCodes(const WithoutKeptCodes&) = delete;
-  WithoutKeptCodes& operator=(const WithoutKeptCodes&) = delete;
-  ~WithoutKeptCodes();
-};
+// ToFp8 and TransposedToFp8 in e4m3 of weights [out_i, in], contiguous, that are one matrix [sum of
+// out_i, in] together; or the same bits kept from before.
+Fp8Matrix WeightsToFp8(at::TensorList weights, Fp8Options::Scaling scaling);
+Fp8Matrix TransposedWeightsToFp8(at::TensorList weights, Fp8Options::Scaling scaling,
+                                 const Fp8Matrix& known);
 
 // While it is open, operations keep the codes of some weights. A weight that an operation of
 // LibTorch wrote to since, or that is in other memory, is found out and has codes of its own, and
 // all do after NoteWrites; what else writes (raw pointers, `.data`) must not, from Open to Close.
 class KeptWeightCodes {
  public:
+  // For how long codes stay in memory. Beyond an opening they are for what was captured
+  // (WithoutKeptCodes): what launches read stays where it is, and Refresh brings it up to date.
+  enum class Lifetime { kOpening, kLasting };
+
   // Closed. Who keeps a weight's codes already hands it over.
   explicit KeptWeightCodes(std::vector<at::Tensor> weights);
   KeptWeightCodes(const KeptWeightCodes&) = delete;
   KeptWeightCodes& operator=(const KeptWeightCodes&) = delete;
   ~KeptWeightCodes();
-  void Open();
-  // Drops all codes. May be closed already.
+  // No codes are up to date. REQUIRES of kOpening: no launch reads lasting ones any more.
+  void Open(Lifetime lifetime = Lifetime::kOpening);
+  // Nothing kept is read or up to date any more. May be closed already.
   void Close();
+  // Makes lasting codes anew where they lie, of those weights that may have changed: all, while
+  // this is closed. Queued on the current stream, for launches, captures and micro-batches after
+  // it. False: weights of captured codes have come to be of another shape, so that what was
+  // captured cannot be launched again. Does nothing where codes do not last.
+  bool Refresh();
   // Weights are about to be written by other means than LibTorch's operations, as an engine's
-  // update writes them: no codes kept so far, of any object, are read again.
+  // update writes them: no codes kept so far, of any object, are up to date.
   static void NoteWrites();
 
   // Internal. `weights` as one, in one form: the codes that are kept, else what `make` gives, which
@@ -55,6 +55,7 @@ class KeptWeightCodes {
                        absl::FunctionRef<Fp8Matrix()> make);
 
  private:
+  friend class WithoutKeptCodes;
   // What codes were made of, and where: on another stream they may not be there yet.
   struct Weight {
     const void* data = nullptr;
@@ -69,16 +70,39 @@ class KeptWeightCodes {
     bool operator==(const Source&) const = default;
   };
   struct Codes {
-    Source source;
+    std::vector<at::Tensor> weights;
+    Source source;  // Without weights: what was made is not up to date.
     Fp8Matrix as_is, transposed;
+    bool captured = false;  // Launches read them: their memory stays.
     Fp8Matrix& of(Form form) { return form == Form::kAsIs ? as_is : transposed; }
   };
   static Source SourceOf(at::TensorList weights, Fp8Options::Scaling scaling);
+  static bool CanBeMadeAgain(const Codes& codes);
+  // By the registry's mutex, all of them. The codes that an operation may have; null: none.
+  Codes* Find(size_t index, const Source& source, Form form);
+  void Keep(size_t index, at::TensorList weights, const Source& source, Form form,
+            const Fp8Matrix& made);
 
   const std::vector<at::Tensor> weights_;
   // By the registry's mutex.
-  std::vector<Codes> codes_;  // By weight; empty: closed.
-  uint64_t opening_ = 0;      // Which of all openings this one is.
+  std::vector<Codes> codes_;  // By weight; empty where nothing is kept.
+  uint64_t opening_ = 0;      // Which of all openings this one is; 0: closed.
+  bool lasting_ = false;
+  bool capturing_ = false;
+};
+
+// While one of this class lives nothing is kept, and nothing kept is read but lasting codes of
+// `lasting`, which Refresh has made, if it is given: for what is captured, whose launches read
+// weights of later steps, and codes where they lie.
+class WithoutKeptCodes {
+ public:
+  explicit WithoutKeptCodes(KeptWeightCodes* lasting = nullptr);
+  WithoutKeptCodes(const WithoutKeptCodes&) = delete;
+  WithoutKeptCodes& operator=(const WithoutKeptCodes&) = delete;
+  ~WithoutKeptCodes();
+
+ private:
+  KeptWeightCodes* const lasting_;
 };
 
 }  // namespace dtrain::ops

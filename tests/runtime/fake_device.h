@@ -16,9 +16,9 @@
 
 namespace dtrain::testing {
 
-// Kernels queued on `cuda`'s streams: the CUDA kernels on the emulated device, or, without CUDA's
-// headers, host loops with their element math for those that the engine and the fused operations
-// launch; products are host loops. REQUIRES: one FakeCuda a process at a time.
+// Kernels queued on `cuda`'s streams: the CUDA kernels on the emulated device, or, where the build
+// has none (emulated_kernels.h), host loops with their element math for those that the engine and
+// the fused operations launch; products are host loops. REQUIRES: one FakeCuda a process at a time.
 const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda);
 // Whether the last table's are CUDA's: sums of rows are then in another order than on the host.
 bool FakeKernelsAreEmulated();

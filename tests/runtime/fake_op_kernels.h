@@ -13,11 +13,12 @@ absl::Status QueueFakeKernel(CudaStream stream, std::function<void()> operation)
 int FakeKernelLaunches();
 
 // Matrix products that were launched so far; of them, those that add to what is there (beta = 1),
-// and those that write or add to fp32.
+// those that write or add to fp32, and those that keep GELU's input.
 struct FakeMatmulLaunches {
   int all = 0;
   int adding = 0;
   int into_fp32 = 0;
+  int keeping_gelu_input = 0;
 };
 FakeMatmulLaunches FakeMatmuls();
 

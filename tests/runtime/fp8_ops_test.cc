@@ -334,6 +334,102 @@ TEST_P(KeptWeightCodesTest, OfSeveralThatKeepAWeightTheLastOneDoes) {
   EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 0);
 }
 
+// Where what is captured reads codes of `weight`.
+Fp8Matrix CapturedCodes(KeptWeightCodes& codes, const at::Tensor& weight, Scaling scaling) {
+  const WithoutKeptCodes capture(&codes);
+  return WeightsToFp8({weight}, scaling);
+}
+
+TEST_P(KeptWeightCodesTest, LastingOnesAreMadeAnewOnceAnOpeningWhereTheyLie) {
+  KeptWeightCodes codes({weight_});
+  codes.Open(KeptWeightCodes::Lifetime::kLasting);
+  Micro();
+  Fp8Matrix captured;
+  EXPECT_EQ(CodesMadeIn([&] { captured = CapturedCodes(codes, weight_, GetParam()); }), 0);
+  for (int step = 0; step < 3; ++step) {
+    codes.Close();
+    KeptWeightCodes::NoteWrites();
+    weight_.mutable_data_ptr<at::BFloat16>()[step] = 7.0F + static_cast<float>(step);
+    EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2) << "closed";
+    codes.Open(KeptWeightCodes::Lifetime::kLasting);
+    EXPECT_EQ(CodesMadeIn([&] { EXPECT_TRUE(codes.Refresh()); }), 1) << "both in one pass";
+    const auto expected = Fresh();
+    const auto micro_batches = [&] {
+      EXPECT_TRUE(codes.Refresh());
+      ExpectBits(Micro(), expected);
+      const WithoutKeptCodes capture(&codes);
+      ExpectBits(Micro(), expected);
+    };
+    EXPECT_EQ(CodesMadeIn(micro_batches), 0);
+    const Fp8Matrix wanted = ToFp8(weight_.detach(), Fp8Format::kE4m3, GetParam());
+    EXPECT_TRUE(captured.codes.view(at::kByte).equal(wanted.codes.view(at::kByte)));
+    EXPECT_TRUE(captured.inverse.equal(wanted.inverse));
+  }
+  codes.Close();
+  codes.Open();
+  EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 2) << "those that last are gone";
+}
+
+TEST_P(KeptWeightCodesTest, LastingOnesFollowWritesWithinAnOpening) {
+  at::Tensor second = RandomLeaf({16, 64}, at::kBFloat16);
+  KeptWeightCodes codes({weight_, second});
+  codes.Open(KeptWeightCodes::Lifetime::kLasting);
+  Micro();
+  MicroBatch(x_, second, GetParam());
+  const Fp8Matrix captured = CapturedCodes(codes, weight_, GetParam());
+  const auto refresh = [&] { EXPECT_TRUE(codes.Refresh()); };
+  EXPECT_EQ(CodesMadeIn(refresh), 0);
+  {
+    const at::NoGradGuard no_grad;
+    weight_.mul_(-3).add_(0.1);
+  }
+  const at::Tensor before = captured.codes.view(at::kByte).clone();
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4) << "before the refresh";
+  EXPECT_TRUE(captured.codes.view(at::kByte).equal(before)) << "an operation leaves them alone";
+  EXPECT_EQ(CodesMadeIn(refresh), 1) << "the other was not written to";
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 2);
+  KeptWeightCodes::NoteWrites();
+  EXPECT_EQ(CodesMadeIn(refresh), 2) << "another engine's update";
+  codes.Close();
+  EXPECT_EQ(CodesMadeIn(refresh), 2) << "closed: any of them may change unseen";
+  EXPECT_EQ(CodesMadeIn(refresh), 2);
+}
+
+TEST_P(KeptWeightCodesTest, WhatACaptureFindsNoLastingCodesOfIsMadeByItself) {
+  at::Tensor second = RandomLeaf({16, 64}, at::kBFloat16);
+  KeptWeightCodes codes({weight_, second});
+  KeptWeightCodes others({RandomLeaf({16, 64}, at::kBFloat16)});
+  codes.Open(KeptWeightCodes::Lifetime::kLasting);
+  Micro();
+  const auto captured = [&](const at::Tensor& weight) {
+    return CodesMadeIn([&] { CapturedCodes(codes, weight, GetParam()); });
+  };
+  EXPECT_EQ(captured(second), 1);
+  EXPECT_EQ(captured(second), 1) << "and is not kept";
+  EXPECT_EQ(CodesMadeIn([&] { CapturedCodes(others, weight_, GetParam()); }), 1)
+      << "nobody would bring another's up to date";
+  KeptWeightCodes::NoteWrites();
+  EXPECT_EQ(captured(weight_), 1) << "not up to date";
+  EXPECT_TRUE(codes.Refresh());
+  EXPECT_EQ(captured(weight_), 0);
+}
+
+TEST_P(KeptWeightCodesTest, OfAWeightOfAnotherShapeWhatWasCapturedIsOfNoUse) {
+  KeptWeightCodes codes({weight_});
+  codes.Open(KeptWeightCodes::Lifetime::kLasting);
+  Micro();
+  weight_.set_data(at::randn({16, 64}).to(at::kBFloat16));
+  EXPECT_TRUE(codes.Refresh()) << "nothing was captured";
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
+  CapturedCodes(codes, weight_, GetParam());
+  weight_.set_data(at::randn({16, 64}).to(at::kBFloat16));
+  EXPECT_TRUE(codes.Refresh()) << "in other memory";
+  EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 2);
+  weight_.set_data(at::randn({32, 64}).to(at::kBFloat16));
+  EXPECT_FALSE(codes.Refresh());
+  ExpectBits(Micro(), Fresh());
+}
+
 INSTANTIATE_TEST_SUITE_P(Scalings, KeptWeightCodesTest,
                          ::testing::Values(Scaling::kTensorwise, Scaling::kRowwise),
                          [](const auto& scaling) {

@@ -6,7 +6,9 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 
+#include "absl/status/statusor.h"
 #include "runtime/device/cuda_backend.h"
 #include "runtime/engine/cpu_rng.h"
 #include "runtime/ops/device_kernels.h"
@@ -14,38 +16,46 @@
 
 namespace dtrain::testing {
 
+// The GPU of this process, opened once, before anything asks LibTorch for CUDA; it stays the
+// process's, because LibTorch's CUDA half is mapped once. Unavailable, said loudly each time, where
+// there is none.
+inline const absl::StatusOr<std::unique_ptr<Device>>& TheGpu() {
+  static const auto* const device = [] {
+    const GpuFacts facts = FindGpus(0);
+    return new absl::StatusOr<std::unique_ptr<Device>>(
+        facts.gpus > 0
+            ? OpenCudaDevice(0)
+            : absl::UnavailableError(facts.driver ? facts.why_none : "no NVIDIA driver"));
+  }();
+  if (absl::IsUnavailable(device->status())) {
+    std::fprintf(stderr, "*** SKIPPED: NOT TESTED ON A GPU: %s ***\n",
+                 std::string(device->status().message()).c_str());
+  }
+  return *device;
+}
+
 class GpuTest : public ::testing::Test {
  protected:
-  // The device stays the process's: LibTorch's CUDA half is mapped once.
   void SetUp() override {
-    static const GpuFacts* const facts = new GpuFacts(FindGpus(0));
-    if (facts->gpus == 0) {
-      const std::string why = facts->driver ? facts->why_none : "no NVIDIA driver";
-      std::fprintf(stderr, "*** SKIPPED: NOT TESTED ON A GPU: %s ***\n", why.c_str());
-      GTEST_SKIP() << why;
+    const auto& device = TheGpu();
+    if (absl::IsUnavailable(device.status())) {
+      GTEST_SKIP() << device.status().message();
     }
-    ASSERT_TRUE(TheDevice().ok()) << TheDevice().status();
-    ASSERT_TRUE(ops::HasKernels((*TheDevice())->tensors()));
-    UseDeviceRng((*TheDevice())->tensors());
-    where_ = (*TheDevice())->tensors();
+    ASSERT_TRUE(device.ok()) << device.status();
+    ASSERT_TRUE(ops::HasKernels((*device)->tensors()));
+    UseDeviceRng((*device)->tensors());
+    where_ = (*device)->tensors();
   }
   at::Tensor Leaf(at::IntArrayRef sizes, at::ScalarType type) const {
     return ops::testing::RandomLeaf(sizes, type).detach().to(where_).requires_grad_();
   }
   static int ComputeCapability() {  // 90: sm_90.
     comm::CudaDeviceFacts facts;
-    const Device& device = **TheDevice();
+    const Device& device = **TheGpu();
     EXPECT_EQ(device.api().DeviceFacts(device.place().index, &facts), comm::CudaResult::kSuccess);
     return facts.compute_capability;
   }
   at::Device where_ = at::kCPU;
-
- private:
-  static const absl::StatusOr<std::unique_ptr<Device>>& TheDevice() {
-    static const auto* const device =
-        new absl::StatusOr<std::unique_ptr<Device>>(OpenCudaDevice(0));
-    return *device;
-  }
 };
 
 }  // namespace dtrain::testing

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -191,20 +192,49 @@ TEST_F(OpsDeviceTest, GeluIsPartOfBf16Products) {
   }
 }
 
+TEST_F(OpsDeviceTest, GelusInputIsKeptWhereBackwardAsksForIt) {
+  at::manual_seed(11);
+  UseFakeGpu();
+  const Tensors in = {RandomLeaf({5, 16}, at::kBFloat16), RandomLeaf({16, 32}, at::kBFloat16, 0.2),
+                      RandomLeaf({32, 8}, at::kBFloat16, 0.2), RandomLeaf({32}, at::kBFloat16),
+                      RandomLeaf({8}, at::kBFloat16)};
+  const at::Tensor wanted = GeluMlp(in[0], in[1], in[2], {in[3], in[4]});
+  const auto kept = [&](const std::set<size_t>& trains) {
+    Tensors some = in;
+    for (size_t i = 0; i < in.size(); ++i) {
+      some[i] = in[i].detach().requires_grad_(trains.count(i) > 0);
+    }
+    const int before = dtrain::testing::FakeMatmuls().keeping_gelu_input;
+    EXPECT_TRUE(GeluMlp(some[0], some[1], some[2], {some[3], some[4]}).equal(wanted));
+    return dtrain::testing::FakeMatmuls().keeping_gelu_input - before;
+  };
+  EXPECT_EQ(kept({0}), 1);
+  EXPECT_EQ(kept({1}), 1);
+  EXPECT_EQ(kept({3}), 1);
+  EXPECT_EQ(kept({2, 4}), 0);
+  const at::NoGradGuard no_graph;
+  EXPECT_EQ(kept({0, 1, 2, 3, 4}), 0);
+}
+
 // Of two weights in fp32, as an engine keeps the gradients of bf16 weights.
 class Homes : public GradientHomes {
  public:
-  Homes(int64_t first, int64_t second, int64_t in)
-      : flat(at::full({first + second, in}, 7.0)), sizes_{first, second} {}
+  explicit Homes(Tensors weights)
+      : flat(at::full({weights[0].numel() + weights[1].numel()}, 7.0)),
+        weights_(std::move(weights)) {}
   GradientHome TakeHome(size_t index, bool can_add) override {
     EXPECT_TRUE(can_add);
-    const int64_t row = index == 0 ? 0 : sizes_[0];
-    return {flat.narrow(0, row, sizes_[index]), std::exchange(taken_[index], true)};
+    return {Place(index), std::exchange(taken_[index], true)};
+  }
+  at::Tensor Place(size_t index) const {
+    const at::Tensor& weight = weights_[index];
+    return flat.narrow(0, index == 0 ? 0 : weights_[0].numel(), weight.numel())
+        .view(weight.sizes());
   }
   at::Tensor flat;
 
  private:
-  const int64_t sizes_[2];
+  const Tensors weights_;
   bool taken_[2] = {};
 };
 
@@ -216,7 +246,7 @@ TEST_F(OpsDeviceTest, GradientsOfBf16WeightsAreSummedInFp32WithoutARounding) {
       SCOPED_TRACE(absl::StrCat(in, " wide, one frozen ", one_frozen));
       const Tensors weights = Neighbours({16, 8}, in, true);
       weights[0].requires_grad_(!one_frozen);
-      Homes homes(16, 8, in);
+      Homes homes(weights);
       const GradientHomesOf registered(weights, homes);
       at::Tensor expected = at::zeros({24, in}, at::kDouble);
       for (int batch = 0; batch < 3; ++batch) {
@@ -232,11 +262,42 @@ TEST_F(OpsDeviceTest, GradientsOfBf16WeightsAreSummedInFp32WithoutARounding) {
         expected += at::mm(dy.t().to(at::kDouble), x.to(at::kDouble));
       }
       // Sums of 15 products in fp32; ATen rounds each micro-batch's, of up to 16, to bf16.
-      const at::Tensor got = homes.flat.narrow(0, 16, 8);
-      EXPECT_LT(testing::Distance(got, expected.narrow(0, 16, 8)), in == 30 ? 3 * 0x1p-5 : 1e-5);
-      EXPECT_EQ(one_frozen, (homes.flat[0] == 7).all().item<bool>());
+      EXPECT_LT(testing::Distance(homes.Place(1), expected.narrow(0, 16, 8)),
+                in == 30 ? 3 * 0x1p-5 : 1e-5);
+      EXPECT_EQ(one_frozen, (homes.Place(0)[0] == 7).all().item<bool>());
     }
   }
+}
+
+TEST_F(OpsDeviceTest, GradientsOfGpt2sMlpAreSummedInFp32WithoutARounding) {
+  at::manual_seed(12);
+  UseFakeGpu();
+  const Tensors weights = {RandomLeaf({16, 32}, at::kBFloat16, 0.2),
+                           RandomLeaf({32, 8}, at::kBFloat16, 0.2)};
+  const at::Tensor one = at::eye(32).to(at::kBFloat16);  // By which a product is what it was.
+  Homes homes(weights);
+  const GradientHomesOf registered(weights, homes);
+  at::Tensor of_up = at::zeros({16, 32}, at::kDouble);
+  at::Tensor of_down = at::zeros({32, 8}, at::kDouble);
+  for (int batch = 0; batch < 3; ++batch) {
+    const at::Tensor x = at::randn({5, 16}).to(at::kBFloat16);
+    const at::Tensor y = GeluMlp(x, weights[0], weights[1]);
+    const auto before = dtrain::testing::FakeMatmuls();
+    const at::Tensor dy = at::randn_like(y);
+    y.backward(dy);
+    const auto after = dtrain::testing::FakeMatmuls();
+    EXPECT_EQ(after.into_fp32 - before.into_fp32, 2);
+    EXPECT_EQ(after.adding - before.adding, batch == 0 ? 0 : 2);
+    EXPECT_FALSE(weights[0].grad().defined() || weights[1].grad().defined());
+    // What GELU was given, made and got back, in bf16 as it was.
+    const at::Tensor given = TransposedLinear(x, weights[0]).detach().requires_grad_();
+    const at::Tensor made = GeluMlp(x, weights[0], one).detach();
+    GeluMlp(given, one, weights[1].detach()).backward(dy);
+    of_up += at::mm(x.t().to(at::kDouble), given.grad().to(at::kDouble));
+    of_down += at::mm(made.t().to(at::kDouble), dy.to(at::kDouble));
+  }
+  EXPECT_LT(testing::Distance(homes.Place(0), of_up), 1e-5);
+  EXPECT_LT(testing::Distance(homes.Place(1), of_down), 1e-5);
 }
 
 TEST_F(OpsDeviceTest, GradientsOfFp8LayersAreSummedInFp32ByTheTablesProducts) {
@@ -245,7 +306,7 @@ TEST_F(OpsDeviceTest, GradientsOfFp8LayersAreSummedInFp32ByTheTablesProducts) {
     const Fp8Options options{.enabled = true, .scaling = scaling};
     UseFakeGpu();
     const Tensors weights = Neighbours({32, 16}, 32, true);
-    Homes homes(32, 16, 32);
+    Homes homes(weights);
     const GradientHomesOf registered(weights, homes);
     at::Tensor expected = at::zeros({48, 32}, at::kDouble);
     for (int batch = 0; batch < 3; ++batch) {
@@ -262,7 +323,8 @@ TEST_F(OpsDeviceTest, GradientsOfFp8LayersAreSummedInFp32ByTheTablesProducts) {
       Fp8Linear(x.to(at::kFloat), alone, {}, options).backward(dy.to(at::kFloat));
       expected += alone.grad();
     }
-    EXPECT_LT(testing::Distance(homes.flat, expected), 1e-5) << "without a rounding to bf16";
+    EXPECT_LT(testing::Distance(homes.flat.view({48, 32}), expected), 1e-5)
+        << "without a rounding to bf16";
   }
 }
 
@@ -274,7 +336,7 @@ TEST_F(OpsDeviceTest, WithoutCublasLtProductsAreAtens) {
   };
   SetGpuForTesting(&without, Device::KernelStream(cuda_.host_stream()));
   const Tensors weights = Neighbours({16, 8}, 32, true);
-  Homes homes(16, 8, 32);
+  Homes homes(weights);
   const GradientHomesOf registered(weights, homes);
   const at::Tensor x = RandomLeaf({5, 32}, at::kBFloat16);
   ::testing::internal::CaptureStderr();
@@ -285,7 +347,7 @@ TEST_F(OpsDeviceTest, WithoutCublasLtProductsAreAtens) {
   EXPECT_THAT(log, ::testing::HasSubstr("take ATen's"));
   EXPECT_THAT(log, ::testing::HasSubstr("libcublasLt.so.13"));
   const at::Tensor each = x.detach().to(at::kFloat).sum(0, /*keepdim=*/true);
-  EXPECT_LT(testing::Distance(homes.flat, (2 * each).expand({24, 32})), 0x1p-6);
+  EXPECT_LT(testing::Distance(homes.flat.view({24, 32}), (2 * each).expand({24, 32})), 0x1p-6);
 }
 
 TEST_F(OpsDeviceTest, WhatNoKernelTakesFallsBackToAten) {
