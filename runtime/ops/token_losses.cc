@@ -132,7 +132,7 @@ at::Tensor TimesUpstream(const at::Tensor& gradient, const at::Tensor& upstream)
   }
   at::Tensor out =
       torch::autograd::get_current_graph_task_keep_graph() ? gradient.clone() : gradient;
-  if (upstream.device().is_cpu()) {
+  if (!OnGpu(upstream)) {
     const double factor = upstream.item<double>();
     return factor == 1 ? out : out.mul_(factor);
   }

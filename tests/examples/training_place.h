@@ -1,0 +1,53 @@
+// Where the tests of the Transformer's training run: on the fake GPU, on a real one, or on the
+// host, whichever of training_place_{fake,gpu,host}.cc their program is linked with. The tests are
+// one text.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/job/job_state.h"
+#include "tests/examples/small_gpt.h"
+
+// What a place can do in the time of a test, and how far its numbers may be from the host's.
+struct TrainingScale {
+  SmallGptSizes sizes;
+  int64_t sequence = 0;
+  int steps = 0;
+  std::vector<AttentionBackend> attention;  // Kernels to compare with "auto"; some may be refused.
+  double fp32_tolerance = 0;                // Of losses, as a share.
+  double bf16_tolerance = 0;
+  int fp8_steps = 0;           // Of the loss curve.
+  bool fp8_by_graphs = false;  // They are launches of graphs.
+  double fp8_gap = 0;          // Between the losses that FP8 and bf16 end at, as a share.
+};
+
+// What a step did that makes a host wait for the device, and that takes or gives back memory: names
+// of calls or operations, each as often as it came.
+struct StepCosts {
+  std::vector<std::string> waits;
+  std::vector<std::string> memory;
+};
+
+// One training's; outlives its job, model and engine. One at a time.
+class TrainingPlace {
+ public:
+  // OK where there is one; Unavailable, said loudly, where there is no such device. Before LibTorch
+  // is asked for anything.
+  static absl::Status Here();
+  static const TrainingScale& Scale();
+  // REQUIRES: Here() is OK.
+  static std::unique_ptr<TrainingPlace> Open();
+
+  virtual ~TrainingPlace() = default;
+  // Gives the job its device.
+  virtual absl::Status Attach(dtrain::Job::State& state) = 0;
+  // `by_graphs`: the step is launches of graphs and nothing else, among which a host that computes
+  // takes no memory of its own.
+  virtual absl::StatusOr<StepCosts> Watch(const std::function<absl::Status()>& step,
+                                          bool by_graphs) = 0;
+};
