@@ -16,9 +16,9 @@ __attribute__((target("avx2"))) float Run(const ProbeStreams& streams, int64_t b
   const auto at = [&](int stream, int64_t byte) {
     return reinterpret_cast<float*>(streams.base + stream * streams.stride + byte);
   };
-  __m256 total = _mm256_setzero_ps();
+  __m256 total[4] = {};  // Of what is only read, each with a chain of its own.
   for (int64_t i = begin; i < end; i += 32) {
-    __m256 part[4] = {total, total, total, total};
+    __m256 part[4] = {total[0], total[1], total[2], total[3]};
 #pragma GCC unroll 8
     for (int s = 0; s < kReads; ++s) {
       const int width = s < kMix.read4 ? 4 : s < kMix.read4 + kMix.read2 ? 2 : 1;
@@ -27,11 +27,16 @@ __attribute__((target("avx2"))) float Run(const ProbeStreams& streams, int64_t b
         part[k] = _mm256_xor_ps(part[k], _mm256_load_ps(at(s, width * i + 32 * k)));
       }
     }
-    // Lines of zeros would be written faster than any that hold something.
+    // A pure read must depend on all that it read. Lines of zeros would be written faster than any
+    // that hold something.
     constexpr int kWidest = kMix.read4 > 0 ? 4 : kMix.read2 > 0 ? 2 : 1;
 #pragma GCC unroll 4
-    for (int k = kWidest; k < 4; ++k) {
-      part[k] = part[k % kWidest];
+    for (int k = 0; k < 4; ++k) {
+      if (kWrites == 0) {
+        total[k] = part[k];
+      } else if (k >= kWidest) {
+        part[k] = part[k % kWidest];
+      }
     }
 #pragma GCC unroll 8
     for (int s = 0; s < kWrites; ++s) {
@@ -50,12 +55,10 @@ __attribute__((target("avx2"))) float Run(const ProbeStreams& streams, int64_t b
         }
       }
     }
-    if (kWrites == 0) {  // A pure read must depend on what it read.
-      total = _mm256_xor_ps(_mm256_xor_ps(part[0], part[1]), _mm256_xor_ps(part[2], part[3]));
-    }
   }
   _mm_sfence();
-  return _mm256_cvtss_f32(total);
+  return _mm256_cvtss_f32(
+      _mm256_xor_ps(_mm256_xor_ps(total[0], total[1]), _mm256_xor_ps(total[2], total[3])));
 }
 
 template <StreamMix kMix>
