@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 
+import cuda_sass
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 # Where a build has them: the kernels' library, and the plugin's own for groups.
@@ -27,7 +29,7 @@ WARPS_MAX, BLOCKS_MAX, REGISTERS, SHARED_RESERVED = 64, 32, 65536, 1024
 THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1}
 
 Kernel = collections.namedtuple(
-    "Kernel", "source name form arch registers stack local shared threads loads stores occupancy")
+    "Kernel", "source name form arch registers stack local shared threads loads stores shape occupancy")
 
 
 def find_cuobjdump():
@@ -119,26 +121,10 @@ def launch_bounds(cuobjdump, path):
     return found
 
 
-def accesses(cuobjdump, path):
-    """{(arch, function): (Counter of load widths, Counter of store widths)}, in bits, global memory."""
-    found, arch, function = {}, None, None
-    for line in run(cuobjdump, "-sass", path).split("\n"):
-        if match := re.search(r"Function : (\S+)", line):
-            function = match.group(1)
-            found[arch, function] = (collections.Counter(), collections.Counter())
-        elif match := re.match(r"arch = (\w+)", line):
-            arch = match.group(1)
-        elif match := re.search(r"\b(LDG|STG)\.E((?:\.\w+)*)", line):
-            kind, suffix = match.groups()
-            width = re.search(r"\.(?:[US]?)(8|16|64|128)\b", suffix)
-            bits = int(width.group(1)) if width else 32
-            found[arch, function][kind == "STG"][bits] += 1
-    return found
-
-
 def read_object(cuobjdump, path):
     source = os.path.basename(path).removesuffix(".o")
-    usage, widths = resources(cuobjdump, path), accesses(cuobjdump, path)
+    usage = resources(cuobjdump, path)
+    codes = cuda_sass.functions(run(cuobjdump, "-sass", path)) if usage else {}
     bounds = launch_bounds(cuobjdump, path) if usage else {}
     names = demangle({function for _, function in usage})
     for (arch, function), facts in sorted(usage.items()):
@@ -149,11 +135,12 @@ def read_object(cuobjdump, path):
         # From compute capability 9.0 on, the system's own KiB is counted in.
         system = SHARED_RESERVED if arch != "sm_80" and facts["SHARED"] > 0 else 0
         shared = facts["SHARED"] - system
-        loads, stores = widths[arch, function]
+        code = codes[arch, function]
+        loads, stores = cuda_sass.widths(code)
         yield Kernel(source, f"{name}<{arguments}>" if arguments else name,
                      "wide" if wide_form(arguments) else "other", arch, facts["REG"], facts["STACK"],
                      facts["LOCAL"], shared, threads, dict(loads), dict(stores),
-                     occupancy(threads, facts["REG"], shared, arch))
+                     cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch))
 
 
 def read_build(build):

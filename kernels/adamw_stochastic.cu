@@ -41,11 +41,11 @@ __device__ void Update(const Buffers& at, int64_t i, const uint32_t (&words)[kLa
     m.v[lane] = RoundStochastic(next.m, words[lane] & 0xffffU, SetWordCuda{});
     v.v[lane] = RoundStochastic(next.v, words[lane] >> 16, SetWordCuda{});
   }
-  StoreLanes(at.p + i, p);
-  StoreLanes(at.m + i, m);
-  StoreLanes(at.v + i, v);
+  StoreLanesWhole(at.p + i, p);
+  StoreLanesWhole(at.m + i, m);
+  StoreLanesWhole(at.v + i, v);
   if constexpr (kCopyOut) {
-    StoreLanes(at.out + i, p);
+    StoreLanesWhole(at.out + i, p);
   }
 }
 
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   if (step.skip != 0) {
     return;
   }
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t thread = GridElement(blockIdx.x, threadIdx.x, kThreads, 1);
   const RandomSpan span = RandomSpanOf(thread, first);
   const PhiloxStream stream = *random;
   PhiloxWords<uint32_t> lanes[kWidth];
@@ -68,22 +68,25 @@ __global__ void __launch_bounds__(kThreads)
     lanes[lane] =
         PhiloxRun(stream, span.run, static_cast<uint32_t>(span.lane + lane), SetWordCuda{});
   }
+  if (kAligned && span.whole(n, first)) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      uint32_t words[kWidth];
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        words[lane] = lanes[lane].word[k];
+      }
+      Update<kWidth, kCopyOut>(at, span.Element(k, first), words, step);
+    }
+    return;
+  }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int64_t i = span.Element(k, first);
-    uint32_t words[kWidth];
-#pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) {
-      words[lane] = lanes[lane].word[k];
-    }
-    if (kAligned && i >= 0 && i + kWidth <= n) {
-      Update<kWidth, kCopyOut>(at, i, words, step);
-      continue;
-    }
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
       if (i + lane >= 0 && i + lane < n) {
-        const uint32_t word[1] = {words[lane]};
+        const uint32_t word[1] = {lanes[lane].word[k]};
         Update<1, kCopyOut>(at, i + lane, word, step);
       }
     }
@@ -104,7 +107,7 @@ absl::Status AdamWStochasticCuda(int64_t n, int64_t first, float* p, const float
   const Buffers at{p, g, m, v, p_bf16_or_null};
   const bool aligned = first % kWidth == 0 && Aligned16(p, g) && Aligned16(m, v, p_bf16_or_null);
   const int64_t threads = RandomThreads(n, first);
-  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>(GridBlocks(threads, kThreads, 1));
   if (aligned && p_bf16_or_null != nullptr) {
     AdamWStochasticKernel<true, true>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);

@@ -33,7 +33,8 @@ __device__ float BlockMax(float value, float* scratch) {
 // body(first) for this thread's steps of kLanes elements over a row.
 template <int kLanes, class Body>
 __device__ void EachStep(int64_t n, Body body) {
-  for (int64_t i = int64_t{threadIdx.x} * kLanes; i < n; i += int64_t{kThreads} * kLanes) {
+  const RowStride mine = RowStrideOf(threadIdx.x, kThreads, kLanes);
+  for (int64_t i = mine.first; i < n; i += mine.step) {
     body(i);
   }
 }
@@ -137,7 +138,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ unsigned long long counts[kThreads / 32];
   double sum = 0;
   unsigned long long count = 0;
-  for (int64_t i = threadIdx.x; i < tokens; i += kThreads) {
+  const RowStride mine = RowStrideOf(threadIdx.x, kThreads, 1);
+  for (int64_t i = mine.first; i < tokens; i += mine.step) {
     sum += static_cast<double>(losses[i]);
     count += targets[i] != ignore_index ? 1 : 0;
   }

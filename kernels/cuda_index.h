@@ -59,6 +59,24 @@ DT_HOST_DEVICE constexpr int64_t RowElement(int64_t k, unsigned thread, unsigned
                                             int lanes) {
   return (k * threads + thread) * lanes;
 }
+// The same as a loop: for (i = first; i < the row's end; i += step).
+struct RowStride {
+  int64_t first;
+  int64_t step;
+};
+DT_HOST_DEVICE constexpr RowStride RowStrideOf(unsigned thread, unsigned threads, int lanes) {
+  return {RowElement(0, thread, threads, lanes), RowElement(1, 0, threads, lanes)};
+}
+
+// A range over the threads of a grid: `lanes` neighbours each, all there or none.
+constexpr int64_t GridBlocks(int64_t n, unsigned threads, int lanes) {
+  const int64_t each = int64_t{threads} * lanes;
+  return n / each + (n % each != 0 ? 1 : 0);
+}
+DT_HOST_DEVICE constexpr int64_t GridElement(int64_t block, unsigned thread, unsigned threads,
+                                             int lanes) {
+  return (block * threads + thread) * lanes;
+}
 
 // The elements [from, to) of a range at `offset` of the layout that lie in its b-th norm block; of
 // them [from, whole) in eights, the rest one by one.
@@ -83,6 +101,10 @@ struct RandomSpan {
   // is the layout's `first`; it may lie outside.
   DT_HOST_DEVICE constexpr int64_t Element(int k, int64_t first) const {
     return run * kPhiloxRun + lane + 16 * k - first;
+  }
+  // Whether all of its elements are there.
+  DT_HOST_DEVICE constexpr bool whole(int64_t n, int64_t first) const {
+    return Element(0, first) >= 0 && Element(3, first) + 8 <= n;
   }
 };
 constexpr int64_t RandomThreads(int64_t n, int64_t first) {

@@ -28,8 +28,8 @@ struct Row {
         }
       }
     } else {
-      const int64_t step = RowElement(1, 0, blockDim.x, kLanes);
-      for (int64_t i = RowElement(0, threadIdx.x, blockDim.x, kLanes); i < hidden; i += step) {
+      const RowStride mine = RowStrideOf(threadIdx.x, blockDim.x, kLanes);
+      for (int64_t i = mine.first; i < hidden; i += mine.step) {
         body(0, i);
       }
     }
@@ -45,10 +45,11 @@ template <class T>
 __global__ void ColumnsKernel(const float* partials, int64_t chunks, int64_t stride, int64_t hidden,
                               T* out) {
   __shared__ float groups[kGroups][kColumns];
-  const int64_t column = int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  const int64_t column = GridElement(blockIdx.x, threadIdx.x, kColumns, 1);
+  const RowStride mine = RowStrideOf(threadIdx.y, kGroups, 1);
   float sum = 0;
   if (column < hidden) {
-    for (int64_t chunk = threadIdx.y; chunk < chunks; chunk += kGroups) {
+    for (int64_t chunk = mine.first; chunk < chunks; chunk += mine.step) {
       sum += partials[chunk * stride + column];
     }
   }
@@ -65,7 +66,7 @@ __global__ void ColumnsKernel(const float* partials, int64_t chunks, int64_t str
 template <class T>
 void SumColumns(const float* partials, int64_t chunks, int64_t stride, int64_t hidden, T* out,
                 CudaStream stream) {
-  const auto blocks = static_cast<unsigned>((hidden + kColumns - 1) / kColumns);
+  const auto blocks = static_cast<unsigned>(GridBlocks(hidden, kColumns, 1));
   ColumnsKernel<<<blocks, dim3(kColumns, kGroups), 0, stream>>>(partials, chunks, stride, hidden,
                                                                 out);
 }

@@ -63,22 +63,48 @@ __device__ inline Lanes<kLanes> LoadLanes(const T* p) {
   return out;
 }
 
+// As they lie in memory, by 16 bytes.
+template <int kLanes, class T>
+struct Pieces {
+  static constexpr int kCount = kLanes * sizeof(T) / 16;
+  uint4 v[kCount];
+};
+template <class T, int kLanes>
+__device__ inline Pieces<kLanes, T> PiecesOf(const Lanes<kLanes>& x) {
+  T elements[kLanes];
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) {
+    elements[i] = Narrow<T>(x.v[i]);
+  }
+  Pieces<kLanes, T> pieces;
+  memcpy(pieces.v, elements, sizeof(pieces));
+  return pieces;
+}
+
 template <int kLanes, class T>
 __device__ inline void StoreLanes(T* p, const Lanes<kLanes>& x) {
   if constexpr (kLanes == 1) {
     *p = Narrow<T>(x.v[0]);
   } else {
-    constexpr int kPieces = kLanes * sizeof(T) / 16;
-    T elements[kLanes];
+    const Pieces<kLanes, T> pieces = PiecesOf<T>(x);
 #pragma unroll
-    for (int i = 0; i < kLanes; ++i) {
-      elements[i] = Narrow<T>(x.v[i]);
+    for (int i = 0; i < pieces.kCount; ++i) {
+      reinterpret_cast<uint4*>(p)[i] = pieces.v[i];
     }
-    uint4 raw[kPieces];
-    memcpy(raw, elements, sizeof(raw));
+  }
+}
+
+// The same by an instruction. nvcc cuts an assignment of 16 bytes into its elements and joins them
+// again, which fails here and there in a long kernel (tests/kernels/cuda_code_test.py finds it).
+template <int kLanes, class T>
+__device__ inline void StoreLanesWhole(T* p, const Lanes<kLanes>& x) {
+  if constexpr (kLanes == 1) {
+    StoreLanes(p, x);
+  } else {
+    const Pieces<kLanes, T> pieces = PiecesOf<T>(x);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      reinterpret_cast<uint4*>(p)[i] = raw[i];
+    for (int i = 0; i < pieces.kCount; ++i) {
+      __stwb(reinterpret_cast<uint4*>(p) + i, pieces.v[i]);
     }
   }
 }
@@ -86,7 +112,7 @@ __device__ inline void StoreLanes(T* p, const Lanes<kLanes>& x) {
 // body.Run<kLanes>(i) handles elements [i, i + kLanes).
 template <bool kAligned, class Body>
 __global__ void __launch_bounds__(kElementThreads) ElementwiseKernel(int64_t n, Body body) {
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t thread = GridElement(blockIdx.x, threadIdx.x, blockDim.x, 1);
   const ElementSpan span = ElementSpanOf(thread, n);
   if (kAligned && span.whole()) {
     body.template Run<kWidth>(span.first);

@@ -17,7 +17,7 @@ struct SetWordCuda {
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     DropoutKernel(DropoutArgs<T> args, const PhiloxStream* device_stream, DropoutRule rule) {
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t thread = GridElement(blockIdx.x, threadIdx.x, kThreads, 1);
   const HalfSpan span = HalfSpanOf(thread);
   if (span.Element(0) >= args.count) {
     return;
@@ -70,7 +70,7 @@ absl::Status Launch(const DropoutArgs<T>& args, const PhiloxStream* device_strea
   }
   const DropoutRule rule = MakeDropoutRule(args.p);
   const int64_t threads = HalfSpanThreads(args.count);
-  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>(GridBlocks(threads, kThreads, 1));
   if (Aligned16(args.x, args.out)) {
     DropoutKernel<T, true><<<blocks, kThreads, 0, stream>>>(args, device_stream, rule);
   } else {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "kernels/cuda_group_index.h"
 #include "kernels/cuda_vector.cuh"
 #include "kernels/embedding.h"
 
@@ -58,7 +59,7 @@ absl::StatusOr<Workspace> WorkspaceOf(int64_t tokens, int64_t vocab) {
 
 __global__ void __launch_bounds__(kThreads)
     KeysKernel(int64_t tokens, const int64_t* ids, int32_t* keys, int32_t* places) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, 1);
   if (i < tokens) {
     keys[i] = static_cast<int32_t>(ids[i]);
     places[i] = static_cast<int32_t>(i);
@@ -68,21 +69,10 @@ __global__ void __launch_bounds__(kThreads)
 // starts[v] = how many sorted ids are below v, for v in [0, vocab].
 __global__ void __launch_bounds__(kThreads)
     StartsKernel(int64_t tokens, int64_t vocab, const int32_t* sorted, int32_t* starts) {
-  const int64_t v = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (v > vocab) {
-    return;
+  const int64_t v = GridElement(blockIdx.x, threadIdx.x, kThreads, 1);
+  if (v <= vocab) {
+    starts[v] = static_cast<int32_t>(CountBelow(sorted, tokens, v));
   }
-  int64_t low = 0;
-  int64_t high = tokens;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (sorted[middle] < v) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  starts[v] = static_cast<int32_t>(low);
 }
 
 // A block a row: each thread adds the row's tokens in order for its columns.
@@ -92,8 +82,8 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t row = blockIdx.x;
   const int32_t begin = starts[row];
   const int32_t end = row == args.padding_index ? begin : starts[row + 1];
-  for (int64_t column = int64_t{threadIdx.x} * kLanes; column < args.width;
-       column += int64_t{kRowThreads} * kLanes) {
+  const RowStride mine = RowStrideOf(threadIdx.x, kRowThreads, kLanes);
+  for (int64_t column = mine.first; column < args.width; column += mine.step) {
     Lanes<kLanes> sum = {};
     if (begin < end) {
       sum = LoadLanes<kLanes>(args.dy + order[begin] * args.width + column);
@@ -110,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-unsigned Blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
+unsigned Blocks(int64_t n) { return static_cast<unsigned>(GridBlocks(n, kThreads, 1)); }
 
 template <class T>
 absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, size_t bytes,

@@ -41,7 +41,7 @@ __device__ inline uint32_t Magnitude(float x) { return __float_as_uint(x) & 0x7f
 
 template <Fp8Format kFormat, class T, bool kWide, bool kAmax>
 __global__ void __launch_bounds__(kThreads) ToKernel(CastToFp8Args args, const float* scale) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
   uint32_t most = 0;
   if (i < args.n) {
     const auto* const src = static_cast<const T*>(args.src.data);
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) ToKernel(CastToFp8Args args, const f
 
 template <Fp8Format kFormat, class T, bool kWide>
 __global__ void __launch_bounds__(kThreads) FromKernel(CastFromFp8Args args, const float* scale) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
   if (i >= args.n) {
     return;
   }
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) FromKernel(CastFromFp8Args args, con
 
 template <class T, bool kWide>
 __global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, float* amax) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
   uint32_t most = 0;
   if (i < n) {
     if constexpr (kWide) {
@@ -112,10 +112,9 @@ __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
   constexpr int kLanes = kWide ? kPack : 1;
   const int64_t start = blockIdx.x * args.columns;
   const auto* const src = static_cast<const T*>(args.src.data) + start;
-  const int64_t step = RowElement(1, 0, kThreads, kLanes);
-  const int64_t first = RowElement(0, threadIdx.x, kThreads, kLanes);
+  const RowStride mine = RowStrideOf(threadIdx.x, kThreads, kLanes);
   uint32_t most = 0;
-  for (int64_t i = first; i < args.columns; i += step) {
+  for (int64_t i = mine.first; i < args.columns; i += mine.step) {
     if constexpr (kWide) {
       const Packed x = LoadPacked(src + i);
 #pragma unroll
@@ -138,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
   const float amax = __uint_as_float(most);
   const float scale = Fp8Scale(amax, kFormat);
   uint8_t* const dst = args.dst + start;
-  for (int64_t i = first; i < args.columns; i += step) {
+  for (int64_t i = mine.first; i < args.columns; i += mine.step) {
     if constexpr (kWide) {
       const Packed x = LoadPacked(src + i);
       Bytes<uint8_t> codes;
@@ -162,8 +161,9 @@ template <Fp8Format kFormat, class T, bool kWide>
 __global__ void __launch_bounds__(kThreads)
     TransposeKernel(TransposeToFp8Args args, const float* scale) {
   __shared__ __align__(16) uint8_t tile[kTile][kTileStride];
-  const int major = static_cast<int>(threadIdx.x) / 4;
-  const int minor = static_cast<int>(threadIdx.x) % 4 * kPack;
+  const TileSpan within = TileSource(0, 0, static_cast<int>(threadIdx.x));
+  const int major = static_cast<int>(within.row);
+  const int minor = static_cast<int>(within.column);
   const auto* const src = static_cast<const T*>(args.src.data);
   const float factor = *scale;
   const int64_t down = TileDown(blockIdx.y, blockIdx.z, gridDim.y);
@@ -225,8 +225,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 unsigned Blocks(int64_t n, bool wide) {
-  const int64_t each = kThreads * (wide ? kPack : 1);
-  return static_cast<unsigned>((n + each - 1) / each);
+  return static_cast<unsigned>(GridBlocks(n, kThreads, wide ? kPack : 1));
 }
 
 // Calls function(format, T{}) with both as types.

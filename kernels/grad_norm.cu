@@ -1,3 +1,4 @@
+#include "kernels/cuda_group_index.h"
 #include "kernels/cuda_reduce.cuh"
 #include "kernels/cuda_vector.cuh"
 #include "kernels/grad_norm.h"
@@ -6,12 +7,13 @@ namespace dtrain::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kTreeGroup = 2048;  // Sums that one block of the first tree kernel folds.
+constexpr int kTreeThreads = 1024;
 
 template <int kLanes, class T>
 __device__ double SquareSumOfThread(const T* x, int64_t n) {
   double sum = 0;
-  for (int64_t i = int64_t{threadIdx.x} * kLanes; i + kLanes <= n; i += kThreads * kLanes) {
+  const RowStride mine = RowStrideOf(threadIdx.x, kThreads, kLanes);
+  for (int64_t i = mine.first; i < n; i += mine.step) {
     const Lanes<kLanes> lanes = LoadLanes<kLanes>(x + i);
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -45,15 +47,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Levels of TreeSum without moving results: a level of `stride` adds [i + stride] to [i] for i a
-// multiple of 2 stride, which pairs the same partial sums. Each block folds `group` sums.
-__global__ void __launch_bounds__(1024)
+// cuda_group_index.h says what each block folds.
+__global__ void __launch_bounds__(kTreeThreads)
     TreeKernel(double* sums, int64_t count, int64_t group, int64_t first_stride, double* total) {
-  const int64_t begin = blockIdx.x * group;
-  const int64_t end = begin + group < count ? begin + group : count;
+  const TreeSpan span = TreeSpanOf(blockIdx.x, group, count);
   for (int64_t stride = first_stride; stride < group; stride *= 2) {
-    for (int64_t i = begin + int64_t{threadIdx.x} * 2 * stride; i + stride < end;
-         i += int64_t{blockDim.x} * 2 * stride) {
+    const TreeStride mine = TreeStrideOf(span, stride, threadIdx.x, kTreeThreads);
+    for (int64_t i = mine.first; i + stride < span.end; i += mine.step) {
       sums[i] += sums[i + stride];
     }
     __syncthreads();
@@ -90,16 +90,11 @@ absl::Status BlockSquareSumsCuda(const BFloat16* x, int64_t offset, int64_t n, d
 absl::Status TreeSumCuda(double* sums, int64_t count, double* sum, CudaStream stream) {
   RequireStream(stream);
   int64_t stride = 1;
-  if (count > kTreeGroup) {
-    const auto groups = static_cast<unsigned>((count + kTreeGroup - 1) / kTreeGroup);
-    TreeKernel<<<groups, 1024, 0, stream>>>(sums, count, kTreeGroup, stride, nullptr);
+  if (const auto groups = static_cast<unsigned>(TreeGroups(count)); groups > 0) {
+    TreeKernel<<<groups, kTreeThreads, 0, stream>>>(sums, count, kTreeGroup, stride, nullptr);
     stride = kTreeGroup;
   }
-  int64_t group = 1;
-  while (group < count) {
-    group *= 2;
-  }
-  TreeKernel<<<1, 1024, 0, stream>>>(sums, count, group, stride, sum);
+  TreeKernel<<<1, kTreeThreads, 0, stream>>>(sums, count, TreeWidth(count), stride, sum);
   return LaunchStatus("gradient norm tree");
 }
 

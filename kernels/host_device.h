@@ -1,8 +1,4 @@
-// Marks functions that CPU and CUDA code share.
+// DT_HOST_DEVICE for this room's arithmetic.
 #pragma once
 
-#if defined(__CUDACC__)
-#define DT_HOST_DEVICE __host__ __device__
-#else
-#define DT_HOST_DEVICE
-#endif
+#include "base/host_device.h"  // IWYU pragma: export

@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "kernels/cuda_group_index.h"
 #include "kernels/cuda_packed.cuh"
 #include "kernels/int8_blocks.h"
 #include "kernels/int8_blocks_math.h"
@@ -7,7 +8,6 @@ namespace dtrain::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTeam = 16;  // Threads that share a block: 256 elements in one step.
 
 struct Extent {
   float largest = 0;
@@ -34,14 +34,12 @@ struct Extent {
 // aligned; the last block may be short by whole sixteens.
 template <class T, bool kWide, bool kError>
 __global__ void __launch_bounds__(kThreads) QuantizeKernel(QuantizeInt8Args args) {
-  constexpr int64_t kEach = kWide ? kPack : 1;
-  const int64_t block = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kTeam;
-  const int64_t first = block * args.block;
-  const int64_t last = first + args.block < args.n ? first + args.block : args.n;
-  const int64_t mine = first + threadIdx.x % kTeam * kEach;
+  constexpr int kEach = kWide ? kPack : 1;
+  const int64_t thread = GridElement(blockIdx.x, threadIdx.x, kThreads, 1);
+  const TeamSpan span = TeamSpanOf(thread, args.block, args.n, kEach);
   const auto* const src = static_cast<const T*>(args.src.data);
   Extent extent;
-  for (int64_t i = mine; i < last; i += kTeam * kEach) {
+  for (int64_t i = span.mine; i < span.end; i += kTeam * kEach) {
     if constexpr (kWide) {
       const Packed x = LoadPacked(src + i);
 #pragma unroll
@@ -53,11 +51,11 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(QuantizeInt8Args args
     }
   }
   const Int8Scale scale = extent.Scale();  // By whole warps: threads past the end have 0.
-  if (mine == first && first < args.n) {
-    args.scales[block] = scale.scale;
+  if (span.mine == span.first && span.first < args.n) {
+    args.scales[span.block] = scale.scale;
   }
   const bool usable = scale.inverse != 0.0F;
-  for (int64_t i = mine; i < last; i += kTeam * kEach) {
+  for (int64_t i = span.mine; i < span.end; i += kTeam * kEach) {
     if constexpr (kWide) {
       const Packed x = LoadPacked(src + i);
       Bytes<int8_t> values;
@@ -85,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(QuantizeInt8Args args
 
 template <class T, bool kWide, bool kAccumulate>
 __global__ void __launch_bounds__(kThreads) DequantizeKernel(DequantizeInt8Args args) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * (kWide ? kPack : 1);
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
   if (i >= args.n) {
     return;
   }
@@ -109,13 +107,13 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(DequantizeInt8Args 
   }
 }
 
-unsigned Grid(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+unsigned Grid(int64_t n, int lanes) {
+  return static_cast<unsigned>(GridBlocks(n, kThreads, lanes));
 }
 
 template <class T>
 void LaunchQuantize(const QuantizeInt8Args& args, bool wide, CudaStream stream) {
-  const unsigned grid = Grid(Int8Blocks(args.n, args.block) * kTeam);
+  const unsigned grid = Grid(TeamThreads(Int8Blocks(args.n, args.block)), 1);
   if (wide && args.error != nullptr) {
     QuantizeKernel<T, true, true><<<grid, kThreads, 0, stream>>>(args);
   } else if (wide) {
@@ -129,7 +127,7 @@ void LaunchQuantize(const QuantizeInt8Args& args, bool wide, CudaStream stream) 
 
 template <class T>
 void LaunchDequantize(const DequantizeInt8Args& args, bool wide, CudaStream stream) {
-  const unsigned grid = Grid(wide ? args.n / kPack : args.n);
+  const unsigned grid = Grid(args.n, wide ? kPack : 1);
   if (wide && args.accumulate) {
     DequantizeKernel<T, true, true><<<grid, kThreads, 0, stream>>>(args);
   } else if (wide) {

@@ -63,10 +63,12 @@ __global__ void __launch_bounds__(kThreads)
   const bool wide =
       !misaligned(at.p) && !misaligned(at.g) && !misaligned(at.m) && !misaligned(at.v);
   const int64_t whole = wide ? span.whole() : span.from;
-  for (int64_t i = span.from + int64_t{threadIdx.x} * kWidth; i < whole; i += kThreads * kWidth) {
+  const RowStride eights = RowStrideOf(threadIdx.x, kThreads, kWidth);
+  for (int64_t i = span.from + eights.first; i < whole; i += eights.step) {
     at.template Update<kWidth>(i);
   }
-  for (int64_t i = whole + threadIdx.x; i < span.to; i += kThreads) {
+  const RowStride ones = RowStrideOf(threadIdx.x, kThreads, 1);
+  for (int64_t i = whole + ones.first; i < span.to; i += ones.step) {
     at.template Update<1>(i);
   }
   const double weights = BlockSum(at.weights, scratch);
@@ -82,7 +84,8 @@ __global__ void __launch_bounds__(kThreads)
                 float* trust_step) {
   __shared__ double scratch[kThreads / 32];
   LambSums sum;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+  const RowStride mine = RowStrideOf(threadIdx.x, kThreads, 1);
+  for (int64_t i = mine.first; i < count; i += mine.step) {
     sum.weights += sums[i].weights;
     sum.updates += sums[i].updates;
   }

@@ -61,7 +61,7 @@ template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads) Kernel(RopeArgs<T> args, int64_t items) {
   constexpr int kLanes = kAligned ? kWidth : 2;
   const int64_t token = blockIdx.x;
-  const int64_t item = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const int64_t item = GridElement(blockIdx.y, threadIdx.x, kThreads, 1);
   if (item >= items) {
     return;
   }
@@ -125,7 +125,7 @@ absl::Status Run(const RopeArgs<T>& args, CudaStream stream) {
     return absl::OkStatus();
   }
   const dim3 blocks(static_cast<unsigned>(args.tokens),
-                    static_cast<unsigned>((items + kThreads - 1) / kThreads));
+                    static_cast<unsigned>(GridBlocks(items, kThreads, 1)));
   if (whole) {
     Kernel<T, true><<<blocks, kThreads, 0, stream>>>(args, items);
   } else {

@@ -17,7 +17,7 @@ Arena::Arena(int64_t element_count) : elements(element_count), stride(element_co
   std::memset(base, 0, bytes);
   scratch.resize(static_cast<size_t>(kernels::NormBlocks(0, elements)));
   mean.resize(static_cast<size_t>(rows()));
-  rstd.resize(static_cast<size_t>(rows()));
+  rstd.resize(static_cast<size_t>(head_rows()));
   workspace.resize(static_cast<size_t>(kernels::LayerNormWorkspaceFloats(rows(), kHidden)));
 }
 

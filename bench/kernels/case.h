@@ -15,6 +15,7 @@
 namespace dtrain::bench {
 
 constexpr int64_t kHidden = 2048;  // Columns of the operations that work on rows.
+constexpr int64_t kHeadDim = 128;  // Of attention heads, sixteen in such a row.
 constexpr int kStreamsMax = 6;
 
 // Streams of `elements` numbers each, up to four bytes wide: kernel and probe run in the same
@@ -30,12 +31,13 @@ struct Arena {
     return reinterpret_cast<T*>(base + i * stride);
   }
   int64_t rows() const { return elements / kHidden; }
+  int64_t head_rows() const { return elements / kHeadDim; }
 
   int64_t elements;
   int64_t stride;
   char* base;
   std::vector<double> scratch;    // kernels::NormBlocks(0, elements).
-  std::vector<float> mean, rstd;  // [rows], of the norms.
+  std::vector<float> mean, rstd;  // [rows] and [head_rows], of the norms.
   std::vector<float> workspace;   // LayerNorm's, which is the largest.
 };
 

@@ -48,30 +48,36 @@ void AddIds(Arena& arena) {
 
 }  // namespace
 
-Arena MakeArena(int64_t elements) {
+void FillStreams(const Arena& arena) {
   std::vector<uint32_t> host(1 << 20);
   SplitMix64 random(1);
   for (uint32_t& bits : host) {
     const auto half = static_cast<uint32_t>(0x3f00 + random.Below(0x80));
     bits = half << 16 | half;
   }
-  Arena arena{.elements = elements};
-  auto* const all = reinterpret_cast<char*>(Allocate<float>(kStreams * elements));
-  for (int i = 0; i < kStreams; ++i) {  // One after the other: some cases take two as one.
-    char* const stream = arena.streams[i] =
-        all + i * elements * static_cast<int64_t>(sizeof(float));
-    for (int64_t at = 0; at < elements; at += static_cast<int64_t>(host.size())) {
-      const auto count = std::min(static_cast<int64_t>(host.size()), elements - at);
+  for (char* const stream : arena.streams) {
+    for (int64_t at = 0; at < arena.elements; at += static_cast<int64_t>(host.size())) {
+      const auto count = std::min(static_cast<int64_t>(host.size()), arena.elements - at);
       Check(cudaMemcpy(reinterpret_cast<float*>(stream) + at, host.data(),
                        static_cast<size_t>(count) * sizeof(float), cudaMemcpyHostToDevice),
             "filling a stream");
     }
   }
-  arena.rstd = Allocate<float>(arena.rows());
-  Check(cudaMemcpy(arena.rstd, arena.streams[0], static_cast<size_t>(arena.rows()) * sizeof(float),
-                   cudaMemcpyDeviceToDevice),
-        "filling rstd");
-  // LayerNorm's is the larger one: weight and bias.
+}
+
+Arena MakeArena(int64_t elements) {
+  Arena arena{.elements = elements};
+  auto* const all = reinterpret_cast<char*>(Allocate<float>(kStreams * elements));
+  for (int i = 0; i < kStreams; ++i) {  // One after the other: some cases take two as one.
+    arena.streams[i] = all + i * elements * static_cast<int64_t>(sizeof(float));
+  }
+  FillStreams(arena);
+  arena.rstd = Allocate<float>(arena.head_rows());
+  Check(
+      cudaMemcpy(arena.rstd, arena.streams[0],
+                 static_cast<size_t>(arena.head_rows()) * sizeof(float), cudaMemcpyDeviceToDevice),
+      "filling rstd");
+  // LayerNorm's of whole rows is the largest: weight and bias.
   arena.workspace = Allocate<float>(kernels::LayerNormWorkspaceFloatsCuda(arena.rows(), kHidden));
   arena.block_sums = Allocate<double>(kernels::NormBlocks(0, elements));
   arena.sum = Allocate<double>(1);

@@ -19,6 +19,7 @@
 namespace dtrain::bench {
 
 constexpr int64_t kHidden = 4096;
+constexpr int64_t kHeadDim = 128;  // Of attention heads, 32 in a row of kHidden.
 constexpr int64_t kVocab = 32768;
 constexpr int kStreams = 6;
 
@@ -29,7 +30,7 @@ void Check(cudaError_t error, const char* what);
 struct Arena {
   int64_t elements = 0;
   char* streams[kStreams] = {};
-  float* rstd = nullptr;
+  float* rstd = nullptr;  // [head_rows()].
   float* workspace = nullptr;
   double* block_sums = nullptr;
   double* sum = nullptr;
@@ -46,10 +47,13 @@ struct Arena {
     return reinterpret_cast<T*>(streams[i]);
   }
   int64_t rows() const { return elements / kHidden; }
+  int64_t head_rows() const { return elements / kHeadDim; }
 };
 
 // Streams hold random numbers in [0.5, 1), read as fp32 and, both halves alike, as bf16.
 Arena MakeArena(int64_t elements);
+// Once more, as MakeArena leaves them.
+void FillStreams(const Arena& arena);
 
 struct Case {
   std::string name;

@@ -1,4 +1,5 @@
-// dtrain-bench-kernels-cuda: each CUDA kernel's rate beside this GPU's copy rate.
+// dtrain-bench-kernels-cuda: each CUDA kernel's rate beside this GPU's copy rate; cublasLt's
+// products beside its best one.
 //
 // A round is copies, the kernel, copies; each is timed by events around many launches on buffers
 // several times as large as the L2 cache, filled with random numbers. Bytes are those of each
@@ -15,59 +16,23 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/dl/cuda_versions.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "bench/kernels/cuda_case.h"
+#include "bench/kernels/cuda_products.h"
+#include "bench/kernels/cuda_timer.h"
 
 namespace dtrain::bench {
 namespace {
 
 constexpr int kWarmUp = 10;
+constexpr int kLaunchesAProduct = 10;  // A product takes as long as so many launches of a kernel.
 // Of the copy rate: docs/PERFORMANCE.md.
 constexpr double kForwardGoal = 0.95;
 constexpr double kBackwardGoal = 0.90;
-
-// Times launches by events on one stream.
-class Timer {
- public:
-  Timer() {
-    Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-    Check(cudaEventCreate(&begin_), "cudaEventCreate");
-    Check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-  ~Timer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-    cudaStreamDestroy(stream_);
-  }
-
-  // Seconds of one of `launches`.
-  template <class Launch>
-  double Seconds(int launches, Launch launch) {
-    Check(cudaEventRecord(begin_, stream_), "cudaEventRecord");
-    for (int i = 0; i < launches; ++i) {
-      launch(stream_);
-    }
-    Check(cudaEventRecord(end_, stream_), "cudaEventRecord");
-    Check(cudaEventSynchronize(end_), "what was launched");
-    float milliseconds = 0;
-    Check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
-    return static_cast<double>(milliseconds) * 1e-3 / launches;
-  }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
@@ -118,22 +83,24 @@ Json MeasureCase(const Case& one, const Arena& arena, const Options& options, Ti
           {"ok", Median(fractions) >= goal}};
 }
 
-absl::Status Run(const Options& options) {
+// The runtime is this program's own, linked in.
+absl::Status CheckGpu() {
+  CudaVersions versions = ReadCudaVersions();
+  cudaRuntimeGetVersion(&versions.runtime);
+  DT_RETURN_IF_ERROR(Annotate(CheckCudaVersions(versions), "no GPU can be used"));
   int devices = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&devices);
-      error != cudaSuccess || devices == 0) {
-    int driver = 0;
-    int runtime = 0;
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    const std::string known = driver == 0 ? "no NVIDIA driver here"
-                                          : absl::StrFormat("the driver knows CUDA %d.%d",
-                                                            driver / 1000, driver % 1000 / 10);
-    return absl::FailedPreconditionError(
-        absl::StrFormat("no GPU can be used: %s (%s, this program is built for CUDA %d.%d)",
-                        error == cudaSuccess ? "none found" : cudaGetErrorString(error), known,
-                        runtime / 1000, runtime % 1000 / 10));
-  }
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  return error == cudaSuccess
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrFormat(
+                   "no GPU can be used: %s (driver CUDA %s, this program is built for CUDA %s); "
+                   "see what nvidia-smi says of it",
+                   cudaGetErrorString(error), CudaVersionText(versions.driver),
+                   CudaVersionText(versions.runtime)));
+}
+
+absl::Status Run(const Options& options) {
+  DT_RETURN_IF_ERROR(CheckGpu());
   cudaDeviceProp properties;
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   const Arena arena = MakeArena(options.elements);
@@ -163,6 +130,16 @@ absl::Status Run(const Options& options) {
                  row["ok"].get<bool>() ? "ok" : "short");
     std::fflush(stdout);
     json["results"].push_back(row);
+  }
+  // A machine without cublasLt has its kernels measured all the same.
+  const absl::StatusOr<Json> products = MeasureProducts(
+      arena, {options.filter, options.rounds, std::max(1, options.launches / kLaunchesAProduct)},
+      timer);
+  if (products.ok()) {
+    json["products"] = *products;
+  } else {
+    absl::PrintF("products not measured: %s\n", products.status().message());
+    json["products"] = {{"error", std::string(products.status().message())}};
   }
   return options.json.empty() ? absl::OkStatus()
                               : WriteFileAtomic(options.json, DumpJson(json, 2) + "\n");

@@ -1,4 +1,5 @@
-// Cases over rows of kHidden: norms, activations, rotary positions. A gate-and-up buffer
+// Cases over rows of kHidden: norms, activations, rotary positions; norms of heads, whose rows are
+// short. A gate-and-up buffer
 // [rows, 2 hidden] lies over two streams, which follow each other.
 #include "bench/kernels/cuda_case.h"
 #include "kernels/activation.h"
@@ -11,14 +12,14 @@ namespace {
 
 using kernels::Activation;
 
-constexpr int64_t kHeadDim = 128;
 constexpr int64_t kSequence = 1024;
 
+// Rows of `hidden`.
 template <class T>
-absl::Status RmsForward(const Arena& a, bool residual, CudaStream stream) {
+absl::Status RmsForward(const Arena& a, int64_t hidden, bool residual, CudaStream stream) {
   return kernels::RmsNormForwardCuda(
-      kernels::RmsNormForwardArgs<T>{.tokens = a.rows(),
-                                     .hidden = kHidden,
+      kernels::RmsNormForwardArgs<T>{.tokens = a.elements / hidden,
+                                     .hidden = hidden,
                                      .x = a.Stream<T>(0),
                                      .residual = residual ? a.Stream<T>(1) : nullptr,
                                      .weight = a.Stream<T>(5),
@@ -29,10 +30,10 @@ absl::Status RmsForward(const Arena& a, bool residual, CudaStream stream) {
 }
 
 template <class T>
-absl::Status RmsBackward(const Arena& a, bool residual, CudaStream stream) {
+absl::Status RmsBackward(const Arena& a, int64_t hidden, bool residual, CudaStream stream) {
   return kernels::RmsNormBackwardCuda(
-      kernels::RmsNormBackwardArgs<T>{.tokens = a.rows(),
-                                      .hidden = kHidden,
+      kernels::RmsNormBackwardArgs<T>{.tokens = a.elements / hidden,
+                                      .hidden = hidden,
                                       .h = a.Stream<T>(0),
                                       .weight = a.Stream<T>(5),
                                       .rstd = a.rstd,
@@ -76,6 +77,17 @@ absl::Status LayerBackward(const Arena& a, bool residual, CudaStream stream) {
                                         .dbias = a.Stream<T>(4) + kHidden,
                                         .workspace = a.workspace},
       stream);
+}
+
+void AddRmsNorm(std::vector<Case>& cases, const std::string& name, int64_t hidden, bool residual) {
+  AddBoth(cases, name + "_forward", residual ? 2 : 1, residual ? 2 : 1,
+          [=](auto type, const Arena& a, CudaStream stream) {
+            return RmsForward<decltype(type)>(a, hidden, residual, stream);
+          });
+  AddBoth(cases, name + "_backward", residual ? 3 : 2, 1,
+          [=](auto type, const Arena& a, CudaStream stream) {
+            return RmsBackward<decltype(type)>(a, hidden, residual, stream);
+          });
 }
 
 // The rows of gate and of up, and of their gradients: in buffers of their own, or side by side.
@@ -185,17 +197,9 @@ void AddRope(std::vector<Case>& cases) {
 
 std::vector<Case> CudaRowCases() {
   std::vector<Case> cases;
-  for (const bool residual : {false, true}) {
-    const std::string name = residual ? "rmsnorm_add" : "rmsnorm";
-    AddBoth(cases, name + "_forward", residual ? 2 : 1, residual ? 2 : 1,
-            [=](auto type, const Arena& a, CudaStream stream) {
-              return RmsForward<decltype(type)>(a, residual, stream);
-            });
-    AddBoth(cases, name + "_backward", residual ? 3 : 2, 1,
-            [=](auto type, const Arena& a, CudaStream stream) {
-              return RmsBackward<decltype(type)>(a, residual, stream);
-            });
-  }
+  AddRmsNorm(cases, "rmsnorm", kHidden, /*residual=*/false);
+  AddRmsNorm(cases, "rmsnorm_add", kHidden, /*residual=*/true);
+  AddRmsNorm(cases, "rmsnorm_heads", kHeadDim, /*residual=*/false);
   for (const bool residual : {false, true}) {
     const std::string name = residual ? "layernorm_add" : "layernorm";
     AddBoth(cases, name + "_forward", residual ? 2 : 1, residual ? 2 : 1,

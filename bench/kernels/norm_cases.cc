@@ -1,4 +1,5 @@
-// Cases of the norms, with and without a residual.
+// Cases of the norms, with and without a residual; RMSNorm of attention heads too, whose rows are
+// short.
 #include "bench/kernels/both_types.h"
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
@@ -63,6 +64,26 @@ kernels::LayerNormBackwardArgs<T> LayerBackward(Arena& a, bool residual) {
           .workspace = a.workspace.data()};
 }
 
+// The q and k heads of a row, each normed by itself.
+void AddHeads(std::vector<Case>& cases) {
+  AddBothTypes(cases, "rmsnorm_heads_forward", 1, 1, [](auto type) -> Kernel {
+    return [](Arena& a, const Threads& t) {
+      auto args = RmsForward<decltype(type)>(a, /*residual=*/false);
+      args.tokens = a.head_rows();
+      args.hidden = kHeadDim;
+      kernels::RmsNormForwardCpu(args, t);
+    };
+  });
+  AddBothTypes(cases, "rmsnorm_heads_backward", 2, 1, [](auto type) -> Kernel {
+    return [](Arena& a, const Threads& t) {
+      auto args = RmsBackward<decltype(type)>(a, /*residual=*/false);
+      args.tokens = a.head_rows();
+      args.hidden = kHeadDim;
+      kernels::RmsNormBackwardCpu(args, t);
+    };
+  });
+}
+
 void AddLayerNorm(std::vector<Case>& cases, bool residual) {
   const std::string name = residual ? "layernorm_add" : "layernorm";
   AddBothTypes(cases, name + "_forward", residual ? 2 : 1, residual ? 2 : 1,
@@ -97,6 +118,7 @@ std::vector<Case> NormCases() {
       };
     });
   }
+  AddHeads(cases);
   return cases;
 }
 

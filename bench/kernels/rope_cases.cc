@@ -5,7 +5,6 @@
 namespace dtrain::bench {
 namespace {
 
-constexpr int64_t kHeadDim = 128;
 constexpr int64_t kSequence = 1024;
 static_assert(kHidden == 16 * kHeadDim);
 

@@ -55,6 +55,12 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value,
   return value;
 }
 
+// A store by the instruction of that name; wherever it caches, it is one store here.
+template <class T>
+void __stwb(T* address, T value) {
+  *address = value;
+}
+
 inline unsigned atomicMax(unsigned* address, unsigned value) {
   const unsigned before = *address;
   *address = before > value ? before : value;

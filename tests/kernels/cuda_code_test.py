@@ -1,5 +1,6 @@
 """The CUDA kernels as nvcc compiled them, for every architecture: no local memory (so no spills), and
-accesses of 16 bytes in every form for aligned data. What has none is listed here with its reason."""
+accesses of 16 bytes in every form for aligned data, in each of its loops and on the way beside them. What
+is narrower is listed here with its reason; bench/cuda_sass.py says how loops are found."""
 import json
 import os
 import re
@@ -10,6 +11,7 @@ SOURCE = os.environ["DTRAIN_SOURCE"]
 BUILD = os.environ["DTRAIN_BUILD"]
 sys.path.insert(0, f"{SOURCE}/bench")
 import cuda_code  # noqa: E402
+import cuda_sass  # noqa: E402
 
 OCCUPANCY_MIN = 0.25
 
@@ -38,10 +40,77 @@ STORES_NOTHING = {
     "RowsKernel<dtrain::BFloat16, 8, true, false>": "gives two numbers a row",
 }
 
+# Narrow accesses that a wide form has once, outside of its loops: how many at most.
+SCALARS = {
+    "AdamWBody": (11, "the step's scalars"),
+    "AdamWStochasticKernel": (13, "the step's scalars and the random stream"),
+    "ApplyBody": (4, "the step's scalars"),
+    "DequantizeKernel": (1, "a block's scale"),
+    "DirectionBody": (3, "the step's scalars"),
+    "DropoutKernel": (2, "the random stream"),
+    "ForwardKernel": (2, "a row's mean and rstd"),
+    "FromKernel": (1, "the scale"),
+    "MomentsKernel": (4, "the step's scalars, two at once"),
+    "OneStateBody": (8, "the step's scalars"),
+    "PlainSgdBody": (5, "the step's scalars"),
+    "QuantizeKernel": (1, "a block's scale"),
+    "RowsToKernel": (1, "a row's scale"),
+    "ToKernel": (1, "the scale"),
+    "TransposeKernel": (1, "the scale"),
+    "cross_entropy.cu RowsKernel": (8, "a row's target, its logit, sums and results"),
+    "embedding.cu RowsKernel": (2, "where a row's tokens begin and end"),
+    "rope.cu Kernel": (1, "a token's position"),
+}
+# In a loop of wide accesses.
+IN_LOOPS = {
+    "BackwardKernel": (2, "a row's mean and rstd"),
+    "embedding.cu RowsKernel": (4, "a token's number beside its 16 bytes, four tokens at once"),
+}
+# What is left at the ends is taken one by one, in code of its own.
+GRID = {  # The rest has no loop over data: the grid is it.
+    "AdamWStochasticKernel": "a run of 64 that is partly beyond the ends",
+    "DropoutKernel": "a run of 128 that is partly beyond the end",
+    "ElementwiseKernel": "the last seven elements",
+}
+TAILS = {
+    "AddParts": "the last seven elements",
+    "BlockSquareSumsKernel": "the last seven elements, and all where the address is odd",
+    "Cast": "the last seven elements",
+    "MomentsKernel": "the last seven elements, and all where an address is odd",
+    "SquarePartials": "the last seven elements",
+    **GRID,
+}
+
 
 def listed(kernel, names):
-    return next((name for name in names if kernel.name.startswith(name) or f" {name}" in kernel.name
-                 or f"::{name}" in kernel.name), None)
+    full = f"{kernel.source} {kernel.name}"
+    return next((name for name in names
+                 if full.startswith(name) or f" {name}" in full or f"::{name}" in full), None)
+
+
+def most(kernel, limits):
+    name = listed(kernel, limits)
+    return limits[name][0] if name else 0
+
+
+def narrow_once(kernel):
+    """Narrow accesses of the straight code that are not for the ends."""
+    return kernel.shape.beside + (0 if listed(kernel, TAILS) else kernel.shape.apart)
+
+
+def faults(kernel):
+    """Where a form for aligned data reaches memory by less than 16 bytes and should not."""
+    found = []
+    if narrow_once(kernel) > most(kernel, SCALARS):
+        found.append(f"{narrow_once(kernel)} narrow accesses outside of loops")
+    for loop in kernel.shape.loops:
+        if loop.tail and not listed(kernel, TAILS):
+            found.append(f"a loop of {loop.narrow} narrow accesses and no wide ones")
+        elif not loop.tail and loop.narrow > most(kernel, IN_LOOPS):
+            found.append(f"a loop with {loop.narrow} narrow accesses beside {loop.wide} wide ones")
+    if kernel.shape.loops and not listed(kernel, GRID) and not any(loop.wide for loop in kernel.shape.loops):
+        found.append("no loop of wide accesses")
+    return found
 
 
 class Parsing(unittest.TestCase):
@@ -69,6 +138,80 @@ class Parsing(unittest.TestCase):
         self.assertEqual(occupancy(1024, 64, 0, "sm_90a"), 0.5)
         self.assertEqual(occupancy(32, 16, 0, "sm_100"), 0.5)  # 32 blocks of a warp.
         self.assertEqual(occupancy(128, 32, 48 * 1024, "sm_80"), 3 * 4 / 64)
+
+
+def code_of(*lines):
+    """Instructions as cuobjdump writes them, sixteen bytes apart from 0 on."""
+    text = "".join(f"        /*{16 * i:04x}*/                   {line} ;       /* 0x0000000000007919 */\n"
+                   f"{' ' * 90}/* 0x000e220000002500 */\n" for i, line in enumerate(lines))
+    (code,) = cuda_sass.functions(f"arch = sm_90a\n\t\tFunction : one\n{text}").values()
+    return code
+
+
+def kernel_of(*lines, name="SomeKernel<float, 8>"):
+    code = code_of(*lines)
+    loads, stores = cuda_sass.widths(code)
+    return cuda_code.Kernel("some.cu", name, "wide", "sm_90a", 32, 0, 0, 0, 256, loads, stores,
+                            cuda_sass.shape(code), 1.0)
+
+
+WIDE, NARROW_LOAD, NARROW_STORE = "LDG.E.128 R4, [R2.64]", "LDG.E.U16 R8, desc[UR4][R6.64+0x2]", "STG.E [R2.64], R8"
+
+
+class Loops(unittest.TestCase):
+    def test_accesses_are_read_with_their_widths(self):
+        loads, stores = cuda_sass.widths(code_of(
+            "LDG.E R0, [R2.64]", "@P0 LDG.E.64.CONSTANT R4, desc[UR4][R2.64]", "LDG.E.U8 R1, [R2.64]", WIDE,
+            NARROW_LOAD, "LD.E.128 R4, [R2]", "@!P1 STG.E.128 desc[UR6][R2.64+0x10], R4", "STG.E.EF.64 [R2.64], R4",
+            "LDS.128 R4, [R2]", "LDL R4, [R2]", "LDC.64 R2, c[0x0][0x210]", "EXIT"))
+        self.assertEqual(loads, {32: 1, 64: 1, 8: 1, 128: 2, 16: 1})
+        self.assertEqual(stores, {128: 1, 64: 1})
+
+    def test_a_loop_of_wide_accesses_with_a_scalar_before_it_is_one(self):
+        kernel = kernel_of(NARROW_LOAD, WIDE, "STG.E.128 [R2.64], R4", "@P0 BRA 0x10", "EXIT")
+        self.assertEqual(kernel.shape, ([(2, 0, False)], 1, 0))
+        self.assertEqual(faults(kernel), ["1 narrow accesses outside of loops"])
+
+    def test_a_narrow_loop_behind_a_wide_load_is_found(self):
+        kernel = kernel_of(WIDE, NARROW_LOAD, NARROW_STORE, "@P0 BRA 0x10", "EXIT")
+        self.assertEqual(kernel.shape, ([(0, 2, False)], 0, 0))
+        self.assertEqual(faults(kernel), ["a loop with 2 narrow accesses beside 0 wide ones",
+                                          "no loop of wide accesses"])
+
+    def test_a_narrow_loop_behind_a_wide_load_that_may_be_skipped_is_found(self):
+        lines = ("@P1 BRA 0x20", WIDE, NARROW_LOAD, "@P0 BRA 0x20", "EXIT")
+        self.assertEqual(kernel_of(*lines).shape, ([(0, 1, True)], 0, 0))
+        self.assertIn("a loop of 1 narrow accesses and no wide ones", faults(kernel_of(*lines)))
+        self.assertEqual(faults(kernel_of(*lines, name="Cast<8, float>")), ["no loop of wide accesses"])
+
+    def test_one_narrow_stream_in_a_wide_loop_is_found(self):
+        kernel = kernel_of(WIDE, *[NARROW_STORE] * 4, "@P0 BRA 0x0", "EXIT", name="Cast<8, float>")
+        self.assertEqual(faults(kernel), ["a loop with 4 narrow accesses beside 1 wide ones"])
+
+    def test_one_narrow_stream_of_a_grid_is_told_from_its_ends(self):
+        ends = ("@P1 BRA 0x50", WIDE, WIDE, "STG.E.128 [R2.64], R4", "EXIT",
+                NARROW_LOAD, NARROW_STORE, "@P0 BRA 0x50", "EXIT")
+        name = "ElementwiseKernel<true, ScaleBody<float>>"
+        self.assertEqual(faults(kernel_of(*ends, name=name)), [])
+        narrow = (*ends[:2], NARROW_LOAD, *ends[3:])
+        self.assertEqual(faults(kernel_of(*narrow, name=name)), ["1 narrow accesses outside of loops"])
+
+    def test_an_access_belongs_to_the_innermost_loop(self):
+        kernel = kernel_of("NOP", NARROW_LOAD, "NOP", WIDE, "@P0 BRA 0x30", "@P1 BRA.U 0x10", "EXIT")
+        self.assertEqual(kernel.shape, ([(1, 0, False), (0, 1, False)], 0, 0))
+
+    def test_code_set_aside_that_jumps_back_is_no_loop(self):
+        kernel = kernel_of("@P0 BRA 0x40", WIDE, "STG.E.128 [R2.64], R4", "EXIT", "MOV R1, R2", "BRA 0x10")
+        self.assertEqual(kernel.shape, ([], 0, 0))
+
+    def test_threads_that_meet_again_and_calls_are_followed(self):
+        kernel = kernel_of("BSSY B0, 0x40", "@P0 BRA 0x30", "CALL.REL.NOINC 0x60", "BSYNC B0", NARROW_LOAD,
+                           "@P1 BRA P2, 0x0", "LDG.E R1, [R2.64]", "RET.REL.NODEC R2 0x0")
+        self.assertEqual(kernel.shape, ([(0, 1, True)], 0, 1))
+
+    def test_a_jump_that_cannot_be_followed_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "no jump leads to the access at 0x10"):
+            kernel_of("BRX R2 -0x10", WIDE, "EXIT")
 
 
 class CudaCode(unittest.TestCase):
@@ -123,6 +266,27 @@ class CudaCode(unittest.TestCase):
         wrong = [f"{k.source} {k.name} {k.arch}" for k in self.held()
                  if not k.stores.get(128) and not listed(k, STORES_NOTHING)]
         self.assertEqual(wrong, [])
+
+    def test_hot_code_of_wide_forms_goes_by_sixteen_bytes(self):
+        wrong = [f"{k.source} {k.name} {k.arch}: {fault}" for k in self.held() for fault in faults(k)]
+        self.assertEqual(wrong, [])
+
+    def test_the_rule_finds_every_form_that_is_narrow(self):
+        wide = {(k.source, k.name.split("<")[0]) for k in self.kernels if k.form == "wide"}
+        narrow = [k for k in self.kernels if k.form == "other" and (k.source, k.name.split("<")[0]) in wide
+                  and not listed(k, GRID)]
+        self.assertGreater(len(narrow), 50)
+        self.assertEqual([f"{k.source} {k.name} {k.arch}" for k in narrow if not faults(k)], [])
+
+    def test_limits_on_narrow_accesses_are_still_needed(self):
+        for name in SCALARS:
+            self.assertTrue(any(narrow_once(k) for k in self.held() if listed(k, [name])), name)
+        for name in IN_LOOPS:
+            self.assertTrue(any(loop.narrow and not loop.tail for k in self.held() if listed(k, [name])
+                                for loop in k.shape.loops), name)
+        for name in TAILS:
+            self.assertTrue(any(k.shape.apart or any(loop.tail for loop in k.shape.loops)
+                                for k in self.held() if listed(k, [name])), name)
 
     def test_exceptions_are_still_needed(self):
         for names, place in ((LOADS_NOTHING, "loads"), (STORES_NOTHING, "stores")):

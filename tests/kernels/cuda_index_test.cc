@@ -87,6 +87,60 @@ TEST(CudaIndex, RowsAreWalkedOnceInEveryWidth) {
   }
 }
 
+// Row strides of a whole block leave no element of a row and take none twice.
+TEST(CudaIndex, RowStridesTakeEachElementOnce) {
+  for (const int lanes : {1, kWidth, 16}) {
+    for (const unsigned threads : {16U, 32U, 128U, 256U, 512U}) {
+      for (int64_t n = 0; n <= 3000; n += lanes) {
+        std::vector<int> taken(static_cast<size_t>(n));
+        for (unsigned thread = 0; thread < threads; ++thread) {
+          const RowStride mine = RowStrideOf(thread, threads, lanes);
+          for (int64_t i = mine.first; i < n; i += mine.step) {
+            for (int lane = 0; lane < lanes; ++lane) {
+              ++taken[static_cast<size_t>(i + lane)];
+            }
+          }
+        }
+        ASSERT_EQ(taken, std::vector<int>(static_cast<size_t>(n), 1))
+            << n << " over " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Threads in turn begin where the one before them ends, and no block is idle.
+void ExpectWholeGrid(int64_t n, unsigned threads, int lanes) {
+  const int64_t blocks = GridBlocks(n, threads, lanes);
+  ASSERT_GE(blocks * threads * lanes, n);
+  ASSERT_LT((blocks - 1) * threads * lanes, std::max(n, int64_t{1})) << "an idle block";
+  const int64_t step = n <= kSizesTo ? 1 : blocks / 1000 + 1;
+  for (int64_t block = 0; block < blocks; block += step) {
+    const int64_t first = GridElement(block, 0, threads, lanes);
+    ASSERT_EQ(first, block * threads * lanes);
+    ASSERT_EQ(GridElement(block, threads - 1, threads, lanes) + lanes,
+              GridElement(block + 1, 0, threads, lanes));
+  }
+}
+
+TEST(CudaIndex, GridsTakeEachElementOnce) {
+  for (const unsigned threads : {32U, 128U, 256U}) {
+    for (const int lanes : {1, kWidth, 16}) {
+      for (int64_t n = 0; n <= kSizesTo; n += lanes) {
+        ExpectWholeGrid(n, threads, lanes);
+      }
+      for (const int64_t n : kLargeSizes) {
+        ExpectWholeGrid(n / lanes * lanes, threads, lanes);
+      }
+      for (unsigned thread = 0; thread + 1 < threads; ++thread) {
+        for (const int64_t block : {int64_t{0}, int64_t{1}, int64_t{2'147'483'646}}) {
+          ASSERT_EQ(GridElement(block, thread, threads, lanes) + lanes,
+                    GridElement(block, thread + 1, threads, lanes));
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaIndex, NormBlocksCutARangeAtTheLayoutsOffsets) {
   for (const int64_t offset : {0, 1, 4095, 4096, 4097, 123'456'789}) {
     for (int64_t n = 1; n <= kSizesTo; ++n) {
@@ -106,16 +160,18 @@ TEST(CudaIndex, NormBlocksCutARangeAtTheLayoutsOffsets) {
 
 TEST(CudaIndex, RandomSpansTakeEachElementOnceWithTheWordThatIsIts) {
   for (const int64_t first : {0, 1, 8, 63, 64, 77, 4096, 100'001}) {
-    for (int64_t n = 0; n < 300; ++n) {
+    for (int64_t n = 0; n < 2500; ++n) {
       std::vector<int> taken(static_cast<size_t>(n));
       for (int64_t thread = 0; thread < RandomThreads(n, first); ++thread) {
         const RandomSpan span = RandomSpanOf(thread, first);
+        int64_t there = 0;
         for (int k = 0; k < 4; ++k) {
           for (int64_t lane = 0; lane < 8; ++lane) {
             const int64_t i = span.Element(k, first) + lane;
             if (i < 0 || i >= n) {
               continue;
             }
+            ++there;
             ++taken[static_cast<size_t>(i)];
             const int64_t place = first + i;  // In the layout; philox.h says whose bits it takes.
             ASSERT_EQ(place / kPhiloxRun, span.run);
@@ -123,14 +179,30 @@ TEST(CudaIndex, RandomSpansTakeEachElementOnceWithTheWordThatIsIts) {
             ASSERT_EQ(place / 16 % 4, k);
           }
         }
+        ASSERT_EQ(span.whole(n, first), there == 32) << thread << " of " << n << " from " << first;
       }
       ASSERT_EQ(taken, std::vector<int>(static_cast<size_t>(n), 1)) << n << " from " << first;
     }
   }
 }
 
+// An element tells the thread, so no two threads have it.
+TEST(CudaIndex, FarElementsHaveTheRandomSpanThatTheirPlaceTells) {
+  for (const int64_t first : {int64_t{0}, int64_t{77}, int64_t{4'294'967'299}}) {
+    for (const int64_t n : kLargeSizes) {
+      for (int64_t i = n - 1; i >= 0; i -= n / 1000 + 1) {
+        const int64_t place = first + i;
+        const int64_t thread = 2 * (place / kPhiloxRun - first / kPhiloxRun) + place % 16 / 8;
+        ASSERT_LT(thread, RandomThreads(n, first)) << i << " of " << n;
+        const RandomSpan span = RandomSpanOf(thread, first);
+        ASSERT_EQ(span.Element(static_cast<int>(place / 16 % 4), first), i - place % 8);
+      }
+    }
+  }
+}
+
 TEST(CudaIndex, HalfSpansTakeEachElementOnceWithTheHalfThatIsIts) {
-  for (int64_t n = 0; n < 600; ++n) {
+  for (int64_t n = 0; n < 5000; ++n) {
     std::vector<int> taken(static_cast<size_t>(n));
     for (int64_t thread = 0; thread < HalfSpanThreads(n); ++thread) {
       const HalfSpan span = HalfSpanOf(thread);
@@ -151,6 +223,16 @@ TEST(CudaIndex, HalfSpansTakeEachElementOnceWithTheHalfThatIsIts) {
   }
 }
 
+TEST(CudaIndex, FarElementsHaveTheHalfSpanThatTheirPlaceTells) {
+  for (const int64_t n : kLargeSizes) {
+    for (int64_t i = n - 1; i >= 0; i -= n / 1000 + 1) {
+      const int64_t thread = 4 * (i / kPhiloxHalfRun) + i % 32 / 8;
+      ASSERT_LT(thread, HalfSpanThreads(n)) << i << " of " << n;
+      ASSERT_EQ(HalfSpanOf(thread).Element(static_cast<int>(i / 32 % 4)), i - i % 8);
+    }
+  }
+}
+
 TEST(CudaIndex, EightNeighboursAreAlignedWhereTheBufferIs) {
   for (const int64_t first : {0, 8, 64, 72}) {
     for (int64_t thread = 0; thread < 20; ++thread) {
@@ -161,33 +243,72 @@ TEST(CudaIndex, EightNeighboursAreAlignedWhereTheBufferIs) {
   }
 }
 
-TEST(CudaIndex, TilesReadAndWriteEachElementOnce) {
-  for (const int64_t rows : {1, 15, 16, 63, 64, 65, 130, 257}) {
-    for (const int64_t columns : {1, 17, 64, 100, 129}) {
-      std::vector<int> read(static_cast<size_t>(rows * columns));
-      std::vector<int> written(read.size());
-      for (int64_t down = 0; down < TransposeTiles(rows); ++down) {
-        for (int64_t across = 0; across < TransposeTiles(columns); ++across) {
-          for (int thread = 0; thread < 256; ++thread) {
-            const TileSpan source = TileSource(down, across, thread);
-            const TileSpan result = TileResult(down, across, thread);
-            for (int lane = 0; lane < 16; ++lane) {
-              if (source.row < rows && source.column + lane < columns) {
-                ++read[static_cast<size_t>(source.row * columns + source.column + lane)];
-              }
-              if (result.row < columns && result.column + lane < rows) {
-                ++written[static_cast<size_t>(result.row * rows + result.column + lane)];
-                // What it writes was read into the same tile.
-                ASSERT_EQ((result.column + lane) / kTransposeTile, down);
-                ASSERT_EQ(result.row / kTransposeTile, across);
-              }
-            }
-          }
-        }
+// How often [rows, columns] is read and [columns, rows] written by all tiles; whether what a tile
+// writes was read into the same one.
+struct TileCounts {
+  std::vector<int> read;
+  std::vector<int> written;
+  bool within = true;
+
+  void Add(int64_t rows, int64_t columns, int64_t down, int64_t across, int thread) {
+    const TileSpan source = TileSource(down, across, thread);
+    const TileSpan result = TileResult(down, across, thread);
+    for (int64_t lane = 0; lane < 16; ++lane) {
+      if (source.row < rows && source.column + lane < columns) {
+        ++read[static_cast<size_t>(source.row * columns + source.column + lane)];
       }
-      const std::vector<int> once(read.size(), 1);
-      ASSERT_EQ(read, once) << rows << " x " << columns;
-      ASSERT_EQ(written, once) << rows << " x " << columns;
+      if (result.row < columns && result.column + lane < rows) {
+        ++written[static_cast<size_t>(result.row * rows + result.column + lane)];
+        within = within && (result.column + lane) / kTransposeTile == down &&
+                 result.row / kTransposeTile == across;
+      }
+    }
+  }
+};
+
+void ExpectEachTransposedOnce(int64_t rows, int64_t columns) {
+  const auto size = static_cast<size_t>(rows * columns);
+  TileCounts counts{std::vector<int>(size), std::vector<int>(size)};
+  for (int64_t down = 0; down < TransposeTiles(rows); ++down) {
+    for (int64_t across = 0; across < TransposeTiles(columns); ++across) {
+      for (int thread = 0; thread < 256; ++thread) {
+        counts.Add(rows, columns, down, across, thread);
+      }
+    }
+  }
+  const std::vector<int> once(size, 1);
+  ASSERT_EQ(counts.read, once) << rows << " x " << columns;
+  ASSERT_EQ(counts.written, once) << rows << " x " << columns;
+  ASSERT_TRUE(counts.within) << rows << " x " << columns;
+}
+
+TEST(CudaIndex, TilesReadAndWriteEachElementOnce) {
+  for (int64_t rows = 0; rows <= 132; ++rows) {
+    for (int64_t columns = 0; columns <= 132; ++columns) {
+      ExpectEachTransposedOnce(rows, columns);
+    }
+  }
+  const std::vector<int64_t> about_tiles = {1, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 500};
+  for (const int64_t rows : about_tiles) {
+    for (const int64_t columns : about_tiles) {
+      ExpectEachTransposedOnce(rows, columns);
+    }
+  }
+}
+
+// Of a tile far out: the first and the last of its rows and columns.
+TEST(CudaIndex, FarTilesStandWhereTheirNumberSays) {
+  for (const int64_t tile :
+       {int64_t{0}, int64_t{65'535}, int64_t{33'554'432}, int64_t{67'108'865}}) {
+    for (const int64_t other : {int64_t{0}, int64_t{4'194'305}}) {
+      const int64_t at = tile * kTransposeTile;
+      const int64_t beside = other * kTransposeTile;
+      EXPECT_EQ(TileSource(tile, other, 0).row, at);
+      EXPECT_EQ(TileSource(tile, other, 0).column, beside);
+      EXPECT_EQ(TileSource(tile, other, 255).row, at + kTransposeTile - 1);
+      EXPECT_EQ(TileSource(tile, other, 255).column, beside + kTransposeTile - 16);
+      EXPECT_EQ(TileResult(tile, other, 255).row, beside + kTransposeTile - 1);
+      EXPECT_EQ(TileResult(tile, other, 255).column, at + kTransposeTile - 16);
     }
   }
 }

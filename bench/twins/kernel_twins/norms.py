@@ -1,8 +1,9 @@
-"""RMSNorm and LayerNorm, alone and of a sum."""
+"""RMSNorm and LayerNorm, alone and of a sum; RMSNorm of attention heads."""
 import torch
 from torch.nn import functional as F
 
-from .twin import TWINS, Twin, twin
+from .rope import HEAD_DIM
+from .twin import TWINS, Setting, Twin, twin
 
 EPS = 1e-6
 
@@ -10,6 +11,11 @@ EPS = 1e-6
 def rms_operands(setting, dtype):
     x, weight = setting.rows(dtype), torch.rand(setting.hidden, device=setting.device).to(dtype) + 0.5
     return x, weight
+
+
+def heads(setting):
+    """The same numbers as rows of a head each."""
+    return Setting(setting.elements, HEAD_DIM, setting.shapes, setting.device)
 
 
 @twin("rmsnorm_forward")
@@ -54,6 +60,16 @@ def rmsnorm_backward_of(setting, dtype, residual):
 @twin("rmsnorm_backward")
 def rmsnorm_backward(setting, dtype):
     return rmsnorm_backward_of(setting, dtype, residual=False)
+
+
+@twin("rmsnorm_heads_forward")
+def rmsnorm_heads_forward(setting, dtype):
+    return rmsnorm_forward(heads(setting), dtype)
+
+
+@twin("rmsnorm_heads_backward")
+def rmsnorm_heads_backward(setting, dtype):
+    return rmsnorm_backward(heads(setting), dtype)
 
 
 @twin("rmsnorm_add_backward")

@@ -7,11 +7,12 @@
 #include <cstring>
 
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
+#include "comm/nccl/plugin/nccl_kernels_index.h"
 
 namespace dtrain::comm {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kNcclKernelThreads;
 // A fixed number of partial sums, whatever the GPU: the same bits on every repeat and device.
 constexpr int kPartials = 256;
 
@@ -84,25 +85,15 @@ __device__ void Store(const Lanes<kLanes>& lanes, T* to) {
 
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// The blocks that share `count` elements out, each thread kLanes a step.
-template <int kLanes>
-unsigned Blocks(size_t count) {
-  const size_t each = size_t{kThreads} * kLanes;
-  const size_t blocks = (count + each - 1) / each;
-  return static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
-}
-
 // body(lanes, i) for this thread's elements [i, i + kLanes) of `count`; one by one at the end. All
 // threads of the grid together take each element once.
 template <int kLanes, typename Body>
 __device__ void Each(size_t count, Body body) {
-  const size_t thread = size_t{blockIdx.x} * kThreads + threadIdx.x;
-  const size_t threads = size_t{gridDim.x} * kThreads;
-  const size_t whole = count / kLanes * kLanes;
-  for (size_t i = thread * kLanes; i < whole; i += threads * kLanes) {
+  const NcclKernelSpan span = NcclKernelSpanOf(count, kLanes, blockIdx.x, threadIdx.x, gridDim.x);
+  for (size_t i = span.first; i < span.whole; i += span.step) {
     body(Lanes<kLanes>{}, i);
   }
-  for (size_t i = whole + thread; kLanes > 1 && i < count; i += threads) {
+  for (size_t i = span.rest; kLanes > 1 && i < count; i += span.rest_step) {
     body(Lanes<1>{}, i);
   }
 }
@@ -228,11 +219,11 @@ CudaResult LaunchAddParts(const void* parts, int part_count, size_t count, float
   auto* const to = static_cast<T*>(output);
   // Every part begins at such an address where the first does and they are multiples of it long.
   if (Aligned(parts) && Aligned(output) && count * sizeof(T) % 16 == 0) {
-    AddParts<kWidth><<<Blocks<kWidth>(count), kThreads, 0, Native(stream)>>>(from, part_count,
-                                                                             count, scale, to);
+    AddParts<kWidth><<<NcclKernelBlocks(count, kWidth), kThreads, 0, Native(stream)>>>(
+        from, part_count, count, scale, to);
   } else {
-    AddParts<1>
-        <<<Blocks<1>(count), kThreads, 0, Native(stream)>>>(from, part_count, count, scale, to);
+    AddParts<1><<<NcclKernelBlocks(count, 1), kThreads, 0, Native(stream)>>>(from, part_count,
+                                                                             count, scale, to);
   }
   return Launched();
 }
@@ -268,9 +259,10 @@ CudaResult LaunchCast(const void* from, void* to, size_t count, CudaStream* stre
   const auto* const source = static_cast<const From*>(from);
   auto* const target = static_cast<To*>(to);
   if (Aligned(from) && Aligned(to)) {
-    Cast<kWidth><<<Blocks<kWidth>(count), kThreads, 0, Native(stream)>>>(source, count, target);
+    Cast<kWidth>
+        <<<NcclKernelBlocks(count, kWidth), kThreads, 0, Native(stream)>>>(source, count, target);
   } else {
-    Cast<1><<<Blocks<1>(count), kThreads, 0, Native(stream)>>>(source, count, target);
+    Cast<1><<<NcclKernelBlocks(count, 1), kThreads, 0, Native(stream)>>>(source, count, target);
   }
   return Launched();
 }

@@ -1,0 +1,39 @@
+// Which elements a thread of the plugin's kernels takes: plain arithmetic that they and a test on
+// the CPU share, which shows for every count that each element is taken once.
+#pragma once
+
+#include <cstddef>
+
+#include "base/host_device.h"
+
+namespace dtrain::comm {
+
+constexpr int kNcclKernelThreads = 256;  // A block.
+constexpr size_t kNcclBlocksMax = 4096;
+
+// The blocks that share `count` elements out, each thread `lanes` a step.
+constexpr unsigned NcclKernelBlocks(size_t count, int lanes) {
+  const size_t each = size_t{kNcclKernelThreads} * static_cast<size_t>(lanes);
+  const size_t blocks = count / each + (count % each != 0 ? 1 : 0);
+  return static_cast<unsigned>(blocks < kNcclBlocksMax ? blocks : kNcclBlocksMax);
+}
+
+// A thread's elements of `count`: [i, i + lanes) for i = first, first + step, ... below `whole`,
+// then [i] for i = rest, rest + rest_step, ... below `count`.
+struct NcclKernelSpan {
+  size_t first;
+  size_t step;
+  size_t whole;
+  size_t rest;
+  size_t rest_step;
+};
+DT_HOST_DEVICE constexpr NcclKernelSpan NcclKernelSpanOf(size_t count, int lanes, unsigned block,
+                                                         unsigned thread, unsigned blocks) {
+  const size_t width = static_cast<size_t>(lanes);
+  const size_t mine = size_t{block} * kNcclKernelThreads + thread;
+  const size_t threads = size_t{blocks} * kNcclKernelThreads;
+  const size_t whole = count / width * width;
+  return {mine * width, threads * width, whole, whole + mine, threads};
+}
+
+}  // namespace dtrain::comm
