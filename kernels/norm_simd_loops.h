@@ -19,69 +19,56 @@ namespace {
 // Elements of a row for which there is room beside its loops.
 constexpr int64_t kRowRoom = 8192;
 
-// A row that a forward normalises: h is x, or x + residual as the backward will see it. fp32 is
-// added each time it is read; a sum that is rounded to sixteen bits is kept, since to round it
-// again costs more than to read it.
+// A row that a forward normalises: h is x, or x + residual as the backward will see it. That sum is
+// kept: to add and round it again costs more than to read it.
 template <class T, bool kAdd>
 struct NormRow {
-  static constexpr bool kKept = kAdd && sizeof(T) < sizeof(float);
   struct Room {  // Of one row after another.
-    alignas(kLineBytes) T h[kKept ? kRowRoom : 1];
+    alignas(kLineBytes) T h[kAdd ? kRowRoom : 1];
   };
 
   const int64_t n;
   const T* const x;
-  const T* const residual;
-  T* const sum;
-  const T* const kept;
+  const T* const h;
 
   template <class Io>
   auto Read(Io io, int64_t i) const {
-    if constexpr (kKept) {
-      return io.Read(kept + i);
-    } else if constexpr (kAdd) {
-      return io.Read(x + i) + io.Read(residual + i);
-    } else {
-      return io.Read(x + i);
-    }
+    return io.Read(h + i);
   }
-  // For the last look: writes the sum, and asks for the same elements of the next row.
+  // For the last look: asks for the same elements of the next row.
   template <class Io>
   auto ReadLast(Io io, int64_t i) const {
     PrefetchFarFor(io, x + n + i);
-    const auto h = Read(io, i);
-    if constexpr (kAdd) {
-      PrefetchFarFor(io, residual + n + i);
-    }
-    if constexpr (kAdd && !kKept) {
-      io.WriteOut(sum + i, h);
-    }
-    return h;
-  }
-  void End(Write write) const {
-    if constexpr (kKept) {
-      if (kept != sum) {
-        CopyBits(n, kept, sum, write);
-      }
-    }
+    return Read(io, i);
   }
 };
 
+// Writes the sum and asks for the next row's residual, as the last look writes y and asks for the
+// next x: memory that reads and writes at once moves more than by turns.
 template <class T, bool kAdd, class Args>
-NormRow<T, kAdd> BeginRow(const Args& args, int64_t row, typename NormRow<T, kAdd>::Room& room) {
+NormRow<T, kAdd> BeginRow(const Args& args, int64_t row, typename NormRow<T, kAdd>::Room& room,
+                          Write write) {
   const int64_t n = args.hidden;
   const T* const x = args.x + row * n;
   if constexpr (kAdd) {
     const T* const residual = args.residual + row * n;
     T* const sum = args.sum + row * n;
-    T* const kept = n <= kRowRoom ? room.h : sum;
-    if constexpr (NormRow<T, kAdd>::kKept) {
-      Each(n,
-           [&](auto io, int64_t i) { io.Write(kept + i, io.Read(x + i) + io.Read(residual + i)); });
+    const auto h = [=](auto io, int64_t i) {
+      PrefetchFarFor(io, residual + n + i);
+      return io.Read(x + i) + io.Read(residual + i);
+    };
+    if (n > kRowRoom) {
+      Each(n, [&](auto io, int64_t i) { io.Write(sum + i, h(io, i)); });
+      return {n, x, sum};
     }
-    return {n, x, residual, sum, kept};
+    EachUnfenced<ByFew>(n, sum, write, [&](auto io, int64_t i) {
+      const auto value = h(io, i);
+      io.Write(room.h + i, value);
+      io.WriteOut(sum + i, value);
+    });
+    return {n, x, room.h};
   } else {
-    return {n, x, nullptr, nullptr, nullptr};
+    return {n, x, x};
   }
 }
 
@@ -140,7 +127,7 @@ void RmsNormForwardRows(const RmsNormForwardArgs<T>& args, int64_t begin, int64_
   const T* const weight = args.weight;
   typename NormRow<T, kAdd>::Room room;
   for (int64_t row = begin; row < end; ++row) {
-    const NormRow<T, kAdd> h = BeginRow<T, kAdd>(args, row, room);
+    const NormRow<T, kAdd> h = BeginRow<T, kAdd>(args, row, room, write);
     const float squares = SumProducts(n, [&](auto io, int64_t i, auto add) {
       const auto value = h.Read(io, i);
       add(value, value);
@@ -151,7 +138,6 @@ void RmsNormForwardRows(const RmsNormForwardArgs<T>& args, int64_t begin, int64_
     EachUnfenced(n, y, write, [&](auto io, int64_t i) {
       io.WriteOut(y + i, h.ReadLast(io, i) * io.kSetAll(rstd) * io.Read(weight + i));
     });
-    h.End(write);
   }
   StreamFence();
 }
@@ -220,7 +206,7 @@ void LayerNormForwardRows(const LayerNormForwardArgs<T>& args, int64_t begin, in
   const T* const bias = args.bias;
   typename NormRow<T, kAdd>::Room room;
   for (int64_t row = begin; row < end; ++row) {
-    const NormRow<T, kAdd> h = BeginRow<T, kAdd>(args, row, room);
+    const NormRow<T, kAdd> h = BeginRow<T, kAdd>(args, row, room, write);
     const float sum_of_row =
         SumProducts(n, [&](auto io, int64_t i, auto add) { add(h.Read(io, i), io.kSetAll(1.0F)); });
     const float mean = sum_of_row / static_cast<float>(n);
@@ -240,7 +226,6 @@ void LayerNormForwardRows(const LayerNormForwardArgs<T>& args, int64_t begin, in
         io.WriteOut(y + i, normal * io.Read(weight + i));
       }
     });
-    h.End(write);
   }
   StreamFence();
 }
