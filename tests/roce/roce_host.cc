@@ -140,8 +140,9 @@ absl::Status RunRank(const HostOptions& host) {
   if (host.scenario != Scenario::kCut) {  // Which waits for the device to give up: 8 x 1.1 s.
     options.rdma.timeout = kGuestTimeout;
   }
-  // A stopped rank is noticed by this alone; everything else must be faster.
-  options.timeout = host.scenario == Scenario::kStop ? absl::Seconds(3) : absl::Seconds(40);
+  // A stopped rank is noticed by this alone; everything else must be faster, also where both guests
+  // are emulated and wait for a core.
+  options.timeout = host.scenario == Scenario::kStop ? absl::Seconds(15) : absl::Seconds(40);
   options.connect_timeout = absl::Minutes(1);
   DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(store.get(), options));
   if (group->transport() != "rdma") {
