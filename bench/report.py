@@ -51,7 +51,7 @@ def commit():
     """What is measured: the commit, with "-dirty" where sources differ from it; "" without git."""
     said = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*"],
                           capture_output=True, text=True, check=False)
-    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", ":!bench/results", ":!docs"],
+    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", ":!bench/results", ":!*.md"],
                              capture_output=True, text=True, check=False).stdout.strip()
     return said.stdout.strip() + ("-dirty" if changed else "")
 
