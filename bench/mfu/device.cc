@@ -35,7 +35,7 @@ BenchDevice DeviceOf(const Job& job) {
   }
   // The driver counts as the job does: those that CUDA_VISIBLE_DEVICES shows.
   const CudaVersions versions = ReadCudaVersions();
-  const auto index = static_cast<size_t>(device.index());
+  const size_t index = static_cast<unsigned char>(device.index());
   return {device, index < versions.names.size() ? versions.names[index] : "a GPU without a name"};
 }
 

@@ -153,6 +153,7 @@ absl::StatusOr<ModelTensor> ModelFiles::Describe(const std::string& name) const 
   return ModelTensor{name, *type, std::vector<int64_t>(shape.begin(), shape.end())};
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the public interface takes tensors so.
 absl::Status ModelFiles::Read(const std::string& name, at::Tensor into) const {
   DT_ASSIGN_OR_RETURN(const ModelTensor from, Describe(name));
   if (into.sizes() != at::IntArrayRef(from.shape)) {

@@ -182,7 +182,7 @@ void Engine::Impl::MoveWaited(double& phase_s) {
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
-  const absl::Status status = impl_->Backward(loss, options);
+  absl::Status status = impl_->Backward(loss, options);
   impl_->MoveWaited(impl_->report.backward_s);
   return status;
 }
@@ -291,7 +291,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   const RecomputeSeconds again = TakeRecomputeSeconds();
   report.recompute_s = again.recompute;
   report.activation_wait_s = again.wait;
-  const StepReport finished = report;
+  StepReport finished = report;
   trace.End(state.step);
   Abandon();  // Buckets and sums are free for the next step.
   return finished;

@@ -48,7 +48,9 @@ at::Tensor CodesOf(const at::Tensor& x, at::IntArrayRef sizes, Fp8Format format)
   return at::empty(sizes, x.options().dtype(TypeOf(format)));
 }
 
-uint8_t* BytesOf(at::Tensor codes) { return static_cast<uint8_t*>(codes.mutable_data_ptr()); }
+uint8_t* BytesOf(const at::Tensor& codes) {
+  return static_cast<uint8_t*>(codes.mutable_data_ptr());
+}
 
 void Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale, const at::Tensor& codes) {
   const kernels::CastToFp8Args args{
@@ -62,7 +64,7 @@ void Cast(const at::Tensor& x, Fp8Format format, const at::Tensor& scale, const 
   }
 }
 
-void RowsToFp8(const at::Tensor& x, Fp8Format format, Fp8Matrix matrix) {
+void RowsToFp8(const at::Tensor& x, Fp8Format format, const Fp8Matrix& matrix) {
   Launch(x,
          kernels::RowsToFp8Args{.rows = x.size(0),
                                 .columns = x.size(1),
@@ -74,8 +76,8 @@ void RowsToFp8(const at::Tensor& x, Fp8Format format, Fp8Matrix matrix) {
 }
 
 Fp8Matrix RowsToFp8(const at::Tensor& x, Fp8Format format) {
-  const Fp8Matrix matrix{CodesOf(x, x.sizes(), format),
-                         at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+  Fp8Matrix matrix{CodesOf(x, x.sizes(), format),
+                   at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
   RowsToFp8(x, format, matrix);
   return matrix;
 }

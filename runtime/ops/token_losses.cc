@@ -67,7 +67,7 @@ at::Tensor AtenLosses(at::Tensor& logits, const at::Tensor& targets,
   if (options.z_loss != 0) {
     losses = losses + lse.square() * options.z_loss;
   }
-  const at::Tensor sum = losses.where(kept, at::zeros_like(losses)).sum();
+  at::Tensor sum = losses.where(kept, at::zeros_like(losses)).sum();
   if (with_gradient) {
     at::Tensor gradient = (x - lse.unsqueeze(1)).exp_();
     gradient.mul_((lse * (2 * options.z_loss) + 1).unsqueeze(1));
