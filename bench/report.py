@@ -49,11 +49,14 @@ def cpu_name():
 
 def commit():
     """What is measured: the commit, with "-dirty" where sources differ from it; "" without git."""
-    said = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*"],
-                          capture_output=True, text=True, check=False)
-    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", ":!bench/results", ":!*.md"],
-                             capture_output=True, text=True, check=False).stdout.strip()
-    return said.stdout.strip() + ("-dirty" if changed else "")
+    try:
+        said = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*"],
+                              capture_output=True, text=True, check=False)
+        changed = subprocess.run(["git", "status", "--porcelain", "--", ".", ":!bench/results",
+                                  ":!*.md"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+    return said.stdout.strip() + ("-dirty" if changed.strip() else "")
 
 
 def command_of(bench, words):
@@ -102,9 +105,9 @@ def write_results(path, bench, **facts):
     """The results file of `./dev bench BENCH`; nothing when `path` is empty."""
     if not path:
         return
+    results = {"bench": bench, "date": today(), "commit": commit(), "cpu": cpu_name(),
+               "cores": os.cpu_count(), "load_average": os.getloadavg(),
+               "command": command_of(bench, sys.argv[1:]), **facts}
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"bench": bench, "date": today(), "commit": commit(),
-                   "cpu": cpu_name(), "cores": os.cpu_count(),
-                   "load_average": os.getloadavg(),
-                   "command": command_of(bench, sys.argv[1:]), **facts}, file, indent=2)
+        json.dump(results, file, indent=2)
         file.write("\n")
