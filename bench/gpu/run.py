@@ -30,6 +30,7 @@ import machine  # noqa: E402
 import summary  # noqa: E402
 import trainings as plans  # noqa: E402
 from report import merged  # noqa: E402
+from training_lines import is_measured  # noqa: E402
 
 EXIT_USAGE = 64
 BUDGET_S = 540
@@ -75,10 +76,6 @@ def run_command(words, limit, environment=None):
         if process.poll() is None:  # This run is ended from outside: nothing goes on without it.
             os.killpg(process.pid, signal.SIGKILL)
     return {"code": code, "s": round(time.monotonic() - begin, 2), "output": output[-4000:]}
-
-
-def is_measured(row):
-    return "tokens_per_s" in row
 
 
 def with_earlier(before, taken):
