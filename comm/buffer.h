@@ -24,6 +24,8 @@ struct Buffer {
   size_t count() const { return bytes / DTypeBytes(dtype); }
 };
 
+inline char* BytesOf(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
+
 enum class ReduceOp : uint8_t { kSum, kAverage, kMax, kMin };
 
 // The element type in which an fp32 buffer travels.

@@ -11,7 +11,7 @@
 namespace dtrain::kernels {
 namespace {
 
-StateType IndexOf(DType dtype) {
+StateType Fp8SourceOf(DType dtype) {
   DT_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16)
       << " FP8 is cast from and to fp32 and bf16, not " << DTypeName(dtype);
   return dtype == DType::kFloat32 ? kStateF32 : kStateBf16;
@@ -41,7 +41,8 @@ constexpr int64_t kTile = 64;
 }  // namespace
 
 void CastToFp8Cpu(const CastToFp8Args& args, float scale, ParallelFor parallel_for) {
-  const auto loop = ActiveTable().fp8.to[static_cast<int>(args.format)][IndexOf(args.src.dtype)];
+  const auto loop =
+      ActiveTable().fp8.to[static_cast<int>(args.format)][Fp8SourceOf(args.src.dtype)];
   Largest largest;
   parallel_for(args.n, kElementGrain, [&](int64_t begin, int64_t end) {
     largest.Add(loop(end - begin, At(args.src, begin), args.dst + begin, scale));
@@ -52,7 +53,8 @@ void CastToFp8Cpu(const CastToFp8Args& args, float scale, ParallelFor parallel_f
 }
 
 void CastFromFp8Cpu(const CastFromFp8Args& args, float scale, ParallelFor parallel_for) {
-  const auto loop = ActiveTable().fp8.from[static_cast<int>(args.format)][IndexOf(args.dst.dtype)];
+  const auto loop =
+      ActiveTable().fp8.from[static_cast<int>(args.format)][Fp8SourceOf(args.dst.dtype)];
   const auto element = static_cast<int64_t>(DTypeBytes(args.dst.dtype));
   const Write write = WriteFor(args.n * element, false);
   parallel_for(args.n, kElementGrain, [&](int64_t begin, int64_t end) {
@@ -63,7 +65,8 @@ void CastFromFp8Cpu(const CastFromFp8Args& args, float scale, ParallelFor parall
 
 // By tiles that stay in the innermost cache: rows are cast into one, columns are read out of it.
 void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor parallel_for) {
-  const auto loop = ActiveTable().fp8.to[static_cast<int>(args.format)][IndexOf(args.src.dtype)];
+  const auto loop =
+      ActiveTable().fp8.to[static_cast<int>(args.format)][Fp8SourceOf(args.src.dtype)];
   const int64_t tiles_down = (args.rows + kTile - 1) / kTile;
   const int64_t tiles_across = (args.columns + kTile - 1) / kTile;
   parallel_for(tiles_down * tiles_across, kElementGrain / (kTile * kTile),
@@ -92,8 +95,9 @@ void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor 
 }
 
 void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for) {
-  const auto amax = ActiveTable().fp8.amax[IndexOf(args.src.dtype)];
-  const auto loop = ActiveTable().fp8.to[static_cast<int>(args.format)][IndexOf(args.src.dtype)];
+  const auto amax = ActiveTable().fp8.amax[Fp8SourceOf(args.src.dtype)];
+  const auto loop =
+      ActiveTable().fp8.to[static_cast<int>(args.format)][Fp8SourceOf(args.src.dtype)];
   const int64_t grain = std::max(int64_t{1}, kElementGrain / std::max(int64_t{1}, args.columns));
   parallel_for(args.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -106,7 +110,7 @@ void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for) {
 }
 
 float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for) {
-  const auto loop = ActiveTable().fp8.amax[IndexOf(src.dtype)];
+  const auto loop = ActiveTable().fp8.amax[Fp8SourceOf(src.dtype)];
   Largest largest;
   parallel_for(n, kElementGrain,
                [&](int64_t begin, int64_t end) { largest.Add(loop(end - begin, At(src, begin))); });

@@ -12,7 +12,7 @@
 namespace dtrain::kernels {
 namespace {
 
-constexpr int64_t kBlockGrain = kElementGrain / kNormBlock;
+constexpr int64_t kNormBlockGrain = kElementGrain / kNormBlock;
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void LambMomentsCpu(int64_t n, int64_t offset, const float* p, const float* g, f
   const LambStepScalars scalars = MakeLambStepScalars(options);
   const auto moments = ActiveTable().lamb_moments;
   const int64_t first_block = offset / kNormBlock;
-  parallel_for(NormBlocks(offset, n), kBlockGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(NormBlocks(offset, n), kNormBlockGrain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t block_start = (first_block + block) * kNormBlock - offset;
       const int64_t from = std::max<int64_t>(block_start, 0);

@@ -12,7 +12,7 @@ namespace {
 // NVML asks for 96 bytes at most (device name, version 2).
 constexpr unsigned kTextBytes = 96;
 
-absl::StatusOr<nvml::Functions> Bind(const DynamicLibrary& library) {
+absl::StatusOr<nvml::Functions> BindNvml(const DynamicLibrary& library) {
   nvml::Functions f = {};
   DT_RETURN_IF_ERROR(library.Bind("nvmlInit_v2", &f.init));
   DT_RETURN_IF_ERROR(library.Bind("nvmlShutdown", &f.shutdown));
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open() {
     return absl::NotFoundError(
         absl::StrCat("no NVIDIA driver library: ", library.status().message()));
   }
-  DT_ASSIGN_OR_RETURN(const nvml::Functions functions, Bind(*library));
+  DT_ASSIGN_OR_RETURN(const nvml::Functions functions, BindNvml(*library));
   library->LeakOnPurpose();  // The driver keeps threads of its own.
   return Over(functions);
 }

@@ -10,7 +10,7 @@
 namespace dtrain {
 namespace {
 
-absl::StatusOr<VerbsFunctions> Bind(const DynamicLibrary& library) {
+absl::StatusOr<VerbsFunctions> BindVerbs(const DynamicLibrary& library) {
   VerbsFunctions f;
   DT_RETURN_IF_ERROR(library.Bind("ibv_get_device_list", &f.get_device_list));
   DT_RETURN_IF_ERROR(library.Bind("ibv_free_device_list", &f.free_device_list));
@@ -49,7 +49,7 @@ absl::StatusOr<const Verbs*> Verbs::Open() {
       return absl::NotFoundError(
           absl::StrCat("no RDMA library (install libibverbs1): ", library.status().message()));
     }
-    DT_ASSIGN_OR_RETURN(const VerbsFunctions functions, Bind(*library));
+    DT_ASSIGN_OR_RETURN(const VerbsFunctions functions, BindVerbs(*library));
     library->LeakOnPurpose();  // Its providers are mapped too and never let go.
     verbs = new Verbs(functions);
   }

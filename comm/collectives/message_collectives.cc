@@ -17,8 +17,6 @@ namespace {
 
 constexpr size_t kWireBytes = 2;  // Of either type.
 
-char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
-
 DType WireDType(Wire wire) { return wire == Wire::kBFloat16 ? DType::kBFloat16 : DType::kFloat16; }
 
 void ToWire(Wire wire, const char* from, char* to, size_t count) {
@@ -210,7 +208,7 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
 }
 
 absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& context) {
-  char* const data = Bytes(call.output);
+  char* const data = BytesOf(call.output);
   const Wire wire = call.header.wire;
   if (wire == Wire::kSameAsBuffer) {
     return RunOn(call, data, data, call.header.dtype, context);
@@ -224,8 +222,8 @@ absl::Status MessageCollectives::AllReduce(const Call& call, const WaitContext& 
 }
 
 absl::Status MessageCollectives::ReduceScatter(const Call& call, const WaitContext& context) {
-  const char* const input = Bytes(call.input);
-  char* const output = Bytes(call.output);
+  const char* const input = BytesOf(call.input);
+  char* const output = BytesOf(call.output);
   const Wire wire = call.header.wire;
   if (wire == Wire::kSameAsBuffer) {
     return RunOn(call, input, output, call.header.dtype, context);
@@ -241,7 +239,7 @@ absl::Status MessageCollectives::ReduceScatter(const Call& call, const WaitConte
 }
 
 absl::Status MessageCollectives::MoveOnly(const Call& call, const WaitContext& context) {
-  return RunOn(call, Bytes(call.input), Bytes(call.output), DType::kUInt8, context);
+  return RunOn(call, BytesOf(call.input), BytesOf(call.output), DType::kUInt8, context);
 }
 
 void MessageCollectives::Grow(Room& room, size_t bytes) {

@@ -48,8 +48,6 @@ void Copy(void* to, const void* from, size_t bytes) {
   }
 }
 
-char* Bytes(const Buffer& buffer) { return static_cast<char*>(buffer.data); }
-
 // Parts of `bytes` each.
 auto EvenParts(size_t bytes) {
   return [bytes](int index) { return Slice{static_cast<size_t>(index) * bytes, bytes}; };
@@ -179,7 +177,7 @@ absl::Status ShmCollectives::AllReduceByAll(const Call& call, bool first_synced,
   std::vector<const void*> inputs(static_cast<size_t>(size_));
   for (size_t c = 0; c < chunks; ++c) {
     const Slice slice = ChunkOf(call.output.count(), chunk, c);
-    char* const mine = Bytes(call.output) + slice.start * element;
+    char* const mine = BytesOf(call.output) + slice.start * element;
     const uint64_t turn = turn_++;
     Copy(segment_->stage(self_, turn), mine, slice.count * element);
     DT_RETURN_IF_ERROR(segment_->Sync(context));
@@ -206,7 +204,7 @@ absl::Status ShmCollectives::AllReduceBySlices(const Call& call, const WaitConte
   std::vector<const void*> inputs(static_cast<size_t>(size_));
   for (size_t c = 0; c < ChunkCount(call.output.count(), chunk); ++c) {
     const Slice slice = ChunkOf(call.output.count(), chunk, c);
-    char* const mine = Bytes(call.output) + slice.start * element;
+    char* const mine = BytesOf(call.output) + slice.start * element;
     const uint64_t turn = turn_++;
     Copy(segment_->stage(self_, turn), mine, slice.count * element);
     DT_RETURN_IF_ERROR(segment_->Sync(context));
@@ -246,7 +244,7 @@ void ShmCollectives::StageParts(const Call& call, PartOf part_of, size_t start, 
   for (int index = 0; index < size_; ++index) {
     const Slice part = part_of(index);
     const Slice piece = ChunkOf(part.count, room, start / room);
-    Copy(stage + static_cast<size_t>(index) * room, Bytes(call.input) + part.start + piece.start,
+    Copy(stage + static_cast<size_t>(index) * room, BytesOf(call.input) + part.start + piece.start,
          piece.count);
   }
 }
@@ -291,7 +289,7 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
   const auto part_of = EvenParts(bytes);
   double& partial = segment_->partial(self_, call.header.sequence);
   partial = 0;
-  DT_RETURN_IF_ERROR(ReduceParts(call, sources, part_of, Bytes(call.output), partial, context));
+  DT_RETURN_IF_ERROR(ReduceParts(call, sources, part_of, BytesOf(call.output), partial, context));
   if (!sources.empty() || call.sum_of_squares != nullptr) {
     DT_RETURN_IF_ERROR(segment_->Sync(context));
   }
@@ -321,9 +319,9 @@ absl::StatusOr<Buffer> ShmCollectives::ReduceSlice(const Call& call, int owners,
   const Slice own = part_of(self_);
   double unused = 0;
   Buffer slice = call.output;
-  slice.data = Bytes(call.output) + own.start;
+  slice.data = BytesOf(call.output) + own.start;
   slice.bytes = own.count;
-  DT_RETURN_IF_ERROR(ReduceParts(inner, Sources(call), part_of, Bytes(slice), unused, context));
+  DT_RETURN_IF_ERROR(ReduceParts(inner, Sources(call), part_of, BytesOf(slice), unused, context));
   return slice;
 }
 
@@ -340,7 +338,7 @@ absl::Status ShmCollectives::GatherSlices(const Call& call, int owners, double s
   segment_->partial(self_, call.header.sequence) = squares;
   DT_RETURN_IF_ERROR(segment_->Sync(context));  // All have their slices.
   DT_RETURN_IF_ERROR(GatherParts(
-      call, !sources.empty(), part_of, Bytes(call.output) + part_of(self_).start,
+      call, !sources.empty(), part_of, BytesOf(call.output) + part_of(self_).start,
       [&](int index) { return sources[static_cast<size_t>(index)] + part_of(index).start; },
       context));
   if (call.sum_of_squares != nullptr) {
@@ -353,7 +351,7 @@ absl::Status ShmCollectives::GatherParts(const Call& call, bool registered, Part
                                          const char* own,
                                          absl::FunctionRef<const char*(int index)> from,
                                          const WaitContext& context) {
-  char* const output = Bytes(call.output);
+  char* const output = BytesOf(call.output);
   if (registered) {
     for (int step = 1; step < size_; ++step) {  // Each starts elsewhere, to spread the reads.
       const int index = (self_ + step) % size_;
@@ -386,9 +384,9 @@ absl::Status ShmCollectives::AllGather(const Call& call, const WaitContext& cont
   const std::vector<char*> sources = Sources(call);
   const size_t bytes = call.input.bytes;
   const auto part_of = EvenParts(bytes);
-  Copy(Bytes(call.output) + part_of(self_).start, call.input.data, bytes);
+  Copy(BytesOf(call.output) + part_of(self_).start, call.input.data, bytes);
   return GatherParts(
-      call, !sources.empty(), part_of, Bytes(call.input),
+      call, !sources.empty(), part_of, BytesOf(call.input),
       [&](int index) { return sources[static_cast<size_t>(index)]; }, context);
 }
 
@@ -407,11 +405,11 @@ absl::Status ShmCollectives::Broadcast(const Call& call, const WaitContext& cont
     const uint64_t turn = turn_++;
     char* const stage = segment_->stage(root, turn);
     if (self_ == root) {
-      Copy(stage, Bytes(call.output) + start, bytes);
+      Copy(stage, BytesOf(call.output) + start, bytes);
     }
     DT_RETURN_IF_ERROR(segment_->Sync(context));
     if (self_ != root) {
-      Copy(Bytes(call.output) + start, stage, bytes);
+      Copy(BytesOf(call.output) + start, stage, bytes);
     }
   }
   return absl::OkStatus();
@@ -424,7 +422,7 @@ absl::Status ShmCollectives::AllToAll(const Call& call, const WaitContext& conte
   const auto own = static_cast<size_t>(self_);
   const auto part_of = EvenParts(part);
   const auto place = [&](int index) {
-    return Bytes(call.output) + static_cast<size_t>(index) * part;
+    return BytesOf(call.output) + static_cast<size_t>(index) * part;
   };
   if (!sources.empty()) {
     for (int step = 0; step < size_; ++step) {

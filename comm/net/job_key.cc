@@ -89,7 +89,7 @@ bool ParseToken(absl::Span<const uint8_t> text, SecretKey& token) {
   return true;
 }
 
-absl::Span<const uint8_t> AsBytes(absl::string_view text) {
+absl::Span<const uint8_t> OctetsOf(absl::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
@@ -242,8 +242,8 @@ SecretKey JobKey::Derive(absl::string_view purpose) const {
   };
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
-      octets(OSSL_KDF_PARAM_KEY, token_.bytes()), octets(OSSL_KDF_PARAM_SALT, AsBytes(kSalt)),
-      octets(OSSL_KDF_PARAM_INFO, AsBytes(purpose)), OSSL_PARAM_construct_end()};
+      octets(OSSL_KDF_PARAM_KEY, token_.bytes()), octets(OSSL_KDF_PARAM_SALT, OctetsOf(kSalt)),
+      octets(OSSL_KDF_PARAM_INFO, OctetsOf(purpose)), OSSL_PARAM_construct_end()};
   const int derived =
       context == nullptr ? 0 : EVP_KDF_derive(context, key.data(), SecretKey::kBytes, parameters);
   EVP_KDF_CTX_free(context);

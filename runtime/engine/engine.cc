@@ -29,7 +29,6 @@
 namespace dtrain {
 namespace {
 
-constexpr int64_t kGemmProbeStep = 2;          // After the caches are warm, before people look.
 constexpr int64_t kModuleCheckInterval = 100;  // Steps between walks of the module.
 constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
 

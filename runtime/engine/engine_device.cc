@@ -22,8 +22,6 @@
 namespace dtrain {
 namespace {
 
-constexpr int64_t kGemmProbeStep = 2;  // As on the host.
-
 absl::Status NotOnDevice(absl::string_view what, absl::string_view instead) {
   return absl::UnimplementedError(absl::StrFormat(
       "%s is not supported on a GPU yet: %s, or set device to \"cpu\"", what, instead));

@@ -16,21 +16,21 @@
 namespace dtrain::ops {
 namespace {
 
-struct Place {
+struct CodesPlace {
   KeptWeightCodes* owner = nullptr;
   size_t index = 0;
 };
 
-struct Registry {
+struct CodesRegistry {
   std::mutex mutex;
-  std::unordered_map<const c10::TensorImpl*, Place> places;
+  std::unordered_map<const c10::TensorImpl*, CodesPlace> places;
   uint64_t openings = 0;
   int without = 0;  // Objects of WithoutKeptCodes.
   std::atomic<uint64_t> writes = 0;
 
   // Of the first, where all weights are one owner's; else without an owner. REQUIRES: mutex held.
-  Place Find(at::TensorList weights) const {
-    Place first;
+  CodesPlace Find(at::TensorList weights) const {
+    CodesPlace first;
     for (const at::Tensor& weight : weights) {
       const auto found = places.find(weight.unsafeGetTensorImpl());
       if (found == places.end() || (first.owner != nullptr && found->second.owner != first.owner)) {
@@ -42,8 +42,8 @@ struct Registry {
   }
 };
 
-Registry& TheRegistry() {
-  static auto* const registry = new Registry();  // Outlives every engine.
+CodesRegistry& TheCodes() {
+  static auto* const registry = new CodesRegistry();  // Outlives every engine.
   return *registry;
 }
 
@@ -63,7 +63,7 @@ auto Making(const Make& make) {
 }  // namespace
 
 KeptWeightCodes::KeptWeightCodes(std::vector<at::Tensor> weights) : weights_(std::move(weights)) {
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   const std::lock_guard lock(registry.mutex);
   for (size_t i = 0; i < weights_.size(); ++i) {
     registry.places[weights_[i].unsafeGetTensorImpl()] = {this, i};
@@ -71,7 +71,7 @@ KeptWeightCodes::KeptWeightCodes(std::vector<at::Tensor> weights) : weights_(std
 }
 
 KeptWeightCodes::~KeptWeightCodes() {
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   const std::lock_guard lock(registry.mutex);
   for (const at::Tensor& weight : weights_) {
     const auto found = registry.places.find(weight.unsafeGetTensorImpl());
@@ -82,7 +82,7 @@ KeptWeightCodes::~KeptWeightCodes() {
 }
 
 void KeptWeightCodes::Open(Lifetime lifetime) {
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   const std::lock_guard lock(registry.mutex);
   opening_ = ++registry.openings;
   lasting_ = lifetime == Lifetime::kLasting;
@@ -96,7 +96,7 @@ void KeptWeightCodes::Open(Lifetime lifetime) {
 }
 
 void KeptWeightCodes::Close() {
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   const std::lock_guard lock(registry.mutex);
   opening_ = 0;
   if (!lasting_) {
@@ -106,7 +106,7 @@ void KeptWeightCodes::Close() {
 
 bool KeptWeightCodes::Refresh() {
   const at::NoGradGuard no_grad;
-  const std::lock_guard lock(TheRegistry().mutex);
+  const std::lock_guard lock(TheCodes().mutex);
   if (!lasting_) {
     return true;
   }
@@ -133,12 +133,12 @@ bool KeptWeightCodes::Refresh() {
   return true;
 }
 
-void KeptWeightCodes::NoteWrites() { ++TheRegistry().writes; }
+void KeptWeightCodes::NoteWrites() { ++TheCodes().writes; }
 
 KeptWeightCodes::Source KeptWeightCodes::SourceOf(at::TensorList weights,
                                                   Fp8Options::Scaling scaling) {
   Source source{.weights = {},
-                .writes = TheRegistry().writes,
+                .writes = TheCodes().writes,
                 .scaling = scaling,
                 .stream = OnGpu(weights[0]) ? GpuLaunch(weights[0]).stream() : nullptr};
   for (const at::Tensor& weight : weights) {
@@ -193,11 +193,11 @@ Fp8Matrix KeptWeightCodes::Get(at::TensorList weights, Fp8Options::Scaling scali
     return Making(make);
   }
   const Source source = SourceOf(weights, scaling);
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   uint64_t opening = 0;
   {
     const std::lock_guard lock(registry.mutex);
-    const Place place = registry.Find(weights);
+    const CodesPlace place = registry.Find(weights);
     KeptWeightCodes* const owner = place.owner;
     if (owner != nullptr && owner->opening_ != 0 && (registry.without == 0 || owner->capturing_)) {
       if (Codes* const codes = owner->Find(place.index, source, form); codes != nullptr) {
@@ -209,7 +209,7 @@ Fp8Matrix KeptWeightCodes::Get(at::TensorList weights, Fp8Options::Scaling scali
   Fp8Matrix result = Making(make);
   if (opening != 0) {
     const std::lock_guard lock(registry.mutex);
-    const Place place = registry.Find(weights);
+    const CodesPlace place = registry.Find(weights);
     // Who opened it may have closed it meanwhile, or be gone.
     if (place.owner != nullptr && place.owner->opening_ == opening) {
       place.owner->Keep(place.index, weights, source, form, result);
@@ -219,7 +219,7 @@ Fp8Matrix KeptWeightCodes::Get(at::TensorList weights, Fp8Options::Scaling scali
 }
 
 WithoutKeptCodes::WithoutKeptCodes(KeptWeightCodes* lasting) : lasting_(lasting) {
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   const std::lock_guard lock(registry.mutex);
   ++registry.without;
   if (lasting_ != nullptr) {
@@ -228,7 +228,7 @@ WithoutKeptCodes::WithoutKeptCodes(KeptWeightCodes* lasting) : lasting_(lasting)
 }
 
 WithoutKeptCodes::~WithoutKeptCodes() {
-  Registry& registry = TheRegistry();
+  CodesRegistry& registry = TheCodes();
   const std::lock_guard lock(registry.mutex);
   --registry.without;
   if (lasting_ != nullptr) {

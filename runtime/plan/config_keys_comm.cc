@@ -4,7 +4,7 @@
 namespace dtrain::plan {
 namespace {
 
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kCommKeys[] = {
     {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
      "A collective that takes longer fails and names the missing rank. The first call of a kind "
      "has this limit, the next two at least a minute; then it is learnt: five times the longest "
@@ -94,6 +94,6 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> CommConfigKeys() { return kKeys; }
+absl::Span<const ConfigKey> CommConfigKeys() { return kCommKeys; }
 
 }  // namespace dtrain::plan

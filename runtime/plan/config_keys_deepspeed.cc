@@ -19,7 +19,7 @@ constexpr ConfigKey Noted(const char* path, const char* doc) {
   return {path, KeyType::kFree, "{}", "", kNoted, "", kOffWhenDisabled, doc};
 }
 
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kDeepSpeedKeys[] = {
     // Inside zero_optimization.
     {"zero_optimization.compute_grad_norm", KeyType::kBool, "true", "", kNoted, "", 0,
      "The norm is taken while gradients are reduced, and costs nothing."},
@@ -111,6 +111,6 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> DeepSpeedConfigKeys() { return kKeys; }
+absl::Span<const ConfigKey> DeepSpeedConfigKeys() { return kDeepSpeedKeys; }
 
 }  // namespace dtrain::plan

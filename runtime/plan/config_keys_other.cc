@@ -5,7 +5,7 @@
 namespace dtrain::plan {
 namespace {
 
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kOtherKeys[] = {
     // Metrics.
     {"metrics.interval", KeyType::kInteger, "10", "[1, inf)", KeyUse::kUsed, "", 0,
      "Steps between two printed lines; every step is recorded."},
@@ -160,6 +160,6 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> OtherConfigKeys() { return kKeys; }
+absl::Span<const ConfigKey> OtherConfigKeys() { return kOtherKeys; }
 
 }  // namespace dtrain::plan

@@ -5,7 +5,7 @@ namespace dtrain::plan {
 namespace {
 
 // Sizes are elements.
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kUsed, "", 0,
      "What ranks share out: 0 nothing, 1 the optimizer's moments, 2 gradients too, 3 weights too "
      "(gathered while operations read them)."},
@@ -156,6 +156,6 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> ZeroConfigKeys() { return kKeys; }
+absl::Span<const ConfigKey> ZeroConfigKeys() { return kZeroKeys; }
 
 }  // namespace dtrain::plan

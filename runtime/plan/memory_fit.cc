@@ -14,7 +14,7 @@ namespace {
 constexpr int kStageMax = 3;
 constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
-constexpr double kFp32 = 4;
+constexpr double kFp32Bytes = 4;
 // Of the activations' estimate: what does not fit by a tenth may fit.
 constexpr double kActivationsSure = 0.9;
 
@@ -161,7 +161,7 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
 }
 
 absl::Status CheckCanBeMade(const MemoryRequest& request, double available) {
-  const double whole = kFp32 * request.model.parameters;
+  const double whole = kFp32Bytes * request.model.parameters;
   if (request.zero_stage == kStageMax || whole <= available) {
     return absl::OkStatus();
   }
