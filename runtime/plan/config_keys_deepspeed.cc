@@ -1,6 +1,6 @@
 // The part of the table of keys that DeepSpeed has and dtrain has no use for, so that a
-// configuration written for it is understood word by word: refused where the key changes numbers or
-// whether the job fits, noted where it only observes or tunes.
+// configuration written for it is understood word by word: refused where training without it would
+// give other results or might not fit into memory, noted where the key only observes or tunes.
 #include "runtime/plan/config_keys.h"
 
 namespace dtrain::plan {

@@ -13,7 +13,8 @@ namespace dtrain::plan {
 // Parses; -1: go on, else the exit code (0 after --help, 64 for wrong usage).
 inline int ParseCommandLine(CLI::App& app, int argc, char** argv) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return failed->get_name() + ": " + error.what() + "; --help says what is allowed\n";
+    return failed->get_name() + ": " + error.what() +
+           "; run it with --help to see what is allowed\n";
   });
   try {
     app.parse(argc, argv);
