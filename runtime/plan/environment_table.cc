@@ -179,6 +179,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "File into which the hanging program writes its process id."},
     {kDeveloper, "DTRAIN_FAKE_ROW", "fake programs of the GPU tests", "a file", kNone,
      "File with the result that the fake programs print."},
+    {kDeveloper, "NVTX_INJECTION64_PATH", "nvtx_ranges_test sets it for NVTX", "a library", kNone,
+     "Library that counts the ranges that dtrain marks for profilers."},
     {kDeveloper, "HF_HUB_OFFLINE", "tests set it for transformers", "1", kNone,
      "Keeps transformers from using the network."},
     {kDeveloper, "TRANSFORMERS_VERBOSITY", "tests set it for transformers", "error", kNone,

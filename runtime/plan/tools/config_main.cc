@@ -47,11 +47,10 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
 
   CheckArguments check;
-  CLI::App* check_app =
-      app.add_subcommand("check",
-                         "Check a file. Print the batch numbers and every value that is not a "
-                         "default.\n\nExample:\n"
-                         "  dtrain config check run.json --world-size 8 --set train_steps=100\n");
+  CLI::App* check_app = app.add_subcommand(
+      "check", "Check a file. Print the batch numbers and every value that is not a default.");
+  check_app->footer(
+      "Example:\n  dtrain config check run.json --world-size 8 --set train_steps=100");
   check_app->add_option("file", check.path, "Configuration file")->required();
   check_app->add_option("--world-size", check.world_size, "Number of ranks, 1 or more")
       ->capture_default_str();
@@ -64,12 +63,11 @@ int Main(int argc, char** argv) {
                       "off");
   CLI::App* schema_app = app.add_subcommand(
       "schema",
-      "Print a JSON Schema, with which an editor completes and checks configuration files.\n\n"
-      "Example:\n  dtrain config schema > dtrain.schema.json\n");
+      "Print a JSON Schema, with which an editor completes and checks configuration files");
+  schema_app->footer("Example:\n  dtrain config schema > dtrain.schema.json");
   std::string page = "config";
-  CLI::App* docs_app = app.add_subcommand("docs",
-                                          "Print a reference page in Markdown.\n\n"
-                                          "Example:\n  dtrain config docs metrics > METRICS.md\n");
+  CLI::App* docs_app = app.add_subcommand("docs", "Print a reference page in Markdown");
+  docs_app->footer("Example:\n  dtrain config docs metrics > METRICS.md");
   docs_app
       ->add_option("page", page,
                    "config (configuration keys), metrics (names of metrics) or environment "

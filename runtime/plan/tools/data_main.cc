@@ -85,8 +85,8 @@ absl::Status Show(const std::string& path, const std::string& format_name, int64
 int Main(int argc, char** argv) {
   CLI::App app(
       "Writes token files for training and shows what is in them.\n\nExamples:\n"
-      "  dtrain data prepare --out data              from the C and C++ headers of /usr/include\n"
-      "  dtrain data prepare --out data ~/books      from every text file in a folder\n"
+      "  dtrain data prepare --out data            from the C headers of /usr/include\n"
+      "  dtrain data prepare --out data ~/books    from every text file in a folder\n"
       "  dtrain data show data/train.bin\n",
       "dtrain data");
   app.require_subcommand(1);
@@ -94,8 +94,8 @@ int Main(int argc, char** argv) {
   PrepareArguments prepare;
   CLI::App* prepare_app = app.add_subcommand(
       "prepare",
-      "Write train.bin and val.bin from text files. Every byte is a token (vocabulary 256).\n\n"
-      "Example:\n  dtrain data prepare --out data --ext txt,md ~/books\n");
+      "Write train.bin and val.bin from text files. Every byte is a token (vocabulary 256).");
+  prepare_app->footer("Example:\n  dtrain data prepare --out data --ext txt,md ~/books");
   prepare_app->add_option("folders", prepare.options.folders,
                           "Folders with text files. Default: /usr/include, with --ext "
                           "h,hpp,hh,hxx,none");
@@ -124,9 +124,8 @@ int Main(int argc, char** argv) {
   std::string format = "auto";
   int64_t head = 32;
   CLI::App* show_app =
-      app.add_subcommand("show",
-                         "Print the format, the size and the first tokens of a token file.\n\n"
-                         "Example:\n  dtrain data show data/train.bin --head 64\n");
+      app.add_subcommand("show", "Print the format, the size and the first tokens of a token file");
+  show_app->footer("Example:\n  dtrain data show data/train.bin --head 64");
   show_app->add_option("file", path, "Token file")->required();
   show_app
       ->add_option("--format", format,
