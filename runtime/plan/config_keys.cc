@@ -134,8 +134,8 @@ constexpr ConfigKey kKeys[] = {
      "for both."},
     {"scheduler.params.warmup_num_steps", KeyType::kInteger, "1000", "[1, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "Steps of warm-up. The value 1 acts as 2. \"auto\" takes train_steps / 50, at least 1. WSD "
-     "also does so when the key is not set."},
+     "Steps of warm-up. The value 1 acts as 2. \"auto\" takes train_steps / 50, at least 1. If it "
+     "is not set, WSD takes total_num_steps / 50."},
     {"scheduler.params.warmup_type", KeyType::kString, "\"log\"", "log|linear", KeyUse::kUsed, "",
      kIdentity, "Shape of the warm-up curve. log: ln(n + 1) / ln(N). linear: n / N."},
     {"scheduler.params.total_num_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "",

@@ -118,8 +118,7 @@ constexpr ConfigKey kKeys[] = {
      "weights. cpu: in a second buffer of host memory (pinned if the rank trains on a GPU). nvme: "
      "in a file in nvme_path. They stream through a few buffers during the update, and results do "
      "not change. If the rank trains on a GPU, the host computes the update, and gradients and new "
-     "weights go through pinned buffers. A program's own optimizer is always offloaded in this "
-     "way."},
+     "weights go through pinned buffers. A program's own optimizer always updates on the host."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,
      "Folder on a fast local disk, required for device nvme. The file has no name, so nothing "
@@ -135,7 +134,7 @@ constexpr ConfigKey kKeys[] = {
     {"zero_optimization.offload_optimizer.pipeline_write", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Writes always overlap with the update."},
     {"zero_optimization.offload_optimizer.fast_init", KeyType::kBool, "false", "", KeyUse::kIgnored,
-     "", 0, "It concerns DeepSpeed's own file format."},
+     "", 0, "It chooses between implementations in DeepSpeed."},
     {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]", KeyUse::kUsed,
      "", 0,
      "Share of a rank's states that is offloaded; the other states stay beside the weights. "

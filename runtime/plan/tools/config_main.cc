@@ -33,7 +33,9 @@ absl::Status Check(const CheckArguments& arguments) {
   if (arguments.all) {
     Print(DumpJson(config.values_in_force(), 2) + "\n");
   }
-  Print(absl::StrFormat("identity %016x\n", config.identity_hash()));
+  Print(
+      absl::StrFormat("identity %016x (a checkpoint can be resumed only with the same identity)\n",
+                      config.identity_hash()));
   return absl::OkStatus();
 }
 
