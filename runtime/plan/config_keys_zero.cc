@@ -61,7 +61,7 @@ constexpr ConfigKey kKeys[] = {
      "exceed the limit."},
     {"zero_optimization.stage3_max_reuse_distance", KeyType::kInteger, "1000000000", "[0, inf)",
      KeyUse::kUsed, "", 0,
-     "Stage 3: releases weights at once if at least this many elements of other weights are read "
+     "Stage 3: releases weights at once if more than this many elements of other weights are read "
      "before they are read again."},
     {"zero_optimization.stage3_prefetch_bucket_size", KeyType::kInteger, "50000000", "[0, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
