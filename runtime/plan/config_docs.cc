@@ -57,8 +57,8 @@ setting. Every key has a default, except that one of `train_batch_size` and
 )";
 
 constexpr const char* kBatch =
-    R"(`train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x world size.
-Give one of the first two keys; the others are computed. If only one of the three is given,
+    R"(`train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x
+world size. Give one of the first two keys; the others are computed. If only one of the three is given,
 `gradient_accumulation_steps` is 1. If the numbers do not fit, the error shows all four of them and
 the nearest sizes that fit.
 
@@ -77,8 +77,8 @@ constexpr const char* kOptimizers =
 A program may bring its own optimizer (`dtrain/optimizer.h`).
 
 `optimizer.param_groups` gives some parameters their own settings. It is a list of
-`{"params": [patterns], "lr": ..., "weight_decay": ..., "betas": ..., "eps": ...}`. Each setting of a
-parameter comes from the first group that matches its name and has this setting, otherwise from
+`{"params": [patterns], "lr": ..., "weight_decay": ..., "betas": ..., "eps": ...}`. Each setting of
+a parameter comes from the first group that matches its name and has this setting, otherwise from
 `optimizer.no_weight_decay`, otherwise from `optimizer.params`. A schedule changes the learning rate
 of a group in proportion: WarmupCosineLR, WSD and a constant rate scale the group's lr; the other
 schedules use the ratio of the group's lr to the optimizer's lr.
@@ -89,8 +89,8 @@ constexpr const char* kSchedules =
     R"(The formulas use these names:
 
 - n counts the steps of the scheduler from 0. The scheduler steps after the optimizer, as in
-  DeepSpeed: the first optimizer step uses the value before n = 0 (the minimum, or 0 for the cosine),
-  the second one uses n = 0.
+  DeepSpeed: the first optimizer step uses the value before n = 0 (the minimum, or 0 for the
+  cosine), the second one uses n = 0.
 - N = max(2, `warmup_num_steps`). During warm-up (n < N), g = ln(n + 1) / ln(N) if `warmup_type` is
   log, and g = n / N if it is linear.
 - min and max are `warmup_min_lr` and `warmup_max_lr`; r0 and c are `warmup_min_ratio` and
@@ -108,8 +108,8 @@ constexpr const char* kSchedules =
 )";
 
 constexpr const char* kZero =
-    R"(ZeRO divides the training state among the ranks, so that each rank needs less memory. `dtrain plan`
-shows how much memory a configuration takes at each stage.
+    R"(ZeRO divides the training state among the ranks, so that each rank needs less memory.
+`dtrain plan` shows how much memory a configuration takes at each stage.
 
 )";
 
@@ -119,14 +119,14 @@ constexpr const char* kProgram =
 )";
 
 constexpr const char* kRefusedText =
-    R"(dtrain does not support these settings. Training without them would give other results or might not
-fit into memory, so a value other than the accepted ones is an error (exit code 64).
+    R"(dtrain does not support these settings. Training without them would give other results
+or might not fit into memory, so a value other than the accepted ones is an error (exit code 64).
 
 )";
 
 constexpr const char* kIgnoredText =
-    R"(dtrain accepts these keys and ignores them, because they only observe or tune DeepSpeed. A value
-other than the default gives one note at the start of the run.
+    R"(dtrain accepts these keys and ignores them, because they only observe or tune DeepSpeed. A
+value other than the default gives one note at the start of the run.
 
 )";
 

@@ -50,7 +50,8 @@ constexpr ConfigKey kKeys[] = {
     {"optimizer.type", KeyType::kString, "\"AdamW\"",
      "AdamW|Adam|Adagrad|Lamb|Lion|Muon|SGD|OneBitAdam|ZeroOneAdam|OneBitLamb", KeyUse::kRefused,
      "[\"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Lamb\", \"Adagrad\", \"Muon\"]", kIdentity,
-     "The optimizer. Upper and lower case are the same. Adam means AdamW unless adam_w_mode is "
+     "Chooses the optimizer. Upper and lower case are the same. Adam means AdamW unless "
+     "adam_w_mode is "
      "false. DeepSpeed's OneBitAdam, ZeroOneAdam and OneBitLamb are refused; use comm.compression "
      "instead."},
     {"optimizer.params.lr", KeyType::kNumber, "1e-3", "[0, inf)", KeyUse::kUsed, "",

@@ -12,11 +12,12 @@ namespace {
 constexpr const char* kMetricsIntroduction =
     R"(# Metrics
 
-Every rank writes the lines of `metrics/rank-R.jsonl` in the run directory. A line is one JSON object;
-its field `m` holds metrics by name:
+Rank R writes its metrics into `metrics/rank-R.jsonl` in the run directory. Every line is one JSON
+object, for example (in one line):
 
 ```json
-{"v":1,"ts":1763.5,"run":"r","attempt":0,"rank":0,"node":"n1","kind":"step","step":12,"samples":384,"m":{"train/loss":2.31}}
+{"v": 1, "ts": 1763.5, "run": "r", "attempt": 0, "rank": 0, "node": "n1", "kind": "step",
+ "step": 12, "samples": 384, "m": {"train/loss": 2.31, "time/step_s": 0.25}}
 ```
 
 | field | meaning |
@@ -29,16 +30,17 @@ its field `m` holds metrics by name:
 | `m` | Metrics. A number that is not finite is written as the text "NaN", "Infinity" or "-Infinity". |
 
 `dtrain launch` writes all metrics of rank 0 to TensorBoard under the same names, unless
-`metrics.tensorboard` is false. A program adds its own with `job.metrics().Log("eval/accuracy", value)`;
-names that start with `eval/` are written as `eval` lines, all others as `step` lines.
+`metrics.tensorboard` is false. A program adds its own metrics with
+`job.metrics().Log("eval/accuracy", value)`. Names that start with `eval/` are written as `eval`
+lines, all others as `step` lines.
 
 )";
 
 constexpr const char* kEnvironmentIntroduction =
     R"(# Environment variables
 
-`dtrain env` prints those that are in force. Settings of a training are not environment variables; they
-are in the [configuration](CONFIG.md).
+`dtrain env` prints the variables that say which rank a process is. The settings of a training are
+not environment variables; they are in the [configuration](CONFIG.md).
 
 )";
 

@@ -106,7 +106,7 @@ double BytesOfAParameter(MemoryRequest request) {
 
 // Prints a line for each stage and one for inference, then the smallest number of ranks.
 void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
-  std::printf("\nnumber of ranks needed if each has %s of memory (%g %% is kept in reserve):\n",
+  std::printf("\nnumber of ranks needed if each has %s of memory (%g %% is added to the plan):\n",
               Size(rank_bytes).c_str(), reserve * 100);
   std::optional<int64_t> smallest;
   int smallest_stage = 0;
