@@ -58,9 +58,9 @@ setting. Every key has a default, except that one of `train_batch_size` and
 
 constexpr const char* kBatch =
     R"(`train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps`
-x world size. Give one of the first two keys; the others are computed. If only one of the three is given,
-`gradient_accumulation_steps` is 1. If the numbers do not fit, the error shows all four of them and
-the nearest sizes that fit.
+x world size. Give one of the first two keys; the others are computed. If only one of the three is
+given, `gradient_accumulation_steps` is 1. If the numbers do not fit, the error shows all four of
+them and the nearest sizes that fit.
 
 )";
 

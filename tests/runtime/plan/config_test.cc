@@ -234,9 +234,9 @@ TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
   EXPECT_EQ(
       std::string(Failure(R"({"train_batch_size": 8, "zero_optimization": {"mics_shard_size": 8}})")
                       .message()),
-      "run.json:1: zero_optimization.mics_shard_size = 8 is not supported. States are shared out "
-      "over all ranks, which takes least memory; zero_hpz_partition_size keeps a step's later "
-      "gathers of weights inside small groups.");
+      "run.json:1: zero_optimization.mics_shard_size = 8 is not supported. dtrain divides states "
+      "among all ranks, which takes the least memory. To keep later gathers of a step inside small "
+      "groups, set zero_hpz_partition_size.");
   // The harmless value of the same keys passes.
   EXPECT_TRUE(Failure(R"({"train_batch_size": 8, "bf16": {"enabled": false},
                           "zero_optimization": {"stage": 0, "offload_param": {"device": "none"}}})")

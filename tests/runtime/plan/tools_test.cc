@@ -108,6 +108,8 @@ TEST_F(ToolsTest, HelpHasAnExampleAndTheDefaultOfEachOption) {
     for (const absl::string_view line : absl::StrSplit(result.output, '\n')) {
       if (absl::StartsWith(line, "Options:") || absl::StartsWith(line, "Positionals:")) {
         inside = true;
+      } else if (absl::StartsWith(line, "Example")) {
+        inside = false;
       } else if (inside && absl::StartsWith(line, "  ") && line.size() > 2 && line[2] != ' ') {
         options.emplace_back(line);
       } else if (inside && !options.empty()) {
@@ -147,7 +149,7 @@ TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
   EXPECT_THAT(gpus.output, HasSubstr("80B parameters in bf16 with fp32 masters: 18 bytes each"));
   EXPECT_THAT(gpus.output,
               HasSubstr("Training needs at least 23 ranks, with zero_optimization.stage 3."));
-  const Result never = RunCommand(plan_ + " --params 80e9 --gpu-memory 1GB --reserve 9");
+  const Result never = RunCommand(plan_ + " --params 80e9 --gpu-memory 1MB");
   EXPECT_EQ(never.code, 0) << never.output;
   EXPECT_THAT(never.output, HasSubstr("Training does not fit on any number of ranks."));
   const std::string file = Write("run.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
