@@ -155,7 +155,7 @@ constexpr ConfigKey kKeys[] = {
     {"aio.use_gds", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
      "Files are read and written by threads, through the page cache."},
     {"tensor_parallel.autotp_size", KeyType::kInteger, "0", "[0, inf)", KeyUse::kRefused, "[0, 1]",
-     0, "Tensor parallelism is not supported."},
+     0, "Set it to 0 or 1: dtrain has no tensor parallelism."},
     // The user's part.
     {"model", KeyType::kFree, "{}", "", KeyUse::kUsed, "", kIdentity,
      "Settings of the model. dtrain does not read them, except to plan memory; the program gets "
