@@ -13,8 +13,8 @@ void AvoidHiddenTiles(bool tell) {
   }
   DT_LOG(Warning)
       << "this host's CPU announces AMX, but its hypervisor hides the tiles (CPUID leaf "
-         "1Dh is empty): bf16 products on the CPU do without AMX "
-         "(ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, unless it was set)";
+         "1Dh is empty): bf16 matrix products on the CPU are computed without AMX "
+         "(ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, if it was not set)";
 }
 
 }  // namespace dtrain

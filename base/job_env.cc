@@ -170,15 +170,15 @@ absl::StatusOr<LaunchSource> FindSource(const Reader& reader) {
   int tasks = 0;
   if (reader.Has("SLURM_JOB_ID") && !reader.Has("SLURM_STEP_ID") &&
       absl::SimpleAtoi(reader.Text("SLURM_NTASKS"), &tasks) && tasks > 1) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "inside a Slurm batch script of %d tasks: start me with srun (or with dtrain launch)",
-        tasks));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("this is a Slurm batch script for %d tasks, not one of its steps; start "
+                        "the program with srun or dtrain launch",
+                        tasks));
   }
   if (reader.HasAll({"RANK", "WORLD_SIZE"})) {
     return absl::FailedPreconditionError(
-        "RANK and WORLD_SIZE are set without LOCAL_RANK: these are node-level values; start me "
-        "with "
-        "dtrain launch, or set LOCAL_RANK too");
+        "RANK and WORLD_SIZE are set without LOCAL_RANK, so they may count nodes instead of ranks; "
+        "start the program with dtrain launch, or set LOCAL_RANK too");
   }
   return LaunchSource::kAlone;
 }
@@ -217,6 +217,10 @@ Environment ReadEnvironment() {
 
 std::string PluginDirectory(const Environment& environment) {
   return Reader(environment).Text(env::kPluginDirectory);
+}
+
+std::string LogLevelName(const Environment& environment) {
+  return Reader(environment).Text(env::kLogLevel);
 }
 
 bool TunesHeap(const Environment& environment) {

@@ -64,6 +64,9 @@ Environment ReadEnvironment();
 // The folder to open the CUDA plugin from; "" when none is named.
 std::string PluginDirectory(const Environment& environment);
 
+// The text of DTRAIN_LOG_LEVEL; "" when it is not set.
+std::string LogLevelName(const Environment& environment);
+
 // Whether glibc's allocator was given settings of the user's own.
 bool TunesHeap(const Environment& environment);
 

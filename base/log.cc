@@ -8,16 +8,49 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "base/job_env.h"
 
 namespace dtrain {
 namespace {
-std::atomic<int> threshold{static_cast<int>(LogLevel::kInfo)};
+
 std::atomic<int> log_rank{-1};
+
+LogLevel LevelOfEnvironment() {
+  const std::string name = LogLevelName(ReadEnvironment());
+  if (name.empty()) {
+    return LogLevel::kInfo;
+  }
+  const absl::StatusOr<LogLevel> level = LogLevelFromName(name);
+  if (!level.ok()) {
+    LogLine(LogLevel::kWarning, absl::StrFormat("%s: %s; taken as info", env::kLogLevel,
+                                                std::string(level.status().message())));
+  }
+  return level.value_or(LogLevel::kInfo);
+}
+
+std::atomic<int>& Threshold() {
+  static std::atomic<int> threshold{static_cast<int>(LevelOfEnvironment())};
+  return threshold;
+}
+
 }  // namespace
 
-void SetLogLevel(LogLevel level) { threshold = static_cast<int>(level); }
+absl::StatusOr<LogLevel> LogLevelFromName(absl::string_view name) {
+  constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
+  int level = 0;
+  for (const absl::string_view known : kNames) {
+    if (name == known) {
+      return static_cast<LogLevel>(level);
+    }
+    ++level;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("log level \"%s\" is unknown; allowed: debug, info, warning, error", name));
+}
+
+void SetLogLevel(LogLevel level) { Threshold() = static_cast<int>(level); }
 void SetLogRank(int rank) { log_rank = rank; }
-bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= threshold.load(); }
+bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= Threshold().load(); }
 
 void LogLine(LogLevel level, absl::string_view text) {
   timeval now{};

@@ -1,17 +1,20 @@
 // DT_LOG(Info) << "text": one line to stderr, written with one system call.
 //
-// Format: "[I 12:03:44.123 rank 1] text". Thread-safe. The level threshold comes from
-// SetLogLevel (DTRAIN_LOG_LEVEL through job_env); Debug is off by default.
+// Format: "[I 12:03:44.123 rank 1] text". Thread-safe. The least level that is written is
+// DTRAIN_LOG_LEVEL's, read at the first line, or what SetLogLevel set; by default it is Info.
 #pragma once
 
 #include <sstream>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace dtrain {
 
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
+// The level of a name: "debug", "info", "warning" or "error". InvalidArgument: another name.
+absl::StatusOr<LogLevel> LogLevelFromName(absl::string_view name);
 // Lines below `level` are dropped.
 void SetLogLevel(LogLevel level);
 // Shown in each line from then on; -1 (the default) shows none.

@@ -13,7 +13,7 @@ import tempfile
 from jobs import MemoryWatch, is_rank, launch_command, records
 from zero_ways import QUIET, tight_sets
 
-STATES = ("values", "gradients", "master", "moments")
+STATES = ("weights", "gradients", "masters", "moments")
 UNITS = {"MB": 1e6, "GB": 1e9}
 # Each layer's activations are computed again, so that all but its input drops out too.
 FEW_TOKENS = ["train_batch_size=2", "train_micro_batch_size_per_gpu=1", "data.sequence_length=2",

@@ -64,10 +64,10 @@ CudaVersions ReadCudaVersions() {
 
 absl::Status CheckCudaVersions(const CudaVersions& versions) {
   if (versions.driver == 0) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "no NVIDIA driver here (%s); take a machine, or a container started with its GPUs, on "
-        "which nvidia-smi lists one",
-        versions.driver_error));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("no NVIDIA driver here (%s); use a machine on which nvidia-smi lists a "
+                        "GPU, or start the container with its GPUs",
+                        versions.driver_error));
   }
   const std::string driver = CudaVersionText(versions.driver);
   // Within a major version a driver serves newer runtimes.
@@ -88,7 +88,7 @@ absl::Status CheckCudaVersions(const CudaVersions& versions) {
           ? absl::StrFormat("the driver (CUDA %s) shows no GPU%s: CUDA_VISIBLE_DEVICES is \"%s\"; "
                             "unset it, or name GPUs that nvidia-smi -L lists",
                             driver, why, *versions.visible_devices)
-          : absl::StrFormat("the driver (CUDA %s) shows no GPU%s; see what nvidia-smi says of it",
+          : absl::StrFormat("the driver (CUDA %s) shows no GPU%s; run nvidia-smi to see why",
                             driver, why));
 }
 

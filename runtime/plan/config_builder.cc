@@ -54,7 +54,7 @@ absl::Status ConfigBuilder::ReadFileText() {
   DT_ASSIGN_OR_RETURN(const Json root, ParseJson(text_, values_->file_name));
   if (!root.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(values_->file_name, ": a configuration is one JSON object, { ... }"));
+        absl::StrCat(values_->file_name, ": a configuration must be one JSON object, { ... }"));
   }
   return Walk(root, "", ConfigOrigin::kFile, "");
 }
@@ -177,10 +177,9 @@ absl::Status ConfigBuilder::CheckPrecision() const {
         "%s: bf16.enabled and fp16.enabled are both true; keep one", WhereGiven("fp16.enabled")));
   }
   if (values_->boolean("fp8.enabled") && !values_->boolean("bf16.enabled")) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: fp8.enabled needs bf16.enabled, the type of what is not in FP8; set "
-                        "it true",
-                        WhereGiven("fp8.enabled")));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: fp8.enabled needs bf16.enabled, for all that is not computed in FP8; set both to true",
+        WhereGiven("fp8.enabled")));
   }
   return absl::OkStatus();
 }
@@ -192,8 +191,8 @@ absl::Status ConfigBuilder::CheckSharding() const {
   const Json& device = values_->at(kDevice);
   if (device != "none" && values_->integer("zero_optimization.stage") != 3) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s %s needs zero_optimization.stage 3, which shares weights out; set "
-                        "it, or \"none\"",
+        absl::StrFormat("%s: %s %s needs zero_optimization.stage 3, which divides weights among "
+                        "ranks; set stage 3, or \"none\"",
                         WhereGiven(kDevice), kDevice, DumpJson(device)));
   }
   if (device == "nvme" && values_->at(kFolder).is_null()) {
@@ -211,15 +210,15 @@ absl::Status ConfigBuilder::CheckSharding() const {
   if (constexpr char kGradients[] = "zero_optimization.zero_quantized_gradients";
       values_->boolean(kGradients) && stage < 2) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %s needs zero_optimization.stage 2 or 3; got stage %d, where comm.compression.type "
-        "\"int8\" does it, with a memory of what is rounded away",
+        "%s: %s needs zero_optimization.stage 2 or 3; got stage %d; at stages 0 and 1, set "
+        "comm.compression.type \"int8\", which also sends the rounding error with the next step",
         WhereGiven(kGradients), kGradients, stage));
   }
   if (constexpr char kType[] = "comm.compression.type";
       stage >= 2 && values_->at(kType) != "none") {
     return absl::UnimplementedError(absl::StrFormat(
-        "%s: %s %s at zero_optimization.stage %d is not supported: its memory is as large as the "
-        "gradients, which are shared out there; set stage 0 or 1, or "
+        "%s: %s %s at zero_optimization.stage %d is not supported, because it keeps a rest as "
+        "large as all gradients on every rank; set stage 0 or 1, or use "
         "zero_optimization.zero_quantized_gradients",
         WhereGiven(kType), kType, DumpJson(values_->at(kType)), stage));
   }
@@ -230,13 +229,14 @@ absl::Status ConfigBuilder::CheckSharding() const {
   }
   if (stage != 3) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s %d needs zero_optimization.stage 3, which shares weights out; set "
-                        "it, or remove this key",
+        absl::StrFormat("%s: %s %d needs zero_optimization.stage 3, which divides weights among "
+                        "ranks; set stage 3, or remove this key",
                         WhereGiven(kKey), kKey, size));
   }
   if (values_->world_size % size != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s %d does not divide the world size %d; best: the ranks of a node",
+        absl::StrFormat("%s: %s %d does not divide the world size %d; the best value is the number "
+                        "of ranks of a node",
                         WhereGiven(kKey), kKey, size, values_->world_size));
   }
   return absl::OkStatus();
@@ -249,14 +249,14 @@ absl::Status ConfigBuilder::CheckActivations() {
   const bool waits = values_->boolean(section + "synchronize_checkpoint_boundary");
   if (in_memory && in_file) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %scpu_checkpointing and nvme_path are two places for one thing; keep "
-                        "one",
+        absl::StrFormat("%s: %scpu_checkpointing and nvme_path both say where to keep activations; "
+                        "remove one of them",
                         WhereGiven(section + "nvme_path"), section));
   }
   if ((in_memory || in_file) && values_->at(section + "mode") == "none") {
     values_->warnings.push_back(absl::StrFormat(
-        "%s: what moves is what the model itself hands to dtrain::Recompute, for %smode is "
-        "\"none\"; \"full\" recomputes whole layers",
+        "%s: %smode is \"none\", so only what the model itself hands to dtrain::Recompute is "
+        "moved; set \"full\" to recompute whole layers",
         WhereGiven(section + (in_file ? "nvme_path" : "cpu_checkpointing")), section));
   }
   if (waits && !in_memory && !in_file) {
@@ -292,8 +292,8 @@ absl::Status ConfigBuilder::CheckSupport() {
       return absl::UnimplementedError(absl::StrFormat(
           "%s: %s = %s is not supported. %s", WhereGiven(path), path, Short(value), key->doc));
     }
-    values_->warnings.push_back(absl::StrFormat("%s: %s = %s has no effect here. %s",
-                                                WhereGiven(path), path, Short(value), key->doc));
+    values_->warnings.push_back(absl::StrFormat("%s: %s = %s has no effect. %s", WhereGiven(path),
+                                                path, Short(value), key->doc));
   }
   return absl::OkStatus();
 }

@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status.h"
@@ -48,19 +51,27 @@ bool InRange(const char* range, double value) {
          (interval.high_open ? value < interval.high : value <= interval.high);
 }
 
+// ", 1 or more", " from 0 to below 1": follows the name of a type.
+std::string IntervalText(absl::string_view range) {
+  const Interval interval = ParseInterval(range);
+  const std::vector<absl::string_view> bounds =
+      absl::StrSplit(range.substr(1, range.size() - 2), absl::MaxSplits(", ", 1));
+  if (std::isinf(interval.high)) {
+    return interval.low_open ? absl::StrCat(" above ", bounds[0])
+                             : absl::StrCat(", ", bounds[0], " or more");
+  }
+  return absl::StrCat(interval.low_open ? " above " : " from ", bounds[0],
+                      interval.low_open ? ", up to " : " to ", interval.high_open ? "below " : "",
+                      bounds[1]);
+}
+
 absl::Status Refuse(const ConfigKey& key, const Json& value) {
-  std::string want = std::string(KeyTypeName(key.type));
-  if (*key.range != '\0') {
-    want += absl::StrFormat(" %s %s", key.type == KeyType::kString ? "of" : "in", key.range);
-  }
-  if ((key.flags & kAutoAllowed) != 0) {
-    want += ", or \"auto\"";
-  }
   std::string got = DumpJson(value);
   if (got.size() > 80) {
     got = got.substr(0, 77) + "...";
   }
-  return absl::InvalidArgumentError(absl::StrFormat("%s is %s; want %s", key.path, got, want));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is %s; want %s", key.path, got, AllowedText(key)));
 }
 
 std::optional<double> InRangeNumber(const ConfigKey& key, const Json& value) {
@@ -123,6 +134,25 @@ absl::string_view KeyTypeName(KeyType type) {
       return "an object";
   }
   return "";
+}
+
+std::vector<std::string> Choices(const ConfigKey& key) {
+  if (key.type != KeyType::kString || *key.range == '\0') {
+    return {};
+  }
+  const Json accepted = Json::parse(*key.accepted == '\0' ? "[]" : key.accepted);
+  return accepted.size() > 1 ? accepted.get<std::vector<std::string>>()
+                             : absl::StrSplit(key.range, '|');
+}
+
+std::string AllowedText(const ConfigKey& key) {
+  std::string text(KeyTypeName(key.type));
+  if (const std::vector<std::string> choices = Choices(key); !choices.empty()) {
+    text = absl::StrCat("one of ", absl::StrJoin(choices, ", "));
+  } else if (*key.range != '\0') {
+    text += IntervalText(key.range);
+  }
+  return (key.flags & kAutoAllowed) != 0 ? text + ", or \"auto\"" : text;
 }
 
 absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {

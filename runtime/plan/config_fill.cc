@@ -108,8 +108,9 @@ absl::Status ConfigBuilder::FillScheduler() {
   if (!Given("scheduler.type")) {
     for (const auto& [path, value] : values_->by_key) {
       if (path.rfind(section, 0) == 0 && !IsDefault(path)) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s: %s is set without scheduler.type", WhereGiven(path), path));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: %s is set without scheduler.type; set the type, or remove this key",
+            WhereGiven(path), path));
       }
     }
     return absl::OkStatus();
@@ -165,9 +166,10 @@ absl::Status ConfigBuilder::FillStableDecay() {
   const int64_t warmup = Value(section + "warmup_num_steps").get<int64_t>();
   const int64_t decay = Value(section + "decay_num_steps").get<int64_t>();
   if (warmup + decay > total) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: warmup_num_steps %d + decay_num_steps %d are more than total_num_steps %d",
-        WhereGiven("scheduler.type"), warmup, decay, total));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: warmup_num_steps %d + decay_num_steps %d are more than "
+                        "total_num_steps %d; reduce one of them",
+                        WhereGiven("scheduler.type"), warmup, decay, total));
   }
   return absl::OkStatus();
 }
@@ -218,8 +220,8 @@ absl::Status ConfigBuilder::FillReduction() {
         has ? JsonInteger(model->second["hidden_size"]) : absl::StatusOr<int64_t>(0);
     if (!hidden.ok() || *hidden < 1 || *hidden > (int64_t{1} << 24)) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%s: %s is \"auto\", which is made from model.hidden_size, an integer "
-                          "from 1 to 2^24; set one of the two",
+          absl::StrFormat("%s: %s is \"auto\", which needs model.hidden_size, an integer from 1 to "
+                          "2^24; set model.hidden_size, or give a number instead of \"auto\"",
                           WhereGiven(rule.key), rule.key));
     }
     const auto h = static_cast<double>(*hidden);
@@ -240,7 +242,7 @@ absl::Status ConfigBuilder::FillComm() {
   if (own && theirs && Value("comm.wire_dtype") != from_theirs) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: comm.wire_dtype %s and communication_data_type %s are two names of "
-                        "one thing; keep one",
+                        "the same setting; keep one",
                         values_->file_name, DumpJson(Value("comm.wire_dtype")),
                         DumpJson(Value("communication_data_type"))));
   }

@@ -12,247 +12,297 @@ namespace {
 constexpr ConfigKey kKeys[] = {
     // The run.
     {"train_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "", 0,
-     "Optimizer steps of the run. Absent: scheduler.params.total_num_steps if that is a number, "
-     "else 1000."},
+     "Number of optimizer steps in the run. If it is not set, the run takes "
+     "scheduler.params.total_num_steps, or 1000 if that is not set either."},
     {"eval_interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Evaluate every so many steps and at the end; 0: never."},
+     "Evaluates after every N steps and after the last one. 0 turns evaluation off."},
     {"eval_batches", KeyType::kInteger, "16", "[1, inf)", KeyUse::kUsed, "", 0,
-     "Global batches read in one evaluation, always the same ones."},
+     "Number of global batches in one evaluation. Every evaluation reads the same batches."},
     {"seed", KeyType::kInteger, "1234", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Seeds initial weights, dropout and the order of the data."},
+     "Seed of the initial weights, of dropout and of the order of the data."},
     {"deterministic", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "Sum in rank order, so that results are bit-equal whatever the bucket size and transport."},
+     "Sums gradients in the order of the ranks, so that results are bit-equal for every bucket "
+     "size and transport."},
     {"device", KeyType::kString, "\"auto\"", "auto|cpu|cuda", KeyUse::kUsed, "", 0,
-     "Where ranks train. auto: on GPUs where there are any, that of the local rank, else on the "
-     "CPU."},
+     "Where ranks train. cuda: each rank uses the GPU with its local rank. cpu: on the CPU. auto: "
+     "on GPUs if the machine has any, otherwise on the CPU."},
     {"cuda_graphs", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "On a GPU, at stages 0 and 1: forward and backward of a micro-batch are captured as a CUDA "
-     "graph and from then on launched as one operation; so is the update at stages 0 and 3. The "
-     "same operations on the same numbers. The loss closure then runs only while it is captured: "
-     "what it does on the host (counting, printing, branches, numbers of the host's generator) "
-     "happens once, and the tensors it reads must stay where they are. A micro-batch that cannot "
-     "be captured runs eagerly, and one line says why."},
+     "Captures CUDA graphs on GPUs: forward and backward of a micro-batch at stages 0 and 1, and "
+     "the update at stages 0 and 3. Each graph then starts as one operation. Results do not "
+     "change. The loss closure runs only during the capture: its host code (counters, prints, "
+     "branches, host random numbers) runs once, and the tensors that it reads must stay at the "
+     "same address. A micro-batch that cannot be captured runs without a graph, and one log line "
+     "gives the reason."},
     // Batch.
     {"train_batch_size", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "Samples in one optimizer step over all ranks = micro-batch x accumulation x world size. "
-     "\"auto\": from the other two."},
+     "Samples in one optimizer step, over all ranks. If it is not set or \"auto\", it is computed "
+     "from the other two batch keys."},
     {"train_micro_batch_size_per_gpu", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed,
      "", kAutoAllowed,
-     "Samples that one rank takes through the model at a time. \"auto\": from the other two."},
+     "Samples that one rank sends through the model at a time. If it is not set or \"auto\", it is "
+     "computed from the other two batch keys."},
     {"gradient_accumulation_steps", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
-     kAutoAllowed, "Micro-batches in one optimizer step. \"auto\": from the other two."},
+     kAutoAllowed,
+     "Micro-batches of each rank in one optimizer step. If it is not set or \"auto\", it is "
+     "computed from the other two batch keys."},
     // Optimizer.
     {"optimizer.type", KeyType::kString, "\"AdamW\"",
      "AdamW|Adam|Adagrad|Lamb|Lion|Muon|SGD|OneBitAdam|ZeroOneAdam|OneBitLamb", KeyUse::kRefused,
      "[\"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Lamb\", \"Adagrad\", \"Muon\"]", kIdentity,
-     "Adam is AdamW unless adam_w_mode is false. Case does not matter."},
+     "Chooses the optimizer. Upper and lower case are the same. Adam means AdamW unless "
+     "adam_w_mode is "
+     "false. DeepSpeed's OneBitAdam, ZeroOneAdam and OneBitLamb are refused; use comm.compression "
+     "instead."},
     {"optimizer.params.lr", KeyType::kNumber, "1e-3", "[0, inf)", KeyUse::kUsed, "",
-     kAutoAllowed | kIdentity, "Learning rate. Default and \"auto\": by the type."},
+     kAutoAllowed | kIdentity,
+     "Learning rate. \"auto\" takes the default of the optimizer type (see the table above)."},
     {"optimizer.params.betas", KeyType::kNumberPair, "[0.9, 0.999]", "[0, 1)", KeyUse::kUsed, "",
-     kAutoAllowed | kIdentity, "Decay of the two moments. Default and \"auto\": by the type."},
+     kAutoAllowed | kIdentity,
+     "Decay rates of the first and the second moment. \"auto\" takes the default of the optimizer "
+     "type."},
     {"optimizer.params.eps", KeyType::kNumber, "1e-8", "(0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "Added to the root of the second moment. Default and \"auto\": by the type."},
+     "Small number added to the root of the second moment. \"auto\" takes the default of the "
+     "optimizer type."},
     {"optimizer.params.weight_decay", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "",
-     kAutoAllowed | kIdentity, "Weight decay. \"auto\": 0."},
+     kAutoAllowed | kIdentity, "Weight decay. \"auto\" takes 0."},
     {"optimizer.params.adam_w_mode", KeyType::kBool, "true", "", KeyUse::kUsed, "", kIdentity,
-     "With type Adam: decay apart from the gradient (AdamW) or added to it."},
+     "Only for type Adam. true: decays weights directly (AdamW). false: adds the decay to the "
+     "gradient (Adam)."},
     {"optimizer.params.momentum", KeyType::kNumber, "0", "[0, 1)", KeyUse::kUsed, "", kIdentity,
-     "SGD, Muon: share of the momentum that stays. Default: 0; Muon 0.95."},
+     "Momentum of SGD and Muon. Muon's default is 0.95."},
     {"optimizer.params.dampening", KeyType::kNumber, "0", "[0, 1]", KeyUse::kUsed, "", kIdentity,
-     "SGD: share of the gradient that does not come into the momentum."},
+     "SGD: adds only the share (1 - dampening) of each gradient to the momentum."},
     {"optimizer.params.nesterov", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "SGD: look ahead along the momentum; Muon always does."},
+     "SGD: uses Nesterov momentum, which needs momentum above 0 and dampening 0. Muon always uses "
+     "it."},
     {"optimizer.params.max_coeff", KeyType::kNumber, "10.0", "(0, inf)", KeyUse::kUsed, "",
-     kIdentity, "Lamb: largest trust ratio."},
+     kIdentity, "Lamb: upper limit of the trust ratio."},
     {"optimizer.params.min_coeff", KeyType::kNumber, "0.01", "[0, inf)", KeyUse::kUsed, "",
-     kIdentity, "Lamb: smallest trust ratio."},
+     kIdentity, "Lamb: lower limit of the trust ratio."},
     {"optimizer.params.eps_inside_sqrt", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     kIdentity, "Lamb adds eps to the root."},
+     kIdentity, "Lamb always adds eps outside the square root."},
     {"optimizer.params.lr_decay", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Adagrad: lr / (1 + lr_decay n) in update n, from 0."},
+     "Adagrad: update n (counted from 0) uses the learning rate lr / (1 + lr_decay * n)."},
     {"optimizer.params.initial_accumulator_value", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed,
-     "", kIdentity, "Adagrad: where the sum of squares starts."},
+     "", kIdentity, "Adagrad: start value of the sum of squared gradients."},
     {"optimizer.params.muon_lr", KeyType::kNumber, "null", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Muon: of its matrices. Absent: lr if given, else 0.02."},
+     "Muon: learning rate of the matrices. If it is not set, it is lr, or 0.02 if lr is not set."},
     {"optimizer.params.adam_lr", KeyType::kNumber, "null", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Muon: of all else. Absent: lr if given, else 3e-4."},
+     "Muon: learning rate of all other parameters. If it is not set, it is lr, or 3e-4 if lr is "
+     "not set."},
     {"optimizer.params.ns_method", KeyType::kString, "\"gram\"", "gram|standard", KeyUse::kIgnored,
-     "", 0, "Muon: DeepSpeed's two orders of one computation; here it is done in fp32 either way."},
+     "", 0,
+     "dtrain computes Muon's Newton-Schulz iteration in fp32, whichever order of operations is "
+     "named."},
     {"optimizer.params.per_head_muon", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     kIdentity, "Muon takes whole matrices."},
+     kIdentity, "Muon always orthogonalises whole matrices, not single heads."},
     {"optimizer.params.bias_correction", KeyType::kBool, "true", "", KeyUse::kRefused, "[true]",
-     kIdentity, "Bias correction of the moments is always on."},
+     kIdentity, "The moments are always corrected for their bias."},
     {"optimizer.params.amsgrad", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     kIdentity, "AMSGrad is not supported."},
+     kIdentity, "Use AdamW without AMSGrad."},
     {"optimizer.params.torch_adam", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; dtrain has one."},
+     "dtrain has one implementation of Adam."},
     {"optimizer.params.fused", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; the update is always fused."},
+     "The update is always fused into one pass."},
     {"optimizer.params.max_grad_norm", KeyType::kNumber, "null", "", KeyUse::kRefused, "[]", 0,
-     "Use gradient_clipping."},
+     "Set gradient_clipping instead."},
     {"optimizer.legacy_fusion", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; dtrain has one."},
+     "dtrain has one implementation of each optimizer."},
     {"optimizer.no_weight_decay", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", kIdentity,
-     "Names of parameters without weight decay; * stands for any text (\"*.bias\", \"*norm*\"). "
-     "Empty, as in torch: all are decayed."},
+     "Names of parameters that get no weight decay. In a name, * matches any text, for example "
+     "\"*.bias\" or \"*norm*\". With the empty list every parameter is decayed, as in torch."},
     {"optimizer.param_groups", KeyType::kObjectList, "[]", "", KeyUse::kUsed, "", kIdentity,
-     "Settings by names of parameters; see Optimizers above."},
+     "Settings for some parameters, chosen by name. The section above explains the format."},
     {"gradient_clipping", KeyType::kNumber, "1.0", "[0, inf)", KeyUse::kUsed, "",
-     kAutoAllowed | kIdentity, "Largest global gradient norm; 0: no clipping. \"auto\": 1.0."},
+     kAutoAllowed | kIdentity,
+     "Clips the global gradient norm to this value. 0 turns clipping off. \"auto\" takes 1.0."},
     {"gradient_clipping_value", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Largest magnitude of a gradient's element, after gradient_clipping; 0: no limit."},
+     "Clips each element of the gradient to this magnitude, after gradient_clipping. 0 turns it "
+     "off."},
     // Scheduler (it steps after the optimizer).
     {"scheduler.type", KeyType::kString, "null",
      "WarmupLR|WarmupDecayLR|WarmupCosineLR|LRRangeTest|OneCycle|WSD", KeyUse::kUsed, "", kIdentity,
-     "Absent: the learning rate is constant."},
+     "The learning-rate schedule. If it is not set, the learning rate is constant."},
     {"scheduler.params.warmup_min_lr", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "",
-     kAutoAllowed | kIdentity, "WarmupLR, WarmupDecayLR: where warm-up starts. \"auto\": 0."},
+     kAutoAllowed | kIdentity,
+     "WarmupLR, WarmupDecayLR: learning rate at the start of warm-up. \"auto\" takes 0."},
     {"scheduler.params.warmup_max_lr", KeyType::kNumber, "null", "[0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "WarmupLR, WarmupDecayLR: where warm-up ends. Absent: the optimizer's lr (WarmupLR), 0.001 "
-     "(WarmupDecayLR). \"auto\": the optimizer's lr."},
+     "WarmupLR, WarmupDecayLR: learning rate at the end of warm-up. If it is not set, WarmupLR "
+     "takes the optimizer's lr and WarmupDecayLR takes 0.001. \"auto\" takes the optimizer's lr "
+     "for both."},
     {"scheduler.params.warmup_num_steps", KeyType::kInteger, "1000", "[1, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "Steps of warm-up, at least 2 in effect. \"auto\": a fiftieth of train_steps, at least 1."},
+     "Steps of warm-up. The value 1 acts as 2. \"auto\" takes train_steps / 50, at least 1. If it "
+     "is not set, WSD takes total_num_steps / 50."},
     {"scheduler.params.warmup_type", KeyType::kString, "\"log\"", "log|linear", KeyUse::kUsed, "",
-     kIdentity, "Shape of warm-up: ln(n + 1) / ln(N), or n / N."},
+     kIdentity, "Shape of the warm-up curve. log: ln(n + 1) / ln(N). linear: n / N."},
     {"scheduler.params.total_num_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "WarmupDecayLR, WarmupCosineLR: where the decay ends. Absent or \"auto\": train_steps."},
+     "WarmupDecayLR, WarmupCosineLR, WSD: step at which the decay ends. If it is not set or "
+     "\"auto\", it is train_steps."},
     {"scheduler.params.warmup_min_ratio", KeyType::kNumber, "0", "[0, 1]", KeyUse::kUsed, "",
-     kIdentity, "WarmupCosineLR: share of the optimizer's lr where warm-up starts."},
+     kIdentity,
+     "WarmupCosineLR, WSD: learning rate at the start of warm-up, as a share of the optimizer's "
+     "lr."},
     {"scheduler.params.cos_min_ratio", KeyType::kNumber, "1e-4", "[0, 1]", KeyUse::kUsed, "",
-     kIdentity, "WarmupCosineLR: share of the optimizer's lr where the cosine ends."},
+     kIdentity,
+     "WarmupCosineLR: learning rate at the end of the cosine, as a share of the optimizer's lr."},
     {"scheduler.params.last_batch_iteration", KeyType::kInteger, "-1", "", KeyUse::kRefused, "[-1]",
-     0, "A resumed run goes on from its checkpoint."},
+     0, "Remove this key. A resumed run continues the schedule from its checkpoint."},
     {"scheduler.params.lr_range_test_min_lr", KeyType::kNumber, "1e-3", "(0, inf)", KeyUse::kUsed,
      "", kIdentity, "LRRangeTest: the first learning rate."},
     {"scheduler.params.lr_range_test_step_rate", KeyType::kNumber, "1.0", "[0, inf)", KeyUse::kUsed,
-     "", kIdentity, "LRRangeTest: growth in each interval."},
+     "", kIdentity, "LRRangeTest: growth of the learning rate in each interval."},
     {"scheduler.params.lr_range_test_step_size", KeyType::kInteger, "2000", "[1, inf)",
-     KeyUse::kUsed, "", kIdentity, "LRRangeTest: steps in an interval."},
+     KeyUse::kUsed, "", kIdentity, "LRRangeTest: steps in one interval."},
     {"scheduler.params.lr_range_test_staircase", KeyType::kBool, "false", "", KeyUse::kUsed, "",
-     kIdentity, "LRRangeTest: grow at the end of an interval only."},
+     kIdentity, "LRRangeTest: raises the learning rate only at the end of each interval."},
     {"scheduler.params.cycle_min_lr", KeyType::kNumber, "null", "[0, inf)", KeyUse::kUsed, "",
-     kIdentity, "OneCycle: where the cycle starts and ends; required."},
+     kIdentity,
+     "OneCycle: learning rate at the start and at the end of the cycle. OneCycle requires this "
+     "key."},
     {"scheduler.params.cycle_max_lr", KeyType::kNumber, "null", "[0, inf)", KeyUse::kUsed, "",
-     kIdentity, "OneCycle: its peak; required."},
+     kIdentity, "OneCycle: highest learning rate of the cycle. OneCycle requires this key."},
     {"scheduler.params.cycle_first_step_size", KeyType::kInteger, "2000", "[1, inf)", KeyUse::kUsed,
-     "", kIdentity, "OneCycle: steps up."},
+     "", kIdentity, "OneCycle: steps in which the learning rate rises."},
     {"scheduler.params.cycle_second_step_size", KeyType::kInteger, "null", "[0, inf)",
-     KeyUse::kUsed, "", kIdentity, "OneCycle: steps down. Absent: cycle_first_step_size."},
+     KeyUse::kUsed, "", kIdentity,
+     "OneCycle: steps in which the learning rate falls. If it is not set, it is "
+     "cycle_first_step_size."},
     {"scheduler.params.cycle_first_stair_count", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed,
-     "", kIdentity, "OneCycle: stairs up; 0: continuous."},
+     "", kIdentity,
+     "OneCycle: number of stairs while the learning rate rises. 0 means a straight line."},
     {"scheduler.params.cycle_second_stair_count", KeyType::kInteger, "null", "[0, inf)",
-     KeyUse::kUsed, "", kIdentity, "OneCycle: stairs down. Absent: cycle_first_stair_count."},
+     KeyUse::kUsed, "", kIdentity,
+     "OneCycle: number of stairs while the learning rate falls. If it is not set, it is "
+     "cycle_first_stair_count."},
     {"scheduler.params.decay_step_size", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "",
-     kIdentity, "OneCycle: steps of a decay interval after the cycle; 0: no decay."},
+     kIdentity,
+     "OneCycle: steps in one interval of the decay after the cycle. 0 turns this decay off."},
     {"scheduler.params.decay_lr_rate", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "",
-     kIdentity, "OneCycle: decay in an interval."},
+     kIdentity, "OneCycle: rate of the decay in each interval after the cycle."},
     {"scheduler.params.cycle_momentum", KeyType::kBool, "true", "", KeyUse::kUsed, "", kIdentity,
-     "OneCycle: beta1 moves against the learning rate; beta2 is then 0.99, as in DeepSpeed."},
+     "OneCycle: moves beta1 in the opposite direction to the learning rate and sets beta2 to 0.99, "
+     "as DeepSpeed does."},
     {"scheduler.params.cycle_min_mom", KeyType::kNumber, "0.8", "[0, 1)", KeyUse::kUsed, "",
-     kIdentity, "OneCycle: beta1 at the peak."},
+     kIdentity, "OneCycle: beta1 when the learning rate is highest."},
     {"scheduler.params.cycle_max_mom", KeyType::kNumber, "0.9", "[0, 1)", KeyUse::kUsed, "",
-     kIdentity, "OneCycle: beta1 at the ends and afterwards."},
+     kIdentity, "OneCycle: beta1 at the start, at the end and after the cycle."},
     {"scheduler.params.decay_mom_rate", KeyType::kNumber, "0", "", KeyUse::kRefused, "[0]",
-     kIdentity, "A beta1 that grows for ever passes 1."},
+     kIdentity, "A beta1 that grows after the cycle would pass 1."},
     {"scheduler.params.decay_num_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "",
-     kIdentity, "WSD: steps of the decay at the end. Absent: a tenth of total_num_steps."},
+     kIdentity,
+     "WSD: steps of the decay at the end of the run. If it is not set, it is a tenth of "
+     "total_num_steps."},
     {"scheduler.params.decay_type", KeyType::kString, "\"sqrt\"", "sqrt|linear", KeyUse::kUsed, "",
-     kIdentity, "WSD: 1 - sqrt(p), or 1 - p, with p from 0 to 1 over the decay."},
+     kIdentity,
+     "WSD: shape of the decay curve, where p rises from 0 to 1. sqrt: 1 - sqrt(p). linear: 1 - p."},
     {"scheduler.params.decay_min_ratio", KeyType::kNumber, "0", "[0, 1]", KeyUse::kUsed, "",
-     kIdentity, "WSD: share of the optimizer's lr where the decay ends."},
+     kIdentity, "WSD: learning rate at the end of the decay, as a share of the optimizer's lr."},
     // Data.
     {"data.train", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", kIdentity,
-     "Token files for training: paths or glob patterns. Relative ones count from the working "
+     "Token files to train on, as paths or glob patterns. Relative paths start at the working "
      "directory."},
     {"data.validation", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", 0,
-     "Token files for evaluation."},
+     "Token files to evaluate on, as paths or glob patterns."},
     {"data.sequence_length", KeyType::kInteger, "1024", "[1, 2147483647]", KeyUse::kUsed, "",
-     kIdentity, "Tokens the model sees in one sample; a sample reads one more as target."},
+     kIdentity,
+     "Tokens that the model sees in one sample. The file must hold one token more, because targets "
+     "are shifted by one."},
     {"data.format", KeyType::kString, "\"auto\"", "auto|llmc|nanogpt-u16", KeyUse::kUsed, "",
      kIdentity,
-     "auto: by the header (llm.c u16 and u32, dtrain data prepare); nanogpt-u16: raw, has no "
-     "header."},
+     "Format of the token files. llmc: the llm.c format with a header, in u16 or u32, which dtrain "
+     "data prepare writes. nanogpt-u16: plain u16 tokens without a header. auto: reads the format "
+     "from the header."},
     {"data.document_token", KeyType::kInteger, "-1", "[-1, 2147483647]", KeyUse::kUsed, "",
      kIdentity,
-     "Id of the token that separates documents: attention then stays inside a document, positions "
-     "count from its start, and no token is trained to foretell the next document. -1: a sample is "
-     "one text. Files of dtrain data prepare: 0."},
+     "Id of the token that separates documents. Attention then stays inside one document, "
+     "positions start at 0 in each document, and the loss leaves out the prediction of the next "
+     "document's first token. -1 treats each sample as one text. Files from dtrain data prepare "
+     "use 0."},
     {"data.document_token_place", KeyType::kString, "\"end\"", "end|start", KeyUse::kUsed, "",
      kIdentity,
-     "Whether that token is a document's last one (dtrain data prepare) or its first (llm.c's "
-     "FineWeb, with 50256)."},
+     "Where the separating token stands. end: it is the last token of a document, as dtrain data "
+     "prepare writes it. start: it is the first token, as in llm.c's FineWeb files (token 50256)."},
     // Checkpoint.
     {"checkpoint.interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Save every so many steps and at the end; 0: at the end only."},
+     "Saves a checkpoint after every N steps and after the last one. 0 saves only after the last "
+     "step."},
     {"checkpoint.keep", KeyType::kInteger, "3", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Newest checkpoints that are kept; 0: all."},
+     "Number of newest checkpoints to keep. 0 keeps all."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
-     "Folder of the checkpoints. Empty: checkpoints/ in the run directory."},
+     "Folder for checkpoints. If it is empty, checkpoints go to checkpoints/ in the run "
+     "directory."},
     {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
      0,
-     "Bytes of weights in one .safetensors file, of checkpoints and exports; more go to further "
-     "files with an index. A tensor is never split."},
+     "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "
+     "Larger models are split into several files with an index. One tensor is never split."},
     {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kRefused,
-     "[\"off\"]", 0, "The step journal is not built yet."},
+     "[\"off\"]", 0, "The step journal does not exist yet."},
     {"checkpoint.tag_validation", KeyType::kString, "\"Warn\"", "Ignore|Warn|Fail",
-     KeyUse::kIgnored, "", 0, "All ranks save under one name by construction."},
+     KeyUse::kIgnored, "", 0, "All ranks always save under the same name."},
     {"checkpoint.load_universal", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "DeepSpeed's universal checkpoints cannot be read; convert to a Hugging Face folder first."},
+     "dtrain cannot read DeepSpeed's universal checkpoints. Convert them to a Hugging Face folder "
+     "first."},
     {"checkpoint.use_node_local_storage", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     0, "Every rank must see checkpoint.dir."},
+     0, "Put checkpoint.dir on storage that every rank can read."},
     // Precision.
     {"bf16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
-     "Parameters, buffers and computing in bf16; each rank keeps an fp32 master of the weights "
-     "that "
-     "it updates; gradients are summed in fp32. \"auto\": false."},
+     "Trains in bf16: parameters, buffers and computation are bf16. Each rank keeps an fp32 master "
+     "copy of the weights that it updates, and gradients are summed in fp32. \"auto\" takes "
+     "false."},
     {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
-     "As bf16.enabled, in fp16, with the loss scaled. \"auto\": false."},
+     "Trains in fp16 with a scaled loss. Master copies and gradient sums are fp32, as with "
+     "bf16.enabled. \"auto\" takes false."},
     {"fp16.loss_scale", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "What the loss is multiplied with before backward; 0: dynamic."},
+     "Factor that multiplies the loss before backward. 0 adjusts the factor during the run "
+     "(dynamic loss scale)."},
     {"fp16.initial_scale_power", KeyType::kInteger, "16", "[0, 32]", KeyUse::kUsed, "", kIdentity,
-     "Dynamic: the first scale is 2 to this power."},
+     "Dynamic loss scale: the first scale is 2 to this power."},
     {"fp16.loss_scale_window", KeyType::kInteger, "1000", "[1, inf)", KeyUse::kUsed, "", kIdentity,
-     "Dynamic: steps without overflow after which the scale is doubled."},
+     "Dynamic loss scale: the scale doubles after this many steps without overflow."},
     {"fp16.hysteresis", KeyType::kInteger, "2", "[1, inf)", KeyUse::kUsed, "", kIdentity,
-     "Dynamic: overflows before the scale is halved."},
+     "Dynamic loss scale: the scale halves after this many overflows."},
     {"fp16.consecutive_hysteresis", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "Dynamic: count overflows anew after each step without one, not only when the scale is "
-     "doubled."},
+     "Dynamic loss scale: restarts the count of overflows after each step without overflow. "
+     "Otherwise the count restarts only when the scale doubles."},
     {"fp16.min_loss_scale", KeyType::kNumber, "1", "(0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Dynamic: the smallest scale; an overflow there ends the run."},
+     "Dynamic loss scale: smallest scale. An overflow at this scale ends the run with an error."},
     {"fp16.auto_cast", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "Cast inputs in the loss function."},
+     "Cast the inputs in the loss function instead."},
     {"fp16.fp16_master_weights_and_grads", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     0, "Masters and gradients are fp32."},
+     0, "Master weights and gradients are always fp32."},
     {"bf16.check_grad_overflow", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Steps whose gradient is not finite are always skipped."},
+     "dtrain always skips a step whose gradient is not finite."},
     {"bf16.immediate_grad_update", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; dtrain has one."},
+     "dtrain has one implementation of the gradient update."},
     {"bf16.bf16_master_weights_and_grads", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     0, "Masters and gradients are fp32."},
+     0,
+     "Master weights and gradients are always fp32. To save memory, set "
+     "bf16.bf16_optimizer_states."},
     {"bf16.bf16_optimizer_states", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "Optimizer states in bf16, rounded to nearest; masters stay fp32. Not with Lamb and Muon."},
+     "Keeps optimizer states in bf16, rounded to nearest. Master weights stay fp32. Lamb and Muon "
+     "do not support it."},
     {"bf16.stochastic_rounding", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "With bf16_optimizer_states, AdamW and Adam: states are rounded up with the probability of "
-     "what is cut off, so that a second moment follows small changes too. The bits come from seed, "
-     "step and place in the model: the same at every stage, on any number of ranks and after a "
-     "resume. Weights need none: they have fp32 masters."},
+     "AdamW and Adam with bf16_optimizer_states: rounds states up or down at random, in proportion "
+     "to the part that is cut off. The second moment can then follow small changes. The random "
+     "bits depend only on the seed, the step and the position in the model, so they are the same "
+     "at every stage, on any number of ranks and after a resume."},
     {"fp8.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "Products of linear layers in 8-bit floating point, in models that call ops::Fp8Linear, as "
-     "the example does for its layers (not for the head). Needs bf16.enabled. On a CPU emulated, "
-     "to look at numerics."},
+     "Computes the products of linear layers in 8-bit floating point. It needs bf16.enabled and a "
+     "model that calls ops::Fp8Linear; the example calls it in its layers, but not in the output "
+     "head. On a CPU, FP8 is emulated, which is slow but shows the numerical effect."},
     {"fp8.scaling", KeyType::kString, "\"tensorwise\"", "tensorwise|rowwise", KeyUse::kUsed, "",
      kIdentity,
-     "What shares a scale: a whole matrix, or what is summed for one row or column of the result."},
+     "Which elements share one scale. tensorwise: a whole matrix. rowwise: one row of the first "
+     "factor, or one column of the second."},
     {"fp8.gradients", KeyType::kString, "\"e5m2\"", "e5m2|e4m3", KeyUse::kUsed, "", kIdentity,
-     "The format of gradients; weights and activations are e4m3."},
+     "FP8 format of gradients. Weights and activations are always e4m3."},
     {"data_types.grad_accum_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,
-     "[\"fp32\"]", 0, "Gradients accumulate in fp32."},
+     "[\"fp32\"]", 0, "Gradients are always accumulated in fp32."},
 };
 
 }  // namespace

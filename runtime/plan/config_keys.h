@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,10 +27,10 @@ enum class KeyType {
 // What dtrain does with a key.
 enum class KeyUse {
   kUsed,
-  // Only observed or tuned in DeepSpeed; without effect here: one warning when it is not the
-  // default.
+  // Accepted for DeepSpeed's sake and without effect: one warning when it is not the default.
   kIgnored,
-  // Changes numbers or whether the job fits: any value but those in `accepted` is refused.
+  // Asks for something that dtrain does not do: any value but those in `accepted` is an error,
+  // because training without it would give other results or might not fit into memory.
   kRefused,
 };
 
@@ -42,7 +43,9 @@ struct ConfigKey {
   KeyUse use;
   const char* accepted;  // kRefused: a JSON list of the values that are supported.
   unsigned flags;        // kAutoAllowed, kIdentity.
-  const char* doc;       // What it does; for kRefused also what to do instead.
+  // What it does, in full sentences with the verb first; for kIgnored and kRefused why it is not
+  // needed, or what to set instead, so that it can follow the name of the key in a message.
+  const char* doc;
 };
 
 inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in `doc`.
@@ -81,7 +84,12 @@ Json TodaysValue(absl::string_view older, const Json& value);
 // starts with the key and names the value, the type and the range. "auto" passes where allowed.
 absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value);
 
-// "integer", "number"...
+// "an integer", "true or false"...
 absl::string_view KeyTypeName(KeyType type);
+// The values that a string key may have, but for those that are always refused; empty: any text.
+std::vector<std::string> Choices(const ConfigKey& key);
+// What a key may be, for messages and documents: "an integer from 0 to 3", "one of auto, cpu,
+// cuda", "a number, 0 or more, or "auto"".
+std::string AllowedText(const ConfigKey& key);
 
 }  // namespace dtrain::plan

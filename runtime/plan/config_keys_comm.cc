@@ -6,90 +6,98 @@ namespace {
 
 constexpr ConfigKey kCommKeys[] = {
     {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "A collective that takes longer fails and names the missing rank. The first call of a kind "
-     "has this limit, the next two at least a minute; then it is learnt: five times the longest "
-     "so far, but not under comm.timeout_min_s."},
+     "Time limit of a collective operation, in seconds. After it the step fails and the error "
+     "names the missing rank. The first call of each kind gets this limit and the next two get at "
+     "least a minute. Later calls get five times the longest time so far, but at least "
+     "comm.timeout_min_s."},
     {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "Least limit that is learnt: raise it where one rank alone may pause between collectives (a "
-     "slow disk, an export on rank 0). comm.timeout_s or more: nothing is learnt."},
+     "Smallest limit that dtrain sets by itself, in seconds. Raise it if one rank may pause "
+     "between collectives, for example for a slow disk or an export on rank 0. If it is at least "
+     "comm.timeout_s, every call gets comm.timeout_s."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
-     "How ranks exchange data. auto: shared memory inside a host, RoCE between hosts where every "
-     "rank has an active port that reaches the others, else TCP. tcp: everywhere. rdma: an error "
-     "where RoCE cannot be had."},
+     "How ranks exchange data in host memory. auto: shared memory inside a host; between hosts "
+     "RoCE if every rank has an active port that reaches the others, otherwise TCP. shm: shared "
+     "memory inside a host and TCP between hosts. tcp: TCP everywhere. rdma: shared memory inside "
+     "a host and RoCE between hosts, or an error if RoCE does not work. nccl is refused: ranks on "
+     "GPUs use NCCL without being told."},
     {"comm.interface", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
-     "Network device (\"eth0\") whose address the ranks' connections use. Empty: the one that "
-     "reaches the launcher."},
+     "Network device for the connections between ranks, for example \"eth0\". If it is empty, "
+     "dtrain takes the device that reaches the launcher."},
     {"comm.tcp.connections", KeyType::kInteger, "1", "[1, 16]", KeyUse::kUsed, "", 0,
-     "TCP connections for data between two ranks; long messages are cut over all of them. More "
-     "than "
-     "one pays where a network spreads connections over paths or drops packets."},
+     "TCP connections between each pair of ranks. Long messages are split over all of them. Use "
+     "several if the network balances connections over several paths or loses packets."},
     {"comm.tcp.tls", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Encrypt what ranks of different hosts send each other (TLS 1.3 with keys that follow from "
-     "the "
-     "job's). comm.transport auto then means TCP between hosts, since RoCE cannot be encrypted; "
-     "rdma "
+     "Encrypts the data between ranks of different hosts with TLS 1.3, with keys derived from the "
+     "job's key. RoCE cannot be encrypted: with comm.transport auto, hosts then use TCP, and rdma "
      "is refused."},
     {"comm.rdma.device", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
-     "RDMA device (\"mlx5_0\"). Empty: the one that holds the rank's address, else the first that "
-     "is "
-     "active."},
+     "RDMA device, for example \"mlx5_0\". If it is empty, dtrain takes the device that holds the "
+     "rank's address, otherwise the first active one."},
     {"comm.rdma.gid_index", KeyType::kInteger, "-1", "[-1, 255]", KeyUse::kUsed, "", 0,
-     "GID of the port. -1: RoCE v2, the rank's own address first, IPv4 before IPv6."},
+     "Index of the port's GID. -1 chooses one: RoCE v2, first the rank's own address, IPv4 before "
+     "IPv6."},
     {"comm.rdma.queue_pairs", KeyType::kInteger, "1", "[1, 8]", KeyUse::kUsed, "", 0,
-     "Between two ranks; several spread over the paths of a network."},
+     "Queue pairs between each pair of ranks. Several queue pairs use several paths of the "
+     "network."},
     {"comm.rdma.traffic_class", KeyType::kInteger, "0", "[0, 255]", KeyUse::kUsed, "", 0,
-     "Of the packets: DSCP x 4. Lossless networks often want 106 (DSCP 26)."},
+     "Traffic class of the packets, which is the DSCP value times 4. Lossless networks often "
+     "expect 106 (DSCP 26)."},
     {"comm.rdma.service_level", KeyType::kInteger, "0", "[0, 7]", KeyUse::kUsed, "", 0,
-     "The priority that flow control acts on where it follows the VLAN tag."},
+     "Service level (priority) of the packets. It matters in networks whose flow control uses the "
+     "VLAN tag."},
     {"comm.rdma.timeout", KeyType::kInteger, "18", "[1, 31]", KeyUse::kUsed, "", 0,
-     "4.096 us x 2^timeout without an answer, and a packet counts as lost. 18: 1.1 s."},
+     "Time before an unanswered packet counts as lost: 4.096 us times 2 to this power. The default "
+     "is 1.1 s."},
     {"comm.rdma.retries", KeyType::kInteger, "6", "[0, 7]", KeyUse::kUsed, "", 0,
-     "Of a lost packet, then the peer counts as unreachable. 7 is for ever on soft-RoCE."},
+     "Number of times that a lost packet is sent again before the peer counts as unreachable. On "
+     "soft-RoCE, 7 means forever."},
     {"comm.rdma.direct_bytes_min", KeyType::kInteger, "131072", "[4096, inf)", KeyUse::kUsed, "", 0,
-     "Messages from here on are written straight into the receiver's memory, where both ends can "
-     "be "
-     "registered; shorter ones are staged. Equal on all ranks."},
+     "Messages of at least this many bytes are written directly into the receiver's memory, if "
+     "both sides can register their memory. Shorter messages are copied through a buffer. The "
+     "value must be the same on all ranks."},
     {"comm.rdma.kept_bytes_max", KeyType::kInteger, "1073741824", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Of memory that nobody registered and that a rank keeps pinned because messages may use it "
-     "again. 0: messages of such memory are staged."},
+     "Largest number of bytes of user memory that a rank keeps registered (and so pinned) for "
+     "later messages. 0 copies all messages from such memory through a buffer."},
     {"comm.bucket_tuning", KeyType::kString, "\"auto\"", "auto|on|off", KeyUse::kUsed, "", 0,
-     "Whether the first ten steps of a run may change the size of gradient buckets at stage 0, up "
-     "to "
-     "zero_optimization.reduce_bucket_size, by their measured times. auto: where messages leave "
-     "the "
-     "host. With deterministic: true no number depends on it; else a norm's last bits may. Needs "
-     "zero_optimization.overlap_comm and no comm.compression."},
+     "Whether the first ten steps measure and choose the size of gradient buckets at stage 0, up "
+     "to zero_optimization.reduce_bucket_size. auto: only if messages leave the host. Results do "
+     "not depend on the choice if deterministic is true; otherwise the last bits of the gradient "
+     "norm may. It needs zero_optimization.overlap_comm and does not work with comm.compression."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
-     "Element type of gradients on the way; sums are fp32. fp16 has 3 bits more than bf16, but a "
-     "sum above 65,504 makes the step be skipped. Absent: communication_data_type, else fp32."},
+     "Type in which gradients are sent. Sums are always fp32. fp16 has 3 more bits of precision "
+     "than bf16, but a step is skipped if a sum is above 65,504. If it is not set, it is "
+     "communication_data_type, or fp32 if that is not set either."},
     {"communication_data_type", KeyType::kString, "null", "fp32|bf16|bfp16|fp16", KeyUse::kUsed, "",
-     0, "DeepSpeed's name for comm.wire_dtype (bfp16 is its spelling of bf16)."},
+     0, "DeepSpeed's name for comm.wire_dtype. bfp16 is DeepSpeed's spelling of bf16."},
     {"comm.compression.type", KeyType::kString, "\"none\"", "none|powersgd|int8", KeyUse::kUsed, "",
      0,
-     "How gradient buckets are compressed on the way. powersgd: low-rank factors (Vogels et al. "
-     "2019). int8: blocks of 256 with a scale, all-to-all, as ZeRO++'s qgZ. Both change numbers: "
-     "what is left out of a step is added to the next. That memory is not in checkpoints: it "
-     "begins from zero after a resume. It takes 4 bytes a parameter and more, on a GPU of its "
-     "memory. There powersgd's products are the GPU's: at stage 0 use it on GPUs of one model. At "
-     "stages 0 and 1; above, zero_optimization.zero_quantized_gradients."},
+     "Compresses gradient buckets before they are sent, at stages 0 and 1. powersgd: low-rank "
+     "factors (Vogels et al. 2019). int8: blocks of 256 elements with one scale, exchanged "
+     "all-to-all, as qgZ of ZeRO++. Both change results: the rest that one step does not send is "
+     "added to the next step. This rest takes at least 4 bytes a parameter (on a GPU, of GPU "
+     "memory). It is not saved in checkpoints, so it starts at zero after a resume. Use powersgd "
+     "at stage 0 only on GPUs of the same model. At stages 2 and 3, set "
+     "zero_optimization.zero_quantized_gradients instead."},
     {"comm.compression.rank", KeyType::kInteger, "4", "[1, 64]", KeyUse::kUsed, "", 0,
-     "Of powersgd's factors."},
+     "Rank of powersgd's factors. A higher rank sends more data and loses less."},
     {"comm.compression.start_step", KeyType::kInteger, "100", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Steps at the start of a run that are not compressed."},
+     "Number of steps at the start of the run that are not compressed."},
     {"comm.compression.min_elements", KeyType::kInteger, "65536", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Smaller buckets are not compressed."},
+     "Buckets with fewer elements are not compressed."},
     {"comm.compression.error_feedback", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
-     "Off only to see what it is for: a run then loses what compression leaves out."},
+     "Adds what compression left out of one step to the next step. Turn it off only to measure its "
+     "effect, because a run without it loses these parts of the gradient."},
     {"prescale_gradients", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Divide gradients by the number of ranks before they are summed, not after: against overflow "
-     "of a 2-byte comm.wire_dtype."},
+     "Divides gradients by the number of ranks before the sum instead of after it. Use it against "
+     "overflow with a 2-byte comm.wire_dtype."},
     {"gradient_predivide_factor", KeyType::kNumber, "1.0", "(0, inf)", KeyUse::kUsed, "", 0,
-     "Divide gradients by this before they are summed; the sum is multiplied with it again."},
+     "Divides gradients by this number before the sum and multiplies the sum by it. Use it against "
+     "overflow with a 2-byte comm.wire_dtype. It cannot be combined with prescale_gradients."},
     {"sparse_gradients", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
-     "Gradients are dense."},
+     "Gradients are always dense."},
     {"communication_timeout", KeyType::kNumber, "null", "", KeyUse::kIgnored, "", 0,
-     "Use comm.timeout_s."},
+     "Set comm.timeout_s instead."},
 };
 
 }  // namespace

@@ -7,143 +7,146 @@ namespace {
 // Sizes are elements.
 constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kUsed, "", 0,
-     "What ranks share out: 0 nothing, 1 the optimizer's moments, 2 gradients too, 3 weights too "
-     "(gathered while operations read them)."},
+     "What the ranks divide among them instead of storing it on every rank. 0: nothing. 1: "
+     "optimizer states. 2: also gradients. 3: also weights, which are gathered when an operation "
+     "reads them."},
     {"zero_optimization.reduce_bucket_size", KeyType::kInteger, "6553600", "[1, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
-     "Elements reduced in one call, and at stage 3 gathered, but for units that a program names. "
-     "Default: 25 MiB of fp32, so that reduction overlaps backward (DeepSpeed: 5e8). \"auto\": "
-     "model.hidden_size squared."},
+     "Elements that one call reduces and, at stage 3, gathers. Units that the program names may be "
+     "larger. The default is 25 MiB of fp32, small enough to overlap with backward; DeepSpeed's is "
+     "5e8. \"auto\" takes model.hidden_size squared."},
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
-     "Reduce while backward runs. Absent: true (DeepSpeed: at stage 3 only); numbers do not "
-     "change."},
+     "Reduces gradients while backward still runs. If it is not set, it is true (DeepSpeed: only "
+     "at stage 3). Results do not change."},
     {"zero_optimization.overlap_param_gather", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Stages 0 to 2 on CPU ranks: a step ends before the updated weights are there. At stages 1 "
-     "and 2 they are gathered during the next forward, in the order in which it reads them (the "
-     "name is Megatron's). At stage 0 part of the gradients is gathered there, and the update of "
-     "each bucket follows its gradients; not with LAMB, Muon, a program's own optimizer, "
-     "comm.wire_dtype or comm.compression, with which the step stays whole. There "
-     "comm.bucket_tuning has no effect. What reads a weight, operation or not, waits for its "
-     "bucket. Numbers do not change, but that sums of stage 0 may be in another order where they "
-     "are not deterministic. Off by default because a system call that is handed such a weight "
-     "(write, send, a collective of the program's own) fails with EFAULT: make it inside "
+     "Stages 0 to 2 on CPUs: ends a step before all updated weights have arrived. At stages 1 and "
+     "2 weights are gathered during the next forward, in the order in which forward reads them, as "
+     "in Megatron. At stage 0 part of the gradients is gathered then, and each bucket is updated "
+     "when its gradients are there; LAMB, Muon, a program's own optimizer, comm.wire_dtype and "
+     "comm.compression turn this off, and comm.bucket_tuning has no effect with it. All code that "
+     "reads a weight waits for its bucket. Results change only at stage 0 without deterministic, "
+     "where sums may be in another order. It is off by default because system calls that read such "
+     "a weight (write, send, a collective of your own) fail with EFAULT: make them inside "
      "Engine::WithParameters."},
     {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
-     KeyUse::kIgnored, "", 0, "Of stages 1 and 2."},
+     KeyUse::kIgnored, "", 0, "Gathers use the buckets of reduce_bucket_size."},
     {"zero_optimization.contiguous_gradients", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; gradients are always flat."},
+     "Gradients are always stored in one flat buffer."},
     {"zero_optimization.reduce_scatter", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; gradients are always flat."},
+     "Stages 1 to 3 always reduce-scatter gradients."},
     {"zero_optimization.allgather_partitions", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Chooses an implementation; gradients are always flat."},
+     "Stages 1 and 2 always all-gather the updated weights."},
     {"zero_optimization.use_multi_rank_bucket_allreduce", KeyType::kBool, "true", "",
-     KeyUse::kIgnored, "", 0, "Chooses an implementation; gradients are always flat."},
+     KeyUse::kIgnored, "", 0, "Gradients are always stored in one flat buffer."},
     {"zero_optimization.round_robin_gradients", KeyType::kBool, "false", "", KeyUse::kIgnored, "",
-     0, "Without effect here."},
+     0, "Every bucket is divided equally among the ranks."},
     {"zero_optimization.legacy_stage1", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
+     "dtrain has one implementation of stage 1."},
     {"zero_optimization.ignore_unused_parameters", KeyType::kBool, "true", "", KeyUse::kIgnored, "",
      0, "Unused parameters are always allowed."},
     {"zero_optimization.elastic_checkpoint", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
+     "Every checkpoint can be resumed on another number of ranks."},
     {"zero_optimization.load_from_fp32_weights", KeyType::kBool, "true", "", KeyUse::kIgnored, "",
-     0, "Without effect here."},
+     0, "A resume always loads the fp32 master weights."},
     {"zero_optimization.log_trace_cache_warnings", KeyType::kBool, "false", "", KeyUse::kIgnored,
-     "", 0, "Without effect here."},
+     "", 0, "dtrain has no trace cache to warn about."},
     {"zero_optimization.override_module_apply", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
-     "Without effect here."},
+     "It concerns PyTorch modules in Python."},
     {"zero_optimization.sub_group_size", KeyType::kInteger, "1000000000", "[0, inf)",
-     KeyUse::kIgnored, "", 0, "The update goes through a rank's part bucket by bucket."},
+     KeyUse::kIgnored, "", 0, "The update goes through the rank's part one bucket at a time."},
     {"zero_optimization.stage3_max_live_parameters", KeyType::kInteger, "1000000000", "[0, inf)",
      KeyUse::kUsed, "", 0,
-     "Stage 3: elements of gathered weights on a rank at a time; what is needed last is released "
-     "first. What one operation reads is gathered whatever the limit."},
+     "Stage 3: most elements of gathered weights that a rank holds at a time. Weights that are "
+     "needed last are released first. The weights of one operation are gathered even if they "
+     "exceed the limit."},
     {"zero_optimization.stage3_max_reuse_distance", KeyType::kInteger, "1000000000", "[0, inf)",
      KeyUse::kUsed, "", 0,
-     "Stage 3: weights that are read again only after so many elements of others are released at "
-     "once."},
+     "Stage 3: releases weights at once if more than this many elements of other weights are read "
+     "before they are read again."},
     {"zero_optimization.stage3_prefetch_bucket_size", KeyType::kInteger, "50000000", "[0, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
-     "Stage 3: elements of weights gathered ahead, in the order of the step before; of units that "
-     "a program names the next one at least. 0: on demand. "
-     "\"auto\": 0.9 x model.hidden_size squared at stage 3, else the default."},
+     "Stage 3: elements of weights gathered ahead, in the order in which the step before read "
+     "them. If the program names units, at least the next unit is gathered ahead. 0 gathers "
+     "weights only when they are read. \"auto\" takes 0.9 times model.hidden_size squared at stage "
+     "3 and the default at other stages."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
      "[0, inf)", KeyUse::kUsed, "", kAutoAllowed,
-     "Stage 3: parameters of at most so many elements stay whole on every rank and are brought up "
-     "to date once a step, all together. 0: none. \"auto\": 10 x model.hidden_size at stage 3, "
-     "else the default."},
+     "Stage 3: parameters with at most this many elements stay whole on every rank. They are all "
+     "updated together once a step. 0 divides all parameters. \"auto\" takes 10 times "
+     "model.hidden_size at stage 3 and the default at other stages."},
     {"zero_optimization.stage3_model_persistence_threshold", KeyType::kInteger,
      "9223372036854775807", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Stage 3: most elements of all such parameters together, in the order in which the module "
-     "registers them."},
+     "Stage 3: most elements of all parameters that stay whole, counted in the order in which the "
+     "module registers them."},
     {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
      KeyUse::kIgnored, "", 0,
-     "Neighbours are gathered together, by buckets; a program names its own units with "
-     "EngineOptions::units."},
+     "Neighbouring parameters are gathered together in buckets. A program can name its own units "
+     "with EngineOptions::units."},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
     {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, 65536]",
      KeyUse::kUsed, "", 0,
-     "Stage 3: neighbouring ranks that keep gathered weights shared out among them, so that a "
-     "step's later gathers stay inside (ZeRO++'s hpZ; best: ranks of a node). It must divide the "
-     "world size. 1: off."},
+     "Stage 3: size of a group of neighbouring ranks that keeps a copy of the gathered weights, "
+     "divided among the group. Later gathers of the step then stay inside the group (hpZ of "
+     "ZeRO++). The best size is the number of ranks of a node. It must divide the world size. 1 "
+     "turns it off."},
     {"zero_optimization.zero_quantized_weights", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      kIdentity,
-     "Stage 3: weights are gathered as int8 blocks of 256 with a scale (ZeRO++'s qwZ), with "
-     "zero_hpz_partition_size too. Changes numbers: forward and backward compute with the rounded "
-     "weights. Updates, checkpoints and WithParameters have the exact ones, and so have parameters "
-     "below stage3_param_persistence_threshold."},
+     "Stage 3: gathers weights as int8, in blocks of 256 elements with one scale (qwZ of ZeRO++). "
+     "It works with zero_hpz_partition_size. Results change, because forward and backward use "
+     "rounded weights. Updates, checkpoints, WithParameters and parameters below "
+     "stage3_param_persistence_threshold use exact weights."},
     {"zero_optimization.zero_quantized_nontrainable_weights", KeyType::kBool, "false", "",
      KeyUse::kRefused, "[false]", 0,
-     "Frozen parameters are kept in the weights' type; with zero_quantized_weights they are "
-     "gathered "
-     "as int8 blocks as the others are."},
+     "Frozen parameters keep the type of the weights. With zero_quantized_weights they are "
+     "gathered as int8 too."},
     {"zero_optimization.zero_quantized_gradients", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      kIdentity,
-     "Stages 2 and 3: gradients travel as int8 blocks of 256 with a scale, all to all, and are "
-     "summed in fp32 in rank order (ZeRO++'s qgZ). Changes numbers: what is rounded away is lost, "
-     "other than with comm.compression at stages 0 and 1; comm.wire_dtype is without effect."},
+     "Stages 2 and 3: sends gradients as int8, in blocks of 256 elements with one scale, and sums "
+     "them in fp32 in the order of the ranks (qgZ of ZeRO++). Results change: unlike "
+     "comm.compression, it loses what it rounds away. comm.wire_dtype has no effect with it."},
     {"zero_optimization.mics_shard_size", KeyType::kInteger, "-1", "[-1, inf)", KeyUse::kRefused,
      "[-1]", 0,
-     "States are shared out over all ranks, which takes least memory; "
-     "zero_hpz_partition_size keeps a step's later gathers of weights inside small groups."},
+     "dtrain divides states among all ranks, which takes the least memory. To keep later gathers "
+     "of a step inside small groups, set zero_hpz_partition_size."},
     {"zero_optimization.mics_hierarchical_params_gather", KeyType::kBool, "false", "",
      KeyUse::kRefused, "[false]", 0,
-     "Gathers between nodes are hierarchical by themselves; see zero_hpz_partition_size."},
+     "dtrain gathers hierarchically between nodes by itself. See zero_hpz_partition_size."},
     {"zero_optimization.offload_optimizer.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
-     "Where optimizer states and fp32 masters live: beside the weights, in a second buffer of the "
-     "host's memory, or in a file. They are streamed through a few buffers while others are "
-     "updated; numbers do not change. From stage 1 on. On a GPU: in pinned "
-     "memory of the host (cpu) or a file (nvme); the host updates, and gradients and new weights "
-     "travel through pinned buffers. A program's own optimizer does so unasked."},
+     "Where optimizer states and fp32 master weights are stored, from stage 1 on. none: beside the "
+     "weights. cpu: in a second buffer of host memory (pinned if the rank trains on a GPU). nvme: "
+     "in a file in nvme_path. They stream through a few buffers during the update, and results do "
+     "not change. If the rank trains on a GPU, the host computes the update, and gradients and new "
+     "weights go through pinned buffers. A program's own optimizer always updates on the host."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,
-     "Folder on a fast local disk, for device nvme. The file has no name: nothing is left of it."},
+     "Folder on a fast local disk, required for device nvme. The file has no name, so nothing "
+     "stays behind when the run ends."},
     {"zero_optimization.offload_optimizer.buffer_count", KeyType::kInteger, "4", "[2, 1024]",
      KeyUse::kUsed, "", 0,
-     "Buffers that states are streamed through; on a GPU also pinned ones of gradients and "
-     "weights, at least 3."},
+     "Number of buffers that states stream through. If the rank trains on a GPU, gradients and "
+     "weights use as many pinned buffers, at least 3."},
     {"zero_optimization.offload_optimizer.pin_memory", KeyType::kBool, "true", "", KeyUse::kIgnored,
-     "", 0, "What a GPU copies to and from is pinned always."},
+     "", 0, "Memory that a GPU copies from or to is always pinned."},
     {"zero_optimization.offload_optimizer.pipeline_read", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Reads always overlap with the update."},
     {"zero_optimization.offload_optimizer.pipeline_write", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Writes always overlap with the update."},
     {"zero_optimization.offload_optimizer.fast_init", KeyType::kBool, "false", "", KeyUse::kIgnored,
-     "", 0, "Without effect here."},
+     "", 0, "It chooses between implementations in DeepSpeed."},
     {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]", KeyUse::kUsed,
      "", 0,
-     "Share of a rank's states that is offloaded; the first part stays near. Numbers do not "
-     "change. On a GPU: the share in the file with nvme, the first part is in the host's memory; "
-     "without effect with cpu."},
+     "Share of a rank's states that is offloaded; the other states stay beside the weights. "
+     "Results do not change. If the rank trains on a GPU, nvme puts this share into the file and "
+     "the others into host memory, and cpu ignores this key."},
     {"zero_optimization.offload_param.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
-     "Where a rank keeps its share of the weights at stage 3. cpu: a host buffer of its own, on a "
-     "GPU pinned, from which gathers take it, and to which a GPU's optimizer writes; nvme: a file "
-     "in nvme_path, which the page cache serves. Same bits."},
+     "Stage 3: where a rank stores its part of the weights. none: with the other tensors. cpu: in "
+     "a separate buffer of host memory (pinned if the rank trains on a GPU). nvme: in a file in "
+     "nvme_path, which is read through the page cache. Results do not change."},
     {"zero_optimization.offload_param.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed, "",
-     0, "A folder on a local disk."},
+     0, "Folder on a local disk, required for device nvme."},
     {"zero_optimization.offload_param.buffer_count", KeyType::kInteger, "5", "[1, inf)",
      KeyUse::kIgnored, "", 0, "Gathers read the file through the page cache."},
     {"zero_optimization.offload_param.buffer_size", KeyType::kInteger, "100000000", "[1, inf)",
@@ -151,7 +154,7 @@ constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.offload_param.max_in_cpu", KeyType::kInteger, "1000000000", "[0, inf)",
      KeyUse::kIgnored, "", 0, "Gathers read the file through the page cache."},
     {"zero_optimization.offload_param.pin_memory", KeyType::kBool, "true", "", KeyUse::kIgnored, "",
-     0, "Of offload."},
+     0, "Offloaded weights of a rank on a GPU are always in pinned memory."},
 };
 
 }  // namespace

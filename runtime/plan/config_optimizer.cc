@@ -116,10 +116,10 @@ absl::Status ConfigBuilder::CheckOptimizer() {
                   [](const ParamGroupConfig& group) { return group.lr.has_value(); }) ||
       (o.kind == Kind::kMuon && o.adam_lr != o.lr);
   if (o.lr == 0 && groups_have_rates && Given("scheduler.type")) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: with a scheduler the rates of parameter groups count beside optimizer.params.lr, "
-        "which is 0; want one above 0",
-        WhereGiven("optimizer.params.lr")));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: a scheduler uses the ratio of a group's lr to optimizer.params.lr, "
+                        "which is 0; set it above 0",
+                        WhereGiven("optimizer.params.lr")));
   }
   if (o.min_coeff > o.max_coeff) {
     return absl::InvalidArgumentError(
@@ -128,7 +128,7 @@ absl::Status ConfigBuilder::CheckOptimizer() {
   }
   if (o.bf16_states && !values_->boolean("bf16.enabled")) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: bf16.bf16_optimizer_states without bf16.enabled; set both",
+        absl::StrFormat("%s: bf16.bf16_optimizer_states needs bf16.enabled; set both to true",
                         WhereGiven("bf16.bf16_optimizer_states")));
   }
   if (o.bf16_states && (o.kind == Kind::kLamb || o.kind == Kind::kMuon)) {
@@ -139,10 +139,9 @@ absl::Status ConfigBuilder::CheckOptimizer() {
   }
   const bool by_chance = values_->boolean("bf16.stochastic_rounding");
   if (by_chance && !o.bf16_states) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: bf16.stochastic_rounding is of states in bf16; set "
-                        "bf16.bf16_optimizer_states too",
-                        WhereGiven("bf16.stochastic_rounding")));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: bf16.stochastic_rounding rounds states in bf16; set bf16.bf16_optimizer_states too",
+        WhereGiven("bf16.stochastic_rounding")));
   }
   const bool adam = o.kind == Kind::kAdamW || o.kind == Kind::kAdam;
   if (by_chance && !adam) {

@@ -96,7 +96,7 @@ std::string Remedy(MemoryRequest request, double available) {
 
 std::string FrozenText(const MemoryRequest& request) {
   const double bytes = FrozenBytes(request);
-  return bytes == 0 ? "" : absl::StrCat(", frozen ones of ", Gigabytes(bytes));
+  return bytes == 0 ? "" : absl::StrCat(", frozen parameters of ", Gigabytes(bytes));
 }
 
 std::string CodesText(const MemoryRequest& request) {
@@ -145,19 +145,21 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
   }
   const double frozen_bytes = FarFrozenBytes(request);
   const std::string frozen =
-      frozen_bytes == 0 ? "" : absl::StrCat(" and of frozen ones of ", Gigabytes(frozen_bytes));
+      frozen_bytes == 0 ? ""
+                        : absl::StrCat(" and of frozen parameters of ", Gigabytes(frozen_bytes));
   return absl::InvalidArgumentError(absl::StrFormat(
-      "what is offloaded of %.1f million parameters%s takes %s of the host's memory on each of %d "
+      "the offloaded states of %.1f million parameters%s take %s of host memory on each of %d "
       "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
       request.model.parameters * 1e-6, frozen, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
       // Which other ranks do not share.
       2 * PlanMemory(request).far_activations > needed
-          ? "most of it are activations: a smaller train_micro_batch_size_per_gpu takes less"
-      : request.offload_buffers == 0 ? "more ranks take less"
+          ? "most of it is activations, so set a smaller train_micro_batch_size_per_gpu"
+      : request.offload_buffers == 0 ? "use more ranks"
       : request.offload_to_file && request.offload_ratio == 1
-          ? "more ranks, or a smaller offload_optimizer.buffer_count, take less"
-          : "offload_optimizer.device \"nvme\" with ratio 1 keeps optimizer states in a file"));
+          ? "use more ranks or a smaller offload_optimizer.buffer_count"
+          : "set offload_optimizer.device to \"nvme\" with ratio 1 to keep optimizer states in a "
+            "file"));
 }
 
 absl::Status CheckCanBeMade(const MemoryRequest& request, double available) {
@@ -166,9 +168,9 @@ absl::Status CheckCanBeMade(const MemoryRequest& request, double available) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%.1f million parameters take %s on every rank while they are made in fp32 at "
-      "zero_optimization.stage %d, but a rank has %s of the host's memory: zero_optimization.stage "
-      "3 makes them in files of the run directory",
+      "%.1f million parameters take %s on every rank while the model is created in fp32 at "
+      "zero_optimization.stage %d, but a rank has %s of host memory; set zero_optimization.stage "
+      "3, which creates the parameters in files of the run directory",
       request.model.parameters * 1e-6, Gigabytes(whole), request.zero_stage, Gigabytes(available)));
 }
 

@@ -33,7 +33,8 @@ absl::StatusOr<int64_t> Field(const Json& model, const char* name) {
   const auto value = found == model.end() ? absl::StatusOr<int64_t>(0) : JsonInteger(*found);
   if (!value.ok() || *value < 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "the model has no %s, an integer from 1; give it under \"model\", or --params", name));
+        "the model has no %s; set it under \"model\" to an integer, 1 or more, or give --params",
+        name));
   }
   return *value;
 }
@@ -389,10 +390,10 @@ absl::StatusOr<double> ParseBytes(absl::string_view text) {
       return number * bytes;
     }
   }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "\"%s\" is no size; allowed: a number above 0 with MB, GB, TB (powers of 1000), MiB, GiB or "
-      "TiB, as 80GB",
-      text));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("\"%s\" is not a size; allowed: a number above 0 with the unit MB, GB, TB "
+                      "(powers of 1000), MiB, GiB or TiB, for example 80GB",
+                      text));
 }
 
 }  // namespace dtrain::plan

@@ -24,7 +24,7 @@ absl::StatusOr<std::vector<std::string>> Patterns(const std::string& path, const
   DT_ASSIGN_OR_RETURN(const Json list, CheckValue(key, value));
   if (list.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s is []; want the names of parameters, as \"*.bias\"", path));
+        absl::StrFormat("%s is []; want the names of parameters, for example [\"*.bias\"]", path));
   }
   return list.get<std::vector<std::string>>();
 }
@@ -39,9 +39,9 @@ absl::StatusOr<ParamGroupConfig> ParseGroup(const std::string& at, const Json& g
       continue;
     }
     if (std::find(settings.begin(), settings.end(), name) == settings.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s is no setting of a group of this optimizer, which takes params, %s",
-                          path, absl::StrJoin(settings, ", ")));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s is not a setting of a parameter group; this optimizer takes params, %s", path,
+          absl::StrJoin(settings, ", ")));
     }
     DT_ASSIGN_OR_RETURN(const Json checked, Setting(name, path, value));
     if (name == "lr") {
@@ -56,7 +56,7 @@ absl::StatusOr<ParamGroupConfig> ParseGroup(const std::string& at, const Json& g
   }
   if (result.params.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s has no \"params\", the names of its parameters, as [\"*.bias\"]", at));
+        absl::StrFormat("%s has no \"params\"; name its parameters, for example [\"*.bias\"]", at));
   }
   return result;
 }

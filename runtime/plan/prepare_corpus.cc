@@ -150,16 +150,18 @@ absl::StatusOr<PrepareReport::Split> WriteSplit(std::vector<Candidate> files,
 
 absl::Status CheckOptions(const PrepareOptions& options) {
   if (options.out.empty()) {
-    return absl::InvalidArgumentError("no output folder is named");
+    return absl::InvalidArgumentError("no output folder is given; give --out FOLDER");
   }
   if (options.validation_percent < 1 || options.validation_percent > 50) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "validation share is %d%%; it must be from 1 to 50", options.validation_percent));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the share of files for validation is %d%%; it must be from 1%% to 50%%",
+                        options.validation_percent));
   }
   if (options.bytes_max < 1 || options.bytes_max > kTokensMax || options.file_bytes_max < 1) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "size limits %d (all) and %d (a file) must be at least 1, and all of it below 2 GiB",
-        options.bytes_max, options.file_bytes_max));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the size limits are %d bytes for all text and %d bytes for one file; both "
+                        "must be at least 1, and the first below 2 GiB",
+                        options.bytes_max, options.file_bytes_max));
   }
   return absl::OkStatus();
 }
@@ -212,8 +214,8 @@ absl::StatusOr<PrepareReport> PrepareCorpus(const PrepareOptions& options) {
   std::vector<Candidate> files = ReadText(std::move(found), options, &report);
   if (files.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "no text was found: %d files of a wanted extension, %d too long, %d not UTF-8 text or "
-        "empty, %d beyond the size limit, %d not readable",
+        "no text was found in %d files with a wanted extension: %d are too long, %d are empty or "
+        "not UTF-8 text, %d are beyond the size limit, %d cannot be read",
         report.files_found, report.skipped_long, report.skipped_not_text,
         report.skipped_beyond_limit, report.skipped_unreadable));
   }
@@ -241,8 +243,8 @@ std::string PrepareTable(const PrepareReport& report) {
                           split->path);
   }
   absl::StrAppendFormat(&table,
-                        "left out: %d not text, %d too long, %d equal to another, %d beyond the "
-                        "size limit, %d not readable\n",
+                        "files left out: %d not text, %d too long, %d equal to another file, %d "
+                        "beyond the size limit, %d not readable\n",
                         report.skipped_not_text, report.skipped_long, report.skipped_equal,
                         report.skipped_beyond_limit, report.skipped_unreadable);
   return table;

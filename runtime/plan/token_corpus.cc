@@ -62,9 +62,10 @@ absl::StatusOr<TokenCorpus> TokenCorpus::Open(absl::Span<const std::string> patt
     DT_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path, format));
     const int64_t vocabulary = file.header().vocabulary;
     if (vocabulary != 0 && said_by != nullptr && vocabulary != corpus.vocabulary_) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "token file %s has the vocabulary %d, %s has %d: they are of different tokenizers", path,
-          vocabulary, *said_by, corpus.vocabulary_));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("token file %s has the vocabulary %d, %s has %d: they were made by "
+                          "different tokenizers; use files of one tokenizer",
+                          path, vocabulary, *said_by, corpus.vocabulary_));
     }
     if (vocabulary != 0) {
       corpus.vocabulary_ = vocabulary;

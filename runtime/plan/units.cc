@@ -69,17 +69,17 @@ absl::Status Join(absl::Span<const ParamLayout* const> layouts, const std::strin
       int& member = members[l][entry];
       if (member != kNoUnit && member != static_cast<int>(unit)) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "parameter %s is in %s and in %s (\"%s\"); it may be in one", entries[entry].name,
-            NameOf(static_cast<size_t>(member)), NameOf(unit), pattern));
+            "parameter %s is in %s and in %s (\"%s\"); remove it from one of them",
+            entries[entry].name, NameOf(static_cast<size_t>(member)), NameOf(unit), pattern));
       }
       member = static_cast<int>(unit);
     }
   }
   if (!found) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: \"%s\" names no module with parameters of its own and no parameter of "
-                        "the model (a shared one has its first name); there are %s",
-                        NameOf(unit), pattern, WhatThereIs(layouts)));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: \"%s\" names no module with parameters of its own and no parameter of the model (a "
+        "shared parameter has the name that is registered first); there are %s",
+        NameOf(unit), pattern, WhatThereIs(layouts)));
   }
   return absl::OkStatus();
 }
@@ -99,8 +99,8 @@ absl::StatusOr<FlatRange> RangeOf(const ParamLayout& layout, const Membership& m
     // The layout's order is that of registration, reversed.
     const auto before = std::find_if(other, end, is_member);
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is not of neighbours: parameter %s is registered between its %s and %s; name that too, "
-        "or make two units",
+        "%s is not a run of neighbouring parameters: %s is registered between %s and %s; add it to "
+        "the unit, or make two units",
         NameOf(unit), entry_at(other)->name, entry_at(before)->name, entry_at(other - 1)->name));
   }
   return FlatRange{entry_at(first)->offset,
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<std::vector<FlatRange>>> FindUnits(
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(NameOf(unit), " is empty; name the modules whose parameters it is to have"));
+          absl::StrCat(NameOf(unit), " is empty; name at least one module or parameter"));
     }
     for (const std::string& pattern : units[unit]) {
       DT_RETURN_IF_ERROR(Join(layouts, pattern, unit, members));

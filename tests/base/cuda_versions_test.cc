@@ -42,9 +42,9 @@ TEST(CudaVersions, HiddenGpusAreTheVariablesFaultOnlyWhereItIsSet) {
   EXPECT_EQ(Message({.driver = 13000, .runtime = 13000, .visible_devices = ""}),
             "the driver (CUDA 13.0) shows no GPU: CUDA_VISIBLE_DEVICES is \"\"; unset it, or name "
             "GPUs that nvidia-smi -L lists");
-  EXPECT_EQ(Message({.driver = 13000, .runtime = 13000, .driver_error = "cuInit gave error 803"}),
-            "the driver (CUDA 13.0) shows no GPU (cuInit gave error 803); see what nvidia-smi says "
-            "of it");
+  EXPECT_EQ(
+      Message({.driver = 13000, .runtime = 13000, .driver_error = "cuInit gave error 803"}),
+      "the driver (CUDA 13.0) shows no GPU (cuInit gave error 803); run nvidia-smi to see why");
 }
 
 TEST(CudaVersions, AnUnknownRuntimeIsNotHeldAgainstTheDriver) {

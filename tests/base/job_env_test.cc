@@ -146,7 +146,8 @@ TEST(ResolveJobEnv, LeavesTheLocalSizeOpenWithPmiAlone) {
 
 TEST(ResolveJobEnv, RefusesABatchScriptThatWouldWaitForEver) {
   EXPECT_THAT(ErrorOf({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}),
-              HasSubstr("inside a Slurm batch script of 4 tasks: start me with srun"));
+              HasSubstr("this is a Slurm batch script for 4 tasks, not one of its steps; start the "
+                        "program with srun"));
   EXPECT_EQ(Resolve({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "1"}}).source, LaunchSource::kAlone);
 }
 

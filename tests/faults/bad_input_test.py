@@ -269,10 +269,10 @@ class BadInput(EndToEnd):
                  ["zero_optimization.offload_optimizer.nvme_path"]),
                 (["zero_optimization.zero_hpz_partition_size=2"], ["zero_optimization.stage 3"]),
                 (["activation_checkpointing.cpu_checkpointing=true",
-                  "activation_checkpointing.nvme_path=/x"], ["two places for one thing"]),
+                  "activation_checkpointing.nvme_path=/x"], ["both say where to keep activations"]),
                 (["prescale_gradients=true", "gradient_predivide_factor=2"],
                  ["exclude each other"]),
-                (["bf16.bf16_optimizer_states=true"], ["without bf16.enabled"])):
+                (["bf16.bf16_optimizer_states=true"], ["needs bf16.enabled"])):
             with self.subTest(sets[0]):
                 self.refused(*texts, sets=sets)
 

@@ -94,7 +94,7 @@ REFUSED = [
     ({"elasticity": {"enabled": True}}, "elasticity.enabled"),
     ({"checkpoint": {"load_universal": True}}, "checkpoint.load_universal"),
     ({"activation_checkpointing": {"cpu_checkpointing": True, "nvme_path": "/nvme"}},
-     "two places for one thing"),
+     "both say where to keep activations"),
     ({"prescale_gradients": True, "gradient_predivide_factor": 2.0}, "exclude each other"),
     ({"steps_per_print": "auto"}, "steps_per_print"),
 ]

@@ -338,7 +338,7 @@ TEST(EngineDeviceTest, FrozenParametersCountToWhatMustFit) {
     const auto engine = Engine::Create(**job, net);
     EXPECT_EQ(engine.ok(), frozen_elements == 4'000) << engine.status();
     if (!engine.ok()) {
-      EXPECT_THAT(engine.status().message(), HasSubstr("frozen ones of 0.00016 GB"));
+      EXPECT_THAT(engine.status().message(), HasSubstr("frozen parameters of 0.00016 GB"));
     }
   }
 }

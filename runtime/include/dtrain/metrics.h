@@ -81,7 +81,7 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // One step: names as in docs/CONFIG.md (train/loss, perf/tokens_per_s, time/...). A report whose
+  // One step: names as in docs/METRICS.md (train/loss, perf/tokens_per_s, time/...). A report whose
   // numbers a device still computes is written when they are there, with the time of this call.
   void Log(const StepReport& report);
   // One value at the current step, e.g. "eval/loss". Rank 0 only.

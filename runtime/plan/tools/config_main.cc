@@ -1,4 +1,5 @@
-// dtrain-config: checks a configuration and prints its documents. `dtrain config ...` runs it.
+// dtrain-config: checks a configuration and prints the reference pages. `dtrain config ...` runs
+// it.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "base/status.h"
 #include "dtrain/config.h"
 #include "runtime/plan/config_docs.h"
+#include "runtime/plan/reference_docs.h"
 #include "runtime/plan/tools/tool_main.h"
 
 namespace dtrain::plan {
@@ -31,30 +33,49 @@ absl::Status Check(const CheckArguments& arguments) {
   if (arguments.all) {
     Print(DumpJson(config.values_in_force(), 2) + "\n");
   }
-  Print(absl::StrFormat("identity %016x\n", config.identity_hash()));
+  Print(
+      absl::StrFormat("identity %016x (a checkpoint can be resumed only with the same identity)\n",
+                      config.identity_hash()));
   return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Checks configurations and prints what is known about them.\n\nExamples:\n"
+      "Checks a configuration file and prints reference pages.\n\nExamples:\n"
       "  dtrain config check run.json --world-size 8 --set optimizer.params.lr=3e-4\n"
       "  dtrain config schema > dtrain.schema.json\n"
-      "  dtrain config docs > docs/CONFIG.md\n",
+      "  dtrain config docs > CONFIG.md\n",
       "dtrain config");
   app.require_subcommand(1);
 
   CheckArguments check;
   CLI::App* check_app = app.add_subcommand(
-      "check", "Check a file; print the batch numbers and every value that is not a default");
+      "check", "Check a file. Print the batch numbers and every value that is not a default.");
+  check_app->footer(
+      "Example:\n  dtrain config check run.json --world-size 8 --set train_steps=100");
   check_app->add_option("file", check.path, "Configuration file")->required();
-  check_app->add_option("--world-size", check.world_size, "Ranks of the job")
+  check_app->add_option("--world-size", check.world_size, "Number of ranks, 1 or more")
       ->capture_default_str();
-  check_app->add_option("--set", check.overrides, "KEY=VALUE; may be repeated")
+  check_app
+      ->add_option("--set", check.overrides,
+                   "Change a value of the file: KEY=VALUE. May be repeated. Default: no change")
       ->allow_extra_args(false);
-  check_app->add_flag("--all", check.all, "Print every value in force, with its origin, as JSON");
-  CLI::App* schema_app = app.add_subcommand("schema", "Print the JSON Schema");
-  app.add_subcommand("docs", "Print docs/CONFIG.md");
+  check_app->add_flag("--all", check.all,
+                      "Also print every value in force, and where it comes from, as JSON. Default: "
+                      "off");
+  CLI::App* schema_app = app.add_subcommand(
+      "schema",
+      "Print a JSON Schema, with which an editor completes and checks configuration files");
+  schema_app->footer("Example:\n  dtrain config schema > dtrain.schema.json");
+  std::string page = "config";
+  CLI::App* docs_app = app.add_subcommand("docs", "Print a reference page in Markdown");
+  docs_app->footer("Example:\n  dtrain config docs metrics > METRICS.md");
+  docs_app
+      ->add_option("page", page,
+                   "config (configuration keys), metrics (names of metrics) or environment "
+                   "(environment variables)")
+      ->check(CLI::IsMember({"config", "metrics", "environment"}))
+      ->capture_default_str();
 
   if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {
     return code;
@@ -62,7 +83,10 @@ int Main(int argc, char** argv) {
   if (check_app->parsed()) {
     return Finish("dtrain config", Check(check));
   }
-  Print(schema_app->parsed() ? DumpJson(ConfigSchema(), 2) + "\n" : ConfigMarkdown());
+  Print(schema_app->parsed()    ? DumpJson(ConfigSchema(), 2) + "\n"
+        : page == "metrics"     ? MetricsMarkdown()
+        : page == "environment" ? EnvironmentMarkdown()
+                                : ConfigMarkdown());
   return kExitOk;
 }
 

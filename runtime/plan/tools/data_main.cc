@@ -1,4 +1,4 @@
-// dtrain-data: makes and shows token files. `dtrain data ...` runs it.
+// dtrain-data: writes and shows token files. `dtrain data ...` runs it.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -39,7 +39,7 @@ absl::Status Prepare(PrepareArguments arguments) {
   }
   if (!(arguments.max_megabytes > 0 && arguments.max_megabytes < 2048)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--max-mb is %g; it must be above 0 and below 2048", arguments.max_megabytes));
+        "--max-mb is %g; want a number above 0 and below 2048", arguments.max_megabytes));
   }
   options.bytes_max = static_cast<int64_t>(arguments.max_megabytes * 1048576.0);
   DT_ASSIGN_OR_RETURN(const PrepareReport report, PrepareCorpus(options));
@@ -84,41 +84,54 @@ absl::Status Show(const std::string& path, const std::string& format_name, int64
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Makes and shows token files.\n\nExamples:\n"
-      "  dtrain data prepare --out data              C and C++ headers of /usr/include\n"
-      "  dtrain data prepare --out data ~/books      every text file below a folder\n"
+      "Writes token files for training and shows what is in them.\n\nExamples:\n"
+      "  dtrain data prepare --out data            from the C headers of /usr/include\n"
+      "  dtrain data prepare --out data ~/books    from every text file in a folder\n"
       "  dtrain data show data/train.bin\n",
       "dtrain data");
   app.require_subcommand(1);
 
   PrepareArguments prepare;
   CLI::App* prepare_app = app.add_subcommand(
-      "prepare", "Write byte-level train.bin and val.bin from text files (vocabulary 256)");
+      "prepare",
+      "Write train.bin and val.bin from text files. Every byte is a token (vocabulary 256).");
+  prepare_app->footer("Example:\n  dtrain data prepare --out data --ext txt,md ~/books");
   prepare_app->add_option("folders", prepare.options.folders,
-                          "Folders with text; none: the C and C++ headers of /usr/include");
-  prepare_app->add_option("--out", prepare.options.out, "Folder for the token files")->required();
+                          "Folders with text files. Default: /usr/include, with --ext "
+                          "h,hpp,hh,hxx,none");
+  prepare_app->add_option("--out", prepare.options.out, "Folder to write the token files to")
+      ->required();
   prepare_app
       ->add_option("--ext", prepare.options.extensions,
-                   "Extensions wanted, as in --ext h,txt,none (none: names without one)")
+                   "Read only files with these extensions, for example h,txt,none (none means a "
+                   "name without extension). Default: all files")
       ->delimiter(',')
       ->allow_extra_args(false);  // What follows is a folder.
-  prepare_app->add_option("--max-mb", prepare.max_megabytes, "Most text to take, in MiB")
+  prepare_app
+      ->add_option("--max-mb", prepare.max_megabytes,
+                   "Stop after this much text, in MiB, above 0 and below 2048")
       ->capture_default_str();
   prepare_app
-      ->add_option("--max-file-bytes", prepare.options.file_bytes_max, "Leave out longer files")
+      ->add_option("--max-file-bytes", prepare.options.file_bytes_max,
+                   "Leave out files with more bytes than this")
       ->capture_default_str();
   prepare_app
       ->add_option("--validation-percent", prepare.options.validation_percent,
-                   "Share of the files for validation")
+                   "Percentage of the files for val.bin, from 1 to 50")
       ->capture_default_str();
 
   std::string path;
   std::string format = "auto";
   int64_t head = 32;
-  CLI::App* show_app = app.add_subcommand("show", "Print a token file's format, size and head");
+  CLI::App* show_app =
+      app.add_subcommand("show", "Print the format, the size and the first tokens of a token file");
+  show_app->footer("Example:\n  dtrain data show data/train.bin --head 64");
   show_app->add_option("file", path, "Token file")->required();
-  show_app->add_option("--format", format, "auto, llmc or nanogpt-u16")->capture_default_str();
-  show_app->add_option("--head", head, "Tokens to print")
+  show_app
+      ->add_option("--format", format,
+                   "Format of the file: auto (read the header), llmc or nanogpt-u16")
+      ->capture_default_str();
+  show_app->add_option("--head", head, "Number of tokens to print, from 0 to 100000")
       ->capture_default_str()
       ->check(CLI::Range(0, 100000));
 

@@ -1,5 +1,5 @@
-// dtrain-plan: what a training takes of each rank's memory, before it is started. `dtrain plan ...`
-// runs it.
+// dtrain-plan: computes the memory that a training needs on each rank, before it is started.
+// `dtrain plan ...` runs it.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -66,35 +66,37 @@ const char* PrecisionText(PrecisionConfig::Kind kind) {
 
 void PrintPlan(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
-  std::printf("a rank of %d at ZeRO stage %d:\n", static_cast<int>(request.world_size),
-              request.zero_stage);
+  const int world = static_cast<int>(request.world_size);
+  std::printf("memory of each rank, with %d rank%s at ZeRO stage %d:\n", world,
+              world == 1 ? "" : "s", request.zero_stage);
   const struct {
     const char* name;
     double bytes;
   } rows[] = {
-      {"values", plan.values},   {"gradients", plan.gradients},     {"master", plan.master},
-      {"moments", plan.moments}, {"buckets", plan.buckets},         {"live weights", plan.live},
+      {"weights", plan.values},  {"gradients", plan.gradients},     {"masters", plan.master},
+      {"moments", plan.moments}, {"buckets", plan.buckets},         {"gathered", plan.live},
       {"FP8 codes", plan.codes}, {"activations", plan.activations}, {"logits", plan.logits}};
   for (const auto& row : rows) {
     if (row.bytes > 0) {
       std::printf("  %-13s %12s\n", row.name, Size(row.bytes).c_str());
     }
   }
-  std::printf("  %-13s %12s\n", "in all", Size(plan.total()).c_str());
+  std::printf("  %-13s %12s\n", "total", Size(plan.total()).c_str());
   const auto far = [](double bytes, const char* what) {
     if (bytes > 0) {
-      std::printf("  %-13s %12s  (%s, in the far tier)\n", "offloaded", Size(bytes).c_str(), what);
+      std::printf("  %-13s %12s  (%s, outside the memory above)\n", "offloaded",
+                  Size(bytes).c_str(), what);
     }
   };
-  far(plan.offloaded, "moments and masters");
+  far(plan.offloaded, "optimizer states and fp32 masters");
   far(plan.far_activations, "activations");
   if (plan.host > 0) {
-    std::printf("  %-13s %12s  (what is offloaded there, and buffers)\n", "host memory",
+    std::printf("  %-13s %12s  (offloaded states and their buffers)\n", "host memory",
                 Size(plan.host).c_str());
   }
 }
 
-// Of values, gradients, masters and moments when nothing is shared out.
+// Bytes of weights, gradients, masters and moments a parameter when nothing is divided.
 double BytesOfAParameter(MemoryRequest request) {
   request.zero_stage = 0;
   request.world_size = 1;
@@ -102,16 +104,16 @@ double BytesOfAParameter(MemoryRequest request) {
   return PlanMemory(request).states() / request.model.parameters;
 }
 
-// A line a stage, and one for inference; then the smallest of them.
+// Prints a line for each stage and one for inference, then the smallest number of ranks.
 void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
-  std::printf("\nranks of %s each that it takes, with %g %% reserve:\n", Size(rank_bytes).c_str(),
-              reserve * 100);
+  std::printf("\nnumber of ranks needed if each has %s of memory (%g %% is added to the plan):\n",
+              Size(rank_bytes).c_str(), reserve * 100);
   std::optional<int64_t> smallest;
   int smallest_stage = 0;
   const auto line = [&](const std::string& name) {
     const auto world = SmallestWorld(request, rank_bytes, reserve);
     if (!world.has_value()) {
-      std::printf("  %-14s does not fit on any number\n", name.c_str());
+      std::printf("  %-14s does not fit on any number of ranks\n", name.c_str());
       return;
     }
     if (request.training && (!smallest.has_value() || *world < *smallest)) {
@@ -119,7 +121,7 @@ void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
       smallest_stage = request.zero_stage;
     }
     request.world_size = *world;
-    std::printf("  %-14s %7d  (%s on each)\n", name.c_str(), static_cast<int>(*world),
+    std::printf("  %-14s %7d  (%s on each rank)\n", name.c_str(), static_cast<int>(*world),
                 Size(PlanMemory(request).total()).c_str());
   };
   for (int stage = 0; stage < kStages; ++stage) {
@@ -129,17 +131,17 @@ void PrintWorlds(MemoryRequest request, double rank_bytes, double reserve) {
   request.training = false;
   line("inference");
   if (smallest.has_value()) {
-    std::printf("\ntraining fits from %d on, with zero_optimization.stage %d\n",
-                static_cast<int>(*smallest), smallest_stage);
+    std::printf("\nTraining needs at least %d rank%s, with zero_optimization.stage %d.\n",
+                static_cast<int>(*smallest), *smallest == 1 ? "" : "s", smallest_stage);
   } else {
     std::printf(
-        "\ntraining fits nowhere: give --gpu-memory for a larger one, fewer tokens a "
-        "micro-batch, or offload_optimizer\n");
+        "\nTraining does not fit on any number of ranks. Use GPUs with more memory, smaller "
+        "micro-batches, or zero_optimization.offload_optimizer.\n");
   }
 }
 
-// The example's "model" may name a config.json (or a folder that holds one), whose keys its own
-// replace.
+// The example's "model" may name a config.json, or a folder that holds one. Keys of "model" itself
+// win over those of that file.
 absl::StatusOr<Json> ModelOf(const Config& config) {
   Json model = config.user("model");
   for (const char* const key : {"config", "pretrained"}) {
@@ -154,7 +156,8 @@ absl::StatusOr<Json> ModelOf(const Config& config) {
     DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
     DT_ASSIGN_OR_RETURN(Json shape, ParseJson(text, path));
     if (!shape.is_object()) {
-      return absl::InvalidArgumentError(path + " holds no object; want a model's config.json");
+      return absl::InvalidArgumentError(path +
+                                        " does not hold a JSON object; give a model's config.json");
     }
     shape.update(model);
     return shape;
@@ -169,10 +172,11 @@ absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   if (const auto json = ParseJson(text, arguments.file);
       json.ok() && json->is_object() && json->contains("model_type")) {
     if (!arguments.overrides.empty()) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "--set with %s, which is a model's config.json; give a run's configuration with "
-          "\"model\": {\"config\": \"%s\"} instead",
-          arguments.file, arguments.file));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--set cannot change %s, which is a model's config.json; write a run's "
+                          "configuration with "
+                          "\"model\": {\"config\": \"%s\"} instead",
+                          arguments.file, arguments.file));
     }
     DT_ASSIGN_OR_RETURN(request.model, ModelShapeFrom(*json));
     return absl::OkStatus();
@@ -206,7 +210,7 @@ absl::StatusOr<double> ParseCount(absl::string_view text) {
   double count = 0;
   if (!absl::SimpleAtod(digits, &count) || !(count * unit >= 1 && count * unit <= 1e15)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--params is \"%s\"; want a number in [1, 1e15], as 80e9, 80B or 350M", text));
+        "--params is \"%s\"; want a number from 1 to 1e15, for example 80e9, 80B or 350M", text));
   }
   return count * unit;
 }
@@ -217,7 +221,7 @@ absl::Status Plan(Arguments arguments) {
   }
   if (arguments.file.empty() && arguments.parameters == 0) {
     return absl::InvalidArgumentError(
-        "nothing to plan: give a configuration file, or --params with --gpu-memory");
+        "nothing to plan; give a configuration file, or --params N with --gpu-memory SIZE");
   }
   double rank_bytes = 0;
   if (!arguments.gpu_memory.empty()) {
@@ -245,26 +249,35 @@ absl::Status Plan(Arguments arguments) {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Says what a training takes of each rank's memory and how many ranks it needs.\n\nExamples:\n"
-      "  dtrain plan --params 80e9 --gpu-memory 80GB\n"
-      "  dtrain plan run.json --world-size 8 --set zero_optimization.stage=2\n"
-      "  dtrain plan run.json --gpu-memory 24GiB\n",
+      "Shows how much memory a training needs on each rank and how many ranks it needs.\n\n"
+      "Examples:\n"
+      "  dtrain plan run.json --world-size 8\n"
+      "  dtrain plan run.json --gpu-memory 24GiB --set zero_optimization.stage=2\n"
+      "  dtrain plan --params 80B --gpu-memory 80GB\n",
       "dtrain plan");
   Arguments arguments;
-  app.add_option("file", arguments.file, "Configuration file, with the model under \"model\"");
-  app.add_option("--set", arguments.overrides, "KEY=VALUE; may be repeated")
+  app.add_option("file", arguments.file,
+                 "Configuration file with the model under \"model\", or a model's config.json. "
+                 "Default: none; give --params instead");
+  app.add_option("--set", arguments.overrides,
+                 "Change a value of the file: KEY=VALUE. May be repeated. Default: no change")
       ->allow_extra_args(false);
-  app.add_option("--world-size", arguments.world_size, "Ranks of the job")
+  app.add_option("--world-size", arguments.world_size, "Number of ranks, from 1 to 1048576")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--params", arguments.count,
-                 "Parameters, in place of a model's shape, as 80e9, 80B or 350M");
-  app.add_option("--gpu-memory", arguments.gpu_memory, "Of a rank, as 80GB or 24GiB");
+                 "Number of parameters, for example 80e9, 80B or 350M. Default: counted from the "
+                 "model in the file");
+  app.add_option("--gpu-memory", arguments.gpu_memory,
+                 "Memory of one rank, for example 80GB or 24GiB. Shows how many such ranks are "
+                 "needed. Default: not shown");
   app.add_option("--reserve", arguments.reserve,
-                 "Share on top for fragmentation, the network and the unexpected")
+                 "Extra memory for fragmentation and network buffers, as a share of the plan, from "
+                 "0 to 10")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
-  app.add_option("--dtype", arguments.dtype, "Without a file: fp32, bf16 or fp16")
+  app.add_option("--dtype", arguments.dtype,
+                 "Precision to assume without a configuration file: fp32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {

@@ -1,20 +1,51 @@
-// What the command-line tools of this room share: CLI11's errors and a Status become one line on
-// stderr and an exit code of the project's table.
+// What the command-line tools of this room share: help texts that fit 80 columns; CLI11's errors
+// and a Status become one line on stderr and an exit code of the project's table.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 
 namespace dtrain::plan {
 
+// `text` in lines of at most `columns`, cut at spaces. Pure.
+inline std::string Wrapped(absl::string_view text, size_t columns) {
+  std::string result;
+  size_t used = 0;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    const bool fits = used == 0 || used + 1 + word.size() <= columns;
+    absl::StrAppend(&result, used == 0 ? "" : fits ? " " : "\n", word);
+    used = fits ? used + (used == 0 ? 0 : 1) + word.size() : word.size();
+  }
+  return result;
+}
+
+// CLI11 does not wrap the second column of its help by itself.
+inline void FitHelp(CLI::App& app) {
+  constexpr size_t kColumns = 80;
+  constexpr size_t kNames = 30;  // CLI11's first column.
+  const auto fit = [](const std::string& text) { return Wrapped(text, kColumns - kNames); };
+  for (CLI::Option* option : app.get_options()) {
+    option->description(fit(option->get_description()));
+  }
+  for (CLI::App* command : app.get_subcommands({})) {
+    FitHelp(*command);
+    command->description(fit(command->get_description()));
+  }
+}
+
 // Parses; -1: go on, else the exit code (0 after --help, 64 for wrong usage).
 inline int ParseCommandLine(CLI::App& app, int argc, char** argv) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return failed->get_name() + ": " + error.what() + "; --help says what is allowed\n";
+    return failed->get_name() + ": " + error.what() +
+           "; run it with --help to see what is allowed\n";
   });
+  FitHelp(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.

@@ -1,5 +1,6 @@
 #include "runtime/plan/config_docs.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -8,26 +9,60 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/plan/config_keys.h"
+#include "runtime/plan/reference_docs.h"
 
 namespace dtrain::plan {
 namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ConfigDocsTest, TheDocumentInTheTreeIsUpToDate) {
-  const absl::StatusOr<std::string> text = ReadFile(DTRAIN_SOURCE_DIR "/docs/CONFIG.md");
-  ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_EQ(*text, ConfigMarkdown())
-      << "write it anew: build/<preset>/bin/dtrain-config docs > docs/CONFIG.md";
+TEST(ConfigDocsTest, ThePagesInTheTreeAreUpToDate) {
+  const struct {
+    const char* file;
+    const char* page;
+    std::string text;
+  } pages[] = {{"CONFIG.md", "config", ConfigMarkdown()},
+               {"METRICS.md", "metrics", MetricsMarkdown()},
+               {"ENVIRONMENT.md", "environment", EnvironmentMarkdown()}};
+  for (const auto& page : pages) {
+    const absl::StatusOr<std::string> text =
+        ReadFile(absl::StrCat(DTRAIN_SOURCE_DIR "/docs/", page.file));
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(*text, page.text) << "write it anew: build/<preset>/bin/dtrain-config docs "
+                                << page.page << " > docs/" << page.file;
+  }
+}
+
+TEST(ConfigDocsTest, TheSmallCompleteFileIsAccepted) {
+  const std::string text = ConfigMarkdown();
+  const std::string fence = "```json\n";
+  const size_t begin = text.find(fence) + fence.size();
+  const std::string file = text.substr(begin, text.find("```", begin) - begin);
+  const absl::StatusOr<Config> config = Config::Parse(file, "CONFIG.md", {}, /*world_size=*/2);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->warnings().empty());
 }
 
 TEST(ConfigDocsTest, DocumentNamesEveryKeyOnce) {
   const std::string text = ConfigMarkdown();
   for (const ConfigKey& key : ConfigKeys()) {
-    const std::string row = absl::StrCat("\n| `", key.path, "` | ");
+    const std::string row = absl::StrCat("\n| `", key.path, "` | ");  // In one of the tables.
     const size_t first = text.find(row);
     ASSERT_NE(first, std::string::npos) << key.path;
     EXPECT_EQ(text.find(row, first + 1), std::string::npos) << key.path;
+  }
+}
+
+// A text is read alone, so it is one or more whole sentences, not a fragment of the table's
+// heading.
+void ExpectFullSentences(const ConfigKey& key) {
+  const std::string doc = key.doc;
+  EXPECT_GE(std::count(doc.begin(), doc.end(), ' '), 2) << key.path << ": " << doc;
+  EXPECT_EQ(doc.back(), '.') << key.path << ": " << doc;
+  EXPECT_EQ(doc.find("  "), std::string::npos) << key.path << ": " << doc;
+  for (const char* fragment : {"Of ", "Without effect", "Absent:", "Same ", "so many", "foretell",
+                               "far tier", "unasked"}) {
+    EXPECT_EQ(doc.find(fragment), std::string::npos) << key.path << ": " << doc;
   }
 }
 
@@ -37,7 +72,7 @@ TEST(ConfigTableTest, EveryRowIsConsistent) {
     EXPECT_TRUE(paths.insert(key.path).second) << key.path << " twice";
     EXPECT_EQ(FindConfigKey(key.path), &key);
     EXPECT_FALSE(IsConfigSection(key.path)) << key.path << " is key and section";
-    EXPECT_GT(std::string(key.doc).size(), 5u) << key.path;
+    ExpectFullSentences(key);
     EXPECT_EQ(NearestConfigKey(key.path), key.path);
     const Json standard = Json::parse(key.default_value);
     if (!standard.is_null()) {
@@ -54,6 +89,23 @@ TEST(ConfigTableTest, EveryRowIsConsistent) {
     if ((key.flags & kAutoAllowed) != 0) {
       EXPECT_THAT(key.doc, HasSubstr("\"auto\"")) << key.path;
     }
+  }
+}
+
+TEST(ConfigTableTest, WhatAKeyMayBeReadsAsWords) {
+  const std::pair<const char*, const char*> texts[] = {
+      {"train_steps", "an integer, 1 or more"},
+      {"zero_optimization.stage", "an integer from 0 to 3"},
+      {"optimizer.params.eps", "a number above 0, or \"auto\""},
+      {"optimizer.params.betas", "two numbers from 0 to below 1, or \"auto\""},
+      {"comm.timeout_s", "a number above 0, up to 86400"},
+      {"comm.transport", "one of auto, shm, tcp, rdma"},  // Without nccl, which is refused.
+      {"gradient_allreduce_op", "one of mean, sum"},
+      {"checkpoint.dir", "a string"},
+      {"seed", "an integer, 0 or more"},
+      {"deterministic", "true or false"}};
+  for (const auto& [path, text] : texts) {
+    EXPECT_EQ(AllowedText(*FindConfigKey(path)), text) << path;
   }
 }
 

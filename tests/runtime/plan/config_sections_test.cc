@@ -67,7 +67,7 @@ TEST(ConfigSectionsTest, ActivationsHaveOnePlace) {
   EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "activation_checkpointing":
                                       {"cpu_checkpointing": true, "nvme_path": "/nvme"}})")
                               .message()),
-              HasSubstr("two places for one thing; keep one"));
+              HasSubstr("both say where to keep activations; remove one of them"));
 }
 
 }  // namespace

@@ -224,11 +224,11 @@ TEST(DeepSpeedKeysTest, WhatChangesNumbersIsRefusedByName) {
 TEST(DeepSpeedKeysTest, WhatOnlyTunesOrBelongsToWhatIsOffIsNotedOnce) {
   const std::pair<const char*, const char*> noted[] = {
       {R"("zero_optimization": {"stage3_partition_stream_chunk_size": 1048576})",
-       "zero_optimization.stage3_partition_stream_chunk_size = 1048576 has no effect here"},
+       "zero_optimization.stage3_partition_stream_chunk_size = 1048576 has no effect. "},
       {R"("optimizer": {"params": {"comm_backend_name": "nccl"}})",
-       "optimizer.params.comm_backend_name = \"nccl\" has no effect here"},
+       "optimizer.params.comm_backend_name = \"nccl\" has no effect. "},
       {R"("tensor_parallel": {"preset_model": "llama"})",
-       "tensor_parallel.preset_model = \"llama\" has no effect here"},
+       "tensor_parallel.preset_model = \"llama\" has no effect. "},
       {R"("tensor_parallel": {"partition_config": {"layer_specs": []}})",
        "tensor_parallel.partition_config"}};
   for (const auto& [section, note] : noted) {

@@ -67,8 +67,9 @@ TEST(MemoryFitTest, FrozenParametersThatStageThreeSharesOutAreAReasonForIt) {
   MemoryRequest request = OfMillion(0, 4);
   request.model.frozen = {{.elements = 10e6}};
   const absl::Status refused = CheckStatesFit(request, 30e6);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("of 1.0 million parameters, frozen ones of 0.04 GB take 0.056 GB on each"));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr("of 1.0 million parameters, frozen parameters of 0.04 GB take 0.056 GB on each"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("zero_optimization.stage 3 takes"));
 }
 
@@ -89,7 +90,7 @@ TEST(MemoryFitTest, FrozenParametersOfOtherTypesStayWholeAtEveryStage) {
   EXPECT_TRUE(CheckStatesFit(request, 6e6).ok());
   EXPECT_THAT(
       std::string(CheckStatesFit(request, 5.9e6).message()),
-      HasSubstr("of 1.0 million parameters, frozen ones of 0.002 GB take 0.006 GB on each"));
+      HasSubstr("of 1.0 million parameters, frozen parameters of 0.002 GB take 0.006 GB on each"));
   EXPECT_THAT(std::string(CheckStatesFit(request, 1.9e6).message()),
               HasSubstr("no number of ranks makes it fit"));
 }
@@ -134,20 +135,22 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
   EXPECT_TRUE(CheckStatesFit(request, 9e6).ok());
   EXPECT_TRUE(CheckOffloadFits(request, 13e6).ok());
   const absl::Status host = CheckOffloadFits(request, 10e6);
-  EXPECT_EQ(std::string(host.message()),
-            "what is offloaded of 1.0 million parameters takes 0.012 GB of the host's memory on "
-            "each of 1 rank at zero_optimization.stage 1, but a rank has 0.01 GB: "
-            "offload_optimizer.device \"nvme\" with ratio 1 keeps optimizer states in a file");
+  EXPECT_EQ(
+      std::string(host.message()),
+      "the offloaded states of 1.0 million parameters take 0.012 GB of host memory on "
+      "each of 1 rank at zero_optimization.stage 1, but a rank has 0.01 GB: "
+      "set offload_optimizer.device to \"nvme\" with ratio 1 to keep optimizer states in a file");
   request.offload_buffers = 0;
   request.zero_stage = 3;
   request.values_far = true;
   EXPECT_TRUE(CheckOffloadFits(request, 4e6).ok()) << "weights alone";
-  EXPECT_THAT(std::string(CheckOffloadFits(request, 3e6).message()),
-              HasSubstr("more ranks take less"));
+  EXPECT_THAT(std::string(CheckOffloadFits(request, 3e6).message()), HasSubstr("use more ranks"));
   request.model.frozen = {{.elements = 10e6}};
-  EXPECT_THAT(std::string(CheckOffloadFits(request, 4e6).message()),
-              HasSubstr("what is offloaded of 1.0 million parameters and of frozen ones of 0.04 GB "
-                        "takes 0.044 GB of the host's memory"));
+  EXPECT_THAT(
+      std::string(CheckOffloadFits(request, 4e6).message()),
+      HasSubstr(
+          "the offloaded states of 1.0 million parameters and of frozen parameters of 0.04 GB "
+          "take 0.044 GB of host memory"));
 }
 
 TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
@@ -155,10 +158,11 @@ TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
   request.precision = PrecisionConfig::Kind::kBFloat16;
   EXPECT_TRUE(CheckStatesFit(request, 3e6).ok());
   const absl::Status made = CheckCanBeMade(request, 3e6);
-  EXPECT_EQ(std::string(made.message()),
-            "1.0 million parameters take 0.004 GB on every rank while they are made in fp32 at "
-            "zero_optimization.stage 2, but a rank has 0.003 GB of the host's memory: "
-            "zero_optimization.stage 3 makes them in files of the run directory");
+  EXPECT_EQ(
+      std::string(made.message()),
+      "1.0 million parameters take 0.004 GB on every rank while the model is created in fp32 at "
+      "zero_optimization.stage 2, but a rank has 0.003 GB of host memory; set "
+      "zero_optimization.stage 3, which creates the parameters in files of the run directory");
   EXPECT_TRUE(CheckCanBeMade(request, 4e6).ok());
   request.zero_stage = 3;
   EXPECT_TRUE(CheckCanBeMade(request, 3e6).ok());

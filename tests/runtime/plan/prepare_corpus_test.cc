@@ -137,7 +137,7 @@ TEST_F(PrepareCorpusTest, FailureNamesTheCauseAndLeavesOldFilesAlone) {
   options = Options();
   options.extensions = {".rs"};
   EXPECT_THAT(std::string(PrepareCorpus(options).status().message()),
-              HasSubstr("no text was found: 0 files of a wanted extension"));
+              HasSubstr("no text was found in 0 files with a wanted extension"));
   options = Options();
   options.validation_percent = 51;
   EXPECT_THAT(std::string(PrepareCorpus(options).status().message()), HasSubstr("51%"));

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -91,8 +93,40 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
        {data_, data_ + " prepare", config_, config_ + " check", config_ + " unknown"}) {
     EXPECT_EQ(RunCommand(usage).code, 64) << usage;
   }
-  EXPECT_EQ(RunCommand(data_ + " --help").code, 0);
-  EXPECT_EQ(RunCommand(config_ + " check --help").code, 0);
+}
+
+// Each help has an example, and each option says its default or that it must be given.
+TEST_F(ToolsTest, HelpHasAnExampleAndTheDefaultOfEachOption) {
+  for (const std::string& command :
+       {data_ + " prepare", data_ + " show", config_ + " check", config_ + " docs", plan_}) {
+    const Result result = RunCommand(command + " --help");
+    EXPECT_EQ(result.code, 0) << command;
+    EXPECT_THAT(result.output, HasSubstr("Example")) << command;
+    // Options begin in the third column; their texts may go on in further lines.
+    std::vector<std::string> options;
+    bool inside = false;
+    for (const absl::string_view line : absl::StrSplit(result.output, '\n')) {
+      if (absl::StartsWith(line, "Options:") || absl::StartsWith(line, "Positionals:")) {
+        inside = true;
+      } else if (absl::StartsWith(line, "Example")) {
+        inside = false;
+      } else if (inside && absl::StartsWith(line, "  ") && line.size() > 2 && line[2] != ' ') {
+        options.emplace_back(line);
+      } else if (inside && !options.empty()) {
+        absl::StrAppend(&options.back(), " ", line);
+      }
+    }
+    EXPECT_GE(options.size(), 2u) << result.output;
+    for (const std::string& option : options) {
+      const bool said = absl::StrContains(option, "Default") ||
+                        absl::StrContains(option, "REQUIRED") || absl::StrContains(option, "=") ||
+                        absl::StrContains(option, "[") || absl::StrContains(option, "--help");
+      EXPECT_TRUE(said) << command << ": " << option;
+    }
+  }
+  for (const std::string& command : {data_, config_}) {
+    EXPECT_THAT(RunCommand(command + " --help").output, HasSubstr("Examples:"));
+  }
 }
 
 TEST_F(ToolsTest, CheckPrintsTheBatchAndWhereValuesComeFrom) {
@@ -113,17 +147,19 @@ TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
   EXPECT_THAT(gpus.output, ::testing::ContainsRegex("stage 3 +23 "));
   EXPECT_THAT(gpus.output, ::testing::ContainsRegex("inference +3 "));
   EXPECT_THAT(gpus.output, HasSubstr("80B parameters in bf16 with fp32 masters: 18 bytes each"));
-  EXPECT_THAT(gpus.output, HasSubstr("training fits from 23 on, with zero_optimization.stage 3"));
-  const Result never = RunCommand(plan_ + " --params 80e9 --gpu-memory 1GB --reserve 9");
+  EXPECT_THAT(gpus.output,
+              HasSubstr("Training needs at least 23 ranks, with zero_optimization.stage 3."));
+  const Result never = RunCommand(plan_ + " --params 80e9 --gpu-memory 1MB");
   EXPECT_EQ(never.code, 0) << never.output;
+  EXPECT_THAT(never.output, HasSubstr("Training does not fit on any number of ranks."));
   const std::string file = Write("run.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
       "zero_optimization": {"stage": 1}, "data": {"sequence_length": 128},
       "model": {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
                 "num_attention_heads": 4, "vocab_size": 256}})");
   const Result here = RunCommand(absl::StrCat(plan_, " ", file, " --world-size 4"));
   EXPECT_EQ(here.code, 0) << here.output;
-  EXPECT_THAT(here.output, HasSubstr("a rank of 4 at ZeRO stage 1"));
-  EXPECT_THAT(here.output, HasSubstr("master"));
+  EXPECT_THAT(here.output, HasSubstr("memory of each rank, with 4 ranks at ZeRO stage 1:"));
+  EXPECT_THAT(here.output, HasSubstr("masters"));
   const Result short_form = RunCommand(plan_ + " --params 80B --gpu-memory 80GB");
   EXPECT_EQ(short_form.output, gpus.output);
 }
@@ -160,9 +196,9 @@ TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
            {"--params 0", "--params"},
            {"--params 8e9 --gpu-memory 80", "80GB"},
            {"--params 8e9 --world-size 0", "--world-size"},
-           {"--params eight", "as 80e9, 80B or 350M"},
-           {"--params B", "as 80e9, 80B or 350M"},
-           {"--params nan", "as 80e9, 80B or 350M"},
+           {"--params eight", "for example 80e9, 80B or 350M"},
+           {"--params B", "for example 80e9, 80B or 350M"},
+           {"--params nan", "for example 80e9, 80B or 350M"},
            {"--params 8e9 --dtype int8", "int8"},
            {"--params 8e9 --reserve -1", "--reserve"},
            {folder_.path() + "/none.json", "none.json"},

@@ -101,8 +101,8 @@ TEST(Units, AParameterOfTwoUnitsIsRefusedByName) {
 
 TEST(Units, AUnitThatIsNotOfNeighboursNamesWhatLiesBetween) {
   EXPECT_THAT(Refused({{"embed", "layers.1"}}),
-              HasSubstr("EngineOptions::units[0] is not of neighbours: parameter layers.0.up.bias "
-                        "is registered between its embed.weight and layers.1.norm"));
+              HasSubstr("EngineOptions::units[0] is not a run of neighbouring parameters: "
+                        "layers.0.up.bias is registered between embed.weight and layers.1.norm"));
 }
 
 }  // namespace
