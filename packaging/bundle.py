@@ -101,13 +101,16 @@ def write_cmake(build, prefix, libraries):
 
 def write_pkg_config(build, prefix, libraries, torch_folders):
     """`torch_folders` (relative to lib/): pkg-config cannot search, so all are named; those that do
-    not exist change nothing."""
+    not exist change nothing. A single one is a variable, which --define-variable changes."""
     torch = [f"${{libdir}}/{folder}" for folder in torch_folders]
+    variable = ""
+    if len(torch) == 1:
+        variable, torch = f"torch={torch[0]}", ["${torch}"]
     headers = "".join(f" -isystem {t}/include -isystem {t}/include/torch/csrc/api/include" for t in torch)
     places = "".join(f" -L{t}/lib -Wl,-rpath,{t}/lib" for t in torch)
     own = "${libdir}/dtrain"
     text = fill(f"{build.source}/cmake/dtrain.pc.in", {
-        "PC_TORCH": "", "PC_REQUIRES": "", "PROJECT_VERSION": build.version,
+        "PC_TORCH": variable, "PC_REQUIRES": "", "PROJECT_VERSION": build.version,
         "PC_CFLAGS": f"-isystem {own}/include{headers}",
         "PC_LIBS": f"-L{own} -Wl,-rpath,{own}" + "".join(f" -l:{name}" for name in to_link(libraries)) +
                    places})
