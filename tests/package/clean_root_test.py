@@ -121,9 +121,9 @@ class CleanRoot(unittest.TestCase):
         self.assertIn("2.9.1+cpu, but this dtrain is built with", output)
 
     def on_a_small_disk(self, folder, out, **variables):
-        """Packages made while a disk of 40 MB is mounted at `folder`; what is said, and what is left."""
+        """Packages made while a disk of 4 MB is mounted at `folder`; what is said, and what is left."""
         os.makedirs(folder)
-        script = 'mount -t tmpfs -o size=40m none "$1"; out=$2; shift 2; "$@"; c=$?; ls -A "$out"; exit $c'
+        script = 'mount -t tmpfs -o size=4m none "$1"; out=$2; shift 2; "$@"; c=$?; ls -A "$out"; exit $c'
         before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "small", folder, out]
         return make_packages(out, "--only", "wheel", expect=None, before=before, **variables).strip()
 

@@ -49,7 +49,7 @@ def make_environment(test, folder):
     """A virtual environment that holds torch and what it depends on, and nothing else; pip in it is not
     offered anything from outside. Its packages are links to those of this tree."""
     python = os.path.realpath(f"{os.path.dirname(os.path.dirname(SITE_PACKAGES))}/../bin/python3")
-    run(test, [python, "-m", "venv", folder])
+    run(test, [python, "-m", "venv", "--without-pip", folder])  # That of this tree is linked too.
     own = os.path.join(folder, "lib", os.path.basename(os.path.dirname(SITE_PACKAGES)), "site-packages")
     for name in os.listdir(SITE_PACKAGES):
         if not os.path.exists(f"{own}/{name}") and not name.startswith(("dtrain", "__pycache__")) \

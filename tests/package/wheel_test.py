@@ -49,7 +49,7 @@ class Wheel(unittest.TestCase):
         cls.venv = f"{cls.folder}/venv"
         make_environment(cls(), cls.venv)
         # As a user installs it, with its dependencies; the network is not needed, so not asked.
-        run(cls(), [f"{cls.venv}/bin/pip", "install", "--no-index", cls.wheel])
+        run(cls(), [f"{cls.venv}/bin/python", "-m", "pip", "install", "--no-index", cls.wheel])
 
     @classmethod
     def tearDownClass(cls):
@@ -204,9 +204,9 @@ class Wheel(unittest.TestCase):
         venv = f"{self.folder}/second"
         site_packages = make_environment(self, venv)
         before = {os.path.join(w, n) for w, _, names in os.walk(venv) for n in names}
-        run(self, [f"{venv}/bin/pip", "install", "--no-index", "--no-deps", self.wheel])
+        run(self, [f"{venv}/bin/python", "-m", "pip", "install", "--no-index", "--no-deps", self.wheel])
         self.assertTrue(glob.glob(f"{site_packages}/dtrain-*.dist-info"))
-        run(self, [f"{venv}/bin/pip", "uninstall", "--yes", "dtrain"])
+        run(self, [f"{venv}/bin/python", "-m", "pip", "uninstall", "--yes", "dtrain"])
         after = {os.path.join(w, n) for w, _, names in os.walk(venv) for n in names}
         self.assertEqual(sorted(p for p in after - before if not p.endswith(".pyc")), [])
 
