@@ -2,8 +2,8 @@
 # it is; programs are installed by dtrain_program.
 #
 # The tree may be moved: the targets file finds itself, programs find each other beside them, and
-# LibTorch is where it was. Headers are the public ones and the two of base/ that they include, under
-# dtrain/base/ so that no other project's "base/" is shadowed.
+# lib/dtrain/torch leads to LibTorch where it was. Headers are the public ones and the two of base/ that
+# they include, under dtrain/base/ so that no other project's "base/" is shadowed.
 include(CMakePackageConfigHelpers)
 set(_package_dir lib/cmake/dtrain)
 
@@ -17,7 +17,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/include/dtrain DESTINATION inclu
 install(FILES ${PROJECT_SOURCE_DIR}/base/json.h ${PROJECT_SOURCE_DIR}/base/status.h
         DESTINATION include/dtrain/base)
 
-set(DTRAIN_TORCH_OF_BUILD ${DTRAIN_TORCH})
+dtrain_torch_release(DTRAIN_TORCH_RELEASE ${DTRAIN_TORCH})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dtrainConfig.cmake.in
   ${PROJECT_BINARY_DIR}/generated/dtrainConfig.cmake
   INSTALL_DESTINATION ${_package_dir} NO_SET_AND_CHECK_MACRO)
@@ -27,3 +27,19 @@ install(FILES ${PROJECT_BINARY_DIR}/generated/dtrainConfig.cmake
               ${PROJECT_BINARY_DIR}/generated/dtrainConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/DtrainTorch.cmake
         DESTINATION ${_package_dir})
+
+# pkg-config --cflags --libs dtrain. packaging/ fills the same template for packages that bring Abseil.
+set(PC_TORCH "torch=\${libdir}/dtrain/torch")
+set(PC_REQUIRES "absl_flat_hash_map absl_flat_hash_set absl_function_ref absl_span absl_status \
+absl_statusor absl_str_format absl_strings absl_time nlohmann_json openssl")
+set(PC_CFLAGS "-isystem \${torch}/include -isystem \${torch}/include/torch/csrc/api/include")
+set(PC_LIBS "-L\${torch}/lib -Wl,-rpath,\${torch}/lib")
+configure_file(${CMAKE_CURRENT_LIST_DIR}/dtrain.pc.in ${PROJECT_BINARY_DIR}/generated/dtrain.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/generated/dtrain.pc DESTINATION lib/pkgconfig)
+
+# What `dtrain train` starts from, and a project to copy.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/configs DESTINATION share/dtrain)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/minimal DESTINATION share/dtrain/examples)
+install(CODE "
+  file(MAKE_DIRECTORY \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/dtrain\")
+  file(CREATE_LINK \"${DTRAIN_TORCH}\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/dtrain/torch\" SYMBOLIC)")

@@ -76,7 +76,7 @@ endfunction()
 
 function(dtrain_program name)
   dtrain_bench(${name} ${ARGN})
-  install(TARGETS ${name} RUNTIME DESTINATION bin)
+  dtrain_install_program(${name})
 endfunction()
 
 # What every test runs with on a CPU whose AMX tiles are hidden (base/hidden_tiles.h): tests that make

@@ -1,17 +1,23 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
+#include "launcher/start/find_torch.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr char kHelp[] =
-    "Usage: dtrain env\n"
+    "Usage: dtrain env [--prefix | --torch]\n"
     "Prints which launcher this process runs under, as which rank, and the variables that say so.\n"
+    "\n  --prefix   print only the folder that dtrain is installed in, as CMake and pkg-config "
+    "want it\n"
+    "  --torch    print only the folder of the LibTorch that dtrain finds\n"
     "\nExamples:\n"
     "  dtrain env\n"
+    "  cmake -B build -DCMAKE_PREFIX_PATH=$(dtrain env --prefix)\n"
     "  torchrun --no-python --nproc-per-node 2 dtrain env\n"
     "  srun -N2 dtrain env\n";
 
@@ -53,14 +59,32 @@ void PrintVariables(const std::vector<const char*>& names, const Environment& en
   }
 }
 
+int PrintTorch(const Environment& environment) {
+  const absl::StatusOr<Torch> torch = FindTorch(OwnTorchSearch(environment));
+  if (!torch.ok()) {
+    std::fprintf(stderr, "dtrain env: %s\n", std::string(torch.status().message()).c_str());
+    return kExitUsage;
+  }
+  std::printf("%s\n", torch->folder.c_str());
+  return kExitOk;
+}
+
 }  // namespace
 
 int EnvCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   if (AskedForHelp(arguments, kHelp)) {
     return kExitOk;
   }
+  if (arguments == std::vector<std::string>{"--prefix"}) {
+    std::printf("%s\n", OwnPrefix().c_str());
+    return kExitOk;
+  }
+  if (arguments == std::vector<std::string>{"--torch"}) {
+    return PrintTorch(environment);
+  }
   if (!arguments.empty()) {
-    std::fprintf(stderr, "dtrain env: takes no arguments, got %s\n", arguments[0].c_str());
+    std::fprintf(stderr, "dtrain env: takes nothing, --prefix or --torch, not %s\n",
+                 absl::StrJoin(arguments, " ").c_str());
     return kExitUsage;
   }
   const absl::StatusOr<JobEnv> job = ResolveJobEnv(environment);

@@ -94,9 +94,7 @@ int DoctorMain(const std::vector<std::string>& arguments, const Environment& env
   }
   DoctorOptions options;
   options.plugin_folder = PluginDirectory(environment);
-  if (const auto torch = environment.find("DTRAIN_TORCH"); torch != environment.end()) {
-    options.torch_environment = torch->second;
-  }
+  options.torch = OwnTorchSearch(environment);
   const std::vector<Finding> findings = Diagnose(*topology, ReadDoctorFacts(options));
   std::fputs(json ? absl::StrCat(DumpJson(FindingsJson(findings), 2), "\n").c_str()
                   : FormatFindings(findings).c_str(),

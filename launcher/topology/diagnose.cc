@@ -193,8 +193,7 @@ std::vector<Finding> Diagnose(const Topology& topology, const DoctorFacts& facts
   GpuFindings(topology, facts, &findings);
   NicFindings(topology, facts, &findings);
   findings.push_back(facts.torch_path.empty()
-                         ? Finding{"LibTorch", Verdict::kProblem, "not found",
-                                   "run ./dev deps, or set DTRAIN_TORCH to its folder"}
+                         ? Finding{"LibTorch", Verdict::kProblem, facts.torch_error, ""}
                          : Finding{"LibTorch", Verdict::kOk,
                                    absl::StrCat(facts.torch_version.empty() ? "unknown version"
                                                                             : facts.torch_version,

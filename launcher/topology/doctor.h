@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/start/find_torch.h"
 #include "launcher/topology/topology.h"
 
 namespace dtrain::launcher {
@@ -35,16 +36,16 @@ struct DoctorFacts {
   std::string verbs;                 // "" when libibverbs opens, else why not.
   std::string torch_path;            // "" when LibTorch was not found.
   std::string torch_version;
-  std::string nccl;  // "NCCL 2.28.9 (/path)"; "" when it does not open.
+  std::string torch_error;  // Why not, and what to do.
+  std::string nccl;         // "NCCL 2.28.9 (/path)"; "" when it does not open.
   std::string nccl_error;
   std::string cuda_plugin_path;  // "" when there is no libdtrain_cuda.so.
   int built_cuda = 0;            // The CUDA that dtrain is built for (13000: 13.0); 0: without.
 };
 
 struct DoctorOptions {
-  std::string torch_folder;  // Where to look for LibTorch first; "": the build's and DTRAIN_TORCH.
-  std::string torch_environment;  // The value of DTRAIN_TORCH.
-  std::string plugin_folder;      // The value of DTRAIN_PLUGIN_DIR.
+  TorchSearch torch;
+  std::string plugin_folder;  // The value of DTRAIN_PLUGIN_DIR.
 };
 
 // Reads this machine. Opens libnccl.so.2 and libibverbs.so.1 when they are there.

@@ -16,9 +16,6 @@
 #include "launcher/topology/doctor.h"
 #include "launcher/topology/sysfs.h"
 
-#ifndef DTRAIN_TORCH_FOLDER
-#define DTRAIN_TORCH_FOLDER ""
-#endif
 #ifndef DTRAIN_BUILT_CUDA
 #define DTRAIN_BUILT_CUDA 0
 #endif
@@ -58,26 +55,14 @@ uint64_t CgroupLimit() {
   return 0;
 }
 
-// The text between quotes of the line "__version__ = '2.11.0+cu130'".
-std::string TorchVersion(const std::string& folder) {
-  const std::string text = ReadSysfs(folder + "/version.py").value_or("");
-  const size_t name = text.find("__version__ = '");
-  if (name == std::string::npos) {
-    return ReadSysfs(folder + "/build-version").value_or("");
+void LookForTorch(const DoctorOptions& options, DoctorFacts* facts) {
+  const absl::StatusOr<Torch> found = FindTorch(options.torch);
+  if (!found.ok()) {
+    facts->torch_error = std::string(found.status().message());
+    return;
   }
-  const size_t start = name + 15;
-  return text.substr(start, text.find('\'', start) - start);
-}
-
-void FindTorch(const DoctorOptions& options, DoctorFacts* facts) {
-  for (const std::string& folder :
-       {options.torch_folder, options.torch_environment, std::string(DTRAIN_TORCH_FOLDER)}) {
-    if (!folder.empty() && FileExists(folder + "/lib/libtorch_cpu.so")) {
-      facts->torch_path = folder;
-      facts->torch_version = TorchVersion(folder);
-      return;
-    }
-  }
+  facts->torch_path = found->folder;
+  facts->torch_version = found->release;
 }
 
 void FindNccl(DoctorFacts* facts) {
@@ -137,7 +122,7 @@ DoctorFacts ReadDoctorFacts(const DoctorOptions& options) {
   facts.locked_memory_bytes = SoftLimit(RLIMIT_MEMLOCK);
   const auto verbs = Verbs::Open();
   facts.verbs = verbs.ok() ? "" : std::string(verbs.status().message());
-  FindTorch(options, &facts);
+  LookForTorch(options, &facts);
   FindNccl(&facts);
   FindPlugin(options, &facts);
   facts.built_cuda = DTRAIN_BUILT_CUDA;

@@ -184,13 +184,11 @@ void* OpenLibrary(std::string* error) {
   if (void* const mapped = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD)) {
     return mapped;
   }
-  for (const char* const name : {DTRAIN_NCCL_LIBRARY, "libnccl.so.2"}) {
-    if (void* const opened = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
-      return opened;
-    }
-    absl::StrAppend(error, error->empty() ? "NCCL could not be loaded: " : "; ", dlerror());
+  void* const opened = dlopen(DTRAIN_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) {
+    absl::StrAppend(error, "NCCL could not be loaded: ", dlerror());
   }
-  return nullptr;
+  return opened;
 }
 
 NcclApi* Make(std::string* error) {

@@ -138,12 +138,14 @@ TEST(Doctor, SmallLimitsAreFound) {
   facts.locked_memory_bytes = 64 << 10;
   facts.memory_available_bytes = 1 << 20;
   facts.torch_path = "";
+  facts.torch_error = "LibTorch not found in /opt: install it";
   const auto findings = Diagnose(GoodNode(), facts);
   EXPECT_EQ(Named(findings, "/dev/shm").verdict, Verdict::kWarning);
   EXPECT_EQ(Named(findings, "open files").verdict, Verdict::kWarning);
   EXPECT_EQ(Named(findings, "locked memory").verdict, Verdict::kProblem) << "RDMA is there";
   EXPECT_EQ(Named(findings, "memory").verdict, Verdict::kWarning);
   EXPECT_EQ(Named(findings, "LibTorch").verdict, Verdict::kProblem);
+  EXPECT_EQ(Named(findings, "LibTorch").text, facts.torch_error);
   const std::string text = FormatFindings(findings);
   EXPECT_THAT(text, HasSubstr("PROBLEM"));
   EXPECT_THAT(text, HasSubstr("-> large jobs hold a connection a peer: ulimit -n 65536"));

@@ -1,0 +1,53 @@
+// Where an installed dtrain finds LibTorch, and whether that is the release it was built with.
+//
+// Packages bring no LibTorch of their own: a wheel takes the torch package of its environment, a
+// Debian package or an unpacked archive what lib/dtrain/torch leads to. The first that exists of:
+//   1. DTRAIN_TORCH, which must hold LibTorch when it is set
+//   2. PREFIX/lib/dtrain/torch, a link
+//   3. torch in the site-packages (dist-packages) of PREFIX, and PREFIX/torch (pip's --target)
+//   4. the same of the interpreter that a virtual environment takes system packages from
+// Where several exist, one of the right release is taken. Reads files only; no state, thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/job_env.h"
+
+namespace dtrain::launcher {
+
+struct TorchSearch {
+  std::string prefix;       // The folder that holds bin/ of this installation.
+  std::string environment;  // The value of DTRAIN_TORCH; "" when it is not set.
+  std::string release;      // What dtrain was built with ("2.11.0"); "": any will do.
+};
+
+struct Torch {
+  std::string folder;   // Holds include/ and lib/libtorch_cpu.so; without links.
+  std::string release;  // "2.11.0+cu130"; "" when no file says.
+};
+
+// The folders to look at, in order, without 1. Reads the folders of `prefix`.
+std::vector<std::string> TorchCandidates(const std::string& prefix);
+
+// NotFound says where it looked; FailedPrecondition names the release that was found instead. Both
+// say what to do.
+absl::StatusOr<Torch> FindTorch(const TorchSearch& search);
+
+// The release that torch's version.py names, else LibTorch's file build-version; "" if neither.
+// Pure.
+std::string TorchReleaseIn(absl::string_view version_py, absl::string_view build_version);
+
+// Whether programs built with release `built` may load `found`: the same major and minor number, as
+// LibTorch's classes change their layout between those. Pure.
+bool TorchReleasesAgree(absl::string_view built, absl::string_view found);
+
+// The search of this process: its own folder, `environment` and the release of the build.
+TorchSearch OwnTorchSearch(const Environment& environment);
+
+// PREFIX of the running program (PREFIX/bin/NAME); "" when /proc does not say.
+std::string OwnPrefix();
+
+}  // namespace dtrain::launcher

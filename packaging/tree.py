@@ -1,0 +1,72 @@
+"""A stripped installation of a finished build: what all packages are made of."""
+import os
+import re
+import shutil
+import subprocess
+
+import elf
+from errors import PackageError
+
+
+class Build:
+    """A build folder of a preset, complete and fit to be given to others."""
+
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        self.cache = self.read_cache()
+        self.version = self.cache["CMAKE_PROJECT_VERSION"]
+        self.source = self.cache["CMAKE_HOME_DIRECTORY"]
+        self.cmake = self.cache["CMAKE_COMMAND"]
+        self.torch = os.path.realpath(f"{self.folder}/lib/dtrain/torch")
+        self.torch_release = self.release()
+        if "-fsanitize" in self.cache.get("CMAKE_CXX_FLAGS", ""):
+            raise PackageError(f"{folder} is a sanitizer build: its programs need the sanitizer's "
+                               "libraries; ./dev build release makes one to package")
+        for program in ("dtrain", "dtrain-gpt", "dtrain-data"):
+            if not os.path.exists(f"{self.folder}/bin/{program}"):
+                raise PackageError(f"{folder} lacks bin/{program}: ./dev build release makes it")
+
+    def read_cache(self):
+        try:
+            with open(f"{self.folder}/CMakeCache.txt", encoding="utf-8") as file:
+                return dict(re.findall(r"^([\w.-]+):\w+=(.*)$", file.read(), re.MULTILINE))
+        except OSError as error:
+            raise PackageError(f"{self.folder} is no build folder ({error.strerror}: CMakeCache.txt); "
+                               "./dev build release makes one") from error
+
+    def release(self):
+        """"2.11.0" of the LibTorch that it was built with."""
+        for name, pattern in (("version.py", r"__version__ = '([\d.]+)"), ("build-version", r"([\d.]+)")):
+            try:
+                with open(f"{self.torch}/{name}", encoding="utf-8") as file:
+                    if found := re.search(pattern, file.read()):
+                        return found[1]
+            except OSError:
+                continue
+        raise PackageError(f"{self.torch} does not say which release of LibTorch it is")
+
+
+def install(build, prefix):
+    """Programs, libraries, headers, CMake package and examples below `prefix`; no link to LibTorch."""
+    run([build.cmake, "--install", build.folder, "--prefix", prefix])
+    os.remove(f"{prefix}/lib/dtrain/torch")
+    for path in elf.elf_files(prefix):
+        run(["strip", "--strip-debug", path])  # Symbols stay: backtraces name functions.
+    for name in os.listdir(f"{prefix}/lib"):
+        if name.endswith(".a"):
+            run(["strip", "--strip-debug", f"{prefix}/lib/{name}"])
+    documents = f"{prefix}/share/doc/dtrain"
+    os.makedirs(documents, exist_ok=True)
+    for name in ("LICENSE", "CHANGELOG.md", "docs/CONFIG.md", "docs/FAILURES.md"):
+        shutil.copy(f"{build.source}/{name}", documents)
+
+
+def run(command, **options):
+    """Quiet; an error is one line with the last line of what the command said."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            check=False, **options)
+    if result.returncode:
+        lines = result.stdout.strip().splitlines() or ["(it printed nothing)"]
+        said = next((line for line in lines if "No space left" in line), lines[-1])
+        raise PackageError(f"{command[0]} failed (exit {result.returncode}): {said.strip()}: {' '.join(command)}")
+    return result.stdout

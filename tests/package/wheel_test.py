@@ -1,0 +1,215 @@
+"""The wheel in a clean virtual environment: it installs, trains, is built against and goes again."""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+import zipfile
+
+from installed import BUILD, CMAKE, SOURCE, TORCH, losses, make_environment, make_packages, run
+
+WITH_TORCH = ["dtrain-bench-mfu", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal"]
+# What a system without Debian's libraries has (PEP 600: libraries that every manylinux system has).
+OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv)\.so\.\d+|ld-linux.*)$")
+OF_TORCH = re.compile(r"^lib(torch(_cpu|_cuda)?|c10(_cuda)?)\.so$|^lib(gomp|cudart)\.so\.")
+
+
+def readelf(flags, path):
+    return subprocess.run(["readelf", "-W", flags, path], capture_output=True, text=True, check=True).stdout
+
+
+def programs_below(folder):
+    found = []
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with open(f"{where}/{name}", "rb") as file:
+                if file.read(4) == b"\x7fELF":
+                    found.append(f"{where}/{name}")
+    return sorted(found)
+
+
+class Wheel(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        if not os.path.exists(f"{TORCH}/version.py"):
+            raise unittest.SkipTest(f"{TORCH} is no torch package: a wheel depends on one")
+        cls.folder_object = tempfile.TemporaryDirectory(prefix="dtrain-wheel-")
+        cls.folder = os.path.realpath(cls.folder_object.name)
+        make_packages(f"{cls.folder}/dist", "--only", "wheel")
+        [cls.wheel] = glob.glob(f"{cls.folder}/dist/*")
+        with zipfile.ZipFile(cls.wheel) as file:
+            file.extractall(f"{cls.folder}/content")
+        [cls.data] = glob.glob(f"{cls.folder}/content/*.data")
+        [cls.info] = glob.glob(f"{cls.folder}/content/*.dist-info")
+        cls.venv = f"{cls.folder}/venv"
+        make_environment(cls(), cls.venv)
+        # As a user installs it, with its dependencies; the network is not needed, so not asked.
+        run(cls(), [f"{cls.venv}/bin/python", "-m", "pip", "install", "--no-index", cls.wheel])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder_object.cleanup()
+
+    def read(self, path):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def test_it_depends_on_the_torch_that_it_was_built_with(self):
+        metadata = self.read(f"{self.info}/METADATA")
+        release = re.search(r"__version__ = '([\d.]+)", self.read(f"{TORCH}/version.py"))[1]
+        self.assertIn(f"\nRequires-Dist: torch=={release}\n", metadata)
+        self.assertIn("Tag: py3-none-manylinux_", self.read(f"{self.info}/WHEEL"))
+
+    def test_its_tag_is_the_oldest_system_that_has_the_glibc_and_libstdcxx_it_asks_for(self):
+        tag = re.search(r"-manylinux_2_(\d+)_(\w+)\.whl$", self.wheel)
+        self.assertEqual(tag[2], os.uname().machine)
+        glibc, libstdcxx = 0, 0
+        for path in programs_below(self.data):
+            needs = readelf("-V", path).partition("Version needs section")[2]
+            glibc = max([glibc, *(int(n) for n in re.findall(r"\bGLIBC_2\.(\d+)", needs))])
+            libstdcxx = max([libstdcxx, *(int(n) for n in re.findall(r"\bGLIBCXX_3\.4\.(\d+)", needs))])
+        self.assertGreaterEqual(int(tag[1]), glibc)
+        # g++ 12's libstdc++ (3.4.30) is that of glibc 2.35's systems; 3.4.29 of 2.34's.
+        self.assertEqual(int(tag[1]), max(glibc, {30: 35, 29: 34}.get(libstdcxx, glibc)))
+
+    def test_it_brings_every_library_that_is_not_of_the_system_or_of_torch(self):
+        brought = {os.path.basename(path) for path in programs_below(f"{self.data}/data/lib")}
+        for path in programs_below(self.data):
+            dynamic = readelf("-d", path)
+            for name in re.findall(r"NEEDED.*\[(.+)\]", dynamic):
+                known = OF_THE_SYSTEM.match(name) or OF_TORCH.match(name) or name in brought
+                self.assertTrue(known, f"{path} needs {name}")
+            for place in re.findall(r"(?:RPATH|RUNPATH).*\[(.+)\]", dynamic):
+                for folder in place.split(":"):
+                    self.assertTrue(folder.startswith("$ORIGIN"), f"{path} looks in {folder}")
+        for name in ("libtorch", "libc10", "libgomp"):
+            self.assertFalse([b for b in brought if b.startswith(name)], "torch's own")
+
+    def test_nothing_in_it_names_the_folders_of_the_build(self):
+        for where, _, names in os.walk(f"{self.folder}/content"):
+            for name in names:
+                with open(f"{where}/{name}", "rb") as file:
+                    text = file.read()
+                for folder in (SOURCE, BUILD, os.path.realpath(f"{SOURCE}/.deps")):
+                    self.assertFalse(folder.encode() in text, f"{where}/{name} names {folder}")
+
+    def test_every_program_starts(self):
+        for path in sorted(glob.glob(f"{self.venv}/bin/dtrain*")):
+            self.assertIn("dtrain", run(self, [path, "--help"]), path)
+        release = run(self, [f"{self.venv}/bin/dtrain", "--version"])
+        self.assertIn(re.search(r"dtrain-([\d.]+)-", self.wheel)[1], release)
+        doctor = run(self, [f"{self.venv}/bin/dtrain", "doctor"], expect=None)
+        self.assertRegex(doctor, r"LibTorch.*2\.\d+\.\d+.* in ")
+
+    def test_it_trains_from_an_empty_folder_within_two_minutes(self):
+        empty = f"{self.folder}/empty"
+        os.mkdir(empty)
+        start = time.monotonic()
+        output = run(self, [f"{self.venv}/bin/dtrain", "train", "--set", "train_steps=3",
+                            "--set", "eval_interval=0", "--set", "sample.bytes=0"], cwd=empty)
+        self.assertLess(time.monotonic() - start, 120)
+        [records] = glob.glob(f"{empty}/**/metrics/rank-0.jsonl", recursive=True)
+        found = losses(os.path.dirname(os.path.dirname(records)))
+        self.assertEqual(len(found), 3, output)
+        self.assertLess(found[-1], found[0], "it learns")
+
+    def test_a_program_outside_is_built_by_cmake_and_by_pkg_config_and_trains(self):
+        dtrain = f"{self.venv}/bin/dtrain"
+        prefix = run(self, [dtrain, "env", "--prefix"]).strip()
+        self.assertEqual(prefix, self.venv)
+        project = f"{self.folder}/project"
+        shutil.copytree(f"{prefix}/share/dtrain/examples/minimal", project)
+        run(self, [CMAKE, "-G", "Ninja", "-S", project, "-B", f"{project}/build",
+                   f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"])
+        includes = re.findall(r"-(?:I|isystem) ?(\S+)", self.read(f"{project}/build/compile_commands.json"))
+        self.assertTrue(includes)
+        for folder in includes:
+            self.assertTrue(folder.startswith((prefix, os.path.dirname(TORCH))), folder)
+        run(self, [CMAKE, "--build", f"{project}/build"])
+        # pkg-config's flags link what was compiled, and compile what includes LibTorch's headers.
+        pkg_config = {"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
+        flags = run(self, ["pkg-config", "--cflags", "dtrain"], **pkg_config).split()
+        with open(f"{project}/try.cc", "w", encoding="utf-8") as file:
+            file.write("#include <dtrain/config.h>\n#include <c10/core/Device.h>\n"
+                       "int main() { return static_cast<int>(c10::Device(\"cpu\").type()); }\n")
+        run(self, ["c++", *flags, "-fsyntax-only", f"{project}/try.cc"])
+        [compiled] = glob.glob(f"{project}/build/**/minimal.cc.o", recursive=True)
+        libraries = run(self, ["pkg-config", "--libs", "dtrain"], **pkg_config).split()
+        run(self, ["c++", compiled, *libraries, "-o", f"{project}/linked"])
+        for program in (f"{project}/build/minimal", f"{project}/linked"):
+            self.train_on_two_ranks(dtrain, program)
+
+    def train_on_two_ranks(self, dtrain, program):
+        work = tempfile.mkdtemp(dir=self.folder)
+        run(self, [dtrain, "data", "prepare", "--out", f"{work}/data", f"{self.venv}/include"])
+        config = (f'{{"train_batch_size": 8, "train_steps": 20, "optimizer": {{"type": "AdamW", "params": '
+                  f'{{"lr": 1e-2}}}}, "data": {{"train": ["{work}/data/train.bin"], "validation": '
+                  f'["{work}/data/val.bin"], "sequence_length": 64}}, "model": {{"hidden": 32}}}}')
+        with open(f"{work}/config.json", "w", encoding="utf-8") as file:
+            file.write(config)
+        output = run(self, [dtrain, "launch", "--nproc-per-node", "2", "--run-dir", f"{work}/run", "--",
+                            program, f"{work}/config.json"])
+        self.assertIn("2 ranks", output)
+        found = losses(f"{work}/run")
+        self.assertEqual(len(found), 20)
+        self.assertLess(found[-1], found[0] - 0.5)
+        run(self, [dtrain, "checkpoint", "verify", f"{work}/run/checkpoints"])
+
+    def test_without_torch_or_with_another_release_a_program_says_so_in_one_line(self):
+        # The same programs in an environment of their own, for whose Python nothing is installed.
+        bare = f"{self.folder}/bare"
+        shutil.copytree(f"{self.data}/data", bare, symlinks=True)
+        os.makedirs(f"{bare}/bin")
+        for path in glob.glob(f"{self.data}/scripts/*"):
+            shutil.copy(path, f"{bare}/bin")
+            os.chmod(f"{bare}/bin/{os.path.basename(path)}", 0o755)
+        gpt = f"{bare}/bin/dtrain-gpt"
+        for path in glob.glob(f"{bare}/lib/dtrain/dtrain-*"):
+            os.chmod(path, 0o755)
+        self.one_line(run(self, [gpt, "config.json"], expect=64), "LibTorch not found", "torch==")
+        self.one_line(run(self, [gpt, "config.json"], expect=64, DTRAIN_TORCH="/nowhere"), "/nowhere")
+        other = f"{bare}/lib/python3.12/site-packages/torch"
+        os.makedirs(f"{other}/lib")
+        shutil.copy(f"{TORCH}/lib/libc10.so", f"{other}/lib/libtorch_cpu.so")
+        with open(f"{other}/version.py", "w", encoding="utf-8") as file:
+            file.write("__version__ = '2.9.1+cpu'\n")
+        self.one_line(run(self, [gpt, "config.json"], expect=64), "2.9.1+cpu", "is built with")
+        # The variable helps: it names a LibTorch anywhere.
+        self.assertIn("config", run(self, [gpt, "--help"], DTRAIN_TORCH=TORCH))
+        # CMake says it too, before it compiles for minutes.
+        shutil.copytree(f"{bare}/share/dtrain/examples/minimal", f"{bare}/project")
+        said = run(self, [CMAKE, "-G", "Ninja", "-S", f"{bare}/project", "-B", f"{bare}/build",
+                          f"-DCMAKE_PREFIX_PATH={bare}", f"-DDTRAIN_TORCH={other}"], expect=1)
+        self.assertIn("is release 2.9.1+cpu, but this dtrain is built with", " ".join(said.split()))
+
+    def one_line(self, output, *words):
+        self.assertEqual(len(output.strip().splitlines()), 1, output)
+        for word in words:
+            self.assertIn(word, output)
+
+    def test_what_cannot_be_packaged_is_refused_in_one_line(self):
+        nowhere = make_packages(f"{self.folder}/none", "--build", self.folder, expect=64)
+        self.one_line(nowhere, "is no build folder", "./dev build release")
+        with open(f"{self.folder}/file", "w", encoding="utf-8"):
+            pass
+        refused = make_packages(f"{self.folder}/file/dist", expect=66)
+        self.one_line(refused, f"{self.folder}/file")
+
+    def test_uninstalling_leaves_nothing(self):
+        venv = f"{self.folder}/second"
+        site_packages = make_environment(self, venv)
+        before = {os.path.join(w, n) for w, _, names in os.walk(venv) for n in names}
+        run(self, [f"{venv}/bin/python", "-m", "pip", "install", "--no-index", "--no-deps", self.wheel])
+        self.assertTrue(glob.glob(f"{site_packages}/dtrain-*.dist-info"))
+        run(self, [f"{venv}/bin/python", "-m", "pip", "uninstall", "--yes", "dtrain"])
+        after = {os.path.join(w, n) for w, _, names in os.walk(venv) for n in names}
+        self.assertEqual(sorted(p for p in after - before if not p.endswith(".pyc")), [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
