@@ -6,7 +6,7 @@ import os
 import shutil
 
 import end_to_end
-from published_models import MODELS, PublishedModels
+from published_models import MODELS, TRAINING_TOLERANCE, PublishedModels
 
 
 class Import(PublishedModels):
@@ -33,7 +33,7 @@ class Import(PublishedModels):
             theirs = self.losses_in_torch(model, 4)
             self.assertLess(theirs[3], theirs[0])
             for step, loss in enumerate(theirs, 1):
-                self.assertLessEqual(abs(ours[step] - loss), 2e-5 * loss, (step, ours, theirs))
+                self.assertLessEqual(abs(ours[step] - loss), TRAINING_TOLERANCE * loss, (step, ours, theirs))
             folder = glob.glob(f"{run_dir}/checkpoints/step-*/model")[0]
             model = self.opened(folder)
 

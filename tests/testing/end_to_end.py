@@ -4,6 +4,7 @@ Every test here starts the real programs; results are read from the run director
 """
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -42,6 +43,20 @@ SMALL = {
               "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32},
     "sample": {"bytes": 0},
 }
+
+
+# SMALL's model is so small that stage 3 would keep all of its parameters whole.
+ALL_SHARED = "zero_optimization.stage3_param_persistence_threshold=0"
+
+
+def fp32_tolerance(terms):
+    """How far two trainings may lie apart whose fp32 sums, of `terms` numbers at most, have another
+    order: a share of the loss. Roundings have either sign, so a sum is off by more than
+    6 sqrt(terms) 2^-24 of its magnitudes with a probability of 2 exp(-6^2 / 2) = 3e-8 at most
+    (Higham and Mary 2019, theorem 2.4), and two sums differ by twice that. Steps do not multiply it:
+    an update that is off by a share moves the loss by that share of what it is worth, and all
+    updates together are worth less than the loss."""
+    return 2 * 6 * math.sqrt(terms) * 2.0 ** -24
 
 
 class Result:
@@ -147,6 +162,19 @@ class EndToEnd(unittest.TestCase):
     def losses(self, run_dir):
         return {r["step"]: r["m"]["train/loss"] for r in self.records(run_dir)
                 if r["kind"] == "step" and "train/loss" in r["m"]}
+
+    def norms(self, run_dir):
+        return [r["m"]["train/grad_norm"] for r in self.records(run_dir)
+                if r["kind"] == "step" and "train/grad_norm" in r["m"]]
+
+    def check_resume(self, name, sets):
+        """Eight steps in one go and with a resume at the fourth: the same bits."""
+        straight = self.train(2, f"{name}-straight", [*sets, "train_steps=8"])
+        self.train(2, f"{name}-resumed", [*sets, "train_steps=4"])
+        resumed = self.train(2, f"{name}-resumed", [*sets, "train_steps=8"])
+        self.assertEqual(len(self.losses(straight)), 8)
+        self.assertEqual(self.losses(straight), self.losses(resumed), name)
+        self.assertEqual(self.model_files(straight), self.model_files(resumed), name)
 
     def await_step(self, run_dir, step, process):
         """Waits until rank 0 has logged `step`."""

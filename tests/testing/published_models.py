@@ -14,6 +14,8 @@ SEQUENCE = 24
 WINDOWS = 8  # Of the training file: each step reads all of them.
 # fp32 sums in another order; logits are of the order of 1.
 TOLERANCE = 1e-5
+# Of losses in training: of the sums over tokens in forward and in backward.
+TRAINING_TOLERANCE = 2 * end_to_end.fp32_tolerance(WINDOWS * SEQUENCE)
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
          "initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2}
