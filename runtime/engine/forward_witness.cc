@@ -88,29 +88,25 @@ std::string NamesOf(const torch::nn::Module& model, const LastRead& read) {
   return text;
 }
 
-// The innermost forward of a module of the model that LibTorch's backtrace names; "": none.
-std::string ForwardIn(const torch::nn::Module& model, const c10::Error& error) {
+// The modules of the type whose forward is the innermost in LibTorch's backtrace that is one of a
+// type in the model. Empty: it names none.
+std::vector<ModuleAt> ForwardIn(const torch::nn::Module& model, const c10::Error& error) {
   if (error.backtrace() == nullptr) {
-    return "";
+    return {};
   }
   const std::vector<ModuleAt> modules = ModulesOf(model);
   for (const absl::string_view frame : absl::StrSplit(error.backtrace()->get(), '\n')) {
-    std::vector<const ModuleAt*> of_its_type;
+    std::vector<ModuleAt> of_its_type;
     for (const ModuleAt& at : modules) {
       if (absl::StrContains(frame, absl::StrCat(" ", at.module->name(), "::forward("))) {
-        of_its_type.push_back(&at);
+        of_its_type.push_back(at);
       }
     }
-    if (of_its_type.empty()) {
-      continue;
+    if (!of_its_type.empty()) {
+      return of_its_type;
     }
-    const std::string in = absl::StrCat("in ", of_its_type[0]->module->name(), "::forward");
-    const std::string& path = of_its_type[0]->path;
-    return of_its_type.size() > 1 || path.empty()
-               ? in
-               : absl::StrCat(in, ", of which the model has one: ", path);
   }
-  return "";
+  return {};
 }
 
 // A GPU reports an error of its own after the operation that it comes from, at any later one.
@@ -151,11 +147,20 @@ std::string ForwardWitness::Describe(const std::exception& error) const {
                                    : absl::StrCat("read last: ", names);
   }
   const auto* const torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string forward = torch != nullptr ? ForwardIn(module_, *torch) : "";
-  if (!forward.empty() || pass_ == Pass::kBackward) {  // Which a GPU has threads of its own for.
-    return forward;
+  std::string known;
+  if (torch != nullptr) {
+    if (const std::vector<ModuleAt> forward = ForwardIn(module_, *torch); !forward.empty()) {
+      known = absl::StrCat("in ", forward[0].module->name(), "::forward");
+      if (forward.size() == 1 && !forward[0].path.empty()) {
+        return absl::StrCat(known, ", of which the model has one: ", forward[0].path);
+      }
+      known += "; ";
+    }
   }
-  return absl::StrCat(env::kBacktrace, "=1 names the parameters that were read last",
+  if (pass_ == Pass::kBackward) {  // A GPU's has threads of its own, of which nothing is known.
+    return "";
+  }
+  return absl::StrCat(known, env::kBacktrace, "=1 names the parameters that were read last",
                       torch != nullptr ? " and logs a backtrace" : "");
 }
 
