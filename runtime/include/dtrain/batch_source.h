@@ -16,17 +16,19 @@ inline constexpr bool kIsStatusOr = false;
 template <typename T>
 inline constexpr bool kIsStatusOr<absl::StatusOr<T>> = true;
 
-template <typename Source>
-using NextOf = std::remove_cvref_t<decltype(std::declval<Source&>().Next())>;
+template <typename T>
+concept StatusOrBatch = kIsStatusOr<std::remove_cvref_t<T>>;
 }  // namespace internal
 
 // Has a member function Next() that returns absl::StatusOr<Batch>, of any type Batch.
 template <typename Source>
-concept BatchSource = internal::kIsStatusOr<internal::NextOf<Source>>;
+concept BatchSource = requires(Source& source) {
+  { source.Next() } -> internal::StatusOrBatch;
+};
 
 // The Batch of a BatchSource.
 template <BatchSource Source>
-using BatchOf = typename internal::NextOf<Source>::value_type;
+using BatchOf = typename std::remove_cvref_t<decltype(std::declval<Source&>().Next())>::value_type;
 
 // Takes a batch and returns a Loss, or a scalar at::Tensor (the batch's mean loss).
 template <typename LossFunction, typename Batch>
