@@ -223,6 +223,11 @@ std::string LogLevelName(const Environment& environment) {
   return Reader(environment).Text(env::kLogLevel);
 }
 
+bool WantsBacktrace(const Environment& environment) {
+  const std::string text = Reader(environment).Text(env::kBacktrace);
+  return !text.empty() && text != "0";
+}
+
 bool TunesHeap(const Environment& environment) {
   return std::any_of(environment.begin(), environment.end(), [](const auto& variable) {
     return !variable.second.empty() &&

@@ -30,6 +30,8 @@ inline constexpr char kHost[] =
 inline constexpr char kNodeId[] = "DTRAIN_NODE_ID";  // Same for ranks that may share memory.
 inline constexpr char kPluginDirectory[] = "DTRAIN_PLUGIN_DIR";  // Folder of libdtrain_cuda.so.
 inline constexpr char kLogLevel[] = "DTRAIN_LOG_LEVEL";          // debug, info, warning, error.
+// 1: the log shows the backtrace of an exception, and errors of the loss name what was read last.
+inline constexpr char kBacktrace[] = "DTRAIN_BACKTRACE";
 }  // namespace env
 
 enum class LaunchSource { kAlone, kDtrain, kTorchrun, kOpenMpi, kMpich, kSlurm, kPmi };
@@ -66,6 +68,9 @@ std::string PluginDirectory(const Environment& environment);
 
 // The text of DTRAIN_LOG_LEVEL; "" when it is not set.
 std::string LogLevelName(const Environment& environment);
+
+// Whether the log is to show where exceptions come from: kBacktrace is neither empty nor 0.
+bool WantsBacktrace(const Environment& environment);
 
 // Whether glibc's allocator was given settings of the user's own.
 bool TunesHeap(const Environment& environment);

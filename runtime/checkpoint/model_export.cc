@@ -19,7 +19,7 @@
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_state.h"
-#include "runtime/engine/exception_status.h"
+#include "runtime/job/exception_status.h"
 
 namespace dtrain {
 namespace {

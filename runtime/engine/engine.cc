@@ -15,7 +15,6 @@
 #include "base/status.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/exception_status.h"
 #include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/loss_unit.h"
 #include "runtime/engine/memory_in_use.h"
@@ -23,6 +22,7 @@
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
 #include "runtime/engine/transaction.h"
+#include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
 #include "torch/nn/module.h"
 
@@ -131,11 +131,12 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   const ScopedPhase phase("dtrain::backward", report.backward_s);
   MarkPhase(&StepNumbers::backward_s);
   absl::Status status;
+  witness.Begin(ForwardWitness::Pass::kBackward);
   try {
     RefreshWeightCodes();
     status = Differentiate(loss, options.retain_graph);
   } catch (const std::exception& error) {
-    status = FromException("in backward", error);
+    status = FromException("in backward", error, witness.Describe(error));
   }
   if (status.ok()) {
     MarkPhase(nullptr);
@@ -376,6 +377,10 @@ absl::StatusOr<StepReport> Engine::Update() {
       return thrown;
     }
   }();
+  if (result.ok()) {
+    impl.witness.End(ForwardWitness::Pass::kForward);
+    impl.witness.End(ForwardWitness::Pass::kBackward);
+  }
   if (result.ok() && impl.device_step == nullptr) {  // There how it ended is not known yet.
     if (!result->skipped) {
       impl.non_finite = {};
@@ -452,6 +457,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       std::optional<Loss> loss;
       try {
         impl.job.Beat("forward", impl.state.step);
+        impl.witness.Begin(ForwardWitness::Pass::kForward);
         DT_ASSIGN_OR_RETURN(const bool taken, impl.MicroStepByGraph(forward, inputs, options));
         if (taken) {
           continue;
@@ -462,7 +468,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
         loss = forward();
         impl.NoteActivations(BytesInUse(impl.device()) - before);
       } catch (const std::exception& error) {
-        return FromException("in the loss function", error);
+        return FromException("in the loss function", error, impl.witness.Describe(error));
       }
       impl.MoveWaited(impl.report.forward_s);
       DT_RETURN_IF_ERROR(impl.BackgroundStatus());

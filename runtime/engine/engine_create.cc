@@ -17,6 +17,7 @@
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
 #include "runtime/engine/state_memory.h"
+#include "runtime/job/exception_status.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/need_order.h"
@@ -150,6 +151,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->CreateSync());
   impl->CreateGraphs();
   impl->CreateWeightCodes();
+  if (state.live != nullptr || WantsBacktraces()) {
+    impl->witness.WatchAlways();
+  }
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

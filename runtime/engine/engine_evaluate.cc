@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/exception_status.h"
+#include "runtime/job/exception_status.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -54,6 +54,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
         impl.job.config().eval_batches() * impl.job.config().gradient_accumulation_steps();
     for (int64_t i = 0; i < batches && failure.ok(); ++i) {
       impl.BeginPass(plan::GatherSchedule::Pass::kEvaluation);
+      impl.witness.Begin(ForwardWitness::Pass::kEvaluation);
       const auto loss = next();
       failure = loss.status();
       failure.Update(impl.BackgroundStatus());
@@ -63,7 +64,11 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
       }
     }
   } catch (const std::exception& error) {
-    failure = FromException("in the loss function of an evaluation", error);
+    failure =
+        FromException("in the loss function of an evaluation", error, impl.witness.Describe(error));
+  }
+  if (failure.ok()) {
+    impl.witness.End(ForwardWitness::Pass::kEvaluation);
   }
   modes.Restore();
   if (!failure.ok() && impl.state.live != nullptr) {

@@ -11,8 +11,8 @@
 #include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/device_gradients.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/exception_status.h"
 #include "runtime/engine/phase.h"
+#include "runtime/job/exception_status.h"
 #include "runtime/ops/fp8_weight_codes.h"
 
 namespace dtrain {

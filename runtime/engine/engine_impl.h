@@ -16,6 +16,7 @@
 #include "runtime/engine/device_gradient_sync.h"
 #include "runtime/engine/device_step.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/engine/forward_witness.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
@@ -93,6 +94,7 @@ struct Engine::Impl {
   std::optional<StepReport> unaccounted;
   std::optional<StepReport> unsaid;
   plan::LossScale scale_of_unsaid;
+  ForwardWitness witness;  // Of the loss functions that the engine calls.
   StepTrace trace;
   StepReport report;        // Of the step under way.
   int64_t activations = 0;  // Bytes that forward left, at most.
@@ -114,6 +116,7 @@ struct Engine::Impl {
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
         module(m),
+        witness(m),
         trace(j.config().metrics_trace(),
               {.path_prefix = absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
                .rank = j.rank(),

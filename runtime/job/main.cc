@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <exception>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/job/arguments.h"
+#include "runtime/job/exception_status.h"
 #include "runtime/job/job_state.h"
 #include "runtime/job/stop_signal.h"
 
@@ -30,10 +30,8 @@ int JobExitCode(const Job* job, const absl::Status& status) {
 absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
   try {
     return train(job);
-  } catch (const std::exception& error) {   // From the user's module, LibTorch or std.
-    const std::string text = error.what();  // LibTorch appends a backtrace after the first lines.
-    return absl::InvalidArgumentError(
-        absl::StrCat("exception in the training program: ", text.substr(0, text.find('\n'))));
+  } catch (const std::exception& error) {  // From the user's module, LibTorch or std.
+    return FromException("in the training program", error);
   }
 }
 

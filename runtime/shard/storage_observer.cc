@@ -1,6 +1,7 @@
 #include "runtime/shard/storage_observer.h"
 
-#include <algorithm>
+#include <array>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -8,15 +9,18 @@
 
 #include "ATen/core/ivalue.h"
 #include "ATen/record_function.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
 
 namespace dtrain {
 namespace {
 
 struct Watch {
   const c10::StorageImpl* storage = nullptr;
-  int64_t width = 1;  // Bytes of an element.
-  StorageObserver::Listener* listener = nullptr;
+  int64_t width = 1;                              // Bytes of an element.
+  StorageObserver::Listener* listener = nullptr;  // Null: nobody is called.
+  const StorageObserver* owner = nullptr;
 };
 
 // LibTorch's callbacks are plain functions, so what is watched belongs to the process.
@@ -24,6 +28,8 @@ struct Watches {
   std::shared_mutex mutex;
   std::vector<Watch> all;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
+
+  void Add(const Watch& watch);
 };
 
 Watches& TheWatches() {
@@ -42,61 +48,123 @@ struct OperationReads : at::ObserverContext {
   Reads reads;
 };
 
-void AddRead(const Watches& watches, const c10::TensorImpl& tensor, Reads& reads) {
-  if (!tensor.has_storage() || tensor.numel() == 0) {
-    return;
-  }
-  const c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  for (const Watch& watch : watches.all) {
-    if (watch.storage != storage) {
-      continue;
+// The LastRead of a thread, and whose it is.
+struct ThreadReads {
+  LastRead last;
+  const at::RecordFunction* operation = nullptr;  // Which read it, while it runs.
+  int uncaught = 0;                               // Exceptions at its begin.
+  std::array<char, 64> name = {};                 // LastRead::thrown_by.
+};
+
+thread_local constinit ThreadReads thread_reads;
+
+// What one operation reads.
+class OperationInputs {
+ public:
+  explicit OperationInputs(const Watches& watches) : watches_(watches) {}
+
+  void Add(const c10::IValue& input) {
+    if (input.isTensor()) {
+      AddTensor(*input.unsafeToTensorImpl());
+    } else if (input.isList()) {
+      for (const c10::IValue& item : input.toListRef()) {
+        if (item.isTensor()) {
+          AddTensor(*item.unsafeToTensorImpl());
+        } else if (!item.isNone()) {
+          return;  // A list of numbers.
+        }
+      }
     }
+  }
+
+  Reads& for_listeners() { return for_listeners_; }
+  const LastRead& all() const { return all_; }
+
+ private:
+  void AddTensor(const c10::TensorImpl& tensor) {
+    if (!tensor.has_storage() || tensor.numel() == 0) {
+      return;
+    }
+    const c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+    LastRead::Range bytes;
+    for (const Watch& watch : watches_.all) {
+      if (watch.storage != storage) {
+        continue;
+      }
+      if (bytes.storage == nullptr) {
+        bytes = RangeOf(tensor, storage);
+        Note(bytes);
+      }
+      if (watch.listener != nullptr) {
+        // A view may be of another type (bytes, complex): what counts are elements of the watched
+        // one.
+        for_listeners_.push_back({watch.listener, bytes.begin / watch.width,
+                                  (bytes.end + watch.width - 1) / watch.width});
+      }
+    }
+  }
+
+  static LastRead::Range RangeOf(const c10::TensorImpl& tensor, const c10::StorageImpl* storage) {
     int64_t last = tensor.storage_offset();
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
       last += (tensor.size(dim) - 1) * tensor.stride(dim);
     }
-    // A view may be of another type (bytes, complex): what counts are elements of the watched one.
     const auto width = static_cast<int64_t>(tensor.itemsize());
-    reads.push_back({watch.listener, tensor.storage_offset() * width / watch.width,
-                     ((last + 1) * width + watch.width - 1) / watch.width});
+    return {storage, tensor.storage_offset() * width, (last + 1) * width};
   }
-}
 
-void AddReads(const Watches& watches, const c10::IValue& input, Reads& reads) {
-  if (input.isTensor()) {
-    AddRead(watches, *input.unsafeToTensorImpl(), reads);
-  } else if (input.isList()) {
-    for (const c10::IValue& item : input.toListRef()) {
-      if (item.isTensor()) {
-        AddRead(watches, *item.unsafeToTensorImpl(), reads);
-      } else if (!item.isNone()) {
-        return;  // A list of numbers.
-      }
+  void Note(const LastRead::Range& bytes) {
+    if (all_.count < LastRead::kRangesMax) {
+      all_.ranges[all_.count++] = bytes;
+    } else {
+      ++all_.more;
     }
   }
-}
+
+  const Watches& watches_;
+  Reads for_listeners_;
+  LastRead all_;
+};
 
 std::unique_ptr<at::ObserverContext> Before(const at::RecordFunction& operation) {
-  Reads reads;
+  Watches& watches = TheWatches();
+  OperationInputs inputs(watches);
   {
-    Watches& watches = TheWatches();
     const std::shared_lock lock(watches.mutex);
     for (const c10::IValue& input : operation.inputs()) {
-      AddReads(watches, input, reads);
+      inputs.Add(input);
     }
   }
-  if (reads.empty()) {
+  ThreadReads& reads = thread_reads;
+  reads.last.thrown_by = "";
+  if (inputs.all().count == 0) {
     return nullptr;
   }
-  auto context = std::make_unique<OperationReads>();
-  context->reads = std::move(reads);
-  for (const Read& read : context->reads) {
-    read.listener->BeforeRead(read.begin, read.end);
+  std::unique_ptr<OperationReads> context;
+  if (!inputs.for_listeners().empty()) {
+    context = std::make_unique<OperationReads>();
+    context->reads = std::move(inputs.for_listeners());
+    for (const Read& read : context->reads) {
+      read.listener->BeforeRead(read.begin, read.end);
+    }
   }
+  // Behind the listeners, which may run operations of their own.
+  reads.last = inputs.all();
+  reads.operation = &operation;
+  reads.uncaught = std::uncaught_exceptions();
   return context;
 }
 
-void After(const at::RecordFunction& /*operation*/, at::ObserverContext* context) {
+void After(const at::RecordFunction& operation, at::ObserverContext* context) {
+  ThreadReads& reads = thread_reads;
+  if (reads.operation == &operation) {
+    reads.operation = nullptr;
+    if (std::uncaught_exceptions() > reads.uncaught) {
+      const absl::string_view name = operation.name();
+      reads.name[name.copy(reads.name.data(), reads.name.size() - 1)] = '\0';
+      reads.last.thrown_by = reads.name.data();
+    }
+  }
   if (context != nullptr) {
     for (const Read& read : static_cast<OperationReads*>(context)->reads) {
       read.listener->AfterRead(read.begin, read.end);
@@ -104,29 +172,44 @@ void After(const at::RecordFunction& /*operation*/, at::ObserverContext* context
   }
 }
 
+// REQUIRES: the mutex is held.
+void Watches::Add(const Watch& watch) {
+  all.push_back(watch);
+  if (callback == at::INVALID_CALLBACK_HANDLE) {
+    callback = at::addGlobalCallback(at::RecordFunctionCallback(&Before, &After)
+                                         .needsInputs(true)
+                                         .scopes({at::RecordScope::FUNCTION}));
+  }
+}
+
 }  // namespace
+
+const LastRead& LastReadOfThread() { return thread_reads.last; }
+void ForgetLastRead() { thread_reads = {}; }
 
 StorageObserver::StorageObserver(const at::Tensor& tensor, Listener& listener) {
   Watches& watches = TheWatches();
   const std::unique_lock lock(watches.mutex);
-  watches.all.push_back({tensor.storage().unsafeGetStorageImpl(),
-                         static_cast<int64_t>(tensor.itemsize()), &listener});
-  if (watches.callback == at::INVALID_CALLBACK_HANDLE) {
-    watches.callback = at::addGlobalCallback(at::RecordFunctionCallback(&Before, &After)
-                                                 .needsInputs(true)
-                                                 .scopes({at::RecordScope::FUNCTION}));
+  watches.Add({tensor.storage().unsafeGetStorageImpl(), static_cast<int64_t>(tensor.itemsize()),
+               &listener, this});
+}
+
+StorageObserver::StorageObserver(const std::vector<at::Tensor>& tensors) {
+  absl::flat_hash_set<const c10::StorageImpl*> added;
+  Watches& watches = TheWatches();
+  const std::unique_lock lock(watches.mutex);
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.has_storage() && added.insert(tensor.storage().unsafeGetStorageImpl()).second) {
+      watches.Add({.storage = tensor.storage().unsafeGetStorageImpl(), .owner = this});
+    }
   }
-  listener_ = &listener;
 }
 
 StorageObserver::~StorageObserver() {
   Watches& watches = TheWatches();
   const std::unique_lock lock(watches.mutex);
-  watches.all.erase(
-      std::remove_if(watches.all.begin(), watches.all.end(),
-                     [this](const Watch& watch) { return watch.listener == listener_; }),
-      watches.all.end());
-  if (watches.all.empty()) {
+  std::erase_if(watches.all, [this](const Watch& watch) { return watch.owner == this; });
+  if (watches.all.empty() && watches.callback != at::INVALID_CALLBACK_HANDLE) {
     at::removeCallback(watches.callback);
     watches.callback = at::INVALID_CALLBACK_HANDLE;
   }

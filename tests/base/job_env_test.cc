@@ -191,5 +191,12 @@ TEST(ReadEnvironment, HoldsThisProcesssVariables) {
   unsetenv("DTRAIN_JOB_ENV_TEST");
 }
 
+TEST(Backtraces, AreWantedWhenTheVariableIsSetAndNotZero) {
+  EXPECT_FALSE(WantsBacktrace({}));
+  EXPECT_FALSE(WantsBacktrace({{"DTRAIN_BACKTRACE", ""}}));
+  EXPECT_FALSE(WantsBacktrace({{"DTRAIN_BACKTRACE", "0"}}));
+  EXPECT_TRUE(WantsBacktrace({{"DTRAIN_BACKTRACE", "1"}}));
+}
+
 }  // namespace
 }  // namespace dtrain

@@ -15,6 +15,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "dtrain/batch_source.h"
 #include "dtrain/graph_inputs.h"
 #include "dtrain/job.h"
 #include "dtrain/loss.h"
@@ -92,47 +93,55 @@ class Engine {
   // Steps finished.
   int64_t step() const;
 
-  // One optimizer step over gradient_accumulation_steps micro-batches: `source.Next()` gives a
-  // StatusOr<Batch>, `loss(batch)` a Loss or a scalar tensor. A transaction: when it fails,
-  // weights, RNG, module buffers and (when `source` is Tracked) the data position are as before the
-  // call. With `cuda_graphs` of the configuration the closure runs while it is captured, over
-  // copies of the batch on the device, and not when its graph is launched: see
-  // docs/ARCHITECTURE.md.
+  // One optimizer step over gradient_accumulation_steps micro-batches: `source` is a BatchSource,
+  // `loss` a LossFunctionOf its batches. A transaction: when it fails, weights, RNG, module buffers
+  // and (when `source` is Tracked) the data position are as before the call. The error of a loss
+  // that throws names what LibTorch knew, the parameters and the module that were read last: of an
+  // engine's first step and evaluation, at ZeRO stage 3 and with DTRAIN_BACKTRACE=1 of all. With
+  // `cuda_graphs` of the configuration the closure runs while it is captured, over copies of the
+  // batch on the device, and not when its graph is launched: see docs/ARCHITECTURE.md.
   template <typename Source, typename LossFunction>
   absl::StatusOr<StepReport> Step(Source& source, LossFunction&& loss) {
-    using Batch = typename decltype(source.Next())::value_type;
-    std::optional<Batch> batch;
-    const auto load = [&]() -> absl::StatusOr<int64_t> {
-      auto next = source.Next();
-      if (!next.ok()) {
-        return next.status();
+    if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
+      std::optional<BatchOf<Source>> batch;
+      const auto load = [&]() -> absl::StatusOr<int64_t> {
+        auto next = source.Next();
+        if (!next.ok()) {
+          return next.status();
+        }
+        batch = *std::move(next);
+        return SampleCount(*batch);
+      };
+      const auto forward = [&]() -> Loss { return loss(*batch); };
+      const auto inputs = [&] { return GraphInputsOf(*batch); };
+      Tracked* data = nullptr;
+      if constexpr (std::derived_from<Source, Tracked>) {
+        data = &source;
       }
-      batch = *std::move(next);
-      return SampleCount(*batch);
-    };
-    const auto forward = [&]() -> Loss { return loss(*batch); };
-    const auto inputs = [&] { return GraphInputsOf(*batch); };
-    Tracked* data = nullptr;
-    if constexpr (std::derived_from<Source, Tracked>) {
-      data = &source;
+      return RunStep(load, forward, inputs, data);
+    } else {
+      return absl::InternalError("this call does not compile");
     }
-    return RunStep(load, forward, inputs, data);
   }
 
   // The mean loss over `evaluation batches` micro-batches of `source` on every rank, without
   // gradients; the module is in eval mode meanwhile. `source` is restarted first when it can be.
   template <typename Source, typename LossFunction>
   absl::StatusOr<double> Evaluate(Source& source, LossFunction&& loss) {
-    if constexpr (requires { source.Restart(); }) {
-      source.Restart();
-    }
-    return RunEvaluation([&]() -> absl::StatusOr<Loss> {
-      auto batch = source.Next();
-      if (!batch.ok()) {
-        return batch.status();
+    if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
+      if constexpr (requires { source.Restart(); }) {
+        source.Restart();
       }
-      return Loss(loss(*batch));
-    });
+      return RunEvaluation([&]() -> absl::StatusOr<Loss> {
+        auto batch = source.Next();
+        if (!batch.ok()) {
+          return batch.status();
+        }
+        return Loss(loss(*batch));
+      });
+    } else {
+      return absl::InternalError("this call does not compile");
+    }
   }
 
   // The halves of Step for loops of your own: backward of one micro-batch, then one Update. Several

@@ -1,0 +1,53 @@
+#include "runtime/job/exception_status.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/job_env.h"
+#include "base/log.h"
+#include "c10/util/Exception.h"
+
+namespace dtrain {
+namespace {
+
+std::string MessageLine(const std::exception& error) {
+  const auto* const torch = dynamic_cast<const c10::Error*>(&error);
+  const absl::string_view text = absl::StripLeadingAsciiWhitespace(
+      torch != nullptr ? torch->what_without_backtrace() : error.what());
+  return std::string(absl::StripTrailingAsciiWhitespace(text.substr(0, text.find('\n'))));
+}
+
+void LogBacktrace(const char* where, const std::exception& error) {
+  const auto* const torch = dynamic_cast<const c10::Error*>(&error);
+  if (torch != nullptr && torch->backtrace() != nullptr) {
+    DT_LOG(Error) << "backtrace of the exception " << where << ":\n" << torch->backtrace()->get();
+  } else {
+    DT_LOG(Error) << "the exception " << where
+                  << " carries no backtrace, because LibTorch did not throw it: run the program "
+                     "under gdb with `catch throw` to see where it comes from";
+  }
+}
+
+}  // namespace
+
+bool WantsBacktraces() { return WantsBacktrace(ReadEnvironment()); }
+
+absl::Status FromException(const char* where, const std::exception& error,
+                           const std::string& known) {
+  const bool logs = WantsBacktraces();
+  if (logs) {
+    LogBacktrace(where, error);
+  }
+  std::string line = absl::StrCat(where, ": ", MessageLine(error));
+  if (!known.empty()) {
+    absl::StrAppend(&line, "; ", known);
+  }
+  if (!logs && dynamic_cast<const c10::Error*>(&error) != nullptr &&
+      !absl::StrContains(known, env::kBacktrace)) {
+    absl::StrAppend(&line, "; ", env::kBacktrace, "=1 logs a backtrace");
+  }
+  return absl::InvalidArgumentError(line);
+}
+
+}  // namespace dtrain

@@ -1,0 +1,22 @@
+// What the user's module or LibTorch throws, as a Status: one of the few places where it becomes
+// one. Thread-safe.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace dtrain {
+
+// Whether DTRAIN_BACKTRACE asks for backtraces of exceptions.
+bool WantsBacktraces();
+
+// InvalidArgument with where it came from, the first line of the exception's message without the
+// backtrace that LibTorch's exceptions carry, and `known`, what else is known of it. With
+// DTRAIN_BACKTRACE=1 the backtrace is logged. Exceptions that are not LibTorch's have none, because
+// it can be taken only where they are thrown: then the log says how to get it.
+absl::Status FromException(const char* where, const std::exception& error,
+                           const std::string& known = "");
+
+}  // namespace dtrain

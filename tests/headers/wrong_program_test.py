@@ -1,0 +1,90 @@
+"""A program that hands Engine::Step or Engine::Evaluate what they cannot take gets one error line, which
+names the concept and what is needed, in place of pages of template errors.
+
+All wrong calls are in one file that is only parsed, so that LibTorch's headers are read once.
+"""
+import json
+import os
+import re
+import shlex
+import subprocess
+import unittest
+
+BUILD = os.environ["DTRAIN_BUILD"]
+SOURCE = os.environ["DTRAIN_SOURCE"]
+
+PROGRAM = """
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "dtrain/engine.h"
+
+struct Batch {};
+struct Good {
+  absl::StatusOr<Batch> Next();
+};
+struct Nothing {};
+struct Optional {
+  std::optional<Batch> Next();
+};
+at::Tensor MeanLoss(const Batch& batch);
+dtrain::Loss SumLoss(Batch& batch);
+
+void Wrong(dtrain::Engine& engine, Good good, Nothing nothing, Optional optional,
+           std::unique_ptr<Good> pointer) {
+  (void)engine.Step(good, MeanLoss);
+  (void)engine.Evaluate(good, SumLoss);
+  (void)engine.Step(good, [](auto) { return at::Tensor(); });
+CALLS}
+"""
+SOURCES = "dtrain::BatchSource: Engine::Step and Engine::Evaluate need a source with a member function"
+LOSSES = "dtrain::LossFunctionOf: the loss must be callable with the Batch of source.Next()"
+# A wrong call, and the line that it gets.
+CALLS = [
+    ("engine.Step(nothing, MeanLoss)", SOURCES),
+    ("engine.Step(optional, MeanLoss)", SOURCES),
+    ("engine.Evaluate(pointer, MeanLoss)", SOURCES),
+    ("engine.Step(good, [](const Batch&) { return 0.5; })", LOSSES),
+    ("engine.Step(good, [](const Batch&) {})", LOSSES),
+    ("engine.Step(good, [](const Batch&) -> absl::StatusOr<dtrain::Loss> { std::abort(); })", LOSSES),
+    ("engine.Step(good, [](const at::Tensor& x) { return x; })", LOSSES),
+    ("engine.Evaluate(good, [](const Batch&) { return true; })", LOSSES),
+]
+
+
+def parse_command():
+    """Of a test that includes dtrain/engine.h, with the precompiled header that it uses."""
+    with open(f"{BUILD}/compile_commands.json", encoding="utf-8") as file:
+        entry = next(e for e in json.load(file) if e["file"].endswith("tests/runtime/engine_test.cc"))
+    words = shlex.split(entry["command"])
+    for option in ("-o", "-c"):
+        if option in words:
+            at = words.index(option)
+            del words[at:at + 2]
+    return [w for w in words if w not in ("-Winvalid-pch", "-Werror")] + ["-fsyntax-only"], entry["directory"]
+
+
+class WrongProgram(unittest.TestCase):
+    maxDiff = None
+
+    def parse(self, calls):
+        folder = f"{BUILD}/generated/headers"
+        os.makedirs(folder, exist_ok=True)
+        path = f"{folder}/wrong_program.cc"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(PROGRAM.replace("CALLS", "".join(f"  (void){call};\n" for call in calls)))
+        command, folder = parse_command()
+        return subprocess.run([*command, path], cwd=folder, capture_output=True, text=True,
+                              check=False, env={**os.environ, "LC_ALL": "C"})
+
+    def test_each_wrong_call_gets_one_line_that_names_what_is_needed(self):
+        result = self.parse([call for call, _ in CALLS])
+        self.assertNotEqual(result.returncode, 0)
+        errors = [line for line in result.stderr.split("\n") if re.search(r"\berror: ", line)]
+        named = [next((line for line in (SOURCES, LOSSES) if line in error), error) for error in errors]
+        self.assertEqual(sorted(named), sorted(line for _, line in CALLS), result.stderr[:8000])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
