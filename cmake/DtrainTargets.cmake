@@ -2,7 +2,8 @@
 #
 #   dtrain_library(NAME SOURCES ... [DEPS ...] [NO_PCH])  static library; DEPS are PUBLIC
 #   dtrain_program(NAME SOURCES ... [DEPS ...] [NO_PCH])  a program in <build>/bin, installed
-#   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [NO_MAIN] [NO_PCH])
+#   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [SHARDS n] [NO_MAIN] [NO_PCH])
+#                                                         SHARDS: its tests mostly wait, n at once
 #   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
 #
 # A test has the label of its room (DTRAIN_TEST_LABELS of its folder) and LABELS: `./dev test LABEL`.
@@ -105,7 +106,7 @@ function(dtrain_label_test name)
 endfunction()
 
 function(dtrain_test name)
-  cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "TIMEOUT;SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
   dtrain_optimise(${name} -O1)  # Tests are compiled more often than they are run.
@@ -122,7 +123,12 @@ function(dtrain_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  add_test(NAME ${name} COMMAND ${name})
+  if(ARG_SHARDS)
+    add_test(NAME ${name} COMMAND ${DTRAIN_PYTHON} ${PROJECT_SOURCE_DIR}/tests/testing/in_shards.py
+      ${ARG_SHARDS} $<TARGET_FILE:${name}>)
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+  endif()
   dtrain_label_test(${name} ${DTRAIN_TEST_LABELS} ${ARG_LABELS})
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${DTRAIN_TEST_ENVIRONMENT}")
   dtrain_limit_test(${name} ${ARG_TIMEOUT})

@@ -35,7 +35,8 @@ inline double ValueAt(size_t i, int rank, uint64_t seed) {
   x *= 0x94D049BB133111EBU;
   x ^= x >> 32;
   const double mantissa = static_cast<double>(static_cast<int64_t>(x % 200001)) / 1000.0 - 100.0;
-  return mantissa * std::ldexp(1.0, static_cast<int>((x >> 40) % 8) - 4);
+  constexpr double kScales[] = {0x1p-4, 0x1p-3, 0x1p-2, 0x1p-1, 1, 0x1p1, 0x1p2, 0x1p3};
+  return mantissa * kScales[(x >> 40) % 8];
 }
 
 template <typename T>

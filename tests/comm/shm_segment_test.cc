@@ -171,10 +171,10 @@ TEST(ShmSegmentTest, ARankThatLeavesIsNamedFromEveryPlaceOfATree) {
 TEST(ShmSegmentTest, ALateRankIsNamedAloneFromEveryPlaceOfATree) {
   for (const int late : {0, 1, 10}) {
     const auto results = RunMembers(12, kTree, [late](ShmSegment& segment) -> absl::Status {
-      const Deadline all_ended = Deadline::After(absl::Seconds(4));
+      const Deadline all_ended = Deadline::After(absl::Seconds(2));
       absl::Status status;
       if (segment.self() != late) {
-        status = segment.Sync(Within(absl::Seconds(2)));
+        status = segment.Sync(Within(absl::Seconds(1)));
       }
       Clock::Real().Sleep(all_ended.Remaining());  // Nobody leaves before all have said it.
       return status;

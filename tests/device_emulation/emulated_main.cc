@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   const std::string order = argc > 1 ? argv[1] : "--order=ascending";
   if (order == "--order=descending") {
     dtrain::emulation::SetOrder(dtrain::emulation::Order::kDescending);
+    dtrain::emulation::descending = true;
   } else if (order != "--order=ascending") {
     std::fprintf(stderr, "%s: neither --order=ascending nor --order=descending\n", order.c_str());
     return 64;

@@ -18,6 +18,7 @@ struct TrainingScale {
   SmallGptSizes sizes;
   int64_t sequence = 0;
   int steps = 0;
+  bool every_pair = true;  // Of an architecture and a way to train it; false: every second.
   std::vector<AttentionBackend> attention;  // Kernels to compare with "auto"; some may be refused.
   double fp32_tolerance = 0;                // Of losses, as a share.
   double bf16_tolerance = 0;

@@ -127,7 +127,7 @@ class Failures(EndToEnd):
         for pid in pids.values():
             os.kill(pid, signal.SIGSTOP)  # It cannot save now: only force ends it.
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)  # Two signals of one kind at once would be delivered as one.
+        self.await_delivery(process, signal.SIGINT)
         process.send_signal(signal.SIGINT)
         result = self.finish(process)
         self.assertEqual(result.code, 130, result.output)

@@ -5,6 +5,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels {
@@ -229,13 +230,27 @@ std::vector<NormShape> NormShapes(int64_t narrowest) {
   return shapes;
 }
 
+// Many wide rows are nearly all of the time on the emulated device. They are tried once there: what
+// their number decides, the chunks, depends neither on the type nor on the alignment.
+template <class T>
+bool IsTried(const NormShape& shape, bool with, int64_t shift) {
+  const bool quick = shape.tokens * shape.hidden <= int64_t{1} << 20;
+  const bool once = sizeof(T) == 4 && with && shift == 0 && !emulation::descending;
+  return !emulation::emulated || quick || once;
+}
+
 TEST_F(Cuda, RmsNormAgreesAndRepeats) {
-  for (const auto [tokens, hidden] : NormShapes(1)) {
+  for (const NormShape& shape : NormShapes(1)) {
     for (const bool residual : {false, true}) {
       for (const int64_t shift : {0, 1}) {
+        const auto& [tokens, hidden] = shape;
         SCOPED_TRACE(::testing::Message() << tokens << " x " << hidden << " shift " << shift);
-        TestRmsNorm<float>(stream_, tokens, hidden, residual, shift);
-        TestRmsNorm<BFloat16>(stream_, tokens, hidden, residual, shift);
+        if (IsTried<float>(shape, residual, shift)) {
+          TestRmsNorm<float>(stream_, tokens, hidden, residual, shift);
+        }
+        if (IsTried<BFloat16>(shape, residual, shift)) {
+          TestRmsNorm<BFloat16>(stream_, tokens, hidden, residual, shift);
+        }
       }
     }
   }
@@ -303,12 +318,17 @@ void TestLayerNorm(cudaStream_t stream, int64_t tokens, int64_t hidden, bool wit
 }
 
 TEST_F(Cuda, LayerNormAgreesAndRepeats) {
-  for (const auto [tokens, hidden] : NormShapes(4)) {
+  for (const NormShape& shape : NormShapes(4)) {
     for (const bool with : {false, true}) {
       for (const int64_t shift : {0, 1}) {
+        const auto& [tokens, hidden] = shape;
         SCOPED_TRACE(::testing::Message() << tokens << " x " << hidden << " shift " << shift);
-        TestLayerNorm<float>(stream_, tokens, hidden, with, shift);
-        TestLayerNorm<BFloat16>(stream_, tokens, hidden, with, shift);
+        if (IsTried<float>(shape, with, shift)) {
+          TestLayerNorm<float>(stream_, tokens, hidden, with, shift);
+        }
+        if (IsTried<BFloat16>(shape, with, shift)) {
+          TestLayerNorm<BFloat16>(stream_, tokens, hidden, with, shift);
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout_stream.h"
 #include "kernels/embedding.h"
+#include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels {
@@ -80,6 +81,9 @@ TEST_F(Cuda, CrossEntropyAgreesAndGradientsInPlaceHaveTheSameBits) {
   for (const CrossEntropyOptions& options : all) {
     for (const int64_t vocab : {1, 2, 7, 8, 50, 1000, 4096, 50257, 128256}) {
       for (const int64_t tokens : {1, 5, 67}) {
+        if (emulation::emulated && tokens * vocab > int64_t{1} << 20) {
+          continue;  // A block has a row; that there are many is shown by narrower ones.
+        }
         for (const int64_t shift : {0, 1}) {
           SCOPED_TRACE(::testing::Message() << tokens << " x " << vocab << " shift " << shift);
           TestCrossEntropy<float>(stream_, tokens, vocab, options, shift);

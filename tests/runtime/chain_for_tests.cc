@@ -6,6 +6,8 @@
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "dtrain/ops.h"
@@ -17,11 +19,13 @@ namespace {
 constexpr int64_t kWidth = 64;
 constexpr int64_t kLayers = 7;
 
+using Numbers = std::vector<std::vector<double>>;
+
 // Losses of five steps, an evaluation after the third, a checksum of all weights.
-absl::Status Train(RankContext& context, const ChainWay& way, std::vector<double>& numbers) {
-  at::set_num_threads(1);
+absl::Status Train(RankContext& context, const ChainWay& way, const std::string& group,
+                   std::vector<double>& numbers) {
   const TempFolder folder;
-  DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
+  DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way, group));
   at::manual_seed(static_cast<uint64_t>(3 + context.rank));
   Chain model;
   EngineOptions options;
@@ -93,7 +97,7 @@ absl::StatusOr<at::Tensor> Tokens::Next() {
 }
 
 absl::StatusOr<std::unique_ptr<Job>> MakeChainJob(RankContext* context, const std::string& folder,
-                                                  const ChainWay& way) {
+                                                  const ChainWay& way, const std::string& group) {
   std::vector<std::string> overrides = {
       "train_micro_batch_size_per_gpu=1",
       "deterministic=true",
@@ -104,32 +108,60 @@ absl::StatusOr<std::unique_ptr<Job>> MakeChainJob(RankContext* context, const st
       "zero_optimization.reduce_bucket_size=5000",
       "zero_optimization.stage3_param_persistence_threshold=0"};
   overrides.insert(overrides.end(), way.more.begin(), way.more.end());
-  return MakeTestJob({.run_dir = folder, .overrides = overrides, .rank = context});
+  return MakeTestJob({.run_dir = folder, .overrides = overrides, .rank = context, .group = group});
 }
 
-std::vector<double> ChainNumbers(int size, const ChainWay& way) {
-  auto cluster = Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
-    std::vector<double> numbers;
-    DT_RETURN_IF_ERROR(Train(context, way, numbers));
-    return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(numbers)),
-                              Deadline::After(absl::Seconds(10)));
-  });
+std::string Described(const ChainWay& way) {
+  return absl::StrCat("stage ", way.stage, ", ", way.accumulation, " micro-batches, ",
+                      way.units.size(), " units", way.lends ? ", lent, " : ", ",
+                      absl::StrJoin(way.more, ", "));
+}
+
+std::vector<std::vector<double>> ChainNumbers(int size, const std::vector<ChainWay>& ways) {
+  constexpr absl::Duration kBound = absl::Seconds(120);
+  auto cluster = Cluster::Start(
+      {.size = size, .time_bound = kBound}, [&](RankContext& context) -> absl::Status {
+        at::set_num_threads(1);
+        Numbers all(ways.size());
+        for (size_t i = 0; i < ways.size(); ++i) {
+          DT_RETURN_IF_ERROR(Annotate(Train(context, ways[i], absl::StrCat("way-", i), all[i]),
+                                      Described(ways[i])));
+        }
+        return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(all)),
+                                  Deadline::After(absl::Seconds(10)));
+      });
   EXPECT_TRUE(cluster.ok()) << cluster.status();
-  std::vector<double> first;
+  Numbers first;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text = (*cluster)->store().Get("numbers/" + std::to_string(rank),
-                                              Deadline::After(absl::Seconds(60)));
-    auto numbers = ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>();
-    EXPECT_EQ(numbers.size(), 12U);
-    if (rank == 0) {
-      first = numbers;
+    const auto text =
+        (*cluster)->store().Get("numbers/" + std::to_string(rank), Deadline::After(kBound));
+    auto all = ParseJson(text.value_or("[]"), "numbers")->get<Numbers>();
+    all.resize(ways.size());
+    for (size_t i = 0; i < ways.size(); ++i) {
+      EXPECT_EQ(all[i].size(), 12U) << Described(ways[i]) << ", rank " << rank;
     }
-    EXPECT_EQ(numbers, first) << "rank " << rank;
+    if (rank == 0) {
+      first = all;
+    }
+    EXPECT_EQ(all, first) << "rank " << rank;
   }
   for (const auto& result : (*cluster)->Join()) {  // Which ends the store.
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
   return first;
+}
+
+std::vector<double> ChainNumbers(int size, const ChainWay& way) {
+  return ChainNumbers(size, std::vector<ChainWay>{way}).front();
+}
+
+std::vector<double> ExpectSameNumbers(int size, const std::vector<ChainWay>& ways) {
+  const auto numbers = ChainNumbers(size, ways);
+  for (size_t i = 1; i < ways.size(); ++i) {
+    EXPECT_EQ(numbers[i], numbers[0])
+        << size << " ranks; " << Described(ways[i]) << "; expected: " << Described(ways[0]);
+  }
+  return numbers[0];
 }
 
 bool IsOpen(const at::Tensor& weight) {

@@ -55,13 +55,22 @@ inline constexpr const char* kLimits[][3] = {
      "zero_optimization.stage3_prefetch_bucket_size=50000000",
      "zero_optimization.stage3_max_reuse_distance=20000"}};
 
-// Deterministic; every weight is shared out, however small. `context` null: one rank alone.
+// Deterministic; every weight is shared out, however small. `context` null: one rank alone. Several
+// jobs of one cluster need several names of a `group`.
 absl::StatusOr<std::unique_ptr<Job>> MakeChainJob(RankContext* context, const std::string& folder,
-                                                  const ChainWay& way);
+                                                  const ChainWay& way,
+                                                  const std::string& group = "world");
 
 // Loss and norm of five steps, an evaluation after the third, a checksum of all weights: 12
 // numbers, which every rank must have to the bit.
 std::vector<double> ChainNumbers(int size, const ChainWay& way);
+
+// Of each way, trained one after the other by the same ranks: starting them costs more than a
+// training.
+std::vector<std::vector<double>> ChainNumbers(int size, const std::vector<ChainWay>& ways);
+
+// Expects every way to have the numbers of the first, and gives these.
+std::vector<double> ExpectSameNumbers(int size, const std::vector<ChainWay>& ways);
 
 // Whether the memory of a weight may be read, asked without an operation.
 bool IsOpen(const at::Tensor& weight);

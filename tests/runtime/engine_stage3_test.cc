@@ -24,8 +24,8 @@ namespace dtrain {
 namespace {
 
 using testing::Chain;
-using testing::ChainNumbers;
 using testing::ChainWay;
+using testing::ExpectSameNumbers;
 using ::testing::HasSubstr;
 using testing::kLimits;
 using testing::MakeChainJob;
@@ -37,37 +37,33 @@ using testing::Tokens;
 TEST(EngineStage3Test, TrainsAsTheOtherStagesToTheBitWhateverTheLimits) {
   for (const int size : {1, 2, 3, 4}) {
     for (const int accumulation : {1, 3}) {
-      const int other = accumulation == 1 ? 0 : 2;
-      const std::vector<double> plain =
-          ChainNumbers(size, {.stage = other, .accumulation = accumulation});
+      std::vector<ChainWay> ways = {
+          {.stage = accumulation == 1 ? 0 : 2, .accumulation = accumulation}};
       for (const auto& limits : kLimits) {
-        const ChainWay way{.accumulation = accumulation, .more = {limits, limits + 3}};
-        EXPECT_EQ(ChainNumbers(size, way), plain)
-            << size << " ranks, " << accumulation << " micro-batches, " << limits[0];
+        ways.push_back({.accumulation = accumulation, .more = {limits, limits + 3}});
       }
+      ExpectSameNumbers(size, ways);
     }
   }
 }
 
 TEST(EngineStage3Test, MixedPrecisionTrainsAsAtStageTwo) {
   for (const char* const precision : {"bf16.enabled=true", "fp16.enabled=true"}) {
-    const std::vector<double> plain = ChainNumbers(2, {.stage = 2, .more = {precision}});
-    ChainWay way{.more = {precision}};
-    EXPECT_EQ(ChainNumbers(2, way), plain) << precision;
-    way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
-    EXPECT_EQ(ChainNumbers(2, way), plain) << precision << " with the smallest limits";
+    ChainWay smallest_limits{.more = {precision}};
+    smallest_limits.more.insert(smallest_limits.more.end(), kLimits[0], kLimits[0] + 3);
+    ExpectSameNumbers(2,
+                      {{.stage = 2, .more = {precision}}, {.more = {precision}}, smallest_limits});
   }
 }
 
 TEST(EngineStage3Test, ASecondShardingInSmallGroupsChangesNoNumber) {
   for (const int accumulation : {1, 3}) {
-    const std::vector<double> plain = ChainNumbers(4, {.stage = 2, .accumulation = accumulation});
+    std::vector<ChainWay> ways = {{.stage = 2, .accumulation = accumulation}};
     for (const int size : {2, 4}) {
-      ChainWay way{.accumulation = accumulation,
-                   .more = {absl::StrCat("zero_optimization.zero_hpz_partition_size=", size)}};
-      way.more.insert(way.more.end(), kLimits[0], kLimits[0] + 3);
-      EXPECT_EQ(ChainNumbers(4, way), plain) << size;
+      ways.push_back({.accumulation = accumulation, .more = {kLimits[0], kLimits[0] + 3}});
+      ways.back().more.push_back(absl::StrCat("zero_optimization.zero_hpz_partition_size=", size));
     }
+    ExpectSameNumbers(4, ways);
   }
 }
 
@@ -115,7 +111,6 @@ TEST(EngineStage3Test, ReportsOfASecondShardingNameTheStep) {
 
 TEST(EngineStage3Test, OffloadedWeightsAndStatesTrainToTheSameBits) {
   const testing::TempFolder disk;
-  const std::vector<double> plain = ChainNumbers(2, {.stage = 0});
   const std::vector<std::vector<std::string>> tiers = {
       {"zero_optimization.offload_param.device=cpu"},
       {"zero_optimization.offload_param.device=nvme",
@@ -124,11 +119,12 @@ TEST(EngineStage3Test, OffloadedWeightsAndStatesTrainToTheSameBits) {
        "zero_optimization.offload_param.nvme_path=" + disk.path(),
        "zero_optimization.offload_optimizer.device=nvme",
        "zero_optimization.offload_optimizer.nvme_path=" + disk.path()}};
+  std::vector<ChainWay> ways = {{.stage = 0}};
   for (const auto& tier : tiers) {
-    ChainWay way{.more = tier};
-    way.more.insert(way.more.end(), kLimits[1], kLimits[1] + 3);
-    EXPECT_EQ(ChainNumbers(2, way), plain) << tier.front();
+    ways.push_back({.more = tier});
+    ways.back().more.insert(ways.back().more.end(), kLimits[1], kLimits[1] + 3);
   }
+  ExpectSameNumbers(2, ways);
 }
 
 // One rank alone: what an engine of stage 3 makes of a function of its model.
@@ -234,10 +230,9 @@ TEST(EngineStage3Test, AnEvaluationThatFailsOnOneRankEndsTheOtherAndSaysWhy) {
 }
 
 TEST(EngineStage3Test, OverTcpToo) {
-  const std::vector<double> plain = ChainNumbers(2, {.stage = 0, .more = {"comm.transport=tcp"}});
   ChainWay way{.more = {"comm.transport=tcp"}};
   way.more.insert(way.more.end(), kLimits[1], kLimits[1] + 3);
-  EXPECT_EQ(ChainNumbers(2, way), plain);
+  ExpectSameNumbers(2, {{.stage = 0, .more = {"comm.transport=tcp"}}, way});
 }
 
 // A student learns from a teacher that learns too.

@@ -23,9 +23,9 @@ namespace dtrain {
 namespace {
 
 using testing::Chain;
-using testing::ChainNumbers;
 using testing::ChainWay;
 using ::testing::ElementsAre;
+using testing::ExpectSameNumbers;
 using ::testing::HasSubstr;
 using testing::IsOpen;
 using testing::kLimits;
@@ -42,12 +42,11 @@ const Units& ChainUnits() {
 
 TEST(EngineUnitsTest, TrainToTheSameBitsAsWithoutWhateverTheLimits) {
   for (const int size : {1, 2, 3}) {
-    const std::vector<double> plain = ChainNumbers(size, {.stage = 0});
+    std::vector<ChainWay> ways = {{.stage = 0}};
     for (const auto& limits : kLimits) {
-      ChainWay way{.more = {limits, limits + 3}};
-      way.units = ChainUnits();
-      EXPECT_EQ(ChainNumbers(size, way), plain) << size << " ranks, " << limits[0];
+      ways.push_back({.more = {limits, limits + 3}, .units = ChainUnits()});
     }
+    ExpectSameNumbers(size, ways);
   }
 }
 
@@ -59,10 +58,7 @@ TEST(EngineUnitsTest, TrainToTheSameBitsInTwoBytesOffloadedQuantisedAndInSmallGr
        "zero_optimization.zero_quantized_gradients=true"},
       {"zero_optimization.zero_hpz_partition_size=2"}};
   for (const auto& more : ways) {
-    const std::vector<double> plain = ChainNumbers(2, {.more = more});
-    ChainWay way{.more = more};
-    way.units = ChainUnits();
-    EXPECT_EQ(ChainNumbers(2, way), plain) << more[0];
+    ExpectSameNumbers(2, {{.more = more}, {.more = more, .units = ChainUnits()}});
   }
 }
 

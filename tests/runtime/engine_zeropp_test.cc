@@ -20,6 +20,7 @@ namespace {
 using testing::Chain;
 using testing::ChainNumbers;
 using testing::ChainWay;
+using testing::ExpectSameNumbers;
 using ::testing::HasSubstr;
 using testing::kLimits;
 using testing::MakeChainJob;
@@ -54,18 +55,18 @@ void ExpectNear(const std::vector<double>& numbers, const std::vector<double>& e
 
 TEST(PersistentParametersTest, ChangeNoNumberWhateverTheThreshold) {
   for (const int size : {1, 2, 3}) {
-    const std::vector<double> plain = ChainNumbers(size, {.stage = 0});
+    std::vector<ChainWay> ways = {{.stage = 0}};
     for (const int64_t threshold : {64, 4096, 100000}) {
       const ChainWay way{.more = {kLimits[0], kLimits[0] + 3}};
-      EXPECT_EQ(ChainNumbers(size, With(way, {Threshold(threshold)})), plain)
-          << size << " ranks, " << threshold;
+      ways.push_back(With(way, {Threshold(threshold)}));
     }
     const std::string some = kZero + "stage3_model_persistence_threshold=9000";
-    EXPECT_EQ(ChainNumbers(size, {.more = {Threshold(100000), some}}), plain) << size << " ranks";
+    ways.push_back({.more = {Threshold(100000), some}});
+    ExpectSameNumbers(size, ways);
   }
   for (const char* const precision : {"bf16.enabled=true", "fp16.enabled=true"}) {
-    EXPECT_EQ(ChainNumbers(2, {.more = {precision, Threshold(4096)}}),
-              ChainNumbers(2, {.stage = 2, .more = {precision}}));
+    ExpectSameNumbers(2,
+                      {{.stage = 2, .more = {precision}}, {.more = {precision, Threshold(4096)}}});
   }
 }
 
@@ -129,27 +130,25 @@ TEST(PersistentParametersTest, AreReadWithoutAnyGatherAndBroughtUpToDateByOneCol
 
 TEST(QuantizedWeightsTest, EndNearTheExactRunWithTheSameBitsWhateverTheLimits) {
   for (const int size : {1, 2, 3}) {
-    const std::vector<double> exact = ChainNumbers(size, {});
-    const std::vector<double> plain = ChainNumbers(size, {.more = {kWeights}});
-    ExpectNear(plain, exact, 0.01);
+    std::vector<ChainWay> ways = {{.more = {kWeights}}};
     for (const auto& limits : kLimits) {
-      const ChainWay way{.more = {limits, limits + 3}};
-      EXPECT_EQ(ChainNumbers(size, With(way, {kWeights})), plain) << size << ", " << limits[0];
+      ways.push_back(With({.more = {limits, limits + 3}}, {kWeights}));
     }
-    EXPECT_EQ(ChainNumbers(size, {.more = {kWeights}, .lends = true}), plain)
-        << "weights that were lent are exact, and not what the next step computes with";
+    // Weights that were lent are exact, and not what the next step computes with.
+    ways.push_back({.more = {kWeights}, .lends = true});
+    ExpectNear(ExpectSameNumbers(size, ways), ChainNumbers(size, ChainWay{}), 0.01);
   }
 }
 
 TEST(QuantizedWeightsTest, GiveTheSameBitsWithASecondShardingOverSeveralMicroBatchesAndInBf16) {
   for (const std::string precision : {"bf16.enabled=false", "bf16.enabled=true"}) {
     const ChainWay way{.accumulation = 3, .more = {kWeights, precision}};
-    const std::vector<double> plain = ChainNumbers(4, way);
+    std::vector<ChainWay> ways = {way};
     for (const int size : {2, 4}) {
-      const ChainWay second = With(way, {absl::StrCat(kZero, "zero_hpz_partition_size=", size)});
-      EXPECT_EQ(ChainNumbers(4, second), plain) << size;
-      EXPECT_EQ(ChainNumbers(4, With(second, {kLimits[0], kLimits[0] + 3})), plain) << size;
+      ways.push_back(With(way, {absl::StrCat(kZero, "zero_hpz_partition_size=", size)}));
+      ways.push_back(With(ways.back(), {kLimits[0], kLimits[0] + 3}));
     }
+    ExpectSameNumbers(4, ways);
   }
 }
 
@@ -186,38 +185,35 @@ TEST(QuantizedWeightsTest, AreRoundedForOperationsAndExactForWhatIsLent) {
 
 TEST(QuantizedGradientsTest, EndNearTheExactRunWithTheSameBitsAtBothStagesAndAnyBucketSize) {
   for (const int size : {2, 3}) {
-    const std::vector<double> exact = ChainNumbers(size, {.stage = 2});
-    const std::vector<double> plain = ChainNumbers(size, {.stage = 2, .more = {kGradients}});
-    ExpectNear(plain, exact, 0.01);
-    EXPECT_EQ(ChainNumbers(size, {.stage = 2, .more = {kGradients}}), plain) << "on repeat";
-    EXPECT_EQ(ChainNumbers(size, {.more = {kGradients}}), plain) << "at stage 3";
-    EXPECT_EQ(
-        ChainNumbers(size, {.stage = 2, .more = {kGradients, kZero + "reduce_bucket_size=5e8"}}),
-        plain)
-        << "in one bucket";
-    EXPECT_EQ(ChainNumbers(size, {.more = {kGradients, "comm.transport=tcp"}}), plain);
+    const std::vector<double> plain = ExpectSameNumbers(
+        size, {{.stage = 2, .more = {kGradients}},
+               {.stage = 2, .more = {kGradients}},  // On repeat.
+               {.more = {kGradients}},
+               {.stage = 2, .more = {kGradients, kZero + "reduce_bucket_size=5e8"}},
+               {.more = {kGradients, "comm.transport=tcp"}}});
+    ExpectNear(plain, ChainNumbers(size, {.stage = 2}), 0.01);
   }
 }
 
 TEST(QuantizedGradientsTest, AddUpOverMicroBatches) {
   const ChainWay way{.accumulation = 3};
-  const std::vector<double> plain = ChainNumbers(2, With(way, {kGradients}));
+  const std::vector<double> plain = ExpectSameNumbers(
+      2, {With(way, {kGradients}), {.stage = 2, .accumulation = 3, .more = {kGradients}}});
   ExpectNear(plain, ChainNumbers(2, way), 0.01);
-  EXPECT_EQ(ChainNumbers(2, {.stage = 2, .accumulation = 3, .more = {kGradients}}), plain);
 }
 
 TEST(QuantizedGradientsTest, OfOneRankAreExact) {
-  EXPECT_EQ(ChainNumbers(1, {.more = {kGradients}}), ChainNumbers(1, {}));
+  ExpectSameNumbers(1, {{}, {.more = {kGradients}}});
 }
 
 TEST(CommunicationDataTypeTest, RoundsAlikeAtEveryStage) {
   for (const char* const type : {"bf16", "fp16"}) {
     const std::string wire = absl::StrCat("communication_data_type=", type);
-    const std::vector<double> plain = ChainNumbers(2, {.stage = 0, .more = {wire}});
-    ExpectNear(plain, ChainNumbers(2, {.stage = 0}), 0.01);
-    for (const int stage : {1, 2, 3}) {
-      EXPECT_EQ(ChainNumbers(2, {.stage = stage, .more = {wire}}), plain) << type << stage;
+    std::vector<ChainWay> ways;
+    for (const int stage : {0, 1, 2, 3}) {
+      ways.push_back({.stage = stage, .more = {wire}});
     }
+    ExpectNear(ExpectSameNumbers(2, ways), ChainNumbers(2, {.stage = 0}), 0.01);
   }
 }
 
@@ -231,14 +227,12 @@ TEST(CompressionTest, OfStageOneEndsNearItsReferenceWithTheSameBitsOnRepeat) {
           .accumulation = 3,
           .more = {absl::StrCat("comm.compression.type=", type), "comm.compression.start_step=2",
                    "comm.compression.min_elements=0"}};
-      const std::vector<double> plain = ChainNumbers(size, way);
       ChainWay reference = way;
       reference.stage = 0;
       if (absl::string_view(type) == "int8") {
         reference.more.clear();
       }
-      ExpectNear(plain, ChainNumbers(size, reference), 0.05);
-      EXPECT_EQ(ChainNumbers(size, way), plain) << type << ", " << size << " ranks";
+      ExpectNear(ExpectSameNumbers(size, {way, way}), ChainNumbers(size, reference), 0.05);
     }
   }
 }
@@ -246,9 +240,9 @@ TEST(CompressionTest, OfStageOneEndsNearItsReferenceWithTheSameBitsOnRepeat) {
 TEST(ZeroPlusPlusTest, AllThreeTogetherEndNearTheExactRun) {
   const ChainWay way{.accumulation = 3};
   const std::string second = kZero + "zero_hpz_partition_size=2";
-  const std::vector<double> plain = ChainNumbers(4, With(way, {kWeights, kGradients, second}));
+  const std::vector<double> plain = ExpectSameNumbers(
+      4, {With(way, {kWeights, kGradients, second}), With(way, {kWeights, kGradients})});
   ExpectNear(plain, ChainNumbers(4, way), 0.01);
-  EXPECT_EQ(ChainNumbers(4, With(way, {kWeights, kGradients})), plain);
 }
 
 TEST(QuantizedGradientsTest, AnOverflowOnOneRankSkipsTheStepOnAllAndIsNamed) {

@@ -33,8 +33,8 @@ namespace {
 
 using testing::Await;
 using testing::Chain;
-using testing::ChainNumbers;
 using testing::ChainWay;
+using testing::ExpectSameNumbers;
 using ::testing::HasSubstr;
 using testing::MakeChainJob;
 using ::testing::Not;
@@ -49,8 +49,7 @@ TEST(ParamGatherTest, TrainsToTheSameBits) {
     for (const int stage : {0, 1, 2}) {
       for (const int accumulation : {1, 3}) {
         const ChainWay way{.stage = stage, .accumulation = accumulation};
-        EXPECT_EQ(ChainNumbers(size, Overlapping(way)), ChainNumbers(size, way))
-            << size << " ranks, stage " << stage << ", " << accumulation << " micro-batches";
+        ExpectSameNumbers(size, {way, Overlapping(way)});
       }
     }
   }
@@ -98,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(ParamGatherKinds, TrainsToTheSameBits) {
   const auto& [kind, stage] = GetParam();
   const ChainWay way{.stage = stage, .more = kind.overrides, .lends = true};
-  EXPECT_EQ(ChainNumbers(2, Overlapping(way)), ChainNumbers(2, way));
+  ExpectSameNumbers(2, {way, Overlapping(way)});
 }
 
 double RawSum(const Chain& model) {

@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from processes import listening, marked_processes, segments_of
+from processes import cpu_ticks, listening, marked_processes, pending_signals, segments_of
 
 BIN = os.environ["DTRAIN_BIN"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
@@ -150,6 +150,22 @@ class EndToEnd(unittest.TestCase):
                 time.sleep(0.02)
         process.kill()
         self.fail(f"nothing listens at port {port}:\n{process.communicate()[0]}")
+
+    def await_rest(self, process):
+        """Waits until a program computes nothing: what it does now is wait."""
+        end, seen, same = time.monotonic() + TIME_BOUND_S, None, 0
+        while same < 10 and time.monotonic() < end and process.poll() is None:
+            ticks = cpu_ticks(process.pid)
+            seen, same = ticks, same + 1 if ticks == seen else 0
+            time.sleep(0.02)
+        self.assertEqual(same, 10, "it is never at rest")
+
+    def await_delivery(self, process, number):
+        """Waits until a signal that was sent has reached its handler: a second one that is sent
+        before would be one with it."""
+        end = time.monotonic() + TIME_BOUND_S
+        while number in pending_signals(process.pid) and time.monotonic() < end:
+            time.sleep(0.005)
 
     @staticmethod
     def records(run_dir, rank=0):

@@ -64,3 +64,23 @@ def listening(*pids):
         found += [(row[1].rsplit(":", 1)[0], int(row[1].rsplit(":", 1)[1], 16)) for row in rows
                   if row[3] == LISTENING and row[9] in inodes]
     return found
+
+
+def cpu_ticks(pid):
+    """Of user and system time, of all its threads; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    except OSError:
+        return None
+
+
+def pending_signals(pid):
+    """Numbers of the signals that were sent to the process and that it has not taken."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd", "ShdPnd"))]
+    except OSError:
+        return set()
+    return {bit + 1 for mask in masks for bit in range(64) if mask >> bit & 1}

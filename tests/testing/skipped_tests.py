@@ -1,11 +1,15 @@
-"""Shows what tests left out and why, where ctest only counts programs: `ctest ... | skipped_tests.py LOG`.
+"""What `./dev test` says at its end: `ctest ... | skipped_tests.py LOG [--whole]`.
 
 What ctest prints goes through; its summary waits until LOG (ctest's LastTest.log), which is whole
 only when ctest has ended, has been read. A case that a program skipped stands before the summary
-with its reason, cases with the same reason in one line.
+with its reason, cases with the same reason in one line, where ctest only counts programs. After the
+summary come the slowest tests and, with --whole, the time of all against their budget: it exits with
+1 when they are too slow.
 """
 import re
 import sys
+
+import suite_budget
 
 SUMMARY = re.compile(r"^\d+% tests passed")
 START = re.compile(r"^\d+/\d+ Test: (.+)$")
@@ -72,8 +76,9 @@ def lines_of(log):
 
 
 def main():
-    held = []
+    held, seen = [], []
     for line in sys.stdin:
+        seen.append(line)
         if held or SUMMARY.match(line):
             held.append(line)
         else:
@@ -86,6 +91,10 @@ def main():
     if skipped:
         print("Left out, and why:", *skipped, "", sep="\n")
     print("".join(held), end="")
+    shown, within = suite_budget.end_of(*suite_budget.times_of(seen), whole="--whole" in sys.argv[2:])
+    if shown:
+        print("", *shown, sep="\n")
+    sys.exit(0 if within else 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+"""Keeps the last result of the tests that `./dev test` leaves out: `long_results.py JUNIT JSON`.
+
+JUNIT is what `ctest --output-junit` wrote. JSON gets when they ran, at which commit, on what, and of
+each test how long it took and how it ended; a run of some of them alone (`ctest -R`) replaces these
+and leaves the others, with the date and commit of their own last run.
+"""
+import json
+import os
+import sys
+import xml.etree.ElementTree
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+
+import report  # noqa: E402
+
+ENDED = {"run": "passed", "fail": "failed", "notrun": "skipped", "disabled": "skipped"}
+
+
+def tests_of(junit):
+    """{test: (seconds, how it ended)} of ctest's JUnit text."""
+    found = {}
+    for case in xml.etree.ElementTree.fromstring(junit).iter("testcase"):
+        skipped = case.find("skipped")
+        missing = skipped is not None and skipped.get("message", "").startswith("Unable to find")
+        ended = "failed" if missing else ENDED[case.get("status")]
+        found[case.get("name")] = (round(float(case.get("time")), 1), ended)
+    return found
+
+
+def merged(before, tests, stamp):
+    """The kept result after a run of `tests`; `stamp`: date, commit, cpu and cores of this run."""
+    kept = dict(before.get("tests", {}))
+    for name, (seconds, ended) in tests.items():
+        kept[name] = {"result": ended, "seconds": seconds, **stamp}
+    return {"bench": "long", **stamp, "passed": all(t["result"] != "failed" for t in kept.values()),
+            "seconds": round(sum(t["seconds"] for t in kept.values()), 1),
+            "tests": dict(sorted(kept.items()))}
+
+
+def main():
+    junit, path = sys.argv[1:]
+    with open(junit, encoding="utf-8") as file:
+        tests = tests_of(file.read())
+    if not tests:
+        sys.exit(f"long_results.py: {junit} names no test, so {path} is left as it was")
+    before = report.measured_before(path)
+    stamp = {"date": report.today(), "commit": report.commit(), "cpu": report.cpu_name(),
+             "cores": os.cpu_count()}
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(merged(before, tests, stamp), file, indent=2)
+        file.write("\n")
+    os.replace(f"{path}.new", path)
+    print(f"kept in {path}: " + ", ".join(f"{name} {ended} in {seconds:.0f} s"
+                                          for name, (seconds, ended) in sorted(tests.items())))
+
+
+if __name__ == "__main__":
+    main()
