@@ -115,7 +115,7 @@ void Supervisor::OnStopSignal(int signal, bool from_peer) {
   grace_ = Deadline::After(limits_.stop_grace);
   const int forwarded = ForwardedSignal(signal);
   parts_.reporter.Say(absl::StrFormat(
-      "%s received%s: passed to %s as %s, which may save and stop (at most %s); once more stops at "
+      "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops at "
       "once",
       SignalName(signal), from_peer ? " on another node" : "", Plural(processes_.alive(), "rank"),
       SignalName(forwarded), absl::FormatDuration(limits_.stop_grace)));
@@ -301,12 +301,12 @@ void Supervisor::Report() {
     reporter.Say(absl::StrCat("root cause: ", line));
   }
   if (!cause->words.empty()) {
-    reporter.SayMore(absl::StrCat("  it said: ", cause->words));
+    reporter.SayMore(absl::StrCat("  its error: ", cause->words));
   }
   if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
     reporter.SayMore(
-        absl::StrFormat("  before that rank %d ended with 0 while others were at work: if it left "
-                        "its loop early, that is the cause",
+        absl::StrFormat("  before that, rank %d ended with exit code 0 while others were still "
+                        "training; if it left its loop early, that is the cause",
                         leaver->rank));
   }
   const auto state = ranks_.find(cause->rank);

@@ -218,7 +218,7 @@ absl::Status CheckBackendsApart(const BenchPlan& plan) {
   }
   return WIFEXITED(ended)
              ? absl::Status(static_cast<absl::StatusCode>(WEXITSTATUS(ended)), text)
-             : absl::InternalError("looking for the backends' devices ended with a signal");
+             : absl::InternalError("the process that looks for GPUs and NICs was killed by a signal");
 }
 
 int Main(int argc, char** argv) {
@@ -236,7 +236,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) {
     if (plan.left_out_above != 0) {
       std::fprintf(stderr,
-                   "dtrain bench comm: sizes above %zu bytes are left out: %d ranks would "
+                   "dtrain bench comm: leaving out sizes above %zu bytes, for which %d ranks "
                    "need more memory than is available\n",
                    plan.left_out_above, plan.ranks);
     }

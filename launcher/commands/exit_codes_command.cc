@@ -8,8 +8,9 @@ namespace dtrain::launcher {
 namespace {
 constexpr char kHelp[] =
     "Usage: dtrain exit-codes\n"
-    "Prints what the exit codes of ranks and jobs mean and whether a restart or requeue helps.\n"
-    "\nExample, for slurm.conf: RequeueExit=75,143\n";
+    "Lists the exit codes of ranks and jobs: their meaning, and whether to start the job again.\n"
+    "\nExample: dtrain exit-codes\n"
+    "In slurm.conf, let Slurm start a job again: RequeueExit=75,143\n";
 }  // namespace
 
 int ExitCodesCommand(const std::vector<std::string>& arguments) {

@@ -24,10 +24,12 @@ namespace {
 
 constexpr char kHelp[] =
     "Usage: dtrain logs [-f] [-n LINES] [--rank R] RUN_DIR\n"
-    "Shows the last lines of each rank's output in the newest attempt of a run, and its metrics.\n"
-    "  -f, --follow   go on until the run ends (or Ctrl-C)\n"
-    "  -n LINES       lines of each file to begin with (10)\n"
-    "  --rank R       only this rank\n"
+    "Shows the output of all ranks in the newest attempt of a run, and its metrics.\n"
+    "\n"
+    "  RUN_DIR       Run directory\n"
+    "  -f, --follow  Show new lines as they come, until the run ends or Ctrl-C. Default: off\n"
+    "  -n LINES      Begin with the last LINES lines of each file, 0 or more. Default: 10\n"
+    "  --rank R      Show the output of rank R only. Default: all ranks\n"
     "\nExamples:\n"
     "  dtrain logs runs/gpt\n"
     "  dtrain logs -f --rank 1 runs/gpt\n";
