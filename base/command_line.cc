@@ -176,9 +176,9 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& ar
     return std::count(names.begin(), names.end(), *first) > 0 ? ""
                                                               : UnknownCommand("", *first, names);
   }
-  return arguments.empty() ? absl::StrCat("no command given; there are: ",
-                                          absl::StrJoin(names, ", "))
-                           : "";
+  return arguments.empty()
+             ? absl::StrCat("no command given; there are: ", absl::StrJoin(names, ", "))
+             : "";
 }
 
 // The command that was chosen, at any depth, and what a user writes to choose it.

@@ -47,9 +47,9 @@ std::string UnknownCommand(absl::string_view prefix, absl::string_view given,
     absl::StrAppend(out, prefix, name);
   };
   return absl::StrCat("unknown command ", prefix, given, "; ",
-                      nearest.empty() ? std::string("there are: ")
-                                      : absl::StrCat("did you mean ", prefix, nearest,
-                                                     "? There are: "),
+                      nearest.empty()
+                          ? std::string("there are: ")
+                          : absl::StrCat("did you mean ", prefix, nearest, "? There are: "),
                       absl::StrJoin(names, ", ", with_prefix));
 }
 

@@ -22,7 +22,8 @@ namespace {
 constexpr char kDescription[] =
     "Starts a program as N ranks that train together and watches them. If one fails, it stops the "
     "others, says why, and ends with the exit code of the rank that failed first.";
-constexpr char kFooter[] = R"(Everything after the program's name goes to the program. Each option takes its
+constexpr char kFooter[] =
+    R"(Everything after the program's name goes to the program. Each option takes its
 default from the variable PET_NAME (for example PET_NNODES), as with torchrun.
 Ctrl-C and SIGTERM let the ranks save and stop; a second one stops at once.
 `dtrain exit-codes` lists the exit codes.
@@ -95,7 +96,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
     }
   };
   add("--nproc-per-node", "N", options.ranks_per_node,
-      "Number of ranks on this node: a number, auto (one for each GPU, or for each core where there "
+      "Number of ranks on this node: a number, auto (one for each GPU, or for each core where "
+      "there "
       "is no GPU), cpu (one for each core) or gpu (one for each GPU)");
   add("--nnodes", "N", raw.nnodes, "Number of nodes (N:N means the same as N)");
   add("--node-rank", "N", raw.node_rank, "Number of this node, from 0");
@@ -120,7 +122,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   add("-r,--redirects", "STREAMS", raw.redirects,
       "Has no effect; torchrun has it. All output is always written to files");
   add("--local-ranks-filter", "RANKS", raw.local_filter,
-      "Show the output of these local ranks only, for example 0,2. Default: all that --tee chooses");
+      "Show the output of these local ranks only, for example 0,2. Default: all that --tee "
+      "chooses");
   add("--max-restarts", "N", raw.max_restarts,
       "Start the job again up to N times after a temporary failure or a killed rank");
   add("--signals-to-handle", "SIGNALS", raw.signals,
@@ -379,7 +382,8 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
     app.parse(own);
   } catch (const CLI::CallForHelp&) {
     parsed.help = absl::StrReplaceAll(
-        HelpText(app), {{"dtrain launch [options]", "dtrain launch [options] [--] PROGRAM [arguments]"}});
+        HelpText(app),
+        {{"dtrain launch [options]", "dtrain launch [options] [--] PROGRAM [arguments]"}});
     return parsed;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());

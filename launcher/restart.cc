@@ -19,7 +19,9 @@ bool IsFinalSignal(int signal) {
 std::string WhyNot(const RestartInput& input) {
   const RankEnd& cause = input.cause;
   if (cause.signal != 0) {
-    return IsFinalSignal(cause.signal) ? absl::StrCat("a rank that ", SignalName(cause.signal), " ended is not restarted") : "";
+    return IsFinalSignal(cause.signal)
+               ? absl::StrCat("a rank that ", SignalName(cause.signal), " ended is not restarted")
+               : "";
   }
   switch (cause.exit_code) {
     case kExitTemporary:

@@ -115,7 +115,8 @@ void Supervisor::OnStopSignal(int signal, bool from_peer) {
   grace_ = Deadline::After(limits_.stop_grace);
   const int forwarded = ForwardedSignal(signal);
   parts_.reporter.Say(absl::StrFormat(
-      "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops at "
+      "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops "
+      "at "
       "once",
       SignalName(signal), from_peer ? " on another node" : "", Plural(processes_.alive(), "rank"),
       SignalName(forwarded), absl::FormatDuration(limits_.stop_grace)));

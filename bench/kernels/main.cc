@@ -219,8 +219,10 @@ int MeasureAll(const Options& options, const std::vector<Case>& cases) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Measures each CPU kernel beside a probe that reads and writes as many bytes. A kernel at 100 "
-      "% is as fast as the memory. (`./dev bench kernels` in the source tree also measures PyTorch.)",
+      "Measures each CPU kernel beside a probe that reads and writes as many bytes. A kernel at "
+      "100 "
+      "% is as fast as the memory. (`./dev bench kernels` in the source tree also measures "
+      "PyTorch.)",
       "dtrain bench kernels");
   app.footer(
       "Examples:\n"
@@ -240,7 +242,8 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Numbers of threads to measure with, one or more")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_flag("--list", options.list, "Print the names of the kernels as JSON and end. Default: off");
+  app.add_flag("--list", options.list,
+               "Print the names of the kernels as JSON and end. Default: off");
   app.add_flag("--serve", options.serve,
                "Measure what standard input names: lines of KERNEL THREADS. Default: off");
   if (const auto code = ParseCommandLine(app, argc, argv)) {

@@ -11,7 +11,8 @@ namespace dtrain::bench {
 
 int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   CLI::App app(
-      "Trains a model on random tokens and prints how much of the machine's arithmetic the training "
+      "Trains a model on random tokens and prints how much of the machine's arithmetic the "
+      "training "
       "uses: MFU (strict: only what the model needs), PaLM-style MFU, HFU, the share of the GEMM "
       "rate measured in the same run, and where the time of a step goes.",
       "dtrain bench mfu");
@@ -60,14 +61,16 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   app.add_option("--warm-up", options.warm_up, "Steps before the measured ones")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--short-steps", options.short_micro_batches,
-                 "Use only N micro-batches in warm-up steps and in the profiled step, to save time "
-                 "where --accumulation is large. One whole step, which is not measured, follows the "
-                 "warm-up then. Default: whole steps")
+  app.add_option(
+         "--short-steps", options.short_micro_batches,
+         "Use only N micro-batches in warm-up steps and in the profiled step, to save time "
+         "where --accumulation is large. One whole step, which is not measured, follows the "
+         "warm-up then. Default: whole steps")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  app.add_option("--peak-tflops", options.peak_tflops,
-                 "Peak of the device for dense products of this type, in 1e12 FLOP/s. Default: from "
-                 "a table of GPUs; for a CPU, the GEMM rate measured in the run")
+  app.add_option(
+         "--peak-tflops", options.peak_tflops,
+         "Peak of the device for dense products of this type, in 1e12 FLOP/s. Default: from "
+         "a table of GPUs; for a CPU, the GEMM rate measured in the run")
       ->check(CLI::PositiveNumber);
   app.add_flag("--bf16-states", options.bf16_states,
                "Keep AdamW's states in bf16; needs --dtype bf16 or fp8. Default: fp32");

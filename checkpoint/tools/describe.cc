@@ -44,8 +44,7 @@ class Table {
     for (const auto& row : rows_) {
       std::string line;
       for (size_t i = 0; i < row.size(); ++i) {
-        const bool right =
-            std::count(to_the_right.begin(), to_the_right.end(), i) > 0;
+        const bool right = std::count(to_the_right.begin(), to_the_right.end(), i) > 0;
         const std::string space(widths[i] - row[i].size(), ' ');
         absl::StrAppend(&line, "  ", right ? space : "", row[i], right ? "" : space);
       }
@@ -72,9 +71,8 @@ std::string TypesOf(const Manifest& manifest) {
     order.emplace_back(count, type);
   }
   std::sort(order.rbegin(), order.rend());
-  return absl::StrJoin(order, ", ", [](std::string* out, const auto& pair) {
-    absl::StrAppend(out, pair.second);
-  });
+  return absl::StrJoin(
+      order, ", ", [](std::string* out, const auto& pair) { absl::StrAppend(out, pair.second); });
 }
 
 size_t ModelTensors(const Manifest& manifest) {
@@ -168,21 +166,21 @@ std::string DescribeText(const Manifest& manifest, const std::string& path, absl
     absl::StrAppendFormat(&text, "  %-12s  %s\n", name, value);
   };
   row("step", Thousands(static_cast<uint64_t>(manifest.id.step)));
-  row("written", absl::StrFormat("%s (%s), by attempt %d of the run",
-                                 TimeText(manifest.created_unix_ms),
-                                 AgeText(manifest.created_unix_ms, now), manifest.id.epoch));
+  row("written",
+      absl::StrFormat("%s (%s), by attempt %d of the run", TimeText(manifest.created_unix_ms),
+                      AgeText(manifest.created_unix_ms, now), manifest.id.epoch));
   row("run", manifest.job);
   row("continues", manifest.parent ? manifest.parent->DirectoryName()
                                    : "no checkpoint: the run started at step 0");
   row("world size", absl::StrCat(manifest.world_size));
   row("ZeRO stage", absl::StrCat(manifest.state.zero_stage));
-  row("parameters", absl::StrFormat("%s (%s)", Thousands(ParametersOf(manifest)),
-                                    TypesOf(manifest)));
+  row("parameters",
+      absl::StrFormat("%s (%s)", Thousands(ParametersOf(manifest)), TypesOf(manifest)));
   row("tensors", absl::StrFormat("%d of the model, %d of the training state%s", of_model,
                                  manifest.tensors.size() - of_model,
                                  with_tensors ? "" : " (--tensors lists them)"));
-  row("size", absl::StrFormat("%s in %d files", HumanBytes(manifest.data_bytes()),
-                              manifest.files.size()));
+  row("size",
+      absl::StrFormat("%s in %d files", HumanBytes(manifest.data_bytes()), manifest.files.size()));
   absl::StrAppend(&text, "\nFiles\n", FilesText(manifest));
   AppendSection(&text, "Optimizer and schedule", manifest.state.engine);
   AppendSection(&text, "Position in the data", manifest.state.data);

@@ -124,16 +124,17 @@ absl::Status VerifyAll(const Arguments& arguments) {
                                     : manifest.status();
     damaged += status.ok() ? 0 : 1;
     if (arguments.json) {
-      rows.push_back({{"name", id.DirectoryName()},
-                      {"step", id.step},
-                      {"ok", status.ok()},
-                      {"problem", status.ok() ? Json(nullptr) : Json(std::string(status.message()))}});
+      rows.push_back(
+          {{"name", id.DirectoryName()},
+           {"step", id.step},
+           {"ok", status.ok()},
+           {"problem", status.ok() ? Json(nullptr) : Json(std::string(status.message()))}});
     } else {
       absl::PrintF("%s  %s\n", id.DirectoryName(),
-                   status.ok() ? absl::StrFormat("good: %d files, %s, every byte verified",
-                                                 manifest->files.size(),
-                                                 HumanBytes(manifest->data_bytes()))
-                               : absl::StrCat("damaged: ", status.message()));
+                   status.ok()
+                       ? absl::StrFormat("good: %d files, %s, every byte verified",
+                                         manifest->files.size(), HumanBytes(manifest->data_bytes()))
+                       : absl::StrCat("damaged: ", status.message()));
       std::fflush(stdout);  // The next one may take minutes.
     }
   }
@@ -141,9 +142,9 @@ absl::Status VerifyAll(const Arguments& arguments) {
     PrintJson(rows);
   }
   if (damaged > 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d of %d checkpoints %s damaged; a run resumes from the newest good one", damaged,
-        ids.size(), damaged == 1 ? "is" : "are"));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d of %d checkpoints %s damaged; a run resumes from the newest good one",
+                        damaged, ids.size(), damaged == 1 ? "is" : "are"));
   }
   return absl::OkStatus();
 }

@@ -216,9 +216,9 @@ absl::Status CheckBackendsApart(const BenchPlan& plan) {
   int ended = 0;
   while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
   }
-  return WIFEXITED(ended)
-             ? absl::Status(static_cast<absl::StatusCode>(WEXITSTATUS(ended)), text)
-             : absl::InternalError("the process that looks for GPUs and NICs was killed by a signal");
+  return WIFEXITED(ended) ? absl::Status(static_cast<absl::StatusCode>(WEXITSTATUS(ended)), text)
+                          : absl::InternalError(
+                                "the process that looks for GPUs and NICs was killed by a signal");
 }
 
 int Main(int argc, char** argv) {

@@ -173,18 +173,19 @@ int ParseBenchOptions(int argc, char** argv, BenchPlan& plan) {
 absl::Status CheckPlan(const BenchPlan& plan) {
   const size_t width = DTypeBytes(plan.dtype);
   if (plan.min_bytes < width || plan.max_bytes < plan.min_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--minbytes is %d and --maxbytes %d; allowed: %d (one element) or more, and "
-                        "--maxbytes not below --minbytes",
-                        plan.min_bytes, plan.max_bytes, width));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--minbytes is %d and --maxbytes %d; allowed: %d (one element) or more, and "
+        "--maxbytes not below --minbytes",
+        plan.min_bytes, plan.max_bytes, width));
   }
   if (plan.root < 0 || plan.root >= plan.ranks) {
-    return absl::InvalidArgumentError(absl::StrFormat("--root is %d; with %d ranks, allowed: 0 to %d",
-                                                      plan.root, plan.ranks, plan.ranks - 1));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--root is %d; with %d ranks, allowed: 0 to %d", plan.root, plan.ranks, plan.ranks - 1));
   }
   if (plan.op == ReduceOp::kAverage &&
       (plan.dtype == DType::kInt32 || plan.dtype == DType::kInt64)) {
-    return absl::InvalidArgumentError("--op avg does not work with integers; use --dtype float, half, bfloat16 or double");
+    return absl::InvalidArgumentError(
+        "--op avg does not work with integers; use --dtype float, half, bfloat16 or double");
   }
   for (const std::string& backend : plan.backends) {
     if (plan.ranks == 1 && !IsOfDevice(backend)) {

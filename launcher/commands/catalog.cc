@@ -22,17 +22,21 @@ struct Known {
 };
 
 constexpr std::array kKnown = {
-    Known{Section::kTrain, "train", "train the default GPT on 2 ranks of this machine, to try dtrain",
+    Known{Section::kTrain, "train",
+          "train the default GPT on 2 ranks of this machine, to try dtrain", true},
+    Known{Section::kTrain, "launch", "start a program as N ranks, on this node or on several",
           true},
-    Known{Section::kTrain, "launch", "start a program as N ranks, on this node or on several", true},
-    Known{Section::kPrepare, "data", "write token files from text, and show what is in them", false},
-    Known{Section::kPrepare, "config", "check a configuration; print the schema and reference pages",
+    Known{Section::kPrepare, "data", "write token files from text, and show what is in them",
           false},
-    Known{Section::kPrepare, "plan", "compute the memory that a training needs on each rank", false},
+    Known{Section::kPrepare, "config",
+          "check a configuration; print the schema and reference pages", false},
+    Known{Section::kPrepare, "plan", "compute the memory that a training needs on each rank",
+          false},
     Known{Section::kRun, "logs", "show or follow the output and the metrics of a run", true},
     Known{Section::kRun, "checkpoint", "list, show and verify the checkpoints of a run", false},
     Known{Section::kRun, "trace", "write the last collectives of all ranks as one timeline", true},
-    Known{Section::kMachine, "doctor", "check this node and say what to mend before training", true},
+    Known{Section::kMachine, "doctor", "check this node and say what to mend before training",
+          true},
     Known{Section::kMachine, "topo", "show cores, NUMA nodes, GPUs and NICs, and where ranks run",
           true},
     Known{Section::kMachine, "env", "show which launcher started this process, and as which rank",
@@ -47,7 +51,8 @@ constexpr std::array kKnown = {
     Known{Section::kMachine, "bench mfu",
           "train on random tokens and print the FLOPs utilization (MFU)", false},
     Known{Section::kPrograms, "gpt", "train a GPT, Llama or Qwen on token files", false},
-    Known{Section::kPrograms, "finetune", "fine-tune a pretrained model, whole or with LoRA", false},
+    Known{Section::kPrograms, "finetune", "fine-tune a pretrained model, whole or with LoRA",
+          false},
     Known{Section::kPrograms, "minimal", "train a small model: the shortest program with dtrain",
           false},
 };
@@ -168,15 +173,15 @@ std::string OverviewText(const std::vector<std::string>& siblings) {
 
 std::string GroupText(const std::string& group, const std::vector<CommandEntry>& commands) {
   const std::vector<std::string> members = MembersOf(group, commands);
-  std::string text =
-      absl::StrFormat("Usage: dtrain %s COMMAND [arguments]\n\nCommands:\n", group);
+  std::string text = absl::StrFormat("Usage: dtrain %s COMMAND [arguments]\n\nCommands:\n", group);
   for (const CommandEntry& command : commands) {
     if (absl::StartsWith(command.name, group + " ")) {
       AppendRow(&text, command);
     }
   }
-  return absl::StrFormat("%s\n`dtrain %s COMMAND --help` explains a command.\nExample: dtrain %s %s\n",
-                         text, group, group, members.front());
+  return absl::StrFormat(
+      "%s\n`dtrain %s COMMAND --help` explains a command.\nExample: dtrain %s %s\n", text, group,
+      group, members.front());
 }
 
 }  // namespace dtrain::launcher

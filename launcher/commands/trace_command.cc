@@ -23,8 +23,10 @@ constexpr char kHelp[] =
     "       dtrain trace torch [--out DIR] RUN_DIR\n"
     "Converts what the ranks recorded about their last collectives (RUN_DIR/flight/rank-R.json).\n"
     "\n"
-    "  merge       Write one timeline for chrome://tracing or https://ui.perfetto.dev. Each rank is\n"
-    "              a process, each group a track. Every call shows its bucket, bytes and step, and\n"
+    "  merge       Write one timeline for chrome://tracing or https://ui.perfetto.dev. Each rank "
+    "is\n"
+    "              a process, each group a track. Every call shows its bucket, bytes and step, "
+    "and\n"
     "              the rank that entered it last. The clocks of different hosts are aligned.\n"
     "  torch       Write one pickle for each rank, for PyTorch's analyser: torchfrtrace DIR\n"
     "  RUN_DIR     Run directory\n"
@@ -111,8 +113,8 @@ absl::Status WritePickles(const TraceOptions& options, const std::vector<RankRec
     DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(options.out, "/rank_", record.file.rank),
                                        ToPickle(record.json)));
   }
-  std::printf("wrote the records of %zu ranks to %s; now run: torchfrtrace %s\n", records.size(), options.out.c_str(),
-              options.out.c_str());
+  std::printf("wrote the records of %zu ranks to %s; now run: torchfrtrace %s\n", records.size(),
+              options.out.c_str(), options.out.c_str());
   return absl::OkStatus();
 }
 

@@ -25,8 +25,10 @@ constexpr char kHelp[] =
     "Trains a GPT of 5 million parameters on 2 ranks of this machine: the quick start.\n"
     "\n"
     "1. Writes token files to data/headers, unless they are there. Their text is the C and C++\n"
-    "   headers of /usr/include, or, without those, the headers that come with dtrain and LibTorch.\n"
-    "2. Starts dtrain-gpt with the default configuration. Ctrl-C saves and stops; the same command\n"
+    "   headers of /usr/include, or, without those, the headers that come with dtrain and "
+    "LibTorch.\n"
+    "2. Starts dtrain-gpt with the default configuration. Ctrl-C saves and stops; the same "
+    "command\n"
     "   goes on from the last checkpoint.\n"
     "\n"
     "All arguments go to dtrain-gpt:\n"
@@ -65,8 +67,8 @@ absl::Status RunToEnd(const std::vector<std::string>& words, const Environment& 
   pid_t pid = 0;
   if (const int error = posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), envp.data());
       error != 0) {
-    return absl::NotFoundError(absl::StrFormat("cannot run %s: %s; install dtrain again", words[0],
-                                               std::strerror(error)));
+    return absl::NotFoundError(
+        absl::StrFormat("cannot run %s: %s; install dtrain again", words[0], std::strerror(error)));
   }
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -82,9 +84,8 @@ absl::Status RunToEnd(const std::vector<std::string>& words, const Environment& 
 }
 
 absl::Status MakeCorpus(const std::string& prefix, const Environment& environment) {
-  const std::vector<std::string> folders =
-      CorpusFolders(kSystemHeaders, prefix, absl::StrCat(prefix, "/lib/dtrain/torch"),
-                    kSystemHeadersMin);
+  const std::vector<std::string> folders = CorpusFolders(
+      kSystemHeaders, prefix, absl::StrCat(prefix, "/lib/dtrain/torch"), kSystemHeadersMin);
   if (folders.empty()) {
     return absl::NotFoundError(
         "there are no C or C++ headers in /usr/include to train on; name a folder with text: "
@@ -93,8 +94,8 @@ absl::Status MakeCorpus(const std::string& prefix, const Environment& environmen
   std::printf("dtrain train: writing token files to %s from the headers in %s\n", kDataFolder,
               absl::StrJoin(folders, " and ").c_str());
   std::fflush(stdout);
-  std::vector<std::string> words = {OwnFolder() + "/dtrain-data", "prepare", "--out", kDataFolder,
-                                    "--ext", "h,hpp,hh,hxx,none"};
+  std::vector<std::string> words = {
+      OwnFolder() + "/dtrain-data", "prepare", "--out", kDataFolder, "--ext", "h,hpp,hh,hxx,none"};
   words.insert(words.end(), folders.begin(), folders.end());
   return RunToEnd(words, environment);
 }

@@ -14,11 +14,13 @@
 
 namespace dtrain::launcher {
 int TopoMain(const std::vector<std::string>& arguments) {
-  CLI::App app("Shows the hardware of this node: cores, NUMA nodes, GPUs with NVLink, RDMA NICs.", "dtrain topo");
+  CLI::App app("Shows the hardware of this node: cores, NUMA nodes, GPUs with NVLink, RDMA NICs.",
+               "dtrain topo");
   bool json = false;
   int ranks = 0;
   app.add_flag("--json", json, "Print one JSON object instead of tables. Default: off");
-  app.add_option("--nproc-per-node", ranks, "Also show the cores, GPU and NIC of each of N ranks. Default: no ranks")
+  app.add_option("--nproc-per-node", ranks,
+                 "Also show the cores, GPU and NIC of each of N ranks. Default: no ranks")
       ->check(CLI::Range(1, 4096));
   app.footer(
       "Examples:\n"
@@ -56,9 +58,10 @@ int TopoMain(const std::vector<std::string>& arguments) {
 }
 
 int DoctorMain(const std::vector<std::string>& arguments, const Environment& environment) {
-  CLI::App app("Checks whether ranks can run on this node. Says what to do where they cannot, and ends "
-               "with exit code 64 then.",
-               "dtrain doctor");
+  CLI::App app(
+      "Checks whether ranks can run on this node. Says what to do where they cannot, and ends "
+      "with exit code 64 then.",
+      "dtrain doctor");
   bool json = false;
   app.add_flag("--json", json, "Print one JSON object instead of text. Default: off");
   app.footer(

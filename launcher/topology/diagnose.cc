@@ -54,7 +54,9 @@ Finding ShmFinding(const DoctorFacts& facts) {
                "mount a tmpfs on /dev/shm: NCCL needs it between GPUs"};
   } else if (facts.shm_free_bytes < kGiB) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "give it more, because NCCL may run out of it: a container takes --shm-size=8g or --ipc=host";
+    finding.advice =
+        "give it more, because NCCL may run out of it: a container takes --shm-size=8g or "
+        "--ipc=host";
   }
   return finding;
 }
@@ -144,7 +146,8 @@ Finding NicFinding(const Topology& topology, const Nic& nic) {
         return DistanceBetween(gpu.pci_path, gpu.numa, nic.pci_path, nic.numa) != PciDistance::kFar;
       })) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "move it to another slot if you can: it is far (SYS) from every GPU, so that its traffic "
+    finding.advice =
+        "move it to another slot if you can: it is far (SYS) from every GPU, so that its traffic "
         "crosses the CPU sockets";
   }
   return finding;
@@ -153,7 +156,8 @@ Finding NicFinding(const Topology& topology, const Nic& nic) {
 void NicFindings(const Topology& topology, const DoctorFacts& facts,
                  std::vector<Finding>* findings) {
   if (topology.nics.empty()) {
-    findings->push_back({"RDMA NICs", Verdict::kNote, "none found", "ranks of different nodes use TCP"});
+    findings->push_back(
+        {"RDMA NICs", Verdict::kNote, "none found", "ranks of different nodes use TCP"});
     return;
   }
   for (const Nic& nic : topology.nics) {
@@ -171,7 +175,9 @@ void LimitFindings(const Topology& topology, const DoctorFacts& facts,
   Finding files{"open files", Verdict::kOk, absl::StrCat("limit ", facts.open_files_max), ""};
   if (facts.open_files_max < 4096) {
     files.verdict = Verdict::kWarning;
-    files.advice = "raise it for large jobs, where a rank has a connection to each other rank: ulimit -n 65536";
+    files.advice =
+        "raise it for large jobs, where a rank has a connection to each other rank: ulimit -n "
+        "65536";
   }
   findings->push_back(files);
   const bool unlimited = facts.locked_memory_bytes == kUnlimited;

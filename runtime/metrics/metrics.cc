@@ -67,7 +67,7 @@ struct Metrics::State {
   // Steps whose numbers a device still computes, the oldest first.
   std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
   std::optional<TensorBoardExport> tensorboard;  // Of the writer's thread alone.
-  std::unique_ptr<Worker> writer;  // Last: its closures use the members above.
+  std::unique_ptr<Worker> writer;                // Last: its closures use the members above.
 
   plan::MetricsRecord Record(plan::MetricsKind kind) const {
     plan::MetricsRecord record;

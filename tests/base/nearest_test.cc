@@ -15,8 +15,9 @@ TEST(Nearest, FindsTyposOnly) {
 TEST(UnknownCommand, NamesTheNearestAndListsAll) {
   EXPECT_EQ(UnknownCommand("", "lst", {"list", "show", "verify"}),
             "unknown command lst; did you mean list? There are: list, show, verify");
-  EXPECT_EQ(UnknownCommand("bench ", "comn", {"comm", "mfu"}),
-            "unknown command bench comn; did you mean bench comm? There are: bench comm, bench mfu");
+  EXPECT_EQ(
+      UnknownCommand("bench ", "comn", {"comm", "mfu"}),
+      "unknown command bench comn; did you mean bench comm? There are: bench comm, bench mfu");
   EXPECT_EQ(UnknownCommand("", "frobnicate", {"list", "show"}),
             "unknown command frobnicate; there are: list, show");
 }

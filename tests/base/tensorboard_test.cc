@@ -55,9 +55,9 @@ class TensorBoardTest : public ::testing::Test {
   }
 
  private:
-  const std::string folder_ = absl::StrCat(
-      ::testing::TempDir(), "tensorboard-",
-      ::testing::UnitTest::GetInstance()->current_test_info()->name(), "-", getpid());
+  const std::string folder_ =
+      absl::StrCat(::testing::TempDir(), "tensorboard-",
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name(), "-", getpid());
 };
 
 Json Step(int64_t step, double loss, int attempt = 0) {
@@ -67,7 +67,7 @@ Json Step(int64_t step, double loss, int attempt = 0) {
 }
 
 Json ConfigRecord(int64_t train_steps, int attempt = 0) {
-  return Json{{"v", 1},    {"ts", 1700000000.25},        {"kind", "config"}, {"attempt", attempt},
+  return Json{{"v", 1},    {"ts", 1700000000.25},        {"kind", "config"},   {"attempt", attempt},
               {"step", 0}, {"train_steps", train_steps}, {"m", Json::object()}};
 }
 

@@ -119,11 +119,10 @@ TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
     EXPECT_EQ(file["xxh3_128"].get<std::string>().size(), 32U);
   }
   EXPECT_EQ(checkpoint["bytes"], bytes);
-  EXPECT_TRUE(std::any_of(checkpoint["tensors"].begin(), checkpoint["tensors"].end(),
-                          [](const Json& tensor) {
-                            return tensor["name"] == "layers.0.weight" &&
-                                   tensor["shape"] == Json({16, 32});
-                          }));
+  EXPECT_TRUE(std::any_of(
+      checkpoint["tensors"].begin(), checkpoint["tensors"].end(), [](const Json& tensor) {
+        return tensor["name"] == "layers.0.weight" && tensor["shape"] == Json({16, 32});
+      }));
   Damage();
   const Result listed = RunTool("list --verify --json " + folder_.path() + " 2>/dev/null");
   EXPECT_EQ(listed.code, 64);
@@ -144,8 +143,9 @@ TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
   const std::string path = Damage();
   const Result result = RunTool("verify " + folder_.path());
   EXPECT_EQ(result.code, 64);
-  EXPECT_THAT(result.output, AllOf(HasSubstr(path), HasSubstr("1 of 2 checkpoints is damaged"),
-                                   ContainsRegex("step-000000000100.e1  good: .*every byte verified")));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr(path), HasSubstr("1 of 2 checkpoints is damaged"),
+                    ContainsRegex("step-000000000100.e1  good: .*every byte verified")));
   EXPECT_EQ(RunTool("verify " + folder_.path() + "/step-000000000100.e1/").code, 0);
   EXPECT_EQ(RunTool("verify " + folder_.path() + "/step-000000000200.e1").code, 64);
   EXPECT_EQ(RunTool("list " + folder_.path()).code, 0) << "sizes are right; only --verify reads";
@@ -174,7 +174,8 @@ TEST_F(ToolTest, HelpHasExamples) {
     const Result result = RunTool(arguments);
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.output, HasSubstr("Example")) << arguments;
-    EXPECT_THAT(result.output, AnyOf(HasSubstr("Commands:"), HasSubstr("Default: off"))) << arguments;
+    EXPECT_THAT(result.output, AnyOf(HasSubstr("Commands:"), HasSubstr("Default: off")))
+        << arguments;
   }
   EXPECT_EQ(RunTool("--version").code, 0);
 }

@@ -23,7 +23,8 @@ TEST(OverviewText, DescribesWhatIsThereInOneLineEach) {
 }
 
 TEST(OverviewText, AnybodysProgramIsACommandToo) {
-  EXPECT_THAT(OverviewText({"mine"}), HasSubstr("  mine                run the program dtrain-mine"));
+  EXPECT_THAT(OverviewText({"mine"}),
+              HasSubstr("  mine                run the program dtrain-mine"));
 }
 
 TEST(Groups, HaveTheirMembersAndAreOneWord) {

@@ -272,7 +272,8 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
       {{"bench", "frobnicate"},
        "dtrain: unknown command bench frobnicate; there are: bench comm, bench mfu\n"},
       {{"chekpoint"},
-       "dtrain: unknown command chekpoint; did you mean checkpoint? There are: train, launch, logs, "
+       "dtrain: unknown command chekpoint; did you mean checkpoint? There are: train, launch, "
+       "logs, "
        "checkpoint, trace, doctor, topo, env, exit-codes, bench\n"}};
   for (const auto& [arguments, message] : wrong) {
     std::vector<std::string> words = {program};
@@ -298,7 +299,8 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
 
 // Every command of the launcher's own: defaults where it has options, and an example.
 TEST(Dtrain, EveryHelpHasAnExample) {
-  for (const char* name : {"train", "launch", "logs", "trace", "topo", "doctor", "env", "exit-codes"}) {
+  for (const char* name :
+       {"train", "launch", "logs", "trace", "topo", "doctor", "env", "exit-codes"}) {
     LaunchedJob job({name, "--help"});
     EXPECT_EQ(job.Wait(), 0) << name;
     EXPECT_THAT(job.Out(), AllOf(HasSubstr("Usage: dtrain "), HasSubstr("Example"))) << name;

@@ -42,8 +42,7 @@ TEST_F(QuickStart, TakesTheSystemsHeadersWhenThereAreEnough) {
   Put("system/sub/a.h", 600);
   Put("system/b.hpp", 600);
   Put("prefix/include/dtrain/c.h", 10);
-  EXPECT_THAT(CorpusFolders(Path("system"), Path("prefix"), "", 1000),
-              ElementsAre(Path("system")));
+  EXPECT_THAT(CorpusFolders(Path("system"), Path("prefix"), "", 1000), ElementsAre(Path("system")));
 }
 
 TEST_F(QuickStart, ElseTakesTheHeadersOfThePackageAndLibTorchToo) {

@@ -146,7 +146,9 @@ TEST(Doctor, SmallLimitsAreFound) {
   EXPECT_EQ(Named(findings, "LibTorch").verdict, Verdict::kProblem);
   const std::string text = FormatFindings(findings);
   EXPECT_THAT(text, HasSubstr("PROBLEM"));
-  EXPECT_THAT(text, HasSubstr("-> raise it for large jobs, where a rank has a connection to each other rank: "));
+  EXPECT_THAT(
+      text,
+      HasSubstr("-> raise it for large jobs, where a rank has a connection to each other rank: "));
 }
 
 TEST(DoctorMain, ReadsThisMachineAsTextAndJson) {
