@@ -64,7 +64,7 @@ absl::Status MissingNodes(comm::Store& store, int nodes, Deadline deadline,
     }
   }
   return absl::DeadlineExceededError(absl::StrFormat(
-      "no agent of node %s came; start `dtrain launch --node-rank R` there, or allow more time: "
+      "node %s did not join in time; start `dtrain launch --node-rank R` there, or wait longer with "
       "--rdzv-conf join_timeout=SECONDS",
       absl::StrJoin(missing, ", ")));
 }

@@ -1,5 +1,6 @@
 #include "base/tensorboard/export.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -106,8 +107,9 @@ absl::Status TensorBoardExport::AddScalars(const Json& record, const std::vector
   const auto step = static_cast<int64_t>(Member(record, "step", -1));
   const auto attempt = static_cast<int64_t>(Member(record, "attempt", 0));
   DT_RETURN_IF_ERROR(OpenFor(attempt, wall_time));
-  if (!marked_ && (step > 1 || attempt > 0)) {
-    DT_RETURN_IF_ERROR(writer_[0].Write(SessionStartEvent(wall_time, step)));
+  if (!marked_) {  // Of all attempts: TensorBoard takes the first mark of a run for no restart.
+    const int64_t first = std::max<int64_t>(step, 1);  // What is known of step 0 stays.
+    DT_RETURN_IF_ERROR(writer_[0].Write(SessionStartEvent(wall_time, first)));
   }
   marked_ = true;
   DT_RETURN_IF_ERROR(writer_[0].Write(ScalarEvent(wall_time, step, scalars)));

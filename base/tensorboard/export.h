@@ -1,8 +1,8 @@
 // Turns the metrics records of a run into TensorBoard files in RUN_DIR/report/tensorboard: every
 // number as a curve, the program's own included, the hyperparameters and the configuration.
 //
-// One file an attempt of a run, with a mark at its first step when it is not the first attempt or
-// does not begin at the start. Fed by whoever reads or writes the records of rank 0: the agent of
+// One file an attempt of a run, with a mark at its first step: from there on it replaces what
+// earlier files hold. Fed by whoever reads or writes the records of rank 0: the agent of
 // `dtrain launch`, or rank 0 itself where there is no agent. Not thread-safe; each record is
 // written when Add returns.
 #pragma once

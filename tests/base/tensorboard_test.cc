@@ -72,17 +72,24 @@ Json ConfigRecord(int64_t train_steps, int attempt = 0) {
 }
 
 TEST_F(TensorBoardTest, AResumedRunReplacesWhatItRepeats) {
+  Write("config.json", {{"seed", 1}});
+  Write("run.json", {{"id", "abc"}, {"hyperparameters", {{"seed", 1}}}});
   {
     TensorBoardExport first(run_dir());
+    ASSERT_TRUE(first.Add(ConfigRecord(9)).ok());
     for (int64_t step = 1; step <= 4; ++step) {
       ASSERT_TRUE(first.Add(Step(step, 10.0 - static_cast<double>(step))).ok());
     }
   }
   TensorBoardExport second(run_dir());  // Resumed from step 2.
+  ASSERT_TRUE(second.Add(ConfigRecord(9, 1)).ok());
   ASSERT_TRUE(second.Add(Step(3, 3.5, 1)).ok());
   EXPECT_EQ(std::distance(fs::directory_iterator(files()), {}), 2);
   const Json expected = {{1, 9.0}, {2, 8.0}, {3, 3.5}};
-  EXPECT_EQ(Read()["scalars"]["gpt/report/tensorboard"]["train/loss"], expected);
+  const Json shown = Read();
+  EXPECT_EQ(shown["scalars"]["gpt/report/tensorboard"]["train/loss"], expected);
+  EXPECT_EQ(shown["hparams"].size(), 1U) << "two attempts are one run";
+  EXPECT_TRUE(shown["texts"]["gpt/report/tensorboard"].contains("configuration"));
 }
 
 TEST_F(TensorBoardTest, SurvivesATornTail) {

@@ -171,7 +171,7 @@ TEST(Launch, NamesARankThatLeftEarlyWhileOthersGoOn) {
   LaunchedJob job({"launch", "--nproc-per-node", "2", "--exit-barrier", "0.2", "--run-dir", "run",
                    "sh", "-c", "[ $RANK = 1 ] || sleep 1000"});
   EXPECT_EQ(job.Wait(kSoon), 75);
-  EXPECT_THAT(job.Err(), HasSubstr("rank 1 ended with 0, but rank 0 still runs"));
+  EXPECT_THAT(job.Err(), HasSubstr("rank 1 ended with exit code 0, but rank 0 still runs"));
 }
 
 TEST(Launch, RestartsWithTheNextAttemptNumber) {
