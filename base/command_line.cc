@@ -95,21 +95,24 @@ std::string Sentence(std::string text) {
 
 class PlainHelp : public CLI::Formatter {
  public:
-  PlainHelp() { label("Positionals", "Arguments"), label("Subcommands", "Commands"); }
+  PlainHelp() { label("Positionals", "Arguments"); }
 
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
     const std::string name = make_option_name(option, is_positional);
     const std::pair<std::string, std::string> type =
         absl::StrSplit(option->get_type_name(), absl::MaxSplits(':', 1));
     const bool takes_value = option->get_items_expected_max() > 0;
-    const std::string value =
-        is_positional || !takes_value ? "" : absl::StrCat(" ", Placeholder(type.first));
-    std::string text = option->get_description();
-    if (takes_value && !type.second.empty()) {
-      text = absl::StrCat(Sentence(text), " Allowed: ", Allowed(type.second), ".");
+    const std::string& own = option->get_option_text();  // "HOST:PORT", which no type can be.
+    const std::string value = is_positional || !takes_value
+                                  ? ""
+                                  : absl::StrCat(" ", own.empty() ? Placeholder(type.first) : own);
+    std::string text = Sentence(option->get_description());
+    if (takes_value && own.empty() && !type.second.empty()) {
+      absl::StrAppend(&text, " Allowed: ", Allowed(type.second), ".");
     }
-    if (takes_value && !option->get_default_str().empty()) {
-      text = absl::StrCat(Sentence(text), " Default: ", DefaultOf(*option), ".");
+    // What stands for a value that is left out behind the option's name is no default.
+    if (option->get_items_expected_min() > 0 && !option->get_default_str().empty()) {
+      absl::StrAppend(&text, " Default: ", DefaultOf(*option), ".");
     }
     return Row(absl::StrReplaceAll(name, {{",", ", "}}) + value, text);
   }
@@ -139,6 +142,7 @@ class PlainHelp : public CLI::Formatter {
 void UsePlainHelp(CLI::App& app) {
   app.formatter(std::make_shared<PlainHelp>());
   for (CLI::App* const command : app.get_subcommands([](CLI::App*) { return true; })) {
+    command->group("Commands");
     UsePlainHelp(*command);
   }
 }
@@ -210,7 +214,7 @@ std::string UnexpectedArgument(const CLI::App& app) {
 
 std::string HelpText(CLI::App& app) {
   UsePlainHelp(app);
-  return app.help();
+  return absl::StrReplaceAll(app.help(), {{"\n\n\n", "\n\n"}});
 }
 
 std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string>& arguments) {
@@ -228,8 +232,12 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
   } catch (const CLI::ExtrasError&) {
     problem = UnexpectedArgument(Chosen(app, name));
   } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.
+    if (error.get_name() == "CallForHelp") {
+      std::fputs(HelpText(app).c_str(), stdout);
+      return kExitOk;
+    }
     if (error.get_exit_code() == 0) {
-      app.exit(error);
+      app.exit(error);  // The version.
       return kExitOk;
     }
     Chosen(app, name);

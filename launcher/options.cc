@@ -33,7 +33,8 @@ Examples:
   dtrain launch --nproc-per-node auto ./gpt config.json --set train_steps=100
   dtrain launch --nproc-per-node 2 --tee 3 --max-restarts 3 ./gpt config.json
 
-Two nodes, each with the same token file (head -c 32 /dev/urandom > token; chmod 600 token):
+Two nodes. Make the token file once and copy it to both:
+  (umask 077; head -c 32 /dev/urandom > token)
   dtrain launch --nnodes 2 --node-rank 0 --rdzv-endpoint n0:29500 \
     --token-file token ./gpt config.json
   dtrain launch --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 \
@@ -90,7 +91,7 @@ std::string WhyRefused(const std::string& name) {
 void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   const auto add = [&app](const char* name, const char* placeholder, std::string& value,
                           const char* text) {
-    CLI::Option* const option = app.add_option(name, value, text)->type_name(placeholder);
+    CLI::Option* const option = app.add_option(name, value, text)->option_text(placeholder);
     if (!value.empty()) {
       option->capture_default_str();
     }

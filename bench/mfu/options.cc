@@ -77,7 +77,7 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   app.add_option("--set", options.overrides,
                  "Change a value of the configuration: KEY=VALUE. May be repeated. Default: no "
                  "change")
-      ->type_name("KEY=VALUE")
+      ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--json", options.json_file,
                  "Also write the results to FILE; - prints them. Default: no file")

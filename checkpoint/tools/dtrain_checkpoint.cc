@@ -21,7 +21,8 @@ namespace dtrain::checkpoint {
 namespace {
 
 constexpr char kFooter[] =
-    "DIR is a run directory (runs/gpt), its checkpoints/ folder, or one step-* folder in it.\n"
+    "DIR is a run directory (runs/gpt), its checkpoints/ folder, or one step-* folder\n"
+    "in that.\n"
     "\nExamples:\n"
     "  dtrain checkpoint list runs/gpt\n"
     "  dtrain checkpoint show runs/gpt\n"

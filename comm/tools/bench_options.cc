@@ -106,9 +106,9 @@ void AddHowOften(CLI::App& app, BenchPlan& plan) {
       ->check(CLI::Range(1, 100000));
   app.add_option("--json", plan.json,
                  "Also write the results to FILE. Without a name, or with -, print them; the table "
-                 "goes to standard error then")
+                 "goes to standard error then. Default: no file")
       ->expected(0, 1)
-      ->type_name("[FILE]")
+      ->option_text("[FILE]")
       ->default_str("-");
 }
 

@@ -77,7 +77,7 @@ TEST(ParseCommandLine, HelpShowsAllowedValuesDefaultsAndTheExampleWithin80Column
 TEST(ParseCommandLine, HelpListsEachCommandInOneLine) {
   const auto result = Tool().Parse({"--help"});
   EXPECT_EQ(result.code, 0);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("  list                      List all.\n"),
+  EXPECT_THAT(result.out, AllOf(HasSubstr("\nCommands:\n  list                      List all.\n"),
                                 HasSubstr("  show                      Show one\n"),
                                 Not(HasSubstr("More on it"))));
 }
