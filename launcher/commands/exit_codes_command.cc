@@ -7,10 +7,13 @@
 namespace dtrain::launcher {
 namespace {
 constexpr char kHelp[] =
-    "Usage: dtrain exit-codes\n"
-    "Lists the exit codes of ranks and jobs: their meaning, and whether to start the job again.\n"
-    "\nExample: dtrain exit-codes\n"
-    "In slurm.conf, let Slurm start a job again: RequeueExit=75,143\n";
+    R"(Usage: dtrain exit-codes
+Lists the exit codes of ranks and jobs: what they mean, and whether it helps to
+start the job again.
+
+Example: dtrain exit-codes
+Line for slurm.conf, so that Slurm starts such jobs again: RequeueExit=75,143
+)";
 }  // namespace
 
 int ExitCodesCommand(const std::vector<std::string>& arguments) {

@@ -19,23 +19,27 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr char kHelp[] =
-    "Usage: dtrain trace merge [--out FILE] RUN_DIR\n"
-    "       dtrain trace torch [--out DIR] RUN_DIR\n"
-    "Converts what the ranks recorded about their last collectives (RUN_DIR/flight/rank-R.json).\n"
-    "\n"
-    "  merge       Write one timeline for chrome://tracing or https://ui.perfetto.dev. Each rank "
-    "is\n"
-    "              a process, each group a track. Every call shows its bucket, bytes and step, "
-    "and\n"
-    "              the rank that entered it last. The clocks of different hosts are aligned.\n"
-    "  torch       Write one pickle for each rank, for PyTorch's analyser: torchfrtrace DIR\n"
-    "  RUN_DIR     Run directory\n"
-    "  --out PATH  File (merge) or folder (torch) to write.\n"
-    "              Default: RUN_DIR/flight/trace.json, RUN_DIR/flight/torch\n"
-    "\nA rank writes its record when a collective fails, on SIGTERM and on SIGUSR2.\n"
-    "\nExamples:\n"
-    "  dtrain trace merge runs/gpt\n"
-    "  kill -USR2 PID && dtrain trace merge --out trace.json runs/gpt\n";
+    R"(Usage: dtrain trace merge [--out FILE] RUN_DIR
+       dtrain trace torch [--out DIR] RUN_DIR
+Converts what the ranks recorded about their last collectives, which is in
+RUN_DIR/flight/rank-R.json.
+
+  merge       Write one timeline for chrome://tracing or https://ui.perfetto.dev.
+              Each rank is a process, each group a track. Every call shows its
+              bucket, bytes and step, and the rank that entered it last. The
+              clocks of different hosts are aligned.
+  torch       Write one pickle for each rank, for PyTorch's analyser:
+              torchfrtrace DIR
+  RUN_DIR     Run directory.
+  --out PATH  File (merge) or folder (torch) to write.
+              Default: RUN_DIR/flight/trace.json, RUN_DIR/flight/torch.
+
+A rank writes its record when a collective fails, on SIGTERM and on SIGUSR2.
+
+Examples:
+  dtrain trace merge runs/gpt
+  kill -USR2 PID && dtrain trace merge --out trace.json runs/gpt
+)";
 
 struct TraceOptions {
   bool merge = true;

@@ -21,28 +21,34 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr char kHelp[] =
-    "Usage: dtrain train [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n"
-    "Trains a GPT of 5 million parameters on 2 ranks of this machine: the quick start.\n"
-    "\n"
-    "1. Writes token files to data/headers, unless they are there. Their text is the C and C++\n"
-    "   headers of /usr/include, or, without those, the headers that come with dtrain and "
-    "LibTorch.\n"
-    "2. Starts dtrain-gpt with the default configuration. Ctrl-C saves and stops; the same "
-    "command\n"
-    "   goes on from the last checkpoint.\n"
-    "\n"
-    "All arguments go to dtrain-gpt:\n"
-    "  --set KEY=VALUE  Change a value of the configuration. May be repeated. dtrain config docs\n"
-    "                   lists all keys.\n"
-    "  --run-dir DIR    Folder for records and checkpoints. Default: runs/gpt.\n"
-    "  --fresh          Move the run that is there aside and start at step 0.\n"
-    "\nExamples:\n"
-    "  dtrain train\n"
-    "  dtrain train --set train_steps=1000 --set optimizer.params.lr=1e-3\n"
-    "  dtrain data prepare --out data/books ~/books && dtrain train --run-dir runs/books \\\n"
-    "    --set 'data.train=[\"data/books/train.bin\"]' \\\n"
-    "    --set 'data.validation=[\"data/books/val.bin\"]'\n"
-    "\nWatch it from another terminal: dtrain logs -f runs/gpt, or tensorboard --logdir runs\n";
+    R"(Usage: dtrain train [--set KEY=VALUE]... [--run-dir DIR] [--fresh]
+Trains a GPT of 5 million parameters on 2 ranks of this machine: the
+quick start.
+
+1. Writes token files to data/headers, unless they are there. Their text is the
+   C and C++ headers of /usr/include or, without those, the headers that come
+   with dtrain and LibTorch.
+2. Starts dtrain-gpt with the default configuration. Ctrl-C saves and stops; the
+   same command goes on from the last checkpoint.
+
+All arguments go to dtrain-gpt:
+  --set KEY=VALUE  Change a value of the configuration. May be repeated.
+                   `dtrain config docs` lists all keys. Default: no change.
+  --run-dir DIR    Folder for records and checkpoints. Default: runs/gpt.
+  --fresh          Move the run that is there aside and start at step 0.
+                   Default: off.
+
+Examples:
+  dtrain train
+  dtrain train --set train_steps=1000 --set optimizer.params.lr=1e-3
+  dtrain data prepare --out data/books ~/books
+  dtrain train --run-dir runs/books --set 'data.train=["data/books/train.bin"]' \
+    --set 'data.validation=["data/books/val.bin"]'
+
+To watch it from another terminal:
+  dtrain logs -f runs/gpt
+  tensorboard --logdir runs
+)";
 
 constexpr char kDataFolder[] = "data/headers";
 constexpr char kSystemHeaders[] = "/usr/include";

@@ -306,7 +306,7 @@ TEST(Dtrain, EveryHelpHasAnExample) {
     EXPECT_THAT(job.Out(), AllOf(HasSubstr("Usage: dtrain "), HasSubstr("Example"))) << name;
     const std::string text = job.Out();
     for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-      EXPECT_LE(line.size(), 88U) << line;
+      EXPECT_LE(line.size(), 80U) << line;
     }
   }
   LaunchedJob launch({"launch", "--help"});
