@@ -24,7 +24,7 @@ constexpr char kHelp[] =
 Converts what the ranks recorded about their last collectives, which is in
 RUN_DIR/flight/rank-R.json.
 
-  merge       Write one timeline for chrome://tracing or https://ui.perfetto.dev.
+  merge       Write a timeline for https://ui.perfetto.dev or chrome://tracing.
               Each rank is a process, each group a track. Every call shows its
               bucket, bytes and step, and the rank that entered it last. The
               clocks of different hosts are aligned.

@@ -42,7 +42,8 @@ Examples:
   dtrain train
   dtrain train --set train_steps=1000 --set optimizer.params.lr=1e-3
   dtrain data prepare --out data/books ~/books
-  dtrain train --run-dir runs/books --set 'data.train=["data/books/train.bin"]' \
+  dtrain train --run-dir runs/books \
+    --set 'data.train=["data/books/train.bin"]' \
     --set 'data.validation=["data/books/val.bin"]'
 
 To watch it from another terminal:
