@@ -108,7 +108,9 @@ class PlainHelp : public CLI::Formatter {
                                   : absl::StrCat(" ", own.empty() ? Placeholder(type.first) : own);
     std::string text = Sentence(option->get_description());
     if (takes_value && own.empty() && !type.second.empty()) {
-      absl::StrAppend(&text, " Allowed: ", Allowed(type.second), ".");
+      const std::string allowed = absl::StrCat("Allowed: ", Allowed(type.second), ".");
+      const size_t before = std::min(text.find(" Default: "), text.size());
+      text.insert(before, absl::StrCat(" ", allowed));
     }
     // What stands for a value that is left out behind the option's name is no default.
     if (option->get_items_expected_min() > 0 && !option->get_default_str().empty()) {

@@ -236,14 +236,14 @@ absl::Status Supervisor::BarrierTrouble() const {
   const std::string waited = absl::FormatDuration(limits_.exit_barrier);
   if (alive.empty()) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "the ranks of this node ended with exit code 0, but ranks of other nodes still run ", waited,
-        " later"));
+        "the ranks of this node ended with exit code 0, but ranks of other nodes still run ",
+        waited, " later"));
   }
   const auto leaver = std::find_if(result_.ends.begin(), result_.ends.end(),
                                    [](const RankEnd& end) { return CodeOf(end) == 0; });
   return absl::DeadlineExceededError(
-      absl::StrFormat("rank %d ended with exit code 0, but rank %s still runs %s later", leaver->rank,
-                      absl::StrJoin(alive, ", "), waited));
+      absl::StrFormat("rank %d ended with exit code 0, but rank %s still runs %s later",
+                      leaver->rank, absl::StrJoin(alive, ", "), waited));
 }
 
 void Supervisor::StopRanks(const std::string& why) {
