@@ -303,7 +303,7 @@ void Supervisor::Report() {
     reporter.Say(absl::StrCat("root cause: ", line));
   }
   if (!cause->words.empty()) {
-    reporter.SayMore(absl::StrCat("  its error: ", cause->words));
+    reporter.SayMore(absl::StrCat("  it said: ", cause->words));
   }
   if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
     reporter.SayMore(

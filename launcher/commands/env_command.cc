@@ -9,8 +9,7 @@ namespace {
 
 constexpr char kHelp[] =
     "Usage: dtrain env\n"
-    "Prints which launcher started this process, as which rank, and the variables\n"
-    "that say so.\n"
+    "Prints which launcher this process runs under, as which rank, and the variables that say so.\n"
     "\nExamples:\n"
     "  dtrain env\n"
     "  torchrun --no-python --nproc-per-node 2 dtrain env\n"
