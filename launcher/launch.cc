@@ -118,7 +118,7 @@ absl::Status Launch::Prepare() {
                                                                  options_.node_rank, ".jsonl");
   reporting.identity = {run_id_, options_.node_rank};
   if (options_.tensorboard && options_.node_rank == 0) {
-    reporting.tensorboard_dir = absl::StrCat(run_dir_, "/report/tensorboard");
+    reporting.tensorboard_run_dir = run_dir_;
   }
   DT_ASSIGN_OR_RETURN(reporter_, Reporter::Start(reporting));
   reporter_->FollowMetrics(metrics_path_, FileEnd(metrics_path_));

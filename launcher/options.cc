@@ -11,27 +11,34 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/command_line.h"
+#include "base/nearest.h"
 #include "base/status.h"
-#include "launcher/nearest.h"
 #include "launcher/signals.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr char kDescription[] =
-    "Starts a program as N ranks that train together, watches them, and ends with the root "
-    "cause's exit code.";
-constexpr char kFooter[] = R"(Examples:
+    "Starts a program as N ranks that train together and watches them. If one fails, it stops the "
+    "others, says why, and ends with the exit code of the rank that failed first.";
+constexpr char kFooter[] =
+    R"(Everything after the program's name goes to the program. Each option takes its
+default from the variable PET_NAME (for example PET_NNODES), as with torchrun.
+Ctrl-C and SIGTERM let the ranks save and stop; a second one stops at once.
+`dtrain exit-codes` lists the exit codes.
+
+Examples:
   dtrain launch --nproc-per-node 2 -- ./gpt config.json
   dtrain launch --nproc-per-node auto ./gpt config.json --set train_steps=100
-  dtrain launch --nproc-per-node 2 --tee 3 --max-restarts 3 ./gpt config.json --run-dir runs/a
-Two nodes (the same 0600 token file on both, made by: head -c 32 /dev/urandom > token):
-  dtrain launch --nnodes 2 --node-rank 0 --rdzv-endpoint n0:29500 --token-file token ./gpt c.json
-  dtrain launch --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 --token-file token ./gpt c.json
+  dtrain launch --nproc-per-node 2 --tee 3 --max-restarts 3 ./gpt config.json
 
-Each flag takes its default from PET_NAME (e.g. PET_NNODES), as with torchrun. All that follows
-the program's name goes to it untouched. Ctrl-C and SIGTERM let the ranks save and stop; a second
-one stops at once. Exit codes: dtrain exit-codes.)";
+Two nodes. Make the token file once and copy it to both:
+  (umask 077; head -c 32 /dev/urandom > token)
+  dtrain launch --nnodes 2 --node-rank 0 --rdzv-endpoint n0:29500 \
+    --token-file token ./gpt config.json
+  dtrain launch --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 \
+    --token-file token ./gpt config.json)";
 
 // What the flags hold before they are checked.
 struct Raw {
@@ -82,38 +89,55 @@ std::string WhyRefused(const std::string& name) {
 }
 
 void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
-  app.add_option("--nproc-per-node", options.ranks_per_node,
-                 "Ranks on this node: a number, auto (GPUs, else cores), cpu or gpu");
-  app.add_option("--nnodes", raw.nnodes, "Number of nodes (N, or N:N)");
-  app.add_option("--node-rank", raw.node_rank, "This node's number, from 0");
-  app.add_option("--rdzv-endpoint", options.rendezvous,
-                 "HOST:PORT where node 0 coordinates; needed for several nodes");
-  app.add_option("--token-file", options.token_file,
-                 "File (mode 0600, 32 bytes or 64 hex digits) with the job token of all nodes");
-  app.add_option("--rdzv-id", options.rendezvous_id, "Name of the run; random without it");
-  app.add_option("--rdzv-conf", raw.rdzv_conf,
-                 "join_timeout=SECONDS (300); other keys are ignored");
-  app.add_option("--local-addr", options.local_address,
-                 "Address by which other nodes reach this one (found by itself otherwise)");
-  app.add_option("--run-dir", options.run_dir,
-                 "Run directory; else the program's --run-dir, else runs/PROGRAM");
-  app.add_option("--log-dir", options.log_dir, "Logs of the ranks; else RUN_DIR/logs");
-  app.add_option(
-      "-t,--tee", raw.tee,
-      "Besides rank 0's, show outputs: 1 out, 2 err, 3 both, or by local rank (0:1,1:3)");
-  app.add_option("-r,--redirects", raw.redirects,
-                 "Accepted for torchrun's sake: all outputs always go to the log files");
-  app.add_option("--local-ranks-filter", raw.local_filter, "Show only these local ranks (0,2)");
-  app.add_option("--max-restarts", raw.max_restarts,
-                 "Restart the job this often after temporary failures and kills");
-  app.add_option("--signals-to-handle", raw.signals, "Signals that mean: save, then stop");
-  app.add_option("--stop-grace", raw.stop_grace, "Seconds that ranks get to save and stop");
-  app.add_option("--exit-barrier", raw.exit_barrier,
-                 "Seconds that other ranks may run after the first ended with 0");
-  app.add_option("--role", options.role, "ROLE_NAME of the ranks");
-  app.add_flag("--no-bind", raw.no_bind, "Do not bind ranks to cores");
-  app.add_flag("--no-tensorboard", raw.no_tensorboard, "Write no TensorBoard files");
-  app.add_flag("-q,--quiet", options.quiet, "Say only what went wrong");
+  const auto add = [&app](const char* name, const char* placeholder, std::string& value,
+                          const char* text) {
+    CLI::Option* const option = app.add_option(name, value, text)->option_text(placeholder);
+    if (!value.empty()) {
+      option->capture_default_str();
+    }
+  };
+  add("--nproc-per-node", "N", options.ranks_per_node,
+      "Number of ranks on this node: a number, auto (one for each GPU, or for each core where "
+      "there "
+      "is no GPU), cpu (one for each core) or gpu (one for each GPU)");
+  add("--nnodes", "N", raw.nnodes, "Number of nodes (N:N means the same as N)");
+  add("--node-rank", "N", raw.node_rank, "Number of this node, from 0");
+  add("--rdzv-endpoint", "HOST:PORT", options.rendezvous,
+      "Address of node 0 and a free port there. Needed for several nodes");
+  add("--token-file", "FILE", options.token_file,
+      "Secret of the job, the same on all nodes: 32 bytes or 64 hex digits in a file of mode 0600. "
+      "Needed for several nodes");
+  add("--rdzv-id", "NAME", options.rendezvous_id, "Name of the run. Default: random");
+  add("--rdzv-conf", "KEY=VALUE", raw.rdzv_conf,
+      "join_timeout=SECONDS limits how long to wait for the other nodes; other keys are ignored. "
+      "Default: join_timeout=300");
+  add("--local-addr", "ADDRESS", options.local_address,
+      "Address at which other nodes reach this one. Default: found automatically");
+  add("--run-dir", "DIR", options.run_dir,
+      "Folder for logs, metrics and checkpoints. Default: the program's --run-dir, else "
+      "runs/PROGRAM");
+  add("--log-dir", "DIR", options.log_dir, "Folder for the ranks' output. Default: RUN_DIR/logs");
+  add("-t,--tee", "STREAMS", raw.tee,
+      "Show the output of more ranks than rank 0: 1 shows stdout, 2 stderr, 3 both, 0 neither; "
+      "0:1,1:3 chooses for each local rank");
+  add("-r,--redirects", "STREAMS", raw.redirects,
+      "Has no effect; torchrun has it. All output is always written to files");
+  add("--local-ranks-filter", "RANKS", raw.local_filter,
+      "Show the output of these local ranks only, for example 0,2. Default: all that --tee "
+      "chooses");
+  add("--max-restarts", "N", raw.max_restarts,
+      "Start the job again up to N times after a temporary failure or a killed rank");
+  add("--signals-to-handle", "SIGNALS", raw.signals,
+      "Signals at which all ranks save a checkpoint and stop");
+  add("--stop-grace", "SECONDS", raw.stop_grace, "Time that ranks have to save and stop");
+  add("--exit-barrier", "SECONDS", raw.exit_barrier,
+      "Time that other ranks may still run after the first has ended with exit code 0");
+  add("--role", "NAME", options.role, "Value of the variable ROLE_NAME in each rank's environment");
+  app.add_flag("--no-bind", raw.no_bind,
+               "Let ranks run on any core. Default: each rank is bound to cores of its own");
+  app.add_flag("--no-tensorboard", raw.no_tensorboard,
+               "Write no TensorBoard files. Default: written to RUN_DIR/report/tensorboard");
+  app.add_flag("-q,--quiet", options.quiet, "Print errors only. Default: off");
   const auto hidden = [&app](const char* name, auto& value) {
     app.add_option(name, value, "")->group("");
   };
@@ -174,7 +198,7 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
     if (option == nullptr) {
       const std::string nearest = Nearest(name, FlagNames(app));
       return absl::InvalidArgumentError(
-          absl::StrFormat("unknown flag %s%s", argument.substr(0, equals),
+          absl::StrFormat("unknown option %s%s", argument.substr(0, equals),
                           nearest.empty() ? "; dtrain launch --help lists all"
                                           : absl::StrFormat("; did you mean --%s?", nearest)));
     }
@@ -359,8 +383,8 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
     app.parse(own);
   } catch (const CLI::CallForHelp&) {
     parsed.help = absl::StrReplaceAll(
-        app.help(),
-        {{"dtrain launch [OPTIONS]", "dtrain launch [flags] [--] program [arguments]"}});
+        HelpText(app),
+        {{"dtrain launch [options]", "dtrain launch [options] [--] PROGRAM [arguments]"}});
     return parsed;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());

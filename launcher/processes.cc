@@ -106,7 +106,7 @@ absl::Status Processes::RemoveAll(absl::Duration timeout) {
     return absl::OkStatus();
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("processes that do not die (waiting for a disk or a device?): pid ",
+      absl::StrCat("processes do not end, perhaps because they wait for a disk or a device: pid ",
                    absl::StrJoin(left, ", ")));
 }
 

@@ -63,10 +63,11 @@ absl::Status MissingNodes(comm::Store& store, int nodes, Deadline deadline,
       missing.push_back(node);
     }
   }
-  return absl::DeadlineExceededError(absl::StrFormat(
-      "no agent of node %s came; start `dtrain launch --node-rank R` there, or allow more time: "
-      "--rdzv-conf join_timeout=SECONDS",
-      absl::StrJoin(missing, ", ")));
+  return absl::DeadlineExceededError(
+      absl::StrFormat("node %s did not join in time; start `dtrain launch --node-rank R` there, or "
+                      "wait longer with "
+                      "--rdzv-conf join_timeout=SECONDS",
+                      absl::StrJoin(missing, ", ")));
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/progress_line.h"
+#include "base/tensorboard/export.h"
 #include "base/worker.h"
-#include "launcher/export/tensorboard.h"
 #include "launcher/file_tail.h"
 #include "launcher/record_line.h"
 
@@ -42,8 +42,8 @@ struct Reporter::Shared {
 struct Reporter::Core {
   Core(const ReporterOptions& given, EventLog log, std::shared_ptr<Shared> with)
       : options(given), shared(std::move(with)), console(given.console), events(std::move(log)) {
-    if (!options.tensorboard_dir.empty()) {
-      tensorboard.emplace(options.tensorboard_dir);
+    if (!options.tensorboard_run_dir.empty()) {
+      tensorboard.emplace(options.tensorboard_run_dir);
     }
   }
 

@@ -34,7 +34,7 @@ struct ReporterOptions {
   ConsoleOptions console;
   std::string events_path;
   EventIdentity identity;
-  std::string tensorboard_dir;  // "": no event files.
+  std::string tensorboard_run_dir;  // Gets TensorBoard files; "": none are written.
   absl::Duration poll_interval = absl::Milliseconds(100);
 };
 

@@ -19,13 +19,15 @@ bool IsFinalSignal(int signal) {
 std::string WhyNot(const RestartInput& input) {
   const RankEnd& cause = input.cause;
   if (cause.signal != 0) {
-    return IsFinalSignal(cause.signal) ? absl::StrCat(SignalName(cause.signal), " is final") : "";
+    return IsFinalSignal(cause.signal)
+               ? absl::StrCat("a rank that ", SignalName(cause.signal), " ended is not restarted")
+               : "";
   }
   switch (cause.exit_code) {
     case kExitTemporary:
       return "";
     case kExitBug:
-      return input.bug_restarts_used == 0 ? "" : "exit code 70 is restarted once";
+      return input.bug_restarts_used == 0 ? "" : "exit code 70 is restarted only once";
     default:
       return absl::StrFormat("exit code %d is not restarted", cause.exit_code);
   }
@@ -37,7 +39,7 @@ RestartPlan RestartDecision(const RestartInput& input) {
   RestartPlan plan;
   plan.exit_code = CodeOf(input.cause);
   if (input.restarts_max == 0) {
-    plan.reason = "no restarts were asked for (--max-restarts)";
+    plan.reason = "--max-restarts is 0";
     return plan;
   }
   if (plan.reason = WhyNot(input); !plan.reason.empty()) {
@@ -50,7 +52,7 @@ RestartPlan RestartDecision(const RestartInput& input) {
     return plan;
   }
   if (input.restarts_used >= input.restarts_max) {
-    plan.reason = absl::StrFormat("all %d restarts are used", input.restarts_max);
+    plan.reason = absl::StrFormat("all %d restarts of --max-restarts are used", input.restarts_max);
     return plan;
   }
   plan.restart = true;

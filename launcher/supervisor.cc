@@ -115,7 +115,8 @@ void Supervisor::OnStopSignal(int signal, bool from_peer) {
   grace_ = Deadline::After(limits_.stop_grace);
   const int forwarded = ForwardedSignal(signal);
   parts_.reporter.Say(absl::StrFormat(
-      "%s received%s: passed to %s as %s, which may save and stop (at most %s); once more stops at "
+      "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops "
+      "at "
       "once",
       SignalName(signal), from_peer ? " on another node" : "", Plural(processes_.alive(), "rank"),
       SignalName(forwarded), absl::FormatDuration(limits_.stop_grace)));
@@ -235,13 +236,14 @@ absl::Status Supervisor::BarrierTrouble() const {
   const std::string waited = absl::FormatDuration(limits_.exit_barrier);
   if (alive.empty()) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "the ranks of this node ended with 0, other nodes' ranks still run ", waited, " later"));
+        "the ranks of this node ended with exit code 0, but ranks of other nodes still run ",
+        waited, " later"));
   }
   const auto leaver = std::find_if(result_.ends.begin(), result_.ends.end(),
                                    [](const RankEnd& end) { return CodeOf(end) == 0; });
   return absl::DeadlineExceededError(
-      absl::StrFormat("rank %d ended with 0, but rank %s still runs %s later", leaver->rank,
-                      absl::StrJoin(alive, ", "), waited));
+      absl::StrFormat("rank %d ended with exit code 0, but rank %s still runs %s later",
+                      leaver->rank, absl::StrJoin(alive, ", "), waited));
 }
 
 void Supervisor::StopRanks(const std::string& why) {
@@ -305,8 +307,8 @@ void Supervisor::Report() {
   }
   if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
     reporter.SayMore(
-        absl::StrFormat("  before that rank %d ended with 0 while others were at work: if it left "
-                        "its loop early, that is the cause",
+        absl::StrFormat("  before that, rank %d ended with exit code 0 while others were still "
+                        "training; if it left its loop early, that is the cause",
                         leaver->rank));
   }
   const auto state = ranks_.find(cause->rank);

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/command_line.h"
 #include "base/dl/cuda_versions.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -147,18 +148,29 @@ absl::Status Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("CUDA kernels beside this GPU's copy rate.", "dtrain bench kernels-cuda");
-  app.add_option("--json", options.json, "Write the results to this file");
-  app.add_option("--filter", options.filter, "Only kernels whose name contains this");
-  app.add_option("--elements", options.elements, "Elements of each stream, a multiple of 65536")
-      ->check(CLI::Range(int64_t{65536}, int64_t{1} << 32));
-  app.add_option("--rounds", options.rounds, "Rounds of each kernel")->check(CLI::Range(1, 1000));
-  app.add_option("--launches", options.launches, "Launches that are timed together")
-      ->check(CLI::Range(2, 100000));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  CLI::App app(
+      "Measures each CUDA kernel beside the rate at which the GPU copies memory. A kernel at 100 % "
+      "is as fast as the memory.",
+      "dtrain bench kernels-cuda");
+  app.footer(
+      "Example:\n"
+      "  dtrain bench kernels-cuda --filter adamw --json results.json");
+  app.add_option("--json", options.json, "Also write the results to FILE. Default: no file")
+      ->type_name("FILE");
+  app.add_option("--filter", options.filter,
+                 "Measure only kernels whose name contains TEXT. Default: all");
+  app.add_option("--elements", options.elements,
+                 "Elements of each array, rounded down to a multiple of 65536")
+      ->check(CLI::Range(int64_t{65536}, int64_t{1} << 32))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds of each kernel; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--launches", options.launches, "Number of launches that are timed together")
+      ->check(CLI::Range(2, 100000))
+      ->capture_default_str();
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
   options.elements = options.elements / 65536 * 65536;
   const absl::Status status = Run(options);

@@ -16,6 +16,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/cpu_features.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -218,22 +219,35 @@ int MeasureAll(const Options& options, const std::vector<Case>& cases) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "CPU kernels beside a probe with the same mix of read and write streams.\n"
-      "`./dev bench kernels` puts torch eager and torch.compile beside them too.",
+      "Measures each CPU kernel beside a probe that reads and writes as many bytes. A kernel at "
+      "100 "
+      "% is as fast as the memory. (`./dev bench kernels` in the source tree also measures "
+      "PyTorch.)",
       "dtrain bench kernels");
-  app.add_option("--json", options.json, "Write the results to this file");
-  app.add_option("--filter", options.filter, "Only kernels whose name contains this");
-  app.add_option("--elements", options.elements, "Elements of each stream, a multiple of 65536")
-      ->check(CLI::Range(int64_t{65536}, int64_t{1} << 32));
-  app.add_option("--rounds", options.rounds, "Rounds of each kernel")->check(CLI::Range(1, 1000));
-  app.add_option("--threads", options.threads, "Numbers of threads to measure with")
-      ->check(CLI::Range(1, 1024));
-  app.add_flag("--list", options.list, "Print the cases as JSON and end");
-  app.add_flag("--serve", options.serve, "Measure the rounds that standard input names");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  app.footer(
+      "Examples:\n"
+      "  dtrain bench kernels --filter adamw\n"
+      "  dtrain bench kernels --threads 1 2 4 --json results.json");
+  app.add_option("--json", options.json, "Also write the results to FILE. Default: no file")
+      ->type_name("FILE");
+  app.add_option("--filter", options.filter,
+                 "Measure only kernels whose name contains TEXT. Default: all");
+  app.add_option("--elements", options.elements,
+                 "Elements of each array, rounded down to a multiple of 65536")
+      ->check(CLI::Range(int64_t{65536}, int64_t{1} << 32))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds of each kernel; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "Numbers of threads to measure with, one or more")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_flag("--list", options.list,
+               "Print the names of the kernels as JSON and end. Default: off");
+  app.add_flag("--serve", options.serve,
+               "Measure what standard input names: lines of KERNEL THREADS. Default: off");
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
   options.elements = options.elements / 65536 * 65536;
   const std::vector<Case> cases = Cases();

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
 #include "base/status.h"
 #include "bench/mfu/presets.h"
 
@@ -10,69 +11,81 @@ namespace dtrain::bench {
 
 int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   CLI::App app(
-      "Trains a model on random tokens and says how much of the machine's arithmetic that used:\n"
-      "MFU (strict: what the model needs; docs/PERFORMANCE.md has the formula), PaLM-style MFU, "
-      "HFU,\nthe share of the GEMM rate of the same run, and where a step's time "
-      "goes.\n\nExamples:\n"
+      "Trains a model on random tokens and prints how much of the machine's arithmetic the "
+      "training "
+      "uses: MFU (strict: only what the model needs), PaLM-style MFU, HFU, the share of the GEMM "
+      "rate measured in the same run, and where the time of a step goes.",
+      "dtrain bench mfu");
+  app.footer(
+      "Examples:\n"
       "  dtrain bench mfu --preset gpt2-124m --device cpu --steps 5\n"
       "  dtrain bench mfu --hf config.json --dtype bf16 --seq 512 --svg roofline.svg\n"
-      "  dtrain launch --nproc-per-node 2 -- dtrain-bench-mfu --preset gpt2-124m --zero 2\n",
-      "dtrain bench mfu");
+      "  dtrain launch --nproc-per-node 2 -- dtrain-bench-mfu --preset gpt2-124m --zero 2");
   auto* const preset =
-      app.add_option("--preset", options.preset, absl::StrCat("A published shape: ", PresetNames()))
+      app.add_option("--preset", options.preset,
+                     absl::StrCat("Shape of a published model. Allowed: ", PresetNames()))
+          ->type_name("NAME")
           ->capture_default_str();
-  app.add_option("--hf", options.hf_file, "config.json of a Hugging Face model, in its place")
+  app.add_option("--hf", options.hf_file,
+                 "Use the shape in this config.json of a Hugging Face model. Default: --preset")
+      ->type_name("FILE")
       ->excludes(preset);
-  app.add_option("--device", options.device, "cpu or cuda")
+  app.add_option("--device", options.device, "Device to train on")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "What is multiplied: fp32, bf16 or fp8")
+  app.add_option("--dtype", options.dtype, "Type of the numbers in matrix products")
       ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
       ->capture_default_str();
   app.add_option("--zero", options.zero_stage, "ZeRO stage")
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
-  app.add_option("--micro-batch", options.micro_batch, "Sequences of a rank at a time")
+  app.add_option("--micro-batch", options.micro_batch, "Sequences of a rank in a micro-batch")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--accumulation", options.accumulation, "Micro-batches of a rank in a step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--seq", options.sequence,
-                 "Tokens of a sequence; default 1024, or the model's most")
+                 "Tokens of a sequence. Default: 1024, or fewer where the model takes fewer")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  app.add_option("--recompute", options.recompute, "What backward computes again: none, full")
+  app.add_option("--recompute", options.recompute, "What backward computes again")
       ->check(CLI::IsMember({"none", "full"}))
       ->capture_default_str();
   app.add_option("--attention", options.attention,
-                 "Its kernel: flash, cudnn (a GPU's), math, or auto, LibTorch's choice")
+                 "Attention kernel. auto leaves the choice to LibTorch; cudnn needs a GPU")
       ->check(CLI::IsMember({"auto", "flash", "cudnn", "math"}))
       ->capture_default_str();
   app.add_option("--steps", options.steps, "Measured steps; the median counts")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--warm-up", options.warm_up, "Steps before them")
+  app.add_option("--warm-up", options.warm_up, "Steps before the measured ones")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--short-steps", options.short_micro_batches,
-                 "Micro-batches of warm-up steps and of the profiled one, where --accumulation has "
-                 "hundreds; one whole step follows the warm-up then, unmeasured")
+  app.add_option(
+         "--short-steps", options.short_micro_batches,
+         "Use only N micro-batches in warm-up steps and in the profiled step, to save time "
+         "where --accumulation is large. One whole step, which is not measured, follows the "
+         "warm-up then. Default: whole steps")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option(
          "--peak-tflops", options.peak_tflops,
-         "Dense peak of a device in this type, 1e12 FLOP/s; default: the table of GPUs, and "
-         "for a CPU the GEMM rate measured in the run")
+         "Peak of the device for dense products of this type, in 1e12 FLOP/s. Default: from "
+         "a table of GPUs; for a CPU, the GEMM rate measured in the run")
       ->check(CLI::PositiveNumber);
   app.add_flag("--bf16-states", options.bf16_states,
-               "AdamW's states in bf16 (with --dtype bf16 or fp8)");
-  app.add_option("--set", options.overrides, "KEY=VALUE of the configuration; may be repeated")
+               "Keep AdamW's states in bf16; needs --dtype bf16 or fp8. Default: fp32");
+  app.add_option("--set", options.overrides,
+                 "Change a value of the configuration: KEY=VALUE. May be repeated. Default: no "
+                 "change")
+      ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--json", options.json_file, "Write the results to this file; - prints them");
-  app.add_option("--svg", options.svg_file, "Draw a roofline into this file");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  app.add_option("--json", options.json_file,
+                 "Also write the results to FILE; - prints them. Default: no file")
+      ->type_name("FILE");
+  app.add_option("--svg", options.svg_file, "Draw a roofline into FILE. Default: no file")
+      ->type_name("FILE");
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
   return -1;
 }

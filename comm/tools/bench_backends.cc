@@ -29,11 +29,12 @@ absl::Status CheckDevice(const std::string& name, const BenchPlan& plan) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(plugin->seams().status());
-  return plan.ranks <= devices
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrFormat(
-                   "NCCL takes a GPU for each rank: %d ranks, %d GPUs; use --ranks %d or staged",
-                   plan.ranks, devices, devices));
+  return plan.ranks <= devices ? absl::OkStatus()
+                               : absl::InvalidArgumentError(absl::StrFormat(
+                                     "--backend nccl needs a GPU for each rank, and there are %d "
+                                     "ranks and %d GPUs; use --ranks "
+                                     "%d or --backend staged",
+                                     plan.ranks, devices, devices));
 }
 
 absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeDeviceGroup(const BenchBackend& backend,
@@ -83,7 +84,7 @@ absl::Status CheckBackends(const BenchPlan& plan) {
       status = CheckDevice(name, plan);
     }
     DT_RETURN_IF_ERROR(
-        Annotate(status, absl::StrFormat("backend %s cannot be measured here", name)));
+        Annotate(status, absl::StrFormat("--backend %s does not work on this machine", name)));
   }
   return absl::OkStatus();
 }

@@ -216,9 +216,9 @@ absl::Status CheckBackendsApart(const BenchPlan& plan) {
   int ended = 0;
   while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
   }
-  return WIFEXITED(ended)
-             ? absl::Status(static_cast<absl::StatusCode>(WEXITSTATUS(ended)), text)
-             : absl::InternalError("looking for the backends' devices ended with a signal");
+  return WIFEXITED(ended) ? absl::Status(static_cast<absl::StatusCode>(WEXITSTATUS(ended)), text)
+                          : absl::InternalError(
+                                "the process that looks for GPUs and NICs was killed by a signal");
 }
 
 int Main(int argc, char** argv) {
@@ -236,7 +236,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) {
     if (plan.left_out_above != 0) {
       std::fprintf(stderr,
-                   "dtrain bench comm: sizes above %zu bytes are left out: %d ranks would "
+                   "dtrain bench comm: leaving out sizes above %zu bytes, for which %d ranks "
                    "need more memory than is available\n",
                    plan.left_out_above, plan.ranks);
     }

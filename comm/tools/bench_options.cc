@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/status.h"
 
 namespace dtrain::comm {
@@ -51,47 +52,63 @@ std::vector<std::string> CollectiveNames() {
 }
 
 void AddWhatIsMeasured(CLI::App& app, BenchPlan& plan) {
-  app.add_option("--ranks", plan.ranks)->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--nodes", plan.nodes,
-                 "Of shm+tcp: make as if the ranks sat on so many nodes, TCP between them")
-      ->check(CLI::Range(2, 32))
+  app.add_option("--ranks", plan.ranks, "Number of ranks, all on this machine")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--backend", plan.backends,
-                 "Any of shm, tcp, shm+tcp, rdma, and with a GPU nccl, staged")
+                 "Backends to measure, separated by commas. nccl and staged need a GPU")
       ->delimiter(',')
+      ->type_name("NAMES")
       ->check(CLI::IsMember({"shm", "tcp", "shm+tcp", "rdma", "nccl", "staged"}))
       ->capture_default_str();
-  app.add_option("--collective", plan.collectives, "Only these")
+  app.add_option("--nodes", plan.nodes,
+                 "With shm+tcp: divide the ranks into N pretended nodes, with TCP between them")
+      ->check(CLI::Range(2, 32))
+      ->capture_default_str();
+  app.add_option("--collective", plan.collectives,
+                 "Collectives to measure, separated by commas. Default: all")
       ->delimiter(',')
+      ->type_name("NAMES")
       ->check(CLI::IsMember(CollectiveNames()));
   app.add_flag("--registered", plan.registered,
-               "Buffers that the group reaches without a copy, as the engine's are");
+               "Use registered buffers, which other ranks reach without a copy, as the engine's "
+               "are. Default: plain memory");
   app.add_option_function<std::string>(
          "--dtype,-d", [&plan](const std::string& name) { plan.dtype = Types().at(name); },
-         "What buffers hold; float where it is left out")
-      ->check(CLI::IsMember(KeysOf(Types())));
+         "Type of the elements")
+      ->type_name("TYPE")
+      ->check(CLI::IsMember(KeysOf(Types())))
+      ->default_str("float");
   app.add_option_function<std::string>(
          "--op,-o", [&plan](const std::string& name) { plan.op = Ops().at(name); },
-         "Of reductions; sum where it is left out")
-      ->check(CLI::IsMember(KeysOf(Ops())));
-  app.add_option("--root,-r", plan.root, "Of broadcast")->capture_default_str();
+         "Operation of the reductions")
+      ->type_name("OP")
+      ->check(CLI::IsMember(KeysOf(Ops())))
+      ->default_str("sum");
+  app.add_option("--root,-r", plan.root, "Root rank of broadcast")->capture_default_str();
 }
 
 void AddHowOften(CLI::App& app, BenchPlan& plan) {
-  app.add_option("--minbytes,-b", plan.min_bytes)
-      ->transform(CLI::AsSizeValue(false))
+  const auto add_size = [&app](const char* name, size_t& value, const char* text,
+                               const char* default_text) {
+    app.add_option(name, value, text)
+        ->transform(CLI::AsSizeValue(false))
+        ->option_text("BYTES")
+        ->default_str(default_text);
+  };
+  add_size("--minbytes,-b", plan.min_bytes, "Smallest message, for example 8 or 64K", "8");
+  add_size("--maxbytes,-e", plan.max_bytes, "Largest message, for example 64M", "1G");
+  app.add_option("--stepfactor,-f", plan.factor, "Each size is this many times the one before")
+      ->check(CLI::Range(2, 1024))
       ->capture_default_str();
-  app.add_option("--maxbytes,-e", plan.max_bytes, "64M and the like are read")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app.add_option("--stepfactor,-f", plan.factor)->check(CLI::Range(2, 1024))->capture_default_str();
   app.add_option("--iters,-n", plan.iterations,
-                 "Calls whose median counts; left out: 20, fewer above 16M")
+                 "Measured calls of each size, whose median is shown. Default: 20, fewer above 16M")
       ->check(CLI::Range(1, 100000));
   app.add_option("--json", plan.json,
-                 "Write the rows to this file as well; without a name or with -, print them, the "
-                 "table then goes to standard error")
+                 "Also write the results to FILE. Without a name, or with -, print them; the table "
+                 "goes to standard error then. Default: no file")
       ->expected(0, 1)
+      ->option_text("[FILE]")
       ->default_str("-");
 }
 
@@ -137,18 +154,18 @@ int BenchPlan::WarmUpsFor(size_t bytes) { return bytes > kLargeBytes ? 1 : 2; }
 
 int ParseBenchOptions(int argc, char** argv, BenchPlan& plan) {
   CLI::App app(
-      "Every collective between ranks of this host, checked and timed; columns as nccl-tests has "
-      "them. %limit: busbw as a share of what was measured in the same run: how fast all ranks "
-      "at once copy as much memory, or how fast one rank sends to another.\n"
-      "  dtrain bench comm --registered --collective all_reduce\n"
-      "  dtrain bench comm --backend shm,tcp -e 64M --json",
+      "Measures collectives between ranks of this machine and checks their results. The columns "
+      "are those of nccl-tests. %limit compares busbw with a rate measured in the same run: how "
+      "fast all ranks at once copy memory, or how fast one rank sends to another.",
       "dtrain bench comm");
+  app.footer(
+      "Examples:\n"
+      "  dtrain bench comm --registered --collective all_reduce\n"
+      "  dtrain bench comm --backend shm,tcp -e 64M --json results.json");
   AddWhatIsMeasured(app, plan);
   AddHowOften(app, plan);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
   return -1;
 }
@@ -156,28 +173,29 @@ int ParseBenchOptions(int argc, char** argv, BenchPlan& plan) {
 absl::Status CheckPlan(const BenchPlan& plan) {
   const size_t width = DTypeBytes(plan.dtype);
   if (plan.min_bytes < width || plan.max_bytes < plan.min_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("sizes from %d to %d bytes: the smallest is %d, an element, and the "
-                        "largest not below the smallest",
-                        plan.min_bytes, plan.max_bytes, width));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--minbytes is %d and --maxbytes %d; allowed: %d (one element) or more, and "
+        "--maxbytes not below --minbytes",
+        plan.min_bytes, plan.max_bytes, width));
   }
   if (plan.root < 0 || plan.root >= plan.ranks) {
-    return absl::InvalidArgumentError(absl::StrFormat("--root %d: of %d ranks it is 0 to %d",
-                                                      plan.root, plan.ranks, plan.ranks - 1));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--root is %d; with %d ranks, allowed: 0 to %d", plan.root, plan.ranks, plan.ranks - 1));
   }
   if (plan.op == ReduceOp::kAverage &&
       (plan.dtype == DType::kInt32 || plan.dtype == DType::kInt64)) {
-    return absl::InvalidArgumentError("--op avg is for float, half, bfloat16 and double");
+    return absl::InvalidArgumentError(
+        "--op avg does not work with integers; use --dtype float, half, bfloat16 or double");
   }
   for (const std::string& backend : plan.backends) {
     if (plan.ranks == 1 && !IsOfDevice(backend)) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "backend %s needs a peer: --ranks 2 or more; one rank is for nccl and staged", backend));
+          "--backend %s needs --ranks 2 or more; only nccl and staged work with 1", backend));
     }
     if (backend == "shm+tcp" && plan.ranks <= plan.nodes) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "backend shm+tcp needs more ranks than nodes, got %d ranks on %d nodes: for instance "
-          "--ranks %d",
+          "--backend shm+tcp needs more ranks than nodes, not %d ranks on %d nodes; use for "
+          "example --ranks %d",
           plan.ranks, plan.nodes, 2 * plan.nodes));
     }
   }

@@ -9,7 +9,7 @@
 namespace dtrain::launcher {
 
 // Dispatches: an own subcommand, else the program dtrain-NAME beside this one (as git does), else
-// an error that names the nearest.
+// an error that names the nearest and lists all.
 int RunDtrain(const std::vector<std::string>& arguments, const Environment& environment);
 
 // `dtrain env`: who the resolver says this process is, and from which variables.
@@ -20,6 +20,12 @@ int ExitCodesCommand(const std::vector<std::string>& arguments);
 int LogsCommand(const std::vector<std::string>& arguments);
 // `dtrain trace merge`: one timeline of all ranks' flight records.
 int TraceCommand(const std::vector<std::string>& arguments);
+
+// `dtrain train`: makes a corpus where there is none and trains the default GPT on 2 ranks.
+int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment);
+
+// The folder of the running program, where the programs dtrain-NAME are.
+std::string OwnFolder();
 
 // True, after printing `help`, when the arguments ask for it.
 bool AskedForHelp(const std::vector<std::string>& arguments, const char* help);

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,12 +11,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "base/nearest.h"
 #include "base/status.h"
 #include "base/version.h"
+#include "launcher/commands/catalog.h"
 #include "launcher/commands/commands.h"
 #include "launcher/launch.h"
-#include "launcher/nearest.h"
 #include "launcher/topology/commands.h"
 
 namespace dtrain::launcher {
@@ -26,32 +25,22 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 struct Subcommand {
-  const char* name;
-  const char* summary;
+  const char* name;  // As in the catalog, which has its summary.
   std::function<int(const Arguments&, const Environment&)> run;
 };
 
 const std::vector<Subcommand>& Subcommands() {
   static const std::vector<Subcommand> all = {
-      {"launch", "start a program as N ranks, here or on several nodes", LaunchCommand},
-      {"logs", "show or follow the logs of a run",
-       [](const Arguments& a, const Environment&) { return LogsCommand(a); }},
-      {"trace", "one timeline of the last collectives of all ranks",
-       [](const Arguments& a, const Environment&) { return TraceCommand(a); }},
-      {"topo", "cores, NUMA nodes, GPUs and NICs of this node, and where ranks would run",
-       [](const Arguments& a, const Environment&) { return TopoMain(a); }},
-      {"doctor", "what was found here and what is wrong with it", DoctorMain},
-      {"env", "what launcher this process runs under, and as which rank", EnvCommand},
-      {"exit-codes", "the exit codes of ranks and jobs",
-       [](const Arguments& a, const Environment&) { return ExitCodesCommand(a); }},
+      {"train", TrainCommand},
+      {"launch", LaunchCommand},
+      {"logs", [](const Arguments& a, const Environment&) { return LogsCommand(a); }},
+      {"trace", [](const Arguments& a, const Environment&) { return TraceCommand(a); }},
+      {"topo", [](const Arguments& a, const Environment&) { return TopoMain(a); }},
+      {"doctor", DoctorMain},
+      {"env", EnvCommand},
+      {"exit-codes", [](const Arguments& a, const Environment&) { return ExitCodesCommand(a); }},
   };
   return all;
-}
-
-std::string OwnFolder() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "." : path.parent_path().string();
 }
 
 // The names after "dtrain-" of the programs beside this one.
@@ -68,21 +57,17 @@ std::vector<std::string> Siblings() {
   return names;
 }
 
-std::string Help() {
-  std::string text =
-      "Usage: dtrain COMMAND [arguments]\n"
-      "Distributed training in native C++: starts, watches and inspects jobs.\n\nCommands:\n";
-  for (const Subcommand& command : Subcommands()) {
-    absl::StrAppendFormat(&text, "  %-14s %s\n", command.name, command.summary);
+// `dtrain bench`, `dtrain bench --help`, `dtrain bench comn`: there is no such program.
+int EndOfGroup(const std::string& group, const Arguments& arguments,
+               const std::vector<CommandEntry>& commands) {
+  const std::string& next = arguments.size() < 2 ? group : arguments[1];
+  if (arguments.size() < 2 || next == "--help" || next == "-h") {
+    std::fputs(GroupText(group, commands).c_str(), arguments.size() < 2 ? stderr : stdout);
+    return arguments.size() < 2 ? kExitUsage : kExitOk;
   }
-  for (const std::string& name : Siblings()) {
-    absl::StrAppendFormat(&text, "  %-14s (program dtrain-%s)\n",
-                          absl::StrReplaceAll(name, {{"-", " "}}), name);
-  }
-  absl::StrAppend(&text,
-                  "\nEach has its own --help. `dtrain --version` prints the version.\n"
-                  "Example: dtrain launch --nproc-per-node 2 -- ./gpt config.json\n");
-  return text;
+  std::fprintf(stderr, "dtrain: %s\n",
+               UnknownCommand(group + " ", next, MembersOf(group, commands)).c_str());
+  return kExitUsage;
 }
 
 // Replaces this process by dtrain-NAME, or dtrain-NAME-NEXT (`dtrain bench comm`); returns only
@@ -104,18 +89,22 @@ int RunSibling(const Arguments& arguments) {
     std::fprintf(stderr, "dtrain: cannot execute %s: %s\n", path.c_str(), std::strerror(errno));
     return kExitUsage;
   }
-  std::vector<std::string> names = Siblings();
-  for (const Subcommand& command : Subcommands()) {
-    names.emplace_back(command.name);
+  const std::vector<CommandEntry> commands = AllCommands(Siblings());
+  if (!MembersOf(arguments[0], commands).empty()) {
+    return EndOfGroup(arguments[0], arguments, commands);
   }
-  const std::string nearest = Nearest(arguments[0], names);
-  std::fprintf(stderr, "dtrain: unknown command %s%s\n", arguments[0].c_str(),
-               nearest.empty() ? "; dtrain --help lists all"
-                               : absl::StrFormat("; did you mean %s?", nearest).c_str());
+  std::fprintf(stderr, "dtrain: %s\n",
+               UnknownCommand("", arguments[0], FirstWords(commands)).c_str());
   return kExitUsage;
 }
 
 }  // namespace
+
+std::string OwnFolder() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : path.parent_path().string();
+}
 
 bool AskedForHelp(const std::vector<std::string>& arguments, const char* help) {
   const bool asked = std::any_of(arguments.begin(), arguments.end(), [](const std::string& text) {
@@ -129,11 +118,12 @@ bool AskedForHelp(const std::vector<std::string>& arguments, const char* help) {
 
 int RunDtrain(const Arguments& arguments, const Environment& environment) {
   Arguments rest = arguments;
-  if (rest.size() >= 2 && rest[0] == "help") {  // `dtrain help launch`.
-    rest = {rest[1], "--help"};
+  if (rest.size() >= 2 && rest[0] == "help") {  // `dtrain help bench comm`.
+    rest.erase(rest.begin());
+    rest.emplace_back("--help");
   }
   if (rest.empty() || rest[0] == "--help" || rest[0] == "-h" || rest[0] == "help") {
-    std::fputs(Help().c_str(), rest.empty() ? stderr : stdout);
+    std::fputs(OverviewText(Siblings()).c_str(), rest.empty() ? stderr : stdout);
     return rest.empty() ? kExitUsage : kExitOk;
   }
   if (rest[0] == "--version" || rest[0] == "version") {
@@ -147,7 +137,7 @@ int RunDtrain(const Arguments& arguments, const Environment& environment) {
     }
   }
   if (absl::StartsWith(rest[0], "-")) {
-    std::fprintf(stderr, "dtrain: unknown flag %s; dtrain --help lists the commands\n",
+    std::fprintf(stderr, "dtrain: unknown option %s; dtrain --help lists the commands\n",
                  rest[0].c_str());
     return kExitUsage;
   }

@@ -7,9 +7,13 @@
 namespace dtrain::launcher {
 namespace {
 constexpr char kHelp[] =
-    "Usage: dtrain exit-codes\n"
-    "Prints what the exit codes of ranks and jobs mean and whether a restart or requeue helps.\n"
-    "\nExample, for slurm.conf: RequeueExit=75,143\n";
+    R"(Usage: dtrain exit-codes
+Lists the exit codes of ranks and jobs: what they mean, and whether it helps to
+start the job again.
+
+Example: dtrain exit-codes
+Line for slurm.conf, so that Slurm starts such jobs again: RequeueExit=75,143
+)";
 }  // namespace
 
 int ExitCodesCommand(const std::vector<std::string>& arguments) {

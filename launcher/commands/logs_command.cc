@@ -23,14 +23,20 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr char kHelp[] =
-    "Usage: dtrain logs [-f] [-n LINES] [--rank R] RUN_DIR\n"
-    "Shows the last lines of each rank's output in the newest attempt of a run, and its metrics.\n"
-    "  -f, --follow   go on until the run ends (or Ctrl-C)\n"
-    "  -n LINES       lines of each file to begin with (10)\n"
-    "  --rank R       only this rank\n"
-    "\nExamples:\n"
-    "  dtrain logs runs/gpt\n"
-    "  dtrain logs -f --rank 1 runs/gpt\n";
+    R"(Usage: dtrain logs [-f] [-n LINES] [--rank R] RUN_DIR
+Shows the output of all ranks in the newest attempt of a run, and its metrics.
+
+  RUN_DIR       Run directory.
+  -f, --follow  Show new lines as they come, until the run ends or Ctrl-C.
+                Default: off.
+  -n LINES      Begin with the last LINES lines of each file, 0 or more.
+                Default: 10.
+  --rank R      Show the output of rank R only. Default: all ranks.
+
+Examples:
+  dtrain logs runs/gpt
+  dtrain logs -f --rank 1 runs/gpt
+)";
 
 struct LogsOptions {
   std::string run_dir;

@@ -9,28 +9,37 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/export/pickle.h"
 #include "launcher/flight_trace.h"
-#include "launcher/nearest.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr char kHelp[] =
-    "Usage: dtrain trace merge [--out FILE] RUN_DIR\n"
-    "       dtrain trace torch [--out DIR] RUN_DIR\n"
-    "Reads the last collectives of all ranks from RUN_DIR/flight/rank-R.json.\n"
-    "  merge        one timeline for chrome://tracing or https://ui.perfetto.dev: a process a "
-    "rank,\n"
-    "               a track a group; each call has its bucket, bytes, step and who entered it "
-    "last.\n"
-    "               Clocks of several hosts are aligned by the collectives themselves.\n"
-    "  torch        one pickle a rank, for PyTorch's analyser: torchfrtrace DIR\n"
-    "  --out PATH   where to (RUN_DIR/flight/trace.json, RUN_DIR/flight/torch)\n"
-    "\nA rank writes its file when a collective fails, on SIGTERM and on SIGUSR2:\n"
-    "  kill -USR2 PID; dtrain trace merge runs/gpt\n";
+    R"(Usage: dtrain trace merge [--out FILE] RUN_DIR
+       dtrain trace torch [--out DIR] RUN_DIR
+Converts what the ranks recorded about their last collectives, which is in
+RUN_DIR/flight/rank-R.json.
+
+  merge       Write a timeline for https://ui.perfetto.dev or chrome://tracing.
+              Each rank is a process, each group a track. Every call shows its
+              bucket, bytes and step, and the rank that entered it last. The
+              clocks of different hosts are aligned.
+  torch       Write one pickle for each rank, for PyTorch's analyser:
+              torchfrtrace DIR
+  RUN_DIR     Run directory.
+  --out PATH  File (merge) or folder (torch) to write.
+              Default: RUN_DIR/flight/trace.json, RUN_DIR/flight/torch.
+
+A rank writes its record when a collective fails, on SIGTERM and on SIGUSR2.
+
+Examples:
+  dtrain trace merge runs/gpt
+  kill -USR2 PID && dtrain trace merge --out trace.json runs/gpt
+)";
 
 struct TraceOptions {
   bool merge = true;
@@ -45,12 +54,12 @@ struct RankRecord {
 };
 
 absl::StatusOr<TraceOptions> Parse(const std::vector<std::string>& arguments) {
-  const std::string what = arguments.empty() ? "nothing" : arguments[0];
+  if (arguments.empty()) {
+    return absl::InvalidArgumentError("no command given; there are: merge, torch");
+  }
+  const std::string& what = arguments[0];
   if (what != "merge" && what != "torch") {
-    const std::string nearest = Nearest(what, {"merge", "torch"});
-    return absl::InvalidArgumentError(
-        absl::StrFormat("takes merge or torch, got %s%s; see dtrain trace --help", what,
-                        nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+    return absl::InvalidArgumentError(UnknownCommand("", what, {"merge", "torch"}));
   }
   TraceOptions options{.merge = what == "merge"};
   for (size_t i = 1; i < arguments.size(); ++i) {
@@ -93,8 +102,8 @@ absl::StatusOr<std::vector<RankRecord>> ReadRecords(const std::string& run_dir) 
   }
   if (records.empty()) {
     return absl::NotFoundError(absl::StrFormat(
-        "no %s/flight/rank-R.json: ranks write it when a collective fails, on SIGTERM and on "
-        "SIGUSR2",
+        "there is no %s/flight/rank-R.json; ranks write it when a collective fails, on SIGTERM and "
+        "on SIGUSR2",
         run_dir));
   }
   std::sort(records.begin(), records.end(),
@@ -108,8 +117,8 @@ absl::Status WritePickles(const TraceOptions& options, const std::vector<RankRec
     DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(options.out, "/rank_", record.file.rank),
                                        ToPickle(record.json)));
   }
-  std::printf("%zu ranks in %s; now: torchfrtrace %s\n", records.size(), options.out.c_str(),
-              options.out.c_str());
+  std::printf("wrote the records of %zu ranks to %s; now run: torchfrtrace %s\n", records.size(),
+              options.out.c_str(), options.out.c_str());
   return absl::OkStatus();
 }
 
@@ -124,13 +133,13 @@ absl::Status Merge(const TraceOptions& options, std::vector<RankRecord> records)
     calls += files[i].entries.size();
     if (!offsets[i].known) {
       std::fprintf(stderr,
-                   "dtrain trace: rank %d finished no collective that another rank's record "
-                   "holds: its clock is taken as it is\n",
+                   "dtrain trace: the clock of rank %d is not aligned, because it finished no "
+                   "collective that another rank has recorded\n",
                    files[i].rank);
     }
   }
   DT_RETURN_IF_ERROR(WriteFileAtomic(options.out, DumpJson(ChromeTrace(files, offsets)) + "\n"));
-  std::printf("%zu calls of %zu ranks in %s\n", calls, files.size(), options.out.c_str());
+  std::printf("wrote %zu calls of %zu ranks to %s\n", calls, files.size(), options.out.c_str());
   for (size_t i = 1; i < files.size(); ++i) {
     if (offsets[i].nanos != 0) {
       std::printf("rank %d: clock %+.3f ms against rank %d (to %.3f ms)\n", files[i].rank,

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
 #include "base/status.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/doctor.h"
@@ -12,51 +13,32 @@
 #include "launcher/topology/topology.h"
 
 namespace dtrain::launcher {
-namespace {
-
-// Parses; the exit code when the command is over already (help, wrong usage).
-std::optional<int> Parse(CLI::App* app, const std::vector<std::string>& arguments) {
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants.
-  try {
-    app->parse(std::move(reversed));
-  } catch (const CLI::ParseError& error) {
-    const int code = app->exit(error);
-    return code == 0 ? kExitOk : kExitUsage;
-  }
-  return std::nullopt;
-}
-
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
-  return ExitCodeFor(status);
-}
-
-}  // namespace
-
 int TopoMain(const std::vector<std::string>& arguments) {
-  CLI::App app("Shows this node: cores, NUMA nodes, GPUs and NVLink, RDMA NICs.", "dtrain topo");
+  CLI::App app("Shows the hardware of this node: cores, NUMA nodes, GPUs with NVLink, RDMA NICs.",
+               "dtrain topo");
   bool json = false;
   int ranks = 0;
-  app.add_flag("--json", json, "One JSON object instead of tables");
-  app.add_option("--nproc-per-node", ranks, "Also show where so many ranks would run")
+  app.add_flag("--json", json, "Print one JSON object instead of tables. Default: off");
+  app.add_option("--nproc-per-node", ranks,
+                 "Also show the cores, GPU and NIC of each of N ranks. Default: no ranks")
       ->check(CLI::Range(1, 4096));
   app.footer(
       "Examples:\n"
       "  dtrain topo\n"
       "  dtrain topo --nproc-per-node 8\n"
       "  dtrain topo --json | jq .gpus");
-  if (const auto code = Parse(&app, arguments)) {
+  if (const auto code = ParseCommandLine(app, arguments)) {
     return *code;
   }
   const auto topology = ReadTopology();
   if (!topology.ok()) {
-    return Fail(topology.status());
+    return EndOf("dtrain topo", topology.status());
   }
   RankPlan plan;
   if (ranks > 0) {
     auto bound = BindRanks(*topology, ranks);
     if (!bound.ok()) {
-      return Fail(bound.status());
+      return EndOf("dtrain topo", bound.status());
     }
     plan = *std::move(bound);
   }
@@ -76,21 +58,22 @@ int TopoMain(const std::vector<std::string>& arguments) {
 }
 
 int DoctorMain(const std::vector<std::string>& arguments, const Environment& environment) {
-  CLI::App app("Checks whether this node is fit to run ranks, and says what to do if not.",
-               "dtrain doctor");
+  CLI::App app(
+      "Checks whether ranks can run on this node. Says what to do where they cannot, and ends "
+      "with exit code 64 then.",
+      "dtrain doctor");
   bool json = false;
-  app.add_flag("--json", json, "One JSON object instead of text");
+  app.add_flag("--json", json, "Print one JSON object instead of text. Default: off");
   app.footer(
-      "Ends with 64 when there is a problem.\n"
       "Examples:\n"
       "  dtrain doctor\n"
       "  srun -N4 --ntasks-per-node=1 dtrain doctor --json");
-  if (const auto code = Parse(&app, arguments)) {
+  if (const auto code = ParseCommandLine(app, arguments)) {
     return *code;
   }
   const auto topology = ReadTopology();
   if (!topology.ok()) {
-    return Fail(topology.status());
+    return EndOf("dtrain doctor", topology.status());
   }
   DoctorOptions options;
   options.plugin_folder = PluginDirectory(environment);

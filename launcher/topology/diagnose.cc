@@ -37,7 +37,7 @@ Finding MemoryFinding(const DoctorFacts& facts) {
   }
   if (facts.memory_available_bytes < kGiB) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "less than 1 GiB is available: end other programs";
+    finding.advice = "end other programs: less than 1 GiB is available";
   }
   return finding;
 }
@@ -51,10 +51,12 @@ Finding ShmFinding(const DoctorFacts& facts) {
       ""};
   if (facts.shm_bytes == 0) {
     finding = {"/dev/shm", Verdict::kWarning, "not there",
-               "NCCL needs it between GPUs: mount a tmpfs on /dev/shm"};
+               "mount a tmpfs on /dev/shm: NCCL needs it between GPUs"};
   } else if (facts.shm_free_bytes < kGiB) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "NCCL may run out of it: in a container, --shm-size=8g or --ipc=host";
+    finding.advice =
+        "give it more, because NCCL may run out of it: a container takes --shm-size=8g or "
+        "--ipc=host";
   }
   return finding;
 }
@@ -98,7 +100,7 @@ void GpuFindings(const Topology& topology, const DoctorFacts& facts,
     if (names.size() > 1) {
       findings->push_back({"GPU kinds", Verdict::kWarning,
                            absl::StrCat(names.size(), " kinds of GPU on one node"),
-                           "the slowest sets the pace of every step"});
+                           "use GPUs of one kind: every step takes as long as the slowest needs"});
     }
   }
   const Verdict missing = topology.gpus.empty() ? Verdict::kNote : Verdict::kProblem;
@@ -122,7 +124,7 @@ Finding NicFinding(const Topology& topology, const Nic& nic) {
   }
   if (!nic.active()) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "no port is active: check the cable and the switch port";
+    finding.advice = "check the cable and the switch port: no port is active";
     return finding;
   }
   for (const NicPort& port : nic.ports) {
@@ -130,21 +132,23 @@ Finding NicFinding(const Topology& topology, const Nic& nic) {
                                       [](const Gid& gid) { return gid.type == "RoCE v2"; });
     if (port.link_layer == "Ethernet" && !version2) {
       finding.verdict = Verdict::kWarning;
-      finding.advice = "no RoCE v2 GID: give its interface an address";
+      finding.advice = "give its interface an IP address: without one it has no RoCE v2 GID";
     }
   }
   if (finding.advice.empty() && nic.netdev_mtu > 0 && nic.netdev_mtu < 4200) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = absl::StrCat("MTU of ", nic.netdev, " is ", nic.netdev_mtu,
-                                  ": RoCE moves 4,096 bytes a packet only from 4,200 on (9000 is "
-                                  "usual)");
+    finding.advice = absl::StrCat("raise the MTU of ", nic.netdev, ", which is ", nic.netdev_mtu,
+                                  ", to 4200 or more (9000 is usual), so that RoCE can send 4,096 "
+                                  "bytes in a packet");
   }
   if (finding.advice.empty() && !topology.gpus.empty() &&
       std::none_of(topology.gpus.begin(), topology.gpus.end(), [&](const Gpu& gpu) {
         return DistanceBetween(gpu.pci_path, gpu.numa, nic.pci_path, nic.numa) != PciDistance::kFar;
       })) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "far (SYS) from every GPU: traffic crosses the CPU sockets";
+    finding.advice =
+        "move it to another slot if you can: it is far (SYS) from every GPU, so that its traffic "
+        "crosses the CPU sockets";
   }
   return finding;
 }
@@ -152,7 +156,8 @@ Finding NicFinding(const Topology& topology, const Nic& nic) {
 void NicFindings(const Topology& topology, const DoctorFacts& facts,
                  std::vector<Finding>* findings) {
   if (topology.nics.empty()) {
-    findings->push_back({"RDMA NICs", Verdict::kNote, "none found", "nodes talk over TCP"});
+    findings->push_back(
+        {"RDMA NICs", Verdict::kNote, "none found", "ranks of different nodes use TCP"});
     return;
   }
   for (const Nic& nic : topology.nics) {
@@ -170,7 +175,9 @@ void LimitFindings(const Topology& topology, const DoctorFacts& facts,
   Finding files{"open files", Verdict::kOk, absl::StrCat("limit ", facts.open_files_max), ""};
   if (facts.open_files_max < 4096) {
     files.verdict = Verdict::kWarning;
-    files.advice = "large jobs hold a connection a peer: ulimit -n 65536";
+    files.advice =
+        "raise it for large jobs, where a rank has a connection to each other rank: ulimit -n "
+        "65536";
   }
   findings->push_back(files);
   const bool unlimited = facts.locked_memory_bytes == kUnlimited;
@@ -180,7 +187,7 @@ void LimitFindings(const Topology& topology, const DoctorFacts& facts,
   if (!unlimited && !topology.nics.empty() && facts.locked_memory_bytes < 16 * kGiB) {
     locked.verdict = Verdict::kProblem;
     locked.advice =
-        "RDMA registers its buffers: ulimit -l unlimited (in Slurm: "
+        "raise it, because RDMA locks its buffers in memory: ulimit -l unlimited (in Slurm: "
         "PropagateResourceLimitsExcept=MEMLOCK)";
   }
   findings->push_back(locked);

@@ -190,6 +190,9 @@ absl::Status OpenMetrics(Job::State& state) {
   options.total_steps = state.config->train_steps();
   options.interval = state.config->metrics_interval();
   options.print_progress = !state.agent.connected();
+  if (state.env.rank == 0 && !state.agent.connected() && state.config->metrics_tensorboard()) {
+    options.tensorboard_run_dir = state.run_dir;  // Else the agent does it.
+  }
   DT_ASSIGN_OR_RETURN(state.metrics, Metrics::Open(options));
   if (state.env.rank == 0) {
     state.metrics->LogEvent(EventKind::kConfig, {{"train_steps", state.config->train_steps()},

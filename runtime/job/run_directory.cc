@@ -101,7 +101,8 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
                     {"attempt", options.attempt},
                     {"world_size", options.world_size},
                     {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
-                    {"versions", options.versions}};
+                    {"versions", options.versions},
+                    {"hyperparameters", config.hyperparameters()}};
   DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/config.json"),
                                      DumpJson(config.values_in_force(), 2) + "\n"));
   DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/run.json"), DumpJson(run, 2) + "\n"));

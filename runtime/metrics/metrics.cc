@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress_line.h"
+#include "base/tensorboard/export.h"
 #include "base/worker.h"
 #include "runtime/metrics/step_record.h"
 #include "runtime/plan/metrics_line.h"
@@ -64,7 +66,8 @@ struct Metrics::State {
   bool line_is_open = false;  // A progress line without its newline is on the terminal.
   // Steps whose numbers a device still computes, the oldest first.
   std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
-  std::unique_ptr<Worker> writer;  // Last: its closures use the members above.
+  std::optional<TensorBoardExport> tensorboard;  // Of the writer's thread alone.
+  std::unique_ptr<Worker> writer;                // Last: its closures use the members above.
 
   plan::MetricsRecord Record(plan::MetricsKind kind) const {
     plan::MetricsRecord record;
@@ -81,9 +84,15 @@ struct Metrics::State {
 
   void Append(const plan::MetricsRecord& record) {
     const bool queued = writer->Submit(
-        [this, line = plan::FormatMetricsLine(record)] {
+        [this, json = plan::MetricsJson(record)] {
+          const std::string line = DumpJson(json) + "\n";
           if (!WriteFully(file.get(), line.data(), line.size()).ok()) {
             ++dropped;
+          }
+          if (tensorboard.has_value()) {
+            if (const absl::Status status = tensorboard->Add(json); !status.ok()) {
+              DT_LOG(Warning) << "no more TensorBoard files are written: " << status.message();
+            }
           }
         },
         Deadline::After(absl::ZeroDuration()));
@@ -144,6 +153,9 @@ absl::StatusOr<std::unique_ptr<Metrics>> Metrics::Open(const MetricsOptions& opt
   DT_RETURN_IF_ERROR(MakeDirectories(options.directory));
   const std::string path = absl::StrCat(options.directory, "/rank-", options.rank, ".jsonl");
   DT_ASSIGN_OR_RETURN(state->file, OpenFile(path, O_WRONLY | O_CREAT | O_APPEND));
+  if (!options.tensorboard_run_dir.empty()) {
+    state->tensorboard.emplace(options.tensorboard_run_dir);
+  }
   state->writer = std::make_unique<Worker>(
       WorkerOptions{.name = "dt-metrics", .queue_capacity = kQueuedLinesMax, .low_priority = true});
   return std::unique_ptr<Metrics>(new Metrics(std::move(state)));

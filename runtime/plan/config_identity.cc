@@ -88,6 +88,18 @@ Json Config::values_in_force() const {
   return nested;
 }
 
+Json Config::hyperparameters() const {
+  Json values = {{"world_size", world_size()}};
+  for (const plan::ConfigKey& key : plan::ConfigKeys()) {
+    const bool given = values_->origins.at(key.path) != ConfigOrigin::kDefault;
+    if (key.use == plan::KeyUse::kUsed && absl::string_view(key.path) != "origins" &&
+        (given || (key.flags & plan::kIdentity) != 0)) {
+      values[key.path] = values_->at(key.path);
+    }
+  }
+  return values;
+}
+
 std::string Config::Summary() const {
   std::string text =
       absl::StrFormat("global batch %d = micro-batch %d x accumulation %d x %d ranks\n",

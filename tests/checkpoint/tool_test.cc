@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
@@ -15,7 +18,10 @@ namespace dtrain::checkpoint {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Result {
   int code = -1;
@@ -64,14 +70,72 @@ TEST_F(ToolTest, ListShowsEveryCheckpoint) {
                                    HasSubstr("verified"), HasSubstr("yes")));
 }
 
+// A run directory, as `dtrain logs` and `dtrain trace` take it.
+TEST_F(ToolTest, ARunDirectoryLeadsToItsCheckpoints) {
+  const std::string run = folder_.path() + "/run";
+  DT_CHECK_OK(MakeDirectories(run));
+  const Result nothing = RunTool("list " + run);
+  EXPECT_EQ(nothing.code, 64);
+  EXPECT_THAT(nothing.output, HasSubstr("holds no finished checkpoint"));
+  DT_CHECK_OK(WriteFileAtomic(
+      run + "/config.json", absl::StrCat("{\"checkpoint\": {\"dir\": \"", folder_.path(), "\"}}")));
+  for (const char* command : {"list", "show", "verify"}) {
+    const Result configured = RunTool(absl::StrCat(command, " ", run));
+    EXPECT_EQ(configured.code, 0) << configured.output;
+    EXPECT_THAT(configured.output, HasSubstr("200"));
+  }
+  DT_CHECK_OK(WriteFileAtomic(run + "/config.json", "{\"checkpoint\": {\"dir\": \"\"}}"));
+  DT_CHECK(symlink(folder_.path().c_str(), (run + "/checkpoints").c_str()) == 0);
+  const Result usual = RunTool("list " + run + "/");
+  EXPECT_EQ(usual.code, 0) << usual.output;
+  EXPECT_THAT(usual.output, HasSubstr(" 200 "));
+}
+
 TEST_F(ToolTest, ShowNamesFilesAndTensors) {
   const Result result = RunTool("show --tensors " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(result.output,
-              AllOf(HasSubstr("step 200 of epoch 1"), HasSubstr("model/config.json"),
-                    HasSubstr("BF16  [16, 32]  layers.0.weight"), HasSubstr("ZeRO stage  1")));
+              AllOf(HasSubstr("  step          200\n"), HasSubstr("by attempt 1 of the run\n"),
+                    HasSubstr("  world size    2\n"), HasSubstr("  ZeRO stage    1\n"),
+                    ContainsRegex("parameters +[0-9,]+ \\(.*BF16"),
+                    ContainsRegex("[0-9] k?B +model/config.json +[0-9a-f]{32}\n"),
+                    ContainsRegex("BF16 +512 +\\[16, 32\\] +layers.0.weight +model/")));
+  EXPECT_THAT(result.output, Not(HasSubstr("{"))) << "JSON is not for people";
   const Result older = RunTool("show --name step-000000000100.e1 " + folder_.path());
-  EXPECT_THAT(older.output, HasSubstr("step 100 of epoch 1"));
+  EXPECT_THAT(older.output, HasSubstr("  step          100\n"));
+}
+
+TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
+  const Result shown = RunTool("show --json " + folder_.path());
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  const Json checkpoint = *ParseJson(shown.output, "show");
+  EXPECT_EQ(checkpoint["step"], 200);
+  EXPECT_EQ(checkpoint["world_size"], 2);
+  EXPECT_EQ(checkpoint["zero_stage"], 1);
+  EXPECT_GT(checkpoint["parameters"], 0);
+  uint64_t bytes = 0;
+  for (const Json& file : checkpoint["files"]) {
+    bytes += file["bytes"].get<uint64_t>();
+    EXPECT_EQ(file["xxh3_128"].get<std::string>().size(), 32U);
+  }
+  EXPECT_EQ(checkpoint["bytes"], bytes);
+  EXPECT_TRUE(std::any_of(
+      checkpoint["tensors"].begin(), checkpoint["tensors"].end(), [](const Json& tensor) {
+        return tensor["name"] == "layers.0.weight" && tensor["shape"] == Json({16, 32});
+      }));
+  Damage();
+  const Result listed = RunTool("list --verify --json " + folder_.path() + " 2>/dev/null");
+  EXPECT_EQ(listed.code, 64);
+  const Json rows = *ParseJson(listed.output, "list");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["step"], 200);
+  EXPECT_EQ(rows[0]["ok"], false);
+  EXPECT_EQ(rows[1]["ok"], true);
+  EXPECT_EQ(rows[1]["resumable"], true);
+  const Result verified = RunTool("verify --json " + folder_.path() + " 2>/dev/null");
+  EXPECT_EQ(verified.code, 64);
+  EXPECT_THAT((*ParseJson(verified.output, "verify"))[0]["problem"].get<std::string>(),
+              HasSubstr("rank-1-of-2"));
 }
 
 TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
@@ -79,8 +143,9 @@ TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
   const std::string path = Damage();
   const Result result = RunTool("verify " + folder_.path());
   EXPECT_EQ(result.code, 64);
-  EXPECT_THAT(result.output, AllOf(HasSubstr(path), HasSubstr("1 of 2 checkpoint(s) are damaged"),
-                                   HasSubstr("step-000000000100.e1  every byte verified")));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr(path), HasSubstr("1 of 2 checkpoints is damaged"),
+                    ContainsRegex("step-000000000100.e1  good: .*every byte verified")));
   EXPECT_EQ(RunTool("verify " + folder_.path() + "/step-000000000100.e1/").code, 0);
   EXPECT_EQ(RunTool("verify " + folder_.path() + "/step-000000000200.e1").code, 64);
   EXPECT_EQ(RunTool("list " + folder_.path()).code, 0) << "sizes are right; only --verify reads";
@@ -90,6 +155,12 @@ TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
 TEST_F(ToolTest, WrongUseEndsWith64AndCreatesNothing) {
   EXPECT_EQ(RunTool("").code, 64);
   EXPECT_EQ(RunTool("frobnicate x").code, 64);
+  const Result typo = RunTool("lst x");
+  EXPECT_EQ(typo.code, 64);
+  EXPECT_EQ(typo.output,
+            "dtrain checkpoint: unknown command lst; did you mean list? There are: list, show, "
+            "verify\n");
+  EXPECT_THAT(RunTool("show x --tensor").output, HasSubstr("did you mean --tensors?"));
   const Result missing = RunTool("verify " + folder_.path() + "/nothing");
   EXPECT_EQ(missing.code, 64);
   EXPECT_THAT(missing.output, HasSubstr("is not a folder"));
@@ -103,6 +174,8 @@ TEST_F(ToolTest, HelpHasExamples) {
     const Result result = RunTool(arguments);
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.output, HasSubstr("Example")) << arguments;
+    EXPECT_THAT(result.output, AnyOf(HasSubstr("Commands:"), HasSubstr("Default: off")))
+        << arguments;
   }
   EXPECT_EQ(RunTool("--version").code, 0);
 }

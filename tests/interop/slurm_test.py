@@ -184,6 +184,8 @@ class Slurm(EndToEnd):
             result = self.srun(tasks_per_node, self.gpt(f"srun-{ranks}", batch))
             self.assertEqual(result.code, 0, result.output)
             self.assertEqual(self.losses(f"{self.folder}/srun-{ranks}"), ours)
+            # No agent of dtrain is there: rank 0 writes them (interop_tensorboard_test reads them).
+            self.assertTrue(glob.glob(f"{self.folder}/srun-{ranks}/report/tensorboard/events.out.*"))
 
     def test_dtrain_env_names_slurm_and_the_rank(self):
         result = self.srun(2, f"{BIN}/dtrain env")

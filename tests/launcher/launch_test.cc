@@ -168,7 +168,7 @@ TEST(Launch, NamesARankThatLeftEarlyWhileOthersGoOn) {
   LaunchedJob job({"launch", "--nproc-per-node", "2", "--exit-barrier", "0.2", "--run-dir", "run",
                    "sh", "-c", "[ $RANK = 1 ] || sleep 1000"});
   EXPECT_EQ(job.Wait(kSoon), 75);
-  EXPECT_THAT(job.Err(), HasSubstr("rank 1 ended with 0, but rank 0 still runs"));
+  EXPECT_THAT(job.Err(), HasSubstr("rank 1 ended with exit code 0, but rank 0 still runs"));
 }
 
 TEST(Launch, RestartsWithTheNextAttemptNumber) {
@@ -207,10 +207,13 @@ TEST(Launch, BadInputIsOneLineAndExitCode64) {
       {{"launch", "--nproc-per-node", "0", "sh"}, "--nproc-per-node is \"0\""},
       {{"launch", "no-such-program"}, "program no-such-program not found in PATH"},
       {{"launch", "/etc/passwd"}, "not executable"},
-      {{"launch", "--nproc", "2", "sh"}, "unknown flag --nproc"},
+      {{"launch", "--nproc", "2", "sh"}, "unknown option --nproc"},
       {{"launch", "--run-dir", "/dev/null/x", "sh"}, "run directory /dev/null/x"},
       {{"launch", "--token-file", "/etc/passwd", "sh"}, "/etc/passwd"},
-      {{"lunch"}, "did you mean launch?"},
+      {{"lunch"}, "did you mean launch? There are: train, launch, "},
+      {{"--frobnicate"}, "unknown option --frobnicate"},
+      {{"trace", "merg", "x"}, "did you mean merge? There are: merge, torch"},
+      {{"trace"}, "no command given; there are: merge, torch"},
       {{"logs", "/nowhere"}, "no logs in /nowhere"},
   };
   for (const BadCase& bad : cases) {

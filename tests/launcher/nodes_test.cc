@@ -76,7 +76,7 @@ TEST_F(NodesTest, MissingNodesAreNamedAfterTheJoinTimeout) {
   arguments.insert(arguments.begin() + 1, {"--rdzv-conf", "join_timeout=1"});
   LaunchedJob first(arguments);
   EXPECT_EQ(first.Wait(), 75);
-  EXPECT_THAT(first.Err(), HasSubstr("no agent of node 1 came"));
+  EXPECT_THAT(first.Err(), HasSubstr("node 1 did not join in time"));
 }
 
 }  // namespace

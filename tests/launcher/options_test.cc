@@ -58,7 +58,7 @@ TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
 
 TEST(ParseLaunch, NamesTheNearestFlag) {
   EXPECT_THAT(Bad({"--nproc-per-nod", "2", "p"}), HasSubstr("did you mean --nproc-per-node?"));
-  EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown flag --zzzzzzzzzzzz"));
+  EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown option --zzzzzzzzzzzz"));
 }
 
 TEST(ParseLaunch, RefusesBadValuesByName) {

@@ -2,7 +2,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/nearest.h"
 #include "launcher/program.h"
 
 namespace dtrain::launcher {
@@ -134,11 +133,6 @@ TEST(FindProgram, SaysWhereItLooked) {
   EXPECT_TRUE(absl::IsNotFound(missing.status()));
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nowhere:/bin"));
   EXPECT_THAT(std::string(FindProgram("/bin", "").status().message()), HasSubstr("directory"));
-}
-
-TEST(Nearest, FindsTyposOnly) {
-  EXPECT_EQ(Nearest("nproc-per-nod", {"nnodes", "nproc-per-node"}), "nproc-per-node");
-  EXPECT_EQ(Nearest("entirely-else", {"nnodes", "nproc-per-node"}), "");
 }
 
 }  // namespace

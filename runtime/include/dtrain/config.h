@@ -234,6 +234,9 @@ class Config {
   std::optional<ConfigOrigin> OriginOf(absl::string_view key) const;
   // For people: a line for each value that is not a default, and the batch numbers.
   std::string Summary() const;
+  // For comparing runs: key -> value of every key that makes the training what it is, of every
+  // other one that was given and has an effect, and "world_size".
+  Json hyperparameters() const;
   // One sentence each: keys without effect, older spellings, defaults that differ.
   const std::vector<std::string>& warnings() const;
 

@@ -72,6 +72,8 @@ struct MetricsOptions {
   int64_t total_steps = 0;
   int64_t interval = 1;         // Steps between two printed lines; every step is recorded.
   bool print_progress = false;  // No agent does it for us.
+  // The run directory, when this rank is to write TensorBoard files into it; else "".
+  std::string tensorboard_run_dir;
 };
 
 class Metrics {

@@ -113,6 +113,22 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_THAT(config.warnings(), IsEmpty());
 }
 
+// Two runs can be compared by what makes them what they are, even when a value is a default in one.
+TEST(ConfigTest, HyperparametersAreWhatTrainingIsMadeOfAndWhatWasGiven) {
+  const Json defaults = Parsed(R"({"train_batch_size": 8})").hyperparameters();
+  EXPECT_EQ(defaults["train_batch_size"], 8);
+  EXPECT_EQ(defaults["world_size"], 1);
+  EXPECT_TRUE(defaults.contains("optimizer.params.lr"));
+  EXPECT_FALSE(defaults.contains("metrics.interval")) << "neither given nor part of the training";
+  EXPECT_FALSE(defaults.contains("origins"));
+  const Json given = Parsed(R"({"train_batch_size": 8, "metrics": {"interval": 5},
+                                "steps_per_print": 7, "model": {"layers": 4}})")
+                         .hyperparameters();
+  EXPECT_EQ(given["metrics.interval"], 5);
+  EXPECT_EQ(given["model"]["layers"], 4);
+  EXPECT_FALSE(given.contains("steps_per_print")) << "it has no effect";
+}
+
 TEST(ConfigTest, EvaluatesAtMultiplesAndAtTheEnd) {
   const Config config =
       Parsed(R"({"train_batch_size": 8, "train_steps": 25, "eval_interval": 10})");

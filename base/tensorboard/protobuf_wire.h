@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace dtrain::launcher::wire {
+namespace dtrain::wire {
 
 inline void PutVarint(std::string& out, uint64_t value) {
   while (value >= 0x80) {
@@ -47,4 +47,4 @@ inline void PutBytes(std::string& out, uint32_t field, absl::string_view bytes) 
   out.append(bytes.data(), bytes.size());
 }
 
-}  // namespace dtrain::launcher::wire
+}  // namespace dtrain::wire

@@ -1,4 +1,4 @@
-#include "launcher/export/tensorboard.h"
+#include "base/tensorboard/events.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <system_error>
 
 #include "absl/strings/numbers.h"
@@ -17,10 +15,9 @@
 #include "absl/strings/str_split.h"
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "launcher/export/protobuf_wire.h"
-#include "launcher/record_line.h"
+#include "base/tensorboard/protobuf_wire.h"
 
-namespace dtrain::launcher {
+namespace dtrain {
 namespace {
 
 // Field numbers of tensorflow.Event, Summary, Summary.Value and SessionLog.
@@ -32,6 +29,8 @@ constexpr uint32_t kSessionLog = 7;
 constexpr uint32_t kSummaryValue = 1;
 constexpr uint32_t kValueTag = 1;
 constexpr uint32_t kValueSimple = 2;
+constexpr uint32_t kValueTensor = 8;
+constexpr uint32_t kValueMetadata = 9;
 constexpr uint32_t kSessionStatus = 1;
 constexpr int64_t kSessionStart = 1;
 
@@ -47,22 +46,6 @@ std::string EventHead(double wall_time, int64_t step) {
     wire::PutInteger(event, kStep, step);
   }
   return event;
-}
-
-double NumberOf(const Json& value) {
-  if (value.is_number()) {
-    return value.get<double>();
-  }
-  const std::string text = value.is_string() ? value.get<std::string>() : "";
-  if (text == "Infinity" || text == "-Infinity") {
-    const double infinity = std::numeric_limits<double>::infinity();
-    return text[0] == '-' ? -infinity : infinity;
-  }
-  return std::nan("");
-}
-
-bool IsNumber(const Json& value) {
-  return value.is_number() || value == "NaN" || value == "Infinity" || value == "-Infinity";
 }
 
 }  // namespace
@@ -94,6 +77,19 @@ std::string ScalarEvent(double wall_time, int64_t step, const std::vector<Scalar
   return event;
 }
 
+std::string TensorEvent(double wall_time, absl::string_view tag, absl::string_view metadata,
+                        absl::string_view tensor) {
+  std::string value;
+  wire::PutBytes(value, kValueTag, tag);
+  wire::PutBytes(value, kValueTensor, tensor);
+  wire::PutBytes(value, kValueMetadata, metadata);
+  std::string summary;
+  wire::PutBytes(summary, kSummaryValue, value);
+  std::string event = EventHead(wall_time, 0);
+  wire::PutBytes(event, kSummary, summary);
+  return event;
+}
+
 std::string FrameRecord(absl::string_view data) {
   std::string record;
   wire::PutLittleEndian(record, static_cast<uint64_t>(data.size()));
@@ -101,19 +97,6 @@ std::string FrameRecord(absl::string_view data) {
   record.append(data.data(), data.size());
   wire::PutLittleEndian(record, MaskedCrc(data));
   return record;
-}
-
-std::vector<Scalar> ScalarsOf(const Json& record) {
-  std::vector<Scalar> scalars;
-  const auto metrics = record.find("m");
-  if (metrics != record.end() && metrics->is_object()) {
-    for (const auto& [name, value] : metrics->items()) {
-      if (IsNumber(value)) {
-        scalars.emplace_back(name, NumberOf(value));
-      }
-    }
-  }
-  return scalars;
 }
 
 // A file name's seconds must be above those of earlier files, so that readers, which go by name,
@@ -153,41 +136,4 @@ absl::Status TensorBoardWriter::Write(absl::string_view event) {
   return Annotate(WriteFully(fd_.get(), record.data(), record.size()), path_);
 }
 
-absl::Status TensorBoardWriter::MarkSessionStart(double wall_time, int64_t step) {
-  return Write(SessionStartEvent(wall_time, step));
-}
-
-absl::Status TensorBoardWriter::WriteScalars(double wall_time, int64_t step,
-                                             const std::vector<Scalar>& scalars) {
-  return Write(ScalarEvent(wall_time, step, scalars));
-}
-
-absl::Status TensorBoardExport::Add(const Json& record) {
-  const std::vector<Scalar> scalars = ScalarsOf(record);
-  const int64_t step = RecordStep(record);
-  const std::string kind = RecordKind(record);
-  if (failed_ || scalars.empty() || step < 0 || kind == "config") {
-    return absl::OkStatus();
-  }
-  const auto number = [&record](const char* key) {
-    const auto found = record.find(key);
-    return found != record.end() && found->is_number() ? found->get<double>() : 0.0;
-  };
-  const double wall_time = number("ts");
-  const auto attempt = static_cast<int64_t>(number("attempt"));
-  failed_ = true;  // Until this record is written.
-  if (writer_.empty() || attempt != attempt_) {
-    writer_.clear();
-    DT_ASSIGN_OR_RETURN(TensorBoardWriter writer, TensorBoardWriter::Create(directory_, wall_time));
-    writer_.push_back(std::move(writer));
-    attempt_ = attempt;
-    if (step > 1 || attempt > 0) {
-      DT_RETURN_IF_ERROR(writer_[0].MarkSessionStart(wall_time, step));
-    }
-  }
-  DT_RETURN_IF_ERROR(writer_[0].WriteScalars(wall_time, step, scalars));
-  failed_ = false;
-  return absl::OkStatus();
-}
-
-}  // namespace dtrain::launcher
+}  // namespace dtrain

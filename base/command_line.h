@@ -1,0 +1,32 @@
+// What all command-line tools share: how a command line is read, how its help looks, and how an
+// error of it is told.
+//
+// Help shows for every option its allowed values and its default, wrapped to 80 columns. An error
+// is one line on stderr and exit code 64; a misspelt command or option is told with the nearest
+// one. Not thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace dtrain {
+
+// Reads `arguments` (without the program's name). Gives the exit code when the program is to end
+// now: 0 after --help or --version, 64 after a message on stderr. Nothing: go on.
+std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string>& arguments);
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
+
+// The help of `app`, in the form that ParseCommandLine prints.
+std::string HelpText(CLI::App& app);
+
+// Says a failed command's error on stderr, with `program` before it; its exit code.
+int EndOf(const char* program, const absl::Status& status);
+
+}  // namespace dtrain

@@ -1,0 +1,240 @@
+#include "checkpoint/tools/describe.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/progress_line.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+bool IsOfModel(const Manifest& manifest, const ManifestTensor& tensor) {
+  return absl::StartsWith(manifest.files[tensor.file].path, "model/");
+}
+
+uint64_t ElementsOf(const TensorEntry& tensor) {
+  uint64_t elements = 1;
+  for (const uint64_t size : tensor.shape) {
+    elements *= size;
+  }
+  return elements;
+}
+
+std::string Thousands(uint64_t number) { return WithThousands(static_cast<int64_t>(number)); }
+
+// Rows under a title; the first cells of all rows are aligned left, so are the last ones.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> heads) { rows_.push_back(std::move(heads)); }
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  // Columns in `to_the_right` hold numbers.
+  std::string Text(const std::vector<size_t>& to_the_right) const {
+    std::vector<size_t> widths(rows_[0].size(), 0);
+    for (const auto& row : rows_) {
+      for (size_t i = 0; i < row.size(); ++i) {
+        widths[i] = std::max(widths[i], row[i].size());
+      }
+    }
+    std::string text;
+    for (const auto& row : rows_) {
+      std::string line;
+      for (size_t i = 0; i < row.size(); ++i) {
+        const bool right = std::count(to_the_right.begin(), to_the_right.end(), i) > 0;
+        const std::string space(widths[i] - row[i].size(), ' ');
+        absl::StrAppend(&line, "  ", right ? space : "", row[i], right ? "" : space);
+      }
+      line.resize(line.find_last_not_of(' ') + 1);
+      absl::StrAppend(&text, line, "\n");
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "BF16, F32 (norms)": the types of the weights, the most frequent first.
+std::string TypesOf(const Manifest& manifest) {
+  std::map<std::string, uint64_t> elements;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (IsOfModel(manifest, tensor)) {
+      elements[tensor.entry.dtype] += ElementsOf(tensor.entry);
+    }
+  }
+  std::vector<std::pair<uint64_t, std::string>> order;
+  for (const auto& [type, count] : elements) {
+    order.emplace_back(count, type);
+  }
+  std::sort(order.rbegin(), order.rend());
+  return absl::StrJoin(
+      order, ", ", [](std::string* out, const auto& pair) { absl::StrAppend(out, pair.second); });
+}
+
+size_t ModelTensors(const Manifest& manifest) {
+  return static_cast<size_t>(
+      std::count_if(manifest.tensors.begin(), manifest.tensors.end(),
+                    [&](const ManifestTensor& tensor) { return IsOfModel(manifest, tensor); }));
+}
+
+// The members of a record of the run, one a line, those of its objects by "outer.inner".
+void AppendMembers(std::string* text, const std::string& path, const Json& value) {
+  if (value.is_object()) {
+    for (const auto& [name, member] : value.items()) {
+      AppendMembers(text, path.empty() ? name : absl::StrCat(path, ".", name), member);
+    }
+    return;
+  }
+  const std::string shown = value.is_string() ? value.get<std::string>() : DumpJson(value);
+  absl::StrAppendFormat(text, "  %-22s  %s\n", path, shown);
+}
+
+void AppendSection(std::string* text, const char* title, const Json& members) {
+  if (!members.empty()) {
+    absl::StrAppend(text, "\n", title, "\n");
+    AppendMembers(text, "", members);
+  }
+}
+
+std::string FilesText(const Manifest& manifest) {
+  Table table({"size", "file", "XXH3-128"});
+  for (const ManifestFile& file : manifest.files) {
+    table.Add({HumanBytes(file.checksum.bytes), file.path, file.checksum.xxh3_128});
+  }
+  return table.Text({0});
+}
+
+std::string TensorsText(const Manifest& manifest) {
+  Table table({"type", "elements", "shape", "tensor", "file"});
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    table.Add({tensor.entry.dtype, Thousands(ElementsOf(tensor.entry)),
+               absl::StrCat("[", absl::StrJoin(tensor.entry.shape, ", "), "]"), tensor.entry.name,
+               manifest.files[tensor.file].path});
+  }
+  return table.Text({1});
+}
+
+Json IdJson(StepId id) {
+  return {{"step", id.step}, {"epoch", id.epoch}, {"name", id.DirectoryName()}};
+}
+
+}  // namespace
+
+std::string HumanBytes(uint64_t bytes) {
+  if (bytes < 1000) {
+    return absl::StrFormat("%d B", bytes);
+  }
+  double value = static_cast<double>(bytes);
+  const char* unit = "B";
+  for (const char* next : {"kB", "MB", "GB", "TB"}) {
+    if (value < 1000) {
+      break;
+    }
+    value /= 1000;
+    unit = next;
+  }
+  return absl::StrFormat("%.1f %s", value, unit);
+}
+
+std::string TimeText(int64_t unix_ms) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixMillis(unix_ms),
+                          absl::UTCTimeZone());
+}
+
+std::string AgeText(int64_t unix_ms, absl::Time now) {
+  const absl::Duration age = now - absl::FromUnixMillis(unix_ms);
+  return FormatDuration(std::max(0.0, absl::ToDoubleSeconds(age))) + " ago";
+}
+
+uint64_t ParametersOf(const Manifest& manifest) {
+  uint64_t parameters = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    parameters += IsOfModel(manifest, tensor) ? ElementsOf(tensor.entry) : 0;
+  }
+  return parameters;
+}
+
+std::string DescribeText(const Manifest& manifest, const std::string& path, absl::Time now,
+                         bool with_tensors) {
+  const size_t of_model = ModelTensors(manifest);
+  std::string text = path + "\n\n";
+  const auto row = [&text](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&text, "  %-12s  %s\n", name, value);
+  };
+  row("step", Thousands(static_cast<uint64_t>(manifest.id.step)));
+  row("written",
+      absl::StrFormat("%s (%s), by attempt %d of the run", TimeText(manifest.created_unix_ms),
+                      AgeText(manifest.created_unix_ms, now), manifest.id.epoch));
+  row("run", manifest.job);
+  row("continues", manifest.parent ? manifest.parent->DirectoryName()
+                                   : "no checkpoint: the run started at step 0");
+  row("world size", absl::StrCat(manifest.world_size));
+  row("ZeRO stage", absl::StrCat(manifest.state.zero_stage));
+  row("parameters",
+      absl::StrFormat("%s (%s)", Thousands(ParametersOf(manifest)), TypesOf(manifest)));
+  row("tensors", absl::StrFormat("%d of the model, %d of the training state%s", of_model,
+                                 manifest.tensors.size() - of_model,
+                                 with_tensors ? "" : " (--tensors lists them)"));
+  row("size",
+      absl::StrFormat("%s in %d files", HumanBytes(manifest.data_bytes()), manifest.files.size()));
+  absl::StrAppend(&text, "\nFiles\n", FilesText(manifest));
+  AppendSection(&text, "Optimizer and schedule", manifest.state.engine);
+  AppendSection(&text, "Position in the data", manifest.state.data);
+  AppendSection(&text, "Tracked by the program", manifest.state.user);
+  if (with_tensors) {
+    absl::StrAppend(&text, "\nTensors\n", TensorsText(manifest));
+  }
+  return text;
+}
+
+Json DescribeJson(const Manifest& manifest, const std::string& path) {
+  Json json = IdJson(manifest.id);
+  json["path"] = path;
+  json["written_unix_ms"] = manifest.created_unix_ms;
+  json["job"] = manifest.job;
+  json["parent"] = manifest.parent ? IdJson(*manifest.parent) : Json(nullptr);
+  json["world_size"] = manifest.world_size;
+  json["zero_stage"] = manifest.state.zero_stage;
+  json["layout_hash"] = manifest.state.layout_hash;
+  json["parameters"] = ParametersOf(manifest);
+  json["bytes"] = manifest.data_bytes();
+  json["engine"] = manifest.state.engine;
+  json["data"] = manifest.state.data;
+  json["user"] = manifest.state.user;
+  json["skip"] = Json::array();
+  for (const SkipRange& range : manifest.state.skip) {
+    json["skip"].push_back({range.begin, range.end});
+  }
+  json["files"] = Json::array();
+  for (const ManifestFile& file : manifest.files) {
+    json["files"].push_back({{"path", file.path},
+                             {"bytes", file.checksum.bytes},
+                             {"xxh3_128", file.checksum.xxh3_128}});
+  }
+  json["tensors"] = Json::array();
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    json["tensors"].push_back({{"name", tensor.entry.name},
+                               {"dtype", tensor.entry.dtype},
+                               {"shape", tensor.entry.shape},
+                               {"file", manifest.files[tensor.file].path}});
+  }
+  return json;
+}
+
+Json ListedJson(StepId id, const Manifest* manifest, bool resumable, const absl::Status& state) {
+  Json json = IdJson(id);
+  json["written_unix_ms"] = manifest == nullptr ? Json(nullptr) : Json(manifest->created_unix_ms);
+  json["world_size"] = manifest == nullptr ? Json(nullptr) : Json(manifest->world_size);
+  json["zero_stage"] = manifest == nullptr ? Json(nullptr) : Json(manifest->state.zero_stage);
+  json["bytes"] = manifest == nullptr ? Json(nullptr) : Json(manifest->data_bytes());
+  json["resumable"] = resumable;
+  json["ok"] = state.ok();
+  json["problem"] = state.ok() ? Json(nullptr) : Json(std::string(state.message()));
+  return json;
+}
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,38 @@
+// A checkpoint for people and, as JSON, for programs. Pure: the time is an argument.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/json.h"
+#include "checkpoint/manifest.h"
+
+namespace dtrain::checkpoint {
+
+// "512 B", "19.9 MB".
+std::string HumanBytes(uint64_t bytes);
+
+// "2026-11-25 02:26:14 UTC".
+std::string TimeText(int64_t unix_ms);
+
+// "3:20 ago".
+std::string AgeText(int64_t unix_ms, absl::Time now);
+
+// Elements of the tensors in model/.
+uint64_t ParametersOf(const Manifest& manifest);
+
+// Tables of what `manifest` holds; `path` is the checkpoint's folder. `with_tensors`: every tensor
+// too.
+std::string DescribeText(const Manifest& manifest, const std::string& path, absl::Time now,
+                         bool with_tensors);
+
+// The same, and all else that the manifest says, as an object.
+Json DescribeJson(const Manifest& manifest, const std::string& path);
+
+// What `list` says of one checkpoint, as an object. `manifest` null: it cannot be read. `state`:
+// why the checkpoint is damaged, or OK.
+Json ListedJson(StepId id, const Manifest* manifest, bool resumable, const absl::Status& state);
+
+}  // namespace dtrain::checkpoint

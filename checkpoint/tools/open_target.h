@@ -1,0 +1,32 @@
+// Which checkpoints a command line means: a run directory, its checkpoints/ folder, or one step-*
+// folder in that. Reads folders; no state.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/step_id.h"
+#include "checkpoint/storage.h"
+
+namespace dtrain::checkpoint {
+
+struct Target {
+  std::unique_ptr<Storage> storage;
+  std::optional<StepId> id;  // When one checkpoint's folder was named.
+};
+
+// A run directory is known by its config.json, whose checkpoint.dir is followed, or by its
+// checkpoints/ folder. NotFound: no such folder.
+absl::StatusOr<Target> OpenTarget(std::string directory);
+
+// The checkpoint that was named, else all, the newest first. NotFound when there is none.
+absl::StatusOr<std::vector<StepId>> CheckpointsOf(const Target& target);
+
+// The checkpoint called `name` (step-000000001200.e1), else the one that the target names, else the
+// newest.
+absl::StatusOr<StepId> ChooseOne(const Target& target, const std::string& name);
+
+}  // namespace dtrain::checkpoint

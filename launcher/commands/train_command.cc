@@ -1,0 +1,149 @@
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "launcher/commands/commands.h"
+#include "launcher/commands/quick_start.h"
+#include "launcher/launch.h"
+#include "launcher/program.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr char kHelp[] =
+    R"(Usage: dtrain train [--set KEY=VALUE]... [--run-dir DIR] [--fresh]
+Trains a GPT of 5 million parameters on 2 ranks of this machine: the
+quick start.
+
+1. Writes token files to data/headers, unless they are there. Their text is the
+   C and C++ headers of /usr/include or, without those, the headers that come
+   with dtrain and LibTorch.
+2. Starts dtrain-gpt with the default configuration. Ctrl-C saves and stops; the
+   same command goes on from the last checkpoint.
+
+All arguments go to dtrain-gpt:
+  --set KEY=VALUE  Change a value of the configuration. May be repeated.
+                   `dtrain config docs` lists all keys. Default: no change.
+  --run-dir DIR    Folder for records and checkpoints. Default: runs/gpt.
+  --fresh          Move the run that is there aside and start at step 0.
+                   Default: off.
+
+Examples:
+  dtrain train
+  dtrain train --set train_steps=1000 --set optimizer.params.lr=1e-3
+  dtrain data prepare --out data/books ~/books
+  dtrain train --run-dir runs/books \
+    --set 'data.train=["data/books/train.bin"]' \
+    --set 'data.validation=["data/books/val.bin"]'
+
+To watch it from another terminal:
+  dtrain logs -f runs/gpt
+  tensorboard --logdir runs
+)";
+
+constexpr char kDataFolder[] = "data/headers";
+constexpr char kSystemHeaders[] = "/usr/include";
+constexpr int64_t kSystemHeadersMin = 1 << 20;  // Bytes; less would be a few packages' leftovers.
+
+// Runs a program to its end; OK when it ends with 0.
+absl::Status RunToEnd(const std::vector<std::string>& words, const Environment& environment) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) {
+    argv.push_back(const_cast<char*>(word.c_str()));
+  }
+  argv.push_back(nullptr);
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) {
+    variables.push_back(absl::StrCat(name, "=", value));
+  }
+  std::vector<char*> envp;
+  for (std::string& variable : variables) {
+    envp.push_back(variable.data());
+  }
+  envp.push_back(nullptr);
+  pid_t pid = 0;
+  if (const int error = posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), envp.data());
+      error != 0) {
+    return absl::NotFoundError(
+        absl::StrFormat("cannot run %s: %s; install dtrain again", words[0], std::strerror(error)));
+  }
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kExitOk) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s (what is wrong stands above)",
+      WIFEXITED(status)
+          ? absl::StrFormat("%s ended with exit code %d", words[0], WEXITSTATUS(status))
+          : absl::StrFormat("%s was killed by signal %d", words[0], WTERMSIG(status))));
+}
+
+absl::Status MakeCorpus(const std::string& prefix, const Environment& environment) {
+  const std::vector<std::string> folders = CorpusFolders(
+      kSystemHeaders, prefix, absl::StrCat(prefix, "/lib/dtrain/torch"), kSystemHeadersMin);
+  if (folders.empty()) {
+    return absl::NotFoundError(
+        "there are no C or C++ headers in /usr/include to train on; name a folder with text: "
+        "dtrain data prepare --out data/headers FOLDER");
+  }
+  std::printf("dtrain train: writing token files to %s from the headers in %s\n", kDataFolder,
+              absl::StrJoin(folders, " and ").c_str());
+  std::fflush(stdout);
+  std::vector<std::string> words = {
+      OwnFolder() + "/dtrain-data", "prepare", "--out", kDataFolder, "--ext", "h,hpp,hh,hxx,none"};
+  words.insert(words.end(), folders.begin(), folders.end());
+  return RunToEnd(words, environment);
+}
+
+absl::Status Prepare(const std::string& prefix, const std::vector<std::string>& arguments,
+                     const Environment& environment) {
+  if (access((OwnFolder() + "/dtrain-gpt").c_str(), X_OK) != 0) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s/dtrain-gpt is missing: build or install all programs of dtrain", OwnFolder()));
+  }
+  if (NamesData(arguments) || FileExists(absl::StrCat(kDataFolder, "/train.bin"))) {
+    return absl::OkStatus();
+  }
+  return MakeCorpus(prefix, environment);
+}
+
+}  // namespace
+
+int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  if (AskedForHelp(arguments, kHelp)) {
+    return kExitOk;
+  }
+  const std::string prefix = std::filesystem::path(OwnFolder()).parent_path().string();
+  const absl::StatusOr<std::string> config = DefaultConfig(prefix);
+  absl::Status status = config.status();
+  if (status.ok()) {
+    status = Prepare(prefix, arguments, environment);
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "dtrain train: %s\n", std::string(status.message()).c_str());
+    return ExitCodeFor(status);
+  }
+  std::vector<std::string> words = {"--nproc-per-node", "2"};
+  if (RunDirInArguments(arguments).empty()) {
+    words.insert(words.end(), {"--run-dir", "runs/gpt"});
+  }
+  words.insert(words.end(), {"--", OwnFolder() + "/dtrain-gpt", *config});
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::printf("dtrain train: training on 2 ranks. Ctrl-C saves and stops; dtrain train goes on.\n");
+  std::fflush(stdout);
+  return LaunchCommand(words, environment);
+}
+
+}  // namespace dtrain::launcher

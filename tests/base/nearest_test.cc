@@ -1,0 +1,26 @@
+#include "base/nearest.h"
+
+#include "gtest/gtest.h"
+
+namespace dtrain {
+namespace {
+
+TEST(Nearest, FindsTyposOnly) {
+  EXPECT_EQ(Nearest("nproc-per-nod", {"nnodes", "nproc-per-node"}), "nproc-per-node");
+  EXPECT_EQ(Nearest("lst", {"list", "show", "verify"}), "list");
+  EXPECT_EQ(Nearest("entirely-else", {"nnodes", "nproc-per-node"}), "");
+  EXPECT_EQ(Nearest("x", {"ab"}), "") << "shares no letter";
+}
+
+TEST(UnknownCommand, NamesTheNearestAndListsAll) {
+  EXPECT_EQ(UnknownCommand("", "lst", {"list", "show", "verify"}),
+            "unknown command lst; did you mean list? There are: list, show, verify");
+  EXPECT_EQ(
+      UnknownCommand("bench ", "comn", {"comm", "mfu"}),
+      "unknown command bench comn; did you mean bench comm? There are: bench comm, bench mfu");
+  EXPECT_EQ(UnknownCommand("", "frobnicate", {"list", "show"}),
+            "unknown command frobnicate; there are: list, show");
+}
+
+}  // namespace
+}  // namespace dtrain
