@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/console/record_line.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "launcher/export/protobuf_wire.h"
-#include "launcher/record_line.h"
 
 namespace dtrain::launcher {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/console/record_line.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/record_line.h"
 #include "launcher/temp_dir.h"
 
 namespace dtrain::launcher {
