@@ -8,7 +8,15 @@ namespace {
 constexpr ConfigKey kKeys[] = {
     // Metrics.
     {"metrics.interval", KeyType::kInteger, "10", "[1, inf)", KeyUse::kUsed, "", 0,
-     "Steps between two printed lines; every step is recorded."},
+     "Steps between two progress lines on the console; the first and the last step have one too. "
+     "Every step is recorded."},
+    {"metrics.console", KeyType::kStringList,
+     R"(["loss","rate","eta","lr","grad_norm","mfu","exposed_comm"])", "", KeyUse::kUsed, "", 0,
+     "Columns of the progress line behind the step, the most important first: a narrow terminal "
+     "leaves out the last ones. Besides those of the default there are gemm_fraction, step_time, "
+     "loss_scale and memory, and every metric by its full name (time/data_s, eval/loss), the "
+     "program's own included. A column without a value is left out; mfu is the GEMM fraction where "
+     "the device's peak is not known."},
     {"metrics.tensorboard", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
      "Whether the launcher writes TensorBoard event files."},
     {"metrics.trace_steps", KeyType::kInteger, "0", "[0, 1000]", KeyUse::kUsed, "", 0,
