@@ -279,6 +279,8 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   ++state.step;
   report.step = state.step;
   report.tokens = verdict.samples;
+  report.unit = state.options.sample_unit;
+  job.metrics().SetStep(state.step);
   report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;
