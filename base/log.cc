@@ -14,6 +14,7 @@ namespace dtrain {
 namespace {
 
 std::atomic<int> log_rank{-1};
+std::atomic<bool> unfinished_line{false};
 
 LogLevel LevelOfEnvironment() {
   const std::string name = LogLevelName(ReadEnvironment());
@@ -33,6 +34,14 @@ std::atomic<int>& Threshold() {
   return threshold;
 }
 
+// What makes room for a line where a progress line stands on the terminal.
+std::string MakeRoom(LogLevel level) {
+  if (!unfinished_line.load() || isatty(STDERR_FILENO) == 0 || !unfinished_line.exchange(false)) {
+    return "";
+  }
+  return level == LogLevel::kError ? "\n" : "\r\x1b[K";
+}
+
 }  // namespace
 
 absl::StatusOr<LogLevel> LogLevelFromName(absl::string_view name) {
@@ -50,6 +59,8 @@ absl::StatusOr<LogLevel> LogLevelFromName(absl::string_view name) {
 
 void SetLogLevel(LogLevel level) { Threshold() = static_cast<int>(level); }
 void SetLogRank(int rank) { log_rank = rank; }
+void SetUnfinishedLine(bool unfinished) { unfinished_line = unfinished; }
+bool UnfinishedLine() { return unfinished_line.load(); }
 bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= Threshold().load(); }
 
 void LogLine(LogLevel level, absl::string_view text) {
@@ -57,9 +68,10 @@ void LogLine(LogLevel level, absl::string_view text) {
   gettimeofday(&now, nullptr);
   tm local{};
   localtime_r(&now.tv_sec, &local);
-  std::string line =
-      absl::StrFormat("[%c %02d:%02d:%02d.%03d", "DIWE"[static_cast<int>(level)], local.tm_hour,
-                      local.tm_min, local.tm_sec, static_cast<int>(now.tv_usec / 1000));
+  std::string line = MakeRoom(level);
+  absl::StrAppendFormat(&line, "[%c %02d:%02d:%02d.%03d", "DIWE"[static_cast<int>(level)],
+                        local.tm_hour, local.tm_min, local.tm_sec,
+                        static_cast<int>(now.tv_usec / 1000));
   if (const int rank = log_rank.load(); rank >= 0) {
     absl::StrAppendFormat(&line, " rank %d", rank);
   }

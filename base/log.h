@@ -23,6 +23,11 @@ bool LogEnabled(LogLevel level);
 // Writes one line now. Control characters other than tab become '?', so that a peer's or a file's
 // text cannot drive the reader's terminal.
 void LogLine(LogLevel level, absl::string_view text);
+// Says that a progress line without its end stands on the terminal. The next line of the log, if
+// stderr is a terminal, takes its place; one that says why the program ends leaves it above.
+// Whoever draws progress asks by UnfinishedLine whether its line is still there.
+void SetUnfinishedLine(bool unfinished);
+bool UnfinishedLine();
 
 namespace internal {
 class LogMessage {

@@ -1,26 +1,58 @@
-// The one progress line that a person watches, from a metrics record (interop: metrics line v1).
+// The one progress line that a person watches, from a metrics record (interop: metrics line v1),
+// and numbers as people read them.
 //
-// Pure. A rank alone prints it itself; under `dtrain launch` the agent prints it.
+// Pure. A rank alone prints the line itself; under `dtrain launch` the agent does.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/strings/string_view.h"
 #include "base/json.h"
 
 namespace dtrain {
 
+// What stands behind the step where `metrics.console` says nothing else. The most important column
+// is first, because a narrow terminal leaves out the last ones.
+std::vector<std::string> DefaultProgressColumns();
+
 struct ProgressStyle {
-  int64_t total_steps = 0;  // 0: unknown, no percentage and no ETA.
-  int columns = 0;          // 0: not a terminal, never cut.
+  int64_t total_steps = 0;  // 0: unknown, so no total and no ETA.
+  int width = 0;            // Of the terminal, which the line must fit; 0: any length.
+  std::vector<std::string> columns = DefaultProgressColumns();
 };
 
-// "step 120/600  loss 2.912  4,113 tok/s  gemm 61%  exposed comm 3.1%  ETA 2:11" from the record's
-// "m" object (names as in docs/CONFIG.md); a name that is absent is left out. "" when `record` is
-// no step record.
+// Whether `record` is a step of rank 0 with its loss or its rate. A single value of the program's
+// own is none: it would replace the line that a person reads.
+bool IsProgress(const Json& record);
+
+// "step 120/600  loss 2.9120  4,113 tokens/s  ETA 2:11  lr 3e-4" from the record's "m" object
+// (names as in docs/CONFIG.md). A column is a name of ProgressColumnNames or of any metric; one
+// without a value is left out. Where the line would be wider than `style.width`, the last columns
+// are left out, whole. The rate's unit is in its metric's name: "perf/images_per_s". "" when
+// `record` is no progress.
 std::string FormatProgress(const Json& record, const ProgressStyle& style);
+
+// The short names of columns, for documents: "loss", "rate", "eta", ...
+std::vector<std::string> ProgressColumnNames();
+
+// The metric that the column shows in this record: "train/loss" for "loss", the name itself for
+// one of the program's own; "" where the record has no value for it.
+std::string MetricOfColumn(const Json& record, absl::string_view column);
 
 // "0:07", "12:45", "3:02:11", "4d 02:11" from seconds.
 std::string FormatDuration(double seconds);
+
+// "12 s", "3 min", "5 h", "4 days": how long ago something was.
+std::string FormatAge(double seconds);
+
+// Three digits that count, without zeros at the end of a mantissa: "0.0125", "12.5", "2370",
+// "3e-4", "1.25e7".
+std::string FormatShort(double value);
+
+// "512 B", "6.1 MB", "61 MB", "1.4 GB".
+std::string FormatBytes(double bytes);
 
 // 1234567 -> "1,234,567".
 std::string WithThousands(int64_t value);

@@ -8,6 +8,8 @@
 #include <array>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dtrain::launcher {
 
 uint64_t FileEnd(const std::string& path) {
@@ -74,16 +76,6 @@ std::vector<std::string> FileTail::Drain(size_t bytes_max) {
     partial_.clear();
   }
   return lines;
-}
-
-std::string Printable(std::string text) {
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\t') || byte == 0x7f) {
-      c = '?';
-    }
-  }
-  return text;
 }
 
 std::vector<std::string> LastLines(const std::string& path, uint64_t from, size_t lines_max) {

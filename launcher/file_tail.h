@@ -44,9 +44,6 @@ class FileTail {
 // The length of `path` now; 0 when it does not exist.
 uint64_t FileEnd(const std::string& path);
 
-// `text` with control characters (but tab) replaced by '?': a log must not drive the terminal.
-std::string Printable(std::string text);
-
 // The last `lines_max` lines of `path` that begin at `from` or later, for a failure report.
 std::vector<std::string> LastLines(const std::string& path, uint64_t from, size_t lines_max);
 

@@ -116,6 +116,7 @@ absl::Status Launch::Prepare() {
   reporting.events_path = options_.node_rank == 0 ? absl::StrCat(run_dir_, "/events.jsonl")
                                                   : absl::StrCat(run_dir_, "/events-node-",
                                                                  options_.node_rank, ".jsonl");
+  reporting.log_dir = log_dir_;
   reporting.identity = {run_id_, options_.node_rank};
   if (options_.tensorboard && options_.node_rank == 0) {
     reporting.tensorboard_run_dir = run_dir_;
@@ -153,7 +154,8 @@ void Launch::ShowOutputs(Attempt& attempt) {
 }
 
 void Launch::Announce(const Attempt& attempt) const {
-  if (!options_.quiet) {
+  // Rank 0's banner says all this where rank 0 is, unless the program is none of dtrain's.
+  if (!options_.quiet && (options_.node_rank > 0 || attempt.shape.attempt > 0)) {
     const std::string node =
         options_.nodes > 1 ? absl::StrFormat(", node %d of %d", options_.node_rank, options_.nodes)
                            : "";

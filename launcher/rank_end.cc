@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "launcher/exit_table.h"
@@ -126,6 +127,23 @@ std::string DescribeFailure(const RankEnd& end) {
     absl::StrAppendFormat(&text, " (%s)", end.phase);
   }
   return text;
+}
+
+std::vector<std::string> LinesWithout(const std::vector<std::string>& lines,
+                                      const std::string& words) {
+  const size_t begin = words.empty() ? std::string::npos : absl::StrJoin(lines, "?").find(words);
+  if (begin == std::string::npos) {
+    return lines;
+  }
+  std::vector<std::string> others;
+  size_t at = 0;  // Of the line's first byte in the joined text.
+  for (const std::string& line : lines) {
+    if (at + line.size() <= begin || at >= begin + words.size()) {
+      others.push_back(line);
+    }
+    at += line.size() + 1;
+  }
+  return others;
 }
 
 std::string EncodeEnd(const RankEnd& end) {

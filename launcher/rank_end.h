@@ -57,6 +57,11 @@ std::string DescribeEnd(const RankEnd& end);
 // One line: "rank 1 killed by signal 9 (SIGKILL), pid 4242 on host n1, after step 120 (backward)".
 std::string DescribeFailure(const RankEnd& end);
 
+// The lines of a log but those that hold `words`, a rank's own error, so that it is said once. Line
+// ends inside the words are '?', as Printable makes them.
+std::vector<std::string> LinesWithout(const std::vector<std::string>& lines,
+                                      const std::string& words);
+
 // "SIGKILL"; "signal 77" for a number without a name.
 std::string SignalName(int signal);
 

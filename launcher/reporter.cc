@@ -4,23 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/progress_line.h"
+#include "base/console/record_line.h"
+#include "base/console/run_console.h"
 #include "base/tensorboard/export.h"
+#include "base/text.h"
 #include "base/worker.h"
 #include "launcher/file_tail.h"
-#include "launcher/record_line.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr size_t kQueueCapacity = 16384;
-
-// A user's single value is no progress: it would replace the line that a person reads.
-bool IsProgress(const Json& record) {
-  const auto metrics = record.find("m");
-  return metrics != record.end() && metrics->is_object() &&
-         (metrics->contains("train/loss") || metrics->contains("perf/tokens_per_s"));
-}
 
 // What a terminal would show of a line with carriage returns: the text after the last one.
 std::string AfterCarriageReturn(const std::string& line) {
@@ -41,7 +35,11 @@ struct Reporter::Shared {
 // Everything the thread owns.
 struct Reporter::Core {
   Core(const ReporterOptions& given, EventLog log, std::shared_ptr<Shared> with)
-      : options(given), shared(std::move(with)), console(given.console), events(std::move(log)) {
+      : options(given),
+        shared(std::move(with)),
+        run_console({.console = given.console, .style = {}, .log_dir = given.log_dir}),
+        console(run_console.console()),
+        events(std::move(log)) {
     if (!options.tensorboard_run_dir.empty()) {
       tensorboard.emplace(options.tensorboard_run_dir);
     }
@@ -79,7 +77,7 @@ struct Reporter::Core {
     if (metrics.has_value()) {
       TakeRecords(metrics->Drain());
     }
-    console.LeaveProgress();
+    run_console.LeaveProgress();
     for (auto& [file, tail] : shown) {
       ShowLines(file, tail.Drain());
       if (const uint64_t end = FileEnd(file.path); end > tail.offset()) {
@@ -101,34 +99,18 @@ struct Reporter::Core {
   }
 
   void TakeRecords(const std::vector<std::string>& lines) {
-    std::string progress;
-    bool at_last_step = false;
     for (const std::string& line : lines) {
       const std::optional<Json> record = ParseRecord(line);
       if (!record.has_value()) {
         continue;
       }
-      if (const int64_t total = TotalSteps(*record); total > 0) {
-        total_steps = total;
-      }
       if (RecordKind(*record) == "ckpt") {
         shared->checkpoint_step = std::max(shared->checkpoint_step.load(), RecordStep(*record));
       }
-      if (const std::string text = FormatRecordLine(*record); !text.empty()) {
-        console.Out(Printable(text));
-      }
-      if (IsProgress(*record)) {
-        progress = Printable(FormatProgress(*record, {total_steps, console.progress_columns()}));
-        at_last_step = total_steps > 0 && RecordStep(*record) >= total_steps;
-      }
+      run_console.Take(*record);
       Export(*record);
     }
-    if (!progress.empty()) {
-      console.Progress(progress);
-    }
-    if (at_last_step) {
-      console.LeaveProgress();
-    }
+    run_console.ShowProgress();
   }
 
   void Export(const Json& record) {
@@ -141,12 +123,12 @@ struct Reporter::Core {
 
   const ReporterOptions options;
   const std::shared_ptr<Shared> shared;
-  Console console;
+  RunConsole run_console;
+  Console& console;  // The lines that are no records go through it.
   EventLog events;
   std::vector<std::pair<ShownFile, FileTail>> shown;
   std::optional<FileTail> metrics;
   std::optional<TensorBoardExport> tensorboard;
-  int64_t total_steps = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Start(const ReporterOptions& options) {

@@ -16,8 +16,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/bounded_queue.h"
+#include "base/console/console.h"
 #include "base/json.h"
-#include "launcher/console.h"
 #include "launcher/event_log.h"
 
 namespace dtrain::launcher {
@@ -34,6 +34,7 @@ struct ReporterOptions {
   ConsoleOptions console;
   std::string events_path;
   EventIdentity identity;
+  std::string log_dir;              // Of the ranks' outputs, for the banner.
   std::string tensorboard_run_dir;  // Gets TensorBoard files; "": none are written.
   absl::Duration poll_interval = absl::Milliseconds(100);
 };

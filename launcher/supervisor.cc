@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "launcher/file_tail.h"
 
 namespace dtrain::launcher {
@@ -302,7 +303,7 @@ void Supervisor::Report() {
   if (const std::string line = DescribeFailure(*cause); line != announced_) {
     reporter.Say(absl::StrCat("root cause: ", line));
   }
-  if (!cause->words.empty()) {
+  if (!cause->words.empty() && !SaidAbove(cause->words)) {
     reporter.SayMore(absl::StrCat("  it said: ", cause->words));
   }
   if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
@@ -311,20 +312,32 @@ void Supervisor::Report() {
                         "training; if it left its loop early, that is the cause",
                         leaver->rank));
   }
-  const auto state = ranks_.find(cause->rank);
   const std::vector<int>& shown = attempt_.err_shown;
   if (std::find(shown.begin(), shown.end(), cause->rank) != shown.end()) {
     reporter.SayMore(absl::StrCat("  its stderr, shown above: ", cause->log));
     return;
   }
-  std::vector<std::string> lines;
-  if (state != ranks_.end()) {
-    lines = LastLines(cause->log, state->second.err_from, kReportLines);
-  }
+  const std::vector<std::string> lines = LogLines(cause->rank, cause->log);
   reporter.SayMore(absl::StrCat("  its stderr: ", cause->log, lines.empty() ? " (empty)" : ""));
-  for (const std::string& line : lines) {
+  for (const std::string& line : LinesWithout(lines, cause->words)) {
     reporter.SayMore(absl::StrCat("    | ", line));
   }
+}
+
+// The last lines of a rank's stderr in this attempt; none where another node has it.
+std::vector<std::string> Supervisor::LogLines(int rank, const std::string& path) const {
+  const auto state = ranks_.find(rank);
+  return state == ranks_.end() ? std::vector<std::string>()
+                               : LastLines(path, state->second.err_from, kReportLines);
+}
+
+// Whether a rank whose stderr is on the console has said `words`: the cause itself, or one that was
+// told why another cannot start.
+bool Supervisor::SaidAbove(const std::string& words) const {
+  return std::any_of(attempt_.err_shown.begin(), attempt_.err_shown.end(), [&](int rank) {
+    const auto lines = LogLines(rank, LogPath(attempt_.log_dir, rank, "err"));
+    return LinesWithout(lines, words).size() < lines.size();
+  });
 }
 
 int ExitCodeOf(const AttemptResult& result) {

@@ -98,6 +98,8 @@ class Supervisor {
   bool StoppedByUs(const RankEnd& end) const;
   bool Finished();
   void Report();
+  std::vector<std::string> LogLines(int rank, const std::string& path) const;
+  bool SaidAbove(const std::string& words) const;
 
   Parts parts_;
   const SupervisorLimits limits_;

@@ -11,13 +11,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/console/record_line.h"
 #include "base/file.h"
 #include "base/progress_line.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "launcher/commands/commands.h"
 #include "launcher/file_tail.h"
-#include "launcher/record_line.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -113,16 +115,21 @@ std::vector<std::pair<int, std::string>> LogFiles(const std::string& log_dir, in
   return files;
 }
 
+// The record as the console of the run shows it; every step, whatever the run's interval was.
+std::string TextOf(const Json& record) {
+  return IsProgress(record) ? FormatProgress(record, {})
+                            : absl::StrJoin(FormatRecord(record, 0), "\n");
+}
+
 void Print(const Followed& file, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    std::string text = line;
+    std::string text = Printable(line);
     if (file.is_metrics) {
       const auto record = ParseRecord(line);
-      text = record.has_value() ? FormatRecordLine(*record) : "";
-      text = text.empty() && record.has_value() ? FormatProgress(*record, {}) : text;
+      text = record.has_value() ? TextOf(*record) : "";
     }
     if (!text.empty()) {
-      std::printf("%s%s\n", file.prefix.c_str(), Printable(text).c_str());
+      std::printf("%s%s\n", file.prefix.c_str(), text.c_str());
     }
   }
   std::fflush(stdout);

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "base/progress_line.h"
 #include "base/status.h"
 #include "checkpoint/posix_storage.h"
 #include "checkpoint/reader.h"
@@ -143,10 +142,12 @@ absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
     DT_RETURN_IF_ERROR(Annotate(object->RestoreState((*all)[name]), name));
   }
   saved_step = manifest.id.step;
+  job.metrics().SetStep(saved_step);
   job.metrics().LogEvent(EventKind::kCheckpoint,
-                         {{"restored", manifest.id.step}, {"path", from.DisplayName()}});
-  job.metrics().Print(absl::StrFormat("resumed from step %s (%s)%s",
-                                      WithThousands(manifest.id.step), from.DisplayName(), note));
+                         {{"restored", manifest.id.step},
+                          {"path", from.DisplayName()},
+                          {"saved_unix_s", static_cast<double>(manifest.created_unix_ms) * 1e-3},
+                          {"note", note}});
   return absl::OkStatus();
 }
 

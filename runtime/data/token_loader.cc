@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/worker.h"
+#include "runtime/job/job_state.h"
 #include "runtime/plan/documents.h"
 #include "runtime/plan/token_corpus.h"
 #include "runtime/plan/token_sampler.h"
@@ -175,6 +177,11 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
                                       .shuffle = training};
   auto sampler = plan::TokenSampler::Create(opened->tokens_per_file(), sampling);
   DT_RETURN_IF_ERROR(Annotate(sampler.status(), key));
+  if (training) {
+    const std::vector<int64_t> tokens = opened->tokens_per_file();
+    job.state().train_tokens = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+    job.state().train_files = static_cast<int64_t>(tokens.size());
+  }
   auto state = std::make_unique<State>(*std::move(opened), *std::move(sampler));
   state->slice = SliceOf(job);
   state->accumulation = config.gradient_accumulation_steps();

@@ -29,7 +29,7 @@
 namespace dtrain {
 namespace {
 
-constexpr int64_t kModuleCheckInterval = 100;  // Steps between walks of the module.
+constexpr int64_t kModuleCheckInterval = 100;             // Steps between walks of the module.
 constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
 
 }  // namespace
@@ -279,6 +279,8 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   ++state.step;
   report.step = state.step;
   report.tokens = verdict.samples;
+  report.unit = state.options.sample_unit;
+  job.metrics().SetStep(state.step);
   report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;

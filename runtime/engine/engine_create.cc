@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "c10/core/ScalarType.h"
@@ -17,6 +19,7 @@
 #include "runtime/engine/gradient_reducer.h"
 #include "runtime/engine/model_sync.h"
 #include "runtime/engine/state_memory.h"
+#include "runtime/job/announce.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
@@ -91,6 +94,29 @@ DType ValueType(const Config& config) {
   return DType::kFloat32;
 }
 
+// It becomes part of a metric's name.
+absl::Status CheckSampleUnit(const std::string& unit) {
+  constexpr size_t kUnitMax = 32;
+  const bool fits =
+      unit.size() <= kUnitMax && std::all_of(unit.begin(), unit.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+      });
+  return fits ? absl::OkStatus()
+              : absl::InvalidArgumentError(absl::StrFormat(
+                    "EngineOptions::sample_unit is \"%s\"; want a word of at most %d letters, "
+                    "digits, _ and -, such as images",
+                    absl::CHexEscape(unit), kUnitMax));
+}
+
+ModelSize SizeOf(const FlatParameters& flat) {
+  ModelSize size{.trained = flat.layout().parameter_elements()};
+  size.parameters = size.trained;
+  for (const NamedTensor& frozen : flat.frozen()) {
+    size.parameters += frozen.tensor.numel();
+  }
+  return size;
+}
+
 }  // namespace
 
 comm::Wire WireOf(const Config& config) {
@@ -120,12 +146,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   auto impl = std::make_unique<Impl>(job, model);
   EngineState& state = impl->state;
   state.options = std::move(options);
+  DT_RETURN_IF_ERROR(CheckSampleUnit(state.options.sample_unit));
   state.zero_stage = job.config().zero_stage();
   state.loss_scale = plan::FirstLossScale(job.config().precision());
   DT_RETURN_IF_ERROR(impl->CheckDevice());
   DT_ASSIGN_OR_RETURN(state.flat,
                       FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat, state.zero_stage == 3));
+  Announce(job.state(), SizeOf(*state.flat));
   if (state.zero_stage == 3) {
     DT_ASSIGN_OR_RETURN(auto frozen, state.flat->TakeFrozen());
     if (frozen != nullptr) {

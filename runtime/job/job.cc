@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/console/run_console.h"
 #include "base/file.h"
 #include "base/hidden_tiles.h"
 #include "base/kept_heap.h"
@@ -161,22 +162,12 @@ absl::Status StartFlightDumper(Job::State& state) {
 
 Json Versions() { return {{"dtrain", kVersion}, {"commit", kCommit}, {"libtorch", TORCH_VERSION}}; }
 
-void Greet(const Job::State& state) {
-  if (state.env.rank != 0) {
-    return;
+void SayWarnings(const Job::State& state) {
+  if (state.env.rank == 0) {
+    for (const std::string& warning : state.config->warnings()) {
+      DT_LOG(Warning) << warning;
+    }
   }
-  for (const std::string& warning : state.config->warnings()) {
-    DT_LOG(Warning) << warning;
-  }
-  const std::string device = state.device->is_host()
-                                 ? ""
-                                 : absl::StrCat(", gradients: ", state.device_group->transport(),
-                                                ") on (", state.device->description());
-  absl::PrintF("dtrain %s  run %s in %s  %d rank%s (%s, %s%s)\n%s", kVersion, state.run_id,
-               state.run_dir, state.env.world_size, state.env.world_size == 1 ? "" : "s",
-               LaunchSourceName(state.env.source), state.group->transport(), device,
-               state.config->Summary());
-  std::fflush(stdout);
 }
 
 absl::Status OpenMetrics(Job::State& state) {
@@ -189,15 +180,17 @@ absl::Status OpenMetrics(Job::State& state) {
   options.samples_per_step = state.config->global_batch();
   options.total_steps = state.config->train_steps();
   options.interval = state.config->metrics_interval();
+  options.columns = state.config->metrics_console();
   options.print_progress = !state.agent.connected();
   if (state.env.rank == 0 && !state.agent.connected() && state.config->metrics_tensorboard()) {
     options.tensorboard_run_dir = state.run_dir;  // Else the agent does it.
   }
   DT_ASSIGN_OR_RETURN(state.metrics, Metrics::Open(options));
   if (state.env.rank == 0) {
-    state.metrics->LogEvent(EventKind::kConfig, {{"train_steps", state.config->train_steps()},
-                                                 {"world_size", state.env.world_size},
-                                                 {"versions", Versions()}});
+    Json about = ProgressSettings(options.total_steps, options.interval, options.columns);
+    about["world_size"] = state.env.world_size;
+    about["versions"] = Versions();
+    state.metrics->LogEvent(EventKind::kConfig, about);
   }
   return absl::OkStatus();
 }
@@ -266,7 +259,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());
-    Greet(s);
+    SayWarnings(s);
     return absl::OkStatus();
   };
   if (const absl::Status status = prepare(); !status.ok()) {
@@ -319,6 +312,9 @@ bool Job::stop_agreed() const { return state_->stop_signal.load() != 0; }
 
 void ReportEnd(Job::State* state, const absl::Status& status, int exit_code) {
   const bool stopped = absl::IsCancelled(status);
+  if (state != nullptr && state->metrics != nullptr) {
+    state->metrics->LeaveProgress();  // How far the run was comes before why it ends.
+  }
   if (!status.ok()) {
     LogLine(stopped ? LogLevel::kInfo : LogLevel::kError, status.message());
   }

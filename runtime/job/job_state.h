@@ -33,6 +33,10 @@ struct Job::State {
   std::unique_ptr<comm::DeviceGroup> device_group;  // On a GPU; else null. Before its device.
   comm::Store* store = nullptr;  // That the group was made with; null when alone.
   std::unique_ptr<Metrics> metrics;
+  // For the banner: of the training data that a TokenLoader reads; 0: the program has its own.
+  int64_t train_tokens = 0;
+  int64_t train_files = 0;
+  bool announced = false;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.
 };
 

@@ -1,7 +1,6 @@
 #include "dtrain/metrics.h"
 
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/console/run_console.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/progress_line.h"
 #include "base/tensorboard/export.h"
 #include "base/worker.h"
 #include "runtime/metrics/step_record.h"
@@ -27,7 +26,6 @@ namespace dtrain {
 namespace {
 
 constexpr size_t kQueuedLinesMax = 4096;
-constexpr absl::Duration kPlainLineInterval = absl::Seconds(2);
 constexpr double kSmoothing = 0.9;  // Of the step time behind the ETA.
 
 plan::MetricsKind RecordKind(EventKind kind) {
@@ -42,15 +40,18 @@ plan::MetricsKind RecordKind(EventKind kind) {
   return plan::MetricsKind::kEvent;
 }
 
-// The longest progress line: with room for the echo of Ctrl-C, because what wraps cannot be
-// rewritten. 0: no terminal.
-int ProgressColumns() {
-  winsize size{};
-  if (isatty(STDOUT_FILENO) == 0) {
-    return 0;
+// The console of a rank that no agent shows.
+std::unique_ptr<RunConsole> OwnConsole(const MetricsOptions& options) {
+  RunConsoleOptions console;
+  console.console.terminal = isatty(STDOUT_FILENO) != 0;
+  console.console.own_log = true;
+  console.console.write_timeout = absl::InfiniteDuration();  // Nothing else holds the lines.
+  console.style.total_steps = options.total_steps;
+  if (!options.columns.empty()) {
+    console.style.columns = options.columns;
   }
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return std::max(1, (known ? size.ws_col : 80) - 3);
+  console.interval = std::max<int64_t>(1, options.interval);
+  return std::make_unique<RunConsole>(console);
 }
 
 }  // namespace
@@ -62,8 +63,7 @@ struct Metrics::State {
   std::mutex mutex;  // Guards what follows.
   double mean_step_s = 0;
   int64_t step = 0;
-  absl::Time printed = absl::InfinitePast();
-  bool line_is_open = false;  // A progress line without its newline is on the terminal.
+  std::unique_ptr<RunConsole> console;  // Null where an agent shows the run, and beside rank 0.
   // Steps whose numbers a device still computes, the oldest first.
   std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
   std::optional<TensorBoardExport> tensorboard;  // Of the writer's thread alone.
@@ -108,9 +108,7 @@ struct Metrics::State {
       record.metrics.emplace_back("metrics/dropped", static_cast<double>(lines));
     }
     Append(record);
-    if (options.print_progress && options.rank == 0) {
-      ShowProgress(record);
-    }
+    Show(record);
   }
 
   void CompleteLate(bool wait) {
@@ -120,30 +118,24 @@ struct Metrics::State {
     }
   }
 
-  void ShowProgress(const plan::MetricsRecord& record) {
-    const int columns = ProgressColumns();
-    const absl::Time now = absl::Now();
-    const bool last = record.step == options.total_steps;
-    if (columns == 0 && !last &&
-        (record.step % options.interval != 0 || now - printed < kPlainLineInterval)) {
+  void Show(const plan::MetricsRecord& record) {
+    if (console == nullptr) {
       return;
     }
-    printed = now;
-    const std::string line =
-        FormatProgress(plan::MetricsJson(record), {options.total_steps, columns});
-    if (columns > 0) {
-      absl::PrintF("\r\x1b[K%s%s", line, last ? "\n" : "");
-      line_is_open = !last;
-    } else {
-      absl::PrintF("%s\n", line);
-    }
-    std::fflush(stdout);
+    std::fflush(stdout);  // What the program printed came before.
+    console->Take(plan::MetricsJson(record));
+    console->ShowProgress();
+    console->console().Refresh();
   }
 
   void ShowLine(absl::string_view text) {
-    absl::PrintF("%s%s\n", line_is_open ? "\r\x1b[K" : "", text);
-    line_is_open = false;
-    std::fflush(stdout);
+    if (console != nullptr) {
+      std::fflush(stdout);
+      console->console().Out(text);
+    } else {
+      absl::PrintF("%s\n", text);
+      std::fflush(stdout);
+    }
   }
 };
 
@@ -156,6 +148,9 @@ absl::StatusOr<std::unique_ptr<Metrics>> Metrics::Open(const MetricsOptions& opt
   if (!options.tensorboard_run_dir.empty()) {
     state->tensorboard.emplace(options.tensorboard_run_dir);
   }
+  if (options.print_progress && options.rank == 0) {
+    state->console = OwnConsole(options);
+  }
   state->writer = std::make_unique<Worker>(
       WorkerOptions{.name = "dt-metrics", .queue_capacity = kQueuedLinesMax, .low_priority = true});
   return std::unique_ptr<Metrics>(new Metrics(std::move(state)));
@@ -165,8 +160,8 @@ Metrics::Metrics(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Metrics::~Metrics() {
   state_->CompleteLate(/*wait=*/true);
-  if (state_->line_is_open) {
-    absl::PrintF("\n");
+  if (state_->console != nullptr) {
+    state_->console->LeaveProgress();
   }
   if (const uint64_t dropped = state_->dropped.load(); dropped > 0) {
     DT_LOG(Warning) << dropped << " metrics lines were dropped: the disk was slower than the steps";
@@ -195,9 +190,12 @@ void Metrics::Log(absl::string_view name, double value) {
       state_->Record(evaluation ? plan::MetricsKind::kEval : plan::MetricsKind::kStep);
   record.metrics = {{std::string(name), value}};
   state_->Append(record);
-  if (state_->options.print_progress && evaluation) {
-    state_->ShowLine(absl::StrFormat("step %s  %s %.4f", WithThousands(state_->step), name, value));
-  }
+  state_->Show(record);
+}
+
+void Metrics::SetStep(int64_t step) {
+  std::lock_guard lock(state_->mutex);
+  state_->step = step;
 }
 
 void Metrics::LogEvent(EventKind kind, const Json& details) {
@@ -205,12 +203,20 @@ void Metrics::LogEvent(EventKind kind, const Json& details) {
   plan::MetricsRecord record = state_->Record(RecordKind(kind));
   record.details = details;
   state_->Append(record);
+  state_->Show(record);
 }
 
 void Metrics::Print(absl::string_view text) {
   std::lock_guard lock(state_->mutex);
   if (state_->options.rank == 0) {
     state_->ShowLine(text);
+  }
+}
+
+void Metrics::LeaveProgress() {
+  std::lock_guard lock(state_->mutex);
+  if (state_->console != nullptr) {
+    state_->console->LeaveProgress();
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace dtrain {
 
 StepReport StepReport::Settled() const {
@@ -37,7 +39,9 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
     if (report.skipped) {
       metrics.emplace_back("train/skipped", 1);
     }
-    metrics.emplace_back("perf/tokens_per_s", static_cast<double>(report.tokens) / seconds);
+    metrics.emplace_back(
+        absl::StrCat("perf/", report.unit.empty() ? "samples" : report.unit, "_per_s"),
+        static_cast<double>(report.tokens) / seconds);
     if (report.gemm_flops_per_s > 0 && report.model_flops > 0) {
       metrics.emplace_back("perf/gemm_fraction",
                            report.model_flops / seconds / report.gemm_flops_per_s);

@@ -145,6 +145,7 @@ const CompressionConfig& Config::comm_compression() const { return values_->comp
 const std::string& Config::comm_wire_dtype() const { return values_->wire_dtype; }
 
 int64_t Config::metrics_interval() const { return values_->integer("metrics.interval"); }
+const std::vector<std::string>& Config::metrics_console() const { return values_->metrics_console; }
 bool Config::metrics_tensorboard() const { return values_->boolean("metrics.tensorboard"); }
 
 const Json& Config::user(absl::string_view name) const {

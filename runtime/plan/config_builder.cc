@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/progress_line.h"
 #include "base/status.h"
 
 namespace dtrain {
@@ -166,6 +167,7 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(CheckPrecision());
   DT_RETURN_IF_ERROR(CheckSharding());
   DT_RETURN_IF_ERROR(CheckActivations());
+  CheckConsole();
   FillTyped();
   DT_RETURN_IF_ERROR(CheckOptimizer());
   return Config(std::move(values_));
@@ -266,6 +268,20 @@ absl::Status ConfigBuilder::CheckActivations() {
         WhereGiven(section + "synchronize_checkpoint_boundary"), section));
   }
   return absl::OkStatus();
+}
+
+// Any name may be a metric of the program's own, so a misspelt column is no error.
+void ConfigBuilder::CheckConsole() {
+  for (const Json& column : values_->at("metrics.console")) {
+    const auto name = column.get<std::string>();
+    const std::string meant = plan::MeantName(name, ProgressColumnNames());
+    if (!meant.empty()) {
+      values_->warnings.push_back(absl::StrFormat(
+          "%s: metrics.console names \"%s\", which shows only if the program logs a metric of that "
+          "name; did you mean \"%s\"?",
+          WhereGiven("metrics.console"), name, meant));
+    }
+  }
 }
 
 bool ConfigBuilder::IsDisabled(const ConfigKey& key, const Json& value) {

@@ -37,6 +37,7 @@ class ConfigBuilder {
   absl::Status CheckPrecision() const;
   absl::Status CheckSharding() const;
   absl::Status CheckActivations();
+  void CheckConsole();
   absl::Status FillRun();
   absl::Status FillBatch();
   absl::Status FillOptimizer();

@@ -328,6 +328,7 @@ void ConfigBuilder::FillTyped() {
   v.data_validation = v.at("data.validation").get<std::vector<std::string>>();
   v.data_format = v.at("data.format").get<std::string>();
   v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();
+  v.metrics_console = v.at("metrics.console").get<std::vector<std::string>>();
   v.network.transport = v.at("comm.transport").get<std::string>();
   v.network.interface = v.at("comm.interface").get<std::string>();
   v.network.tcp_connections = v.at("comm.tcp.connections").get<int>();

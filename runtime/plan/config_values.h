@@ -30,6 +30,7 @@ struct Config::Values {
   std::vector<std::string> data_validation;
   std::string data_format;
   std::string checkpoint_dir;
+  std::vector<std::string> metrics_console;
   NetworkConfig network;
   std::string wire_dtype;
   CompressionConfig compression;

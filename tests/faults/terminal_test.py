@@ -1,4 +1,5 @@
-"""What a person sees on a terminal: the progress line, and Ctrl-C as the terminal sends it."""
+"""What a person sees of a run: the banner, the progress line, lines of checkpoints, an error, and
+Ctrl-C as the terminal sends it; on terminals of several widths and in a plain log."""
 import fcntl
 import os
 import pty
@@ -94,6 +95,18 @@ class Terminal(EndToEnd):
         command = self.launch_command(ranks, f"{self.folder}/{name}", sets)
         return OnTerminal(command, columns)
 
+    def alone_command(self, name, sets):
+        command = [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/{name}"]
+        for value in sets:
+            command += ["--set", value]
+        return command
+
+    def assert_fits(self, lines, columns):
+        """Each row of the banner ends at a space, or is one word that is wider than the terminal."""
+        for line in lines:
+            words = line.split()
+            self.assertTrue(len(line) <= columns or len(words) <= 2, f"{line!r} at {columns} columns")
+
     def assert_whole_lines(self, terminal):
         """No line is two lines, and no progress line was left where it should have been erased."""
         lines = terminal.screen.lines
@@ -158,15 +171,97 @@ class Terminal(EndToEnd):
 
     def test_a_program_alone_saves_on_control_c_too(self):
         run_dir = f"{self.folder}/alone"
-        command = [f"{BIN}/dtrain-gpt", self.config, "--run-dir", run_dir]
-        for value in LONG:
-            command += ["--set", value]
-        terminal = OnTerminal(command, 80)
+        terminal = OnTerminal(self.alone_command("alone", LONG), 80)
         terminal.await_text(STARTED)
         terminal.press(CONTROL_C)
         self.assertEqual(terminal.finish(), 130, terminal.text)
         self.assert_whole_lines(terminal)
         self.assertTrue(self.model_files(run_dir))
+        self.assertEqual(terminal.text.count("is saved in"), 1, terminal.text)
+
+    def test_one_banner_stands_before_the_first_step(self):
+        for columns in (40, 80):
+            for name, launched in (("launched", True), ("alone", False)):
+                run = f"banner-{name}-{columns}"
+                sets = ["train_steps=2"]
+                terminal = self.open(run, sets, columns) if launched else OnTerminal(
+                    self.alone_command(run, sets), columns)
+                self.assertEqual(terminal.finish(), 0, terminal.text)
+                self.assert_whole_lines(terminal)
+                raw = terminal.text.replace("\r\n", "\n").split("\n")
+                self.assertRegex(raw[0], r"^dtrain \S+  run [0-9a-f]{12} in")
+                first_step = next(i for i, line in enumerate(raw) if PROGRESS.search(line))
+                banner = raw[:first_step]
+                self.assert_fits(banner, columns)
+                labels = [line.split()[0] for line in banner if re.match("  [a-z]", line)]
+                wanted = ["ranks", "model", "optimizer", "batch", "data", "steps", "checkpoints",
+                          "records"] + ["logs"] * launched
+                self.assertEqual(labels, wanted, "\n".join(banner))
+                self.assertEqual(terminal.text.count("  run "), 1, terminal.text)
+                self.assertNotIn("(file)", terminal.text, "the configuration's values are in config.json")
+
+    def test_checkpoints_and_a_resume_are_said_once_in_words(self):
+        for name, launched in (("words-launched", True), ("words-alone", False)):
+            for steps, saved in ((4, (2, 4)), (6, (6,))):
+                sets = [f"train_steps={steps}", "checkpoint.interval=2"]
+                run_dir = f"{self.folder}/{name}"
+                result = self.run_program(self.launch_command(2, run_dir, sets) if launched
+                                          else self.alone_command(name, sets))
+                self.assertEqual(result.code, 0, result.output)
+                for step in saved:
+                    folder = f"{run_dir}/checkpoints/step-{step:012}"
+                    found = re.findall(rf"^saved step {step} in \d+(\.\d)? s \([\d.]+ [kMG]?B\) to "
+                                       rf"{folder}", result.output, re.M)
+                    self.assertEqual(len(found), 1, result.output)
+                self.assertEqual(len(re.findall(r"^saved step", result.output, re.M)), len(saved))
+                resumed = re.findall(r"^resumed from step 4 \(checkpoint \S+/step-0+4\S*, "
+                                     r"saved \d+ (s|min) ago\)", result.output, re.M)
+                self.assertEqual(len(resumed), steps == 6, result.output)
+                self.assertEqual(result.output.count("resumed"), steps == 6, result.output)
+
+    def test_a_plain_log_has_a_line_each_interval_with_the_chosen_columns(self):
+        sets = ["train_steps=25", "metrics.interval=10", "eval_interval=10",
+                'metrics.console=["loss","lr","grad_norm","tokens_per_s","eval/loss","time/data_s"]']
+        for name, launched in (("plain-launched", True), ("plain-alone", False)):
+            result = self.run_program(self.launch_command(2, f"{self.folder}/{name}", sets) if launched
+                                      else self.alone_command(name, sets))
+            self.assertEqual(result.code, 0, result.output)
+            lines = [line for line in result.output.splitlines() if PROGRESS.match(line)]
+            self.assertEqual([line.split()[1] for line in lines],
+                             ["1/25", "10/25", "20/25", "25/25"], result.output)
+            self.assertRegex(lines[-1], r"^step 25/25  loss \d+\.\d{4}  lr \S+  grad norm \S+  "
+                             r"[\d,]+ tokens/s  eval/loss \d+\.\d{4}  time/data_s \S+$")
+            self.assertNotIn("eval/loss", lines[0])
+
+    def test_the_interval_holds_on_a_terminal(self):
+        for launched in (True, False):
+            name = f"interval-{launched}"
+            sets = ["train_steps=40", "metrics.interval=20"]
+            terminal = self.open(name, sets, 80) if launched else OnTerminal(
+                self.alone_command(name, sets), 80)
+            self.assertEqual(terminal.finish(), 0, terminal.text)
+            drawn = set(re.findall(r"step (\d+)/40", terminal.text))
+            self.assertTrue(drawn <= {"1", "20", "40"} and "40" in drawn, drawn)
+
+    def test_an_error_is_said_once_with_the_path_of_the_log(self):
+        bad = self.write_config("bad.json", gradient_cliping=1.0)
+        result = self.run_program(self.launch_command(2, f"{self.folder}/bad", config=bad))
+        self.assertEqual(result.code, 64, result.output)
+        self.assertEqual(result.output.count("gradient_cliping"), 1, result.output)
+        self.assert_one_line(result.output, "bad/logs/attempt-0/rank-")
+        result = self.run_program([f"{BIN}/dtrain-gpt", bad, "--run-dir", f"{self.folder}/bad-alone"])
+        self.assertEqual(result.code, 64, result.output)
+        self.assertEqual(result.output.count("gradient_cliping"), 1, result.output)
+
+    def test_an_error_of_rank_one_alone_is_said_once(self):
+        bad = self.write_config("bad-one.json", gradient_cliping=1.0)
+        script = (f'if [ $RANK = 1 ]; then c={bad}; else c={self.config}; fi; '
+                  f'exec {BIN}/dtrain-gpt $c')
+        result = self.run_program([f"{BIN}/dtrain", "launch", "--nproc-per-node", "2", "--run-dir",
+                                   f"{self.folder}/bad-one", "--", "sh", "-c", script])
+        self.assertEqual(result.code, 64, result.output)
+        self.assertEqual(result.output.count("gradient_cliping"), 1, result.output)
+        self.assert_one_line(result.output, "bad-one/logs/attempt-0/rank-1.err")
 
 
 if __name__ == "__main__":

@@ -236,6 +236,30 @@ TEST(Launch, AScriptWithoutAnInterpreterLineIsNamed) {
   EXPECT_THAT(broken.Err(), AllOf(HasSubstr("cannot execute"), HasSubstr("#! line")));
 }
 
+// A rank that writes the records of a run of 25 steps, with a metric of its own.
+constexpr char kRecords[] =
+    R"([ $RANK = 0 ] || exit 0; mkdir -p run/metrics; exec >run/metrics/rank-0.jsonl
+say() { echo "{\"v\":1,\"kind\":\"$1\",\"step\":$2,$3}"; }
+say config 0 '"m":{},"train_steps":25,"interval":10,"columns":["loss","rate","own/score"]'
+say event 0 '"name":"banner","title":"dtrain 0.1.0","rows":[["steps","25"]],"m":{}'
+i=1; while [ $i -le 25 ]; do
+say step $i '"m":{"own/score":'$i'}'; say step $i '"m":{"train/loss":'$i',"perf/images_per_s":50}'
+i=$((i+1)); done
+say ckpt 25 '"path":"run/checkpoints/a","m":{"ckpt/bytes":61000000,"time/checkpoint_s":0.42}')";
+
+TEST(Launch, ShowsTheRecordsOfARunAsItsConsole) {
+  LaunchedJob job(Two(kRecords));
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(job.Out(),
+            "dtrain 0.1.0\n  steps  25\n  logs   run/logs\n"
+            "step 1/25  loss 1.0000  50.0 images/s  own/score 1.0000\n"
+            "step 10/25  loss 10.0000  50.0 images/s  own/score 10.0000\n"
+            "step 20/25  loss 20.0000  50.0 images/s  own/score 20.0000\n"
+            "step 25/25  loss 25.0000  50.0 images/s  own/score 25.0000\n"
+            "saved step 25 in 0.4 s (61 MB) to run/checkpoints/a\n");
+  EXPECT_THAT(job.Err(), Not(HasSubstr("2 ranks of")));  // The banner is the only beginning.
+}
+
 TEST(Dtrain, PrintsVersionHelpAndTables) {
   for (const auto& [arguments, text] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{

@@ -113,6 +113,24 @@ TEST(Order, SurvivesItsWayThroughTheStore) {
   EXPECT_EQ(back->end.step, 9);
 }
 
+TEST(LinesWithout, LeavesOutWhatARankSaidOfItsEnd) {
+  const std::vector<std::string> log = {"[W 12:00:01.000 rank 1] slow disk",
+                                        "[E 12:00:02.000 rank 1] run.json:2: no comma", "Aborted"};
+  EXPECT_EQ(LinesWithout(log, "run.json:2: no comma"),
+            (std::vector<std::string>{log.front(), log.back()}));
+  EXPECT_EQ(LinesWithout(log, "another rank was lost"), log);
+  EXPECT_EQ(LinesWithout(log, ""), log);
+  EXPECT_TRUE(LinesWithout({}, "run.json").empty());
+}
+
+// The agent has the words with '?' for line ends.
+TEST(LinesWithout, FindsWordsOfSeveralLines) {
+  const std::vector<std::string> log = {"before", "[E 12:00:02.000] no room:", "  needs 3 GB",
+                                        "  has 2 GB", "after"};
+  EXPECT_EQ(LinesWithout(log, "no room:?  needs 3 GB?  has 2 GB"),
+            (std::vector<std::string>{"before", "after"}));
+}
+
 TEST(Order, RefusesWhatIsNoOrder) {
   const std::string good = Order().Encode();
   for (const std::string& text : {std::string(), std::string("{}"), std::string("[1]"),

@@ -79,6 +79,49 @@ TEST_F(EngineReportTest, MemoryIsToldByCategory) {
   }
 }
 
+TEST_F(EngineReportTest, SamplesAreCalledWhatTheProgramCallsThem) {
+  Wide model;
+  job_ = *testing::MakeTestJob({.run_dir = folder_.path(), .overrides = {"train_batch_size=1"}});
+  const auto refused = Engine::Create(*job_, model, {.sample_unit = "big images"});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+  EXPECT_THAT(refused.status().message(), HasSubstr("\"big images\""));
+  auto engine = Engine::Create(*job_, model, {.sample_unit = "images"});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  engine_ = *std::move(engine);
+  EXPECT_EQ(Step(model)->unit, "images");
+  engine_.reset();
+  Make(model);
+  EXPECT_EQ(Step(model)->unit, "");
+}
+
+// Values that the program logs between a step and its report are of that step.
+TEST_F(EngineReportTest, TheRunBeginsWithABannerAndOwnValuesAreOfTheirStep) {
+  Wide model;
+  Make(model);
+  ASSERT_TRUE(Step(model).ok());
+  job_->metrics().Log("own/value", 7);
+  Wide other;
+  const auto second = Engine::Create(*job_, other);  // The first engine's model is the run's.
+  ASSERT_TRUE(second.ok()) << second.status();
+  job_->metrics().Flush();
+  std::ifstream file(folder_.path() + "/metrics/rank-0.jsonl");
+  int banners = 0;
+  int own = 0;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = Json::parse(line);
+    if (record.value("name", "") == "banner") {
+      ++banners;
+      EXPECT_EQ(record.at("rows").at(1), Json({"model", "4.10K parameters, fp32, ZeRO stage 0"}));
+    }
+    if (record.at("m").contains("own/value")) {
+      ++own;
+      EXPECT_EQ(record.at("step"), 1);
+    }
+  }
+  EXPECT_EQ(banners, 1);
+  EXPECT_EQ(own, 1);
+}
+
 TEST_F(EngineReportTest, WhatIsRecomputedIsNoActivation) {
   Wide kept;
   Make(kept);

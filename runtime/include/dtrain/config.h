@@ -217,7 +217,8 @@ class Config {
   const CompressionConfig& comm_compression() const;
 
   // --- Metrics.
-  int64_t metrics_interval() const;  // Steps between two printed lines.
+  int64_t metrics_interval() const;                         // Steps between two progress lines.
+  const std::vector<std::string>& metrics_console() const;  // Columns of the progress line.
   bool metrics_tensorboard() const;
   TraceConfig metrics_trace() const;
 

@@ -15,6 +15,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtrain/batch_source.h"
 #include "dtrain/graph_inputs.h"
 #include "dtrain/job.h"
@@ -36,6 +37,11 @@ struct EngineOptions {
   // (for GEMM fraction and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter
   // count.
   double flops_per_sample = 0;
+  // What the samples of a batch are, as people read it: "images" makes the rate "images/s" on the
+  // console and perf/images_per_s in records. A word of letters, digits, `_` and `-`. "": what the
+  // batch says (`static constexpr absl::string_view kSampleUnit`; dtrain::Batch: tokens), else
+  // "samples".
+  std::string sample_unit = {};
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
@@ -75,6 +81,18 @@ int64_t SampleCount(const Batch& batch) {
     return batch.sample_count();
   } else {
     return 0;
+  }
+}
+
+// What they are, where the batch says so; else "".
+template <typename Batch>
+std::string SampleUnit() {
+  if constexpr (requires {
+                  { Batch::kSampleUnit } -> std::convertible_to<absl::string_view>;
+                }) {
+    return std::string(absl::string_view(Batch::kSampleUnit));
+  } else {
+    return "";
   }
 }
 
@@ -118,7 +136,11 @@ class Engine {
       if constexpr (std::derived_from<Source, Tracked>) {
         data = &source;
       }
-      return RunStep(load, forward, inputs, data);
+      auto report = RunStep(load, forward, inputs, data);
+      if (report.ok() && report->unit.empty()) {
+        report->unit = SampleUnit<BatchOf<Source>>();
+      }
+      return report;
     } else {
       return absl::InternalError("this call does not compile");
     }

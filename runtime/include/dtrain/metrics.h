@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -38,6 +39,7 @@ struct StepReport {
   Late<double> grad_norm = 0.0;  // Global L2 norm before clipping.
   double learning_rate = 0;      // Used by this step.
   int64_t tokens = 0;            // Samples of the global batch; for language models, tokens.
+  std::string unit;              // What they are: "tokens", "images"; "": samples.
   double loss_scale = 1;         // fp16: the loss was multiplied with it before backward.
   Late<bool> skipped = false;    // The gradient was not finite; nothing was updated.
   double seconds = 0;            // Whole step.
@@ -70,7 +72,10 @@ struct MetricsOptions {
   int rank = 0;
   int64_t samples_per_step = 0;
   int64_t total_steps = 0;
-  int64_t interval = 1;         // Steps between two printed lines; every step is recorded.
+  // Steps between two progress lines; every step is recorded.
+  int64_t interval = 1;
+  // Columns of the progress line, as metrics.console has them; empty: those of its default.
+  std::vector<std::string> columns = {};
   bool print_progress = false;  // No agent does it for us.
   // The run directory, when this rank is to write TensorBoard files into it; else "".
   std::string tensorboard_run_dir;
@@ -86,14 +91,20 @@ class Metrics {
   // One step: names as in docs/METRICS.md (train/loss, perf/tokens_per_s, time/...). A report whose
   // numbers a device still computes is written when they are there, with the time of this call.
   void Log(const StepReport& report);
-  // One value at the current step, e.g. "eval/loss". Rank 0 only.
+  // One value of the program's own at the current step, e.g. "eval/loss" or "own/accuracy". Rank 0
+  // only. It is recorded and exported as dtrain's own are, and stands in the progress line where
+  // metrics.console names it: in its step's line if it is logged before the step's report.
   void Log(absl::string_view name, double value);
+  // The current step from here on. The engine says so after each step, a restore after it.
+  void SetStep(int64_t step);
   // Something that happened, with details (an object). All ranks.
   void LogEvent(EventKind kind, const Json& details);
   // Writes out what is queued, within a bounded time, after waiting for numbers of a device.
   void Flush();
   // A line for people that is no record: through stdout, not mixed into the progress line.
   void Print(absl::string_view text);
+  // Leaves the progress line for good; what is printed next comes below it.
+  void LeaveProgress();
 
  private:
   struct State;

@@ -10,6 +10,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtrain/graph_inputs.h"
 #include "dtrain/job.h"
 #include "dtrain/tracked.h"
@@ -34,6 +35,7 @@ struct Batch {
   // device to read `positions`; empty: not known, or no positions.
   std::vector<int64_t> document_lengths = {};
 
+  static constexpr absl::string_view kSampleUnit = "tokens";
   int64_t sample_count() const { return targets.numel(); }
   GraphInputs graph_inputs() {
     GraphInputs inputs{{&tokens, &targets, &positions}, {targets_counted}};

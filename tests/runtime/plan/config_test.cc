@@ -1,6 +1,7 @@
 #include "dtrain/config.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/progress_line.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -8,6 +9,7 @@ namespace dtrain {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -424,6 +426,16 @@ TEST(ConfigTest, ValuesInForceReadBackAsTheSameConfiguration) {
   b.erase("origins");
   EXPECT_EQ(a, b);
   EXPECT_THAT(config.Summary(), HasSubstr("global batch 8 = micro-batch 4 x accumulation 1 x 2"));
+}
+
+TEST(ConfigTest, ConsoleColumnsAreThoseOfTheLineAndMetricsOfTheProgram) {
+  EXPECT_EQ(Parsed(R"({"train_batch_size": 8})").metrics_console(), DefaultProgressColumns());
+  const Config own = Parsed(R"({"train_batch_size": 8,
+                                "metrics": {"console": ["loss", "own/accuracy", "images_per_s"]}})");
+  EXPECT_THAT(own.metrics_console(), ElementsAre("loss", "own/accuracy", "images_per_s"));
+  EXPECT_THAT(own.warnings(), IsEmpty());
+  const Config typo = Parsed(R"({"train_batch_size": 8, "metrics": {"console": "grad_nrom"}})");
+  EXPECT_THAT(typo.warnings(), ElementsAre(HasSubstr("did you mean \"grad_norm\"?")));
 }
 
 TEST(ConfigTest, IdentityIgnoresLengthIntervalsAndTheSplitOverRanks) {

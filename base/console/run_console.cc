@@ -1,0 +1,128 @@
+#include "base/console/run_console.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/console/record_line.h"
+
+namespace dtrain {
+
+Json ProgressSettings(int64_t train_steps, int64_t interval,
+                      const std::vector<std::string>& columns) {
+  return {{"train_steps", train_steps}, {"interval", interval}, {"columns", columns}};
+}
+
+RunConsole::RunConsole(const RunConsoleOptions& options)
+    : options_(options), console_(options.console) {}
+
+void RunConsole::ReadSettings(const Json& record) {
+  shown_step_ = -1;  // A run begins, or begins again: its first step is shown.
+  if (const int64_t total = TotalSteps(record); total > 0) {
+    options_.style.total_steps = total;
+  }
+  const auto interval = record.find("interval");
+  if (interval != record.end() && interval->is_number_integer() && *interval > 0) {
+    options_.interval = interval->get<int64_t>();
+  }
+  const auto columns = record.find("columns");
+  if (columns != record.end() && columns->is_array()) {
+    options_.style.columns.clear();
+    for (const Json& column : *columns) {
+      options_.style.columns.push_back(column.is_string() ? column.get<std::string>() : "");
+    }
+  }
+}
+
+// A program logs its own values one at a time. A chosen one stands in the line of its step, as long
+// as that line can be drawn, and of later ones.
+void RunConsole::Remember(const Json& record) {
+  for (const std::string& column : options_.style.columns) {
+    const std::string metric = MetricOfColumn(record, column);
+    if (metric.empty()) {
+      continue;
+    }
+    own_[metric] = record["m"][metric];
+    if (due_.is_null() && console_.on_terminal() && RecordStep(record) == RecordStep(shown_)) {
+      due_ = shown_;
+    }
+    if (!due_.is_null() && RecordStep(record) == RecordStep(due_)) {
+      due_["m"][metric] = own_[metric];
+    }
+  }
+}
+
+Json RunConsole::WithOwn(const Json& record) const {
+  Json all = record;
+  for (const auto& [name, value] : own_) {
+    if (!all["m"].contains(name)) {
+      all["m"][name] = value;
+    }
+  }
+  return all;
+}
+
+std::string RunConsole::Line(const Json& record) const {
+  ProgressStyle style = options_.style;
+  style.width = console_.progress_columns();
+  return FormatProgress(record, style);
+}
+
+void RunConsole::TakeStep(const Json& record) {
+  if (!console_.on_terminal()) {
+    ShowProgress();  // There, every line that is due is printed.
+  }
+  const int64_t step = RecordStep(record);
+  const bool last = options_.style.total_steps > 0 && step >= options_.style.total_steps;
+  if (shown_step_ >= 0 && !last && step / options_.interval == shown_step_ / options_.interval) {
+    latest_ = Line(WithOwn(record));
+    console_.LatestProgress(latest_);
+    return;
+  }
+  shown_step_ = step;
+  at_end_ = last;
+  due_ = WithOwn(record);
+  latest_.clear();
+}
+
+void RunConsole::Take(const Json& record) {
+  if (RecordKind(record) == "config") {
+    ReadSettings(record);
+  }
+  if (IsProgress(record)) {
+    TakeStep(record);
+    return;
+  }
+  Remember(record);
+  Json shown = record;
+  if (BannerOf(record).has_value() && !options_.log_dir.empty()) {
+    shown["rows"].push_back({"logs", options_.log_dir});
+  }
+  const std::vector<std::string> lines = FormatRecord(shown, console_.columns());
+  if (!lines.empty() && (at_end_ || !console_.on_terminal())) {
+    ShowProgress();  // What is left above them is what came before them.
+  }
+  for (const std::string& line : lines) {
+    console_.Out(line);
+  }
+}
+
+void RunConsole::ShowProgress() {
+  if (!due_.is_null()) {
+    shown_ = std::exchange(due_, nullptr);
+    console_.Progress(Line(shown_));
+    if (!latest_.empty()) {
+      console_.LatestProgress(latest_);  // Of a later step that is not due.
+    }
+  }
+  if (std::exchange(at_end_, false)) {
+    LeaveProgress();
+  }
+}
+
+void RunConsole::LeaveProgress() {
+  console_.LeaveProgress();
+  latest_.clear();
+  shown_ = nullptr;
+}
+
+}  // namespace dtrain

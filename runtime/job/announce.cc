@@ -1,0 +1,49 @@
+#include "runtime/job/announce.h"
+
+#include <utility>
+
+#include "base/console/record_line.h"
+#include "base/version.h"
+#include "runtime/plan/run_banner.h"
+
+namespace dtrain {
+namespace {
+
+// 0 where ranks are not spread evenly, or their launcher does not say how.
+int Nodes(const JobEnv& env) {
+  const int local = env.local_world_size;
+  return local > 0 && env.world_size % local == 0 ? env.world_size / local : 0;
+}
+
+}  // namespace
+
+void Announce(Job::State& state, const ModelSize& model) {
+  if (state.env.rank != 0 || std::exchange(state.announced, true)) {
+    return;
+  }
+  plan::RunFacts facts{.version = kVersion,
+                       .run_id = state.run_id,
+                       .run_dir = state.run_dir,
+                       .launcher = LaunchSourceName(state.env.source),
+                       .transport = state.group->transport(),
+                       .device = state.device->is_host() ? "CPU" : state.device->description(),
+                       .device_transport = "",
+                       .nodes = Nodes(state.env),
+                       .attempt = state.env.attempt,
+                       .parameters = model.parameters,
+                       .trained = model.trained,
+                       .tokens = state.train_tokens,
+                       .files = state.train_files};
+  if (state.device_group != nullptr) {
+    facts.device_transport = state.device_group->transport();
+  }
+  const Banner banner = plan::RunBanner(*state.config, facts);
+  Json rows = Json::array();
+  for (const auto& [label, text] : banner.rows) {
+    rows.push_back({label, text});
+  }
+  state.metrics->LogEvent(EventKind::kEvent,
+                          {{"name", kBannerEvent}, {"title", banner.title}, {"rows", rows}});
+}
+
+}  // namespace dtrain

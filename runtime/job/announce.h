@@ -1,0 +1,19 @@
+// The banner that a run begins with.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/job/job_state.h"
+
+namespace dtrain {
+
+struct ModelSize {
+  int64_t parameters = 0;
+  int64_t trained = 0;
+};
+
+// Rank 0 says what this run is (runtime/plan/run_banner.h), once: the first engine's model is the
+// run's. The record goes to the agent, or to this rank's own console.
+void Announce(Job::State& state, const ModelSize& model);
+
+}  // namespace dtrain

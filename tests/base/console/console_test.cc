@@ -1,0 +1,205 @@
+#include "base/console/console.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain {
+namespace {
+
+using ::testing::StartsWith;
+
+class ConsoleTest : public ::testing::Test {
+ protected:
+  ConsoleTest() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe2(ends.data(), O_NONBLOCK), 0);
+    read_.reset(ends[0]);
+    write_.reset(ends[1]);
+  }
+  Console Make(bool terminal, bool own_log = false) {
+    ConsoleOptions options;
+    options.own_log = own_log;
+    options.out_fd = write_.get();
+    options.err_fd = write_.get();
+    options.terminal = terminal;
+    options.write_timeout = absl::Milliseconds(20);
+    return Console(options);
+  }
+  std::string Shown() {
+    std::string text(1 << 20, '\0');
+    const ssize_t n = read(read_.get(), text.data(), text.size());
+    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return text;
+  }
+
+  UniqueFd read_;
+  UniqueFd write_;
+};
+
+TEST_F(ConsoleTest, RewritesTheProgressLineOnATerminal) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.Progress("step 2");
+  console.Out("eval");
+  console.Refresh();
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "step 1\r\x1b[Kstep 2\r\x1b[Keval\nstep 2\n");
+}
+
+TEST_F(ConsoleTest, DrawsTheProgressLineOnceAfterSeveralLinesAndNotAfterItWasLeft) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.Out("a");
+  console.Err("b");
+  console.Out("c");
+  EXPECT_EQ(Shown(), "step 1\r\x1b[Ka\nb\nc\n");
+  console.Refresh();
+  console.Refresh();
+  EXPECT_EQ(Shown(), "step 1");
+  console.LeaveProgress();
+  console.Out("run directory");
+  console.Refresh();
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "\nrun directory\n");
+}
+
+TEST_F(ConsoleTest, KeepsAProgressLineThatOtherLinesHaveReplacedWhenItIsLeft) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.Err("warning");
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "step 1\r\x1b[Kwarning\nstep 1\n");
+}
+
+TEST_F(ConsoleTest, StartsALineOverTheEchoOfControlC) {
+  Console console = Make(true);
+  console.Progress("step 1");
+  console.StartLine();
+  EXPECT_EQ(Shown(), "step 1\n\r\x1b[K");
+}
+
+TEST_F(ConsoleTest, LeavesRoomForTheEchoOfControlC) {
+  EXPECT_EQ(Make(true).progress_columns(), 77);  // A pipe has no size: 80.
+  EXPECT_EQ(Make(false).progress_columns(), 0);
+}
+
+TEST_F(ConsoleTest, PrintsEachProgressLineWithoutATerminalAndTheLatestAtTheEnd) {
+  Console console = Make(false);
+  console.Progress("step 1");
+  console.LatestProgress("step 2");
+  console.Progress("step 3");
+  console.LatestProgress("step 4");
+  console.LeaveProgress();
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "step 1\nstep 3\nstep 4\n");
+}
+
+TEST_F(ConsoleTest, PrintsTheLastLineOnceWithoutATerminal) {
+  Console console = Make(false);
+  console.Progress("step 1");
+  console.Out("eval");
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "step 1\neval\n");
+}
+
+TEST_F(ConsoleTest, LeavesTheLatestStepAndNotTheOneThatWasDrawn) {
+  Console console = Make(true);
+  console.Progress("step 10");
+  console.LatestProgress("step 13");
+  console.LeaveProgress();
+  EXPECT_EQ(Shown(), "step 10\r\x1b[Kstep 13\n");
+}
+
+// A warning that this process logs stands where the progress line was.
+TEST_F(ConsoleTest, DrawsItsLineAgainWhereTheLogOfThisProcessHasTakenItsPlace) {
+  Console console = Make(true, /*own_log=*/true);
+  console.Progress("step 1");
+  EXPECT_TRUE(UnfinishedLine());
+  SetUnfinishedLine(false);  // As LogLine does on a terminal.
+  console.Refresh();
+  EXPECT_TRUE(UnfinishedLine());
+  EXPECT_EQ(Shown(), "step 1step 1");
+  SetUnfinishedLine(false);
+  console.LeaveProgress();
+  console.Out("run directory");
+  EXPECT_EQ(Shown(), "run directory\n");
+}
+
+// stderr as a terminal, for the lines that LogLine writes while it lives.
+class StderrTerminal {
+ public:
+  StderrTerminal() {
+    int ours = -1;
+    int theirs = -1;
+    termios raw{};
+    cfmakeraw(&raw);  // Line ends stay what they are.
+    EXPECT_EQ(openpty(&ours, &theirs, nullptr, &raw, nullptr), 0);
+    EXPECT_EQ(fcntl(ours, F_SETFL, O_NONBLOCK), 0);
+    read_.reset(ours);
+    saved_.reset(dup(STDERR_FILENO));
+    dup2(theirs, STDERR_FILENO);
+    close(theirs);
+  }
+  ~StderrTerminal() { dup2(saved_.get(), STDERR_FILENO); }
+  std::string Shown() {
+    std::string text(4096, '\0');
+    const ssize_t n = read(read_.get(), text.data(), text.size());
+    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return text;
+  }
+
+ private:
+  UniqueFd read_;
+  UniqueFd saved_;
+};
+
+TEST(LogLine, TakesThePlaceOfAProgressLineOnATerminal) {
+  std::string warning;
+  std::string second;
+  std::string error;
+  {
+    StderrTerminal terminal;
+    SetUnfinishedLine(true);
+    LogLine(LogLevel::kWarning, "slow disk");
+    warning = terminal.Shown();
+    EXPECT_FALSE(UnfinishedLine());
+    LogLine(LogLevel::kWarning, "slower disk");
+    second = terminal.Shown();
+    SetUnfinishedLine(true);
+    LogLine(LogLevel::kError, "no disk");
+    error = terminal.Shown();
+  }
+  EXPECT_THAT(warning, StartsWith("\r\x1b[K[W "));
+  EXPECT_THAT(second, StartsWith("[W "));
+  EXPECT_THAT(error, StartsWith("\n[E "));  // The line stays: it says how far the run was.
+}
+
+TEST(LogLine, LeavesAProgressLineThatIsOnAnotherTerminal) {
+  testing::internal::CaptureStderr();  // A file.
+  SetUnfinishedLine(true);
+  LogLine(LogLevel::kWarning, "slow disk");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("[W "));
+  EXPECT_TRUE(UnfinishedLine());
+  SetUnfinishedLine(false);
+}
+
+TEST_F(ConsoleTest, DropsLinesWhenNobodyReads) {
+  Console console = Make(false);
+  const std::string line(1000, 'x');
+  for (int i = 0; i < 200; ++i) {  // A pipe holds 64 KiB.
+    console.Out(line);
+  }
+  EXPECT_GT(console.dropped(), 0U);
+}
+
+}  // namespace
+}  // namespace dtrain
