@@ -110,6 +110,7 @@ function(dtrain_test name)
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
   dtrain_optimise(${name} -O1)  # Tests are compiled more often than they are run.
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # Each is changed and built alone.
   if(ARG_NO_MAIN)
     target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest)
   else()

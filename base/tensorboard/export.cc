@@ -13,7 +13,7 @@
 namespace dtrain {
 namespace {
 
-double NumberOf(const Json& value) {
+double ScalarOf(const Json& value) {
   if (value.is_number()) {
     return value.get<double>();
   }
@@ -56,7 +56,7 @@ std::vector<Scalar> ScalarsOf(const Json& record) {
   if (metrics != record.end() && metrics->is_object()) {
     for (const auto& [name, value] : metrics->items()) {
       if (IsNumber(value)) {
-        scalars.emplace_back(name, NumberOf(value));
+        scalars.emplace_back(name, ScalarOf(value));
       }
     }
   }

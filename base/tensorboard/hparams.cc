@@ -25,7 +25,7 @@ constexpr uint32_t kShapeDimension = 2;
 constexpr int64_t kTypeFloat = 1;
 constexpr int64_t kTypeString = 7;
 // Of tensorboard.hparams.HParamsPluginData, SessionStartInfo and SessionEndInfo.
-constexpr uint32_t kSessionStart = 3;
+constexpr uint32_t kSessionStartInfo = 3;
 constexpr uint32_t kSessionEnd = 4;
 constexpr uint32_t kStartValues = 1;
 constexpr uint32_t kStartGroup = 4;
@@ -119,7 +119,7 @@ std::string HyperparametersEvent(double wall_time, absl::string_view group, cons
   wire::PutBytes(start, kStartGroup, group);
   wire::PutDouble(start, kStartTime, wall_time);
   std::string content;
-  wire::PutBytes(content, kSessionStart, start);
+  wire::PutBytes(content, kSessionStartInfo, start);
   return TensorEvent(wall_time, "_hparams_/session_start_info", Metadata("hparams", content),
                      EmptyTensor());
 }

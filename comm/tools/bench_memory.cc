@@ -39,7 +39,7 @@ class PlainMemory final : public HostMemory {
   std::vector<char> both_[2];
 };
 
-class RegisteredMemory final : public HostMemory {
+class RegisteredBenchMemory final : public HostMemory {
  public:
   absl::Status Open(Group& group, size_t bytes) {
     for (Place& place : places_) {
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<BenchMemory>> MakeHostMemory(Group& group, size_t
   if (!registered) {
     return std::make_unique<PlainMemory>(bytes);
   }
-  auto memory = std::make_unique<RegisteredMemory>();
+  auto memory = std::make_unique<RegisteredBenchMemory>();
   DT_RETURN_IF_ERROR(memory->Open(group, bytes));
   return memory;
 }

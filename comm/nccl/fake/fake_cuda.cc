@@ -13,7 +13,7 @@ namespace dtrain::comm {
 namespace {
 
 constexpr auto kInvalidHandle = static_cast<CudaResult>(400);  // cudaErrorInvalidResourceHandle.
-constexpr auto kNoMemory = static_cast<CudaResult>(2);         // cudaErrorMemoryAllocation.
+constexpr auto kOutOfMemory = static_cast<CudaResult>(2);      // cudaErrorMemoryAllocation.
 constexpr auto kInvalidDevice = static_cast<CudaResult>(101);
 constexpr auto kLaunchFailure = static_cast<CudaResult>(719);
 
@@ -285,7 +285,7 @@ CudaResult FakeCuda::Malloc(std::map<char*, size_t>& blocks, void** data, size_t
   }
   *data = std::malloc(bytes);
   if (*data == nullptr) {
-    return kNoMemory;
+    return kOutOfMemory;
   }
   std::lock_guard lock(mutex_);
   blocks.emplace(static_cast<char*>(*data), bytes);
