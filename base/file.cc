@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -117,6 +119,11 @@ absl::Status MakeDirectories(const std::string& path, int mode) {
     return absl::InvalidArgumentError(absl::StrCat(path, " exists and is not a directory"));
   }
   return absl::OkStatus();
+}
+
+std::string WorkingDirectory() {
+  std::error_code gone;
+  return std::filesystem::current_path(gone).string();
 }
 
 bool FileExists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }

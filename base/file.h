@@ -29,6 +29,9 @@ absl::Status FsyncDirectory(const std::string& directory);
 // Creates `path` and its missing parents.
 absl::Status MakeDirectories(const std::string& path, int mode = 0755);
 
+// "" where it cannot be named: it was removed.
+std::string WorkingDirectory();
+
 bool FileExists(const std::string& path);
 absl::StatusOr<uint64_t> FileBytes(const std::string& path);
 

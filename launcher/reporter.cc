@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/console/record_line.h"
 #include "base/console/run_console.h"
+#include "base/file.h"
 #include "base/tensorboard/export.h"
 #include "base/text.h"
 #include "base/worker.h"
@@ -37,7 +38,10 @@ struct Reporter::Core {
   Core(const ReporterOptions& given, EventLog log, std::shared_ptr<Shared> with)
       : options(given),
         shared(std::move(with)),
-        run_console({.console = given.console, .style = {}, .log_dir = given.log_dir}),
+        run_console({.console = given.console,
+                     .style = {},
+                     .log_dir = given.log_dir,
+                     .folder = WorkingDirectory()}),
         console(run_console.console()),
         events(std::move(log)) {
     if (!options.tensorboard_run_dir.empty()) {

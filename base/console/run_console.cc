@@ -15,6 +15,35 @@ Json ProgressSettings(int64_t train_steps, int64_t interval,
 RunConsole::RunConsole(const RunConsoleOptions& options)
     : options_(options), console_(options.console) {}
 
+namespace {
+
+// `text` without the `folder` that a path in it begins with.
+std::string WithoutFolder(const std::string& text, const std::string& folder) {
+  std::string shorter = text;
+  const std::string begin = folder + "/";
+  for (size_t at = shorter.find(begin); at != std::string::npos; at = shorter.find(begin, at + 1)) {
+    if (at == 0 || shorter[at - 1] == ' ') {
+      shorter.erase(at, begin.size());
+    }
+  }
+  return shorter;
+}
+
+// So in all texts of a record, those inside its arrays too.
+Json WithoutFolderInside(Json record, const std::string& folder) {
+  if (record.is_string()) {
+    return WithoutFolder(record.get_ref<const std::string&>(), folder);
+  }
+  if (record.is_structured()) {
+    for (Json& member : record) {
+      member = WithoutFolderInside(std::move(member), folder);
+    }
+  }
+  return record;
+}
+
+}  // namespace
+
 void RunConsole::ReadSettings(const Json& record) {
   shown_step_ = -1;  // A run begins, or begins again: its first step is shown.
   if (const int64_t total = TotalSteps(record); total > 0) {
@@ -96,6 +125,9 @@ void RunConsole::Take(const Json& record) {
   Json shown = record;
   if (BannerOf(record).has_value() && !options_.log_dir.empty()) {
     shown["rows"].push_back({"logs", options_.log_dir});
+  }
+  if (!options_.folder.empty() && options_.folder != "/") {
+    shown = WithoutFolderInside(std::move(shown), options_.folder);
   }
   const std::vector<std::string> lines = FormatRecord(shown, console_.columns());
   if (!lines.empty() && (at_end_ || !console_.on_terminal())) {

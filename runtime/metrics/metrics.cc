@@ -50,6 +50,7 @@ std::unique_ptr<RunConsole> OwnConsole(const MetricsOptions& options) {
   if (!options.columns.empty()) {
     console.style.columns = options.columns;
   }
+  console.folder = WorkingDirectory();
   console.interval = std::max<int64_t>(1, options.interval);
   return std::make_unique<RunConsole>(console);
 }

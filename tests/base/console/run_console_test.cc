@@ -59,8 +59,9 @@ Json BannerRecord() {
 // What is shown goes into a pipe, or into a terminal of `columns`.
 class RunConsoleTest : public ::testing::Test {
  protected:
-  RunConsole Make(int columns) {
+  RunConsole Make(int columns, const std::string& folder = "") {
     RunConsoleOptions options;
+    options.folder = folder;
     if (columns > 0) {
       OpenTerminal(columns);
       options.console.terminal = true;
@@ -220,6 +221,28 @@ TEST_F(RunConsoleTest, ShowsTheBannerWithTheLogsOfTheLauncher) {
   EXPECT_THAT(Lines(), ElementsAre("dtrain 0.1.0  run 13b50037ab40 in", "  runs/gpt",
                                    "  batch  8 = micro-batch 4 x",
                                    "         accumulation 1 x 2 ranks", "  logs   runs/gpt/logs"));
+}
+
+// The launcher makes the run directory absolute for its ranks; the user wrote "runs/gpt".
+TEST_F(RunConsoleTest, ShowsPathsAsTheUserSeesThem) {
+  RunConsole console = Make(0, "/home/ada");
+  const auto saved = [](const std::string& path) {
+    return Json{{"kind", "ckpt"},
+                {"step", 5},
+                {"path", path},
+                {"m", {{"ckpt/bytes", 1}, {"time/checkpoint_s", 1.0}}}};
+  };
+  Json banner = BannerRecord();
+  banner["title"] = "dtrain  run 7 in /home/ada/runs/gpt";
+  banner["rows"] = Json::array({Json::array({"checkpoints", "in /home/ada/runs and /home/adas"})});
+  console.Take(banner);
+  console.Take(saved("/home/ada/runs/gpt/checkpoints/a"));
+  console.Take(saved("/mnt/home/ada/runs"));
+  EXPECT_THAT(Lines(),
+              ElementsAre("dtrain  run 7 in runs/gpt", "  checkpoints  in runs and /home/adas",
+                          "  logs         runs/gpt/logs",
+                          "saved step 5 in 1.0 s (1 B) to runs/gpt/checkpoints/a",
+                          "saved step 5 in 1.0 s (1 B) to /mnt/home/ada/runs"));
 }
 
 TEST_F(RunConsoleTest, NoLineIsWiderThanTheTerminal) {
