@@ -5,6 +5,17 @@
 #include "absl/strings/str_cat.h"
 
 namespace dtrain {
+namespace {
+
+// The name of the rate says what is counted.
+std::string RateName(const std::string& unit) {
+  if (unit == "tokens") {
+    return "perf/tokens_per_s";
+  }
+  return unit.empty() ? "perf/samples_per_s" : absl::StrCat("perf/", unit, "_per_s");
+}
+
+}  // namespace
 
 StepReport StepReport::Settled() const {
   if (late == nullptr) {
@@ -39,9 +50,7 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
     if (report.skipped) {
       metrics.emplace_back("train/skipped", 1);
     }
-    metrics.emplace_back(
-        absl::StrCat("perf/", report.unit.empty() ? "samples" : report.unit, "_per_s"),
-        static_cast<double>(report.tokens) / seconds);
+    metrics.emplace_back(RateName(report.unit), static_cast<double>(report.tokens) / seconds);
     if (report.gemm_flops_per_s > 0 && report.model_flops > 0) {
       metrics.emplace_back("perf/gemm_fraction",
                            report.model_flops / seconds / report.gemm_flops_per_s);
