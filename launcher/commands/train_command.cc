@@ -21,7 +21,7 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kTrainHelp[] =
     R"(Usage: dtrain train [--set KEY=VALUE]... [--run-dir DIR] [--fresh]
 Trains a GPT of 5 million parameters on 2 ranks of this machine: the
 quick start.
@@ -126,7 +126,7 @@ absl::Status Prepare(const std::string& prefix, const std::vector<std::string>& 
 }  // namespace
 
 int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  if (AskedForHelp(arguments, kHelp)) {
+  if (AskedForHelp(arguments, kTrainHelp)) {
     return kExitOk;
   }
   const std::string prefix = std::filesystem::path(OwnFolder()).parent_path().string();
