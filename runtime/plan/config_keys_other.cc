@@ -9,17 +9,14 @@ constexpr ConfigKey kOtherKeys[] = {
     // Metrics.
     {"metrics.interval", KeyType::kInteger, "10", "[1, inf)", KeyUse::kUsed, "", 0,
      "Prints a progress line every N steps, and for the first and the last step. Every step is "
-     "recorded "
-     "in the metrics files."},
+     "recorded in the metrics files."},
     {"metrics.console", KeyType::kStringList,
      R"(["loss","rate","eta","lr","grad_norm","mfu","exposed_comm"])", "", KeyUse::kUsed, "", 0,
-     "Columns of the progress line, the most important first. A narrow terminal leaves out the "
-     "last ones. "
-     "Besides the default columns there are gemm_fraction, step_time, loss_scale and memory, and "
-     "every "
-     "metric by its full name (time/data_s, eval/loss), the program's own included. A column "
-     "without a "
-     "value is left out; mfu is the GEMM fraction where the device's peak is not known."},
+     "Columns of the progress line, the most important first: a narrow terminal leaves out the "
+     "last ones. Besides the columns of the default there are gemm_fraction, step_time, loss_scale "
+     "and memory. The full name of a metric is a column too (time/data_s, eval/loss), also of one "
+     "that the program logs itself. mfu shows the GEMM fraction where the peak of the device is "
+     "not known."},
     {"metrics.tensorboard", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
      "Writes TensorBoard event files into the run directory."},
     {"metrics.trace_steps", KeyType::kInteger, "0", "[0, 1000]", KeyUse::kUsed, "", 0,

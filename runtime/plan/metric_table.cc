@@ -10,17 +10,19 @@ constexpr char kAll[] = "all";
 constexpr MetricName kMetrics[] = {
     {"train/loss", "-", "Mean loss over the global batch.", kRank0, kStep, "progress line"},
     {"train/grad_norm", "-", "L2 norm of the gradient of all parameters, before clipping.", kRank0,
-     kStep, ""},
-    {"train/lr", "-", "Learning rate that the step used.", kRank0, kStep, ""},
+     kStep, "progress line"},
+    {"train/lr", "-", "Learning rate that the step used.", kRank0, kStep, "progress line"},
     {"train/loss_scale", "-", "Factor that multiplied the loss before backward.", kRank0,
      "every step whose factor is not 1 (fp16)", ""},
     {"train/skipped", "-",
      "1 if the step was skipped because its gradient was not finite; nothing was updated.", kRank0,
      "skipped steps only", ""},
-    {"perf/tokens_per_s", "1/s",
-     "Tokens (or samples, if the model has no tokens) of the global batch divided by the time of "
-     "the step.",
-     kRank0, kStep, "progress line"},
+    {"perf/tokens_per_s", "1/s", "Tokens of the global batch divided by the time of the step.",
+     kRank0, "every step of a program that trains on tokens", "progress line"},
+    {"perf/samples_per_s", "1/s",
+     "The same for a program that does not say what its samples are. One that does has a metric "
+     "named by its unit, such as perf/images_per_s (EngineOptions::sample_unit).",
+     kRank0, "every step of such a program", "progress line"},
     {"perf/gemm_fraction", "-",
      "Model FLOP/s of this rank divided by the matrix-multiplication FLOP/s that the run measured "
      "on it.",

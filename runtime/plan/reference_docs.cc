@@ -32,7 +32,8 @@ object, for example (in one line):
 `dtrain launch` writes all metrics of rank 0 to TensorBoard under the same names, unless
 `metrics.tensorboard` is false. A program adds its own metrics with
 `job.metrics().Log("eval/accuracy", value)`. Names that start with `eval/` are written as `eval`
-lines, all others as `step` lines.
+lines, all others as `step` lines. `metrics.console` chooses the metrics in the progress line, your
+own included.
 
 )";
 

@@ -144,7 +144,7 @@ class Terminal(EndToEnd):
             terminal.press(CONTROL_C)
             self.assertEqual(terminal.finish(), 130, terminal.text)
             lines = self.assert_whole_lines(terminal)
-            self.index(lines, "dtrain: SIGINT received: passed to 2 r")
+            self.index(lines, "dtrain: SIGINT received: 2 ranks got ")
             self.index(lines, "dtrain: exit code 130")
             self.assertIn("is saved in", terminal.text)
             self.assertNotIn("second SIGINT", terminal.text)  # The ranks are not in its group.
