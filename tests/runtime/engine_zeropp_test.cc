@@ -136,7 +136,7 @@ TEST(QuantizedWeightsTest, EndNearTheExactRunWithTheSameBitsWhateverTheLimits) {
     }
     // Weights that were lent are exact, and not what the next step computes with.
     ways.push_back({.more = {kWeights}, .lends = true});
-    ExpectNear(ExpectSameNumbers(size, ways), ChainNumbers(size, ChainWay{}), 0.01);
+    ExpectNear(ExpectSameNumbers(size, ways), ChainNumbers(size, {}), 0.01);
   }
 }
 
