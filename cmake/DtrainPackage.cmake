@@ -40,6 +40,4 @@ install(FILES ${PROJECT_BINARY_DIR}/generated/dtrain.pc DESTINATION lib/pkgconfi
 # What `dtrain train` starts from, and a project to copy.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/configs DESTINATION share/dtrain)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/minimal DESTINATION share/dtrain/examples)
-install(CODE "
-  file(MAKE_DIRECTORY \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/dtrain\")
-  file(CREATE_LINK \"${DTRAIN_TORCH}\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/dtrain/torch\" SYMBOLIC)")
+install(FILES ${PROJECT_BINARY_DIR}/lib/dtrain/torch DESTINATION lib/dtrain OPTIONAL)  # The link itself.

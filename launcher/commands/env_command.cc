@@ -9,7 +9,7 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kEnvHelp[] =
     "Usage: dtrain env [--prefix | --torch]\n"
     "Prints which launcher this process runs under, as which rank, and the variables that say so.\n"
     "\n  --prefix   print only the folder that dtrain is installed in, as CMake and pkg-config "
@@ -72,7 +72,7 @@ int PrintTorch(const Environment& environment) {
 }  // namespace
 
 int EnvCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  if (AskedForHelp(arguments, kHelp)) {
+  if (AskedForHelp(arguments, kEnvHelp)) {
     return kExitOk;
   }
   if (arguments == std::vector<std::string>{"--prefix"}) {

@@ -6,7 +6,7 @@
 
 namespace dtrain::launcher {
 namespace {
-constexpr char kHelp[] =
+constexpr char kExitCodesHelp[] =
     R"(Usage: dtrain exit-codes
 Lists the exit codes of ranks and jobs: what they mean, and whether it helps to
 start the job again.
@@ -17,7 +17,7 @@ Line for slurm.conf, so that Slurm starts such jobs again: RequeueExit=75,143
 }  // namespace
 
 int ExitCodesCommand(const std::vector<std::string>& arguments) {
-  if (AskedForHelp(arguments, kHelp)) {
+  if (AskedForHelp(arguments, kExitCodesHelp)) {
     return kExitOk;
   }
   if (!arguments.empty()) {

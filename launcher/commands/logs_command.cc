@@ -24,7 +24,7 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kLogsHelp[] =
     R"(Usage: dtrain logs [-f] [-n LINES] [--rank R] RUN_DIR
 Shows the output of all ranks in the newest attempt of a run, and its metrics.
 
@@ -53,7 +53,7 @@ struct Followed {
   bool is_metrics = false;
 };
 
-absl::StatusOr<LogsOptions> Parse(const std::vector<std::string>& arguments) {
+absl::StatusOr<LogsOptions> ParseLogs(const std::vector<std::string>& arguments) {
   LogsOptions options;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -181,10 +181,10 @@ absl::Status ShowLogs(const LogsOptions& options) {
 }  // namespace
 
 int LogsCommand(const std::vector<std::string>& arguments) {
-  if (AskedForHelp(arguments, kHelp)) {
+  if (AskedForHelp(arguments, kLogsHelp)) {
     return kExitOk;
   }
-  absl::StatusOr<LogsOptions> options = Parse(arguments);
+  absl::StatusOr<LogsOptions> options = ParseLogs(arguments);
   const absl::Status status = options.ok() ? ShowLogs(*options) : options.status();
   if (!status.ok()) {
     std::fprintf(stderr, "dtrain logs: %s\n", std::string(status.message()).c_str());

@@ -18,7 +18,7 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kTraceHelp[] =
     R"(Usage: dtrain trace merge [--out FILE] RUN_DIR
        dtrain trace torch [--out DIR] RUN_DIR
 Converts what the ranks recorded about their last collectives, which is in
@@ -53,7 +53,7 @@ struct RankRecord {
   FlightFile file;
 };
 
-absl::StatusOr<TraceOptions> Parse(const std::vector<std::string>& arguments) {
+absl::StatusOr<TraceOptions> ParseTrace(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     return absl::InvalidArgumentError("no command given; there are: merge, torch");
   }
@@ -151,7 +151,7 @@ absl::Status Merge(const TraceOptions& options, std::vector<RankRecord> records)
 }
 
 absl::Status Run(const std::vector<std::string>& arguments) {
-  DT_ASSIGN_OR_RETURN(const TraceOptions options, Parse(arguments));
+  DT_ASSIGN_OR_RETURN(const TraceOptions options, ParseTrace(arguments));
   DT_ASSIGN_OR_RETURN(std::vector<RankRecord> records, ReadRecords(options.run_dir));
   return options.merge ? Merge(options, std::move(records)) : WritePickles(options, records);
 }
@@ -159,7 +159,7 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int TraceCommand(const std::vector<std::string>& arguments) {
-  if (AskedForHelp(arguments, kHelp)) {
+  if (AskedForHelp(arguments, kTraceHelp)) {
     return kExitOk;
   }
   const absl::Status status = Run(arguments);

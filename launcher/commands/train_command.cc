@@ -16,11 +16,12 @@
 #include "launcher/commands/quick_start.h"
 #include "launcher/launch.h"
 #include "launcher/program.h"
+#include "launcher/start/find_torch.h"
 
 namespace dtrain::launcher {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kTrainHelp[] =
     R"(Usage: dtrain train [--set KEY=VALUE]... [--run-dir DIR] [--fresh]
 Trains a GPT of 5 million parameters on 2 ranks of this machine: the
 quick start.
@@ -90,9 +91,10 @@ absl::Status RunToEnd(const std::vector<std::string>& words, const Environment& 
           : absl::StrFormat("%s was killed by signal %d", words[0], WTERMSIG(status))));
 }
 
-absl::Status MakeCorpus(const std::string& prefix, const Environment& environment) {
-  const std::vector<std::string> folders = CorpusFolders(
-      kSystemHeaders, prefix, absl::StrCat(prefix, "/lib/dtrain/torch"), kSystemHeadersMin);
+absl::Status MakeCorpus(const std::string& prefix, const std::string& torch,
+                        const Environment& environment) {
+  const std::vector<std::string> folders =
+      CorpusFolders(kSystemHeaders, prefix, torch, kSystemHeadersMin);
   if (folders.empty()) {
     return absl::NotFoundError(
         "there are no C or C++ headers in /usr/include to train on; name a folder with text: "
@@ -113,16 +115,18 @@ absl::Status Prepare(const std::string& prefix, const std::vector<std::string>& 
     return absl::NotFoundError(absl::StrFormat(
         "%s/dtrain-gpt is missing: build or install all programs of dtrain", OwnFolder()));
   }
+  // Before anything is written: each rank would say it by itself.
+  DT_ASSIGN_OR_RETURN(const Torch torch, FindTorch(OwnTorchSearch(environment)));
   if (NamesData(arguments) || FileExists(absl::StrCat(kDataFolder, "/train.bin"))) {
     return absl::OkStatus();
   }
-  return MakeCorpus(prefix, environment);
+  return MakeCorpus(prefix, torch.folder, environment);
 }
 
 }  // namespace
 
 int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  if (AskedForHelp(arguments, kHelp)) {
+  if (AskedForHelp(arguments, kTrainHelp)) {
     return kExitOk;
   }
   const std::string prefix = std::filesystem::path(OwnFolder()).parent_path().string();

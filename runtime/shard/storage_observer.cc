@@ -48,12 +48,45 @@ struct OperationReads : at::ObserverContext {
   Reads reads;
 };
 
-// The LastRead of a thread, and whose it is.
-struct ThreadReads {
-  LastRead last;
-  const at::RecordFunction* operation = nullptr;  // Which read it, while it runs.
-  int uncaught = 0;                               // Exceptions at its begin.
-  std::array<char, 64> name = {};                 // LastRead::thrown_by.
+// The operations under way in a thread that read watched storages, the innermost last, and what is
+// to be kept of those that are over.
+class ThreadReads {
+ public:
+  void Begin() { last_.thrown_by = ""; }
+  void Push(const at::RecordFunction& operation, const LastRead& reads) {
+    if (depth_ < kDepthMax) {
+      running_[depth_++] = {reads, &operation, std::uncaught_exceptions()};
+    }
+  }
+  // No operation but the one that was pushed has its address while that runs.
+  void End(const at::RecordFunction& operation) {
+    if (depth_ == 0 || running_[depth_ - 1].operation != &operation) {
+      return;
+    }
+    const Running& ended = running_[--depth_];
+    if (std::uncaught_exceptions() <= ended.uncaught) {
+      last_ = ended.reads;
+    } else if (*last_.thrown_by == '\0') {
+      last_ = ended.reads;
+      const absl::string_view name = operation.name();
+      name_[name.copy(name_.data(), name_.size() - 1)] = '\0';
+      last_.thrown_by = name_.data();
+    }
+  }
+  const LastRead& last() const { return last_; }
+
+ private:
+  struct Running {
+    LastRead reads;
+    const at::RecordFunction* operation = nullptr;
+    int uncaught = 0;  // Exceptions at its begin.
+  };
+  static constexpr size_t kDepthMax = 8;  // Deeper ones are not followed.
+
+  LastRead last_;
+  std::array<char, 64> name_ = {};  // LastRead::thrown_by.
+  std::array<Running, kDepthMax> running_ = {};
+  size_t depth_ = 0;
 };
 
 thread_local constinit ThreadReads thread_reads;
@@ -136,7 +169,7 @@ std::unique_ptr<at::ObserverContext> Before(const at::RecordFunction& operation)
     }
   }
   ThreadReads& reads = thread_reads;
-  reads.last.thrown_by = "";
+  reads.Begin();
   if (inputs.all().count == 0) {
     return nullptr;
   }
@@ -149,22 +182,12 @@ std::unique_ptr<at::ObserverContext> Before(const at::RecordFunction& operation)
     }
   }
   // Behind the listeners, which may run operations of their own.
-  reads.last = inputs.all();
-  reads.operation = &operation;
-  reads.uncaught = std::uncaught_exceptions();
+  reads.Push(operation, inputs.all());
   return context;
 }
 
 void After(const at::RecordFunction& operation, at::ObserverContext* context) {
-  ThreadReads& reads = thread_reads;
-  if (reads.operation == &operation) {
-    reads.operation = nullptr;
-    if (std::uncaught_exceptions() > reads.uncaught) {
-      const absl::string_view name = operation.name();
-      reads.name[name.copy(reads.name.data(), reads.name.size() - 1)] = '\0';
-      reads.last.thrown_by = reads.name.data();
-    }
-  }
+  thread_reads.End(operation);
   if (context != nullptr) {
     for (const Read& read : static_cast<OperationReads*>(context)->reads) {
       read.listener->AfterRead(read.begin, read.end);
@@ -184,7 +207,7 @@ void Watches::Add(const Watch& watch) {
 
 }  // namespace
 
-const LastRead& LastReadOfThread() { return thread_reads.last; }
+const LastRead& LastReadOfThread() { return thread_reads.last(); }
 void ForgetLastRead() { thread_reads = {}; }
 
 StorageObserver::StorageObserver(const at::Tensor& tensor, Listener& listener) {

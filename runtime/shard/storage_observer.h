@@ -40,7 +40,8 @@ class StorageObserver {
   StorageObserver& operator=(const StorageObserver&) = delete;
 };
 
-// What an operation of a thread read last of watched storages.
+// What the operation of a thread read that was the last one to end of those that read watched
+// storages: the outer one of nested ones, or the innermost one that threw.
 struct LastRead {
   struct Range {
     const c10::StorageImpl* storage = nullptr;  // An address to compare with: it may be freed.

@@ -179,6 +179,8 @@ class Wheel(unittest.TestCase):
         with open(f"{other}/version.py", "w", encoding="utf-8") as file:
             file.write("__version__ = '2.9.1+cpu'\n")
         self.one_line(run(self, [gpt, "config.json"], expect=64), "2.9.1+cpu", "is built with")
+        self.one_line(run(self, [f"{bare}/bin/dtrain", "train"], expect=None, cwd=bare), "2.9.1+cpu")
+        self.assertFalse(os.path.exists(f"{bare}/data"), "refused before anything is written")
         # The variable helps: it names a LibTorch anywhere.
         self.assertIn("config", run(self, [gpt, "--help"], DTRAIN_TORCH=TORCH))
         # CMake says it too, before it compiles for minutes.

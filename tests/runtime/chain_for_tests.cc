@@ -117,7 +117,7 @@ std::string Described(const ChainWay& way) {
                       absl::StrJoin(way.more, ", "));
 }
 
-std::vector<std::vector<double>> ChainNumbers(int size, const std::vector<ChainWay>& ways) {
+std::vector<std::vector<double>> ChainNumbersOfEach(int size, const std::vector<ChainWay>& ways) {
   constexpr absl::Duration kBound = absl::Seconds(120);
   auto cluster = Cluster::Start(
       {.size = size, .time_bound = kBound}, [&](RankContext& context) -> absl::Status {
@@ -152,11 +152,11 @@ std::vector<std::vector<double>> ChainNumbers(int size, const std::vector<ChainW
 }
 
 std::vector<double> ChainNumbers(int size, const ChainWay& way) {
-  return ChainNumbers(size, std::vector<ChainWay>{way}).front();
+  return ChainNumbersOfEach(size, {way}).front();
 }
 
 std::vector<double> ExpectSameNumbers(int size, const std::vector<ChainWay>& ways) {
-  const auto numbers = ChainNumbers(size, ways);
+  const auto numbers = ChainNumbersOfEach(size, ways);
   for (size_t i = 1; i < ways.size(); ++i) {
     EXPECT_EQ(numbers[i], numbers[0])
         << size << " ranks; " << Described(ways[i]) << "; expected: " << Described(ways[0]);

@@ -67,7 +67,7 @@ std::vector<double> ChainNumbers(int size, const ChainWay& way);
 
 // Of each way, trained one after the other by the same ranks: starting them costs more than a
 // training.
-std::vector<std::vector<double>> ChainNumbers(int size, const std::vector<ChainWay>& ways);
+std::vector<std::vector<double>> ChainNumbersOfEach(int size, const std::vector<ChainWay>& ways);
 
 // Expects every way to have the numbers of the first, and gives these.
 std::vector<double> ExpectSameNumbers(int size, const std::vector<ChainWay>& ways);

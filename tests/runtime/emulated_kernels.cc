@@ -23,8 +23,8 @@ struct OnStream<kEntry> {
     const std::tuple<std::decay_t<Args>...> copies(args...);
     const CudaStream stream = std::get<sizeof...(Args) - 1>(copies);
     return QueueFakeKernel(stream, [copies] {
-      const Table& emulated = *kernels::AsCudaKernelTable(dtrain_cuda_kernel_table());
-      DT_CHECK_OK(std::apply(emulated.*kEntry, copies));
+      const Table& launched = *kernels::AsCudaKernelTable(dtrain_cuda_kernel_table());
+      DT_CHECK_OK(std::apply(launched.*kEntry, copies));
     });
   }
 };

@@ -142,10 +142,10 @@ TEST_P(LossErrors, NameTheParametersOfAnOperationThatFails) {
   EXPECT_THAT(line, StartsWith("in the loss function: mat1 and mat2 shapes cannot be multiplied "
                                "(4x5 and 16x4)"));
   EXPECT_THAT(line, EndsWith(absl::StrCat(kSecondLayer, "; ", kHint, " logs a backtrace")));
-  EXPECT_THAT(Step([&](const at::Tensor& words) { return UnknownWord(words); }),
-              AllOf(HasSubstr("index out of range"),
-                    HasSubstr("; aten::embedding failed, which reads table.weight of table "
-                              "(torch::nn::EmbeddingImpl)")));
+  EXPECT_THAT(
+      Step([&](const at::Tensor& words) { return UnknownWord(words); }),
+      AllOf(HasSubstr("index out of range"), HasSubstr(" failed, which reads table.weight of table "
+                                                       "(torch::nn::EmbeddingImpl)")));
   EXPECT_EQ(Step([&](const at::Tensor& words) { return Good(words); }), "");
 }
 
@@ -213,7 +213,7 @@ TEST_P(LossErrors, OfLaterStepsSayWhatIsKnown) {
     throw std::runtime_error("bad sample");
   });
   if (GetParam() == 3) {
-    EXPECT_THAT(unknown, HasSubstr("aten::embedding failed, which reads table.weight of table"));
+    EXPECT_THAT(unknown, HasSubstr(" failed, which reads table.weight of table"));
     EXPECT_THAT(narrow, HasSubstr(kSecondLayer));
     EXPECT_THAT(own, HasSubstr("; read last: first.weight and first.bias of first"));
     return;

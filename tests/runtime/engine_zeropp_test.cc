@@ -136,7 +136,7 @@ TEST(QuantizedWeightsTest, EndNearTheExactRunWithTheSameBitsWhateverTheLimits) {
     }
     // Weights that were lent are exact, and not what the next step computes with.
     ways.push_back({.more = {kWeights}, .lends = true});
-    ExpectNear(ExpectSameNumbers(size, ways), ChainNumbers(size, ChainWay{}), 0.01);
+    ExpectNear(ExpectSameNumbers(size, ways), ChainNumbers(size, {}), 0.01);
   }
 }
 
@@ -191,7 +191,7 @@ TEST(QuantizedGradientsTest, EndNearTheExactRunWithTheSameBitsAtBothStagesAndAny
                {.more = {kGradients}},
                {.stage = 2, .more = {kGradients, kZero + "reduce_bucket_size=5e8"}},
                {.more = {kGradients, "comm.transport=tcp"}}});
-    ExpectNear(plain, ChainNumbers(size, {.stage = 2}), 0.01);
+    ExpectNear(plain, ChainNumbers(size, ChainWay{.stage = 2}), 0.01);
   }
 }
 
@@ -213,7 +213,7 @@ TEST(CommunicationDataTypeTest, RoundsAlikeAtEveryStage) {
     for (const int stage : {0, 1, 2, 3}) {
       ways.push_back({.stage = stage, .more = {wire}});
     }
-    ExpectNear(ExpectSameNumbers(2, ways), ChainNumbers(2, {.stage = 0}), 0.01);
+    ExpectNear(ExpectSameNumbers(2, ways), ChainNumbers(2, ChainWay{.stage = 0}), 0.01);
   }
 }
 

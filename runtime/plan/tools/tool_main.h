@@ -3,12 +3,17 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/nearest.h"
 #include "base/status.h"
 
 namespace dtrain::plan {
@@ -39,6 +44,24 @@ inline void FitHelp(CLI::App& app) {
   }
 }
 
+// What is wrong with the choice of a command: a misspelt one, or none at all. "" when nothing is.
+inline std::string WrongCommand(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (names.empty()) {
+    return "";
+  }
+  if (argc < 2) {
+    return absl::StrCat("no command given; there are: ", absl::StrJoin(names, ", "));
+  }
+  const std::string first = argv[1];
+  const bool is_known =
+      absl::StartsWith(first, "-") || std::count(names.begin(), names.end(), first) > 0;
+  return is_known ? "" : UnknownCommand("", first, names);
+}
+
 // Parses; -1: go on, else the exit code (0 after --help, 64 for wrong usage).
 inline int ParseCommandLine(CLI::App& app, int argc, char** argv) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
@@ -46,6 +69,10 @@ inline int ParseCommandLine(CLI::App& app, int argc, char** argv) {
            "; run it with --help to see what is allowed\n";
   });
   FitHelp(app);
+  if (const std::string wrong = WrongCommand(app, argc, argv); !wrong.empty()) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), wrong.c_str());
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.

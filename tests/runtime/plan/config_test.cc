@@ -119,7 +119,7 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
 TEST(ConfigTest, HyperparametersAreWhatTrainingIsMadeOfAndWhatWasGiven) {
   const Json defaults = Parsed(R"({"train_batch_size": 8})").hyperparameters();
   EXPECT_EQ(defaults["train_batch_size"], 8);
-  EXPECT_EQ(defaults["world_size"], 1);
+  EXPECT_EQ(defaults["world_size"], 2);
   EXPECT_TRUE(defaults.contains("optimizer.params.lr"));
   EXPECT_FALSE(defaults.contains("metrics.interval")) << "neither given nor part of the training";
   EXPECT_FALSE(defaults.contains("origins"));

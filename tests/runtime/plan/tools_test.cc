@@ -93,6 +93,11 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
        {data_, data_ + " prepare", config_, config_ + " check", config_ + " unknown"}) {
     EXPECT_EQ(RunCommand(usage).code, 64) << usage;
   }
+  EXPECT_EQ(
+      RunCommand(data_ + " prepar").output,
+      "dtrain data: unknown command prepar; did you mean prepare? There are: prepare, show\n");
+  EXPECT_EQ(RunCommand(config_).output,
+            "dtrain config: no command given; there are: check, schema, docs\n");
 }
 
 // Each help has an example, and each option says its default or that it must be given.
