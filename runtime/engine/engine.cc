@@ -27,13 +27,6 @@
 #include "torch/nn/module.h"
 
 namespace dtrain {
-namespace {
-
-constexpr int64_t kModuleCheckInterval = 100;             // Steps between walks of the module.
-constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
-
-}  // namespace
-
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
@@ -87,6 +80,7 @@ absl::Status Engine::Impl::CheckModel() {
   if (micro_batches > 0) {
     return absl::OkStatus();
   }
+  constexpr int64_t kModuleCheckInterval = 100;  // Steps between walks of the module.
   if (state.step % kModuleCheckInterval == 0) {
     DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
   }
@@ -209,6 +203,7 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
                   .gradient_limit = config.gradient_clipping_value(),
                   .settings = settings};
   if (config.Find("bf16.stochastic_rounding")->get<bool>()) {
+    constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
     step.rounding = {.seed = MixBits(kRoundingStream ^ static_cast<uint64_t>(config.seed())),
                      .offset = static_cast<uint64_t>(step.update)};
   }

@@ -431,7 +431,8 @@ TEST(ConfigTest, ValuesInForceReadBackAsTheSameConfiguration) {
 TEST(ConfigTest, ConsoleColumnsAreThoseOfTheLineAndMetricsOfTheProgram) {
   EXPECT_EQ(Parsed(R"({"train_batch_size": 8})").metrics_console(), DefaultProgressColumns());
   const Config own = Parsed(R"({"train_batch_size": 8,
-                                "metrics": {"console": ["loss", "own/accuracy", "images_per_s"]}})");
+                                "metrics": {"console": ["loss", "own/accuracy",
+                                                        "images_per_s"]}})");
   EXPECT_THAT(own.metrics_console(), ElementsAre("loss", "own/accuracy", "images_per_s"));
   EXPECT_THAT(own.warnings(), IsEmpty());
   const Config typo = Parsed(R"({"train_batch_size": 8, "metrics": {"console": "grad_nrom"}})");
