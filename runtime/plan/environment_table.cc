@@ -55,6 +55,10 @@ constexpr EnvironmentVariable kVariables[] = {
     {kUser, "DTRAIN_TORCH", "./dev, CMake, dtrain doctor, bench/gpu",
      "a folder with include/ and lib/", "the LibTorch that ./dev deps installs",
      "The LibTorch to build with and to run with."},
+    {kUser, "DTRAIN_CUDA", "./dev package", "AUTO, ON, OFF", "AUTO",
+     "Whether packages hold the CUDA plugin."},
+    {kUser, "LD_LIBRARY_PATH", "installed programs", "a list of folders", kNone,
+     "Where the system looks for libraries. An installed program puts LibTorch's folder first."},
     // Set by launchers.
     {kRank, "RANK", kRanks, "an integer, 0 to WORLD_SIZE - 1", "0", "Number of this rank."},
     {kRank, "WORLD_SIZE", kRanks, "an integer, 1 to 1048576", "1", "Number of ranks of the job."},

@@ -28,10 +28,6 @@ def model(hidden, intermediate, layers, vocabulary=256):
             "max_position_embeddings": SEQUENCE}
 
 
-DEEP = model(384, 1024, 6)    # Of 10 million parameters.
-NARROW = model(96, 256, 6)    # A fifteenth of these.
-
-
 class MemoryPlan(EndToEnd):
     def planned(self, config, sets):
         words = [word for value in sets for word in ("--set", value)]
@@ -54,7 +50,7 @@ class MemoryPlan(EndToEnd):
         return max(size for at, size in watch.samples if at <= steps[-1])  # Before the save.
 
     # Enough steps that a sample falls on the peak of one, however fast the machine is.
-    def difference(self, name, sets, shape=DEEP, steps=8):
+    def difference(self, name, sets, shape=model(384, 1024, 6), steps=8):
         sets = [*sets, f"train_steps={steps}", f"data.sequence_length={SEQUENCE}"]
         small = self.write_config("small.json", model=model(32, 64, 1))
         large = self.write_config("large.json", model=shape)
@@ -63,19 +59,13 @@ class MemoryPlan(EndToEnd):
         return seen, self.planned(large, sets) - self.planned(small, sets)
 
     def test_the_plan_is_within_a_tenth_of_what_ranks_take(self):
-        for name, sets in {"fp32": [], "fp32-2": ["zero_optimization.stage=2"],
-                           "fp32-3": TIGHT}.items():
-            self.check(name, *self.difference(name, sets))
-
-    def test_so_it_is_in_bf16(self):
-        # A CPU without AVX-512 multiplies bf16 at a fiftieth of fp32's speed, so states are measured
-        # with few tokens, activations with few weights. A step takes long enough for many samples.
-        few = ["bf16.enabled=true", "train_batch_size=2", "train_micro_batch_size_per_gpu=1"]
-        for name, sets in {"bf16": few, "bf16-2": [*few, "zero_optimization.stage=2"],
-                           "bf16-3": [*few, *TIGHT]}.items():
-            self.check(name, *self.difference(name, sets, steps=2))
-        many = ["bf16.enabled=true", "train_batch_size=32", "train_micro_batch_size_per_gpu=16"]
-        self.check("bf16-activations", *self.difference("bf16-activations", many, NARROW, steps=2))
+        ways = {"fp32": [], "fp32-2": ["zero_optimization.stage=2"],
+                "bf16": ["bf16.enabled=true"],
+                "bf16-2": ["bf16.enabled=true", "zero_optimization.stage=2"],
+                "fp32-3": TIGHT, "bf16-3": ["bf16.enabled=true", *TIGHT]}
+        for name, sets in ways.items():  # A CPU without AVX-512 multiplies bf16 slowly.
+            steps = 4 if "bf16.enabled=true" in sets else 8
+            self.check(name, *self.difference(name, sets, steps=steps))
 
     def check(self, name, seen, planned):
         print(f"{name}: measured {seen * 1e-6:.1f} MB, planned {planned * 1e-6:.1f} MB, "

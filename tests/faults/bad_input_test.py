@@ -271,7 +271,7 @@ class BadInput(EndToEnd):
             (["activation_checkpointing.cpu_checkpointing=true",
               "activation_checkpointing.nvme_path=/x"], ["both say where to keep activations"]),
             (["prescale_gradients=true", "gradient_predivide_factor=2"], ["exclude each other"]),
-            (["bf16.bf16_optimizer_states=true"], ["without bf16.enabled"]))
+            (["bf16.bf16_optimizer_states=true"], ["needs bf16.enabled"]))
         self.refused(*cases[0][1], sets=cases[0][0])  # By a training, and the others by the same reader.
         for sets, texts in cases:
             with self.subTest(sets[0]):
