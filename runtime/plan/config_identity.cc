@@ -92,7 +92,7 @@ Json Config::hyperparameters() const {
   Json values = {{"world_size", world_size()}};
   for (const plan::ConfigKey& key : plan::ConfigKeys()) {
     const bool given = values_->origins.at(key.path) != ConfigOrigin::kDefault;
-    if (key.use == plan::KeyUse::kUsed && absl::string_view(key.path) != "origins" &&
+    if (key.use != plan::KeyUse::kIgnored && absl::string_view(key.path) != "origins" &&
         (given || (key.flags & plan::kIdentity) != 0)) {
       values[key.path] = values_->at(key.path);
     }
