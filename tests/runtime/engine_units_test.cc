@@ -256,7 +256,7 @@ TEST_F(EngineUnitsAloneTest, BadUnitsAreRefusedAtEveryStageInOneLine) {
     Make({{"block0"}, {"block0.wide"}}, {}, stage);
     EXPECT_THAT(std::string(status_.message()), HasSubstr("parameter block0.wide is in"));
     Make({{"block0", "block2"}}, {}, stage);
-    EXPECT_THAT(std::string(status_.message()), HasSubstr("parameter block1.square is registered"));
+    EXPECT_THAT(std::string(status_.message()), HasSubstr("block1.square is registered"));
     EXPECT_EQ(status_.message().find('\n'), std::string::npos);
   }
 }
