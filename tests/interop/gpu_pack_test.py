@@ -216,7 +216,7 @@ class Dev(unittest.TestCase):
         open(f"{self.clone}/libtorch/lib/libtorch_cpu.so", "wb").close()
         write_program(f"{self.clone}/host/dpkg-query", "echo deps >>calls; echo install ok installed")
         write_program(f"{self.clone}/host/nvidia-smi", "exit 9")
-        for name in ("cmake", "python3"):
+        for name in ("cmake", "ninja", "python3"):
             write_program(f"{self.clone}/host/{name}", f'echo {name} "$@" >>calls')
 
     def dev(self, *words):
@@ -243,7 +243,16 @@ class Dev(unittest.TestCase):
     def test_pack_of_a_fresh_clone_installs_builds_and_then_packs(self):
         done = self.dev("gpu", "pack")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(self.calls(), ["deps", "cmake", "python3"])
+        self.assertEqual(self.calls(), ["deps", "cmake", "ninja", "python3"])
+
+    def test_help_of_a_command_explains_and_does_nothing(self):
+        os.makedirs(f"{self.clone}/build")
+        for command in ("clean", "train", "deps", "package"):
+            done = self.dev(command, "--help")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("usage: ./dev COMMAND", done.stdout)
+        self.assertTrue(os.path.isdir(f"{self.clone}/build"))
+        self.assertEqual(self.calls(), [])
 
     def test_help_says_what_the_nine_minutes_leave_out(self):
         text = " ".join(self.dev("--help").stdout.split())
