@@ -16,9 +16,9 @@ namespace {
 constexpr const char* kIntroduction =
     R"(# Configuration
 
-A run reads one JSON file. The names of the keys are DeepSpeed's where DeepSpeed has the same
-setting. Every key has a default, except that one of `train_batch_size` and
-`train_micro_batch_size_per_gpu` must be given. This is a small complete file for the example model:
+A run reads one JSON file. A key has DeepSpeed's name if DeepSpeed has the same setting. You must
+give `train_batch_size` or `train_micro_batch_size_per_gpu`; you may leave out all other keys. This
+is a small complete file for the example model:
 
 ```json
 {
@@ -40,13 +40,14 @@ setting. Every key has a default, except that one of `train_batch_size` and
 }
 ```
 
-- `dtrain config check run.json --world-size 8` checks a file and prints the values in force.
+- `dtrain config check run.json --world-size 8` checks a file and prints every
+  value that differs from its default.
 - `--set optimizer.params.lr=1e-4` changes a value on the command line. The value is read as JSON;
   if it is not valid JSON, it is taken as text.
 - `dtrain config schema > dtrain.schema.json` writes a JSON Schema, with which an editor completes
   and checks keys.
-- `// comments` and `/* comments */` are allowed. `null` means that a key is not set. `5e8` is an
-  integer. Bucket sizes count elements, not bytes.
+- `// comments` and `/* comments */` are allowed. `null` means that a key is not set. A whole
+  number such as `5e8` is an integer. Bucket sizes count elements, not bytes.
 - An unknown key is an error that names the nearest known key.
 - `"auto"` is allowed only where the table says so.
 - A key marked **R** must keep its value when a run is resumed. All others may change, and so may
@@ -58,9 +59,9 @@ setting. Every key has a default, except that one of `train_batch_size` and
 
 constexpr const char* kBatch =
     R"(`train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps`
-x world size. Give one of the first two keys; the others are computed. If only one of the three is
-given, `gradient_accumulation_steps` is 1. If the numbers do not fit, the error shows all four of
-them and the nearest sizes that fit.
+x world size. Give one of the first two keys; dtrain computes the others. If you give only one of
+the three, `gradient_accumulation_steps` is 1. If the numbers do not fit, the error shows all four
+of them and the nearest sizes that fit.
 
 )";
 
@@ -77,11 +78,12 @@ constexpr const char* kOptimizers =
 A program may bring its own optimizer (`dtrain/optimizer.h`).
 
 `optimizer.param_groups` gives some parameters their own settings. It is a list of
-`{"params": [patterns], "lr": ..., "weight_decay": ..., "betas": ..., "eps": ...}`. Each setting of
-a parameter comes from the first group that matches its name and has this setting, otherwise from
-`optimizer.no_weight_decay`, otherwise from `optimizer.params`. A schedule changes the learning rate
-of a group in proportion: WarmupCosineLR, WSD and a constant rate scale the group's lr; the other
-schedules use the ratio of the group's lr to the optimizer's lr.
+`{"params": [patterns], "lr": ..., "weight_decay": ..., "betas": ..., "eps": ...}`. A parameter
+takes each setting from the first group that matches its name and has this setting. If there is no
+such group, it takes the setting from `optimizer.no_weight_decay`, and then from `optimizer.params`.
+Schedules change the learning rate of a group too. WarmupCosineLR and WSD compute it from the
+group's lr. The other schedules multiply their own rate by the group's lr and divide it by the
+optimizer's lr.
 
 )";
 
@@ -93,17 +95,20 @@ constexpr const char* kSchedules =
   cosine), the second one uses n = 0.
 - N = max(2, `warmup_num_steps`). During warm-up (n < N), g = ln(n + 1) / ln(N) if `warmup_type` is
   log, and g = n / N if it is linear.
-- min and max are `warmup_min_lr` and `warmup_max_lr`; r0 and c are `warmup_min_ratio` and
-  `cos_min_ratio`; total is `total_num_steps`; lr is the optimizer's lr.
+- min and max are `warmup_min_lr` and `warmup_max_lr` (OneCycle: `cycle_min_lr` and `cycle_max_lr`).
+- r0, c and d are `warmup_min_ratio`, `cos_min_ratio` and `decay_min_ratio`.
+- first, rate and size are `lr_range_test_min_lr`, `lr_range_test_step_rate` and
+  `lr_range_test_step_size`; staircase is `lr_range_test_staircase`.
+- total is `total_num_steps`, and lr is the optimizer's lr.
 
 | type | during warm-up | afterwards |
 |---|---|---|
 | WarmupLR | min + g (max - min) | max |
-| WarmupDecayLR | min + g (max - min) | min + d (max - min), d = max(0, (total - n) / max(1, total - N)) |
+| WarmupDecayLR | min + g (max - min) | min + q (max - min), q = max(0, (total - n) / max(1, total - N)) |
 | WarmupCosineLR | lr (r0 + g (1 - r0)) | lr (c + (1 - c)(1 + cos(pi p)) / 2), p = min(1, (n - N + 1) / max(1, total - N)) |
-| LRRangeTest | first (1 + rate (n + 1) / size); with staircase the quotient is rounded down | the same |
-| OneCycle | rises from min to max in `cycle_first_step_size` steps and falls back in `cycle_second_step_size`, in a line or in stairs | min / (1 + `decay_lr_rate` i), where i counts intervals of `decay_step_size` steps |
-| WSD | lr (r0 + (1 - r0) (s + 1) / N), where s is the optimizer's step | lr; over the last `decay_num_steps` lr (d + (1 - d)(1 - sqrt(p))), where d is `decay_min_ratio` |
+| LRRangeTest | first (1 + rate (n + 1) / size); with staircase, (n + 1) / size is rounded down | the same |
+| OneCycle | rises from min to max in `cycle_first_step_size` steps and falls back in `cycle_second_step_size`, in a straight line or in stairs | min / (1 + `decay_lr_rate` i), where i counts intervals of `decay_step_size` steps |
+| WSD | lr (r0 + (1 - r0) (s + 1) / N), where s is the optimizer's step | lr; over the last `decay_num_steps` steps lr (d + (1 - d)(1 - sqrt(p))), where p rises from 0 to 1 |
 
 )";
 

@@ -24,13 +24,13 @@ constexpr ConfigKey kKeys[] = {
      "Sums gradients in the order of the ranks, so that results are bit-equal for every bucket "
      "size and transport."},
     {"device", KeyType::kString, "\"auto\"", "auto|cpu|cuda", KeyUse::kUsed, "", 0,
-     "Where ranks train. cuda: each rank uses the GPU with its local rank. cpu: on the CPU. auto: "
-     "on GPUs if the machine has any, otherwise on the CPU."},
+     "Where ranks train. cuda: each rank uses the GPU whose number is its local rank. cpu: on the "
+     "CPU. auto: on GPUs if the machine has any, otherwise on the CPU."},
     {"cuda_graphs", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Captures CUDA graphs on GPUs: forward and backward of a micro-batch at stages 0 and 1, and "
-     "the update at stages 0 and 3. Each graph then starts as one operation. Results do not "
-     "change. The loss closure runs only during the capture: its host code (counters, prints, "
-     "branches, host random numbers) runs once, and the tensors that it reads must stay at the "
+     "On GPUs, captures CUDA graphs of forward and backward of a micro-batch (stages 0 and 1) and "
+     "of the update (stages 0 and 3). A graph is launched as one operation. Results do not change. "
+     "The loss function runs only during the capture. Its host code (counters, prints, branches, "
+     "host random numbers) therefore runs once, and the tensors that it reads must stay at the "
      "same address. A micro-batch that cannot be captured runs without a graph, and one log line "
      "gives the reason."},
     // Batch.
@@ -50,10 +50,9 @@ constexpr ConfigKey kKeys[] = {
     {"optimizer.type", KeyType::kString, "\"AdamW\"",
      "AdamW|Adam|Adagrad|Lamb|Lion|Muon|SGD|OneBitAdam|ZeroOneAdam|OneBitLamb", KeyUse::kRefused,
      "[\"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Lamb\", \"Adagrad\", \"Muon\"]", kIdentity,
-     "Chooses the optimizer. Upper and lower case are the same. Adam means AdamW unless "
-     "adam_w_mode is "
-     "false. DeepSpeed's OneBitAdam, ZeroOneAdam and OneBitLamb are refused; use comm.compression "
-     "instead."},
+     "Chooses the optimizer. Upper and lower case make no difference. Adam means AdamW unless "
+     "adam_w_mode is false. DeepSpeed's OneBitAdam, ZeroOneAdam and OneBitLamb are refused; use "
+     "comm.compression instead."},
     {"optimizer.params.lr", KeyType::kNumber, "1e-3", "[0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
      "Learning rate. \"auto\" takes the default of the optimizer type (see the table above)."},
@@ -68,8 +67,8 @@ constexpr ConfigKey kKeys[] = {
     {"optimizer.params.weight_decay", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity, "Weight decay. \"auto\" takes 0."},
     {"optimizer.params.adam_w_mode", KeyType::kBool, "true", "", KeyUse::kUsed, "", kIdentity,
-     "Only for type Adam. true: decays weights directly (AdamW). false: adds the decay to the "
-     "gradient (Adam)."},
+     "Applies to type Adam only. true: decays weights directly (AdamW). false: adds the decay to "
+     "the gradient (Adam)."},
     {"optimizer.params.momentum", KeyType::kNumber, "0", "[0, 1)", KeyUse::kUsed, "", kIdentity,
      "Momentum of SGD and Muon. Muon's default is 0.95."},
     {"optimizer.params.dampening", KeyType::kNumber, "0", "[0, 1]", KeyUse::kUsed, "", kIdentity,
@@ -155,7 +154,9 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.params.lr_range_test_min_lr", KeyType::kNumber, "1e-3", "(0, inf)", KeyUse::kUsed,
      "", kIdentity, "LRRangeTest: the first learning rate."},
     {"scheduler.params.lr_range_test_step_rate", KeyType::kNumber, "1.0", "[0, inf)", KeyUse::kUsed,
-     "", kIdentity, "LRRangeTest: growth of the learning rate in each interval."},
+     "", kIdentity,
+     "LRRangeTest: growth of the learning rate in each interval, as a multiple of the first "
+     "learning rate."},
     {"scheduler.params.lr_range_test_step_size", KeyType::kInteger, "2000", "[1, inf)",
      KeyUse::kUsed, "", kIdentity, "LRRangeTest: steps in one interval."},
     {"scheduler.params.lr_range_test_staircase", KeyType::kBool, "false", "", KeyUse::kUsed, "",
@@ -192,7 +193,7 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.params.cycle_max_mom", KeyType::kNumber, "0.9", "[0, 1)", KeyUse::kUsed, "",
      kIdentity, "OneCycle: beta1 at the start, at the end and after the cycle."},
     {"scheduler.params.decay_mom_rate", KeyType::kNumber, "0", "", KeyUse::kRefused, "[0]",
-     kIdentity, "A beta1 that grows after the cycle would pass 1."},
+     kIdentity, "Remove it: a beta1 that grows after the cycle would exceed 1."},
     {"scheduler.params.decay_num_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "",
      kIdentity,
      "WSD: steps of the decay at the end of the run. If it is not set, it is a tenth of "
@@ -210,8 +211,8 @@ constexpr ConfigKey kKeys[] = {
      "Token files to evaluate on, as paths or glob patterns."},
     {"data.sequence_length", KeyType::kInteger, "1024", "[1, 2147483647]", KeyUse::kUsed, "",
      kIdentity,
-     "Tokens that the model sees in one sample. The file must hold one token more, because targets "
-     "are shifted by one."},
+     "Tokens that the model sees in one sample. The file must hold at least one token more, "
+     "because targets are shifted by one."},
     {"data.format", KeyType::kString, "\"auto\"", "auto|llmc|nanogpt-u16", KeyUse::kUsed, "",
      kIdentity,
      "Format of the token files. llmc: the llm.c format with a header, in u16 or u32, which dtrain "
@@ -225,7 +226,7 @@ constexpr ConfigKey kKeys[] = {
      "use 0."},
     {"data.document_token_place", KeyType::kString, "\"end\"", "end|start", KeyUse::kUsed, "",
      kIdentity,
-     "Where the separating token stands. end: it is the last token of a document, as dtrain data "
+     "Where the separating token is. end: it is the last token of a document, as dtrain data "
      "prepare writes it. start: it is the first token, as in llm.c's FineWeb files (token 50256)."},
     // Checkpoint.
     {"checkpoint.interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
@@ -241,7 +242,7 @@ constexpr ConfigKey kKeys[] = {
      "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "
      "Larger models are split into several files with an index. One tensor is never split."},
     {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kRefused,
-     "[\"off\"]", 0, "The step journal does not exist yet."},
+     "[\"off\"]", 0, "Set it to off: dtrain has no step journal."},
     {"checkpoint.tag_validation", KeyType::kString, "\"Warn\"", "Ignore|Warn|Fail",
      KeyUse::kIgnored, "", 0, "All ranks always save under the same name."},
     {"checkpoint.load_universal", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
@@ -287,10 +288,10 @@ constexpr ConfigKey kKeys[] = {
      "Keeps optimizer states in bf16, rounded to nearest. Master weights stay fp32. Lamb and Muon "
      "do not support it."},
     {"bf16.stochastic_rounding", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
-     "AdamW and Adam with bf16_optimizer_states: rounds states up or down at random, in proportion "
-     "to the part that is cut off. The second moment can then follow small changes. The random "
-     "bits depend only on the seed, the step and the position in the model, so they are the same "
-     "at every stage, on any number of ranks and after a resume."},
+     "AdamW and Adam with bf16_optimizer_states: rounds each state up or down at random, more "
+     "often to the nearer value. The second moment can then follow small changes. The random bits "
+     "depend only on the seed, the step and the position in the model, so they are the same at "
+     "every stage, on any number of ranks and after a resume."},
     {"fp8.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Computes the products of linear layers in 8-bit floating point. It needs bf16.enabled and a "
      "model that calls ops::Fp8Linear; the example calls it in its layers, but not in the output "

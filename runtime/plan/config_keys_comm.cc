@@ -6,10 +6,10 @@ namespace {
 
 constexpr ConfigKey kCommKeys[] = {
     {"comm.timeout_s", KeyType::kNumber, "600", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "Time limit of a collective operation, in seconds. After it the step fails and the error "
-     "names the missing rank. The first call of each kind gets this limit and the next two get at "
-     "least a minute. Later calls get five times the longest time so far, but at least "
-     "comm.timeout_min_s."},
+     "Time limit of a collective operation, in seconds. When it passes, the step fails and the "
+     "error names the missing rank. The first call of a collective gets this limit, and the next "
+     "two calls get at least a minute. Later calls get five times the longest time so far, but at "
+     "least comm.timeout_min_s."},
     {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
      "Smallest limit that dtrain sets by itself, in seconds. Raise it if one rank may pause "
      "between collectives, for example for a slow disk or an export on rank 0. If it is at least "
@@ -35,8 +35,8 @@ constexpr ConfigKey kCommKeys[] = {
      "RDMA device, for example \"mlx5_0\". If it is empty, dtrain takes the device that holds the "
      "rank's address, otherwise the first active one."},
     {"comm.rdma.gid_index", KeyType::kInteger, "-1", "[-1, 255]", KeyUse::kUsed, "", 0,
-     "Index of the port's GID. -1 chooses one: RoCE v2, first the rank's own address, IPv4 before "
-     "IPv6."},
+     "Index of the port's GID. -1 chooses a GID of RoCE v2: the one of the rank's own address if "
+     "there is one, otherwise IPv4 before IPv6."},
     {"comm.rdma.queue_pairs", KeyType::kInteger, "1", "[1, 8]", KeyUse::kUsed, "", 0,
      "Queue pairs between each pair of ranks. Several queue pairs use several paths of the "
      "network."},
@@ -47,8 +47,8 @@ constexpr ConfigKey kCommKeys[] = {
      "Service level (priority) of the packets. It matters in networks whose flow control uses the "
      "VLAN tag."},
     {"comm.rdma.timeout", KeyType::kInteger, "18", "[1, 31]", KeyUse::kUsed, "", 0,
-     "Time before an unanswered packet counts as lost: 4.096 us times 2 to this power. The default "
-     "is 1.1 s."},
+     "Time before an unanswered packet counts as lost: 4.096 us times 2 to this power. The "
+     "default, 18, means 1.1 s."},
     {"comm.rdma.retries", KeyType::kInteger, "6", "[0, 7]", KeyUse::kUsed, "", 0,
      "Number of times that a lost packet is sent again before the peer counts as unreachable. On "
      "soft-RoCE, 7 means forever."},
@@ -60,10 +60,11 @@ constexpr ConfigKey kCommKeys[] = {
      "Largest number of bytes of user memory that a rank keeps registered (and so pinned) for "
      "later messages. 0 copies all messages from such memory through a buffer."},
     {"comm.bucket_tuning", KeyType::kString, "\"auto\"", "auto|on|off", KeyUse::kUsed, "", 0,
-     "Whether the first ten steps measure and choose the size of gradient buckets at stage 0, up "
-     "to zero_optimization.reduce_bucket_size. auto: only if messages leave the host. Results do "
-     "not depend on the choice if deterministic is true; otherwise the last bits of the gradient "
-     "norm may. It needs zero_optimization.overlap_comm and does not work with comm.compression."},
+     "Whether the first ten steps at stage 0 measure several sizes of gradient buckets, up to "
+     "zero_optimization.reduce_bucket_size, and choose one. auto: only if messages leave the host. "
+     "If deterministic is true, results do not depend on the choice; otherwise the last bits of "
+     "the gradient norm may depend on it. It needs zero_optimization.overlap_comm and does not "
+     "work with comm.compression."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
      "Type in which gradients are sent. Sums are always fp32. fp16 has 3 more bits of precision "
      "than bf16, but a step is skipped if a sum is above 65,504. If it is not set, it is "
@@ -74,10 +75,10 @@ constexpr ConfigKey kCommKeys[] = {
      0,
      "Compresses gradient buckets before they are sent, at stages 0 and 1. powersgd: low-rank "
      "factors (Vogels et al. 2019). int8: blocks of 256 elements with one scale, exchanged "
-     "all-to-all, as qgZ of ZeRO++. Both change results: the rest that one step does not send is "
-     "added to the next step. This rest takes at least 4 bytes a parameter (on a GPU, of GPU "
-     "memory). It is not saved in checkpoints, so it starts at zero after a resume. Use powersgd "
-     "at stage 0 only on GPUs of the same model. At stages 2 and 3, set "
+     "all-to-all, as qgZ of ZeRO++. Both change results: what one step does not send is added to "
+     "the next step. This remainder takes at least 4 bytes for each parameter, in GPU memory if "
+     "the rank trains on a GPU. It is not saved in checkpoints, so it starts at zero after a "
+     "resume. Use powersgd at stage 0 only on GPUs of the same model. At stages 2 and 3, set "
      "zero_optimization.zero_quantized_gradients instead."},
     {"comm.compression.rank", KeyType::kInteger, "4", "[1, 64]", KeyUse::kUsed, "", 0,
      "Rank of powersgd's factors. A higher rank sends more data and loses less."},

@@ -12,11 +12,10 @@ constexpr ConfigKey kOtherKeys[] = {
      "recorded in the metrics files."},
     {"metrics.console", KeyType::kStringList,
      R"(["loss","rate","eta","lr","grad_norm","mfu","exposed_comm"])", "", KeyUse::kUsed, "", 0,
-     "Columns of the progress line, the most important first: a narrow terminal leaves out the "
-     "last ones. Besides the columns of the default there are gemm_fraction, step_time, loss_scale "
-     "and memory. The full name of a metric is a column too (time/data_s, eval/loss), also of one "
-     "that the program logs itself. mfu shows the GEMM fraction where the peak of the device is "
-     "not known."},
+     "Columns of the progress line. Put the most important first: a narrow terminal leaves out the "
+     "last ones. Other columns are gemm_fraction, step_time, loss_scale and memory. The full name "
+     "of any metric is a column too (time/data_s, eval/loss), and so is a metric that the program "
+     "logs itself. mfu shows the GEMM fraction where the peak of the device is not known."},
     {"metrics.tensorboard", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
      "Writes TensorBoard event files into the run directory."},
     {"metrics.trace_steps", KeyType::kInteger, "0", "[0, 1000]", KeyUse::kUsed, "", 0,
@@ -94,16 +93,16 @@ constexpr ConfigKey kOtherKeys[] = {
     // Other sections of DeepSpeed.
     {"activation_checkpointing.mode", KeyType::kString, "\"none\"", "none|full|selective",
      KeyUse::kUsed, "", 0,
-     "Which results of forward are computed again in backward instead of being kept. none: "
-     "nothing. full: whole layers. selective: the parts of a layer that are cheap to compute and "
-     "large to keep (in the example, the MLP). Results are bit-equal. The model must call "
+     "Chooses which results of forward are computed again in backward instead of being kept. none: "
+     "no results. full: whole layers. selective: the parts of a layer that are cheap to compute "
+     "and large to keep (in the example, the MLP). Results are bit-equal. The model must call "
      "dtrain::Recompute, as the example does."},
     {"activation_checkpointing.every", KeyType::kInteger, "1", "[1, inf)", KeyUse::kUsed, "", 0,
      "Recomputes every Nth layer, starting with the first. 1 recomputes all layers."},
     {"activation_checkpointing.cpu_checkpointing", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      0,
-     "Moves the inputs of recomputed segments to a second buffer of host memory until backward "
-     "needs them (pinned if the rank trains on a GPU). They are written during forward and read "
+     "Moves the inputs of recomputed segments to a second buffer of host memory (pinned if the "
+     "rank trains on a GPU) until backward needs them. They are written during forward and read "
      "back ahead of backward. Results are bit-equal. It applies to everything that the model hands "
      "to dtrain::Recompute."},
     {"activation_checkpointing.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed, "", 0,
@@ -112,9 +111,9 @@ constexpr ConfigKey kOtherKeys[] = {
      "when the run ends. It cannot be combined with cpu_checkpointing and does not work on a GPU."},
     {"activation_checkpointing.synchronize_checkpoint_boundary", KeyType::kBool, "false", "",
      KeyUse::kUsed, "", 0,
-     "Forward waits until the inputs of a segment are written (on a GPU the device waits, not the "
-     "host). It needs cpu_checkpointing or nvme_path. It takes the least memory, and it shows what "
-     "the offloading costs."},
+     "Makes forward wait until the inputs of a segment are written. On a GPU, the device waits and "
+     "the host does not. It needs cpu_checkpointing or nvme_path. It saves the most memory, and it "
+     "shows how much time the offloading takes."},
     {"activation_checkpointing.partition_activations", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "It configures tensor parallelism, which is not supported."},
     {"activation_checkpointing.number_checkpoints", KeyType::kInteger, "null", "[1, inf)",
@@ -174,8 +173,8 @@ constexpr ConfigKey kOtherKeys[] = {
     {"sample", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
      "Settings for sampling text. The program gets them with config.user(\"sample\")."},
     {"origins", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
-     "Says where each value came from, in the config.json of a run directory. dtrain writes it and "
-     "does not read it."},
+     "In the config.json of a run directory, says where each value came from. dtrain writes this "
+     "key and does not read it."},
 };
 
 }  // namespace

@@ -7,27 +7,28 @@ namespace {
 // Sizes are elements.
 constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.stage", KeyType::kInteger, "0", "[0, 3]", KeyUse::kUsed, "", 0,
-     "What the ranks divide among them instead of storing it on every rank. 0: nothing. 1: "
+     "Chooses what is divided among the ranks, so that no rank stores all of it. 0: nothing. 1: "
      "optimizer states. 2: also gradients. 3: also weights, which are gathered when an operation "
      "reads them."},
     {"zero_optimization.reduce_bucket_size", KeyType::kInteger, "6553600", "[1, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
-     "Elements that one call reduces and, at stage 3, gathers. Units that the program names may be "
-     "larger. The default is 25 MiB of fp32, small enough to overlap with backward; DeepSpeed's is "
-     "5e8. \"auto\" takes model.hidden_size squared."},
+     "Largest number of elements that one call reduces and, at stage 3, gathers. Units that the "
+     "program names (EngineOptions::units) may be larger. The default is 25 MiB of fp32, small "
+     "enough to overlap with backward; DeepSpeed's is 5e8. \"auto\" takes model.hidden_size "
+     "squared."},
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
-     "Reduces gradients while backward still runs. If it is not set, it is true (DeepSpeed: only "
-     "at stage 3). Results do not change."},
+     "Reduces gradients while backward still runs. If it is not set, it is true (in DeepSpeed, "
+     "only at stage 3). Results do not change."},
     {"zero_optimization.overlap_param_gather", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Stages 0 to 2 on CPUs: ends a step before all updated weights have arrived. At stages 1 and "
-     "2 weights are gathered during the next forward, in the order in which forward reads them, as "
-     "in Megatron. At stage 0 part of the gradients is gathered then, and each bucket is updated "
-     "when its gradients are there; LAMB, Muon, a program's own optimizer, comm.wire_dtype and "
-     "comm.compression turn this off, and comm.bucket_tuning has no effect with it. All code that "
-     "reads a weight waits for its bucket. Results change only at stage 0 without deterministic, "
-     "where sums may be in another order. It is off by default because system calls that read such "
-     "a weight (write, send, a collective of your own) fail with EFAULT: make them inside "
-     "Engine::WithParameters."},
+     "Stages 0 to 2 on CPUs: ends a step before all updated weights have arrived. Code that reads "
+     "a weight then waits for its bucket. At stages 1 and 2, weights are gathered during the next "
+     "forward, in the order in which forward reads them, as in Megatron. At stage 0, part of the "
+     "gradients is gathered during the next forward, and each bucket is updated when its gradients "
+     "have arrived. At stage 0, the key has no effect with Lamb, Muon, a program's own optimizer, "
+     "comm.wire_dtype or comm.compression; otherwise comm.bucket_tuning has none. Results change "
+     "only at stage 0 without deterministic, where sums may be in another order. The key is off by "
+     "default, because system calls that read such a weight (write, send, a collective of your "
+     "own) fail with EFAULT. Make such calls inside Engine::WithParameters."},
     {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
      KeyUse::kIgnored, "", 0, "Gathers use the buckets of reduce_bucket_size."},
     {"zero_optimization.contiguous_gradients", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
@@ -56,19 +57,19 @@ constexpr ConfigKey kZeroKeys[] = {
      KeyUse::kIgnored, "", 0, "The update goes through the rank's part one bucket at a time."},
     {"zero_optimization.stage3_max_live_parameters", KeyType::kInteger, "1000000000", "[0, inf)",
      KeyUse::kUsed, "", 0,
-     "Stage 3: most elements of gathered weights that a rank holds at a time. Weights that are "
-     "needed last are released first. The weights of one operation are gathered even if they "
-     "exceed the limit."},
+     "Stage 3: largest number of elements of gathered weights that a rank holds at a time. Weights "
+     "that are needed last are released first. The weights of one operation are gathered even if "
+     "they exceed the limit."},
     {"zero_optimization.stage3_max_reuse_distance", KeyType::kInteger, "1000000000", "[0, inf)",
      KeyUse::kUsed, "", 0,
-     "Stage 3: releases weights at once if more than this many elements of other weights are read "
-     "before they are read again."},
+     "Stage 3: releases a weight right after it is read, if more than this many elements of other "
+     "weights come before its next read."},
     {"zero_optimization.stage3_prefetch_bucket_size", KeyType::kInteger, "50000000", "[0, inf)",
      KeyUse::kUsed, "", kAutoAllowed,
-     "Stage 3: elements of weights gathered ahead, in the order in which the step before read "
-     "them. If the program names units, at least the next unit is gathered ahead. 0 gathers "
-     "weights only when they are read. \"auto\" takes 0.9 times model.hidden_size squared at stage "
-     "3 and the default at other stages."},
+     "Stage 3: number of elements of weights that are gathered ahead, in the order in which the "
+     "previous step read them. If the program names units, at least the next unit is gathered "
+     "ahead. 0 gathers weights only when they are read. \"auto\" takes 0.9 times model.hidden_size "
+     "squared at stage 3 and the default at other stages."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
      "[0, inf)", KeyUse::kUsed, "", kAutoAllowed,
      "Stage 3: parameters with at most this many elements stay whole on every rank. They are all "
@@ -76,8 +77,8 @@ constexpr ConfigKey kZeroKeys[] = {
      "model.hidden_size at stage 3 and the default at other stages."},
     {"zero_optimization.stage3_model_persistence_threshold", KeyType::kInteger,
      "9223372036854775807", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Stage 3: most elements of all parameters that stay whole, counted in the order in which the "
-     "module registers them."},
+     "Stage 3: largest total number of elements in parameters that stay whole. Parameters are "
+     "counted in the order in which the module registers them."},
     {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
      KeyUse::kIgnored, "", 0,
      "Neighbouring parameters are gathered together in buckets. A program can name its own units "
@@ -86,15 +87,15 @@ constexpr ConfigKey kZeroKeys[] = {
      KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
     {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, 65536]",
      KeyUse::kUsed, "", 0,
-     "Stage 3: size of a group of neighbouring ranks that keeps a copy of the gathered weights, "
-     "divided among the group. Later gathers of the step then stay inside the group (hpZ of "
-     "ZeRO++). The best size is the number of ranks of a node. It must divide the world size. 1 "
-     "turns it off."},
+     "Stage 3: number of neighbouring ranks in a group that keeps a copy of the gathered weights, "
+     "divided among its ranks. Later gathers of the step then stay inside the group (hpZ of "
+     "ZeRO++). Set it to the number of ranks on a node. It must divide the world size. 1 turns it "
+     "off."},
     {"zero_optimization.zero_quantized_weights", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      kIdentity,
      "Stage 3: gathers weights as int8, in blocks of 256 elements with one scale (qwZ of ZeRO++). "
-     "It works with zero_hpz_partition_size. Results change, because forward and backward use "
-     "rounded weights. Updates, checkpoints, WithParameters and parameters below "
+     "It can be combined with zero_hpz_partition_size. Results change, because forward and "
+     "backward use rounded weights. Updates, checkpoints, WithParameters and parameters below "
      "stage3_param_persistence_threshold use exact weights."},
     {"zero_optimization.zero_quantized_nontrainable_weights", KeyType::kBool, "false", "",
      KeyUse::kRefused, "[false]", 0,
@@ -103,8 +104,9 @@ constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.zero_quantized_gradients", KeyType::kBool, "false", "", KeyUse::kUsed, "",
      kIdentity,
      "Stages 2 and 3: sends gradients as int8, in blocks of 256 elements with one scale, and sums "
-     "them in fp32 in the order of the ranks (qgZ of ZeRO++). Results change: unlike "
-     "comm.compression, it loses what it rounds away. comm.wire_dtype has no effect with it."},
+     "them in fp32 in the order of the ranks (qgZ of ZeRO++). Results change, because what is "
+     "rounded away is lost; comm.compression adds it to the next step instead. comm.wire_dtype has "
+     "no effect with it."},
     {"zero_optimization.mics_shard_size", KeyType::kInteger, "-1", "[-1, inf)", KeyUse::kRefused,
      "[-1]", 0,
      "dtrain divides states among all ranks, which takes the least memory. To keep later gathers "
@@ -116,9 +118,10 @@ constexpr ConfigKey kZeroKeys[] = {
      KeyUse::kUsed, "", 0,
      "Where optimizer states and fp32 master weights are stored, from stage 1 on. none: beside the "
      "weights. cpu: in a second buffer of host memory (pinned if the rank trains on a GPU). nvme: "
-     "in a file in nvme_path. They stream through a few buffers during the update, and results do "
-     "not change. If the rank trains on a GPU, the host computes the update, and gradients and new "
-     "weights go through pinned buffers. A program's own optimizer always updates on the host."},
+     "in a file in nvme_path. Offloaded states stream through a few buffers during the update. "
+     "Results do not change. If the rank trains on a GPU, the host computes the update, and "
+     "gradients and new weights go through pinned buffers. A program's own optimizer always "
+     "updates on the host."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,
      "Folder on a fast local disk, required for device nvme. The file has no name, so nothing "
@@ -138,8 +141,8 @@ constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.offload_optimizer.ratio", KeyType::kNumber, "1.0", "[0, 1]", KeyUse::kUsed,
      "", 0,
      "Share of a rank's states that is offloaded; the other states stay beside the weights. "
-     "Results do not change. If the rank trains on a GPU, nvme puts this share into the file and "
-     "the others into host memory, and cpu ignores this key."},
+     "Results do not change. If the rank trains on a GPU, device nvme puts this share into the "
+     "file and the other states into host memory; with device cpu this key has no effect."},
     {"zero_optimization.offload_param.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
      "Stage 3: where a rank stores its part of the weights. none: with the other tensors. cpu: in "
