@@ -13,7 +13,7 @@ constexpr const char* kMetricsIntroduction =
     R"(# Metrics
 
 Rank R writes its metrics into `metrics/rank-R.jsonl` in the run directory. Every line is one JSON
-object, for example (in one line):
+object. This example is shown on two lines:
 
 ```json
 {"v": 1, "ts": 1763.5, "run": "r", "attempt": 0, "rank": 0, "node": "n1", "kind": "step",
@@ -24,16 +24,16 @@ object, for example (in one line):
 |---|---|
 | `v` | Version of the format, which is 1. |
 | `ts` | Time at which the line was written, in seconds since 1970. |
-| `run`, `attempt`, `rank`, `node` | Name of the run, number of restarts before it, rank and node. |
+| `run`, `attempt`, `rank`, `node` | Name of the run, number of restarts so far, number of the rank, and name of its node. |
 | `kind` | `step`, `eval`, `ckpt`, `event` (something that happened once) or `config` (the start of the run). |
-| `step`, `samples` | Optimizer steps done, and samples that they consumed over all ranks. |
+| `step`, `samples` | Number of optimizer steps done, and number of samples that they read on all ranks together. |
 | `m` | Metrics. A number that is not finite is written as the text "NaN", "Infinity" or "-Infinity". |
 
 `dtrain launch` writes all metrics of rank 0 to TensorBoard under the same names, unless
 `metrics.tensorboard` is false. A program adds its own metrics with
-`job.metrics().Log("eval/accuracy", value)`. Names that start with `eval/` are written as `eval`
-lines, all others as `step` lines. `metrics.console` chooses the metrics in the progress line, your
-own included.
+`job.metrics().Log("eval/accuracy", value)`. A metric whose name starts with `eval/` is
+written to a line of kind `eval`, any other metric to a line of kind `step`. `metrics.console`
+chooses the metrics in the progress line, your own included.
 
 )";
 
