@@ -51,10 +51,10 @@ constexpr struct {
 } kGroups[] = {
     {VariableGroup::kUser, "## Variables that you may set\n\n"},
     {VariableGroup::kRank,
-     "## Variables that launchers set\n\nThey tell a program which rank it is. `dtrain launch` and "
-     "torchrun set RANK and its relatives;\nthe others come from Open MPI, MPICH or Slurm. Set "
-     "them "
-     "by hand only if you start ranks without a\nlauncher.\n\n"},
+     "## Variables that launchers set\n\nThese variables tell a program which rank it is. `dtrain "
+     "launch` and torchrun set RANK and the\nvariables below it. Those that start with OMPI, PMI, "
+     "MPI or SLURM come from Open MPI, MPICH or\nSlurm. Set them by hand only if you start ranks "
+     "without a launcher.\n\n"},
     {VariableGroup::kLibrary,
      "## Variables that dtrain sets for other libraries\n\nThe default is the value that dtrain "
      "sets.\n\n"},
