@@ -121,7 +121,7 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
       "Show the output of more ranks than rank 0: 1 shows stdout, 2 stderr, 3 both, 0 neither; "
       "0:1,1:3 chooses for each local rank");
   add("-r,--redirects", "STREAMS", raw.redirects,
-      "Has no effect; torchrun has it. All output is always written to files");
+      "Has no effect; accepted because torchrun has it. All output is always written to files");
   add("--local-ranks-filter", "RANKS", raw.local_filter,
       "Show the output of these local ranks only, for example 0,2. Default: all that --tee "
       "chooses");

@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kFooter[] =
     "DIR is a run directory (runs/gpt), its checkpoints/ folder, or one step-* folder\n"
-    "in that.\n"
+    "in checkpoints/.\n"
     "\nExamples:\n"
     "  dtrain checkpoint list runs/gpt\n"
     "  dtrain checkpoint show runs/gpt\n"

@@ -8,13 +8,13 @@
 namespace {
 
 constexpr char kAbout[] =
-    "Trains a decoder-only Transformer on token files. Its shape and weights (docs/MODELS.md):\n"
+    "Trains a decoder-only Transformer on token files. Choose shape and weights (docs/MODELS.md):\n"
     "  --set model.config=FILE        a config.json of GPT-2, Llama, Qwen2 or Qwen3, random "
     "weights;\n"
     "                                 examples/configs/models has some\n"
     "  --set model.pretrained=FOLDER  config.json and safetensors of a Hugging Face folder\n"
-    "  --set model.hidden_size=N ...  a Llama of its own shape\n"
-    "  --set data.document_token=0    documents of packed samples do not see each other\n";
+    "  --set model.hidden_size=N ...  a Llama of the shape that you give\n"
+    "  --set data.document_token=0    attention stays inside each document of a sample\n";
 
 // Files may say how many ids they use; the model must hold them all.
 absl::Status CheckVocabulary(const GptOptions& options, const dtrain::TokenLoader& loader) {

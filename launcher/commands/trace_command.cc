@@ -21,11 +21,11 @@ namespace {
 constexpr char kTraceHelp[] =
     R"(Usage: dtrain trace merge [--out FILE] RUN_DIR
        dtrain trace torch [--out DIR] RUN_DIR
-Converts what the ranks recorded about their last collectives, which is in
+Converts the ranks' records of their last collectives, which are in
 RUN_DIR/flight/rank-R.json.
 
   merge       Write a timeline for https://ui.perfetto.dev or chrome://tracing.
-              Each rank is a process, each group a track. Every call shows its
+              Each rank is a process and each group a track. A call shows its
               bucket, bytes and step, and the rank that entered it last. The
               clocks of different hosts are aligned.
   torch       Write one pickle for each rank, for PyTorch's analyser:
@@ -34,7 +34,8 @@ RUN_DIR/flight/rank-R.json.
   --out PATH  File (merge) or folder (torch) to write.
               Default: RUN_DIR/flight/trace.json, RUN_DIR/flight/torch.
 
-A rank writes its record when a collective fails, on SIGTERM and on SIGUSR2.
+A rank writes its record when a collective fails, when the rank ends with an
+error, on SIGTERM and on SIGUSR2.
 
 Examples:
   dtrain trace merge runs/gpt

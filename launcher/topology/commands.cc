@@ -59,8 +59,8 @@ int TopoMain(const std::vector<std::string>& arguments) {
 
 int DoctorMain(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
-      "Checks whether ranks can run on this node. Says what to do where they cannot, and ends "
-      "with exit code 64 then.",
+      "Checks whether ranks can run on this node. If they cannot, says what to do and ends with "
+      "exit code 64.",
       "dtrain doctor");
   bool json = false;
   app.add_flag("--json", json, "Print one JSON object instead of text. Default: off");
