@@ -11,14 +11,16 @@
 namespace {
 
 constexpr char kAbout[] =
-    "Fine-tunes the model of model.pretrained, a Hugging Face folder (GPT-2, Llama, Qwen2, "
-    "Qwen3):\n"
-    "  --set finetune.method=lora    adapters beside frozen weights (the default): "
-    "finetune.lora.r,\n"
-    "                                lora_alpha, lora_dropout, use_rslora, target_modules\n"
-    "  --set finetune.method=full    all weights\n"
-    "  --set finetune.export_merged=false  the adapters alone, without the merged model\n"
-    "The result is in RUN_DIR/export: model/, or adapter/ (PEFT's form) and merged/.\n";
+    "Fine-tunes the model in model.pretrained, a Hugging Face folder (GPT-2, Llama,\n"
+    "Qwen2 or Qwen3):\n"
+    "  --set finetune.method=lora  Train adapters beside frozen weights (the default).\n"
+    "                              finetune.lora has r, lora_alpha, lora_dropout,\n"
+    "                              use_rslora and target_modules.\n"
+    "  --set finetune.method=full  Train all weights.\n"
+    "  --set finetune.export_merged=false\n"
+    "                              Write the adapters alone, without the merged model.\n"
+    "The result goes to RUN_DIR/export: model/ with full; adapter/ (in PEFT's format)\n"
+    "and merged/ with lora. docs/MODELS.md has the details.\n";
 
 enum class Method { kFull, kLora };
 

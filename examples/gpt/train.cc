@@ -8,13 +8,14 @@
 namespace {
 
 constexpr char kAbout[] =
-    "Trains a decoder-only Transformer on token files. Choose shape and weights (docs/MODELS.md):\n"
-    "  --set model.config=FILE        a config.json of GPT-2, Llama, Qwen2 or Qwen3, random "
-    "weights;\n"
-    "                                 examples/configs/models has some\n"
-    "  --set model.pretrained=FOLDER  config.json and safetensors of a Hugging Face folder\n"
-    "  --set model.hidden_size=N ...  a Llama of the shape that you give\n"
-    "  --set data.document_token=0    attention stays inside each document of a sample\n";
+    "Trains a decoder-only Transformer on token files. Choose its shape and weights:\n"
+    "  --set model.config=FILE        Shape of a config.json (GPT-2, Llama, Qwen2 or\n"
+    "                                 Qwen3), with random weights.\n"
+    "                                 examples/configs/models has some.\n"
+    "  --set model.pretrained=FOLDER  Shape and weights of a Hugging Face folder.\n"
+    "  --set model.hidden_size=N ...  A Llama of the shape that you give.\n"
+    "  --set data.document_token=0    Keep attention inside each document of a sample.\n"
+    "docs/MODELS.md explains them.\n";
 
 // Files may say how many ids they use; the model must hold them all.
 absl::Status CheckVocabulary(const GptOptions& options, const dtrain::TokenLoader& loader) {

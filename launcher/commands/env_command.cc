@@ -11,10 +11,12 @@ namespace {
 
 constexpr char kEnvHelp[] =
     "Usage: dtrain env [--prefix | --torch]\n"
-    "Prints which launcher this process runs under, as which rank, and the variables that say so.\n"
-    "\n  --prefix   print only the folder that dtrain is installed in, as CMake and pkg-config "
-    "want it\n"
-    "  --torch    print only the folder of the LibTorch that dtrain finds\n"
+    "Prints which launcher started this process, which rank it is, and the variables\n"
+    "that say so.\n"
+    "\n"
+    "  --prefix   Print only the folder that dtrain is installed in, which CMake and\n"
+    "             pkg-config need.\n"
+    "  --torch    Print only the folder of the LibTorch that dtrain finds.\n"
     "\nExamples:\n"
     "  dtrain env\n"
     "  cmake -B build -DCMAKE_PREFIX_PATH=$(dtrain env --prefix)\n"

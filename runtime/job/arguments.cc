@@ -77,14 +77,15 @@ absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::st
 
 std::string ProgramHelp(const std::string& program, const std::string& about) {
   return absl::StrCat(
-      about, about.empty() ? "" : "\n", "usage: ", program,
+      about, about.empty() ? "" : "\n", "Usage: ", program,
       " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n\n",
-      "  CONFIG.json        configuration with DeepSpeed's names, comments allowed\n",
-      "                     (--deepspeed_config FILE is the same)\n",
-      "  --set KEY=VALUE    override one key, e.g. --set optimizer.params.lr=1e-3\n",
-      "  --run-dir DIR      where records and checkpoints go; an existing run resumes\n",
-      "  --fresh            move an existing run aside and start at step 0\n\n", "examples:\n",
-      "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
+      "  CONFIG.json        Configuration. Its keys have DeepSpeed's names. Comments are\n",
+      "                     allowed. --deepspeed_config CONFIG.json does the same.\n",
+      "  --set KEY=VALUE    Change a value of the configuration. May be repeated.\n",
+      "  --run-dir DIR      Folder for records and checkpoints. A run that is there\n",
+      "                     continues. Default: DTRAIN_RUN_DIR, else runs/PROGRAM.\n",
+      "  --fresh            Move the run that is there aside and start at step 0.\n\n",
+      "Examples:\n", "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
       " config.json --set train_steps=100 --run-dir runs/try\n");
 }
 
