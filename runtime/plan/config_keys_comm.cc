@@ -60,9 +60,10 @@ constexpr ConfigKey kCommKeys[] = {
      "Largest number of bytes of user memory that a rank keeps registered (and so pinned) for "
      "later messages. 0 copies all messages from such memory through a buffer."},
     {"comm.bucket_tuning", KeyType::kString, "\"auto\"", "auto|on|off", KeyUse::kUsed, "", 0,
-     "Whether the first ten steps at stage 0 measure several sizes of gradient buckets, up to "
-     "zero_optimization.reduce_bucket_size, and choose one. auto: only if messages leave the host. "
-     "If deterministic is true, results do not depend on the choice; otherwise the last bits of "
+     "Whether dtrain measures the first ten steps at stage 0 and chooses the size of gradient "
+     "buckets from them, up to zero_optimization.reduce_bucket_size. auto: only if messages leave "
+     "the host. If deterministic is true, results do not depend on the choice; otherwise the last "
+     "bits of "
      "the gradient norm may depend on it. It needs zero_optimization.overlap_comm and does not "
      "work with comm.compression."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
