@@ -20,7 +20,7 @@ function clock(seconds) { return sprintf("%d:%02d", seconds / 60, seconds % 60) 
 FILENAME == ARGV[1] { planned += weight(step); steps++; next }
 { done += weight(step); finished++ }
 END {
-  if (finished > steps) exit  # The plan was of another build.
+  if (steps == 0 || finished > steps) exit  # The plan was of another build.
   line = sprintf("%d of %d steps", finished, steps)
   if (done > 20 && planned >= done) line = line ", " clock(elapsed * (planned - done) / done) " left"
   print line

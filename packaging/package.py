@@ -127,6 +127,7 @@ def make_packages(kind):
 
 
 def main():
+    os.umask(0o022)  # Packages are read by all, whoever makes them.
     try:
         make_packages(parse())
     except PackageError as error:

@@ -6,6 +6,7 @@ import unittest
 
 import clean_root
 import dockerfile
+import end_to_end
 from installed import SITE_PACKAGES, SOURCE, make_packages
 
 # `set -e` does not look at what stands behind "!".
@@ -152,4 +153,4 @@ class CleanRoot(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    end_to_end.main()

@@ -8,6 +8,7 @@ import subprocess
 import unittest
 
 import dockerfile
+import end_to_end
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
 FILES = sorted(glob.glob(f"{SOURCE}/docker/*.Dockerfile"))
@@ -72,4 +73,4 @@ class Dockerfiles(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    end_to_end.main()

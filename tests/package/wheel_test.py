@@ -9,6 +9,7 @@ import time
 import unittest
 import zipfile
 
+import end_to_end
 from installed import BUILD, CMAKE, SOURCE, TORCH, losses, make_environment, make_packages, run
 
 WITH_TORCH = ["dtrain-bench-mfu", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal"]
@@ -214,4 +215,4 @@ class Wheel(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    end_to_end.main()

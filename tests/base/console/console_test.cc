@@ -11,6 +11,7 @@
 #include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/console/shown_by.h"
 
 namespace dtrain {
 namespace {
@@ -150,12 +151,7 @@ class StderrTerminal {
     close(theirs);
   }
   ~StderrTerminal() { dup2(saved_.get(), STDERR_FILENO); }
-  std::string Shown() {
-    std::string text(4096, '\0');
-    const ssize_t n = read(read_.get(), text.data(), text.size());
-    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
-    return text;
-  }
+  std::string Shown() { return ShownBy(read_.get(), STDERR_FILENO); }
 
  private:
   UniqueFd read_;

@@ -14,6 +14,7 @@
 #include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/console/shown_by.h"
 
 namespace dtrain {
 namespace {
@@ -76,12 +77,7 @@ class RunConsoleTest : public ::testing::Test {
     options.log_dir = "runs/gpt/logs";
     return RunConsole(options);
   }
-  std::string Shown() {
-    std::string text(1 << 16, '\0');
-    const ssize_t n = read(read_.get(), text.data(), text.size());
-    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
-    return text;
-  }
+  std::string Shown() { return ShownBy(read_.get(), write_.get()); }
   std::vector<std::string> Lines() { return absl::StrSplit(Shown(), '\n', absl::SkipEmpty()); }
 
  private:
