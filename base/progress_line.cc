@@ -281,9 +281,14 @@ std::string FormatBytes(double bytes) {
 bool IsProgress(const Json& record) {
   const auto kind = record.find("kind");
   const auto step = record.find("step");
-  return kind != record.end() && *kind == "step" && step != record.end() &&
-         step->is_number_integer() &&
-         (!MetricOfColumn(record, "loss").empty() || !MetricOfColumn(record, "rate").empty());
+  const auto metrics = record.find("m");
+  if (kind == record.end() || *kind != "step" || step == record.end() ||
+      !step->is_number_integer() || metrics == record.end()) {
+    return false;
+  }
+  // A program may log a loss or a rate of its own; it has neither of these names, or not both.
+  return metrics->contains("train/loss") ||
+         (metrics->contains("time/step_s") && !MetricOfColumn(record, "rate").empty());
 }
 
 std::string FormatProgress(const Json& record, const ProgressStyle& style) {

@@ -7,12 +7,14 @@
 #include <memory>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/move_aside.h"
 #include "base/prng.h"
 #include "base/status.h"
 #include "base/version.h"
@@ -88,6 +90,11 @@ absl::Status Launch::PrepareRunDirectory() {
   run_dir_ = RunDirOf(options_);
   log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
   metrics_path_ = absl::StrCat(run_dir_, "/metrics/rank-0.jsonl");
+  // Here and not in rank 0, which would take with it the files that the agent has open by then.
+  if (options_.node_rank == 0 && absl::c_linear_search(options_.arguments, "--fresh") &&
+      FileExists(absl::StrCat(run_dir_, "/config.json"))) {
+    DT_RETURN_IF_ERROR(MoveAside(run_dir_));
+  }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
   DT_RETURN_IF_ERROR(MakeDirectories(log_dir_));
   if (access(run_dir_.c_str(), W_OK | X_OK) != 0) {

@@ -101,7 +101,7 @@ void RunConsole::TakeStep(const Json& record) {
     ShowProgress();  // There, every line that is due is printed.
   }
   const int64_t step = RecordStep(record);
-  const bool last = options_.style.total_steps > 0 && step >= options_.style.total_steps;
+  const bool last = options_.style.total_steps > 0 && step == options_.style.total_steps;
   if (shown_step_ >= 0 && !last && step / options_.interval == shown_step_ / options_.interval) {
     latest_ = Line(WithOwn(record));
     console_.LatestProgress(latest_);

@@ -53,6 +53,7 @@ To watch it from another terminal:
 )";
 
 constexpr char kDataFolder[] = "data/headers";
+constexpr char kWrittenLast[] = "/corpus.json";  // Of `dtrain-data prepare`.
 constexpr char kSystemHeaders[] = "/usr/include";
 constexpr int64_t kSystemHeadersMin = 1 << 20;  // Bytes; less would be a few packages' leftovers.
 
@@ -117,7 +118,7 @@ absl::Status Prepare(const std::string& prefix, const std::vector<std::string>& 
   }
   // Before anything is written: each rank would say it by itself.
   DT_ASSIGN_OR_RETURN(const Torch torch, FindTorch(OwnTorchSearch(environment)));
-  if (NamesData(arguments) || FileExists(absl::StrCat(kDataFolder, "/train.bin"))) {
+  if (NamesData(arguments) || FileExists(absl::StrCat(kDataFolder, kWrittenLast))) {
     return absl::OkStatus();
   }
   return MakeCorpus(prefix, torch.folder, environment);

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -11,26 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
+#include "base/move_aside.h"
 #include "base/prng.h"
 #include "base/status.h"
 
 namespace dtrain {
 namespace {
-
-absl::Status MoveAside(const std::string& path) {
-  for (int n = 1; n < 10000; ++n) {
-    const std::string target = absl::StrCat(path, ".old-", n);
-    if (FileExists(target)) {
-      continue;
-    }
-    if (rename(path.c_str(), target.c_str()) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("cannot move ", path, " aside to ", target));
-    }
-    return absl::OkStatus();
-  }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("10,000 old runs stand beside ", path, "; remove some"));
-}
 
 std::string RandomRunId() {
   const auto seed =

@@ -79,6 +79,19 @@ class TrainCommand(EndToEnd):
         self.assertEqual(result.code, 0, result.output)
         self.assertEqual(max(self.losses(f"{self.place}/run")), reached + 2)
 
+    def test_fresh_moves_the_old_run_aside_and_shows_the_new_one(self):
+        command = [f"{BIN}/dtrain", "train", *QUICK, "--run-dir", f"{self.place}/run",
+                   "--set", f'data.train=["{self.folder}/data/train.bin"]',
+                   "--set", f'data.validation=["{self.folder}/data/val.bin"]']
+        self.assertEqual(self.run_program(command).code, 0)
+        again = self.run_program([*command, "--fresh", "--set", "optimizer.params.lr=1e-3"])
+        self.assertEqual(again.code, 0, again.output)
+        self.assertIn("step 2/2", again.output)
+        for folder in ("run", "run.old-1"):
+            self.assertEqual(sorted(self.losses(f"{self.place}/{folder}")), [1, 2], folder)
+            self.assertTrue(os.path.exists(f"{self.place}/{folder}/logs/attempt-0/rank-1.out"), folder)
+            self.assertTrue(os.path.exists(f"{self.place}/{folder}/events.jsonl"), folder)
+
     def test_help_says_what_it_does(self):
         result = self.run_program([f"{BIN}/dtrain", "train", "--help"])
         self.assertEqual(result.code, 0)
