@@ -86,11 +86,19 @@ TEST(FormatProgress, ShowsLossesThatAreNotFinite) {
 }
 
 TEST(FormatProgress, TakesTheUnitFromTheRatesName) {
-  Json record = {{"kind", "step"}, {"step", 7}, {"m", {{"perf/images_per_s", 12.34}}}};
+  Json record = {
+      {"kind", "step"}, {"step", 7}, {"m", {{"perf/images_per_s", 12.34}, {"time/step_s", 0.1}}}};
   EXPECT_EQ(FormatProgress(record, {}), "step 7  12.3 images/s");
-  record["m"] = {{"perf/samples_per_s", 0.456}};
+  record["m"] = {{"perf/samples_per_s", 0.456}, {"time/step_s", 0.1}};
   EXPECT_EQ(FormatProgress(record, {.columns = {"rate"}}), "step 7  0.46 samples/s");
   EXPECT_EQ(FormatProgress(record, {.columns = {"samples_per_s"}}), "step 7  0.46 samples/s");
+}
+
+TEST(FormatProgress, TakesNoSingleValueOfAProgramForAStep) {
+  for (const char* name : {"loss", "rate", "perf/loss", "perf/images_per_s", "own/accuracy"}) {
+    const Json record = {{"kind", "step"}, {"step", 7}, {"m", {{name, 0.5}}}};
+    EXPECT_FALSE(IsProgress(record)) << name;
+  }
 }
 
 TEST(FormatProgress, ShowsTheChosenColumnsInTheirOrder) {
