@@ -119,11 +119,11 @@ def write_pkg_config(build, prefix, libraries, torch_folders):
 
 
 def set_plugin_rpath(prefix, torch_folders):
-    """NCCL comes with LibTorch's wheel: the CUDA plugin looks beside it."""
-    plugin = f"{prefix}/lib/libdtrain_cuda.so"
-    if os.path.exists(plugin):
-        places = ":".join(f"$ORIGIN/{folder}/../nvidia/nccl/lib" for folder in torch_folders)
-        run(["patchelf", "--set-rpath", places, plugin])
+    """NCCL comes with LibTorch's wheel: the CUDA plugins look beside it, and for Abseil in lib/dtrain."""
+    places = ["$ORIGIN/dtrain", *(f"$ORIGIN/{folder}/../nvidia/nccl/lib" for folder in torch_folders)]
+    for name in ("libdtrain_cuda.so", "libdtrain_torch_cuda.so"):
+        if os.path.exists(f"{prefix}/lib/{name}"):
+            run(["patchelf", "--set-rpath", ":".join(places), f"{prefix}/lib/{name}"])
 
 
 def make_self_contained(build, prefix, torch_folders):

@@ -62,11 +62,12 @@ def install(build, prefix):
 
 
 def run(command, **options):
-    """Quiet; an error is one line with the last line of what the command said."""
+    """Quiet; an error is one line with what the command said last, or what it lacked."""
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             check=False, **options)
     if result.returncode:
         lines = result.stdout.strip().splitlines() or ["(it printed nothing)"]
-        said = next((line for line in lines if "No space left" in line), lines[-1])
+        telling = [at for at, line in enumerate(lines) if re.search("No space left|cannot find", line)]
+        said = " ".join(line.strip() for line in lines[telling[0]:telling[0] + 2]) if telling else lines[-1]
         raise PackageError(f"{command[0]} failed (exit {result.returncode}): {said.strip()}: {' '.join(command)}")
     return result.stdout

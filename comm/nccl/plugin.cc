@@ -1,8 +1,5 @@
 #include "comm/nccl/plugin.h"
 
-#include <unistd.h>
-
-#include <climits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dl/dynamic_library.h"
+#include "base/dl/plugin_folders.h"
 #include "base/file.h"
 #include "base/job_env.h"
 #include "base/status.h"
@@ -17,21 +15,6 @@
 #include "comm/nccl/plugin/plugin_table.h"
 
 namespace dtrain::comm {
-namespace {
-
-std::vector<std::string> Folders() {
-  const std::string named = PluginDirectory(ReadEnvironment());
-  if (!named.empty()) {
-    return {named};
-  }
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
-  const std::string folder = program.substr(0, program.rfind('/'));
-  return {folder, folder + "/../lib"};
-}
-
-}  // namespace
 
 CudaApi& Plugin::cuda() const { return *table_->cuda(); }
 
@@ -100,7 +83,8 @@ absl::StatusOr<Plugin*> OpenCudaPlugin() {
   static std::optional<Plugin> plugin;
   std::lock_guard lock(mutex);
   if (!plugin.has_value()) {
-    DT_ASSIGN_OR_RETURN(Plugin opened, OpenCudaPluginIn(Folders()));
+    DT_ASSIGN_OR_RETURN(Plugin opened,
+                        OpenCudaPluginIn(PluginFolders(PluginDirectory(ReadEnvironment()))));
     plugin.emplace(std::move(opened));
   }
   return &*plugin;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/dl/dynamic_library.h"
+#include "base/dl/plugin_folders.h"
 #include "base/dl/verbs.h"
 #include "base/file.h"
 #include "base/mapped_libraries.h"
@@ -90,15 +91,7 @@ void FindNccl(DoctorFacts* facts) {
 }
 
 void FindPlugin(const DoctorOptions& options, DoctorFacts* facts) {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
-  const std::string folder = program.substr(0, program.rfind('/'));
-  std::vector<std::string> folders = {folder, folder + "/../lib"};
-  if (!options.plugin_folder.empty()) {
-    folders = {options.plugin_folder};
-  }
-  for (const std::string& candidate : folders) {
+  for (const std::string& candidate : PluginFolders(options.plugin_folder)) {
     if (FileExists(candidate + "/libdtrain_cuda.so")) {
       facts->cuda_plugin_path = candidate + "/libdtrain_cuda.so";
       return;

@@ -28,7 +28,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "File with the secret key of the job under torchrun, srun or mpirun. `dtrain launch` reads "
      "--token-file instead and passes the key to its ranks through DTRAIN_TOKEN_FD."},
     {kUser, "DTRAIN_PLUGIN_DIR", "ranks, dtrain bench comm, dtrain doctor", "a folder",
-     "the folder of the program, or lib/ beside it",
+     "the folder of the program, or lib/ of its tree",
      "Folder that holds libdtrain_cuda.so, the part of dtrain for GPUs."},
     {kUser, "DTRAIN_SIMD", "all programs", "scalar, avx2, avx512", "the widest that the CPU has",
      "Limits the vector instructions of the CPU kernels. Other values have no effect."},

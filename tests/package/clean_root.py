@@ -24,6 +24,7 @@ mkdir "$work/upper" "$work/changes" "$work/root"
 mount -t overlay overlay -o "lowerdir=$root,upperdir=$work/upper,workdir=$work/changes" "$work/root"
 mount -t proc proc "$work/root/proc"
 mount --rbind /dev "$work/root/dev"
+mount --rbind /sys "$work/root/sys"
 mount -t tmpfs -o mode=1777 none "$work/root/tmp"
 cp /etc/resolv.conf "$work/root/etc/resolv.conf"
 while [ $# -gt 0 ]; do
@@ -41,6 +42,8 @@ def why_not():
         return "not root: debootstrap and mounts need it"
     if not shutil.which("debootstrap"):
         return "debootstrap is not installed; ./dev deps test brings it"
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        return "this root may not mount (a container without CAP_SYS_ADMIN)"
     return ""
 
 

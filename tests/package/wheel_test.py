@@ -12,7 +12,6 @@ import zipfile
 import end_to_end
 from installed import BUILD, CMAKE, SOURCE, TORCH, losses, make_environment, make_packages, run
 
-WITH_TORCH = ["dtrain-bench-mfu", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal"]
 # What a system without Debian's libraries has (PEP 600: libraries that every manylinux system has).
 OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv)\.so\.\d+|ld-linux.*)$")
 OF_TORCH = re.compile(r"^lib(torch(_cpu|_cuda)?|c10(_cuda)?)\.so$|^lib(gomp|cudart)\.so\.")
@@ -111,13 +110,13 @@ class Wheel(unittest.TestCase):
         empty = f"{self.folder}/empty"
         os.mkdir(empty)
         start = time.monotonic()
-        output = run(self, [f"{self.venv}/bin/dtrain", "train", "--set", "train_steps=3",
+        output = run(self, [f"{self.venv}/bin/dtrain", "train", "--set", "train_steps=12",
                             "--set", "eval_interval=0", "--set", "sample.bytes=0"], cwd=empty)
         self.assertLess(time.monotonic() - start, 120)
         [records] = glob.glob(f"{empty}/**/metrics/rank-0.jsonl", recursive=True)
         found = losses(os.path.dirname(os.path.dirname(records)))
-        self.assertEqual(len(found), 3, output)
-        self.assertLess(found[-1], found[0], "it learns")
+        self.assertEqual(len(found), 12, output)
+        self.assertLess(found[-1], found[0] - 0.5, "it learns")
 
     def test_a_program_outside_is_built_by_cmake_and_by_pkg_config_and_trains(self):
         dtrain = f"{self.venv}/bin/dtrain"
