@@ -180,6 +180,30 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
   EXPECT_THAT(job.Err(), HasSubstr("restart 1 of 2"));
 }
 
+// A job that ends with 75 after it has written `record`, twice.
+std::vector<std::string> FailsTwiceAfter(const std::string& record) {
+  return {"launch",    "--nproc-per-node", "1", "--max-restarts", "1",
+          "--run-dir", "run",              "--", "sh",            "-c",
+          absl::StrCat("mkdir -p run/metrics; echo '", record,
+                       "' >>run/metrics/rank-0.jsonl; exit 75")};
+}
+
+// The wait before a restart is 0 after progress and 1 s without.
+TEST(Launch, OnlyACommittedCheckpointIsProgress) {
+  LaunchedJob saves(
+      FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":1,"durable":true,"m":{}})"));
+  LaunchedJob restores(
+      FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":100,"restored":100,"m":{}})"));
+  LaunchedJob cannot_save(
+      FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":1,"durable":false,"error":"x","m":{}})"));
+  EXPECT_EQ(saves.Wait(), 75) << saves.Err();
+  EXPECT_EQ(restores.Wait(), 75) << restores.Err();
+  EXPECT_EQ(cannot_save.Wait(), 75) << cannot_save.Err();
+  EXPECT_THAT(saves.Err(), HasSubstr("restart 1 of 1 in 0\n"));
+  EXPECT_THAT(restores.Err(), HasSubstr("restart 1 of 1 in 1s\n"));
+  EXPECT_THAT(cannot_save.Err(), HasSubstr("restart 1 of 1 in 1s\n"));
+}
+
 TEST(Launch, ShowsTheMetricsStreamAndWritesTensorBoardFiles) {
   constexpr char kScript[] =
       "[ $RANK = 0 ] || exit 0; mkdir -p $DTRAIN_RUN_DIR/metrics; exec "
