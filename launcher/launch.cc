@@ -124,6 +124,7 @@ absl::Status Launch::Prepare() {
                                                   : absl::StrCat(run_dir_, "/events-node-",
                                                                  options_.node_rank, ".jsonl");
   reporting.log_dir = log_dir_;
+  reporting.show_records = !options_.quiet;
   reporting.identity = {run_id_, options_.node_rank};
   if (options_.tensorboard && options_.node_rank == 0) {
     reporting.tensorboard_run_dir = run_dir_;
@@ -145,7 +146,8 @@ void Launch::ShowOutputs(Attempt& attempt) {
       continue;
     }
     const int teed = options_.tee.For(slot.local_rank);
-    const int streams = teed | (slot.rank == 0 ? kOut | kErr : 0);
+    const int of_rank_0 = options_.quiet ? kErr : kOut | kErr;
+    const int streams = teed | (slot.rank == 0 ? of_rank_0 : 0);
     const std::string prefix = teed == 0 ? "" : absl::StrFormat("[rank %d] ", slot.rank);
     for (const auto& [stream, suffix] : {std::pair(kOut, "out"), std::pair(kErr, "err")}) {
       if ((streams & stream) != 0) {

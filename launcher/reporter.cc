@@ -117,7 +117,9 @@ struct Reporter::Core {
       if (IsDurableSave(*record)) {
         shared->checkpoint_step = std::max(shared->checkpoint_step.load(), RecordStep(*record));
       }
-      run_console.Take(*record);
+      if (options.show_records) {
+        run_console.Take(*record);
+      }
       Export(*record);
     }
     run_console.ShowProgress();

@@ -35,6 +35,7 @@ struct ReporterOptions {
   std::string events_path;
   EventIdentity identity;
   std::string log_dir;              // Of the ranks' outputs, for the banner.
+  bool show_records = true;         // On the console; they are read and exported in any case.
   std::string tensorboard_run_dir;  // Gets TensorBoard files; "": none are written.
   absl::Duration poll_interval = absl::Milliseconds(100);
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -282,6 +283,20 @@ TEST(Launch, ShowsTheRecordsOfARunAsItsConsole) {
             "step 25/25  loss 25.0000  50.0 images/s  own/score 25.0000\n"
             "saved step 25 in 0.4 s (61 MB) to run/checkpoints/a\n");
   EXPECT_THAT(job.Err(), Not(HasSubstr("2 ranks of")));  // The banner is the only beginning.
+}
+
+TEST(Launch, QuietShowsErrorsAndWhatTeeChooses) {
+  constexpr char kSays[] = "echo out $RANK; echo err $RANK >&2; ";
+  LaunchedJob job({"launch", "-q", "--nproc-per-node", "2", "--run-dir", "run", "--", "sh", "-c",
+                   absl::StrCat(kSays, kRecords)});
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(job.Out(), "");
+  EXPECT_THAT(job.Err(), AllOf(HasSubstr("err 0\n"), Not(HasSubstr("err 1"))));
+  EXPECT_TRUE(std::filesystem::exists(job.folder() + "/run/report/tensorboard"));
+  LaunchedJob teed({"launch", "-q", "--nproc-per-node", "2", "--tee", "1", "--run-dir", "run", "--",
+                    "sh", "-c", kSays});
+  EXPECT_EQ(teed.Wait(), 0) << teed.Err();
+  EXPECT_THAT(teed.Out(), AllOf(HasSubstr("[rank 0] out 0\n"), HasSubstr("[rank 1] out 1\n")));
 }
 
 TEST(Dtrain, PrintsVersionHelpAndTables) {
