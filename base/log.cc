@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/job_env.h"
+#include "base/terminal.h"
 
 namespace dtrain {
 namespace {
@@ -36,7 +37,7 @@ std::atomic<int>& Threshold() {
 
 // What makes room for a line where a progress line stands on the terminal.
 std::string MakeRoom(LogLevel level) {
-  if (!unfinished_line.load() || isatty(STDERR_FILENO) == 0 || !unfinished_line.exchange(false)) {
+  if (!unfinished_line.load() || !IsTerminal(STDERR_FILENO) || !unfinished_line.exchange(false)) {
     return "";
   }
   return level == LogLevel::kError ? "\n" : "\r\x1b[K";

@@ -17,6 +17,7 @@
 #include "base/move_aside.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "base/terminal.h"
 #include "base/version.h"
 #include "launcher/file_tail.h"
 #include "launcher/machine.h"
@@ -119,7 +120,7 @@ absl::Status Launch::Prepare() {
   DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
   ReporterOptions reporting;
-  reporting.console.terminal = isatty(STDOUT_FILENO) != 0;
+  reporting.console.terminal = IsTerminal(STDOUT_FILENO);
   reporting.events_path = options_.node_rank == 0 ? absl::StrCat(run_dir_, "/events.jsonl")
                                                   : absl::StrCat(run_dir_, "/events-node-",
                                                                  options_.node_rank, ".jsonl");

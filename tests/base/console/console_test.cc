@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
@@ -139,6 +140,7 @@ TEST_F(ConsoleTest, DrawsItsLineAgainWhereTheLogOfThisProcessHasTakenItsPlace) {
 class StderrTerminal {
  public:
   StderrTerminal() {
+    setenv("TERM", "xterm", 1);
     int ours = -1;
     int theirs = -1;
     termios raw{};
