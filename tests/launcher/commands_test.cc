@@ -93,9 +93,9 @@ TEST(Dtrain, TrainEndsWithTheExitCodeOfTheProgramThatWritesItsCorpus) {
   for (const auto& [end, code] : ends) {
     const std::string script = absl::StrCat("#!/bin/sh\n", end, "\n");
     ASSERT_TRUE(WriteFileAtomic(folder + "/bin/dtrain-data", script, 0755).ok());
-    LaunchedJob job({}, {"sh", "-c",
-                         absl::StrCat("DTRAIN_TORCH=", folder, "/torch exec ", folder,
-                                      "/bin/dtrain train")});
+    LaunchedJob job(
+        {}, {"sh", "-c",
+             absl::StrCat("DTRAIN_TORCH=", folder, "/torch exec ", folder, "/bin/dtrain train")});
     EXPECT_EQ(job.Wait(), code) << job.Err();
     EXPECT_THAT(job.Err(), HasSubstr(absl::StrCat("dtrain-data ended with exit code ", code)));
   }

@@ -183,16 +183,23 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
 
 // A job that ends with 75 after it has written `record`, twice.
 std::vector<std::string> FailsTwiceAfter(const std::string& record) {
-  return {"launch",    "--nproc-per-node", "1", "--max-restarts", "1",
-          "--run-dir", "run",              "--", "sh",            "-c",
+  return {"launch",
+          "--nproc-per-node",
+          "1",
+          "--max-restarts",
+          "1",
+          "--run-dir",
+          "run",
+          "--",
+          "sh",
+          "-c",
           absl::StrCat("mkdir -p run/metrics; echo '", record,
                        "' >>run/metrics/rank-0.jsonl; exit 75")};
 }
 
 // The wait before a restart is 0 after progress and 1 s without.
 TEST(Launch, OnlyACommittedCheckpointIsProgress) {
-  LaunchedJob saves(
-      FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":1,"durable":true,"m":{}})"));
+  LaunchedJob saves(FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":1,"durable":true,"m":{}})"));
   LaunchedJob restores(
       FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":100,"restored":100,"m":{}})"));
   LaunchedJob cannot_save(
