@@ -228,6 +228,10 @@ bool WantsBacktrace(const Environment& environment) {
   return !text.empty() && text != "0";
 }
 
+bool TerminalIsDumb(const Environment& environment) {
+  return Reader(environment).Text("TERM") == "dumb";
+}
+
 bool TunesHeap(const Environment& environment) {
   return std::any_of(environment.begin(), environment.end(), [](const auto& variable) {
     return !variable.second.empty() &&

@@ -72,6 +72,9 @@ std::string LogLevelName(const Environment& environment);
 // Whether the log is to show where exceptions come from: kBacktrace is neither empty nor 0.
 bool WantsBacktrace(const Environment& environment);
 
+// Whether TERM says that the terminal understands no control sequences.
+bool TerminalIsDumb(const Environment& environment);
+
 // Whether glibc's allocator was given settings of the user's own.
 bool TunesHeap(const Environment& environment);
 

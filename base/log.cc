@@ -9,12 +9,14 @@
 
 #include "absl/strings/str_format.h"
 #include "base/job_env.h"
+#include "base/terminal.h"
 
 namespace dtrain {
 namespace {
 
 std::atomic<int> log_rank{-1};
-std::atomic<bool> unfinished_line{false};
+enum class ProgressLine { kNone, kUnfinished, kLeft };
+std::atomic<ProgressLine> progress_line{ProgressLine::kNone};
 
 LogLevel LevelOfEnvironment() {
   const std::string name = LogLevelName(ReadEnvironment());
@@ -36,10 +38,14 @@ std::atomic<int>& Threshold() {
 
 // What makes room for a line where a progress line stands on the terminal.
 std::string MakeRoom(LogLevel level) {
-  if (!unfinished_line.load() || isatty(STDERR_FILENO) == 0 || !unfinished_line.exchange(false)) {
+  const bool leave = level == LogLevel::kError;
+  ProgressLine expected = ProgressLine::kUnfinished;
+  if (progress_line.load() != expected || !IsTerminal(STDERR_FILENO) ||
+      !progress_line.compare_exchange_strong(expected,
+                                             leave ? ProgressLine::kLeft : ProgressLine::kNone)) {
     return "";
   }
-  return level == LogLevel::kError ? "\n" : "\r\x1b[K";
+  return leave ? "\n" : "\r\x1b[K";
 }
 
 }  // namespace
@@ -59,8 +65,11 @@ absl::StatusOr<LogLevel> LogLevelFromName(absl::string_view name) {
 
 void SetLogLevel(LogLevel level) { Threshold() = static_cast<int>(level); }
 void SetLogRank(int rank) { log_rank = rank; }
-void SetUnfinishedLine(bool unfinished) { unfinished_line = unfinished; }
-bool UnfinishedLine() { return unfinished_line.load(); }
+void SetUnfinishedLine(bool unfinished) {
+  progress_line = unfinished ? ProgressLine::kUnfinished : ProgressLine::kNone;
+}
+bool UnfinishedLine() { return progress_line.load() == ProgressLine::kUnfinished; }
+bool UnfinishedLineWasLeft() { return progress_line.load() == ProgressLine::kLeft; }
 bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= Threshold().load(); }
 
 void LogLine(LogLevel level, absl::string_view text) {

@@ -25,9 +25,11 @@ bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, absl::string_view text);
 // Says that a progress line without its end stands on the terminal. The next line of the log, if
 // stderr is a terminal, takes its place; one that says why the program ends leaves it above.
-// Whoever draws progress asks by UnfinishedLine whether its line is still there.
+// Whoever draws progress asks by UnfinishedLine whether its line is still there, and by
+// UnfinishedLineWasLeft whether it stands above such a line.
 void SetUnfinishedLine(bool unfinished);
 bool UnfinishedLine();
+bool UnfinishedLineWasLeft();
 
 namespace internal {
 class LogMessage {

@@ -148,8 +148,8 @@ std::string Piece(const Json& record, const std::string& name, bool total_known)
                ? absl::StrCat(FormatNumber(value, Format::kRate), " ", UnitOf(metric), "/s")
                : absl::StrCat(metric, " ", FormatNumber(value, Format::kRate));
   }
-  if (column.format == Format::kDuration && !total_known) {
-    return "";
+  if (column.format == Format::kDuration && (!total_known || value < 0)) {
+    return "";  // A program that goes on after its last step has no time left to show.
   }
   const std::string label = column.label[0] == '\0' ? metric : column.label;
   return absl::StrCat(label, " ", FormatNumber(value, column.format));

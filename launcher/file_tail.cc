@@ -17,20 +17,35 @@ uint64_t FileEnd(const std::string& path) {
   return stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+void FileTail::StartOver() {
+  offset_ = 0;
+  partial_.clear();
+  cutting_ = false;
+}
+
 bool FileTail::Open() {
   if (!fd_.valid()) {
     fd_.reset(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   }
-  struct stat info {};
-  if (!fd_.valid() || fstat(fd_.get(), &info) != 0) {
+  struct stat opened {};
+  if (!fd_.valid() || fstat(fd_.get(), &opened) != 0) {
     return false;
   }
-  if (static_cast<uint64_t>(info.st_size) < offset_) {  // Truncated: start over.
-    offset_ = 0;
-    partial_.clear();
-    cutting_ = false;
+  struct stat named {};
+  if (static_cast<uint64_t>(opened.st_size) <= offset_ && stat(path_.c_str(), &named) == 0 &&
+      (named.st_dev != opened.st_dev || named.st_ino != opened.st_ino)) {
+    // All of the file that was moved away has been read; another has its name now.
+    UniqueFd replacement(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!replacement.valid() || fstat(replacement.get(), &opened) != 0) {
+      return false;
+    }
+    fd_ = std::move(replacement);
+    StartOver();
   }
-  return static_cast<uint64_t>(info.st_size) > offset_;
+  if (static_cast<uint64_t>(opened.st_size) < offset_) {  // Truncated.
+    StartOver();
+  }
+  return static_cast<uint64_t>(opened.st_size) > offset_;
 }
 
 size_t FileTail::Read(size_t bytes_max, std::vector<std::string>& lines) {

@@ -2,7 +2,8 @@
 //
 // Reading never disturbs the writer. A torn last line is kept back until its end arrives (Drain
 // gives it as it is); a file that does not exist yet is opened when it appears; a file that shrank
-// is read from its start. Lines longer than the cap are cut and marked.
+// is read from its start. When another file has taken the path, the old one is read to its end and
+// the new one from its start. Lines longer than the cap are cut and marked.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ class FileTail {
 
  private:
   bool Open();
+  void StartOver();
   size_t Read(size_t bytes_max, std::vector<std::string>& lines);
 
   std::string path_;

@@ -17,6 +17,7 @@
 #include "base/move_aside.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "base/terminal.h"
 #include "base/version.h"
 #include "launcher/file_tail.h"
 #include "launcher/machine.h"
@@ -119,11 +120,12 @@ absl::Status Launch::Prepare() {
   DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
   ReporterOptions reporting;
-  reporting.console.terminal = isatty(STDOUT_FILENO) != 0;
+  reporting.console.terminal = IsTerminal(STDOUT_FILENO);
   reporting.events_path = options_.node_rank == 0 ? absl::StrCat(run_dir_, "/events.jsonl")
                                                   : absl::StrCat(run_dir_, "/events-node-",
                                                                  options_.node_rank, ".jsonl");
   reporting.log_dir = log_dir_;
+  reporting.show_records = !options_.quiet;
   reporting.identity = {run_id_, options_.node_rank};
   if (options_.tensorboard && options_.node_rank == 0) {
     reporting.tensorboard_run_dir = run_dir_;
@@ -145,7 +147,8 @@ void Launch::ShowOutputs(Attempt& attempt) {
       continue;
     }
     const int teed = options_.tee.For(slot.local_rank);
-    const int streams = teed | (slot.rank == 0 ? kOut | kErr : 0);
+    const int of_rank_0 = options_.quiet ? kErr : kOut | kErr;
+    const int streams = teed | (slot.rank == 0 ? of_rank_0 : 0);
     const std::string prefix = teed == 0 ? "" : absl::StrFormat("[rank %d] ", slot.rank);
     for (const auto& [stream, suffix] : {std::pair(kOut, "out"), std::pair(kErr, "err")}) {
       if ((streams & stream) != 0) {

@@ -98,8 +98,7 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   };
   add("--nproc-per-node", "N", options.ranks_per_node,
       "Number of ranks on this node: a number, auto (one for each GPU, or for each core where "
-      "there "
-      "is no GPU), cpu (one for each core) or gpu (one for each GPU)");
+      "there is no GPU), cpu (one for each core) or gpu (one for each GPU)");
   add("--nnodes", "N", raw.nnodes, "Number of nodes (N:N means the same as N)");
   add("--node-rank", "N", raw.node_rank, "Number of this node, from 0");
   add("--rdzv-endpoint", "HOST:PORT", options.rendezvous,
@@ -137,7 +136,9 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
                "Let ranks run on any core. Default: each rank is bound to cores of its own");
   app.add_flag("--no-tensorboard", raw.no_tensorboard,
                "Write no TensorBoard files. Default: written to RUN_DIR/report/tensorboard");
-  app.add_flag("-q,--quiet", options.quiet, "Print errors only. Default: off");
+  app.add_flag("-q,--quiet", options.quiet,
+               "Print errors only: no progress, and of the ranks' output what they write to stderr "
+               "or --tee chooses. Default: off");
   const auto hidden = [&app](const char* name, auto& value) {
     app.add_option(name, value, "")->group("");
   };

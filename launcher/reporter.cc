@@ -25,6 +25,12 @@ std::string AfterCarriageReturn(const std::string& line) {
   return at == std::string::npos ? text : text.substr(at + 1);
 }
 
+// Whether `record` says that a checkpoint was committed: not that one failed or was restored.
+bool IsDurableSave(const Json& record) {
+  const auto durable = record.find("durable");
+  return RecordKind(record) == "ckpt" && durable != record.end() && *durable == true;
+}
+
 }  // namespace
 
 struct Reporter::Shared {
@@ -108,10 +114,12 @@ struct Reporter::Core {
       if (!record.has_value()) {
         continue;
       }
-      if (RecordKind(*record) == "ckpt") {
+      if (IsDurableSave(*record)) {
         shared->checkpoint_step = std::max(shared->checkpoint_step.load(), RecordStep(*record));
       }
-      run_console.Take(*record);
+      if (options.show_records) {
+        run_console.Take(*record);
+      }
       Export(*record);
     }
     run_console.ShowProgress();

@@ -35,6 +35,7 @@ struct ReporterOptions {
   std::string events_path;
   EventIdentity identity;
   std::string log_dir;              // Of the ranks' outputs, for the banner.
+  bool show_records = true;         // On the console; they are read and exported in any case.
   std::string tensorboard_run_dir;  // Gets TensorBoard files; "": none are written.
   absl::Duration poll_interval = absl::Milliseconds(100);
 };
@@ -55,8 +56,8 @@ class Reporter {
   void Show(const std::vector<ShownFile>& files);
   // Follows a metrics stream from byte `from`.
   void FollowMetrics(const std::string& path, uint64_t from);
-  // The last step that a "ckpt" record named, once all that the ranks have written was read; -1:
-  // none yet. Blocks until then, a second at most.
+  // The last step of which a checkpoint was committed, once all that the ranks have written was
+  // read; -1: none yet. Blocks until then, a second at most.
   int64_t ReadCheckpointStep();
   // Shows what is left of all files and ends the thread; false when it did not end in time.
   bool Finish(absl::Duration timeout);

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/log.h"
 
 namespace dtrain {
@@ -16,9 +17,13 @@ namespace {
 constexpr char kEraseLine[] = "\r\x1b[K";
 constexpr size_t kChunkBytes = 4096;  // PIPE_BUF: a writable pipe takes this much at once.
 
-bool Writable(int fd, int timeout_ms) {
+bool Writable(int fd, Deadline deadline) {
   pollfd entry{fd, POLLOUT, 0};
-  return poll(&entry, 1, timeout_ms) > 0 && (entry.revents & (POLLERR | POLLNVAL)) == 0;
+  int ready = 0;
+  do {  // A signal that the program handles is no reason to drop a line.
+    ready = poll(&entry, 1, deadline.PollTimeoutMs());
+  } while ((ready == 0 && !deadline.Expired()) || (ready < 0 && errno == EINTR));
+  return ready > 0 && (entry.revents & (POLLERR | POLLNVAL)) == 0;
 }
 
 }  // namespace
@@ -56,9 +61,7 @@ void Console::DrawnOnTerminal(bool drawn) {
 void Console::Write(int fd, std::string text) {
   for (size_t at = 0; at < text.size();) {
     const auto wait = blocked_ ? absl::ZeroDuration() : options_.write_timeout;
-    const int wait_ms =
-        wait == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(wait));
-    if (!Writable(fd, wait_ms)) {
+    if (!Writable(fd, Deadline::After(wait))) {
       blocked_ = true;
       ++dropped_;
       return;
@@ -105,11 +108,13 @@ void Console::Refresh() {
 }
 
 void Console::LeaveProgress() {
-  // What this process has logged below it says how the program ends.
-  const bool overtaken = options_.terminal && progress_shown_ && !OnTerminal();
-  if (overtaken || (progress_shown_ && latest_ == progress_ && !options_.terminal)) {
+  const bool latest_shown = progress_shown_ && latest_ == progress_;
+  // An error that this process has logged below it says how the program ends.
+  const bool left =
+      options_.terminal && options_.own_log && progress_shown_ && UnfinishedLineWasLeft();
+  if (left || (latest_shown && !options_.terminal)) {
     // It was left, or printed, before.
-  } else if (progress_shown_ && latest_ == progress_) {
+  } else if (latest_shown && OnTerminal()) {
     Write(options_.out_fd, "\n");
   } else if (!latest_.empty()) {
     Write(options_.out_fd, absl::StrCat(Erase(), latest_, "\n"));

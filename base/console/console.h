@@ -16,7 +16,7 @@ namespace dtrain {
 struct ConsoleOptions {
   int out_fd = 1;
   int err_fd = 2;
-  bool terminal = false;  // out_fd is a terminal.
+  bool terminal = false;  // IsTerminal(out_fd).
   bool own_log = false;   // DT_LOG of this process writes to the same terminal.
   absl::Duration write_timeout = absl::Milliseconds(500);
 };

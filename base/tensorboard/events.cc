@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/console/record_line.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/tensorboard/protobuf_wire.h"

@@ -103,7 +103,8 @@ void AppendSection(std::string* text, const char* title, const Json& members) {
 std::string FilesText(const Manifest& manifest) {
   Table table({"size", "file", "XXH3-128"});
   for (const ManifestFile& file : manifest.files) {
-    table.Add({HumanBytes(file.checksum.bytes), file.path, file.checksum.xxh3_128});
+    table.Add(
+        {FormatBytes(static_cast<double>(file.checksum.bytes)), file.path, file.checksum.xxh3_128});
   }
   return table.Text({0});
 }
@@ -124,30 +125,13 @@ Json IdJson(StepId id) {
 
 }  // namespace
 
-std::string HumanBytes(uint64_t bytes) {
-  if (bytes < 1000) {
-    return absl::StrFormat("%d B", bytes);
-  }
-  double value = static_cast<double>(bytes);
-  const char* unit = "B";
-  for (const char* next : {"kB", "MB", "GB", "TB"}) {
-    if (value < 1000) {
-      break;
-    }
-    value /= 1000;
-    unit = next;
-  }
-  return absl::StrFormat("%.1f %s", value, unit);
-}
-
 std::string TimeText(int64_t unix_ms) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixMillis(unix_ms),
                           absl::UTCTimeZone());
 }
 
-std::string AgeText(int64_t unix_ms, absl::Time now) {
-  const absl::Duration age = now - absl::FromUnixMillis(unix_ms);
-  return FormatDuration(std::max(0.0, absl::ToDoubleSeconds(age))) + " ago";
+double AgeSeconds(int64_t unix_ms, absl::Time now) {
+  return absl::ToDoubleSeconds(now - absl::FromUnixMillis(unix_ms));
 }
 
 uint64_t ParametersOf(const Manifest& manifest) {
@@ -167,8 +151,8 @@ std::string DescribeText(const Manifest& manifest, const std::string& path, absl
   };
   row("step", Thousands(static_cast<uint64_t>(manifest.id.step)));
   row("written",
-      absl::StrFormat("%s (%s), by attempt %d of the run", TimeText(manifest.created_unix_ms),
-                      AgeText(manifest.created_unix_ms, now), manifest.id.epoch));
+      absl::StrFormat("%s (%s ago), by attempt %d of the run", TimeText(manifest.created_unix_ms),
+                      FormatAge(AgeSeconds(manifest.created_unix_ms, now)), manifest.id.epoch));
   row("run", manifest.job);
   row("continues", manifest.parent ? manifest.parent->DirectoryName()
                                    : "no checkpoint: the run started at step 0");
@@ -180,7 +164,8 @@ std::string DescribeText(const Manifest& manifest, const std::string& path, absl
                                  manifest.tensors.size() - of_model,
                                  with_tensors ? "" : " (--tensors lists them)"));
   row("size",
-      absl::StrFormat("%s in %d files", HumanBytes(manifest.data_bytes()), manifest.files.size()));
+      absl::StrFormat("%s in %d files", FormatBytes(static_cast<double>(manifest.data_bytes())),
+                      manifest.files.size()));
   absl::StrAppend(&text, "\nFiles\n", FilesText(manifest));
   AppendSection(&text, "Optimizer and schedule", manifest.state.engine);
   AppendSection(&text, "Position in the data", manifest.state.data);

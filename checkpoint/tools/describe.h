@@ -11,14 +11,11 @@
 
 namespace dtrain::checkpoint {
 
-// "512 B", "19.9 MB".
-std::string HumanBytes(uint64_t bytes);
-
 // "2026-11-25 02:26:14 UTC".
 std::string TimeText(int64_t unix_ms);
 
-// "3:20 ago".
-std::string AgeText(int64_t unix_ms, absl::Time now);
+// How long ago that was.
+double AgeSeconds(int64_t unix_ms, absl::Time now);
 
 // Elements of the tensors in model/.
 uint64_t ParametersOf(const Manifest& manifest);

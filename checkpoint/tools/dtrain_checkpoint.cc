@@ -50,16 +50,14 @@ void PrintListRow(StepId id, const Manifest* manifest, bool resumable, const std
     return manifest == nullptr ? std::string("?") : absl::StrCat(text(*manifest));
   };
   const absl::Time now = absl::Now();
-  absl::PrintF("%12s  %-23s  %8s  %5s  %5s  %9s  %-6s  %s\n", WithThousands(id.step),
-               known([](const Manifest& m) { return TimeText(m.created_unix_ms); }),
-               known([&](const Manifest& m) {
-                 const std::string age = AgeText(m.created_unix_ms, now);
-                 return age.substr(0, age.rfind(' '));
-               }),
-               known([](const Manifest& m) { return m.world_size; }),
-               known([](const Manifest& m) { return m.state.zero_stage; }),
-               known([](const Manifest& m) { return HumanBytes(m.data_bytes()); }),
-               resumable ? "yes" : "no", state);
+  absl::PrintF(
+      "%12s  %-23s  %8s  %5s  %5s  %9s  %-6s  %s\n", WithThousands(id.step),
+      known([](const Manifest& m) { return TimeText(m.created_unix_ms); }),
+      known([&](const Manifest& m) { return FormatAge(AgeSeconds(m.created_unix_ms, now)); }),
+      known([](const Manifest& m) { return m.world_size; }),
+      known([](const Manifest& m) { return m.state.zero_stage; }),
+      known([](const Manifest& m) { return FormatBytes(static_cast<double>(m.data_bytes())); }),
+      resumable ? "yes" : "no", state);
 }
 
 absl::Status List(const Arguments& arguments) {
@@ -131,11 +129,12 @@ absl::Status VerifyAll(const Arguments& arguments) {
            {"ok", status.ok()},
            {"problem", status.ok() ? Json(nullptr) : Json(std::string(status.message()))}});
     } else {
-      absl::PrintF("%s  %s\n", id.DirectoryName(),
-                   status.ok()
-                       ? absl::StrFormat("good: %d files, %s, every byte verified",
-                                         manifest->files.size(), HumanBytes(manifest->data_bytes()))
-                       : absl::StrCat("damaged: ", status.message()));
+      absl::PrintF(
+          "%s  %s\n", id.DirectoryName(),
+          status.ok()
+              ? absl::StrFormat("good: %d files, %s, every byte verified", manifest->files.size(),
+                                FormatBytes(static_cast<double>(manifest->data_bytes())))
+              : absl::StrCat("damaged: ", status.message()));
       std::fflush(stdout);  // The next one may take minutes.
     }
   }

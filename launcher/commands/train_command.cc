@@ -53,12 +53,13 @@ To watch it from another terminal:
 )";
 
 constexpr char kDataFolder[] = "data/headers";
-constexpr char kWrittenLast[] = "/corpus.json";  // Of `dtrain-data prepare`.
+constexpr char kWrittenLast[] = "/corpus.json";  // `dtrain-data prepare` ends with this file.
 constexpr char kSystemHeaders[] = "/usr/include";
 constexpr int64_t kSystemHeadersMin = 1 << 20;  // Bytes; less would be a few packages' leftovers.
 
-// Runs a program to its end; OK when it ends with 0.
-absl::Status RunToEnd(const std::vector<std::string>& words, const Environment& environment) {
+// Runs a program to its end and gives its exit code, 128 + N where signal N killed it.
+absl::StatusOr<int> RunToEnd(const std::vector<std::string>& words,
+                             const Environment& environment) {
   std::vector<char*> argv;
   for (const std::string& word : words) {
     argv.push_back(const_cast<char*>(word.c_str()));
@@ -82,18 +83,12 @@ absl::Status RunToEnd(const std::vector<std::string>& words, const Environment& 
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kExitOk) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s (what is wrong stands above)",
-      WIFEXITED(status)
-          ? absl::StrFormat("%s ended with exit code %d", words[0], WEXITSTATUS(status))
-          : absl::StrFormat("%s was killed by signal %d", words[0], WTERMSIG(status))));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-absl::Status MakeCorpus(const std::string& prefix, const std::string& torch,
-                        const Environment& environment) {
+// The exit code of the program that writes the corpus.
+absl::StatusOr<int> MakeCorpus(const std::string& prefix, const std::string& torch,
+                               const Environment& environment) {
   const std::vector<std::string> folders =
       CorpusFolders(kSystemHeaders, prefix, torch, kSystemHeadersMin);
   if (folders.empty()) {
@@ -110,8 +105,9 @@ absl::Status MakeCorpus(const std::string& prefix, const std::string& torch,
   return RunToEnd(words, environment);
 }
 
-absl::Status Prepare(const std::string& prefix, const std::vector<std::string>& arguments,
-                     const Environment& environment) {
+// The exit code that `dtrain train` ends with, if it is not kExitOk.
+absl::StatusOr<int> Prepare(const std::string& prefix, const std::vector<std::string>& arguments,
+                            const Environment& environment) {
   if (access((OwnFolder() + "/dtrain-gpt").c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrFormat(
         "%s/dtrain-gpt is missing: build or install all programs of dtrain", OwnFolder()));
@@ -119,7 +115,7 @@ absl::Status Prepare(const std::string& prefix, const std::vector<std::string>& 
   // Before anything is written: each rank would say it by itself.
   DT_ASSIGN_OR_RETURN(const Torch torch, FindTorch(OwnTorchSearch(environment)));
   if (NamesData(arguments) || FileExists(absl::StrCat(kDataFolder, kWrittenLast))) {
-    return absl::OkStatus();
+    return kExitOk;
   }
   return MakeCorpus(prefix, torch.folder, environment);
 }
@@ -132,13 +128,18 @@ int TrainCommand(const std::vector<std::string>& arguments, const Environment& e
   }
   const std::string prefix = std::filesystem::path(OwnFolder()).parent_path().string();
   const absl::StatusOr<std::string> config = DefaultConfig(prefix);
-  absl::Status status = config.status();
-  if (status.ok()) {
-    status = Prepare(prefix, arguments, environment);
+  const absl::StatusOr<int> prepared =
+      config.ok() ? Prepare(prefix, arguments, environment) : config.status();
+  if (!prepared.ok()) {
+    std::fprintf(stderr, "dtrain train: %s\n", std::string(prepared.status().message()).c_str());
+    return ExitCodeFor(prepared.status());
   }
-  if (!status.ok()) {
-    std::fprintf(stderr, "dtrain train: %s\n", std::string(status.message()).c_str());
-    return ExitCodeFor(status);
+  if (*prepared != kExitOk) {
+    const std::string why = *prepared > 128 ? absl::StrFormat("signal %d", *prepared - 128)
+                                            : "what is wrong stands above";
+    std::fprintf(stderr, "dtrain train: %s/dtrain-data ended with exit code %d (%s)\n",
+                 OwnFolder().c_str(), *prepared, why.c_str());
+    return *prepared;
   }
   std::vector<std::string> words = {"--nproc-per-node", "2"};
   if (RunDirInArguments(arguments).empty()) {

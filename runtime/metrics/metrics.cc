@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/tensorboard/export.h"
+#include "base/terminal.h"
 #include "base/worker.h"
 #include "runtime/metrics/step_record.h"
 #include "runtime/plan/metrics_line.h"
@@ -43,7 +44,7 @@ plan::MetricsKind RecordKind(EventKind kind) {
 // The console of a rank that no agent shows.
 std::unique_ptr<RunConsole> OwnConsole(const MetricsOptions& options) {
   RunConsoleOptions console;
-  console.console.terminal = isatty(STDOUT_FILENO) != 0;
+  console.console.terminal = IsTerminal(STDOUT_FILENO);
   console.console.own_log = true;
   console.console.write_timeout = absl::InfiniteDuration();  // Nothing else holds the lines.
   console.style.total_steps = options.total_steps;

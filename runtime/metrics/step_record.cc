@@ -9,10 +9,7 @@ namespace {
 
 // The name of the rate says what is counted.
 std::string RateName(const std::string& unit) {
-  if (unit == "tokens") {
-    return "perf/tokens_per_s";
-  }
-  return unit.empty() ? "perf/samples_per_s" : absl::StrCat("perf/", unit, "_per_s");
+  return absl::StrCat("perf/", unit.empty() ? "samples" : unit, "_per_s");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/nearest.h"
 #include "runtime/plan/config_keys.h"
 
 namespace dtrain::plan {
@@ -30,25 +31,6 @@ const Index& TheIndex() {
     return built;
   }();
   return *index;
-}
-
-// Levenshtein distance with swaps of neighbours counted once.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        cost[i][j] = i + j;
-        continue;
-      }
-      const size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
 }
 
 absl::string_view Leaf(absl::string_view path) {
@@ -98,9 +80,9 @@ std::string NearestConfigKey(absl::string_view path) {
 }
 
 std::string MeantName(absl::string_view name, const std::vector<std::string>& names) {
-  constexpr size_t kLettersMax = 2;
+  constexpr size_t kShort = 6;  // Below it two letters make other names: "mse" is no "mfu".
   std::string meant;
-  size_t meant_cost = kLettersMax + 1;
+  size_t meant_cost = (name.size() < kShort ? 1 : 2) + 1;
   for (const std::string& candidate : names) {
     const size_t cost = EditDistance(name.substr(0, 200), candidate);
     if (cost == 0) {

@@ -91,10 +91,6 @@ Json MetricsJson(const MetricsRecord& record) {
   return json;
 }
 
-std::string FormatMetricsLine(const MetricsRecord& record) {
-  return absl::StrCat(DumpJson(MetricsJson(record)), "\n");
-}
-
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
   DT_ASSIGN_OR_RETURN(const Json json, ParseJson(line, "metrics line"));
   if (!json.is_object()) {

@@ -35,12 +35,9 @@ struct MetricsRecord {
   Json details = Json::object();
 };
 
-// The record as the object that FormatMetricsLine writes.
+// The record as the object that the line holds. Not-finite numbers are the strings "NaN",
+// "Infinity", "-Infinity".
 Json MetricsJson(const MetricsRecord& record);
-
-// The line, with its '\n'. Not-finite numbers are written as the strings "NaN", "Infinity",
-// "-Infinity".
-std::string FormatMetricsLine(const MetricsRecord& record);
 
 // Reads a line (with or without '\n'). Unknown keys are ignored; a missing or wrong field, or
 // another version, is InvalidArgument naming it. A torn last line is an error here: readers drop

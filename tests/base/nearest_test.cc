@@ -5,11 +5,20 @@
 namespace dtrain {
 namespace {
 
+TEST(EditDistance, CountsAnExchangeOfNeighboursOnce) {
+  EXPECT_EQ(EditDistance("", "abc"), 3U);
+  EXPECT_EQ(EditDistance("steps", "steps"), 0U);
+  EXPECT_EQ(EditDistance("trian", "train"), 1U);
+  EXPECT_EQ(EditDistance("comn", "comm"), 1U);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3U);
+}
+
 TEST(Nearest, FindsTyposOnly) {
   EXPECT_EQ(Nearest("nproc-per-nod", {"nnodes", "nproc-per-node"}), "nproc-per-node");
   EXPECT_EQ(Nearest("lst", {"list", "show", "verify"}), "list");
   EXPECT_EQ(Nearest("entirely-else", {"nnodes", "nproc-per-node"}), "");
   EXPECT_EQ(Nearest("x", {"ab"}), "") << "shares no letter";
+  EXPECT_EQ(Nearest(std::string(100000, 'x'), {"list"}), "");  // In bounded time.
 }
 
 TEST(UnknownCommand, NamesTheNearestAndListsAll) {

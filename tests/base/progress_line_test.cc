@@ -132,6 +132,12 @@ TEST(FormatProgress, LeavesOutWhatIsAbsent) {
   EXPECT_EQ(FormatProgress(record, {}), "step 7  loss 2.0000  MFU 50.0%");
 }
 
+TEST(FormatProgress, ShowsNoTimeLeftAfterTheLastStep) {
+  const Json record = {
+      {"kind", "step"}, {"step", 1001}, {"m", {{"train/loss", 2.0}, {"time/eta_s", -0.1}}}};
+  EXPECT_EQ(FormatProgress(record, {.total_steps = 1000}), "step 1,001/1,000  loss 2.0000");
+}
+
 TEST(FormatProgress, IsEmptyForOtherRecords) {
   EXPECT_EQ(FormatProgress({{"kind", "event"}, {"step", 1}}, {}), "");
   EXPECT_EQ(FormatProgress({{"kind", "step"}, {"step", 1}, {"m", {{"time/data_s", 1.0}}}}, {}), "");

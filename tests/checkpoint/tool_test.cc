@@ -67,7 +67,8 @@ TEST_F(ToolTest, ListShowsEveryCheckpoint) {
   const Result result = RunTool("list --verify " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(result.output, AllOf(HasSubstr("step"), HasSubstr(" 200 "), HasSubstr(" 100 "),
-                                   HasSubstr("verified"), HasSubstr("yes")));
+                                   HasSubstr("verified"), HasSubstr("yes"),
+                                   ContainsRegex(" UTC +[0-9]+ s +2 +1 +[0-9.]+ k?B ")));
 }
 
 // A run directory, as `dtrain logs` and `dtrain trace` take it.
@@ -95,7 +96,8 @@ TEST_F(ToolTest, ShowNamesFilesAndTensors) {
   const Result result = RunTool("show --tensors " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(result.output,
-              AllOf(HasSubstr("  step          200\n"), HasSubstr("by attempt 1 of the run\n"),
+              AllOf(HasSubstr("  step          200\n"),
+                    ContainsRegex("UTC \\([0-9]+ s ago\\), by attempt 1 of the run\n"),
                     HasSubstr("  world size    2\n"), HasSubstr("  ZeRO stage    1\n"),
                     ContainsRegex("parameters +[0-9,]+ \\(.*BF16"),
                     ContainsRegex("[0-9] k?B +model/config.json +[0-9a-f]{32}\n"),

@@ -54,6 +54,7 @@ class OnTerminal:
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             os.environ.pop("OMP_NUM_THREADS", None)
+            os.environ["TERM"] = "xterm"
             os.execv(command[0], command)
         self.screen = Screen(columns)
 

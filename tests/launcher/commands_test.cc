@@ -77,6 +77,30 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
   EXPECT_EQ(explains.Out(), place.folder() + "/dtrain-bench-comm --help\n");
 }
 
+// A folder with the launcher, a LibTorch in name and programs of our own.
+TEST(Dtrain, TrainEndsWithTheExitCodeOfTheProgramThatWritesItsCorpus) {
+  LaunchedJob place({"exit-codes"});
+  EXPECT_EQ(place.Wait(), 0);
+  const std::string& folder = place.folder();
+  for (const char* name : {"/bin", "/torch/lib", "/share/dtrain/configs"}) {
+    ASSERT_TRUE(MakeDirectories(folder + name).ok());
+  }
+  std::filesystem::copy_file(DTRAIN_PROGRAM, folder + "/bin/dtrain");
+  ASSERT_TRUE(WriteFileAtomic(folder + "/torch/lib/libtorch_cpu.so", "").ok());
+  ASSERT_TRUE(WriteFileAtomic(folder + "/share/dtrain/configs/gpt.json", "{}").ok());
+  ASSERT_TRUE(WriteFileAtomic(folder + "/bin/dtrain-gpt", "#!/bin/sh\nexit 1\n", 0755).ok());
+  const std::vector<std::pair<std::string, int>> ends = {{"exit 75", 75}, {"kill -9 $$", 137}};
+  for (const auto& [end, code] : ends) {
+    const std::string script = absl::StrCat("#!/bin/sh\n", end, "\n");
+    ASSERT_TRUE(WriteFileAtomic(folder + "/bin/dtrain-data", script, 0755).ok());
+    LaunchedJob job(
+        {}, {"sh", "-c",
+             absl::StrCat("DTRAIN_TORCH=", folder, "/torch exec ", folder, "/bin/dtrain train")});
+    EXPECT_EQ(job.Wait(), code) << job.Err();
+    EXPECT_THAT(job.Err(), HasSubstr(absl::StrCat("dtrain-data ended with exit code ", code)));
+  }
+}
+
 // Every command of the launcher's own: defaults where it has options, and an example.
 TEST(Dtrain, EveryHelpHasAnExample) {
   for (const char* name :

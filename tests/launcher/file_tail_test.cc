@@ -47,6 +47,18 @@ TEST_F(FileTailTest, StartsOverWhenTheFileShrinks) {
   EXPECT_THAT(tail.Poll(), ElementsAre("new"));
 }
 
+TEST_F(FileTailTest, FollowsThePathWhenAnotherFileTakesIt) {
+  Append("old 1\n");
+  FileTail tail(path_);
+  EXPECT_THAT(tail.Poll(), ElementsAre("old 1"));
+  Append("old 2\ntor");
+  std::filesystem::rename(path_, path_ + ".moved");
+  EXPECT_THAT(tail.Poll(), ElementsAre("old 2"));
+  EXPECT_THAT(tail.Poll(), IsEmpty()) << "no file has the path";
+  Append("a new line that is longer\nnew 2\n");
+  EXPECT_THAT(tail.Poll(), ElementsAre("a new line that is longer", "new 2"));
+}
+
 TEST_F(FileTailTest, CutsEndlessLinesAndGoesOn) {
   Append(std::string(3 * kLineBytesMax, 'x') + "\nnext\n");
   FileTail tail(path_);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -180,6 +181,37 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
   EXPECT_THAT(job.Err(), HasSubstr("restart 1 of 2"));
 }
 
+// A job that ends with 75 after it has written `record`, twice.
+std::vector<std::string> FailsTwiceAfter(const std::string& record) {
+  return {"launch",
+          "--nproc-per-node",
+          "1",
+          "--max-restarts",
+          "1",
+          "--run-dir",
+          "run",
+          "--",
+          "sh",
+          "-c",
+          absl::StrCat("mkdir -p run/metrics; echo '", record,
+                       "' >>run/metrics/rank-0.jsonl; exit 75")};
+}
+
+// The wait before a restart is 0 after progress and 1 s without.
+TEST(Launch, OnlyACommittedCheckpointIsProgress) {
+  LaunchedJob saves(FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":1,"durable":true,"m":{}})"));
+  LaunchedJob restores(
+      FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":100,"restored":100,"m":{}})"));
+  LaunchedJob cannot_save(
+      FailsTwiceAfter(R"({"v":1,"kind":"ckpt","step":1,"durable":false,"error":"x","m":{}})"));
+  EXPECT_EQ(saves.Wait(), 75) << saves.Err();
+  EXPECT_EQ(restores.Wait(), 75) << restores.Err();
+  EXPECT_EQ(cannot_save.Wait(), 75) << cannot_save.Err();
+  EXPECT_THAT(saves.Err(), HasSubstr("restart 1 of 1 in 0\n"));
+  EXPECT_THAT(restores.Err(), HasSubstr("restart 1 of 1 in 1s\n"));
+  EXPECT_THAT(cannot_save.Err(), HasSubstr("restart 1 of 1 in 1s\n"));
+}
+
 TEST(Launch, ShowsTheMetricsStreamAndWritesTensorBoardFiles) {
   constexpr char kScript[] =
       "[ $RANK = 0 ] || exit 0; mkdir -p $DTRAIN_RUN_DIR/metrics; exec "
@@ -258,6 +290,20 @@ TEST(Launch, ShowsTheRecordsOfARunAsItsConsole) {
             "step 25/25  loss 25.0000  50.0 images/s  own/score 25.0000\n"
             "saved step 25 in 0.4 s (61 MB) to run/checkpoints/a\n");
   EXPECT_THAT(job.Err(), Not(HasSubstr("2 ranks of")));  // The banner is the only beginning.
+}
+
+TEST(Launch, QuietShowsErrorsAndWhatTeeChooses) {
+  constexpr char kSays[] = "echo out $RANK; echo err $RANK >&2; ";
+  LaunchedJob job({"launch", "-q", "--nproc-per-node", "2", "--run-dir", "run", "--", "sh", "-c",
+                   absl::StrCat(kSays, kRecords)});
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(job.Out(), "");
+  EXPECT_THAT(job.Err(), AllOf(HasSubstr("err 0\n"), Not(HasSubstr("err 1"))));
+  EXPECT_TRUE(std::filesystem::exists(job.folder() + "/run/report/tensorboard"));
+  LaunchedJob teed({"launch", "-q", "--nproc-per-node", "2", "--tee", "1", "--run-dir", "run", "--",
+                    "sh", "-c", kSays});
+  EXPECT_EQ(teed.Wait(), 0) << teed.Err();
+  EXPECT_THAT(teed.Out(), AllOf(HasSubstr("[rank 0] out 0\n"), HasSubstr("[rank 1] out 1\n")));
 }
 
 TEST(Dtrain, PrintsVersionHelpAndTables) {

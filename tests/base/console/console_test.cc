@@ -2,10 +2,14 @@
 
 #include <fcntl.h>
 #include <pty.h>
+#include <sys/time.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
@@ -26,13 +30,14 @@ class ConsoleTest : public ::testing::Test {
     read_.reset(ends[0]);
     write_.reset(ends[1]);
   }
-  Console Make(bool terminal, bool own_log = false) {
+  Console Make(bool terminal, bool own_log = false,
+               absl::Duration write_timeout = absl::Milliseconds(20)) {
     ConsoleOptions options;
     options.own_log = own_log;
     options.out_fd = write_.get();
     options.err_fd = write_.get();
     options.terminal = terminal;
-    options.write_timeout = absl::Milliseconds(20);
+    options.write_timeout = write_timeout;
     return Console(options);
   }
   std::string Shown() {
@@ -132,13 +137,14 @@ TEST_F(ConsoleTest, DrawsItsLineAgainWhereTheLogOfThisProcessHasTakenItsPlace) {
   SetUnfinishedLine(false);
   console.LeaveProgress();
   console.Out("run directory");
-  EXPECT_EQ(Shown(), "run directory\n");
+  EXPECT_EQ(Shown(), "step 1\nrun directory\n");
 }
 
 // stderr as a terminal, for the lines that LogLine writes while it lives.
 class StderrTerminal {
  public:
   StderrTerminal() {
+    setenv("TERM", "xterm", 1);
     int ours = -1;
     int theirs = -1;
     termios raw{};
@@ -179,6 +185,21 @@ TEST(LogLine, TakesThePlaceOfAProgressLineOnATerminal) {
   EXPECT_THAT(error, StartsWith("\n[E "));  // The line stays: it says how far the run was.
 }
 
+TEST_F(ConsoleTest, LeavesTheLineAboveAnErrorAlone) {
+  Console console = Make(true, /*own_log=*/true);
+  const auto shown_after = [&](LogLevel level) {
+    console.Progress("step 1");
+    {
+      StderrTerminal terminal;
+      LogLine(level, "slow disk");
+    }
+    console.LeaveProgress();
+    return Shown();
+  };
+  EXPECT_EQ(shown_after(LogLevel::kWarning), "step 1step 1\n") << "the warning has erased it";
+  EXPECT_EQ(shown_after(LogLevel::kError), "step 1") << "the error stands below it";
+}
+
 TEST(LogLine, LeavesAProgressLineThatIsOnAnotherTerminal) {
   testing::internal::CaptureStderr();  // A file.
   SetUnfinishedLine(true);
@@ -186,6 +207,40 @@ TEST(LogLine, LeavesAProgressLineThatIsOnAnotherTerminal) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("[W "));
   EXPECT_TRUE(UnfinishedLine());
   SetUnfinishedLine(false);
+}
+
+std::atomic<int> alarms{0};
+int full_pipe = -1;
+
+// Interrupts what waits, and at the third time makes room in `full_pipe`.
+void OnAlarm(int /*signal*/) {
+  std::array<char, 4096> buffer;
+  if (++alarms == 3) {
+    while (read(full_pipe, buffer.data(), buffer.size()) > 0) {
+    }
+  }
+}
+
+TEST_F(ConsoleTest, WaitsOnForItsReaderWhenASignalArrives) {
+  Console console = Make(false, false, absl::InfiniteDuration());
+  const std::string filler(4096, 'x');
+  while (write(write_.get(), filler.data(), filler.size()) > 0) {
+  }
+  full_pipe = read_.get();
+  struct sigaction handled {};
+  struct sigaction before {};
+  handled.sa_handler = OnAlarm;
+  ASSERT_EQ(sigaction(SIGALRM, &handled, &before), 0);
+  itimerval often{};
+  often.it_interval.tv_usec = 2000;
+  often.it_value.tv_usec = 2000;
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  console.Out("saved");
+  const itimerval never{};
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_EQ(console.dropped(), 0U);
+  EXPECT_EQ(Shown(), "saved\n");
 }
 
 TEST_F(ConsoleTest, DropsLinesWhenNobodyReads) {

@@ -124,6 +124,17 @@ TEST_F(RunConsoleTest, KeepsTheIntervalWhereStepsAreNotLoggedOneByOne) {
                                    "step 31/100  loss 2.5000"));
 }
 
+TEST_F(RunConsoleTest, KeepsTheIntervalAfterTheLastStep) {  // A program with a loop of its own.
+  RunConsole console = Make(0);
+  console.Take(Settings(25, 10, {"loss"}));
+  for (int64_t step = 20; step <= 42; ++step) {
+    console.Take(Step(step));
+  }
+  console.ShowProgress();
+  EXPECT_THAT(Lines(), ElementsAre("step 20/25  loss 2.5000", "step 25/25  loss 2.5000",
+                                   "step 30/25  loss 2.5000", "step 40/25  loss 2.5000"));
+}
+
 TEST_F(RunConsoleTest, SaysHowFarARunCameThatEndsBetweenTwoLines) {
   RunConsole console = Make(0);
   console.Take(Settings(100, 10, {"loss"}));

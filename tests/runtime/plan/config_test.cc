@@ -435,6 +435,11 @@ TEST(ConfigTest, ConsoleColumnsAreThoseOfTheLineAndMetricsOfTheProgram) {
                                                         "images_per_s"]}})");
   EXPECT_THAT(own.metrics_console(), ElementsAre("loss", "own/accuracy", "images_per_s"));
   EXPECT_THAT(own.warnings(), IsEmpty());
+  const Config others = Parsed(R"({"train_batch_size": 8,
+                                   "metrics": {"console": ["loss", "mse", "mae", "map", "iou"]}})");
+  EXPECT_THAT(others.warnings(), IsEmpty());
+  const Config short_typo = Parsed(R"({"train_batch_size": 8, "metrics": {"console": "los"}})");
+  EXPECT_THAT(short_typo.warnings(), ElementsAre(HasSubstr("did you mean \"loss\"?")));
   const Config typo = Parsed(R"({"train_batch_size": 8, "metrics": {"console": "grad_nrom"}})");
   EXPECT_THAT(typo.warnings(), ElementsAre(HasSubstr("did you mean \"grad_norm\"?")));
 }

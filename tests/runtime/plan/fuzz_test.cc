@@ -128,7 +128,7 @@ TEST_F(FuzzTest, CursorAndMetricsLine) {
   const std::string cursor_text = DumpJson(sampler.CursorAt(5).ToJson());
   MetricsRecord record;
   record.metrics = {{"train/loss", 2.0}};
-  const std::string line = FormatMetricsLine(record);
+  const std::string line = DumpJson(MetricsJson(record)) + "\n";
   for (uint64_t i = 0; i < rounds_; ++i) {
     if (const auto json = ParseJson(MutatedSeed({cursor_text}, random_), "c"); json.ok()) {
       const absl::StatusOr<DataCursor> cursor = DataCursor::FromJson(*json);

@@ -25,8 +25,11 @@ MetricsRecord Example() {
   return record;
 }
 
+// As a rank writes it.
+std::string LineOf(const MetricsRecord& record) { return DumpJson(MetricsJson(record)) + "\n"; }
+
 TEST(MetricsLineTest, IsVersionOneByteForByte) {
-  EXPECT_EQ(FormatMetricsLine(Example()),
+  EXPECT_EQ(LineOf(Example()),
             R"({"v":1,"ts":1763719200.25,"run":"r-1","attempt":2,"rank":0,"node":"n1",)"
             R"("kind":"step","step":12,"samples":384,)"
             R"("m":{"train/loss":2.31,"perf/tokens_per_s":120000.0}})"
@@ -39,7 +42,7 @@ TEST(MetricsLineTest, ReadsBackWhatItWrote) {
     MetricsRecord record = Example();
     record.kind = kind;
     record.run = "quote \" and \n line";
-    const absl::StatusOr<MetricsRecord> again = ParseMetricsLine(FormatMetricsLine(record));
+    const absl::StatusOr<MetricsRecord> again = ParseMetricsLine(LineOf(record));
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(again->run, record.run);
     EXPECT_EQ(again->kind, kind);
@@ -52,7 +55,7 @@ TEST(MetricsLineTest, ReadsBackWhatItWrote) {
 TEST(MetricsLineTest, KeepsNumbersThatAreNotFinite) {
   MetricsRecord record = Example();
   record.metrics = {{"a", std::nan("")}, {"b", INFINITY}, {"c", -INFINITY}};
-  const std::string line = FormatMetricsLine(record);
+  const std::string line = LineOf(record);
   EXPECT_THAT(line, HasSubstr(R"({"a":"NaN","b":"Infinity","c":"-Infinity"})"));
   const absl::StatusOr<MetricsRecord> again = ParseMetricsLine(line);
   ASSERT_TRUE(again.ok());
@@ -62,7 +65,7 @@ TEST(MetricsLineTest, KeepsNumbersThatAreNotFinite) {
 }
 
 TEST(MetricsLineTest, IgnoresUnknownKeysAndNamesWrongOnes) {
-  const std::string good = FormatMetricsLine(Example());
+  const std::string good = LineOf(Example());
   std::string more = good;
   more.insert(1, R"("later":{"x":[1]},)");
   EXPECT_TRUE(ParseMetricsLine(more).ok());
@@ -80,7 +83,7 @@ TEST(MetricsLineTest, IgnoresUnknownKeysAndNamesWrongOnes) {
 }
 
 TEST(MetricsLineTest, EveryTornLineIsAnError) {
-  const std::string line = FormatMetricsLine(Example());
+  const std::string line = LineOf(Example());
   for (size_t length = 0; length + 2 <= line.size(); ++length) {
     EXPECT_FALSE(ParseMetricsLine(line.substr(0, length)).ok()) << length;
   }
