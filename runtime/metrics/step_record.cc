@@ -7,9 +7,13 @@
 namespace dtrain {
 namespace {
 
-// The name of the rate says what is counted.
+// The name of the rate says what is counted. The two common names stand here whole: a test holds
+// the table of metrics to the names in the code.
 std::string RateName(const std::string& unit) {
-  return absl::StrCat("perf/", unit.empty() ? "samples" : unit, "_per_s");
+  if (unit == "tokens") {
+    return "perf/tokens_per_s";
+  }
+  return unit.empty() ? "perf/samples_per_s" : absl::StrCat("perf/", unit, "_per_s");
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "Folders in which `dtrain launch` looks for the program to run."},
     {kUser, "TMPDIR", "dtrain launch", "a folder with a short path", "/tmp",
      "Folder for the socket between the launcher and its ranks."},
+    {kUser, "TERM", "all programs", "a terminal's name", kNone,
+     "\"dumb\" gives plain lines: no progress line that is drawn again."},
     {kUser, "DTRAIN_TORCH", "./dev, CMake, dtrain doctor, bench/gpu",
      "a folder with include/ and lib/", "the LibTorch that ./dev deps installs",
      "Folder of the LibTorch to build with and to run with."},
