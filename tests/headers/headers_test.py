@@ -59,6 +59,11 @@ def last_landed():
     return base[0] if base else None
 
 
+def text_of(path):
+    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
+        return file.read()
+
+
 def include_name(header):
     """As a user of the header writes it."""
     return header.removeprefix("runtime/include/")
@@ -132,14 +137,12 @@ class Flags:
             entries = json.load(file)
         self.commands = {os.path.relpath(path, SOURCE): entry["command"] for entry in entries
                          for path in sources_of(entry["file"])}
-        self.includes = {}
-        for path in sorted(self.commands):
-            with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-                self.includes[path] = file.read()
+        self.includes = {path: text_of(path) for path in sorted(self.commands)}
+        self.headers = {path: text_of(path) for path in listed("*.h") if not path.startswith("tests/")}
 
     def of(self, header):
-        """Those of the source of its name, else of one that includes it, else of one of its room;
-        None when this build has none (CUDA's headers where there is no CUDA)."""
+        """Those of the source of its name, else of one that includes it, else of a header that does,
+        else of a source of its room; None when this build has none (CUDA's where there is no CUDA)."""
         room = header.split("/")[0]
         line = f'#include "{include_name(header)}"'
         twin = header.removesuffix(".h") + ".cc"
@@ -147,6 +150,10 @@ class Flags:
         of_room = [p for p in self.includes if p.startswith(f"{room}/")]
         using = [p for p, text in self.includes.items() if line in text]
         candidates += [p for p in using if p in of_room] + using
+        if not candidates:
+            for path, text in self.headers.items():
+                if line in text and (command := self.of(path)):
+                    return command
         if not candidates and not header.startswith("comm/nccl/plugin/"):
             candidates += [p for p in self.includes if p.startswith(os.path.dirname(header))]
             candidates += of_room
