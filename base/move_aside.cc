@@ -9,7 +9,10 @@
 
 namespace dtrain {
 
-absl::Status MoveAside(const std::string& path) {
+absl::Status MoveRunAside(const std::string& path) {
+  if (!FileExists(absl::StrCat(path, "/config.json"))) {
+    return absl::OkStatus();
+  }
   for (int n = 1; n < 10000; ++n) {
     const std::string target = absl::StrCat(path, ".old-", n);
     if (FileExists(target)) {

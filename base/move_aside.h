@@ -7,7 +7,8 @@
 
 namespace dtrain {
 
-// Renames the folder `path` to the first of `path`.old-1, .old-2, ... that is free.
-absl::Status MoveAside(const std::string& path);
+// Renames the run directory `path` to the first of `path`.old-1, .old-2, ... that is free. Does
+// nothing when `path` holds no run (no config.json).
+absl::Status MoveRunAside(const std::string& path);
 
 }  // namespace dtrain

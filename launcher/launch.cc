@@ -92,9 +92,8 @@ absl::Status Launch::PrepareRunDirectory() {
   log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
   metrics_path_ = absl::StrCat(run_dir_, "/metrics/rank-0.jsonl");
   // Here and not in rank 0, which would take with it the files that the agent has open by then.
-  if (options_.node_rank == 0 && absl::c_linear_search(options_.arguments, "--fresh") &&
-      FileExists(absl::StrCat(run_dir_, "/config.json"))) {
-    DT_RETURN_IF_ERROR(MoveAside(run_dir_));
+  if (options_.node_rank == 0 && absl::c_linear_search(options_.arguments, "--fresh")) {
+    DT_RETURN_IF_ERROR(MoveRunAside(run_dir_));
   }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
   DT_RETURN_IF_ERROR(MakeDirectories(log_dir_));

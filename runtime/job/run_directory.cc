@@ -59,8 +59,8 @@ std::string ExistingRunId(const std::string& path) {
 absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
                                                  const Config& config) {
   const std::string& path = options.path;
-  if (options.fresh && FileExists(absl::StrCat(path, "/config.json"))) {
-    DT_RETURN_IF_ERROR(MoveAside(path));
+  if (options.fresh) {
+    DT_RETURN_IF_ERROR(MoveRunAside(path));
   }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(path), "run directory"));
   if (access(path.c_str(), W_OK) != 0) {
