@@ -1,7 +1,5 @@
-#include <limits.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What a terminal (or a pipe) shows of what was written to it.
+// Reads back what a test wrote to a terminal or a pipe.
 #pragma once
 
 #include <poll.h>

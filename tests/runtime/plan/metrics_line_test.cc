@@ -25,7 +25,7 @@ MetricsRecord Example() {
   return record;
 }
 
-// As a rank writes it.
+// Writes a line of metrics in the form that ranks use.
 std::string LineOf(const MetricsRecord& record) { return DumpJson(MetricsJson(record)) + "\n"; }
 
 TEST(MetricsLineTest, IsVersionOneByteForByte) {
