@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-namespace dtrain {
+namespace dtrain::agent_channel_test {
 namespace {
 
 using testing::HasSubstr;
@@ -128,4 +128,4 @@ TEST(AgentMessage, ParseRefusesWhatNoRankSends) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::agent_channel_test

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace dtrain {
+namespace dtrain::bounded_queue_test {
 namespace {
 
 Deadline Soon() { return Deadline::After(absl::Milliseconds(20)); }
@@ -78,4 +78,4 @@ TEST(BoundedQueue, LosesNothingBetweenManyThreads) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::bounded_queue_test

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::command_line_test {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST(ParseCommandLine, WrongUseIsOneLineWithWhatWouldBeRight) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::command_line_test

@@ -10,7 +10,7 @@
 #include "base/crc32c_forms.h"
 #include "base/prng.h"
 
-namespace dtrain {
+namespace dtrain::crc32c_test {
 namespace {
 
 // One bit at a time, straight from the reflected polynomial 0x82f63b78.
@@ -145,4 +145,4 @@ TEST(Crc32c, ContinuesOverPieces) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::crc32c_test

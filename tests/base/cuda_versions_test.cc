@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace dtrain {
+namespace dtrain::cuda_versions_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -61,4 +61,4 @@ TEST(CudaVersions, ReadingNeverFailsAndAgreesWithItself) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::cuda_versions_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dtrain {
+namespace dtrain::deadline_test {
 namespace {
 
 TEST(Deadline, ExpiresWhenItsClockGetsThere) {
@@ -49,4 +49,4 @@ TEST(RealClock, MonotonicTimeDoesNotGoBack) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::deadline_test

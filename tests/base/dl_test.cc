@@ -12,7 +12,7 @@
 #include "base/dl/verbs.h"
 #include "base/mapped_libraries.h"
 
-namespace dtrain {
+namespace dtrain::dl_test {
 namespace {
 
 using testing::Contains;
@@ -220,4 +220,4 @@ TEST(MappedLibraries, AreReadFromMapsOnceEachAndSorted) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::dl_test

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <string>
 
-namespace dtrain {
+namespace dtrain::file_test {
 namespace {
 
 using testing::HasSubstr;
@@ -103,4 +103,4 @@ TEST_F(FileTest, DescriptorsAreCloseOnExecAndClosedOnce) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::file_test

@@ -10,7 +10,7 @@
 
 #include "base/prng.h"
 
-namespace dtrain {
+namespace dtrain::float16_test {
 namespace {
 
 float AnyFloat(SplitMix64& random) {
@@ -88,4 +88,4 @@ TEST(Float16, RoundsToNearestEvenThroughSubnormalsAndOverflow) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::float16_test

@@ -4,7 +4,7 @@
 
 #include "base/job_env.h"
 
-namespace dtrain {
+namespace dtrain::host_list_test {
 namespace {
 
 using testing::ElementsAre;
@@ -53,4 +53,4 @@ TEST(ExpandHostList, RefusesListsThatWouldFillTheMemory) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::host_list_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dtrain {
+namespace dtrain::job_env_test {
 namespace {
 
 using testing::HasSubstr;
@@ -199,4 +199,4 @@ TEST(Backtraces, AreWantedWhenTheVariableIsSetAndNotZero) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::job_env_test

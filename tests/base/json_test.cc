@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-namespace dtrain {
+namespace dtrain::json_test {
 namespace {
 
 using testing::HasSubstr;
@@ -76,4 +76,4 @@ TEST(JsonInteger, RefusesWhatIsNoInteger) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::json_test

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace dtrain {
+namespace dtrain::kept_heap_test {
 namespace {
 
 constexpr size_t kBlock = 24 << 20;  // 6,144 pages.
@@ -100,4 +100,4 @@ TEST_F(KeepFreedMemoryTest, WarmedMemoryIsTakenWithoutFaults) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::kept_heap_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::log_test {
 namespace {
 
 using ::testing::AllOf;
@@ -59,4 +59,4 @@ TEST_F(LogDeathTest, AnUnknownLevelIsSaidInOneLineAndMeansInfo) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::log_test

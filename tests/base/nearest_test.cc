@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::nearest_test {
 namespace {
 
 TEST(EditDistance, CountsAnExchangeOfNeighboursOnce) {
@@ -32,4 +32,4 @@ TEST(UnknownCommand, NamesTheNearestAndListsAll) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::nearest_test

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::plugin_folders_test {
 namespace {
 
 using ::testing::Contains;
@@ -30,4 +30,4 @@ TEST(PluginFolders, AreTheNamedOneAlone) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::plugin_folders_test

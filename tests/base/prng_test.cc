@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace dtrain {
+namespace dtrain::prng_test {
 namespace {
 
 TEST(SplitMix64, GivesTheReferenceSequence) {
@@ -70,4 +70,4 @@ TEST(IndexPermutation, ServesCountsBeyond32Bits) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::prng_test

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 
-namespace dtrain {
+namespace dtrain::progress_line_test {
 namespace {
 
 Json Record() {
@@ -182,4 +182,4 @@ TEST(WithThousands, GroupsFromTheRight) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::progress_line_test

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-namespace dtrain {
+namespace dtrain::report_test {
 namespace {
 
 using testing::HasSubstr;
@@ -118,4 +118,4 @@ TEST(StatusMacros, PassErrorsUp) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::report_test

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::tensorboard_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -203,4 +203,4 @@ TEST(ScalarsOf, TakesNumbersAndSpeltNonFiniteOnes) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::tensorboard_test

@@ -10,7 +10,7 @@
 #include "base/unique_fd.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::terminal_test {
 namespace {
 
 TEST(IsTerminal, IsFalseForDumbTerminalsAndForPipes) {
@@ -37,4 +37,4 @@ TEST(IsTerminal, IsFalseForDumbTerminalsAndForPipes) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::terminal_test

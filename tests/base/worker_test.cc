@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-namespace dtrain {
+namespace dtrain::worker_test {
 namespace {
 
 using testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST(TakeShortTurns, LeavesAPolicyThatWasChosenAlone) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::worker_test

@@ -14,7 +14,7 @@
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::corruption_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -212,4 +212,4 @@ TEST_F(CorruptionTest, PathsThatLeaveTheFolderAreRefused) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::corruption_test

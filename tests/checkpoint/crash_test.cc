@@ -12,7 +12,7 @@
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::crash_test {
 namespace {
 
 constexpr int64_t kOldStep = 1;
@@ -182,4 +182,4 @@ TEST(CrashTest, SigkillAtAnyCallLeavesTheOldOrTheNew) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::crash_test

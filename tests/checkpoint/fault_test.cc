@@ -13,7 +13,7 @@
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::fault_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::fault_test

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::hugging_face_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -261,4 +261,4 @@ TEST_F(HuggingFaceFolderTest, ConfigJsonIsReadFromAFolderOrAFile) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::hugging_face_folder_test

@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "checkpoint/manifest_seal.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::manifest_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST(StepIdTest, FolderNamesAreReadBackAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::manifest_test

@@ -13,7 +13,7 @@
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::reference_test {
 namespace {
 
 // Copies a checkpoint's model/ to `folder` with what the reader must find.
@@ -80,4 +80,4 @@ TEST(ReferenceTest, ModelsAreByteEqualToTheReferencesAndOpenInIt) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::reference_test

@@ -12,7 +12,7 @@
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::safetensors_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -213,4 +213,4 @@ TEST(ChecksumTest, KnownValues) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::safetensors_test

@@ -14,7 +14,7 @@
 #include "checkpoint/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::tool_test {
 namespace {
 
 using ::testing::AllOf;
@@ -183,4 +183,4 @@ TEST_F(ToolTest, HelpHasExamples) {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::tool_test

@@ -5,7 +5,7 @@
 #include "comm/collectives/link_cost.h"
 #include "comm/collectives/schedule.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::algorithm_test {
 namespace {
 
 // 50 us a step, 3 us a further message, 1 GB/s between two, half of it among all, sums at 10 GB/s.
@@ -166,4 +166,4 @@ TEST(EstimateMicrosTest, StepsAndBytesAreThoseOfTheSchedules) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::algorithm_test

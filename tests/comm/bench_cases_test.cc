@@ -19,7 +19,7 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/passing_group.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::bench_cases_test {
 namespace {
 
 using dtrain::testing::RankContext;
@@ -198,4 +198,4 @@ TEST(BenchPlanTest, WhatMemoryDoesNotHoldIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::bench_cases_test

@@ -23,7 +23,7 @@
 #include "comm/net/store.h"
 #include "tests/comm/flipping_proxy.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::byte_flips_test {
 namespace {
 
 constexpr int kFlips = 10000;
@@ -303,4 +303,4 @@ TEST(ByteFlipsTest, InTheHandshakeGiveAnErrorOrAWholeConnection) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::byte_flips_test

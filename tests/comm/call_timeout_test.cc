@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::call_timeout_test {
 namespace {
 
 constexpr TimeoutLimits kLimits{.most = absl::Minutes(10), .least = absl::Seconds(10)};
@@ -87,4 +87,4 @@ TEST(CallTimeoutsTest, AProgramThatNamesEveryCallAnewKeepsTheConfiguredLimitInBo
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::call_timeout_test

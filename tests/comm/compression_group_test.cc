@@ -17,7 +17,7 @@
 #include "comm/compression/low_rank.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::compression_group_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -306,4 +306,4 @@ TEST_P(CompressionGroupTest, TrainingEndsNearTheUncompressedOneBecauseErrorsAreF
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::compression_group_test

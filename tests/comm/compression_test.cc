@@ -9,7 +9,7 @@
 #include "comm/compression/int8_blocks.h"
 #include "comm/compression/low_rank.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::compression_test {
 namespace {
 
 std::vector<float> Random(size_t count, uint64_t seed, double scale = 1.0) {
@@ -188,4 +188,4 @@ TEST(SquareSumTest, IsThatOfFp64) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::compression_test

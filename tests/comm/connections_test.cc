@@ -16,7 +16,7 @@
 #include "comm/collectives/probe_link.h"
 #include "comm/transport/stream_transport.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::connections_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -162,4 +162,4 @@ TEST(ProbeLinkTest, GivesEveryRankTheSameCosts) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::connections_test

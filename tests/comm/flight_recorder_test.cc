@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "comm/flight_dumper.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::flight_recorder_test {
 namespace {
 
 FlightCall AllReduceCall(uint64_t sequence, absl::string_view name) {
@@ -181,4 +181,4 @@ TEST_F(FlightDumperTest, AFailedCheckWritesBeforeTheProcessEnds) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::flight_recorder_test

@@ -15,7 +15,7 @@
 #include "tests/comm/group_oracle.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::group_algorithms_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -158,4 +158,4 @@ TEST_P(GroupAlgorithmsTest, AllGatherMovesEveryByte) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::group_algorithms_test

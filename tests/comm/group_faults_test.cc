@@ -25,7 +25,7 @@
 #include "tests/comm/shared_segments.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::group_faults_test {
 namespace {
 
 using ::dtrain::testing::Cluster;
@@ -468,4 +468,4 @@ TEST(GroupBetweenHostsTest, ReducesOverAVirtualCable) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::group_faults_test

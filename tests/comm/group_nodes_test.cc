@@ -19,7 +19,7 @@
 #include "tests/comm/group_rounds.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::group_nodes_test {
 namespace {
 
 using ::dtrain::testing::Cluster;
@@ -464,4 +464,4 @@ TEST_P(GroupNodesLossTest, AStoppedRankEndsTheOthersAtTheTimeout) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::group_nodes_test

@@ -19,7 +19,7 @@
 #include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::group_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -428,4 +428,4 @@ TEST(GroupArgumentsTest, AGroupOfOneIsAlone) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::group_test

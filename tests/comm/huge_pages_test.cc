@@ -26,7 +26,7 @@
 #include "comm/symmetric_buffer.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::huge_pages_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -342,4 +342,4 @@ TEST(TransparentHugePagesTest, ALargeBufferIsOfThemWhereTheKernelGrantsThem) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::huge_pages_test

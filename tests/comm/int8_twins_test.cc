@@ -10,7 +10,7 @@
 #include "comm/compression/int8_blocks.h"
 #include "kernels/int8_blocks.h"
 
-namespace dtrain {
+namespace dtrain::int8_twins_test {
 namespace {
 
 TEST(Int8TwinsTest, GiveTheSameScalesValuesAndErrors) {
@@ -54,4 +54,4 @@ TEST(Int8TwinsTest, GiveTheSameScalesValuesAndErrors) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::int8_twins_test

@@ -13,7 +13,7 @@
 #include "tests/comm/group_oracle.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::many_ranks_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -106,4 +106,4 @@ TEST_P(ManyRanksTest, RegisteredMemoryIsReducedScatteredAndGathered) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::many_ranks_test

@@ -21,7 +21,7 @@
 #include "comm/transport/faulty_transport.h"
 #include "comm/transport/stream_transport.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::message_collectives_test {
 namespace {
 
 constexpr int kSize = 3;
@@ -285,4 +285,4 @@ TEST(FollowingCallsTest, RanksInDifferentCallsAreToldSoThoughTheirBytesCameFirst
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::message_collectives_test

@@ -14,7 +14,7 @@
 #include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::missing_rank_test {
 namespace {
 
 using ::dtrain::testing::Cluster;
@@ -209,4 +209,4 @@ TEST_P(MissingRankTest, SlowRanksBreakNothing) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::missing_rank_test

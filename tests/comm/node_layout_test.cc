@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dtrain::comm {
+namespace dtrain::comm::node_layout_test {
 namespace {
 
 using Ranks = std::vector<int>;
@@ -53,4 +53,4 @@ TEST(NodeLayoutTest, SaysWhetherTheRanksOfEveryNodeFollowEachOther) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::node_layout_test

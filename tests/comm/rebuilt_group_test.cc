@@ -14,7 +14,7 @@
 #include "comm/symmetric_buffer.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::rebuilt_group_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -186,4 +186,4 @@ TEST_P(RebuiltGroupTest, SurvivorsGoOnWithoutALostRank) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::rebuilt_group_test

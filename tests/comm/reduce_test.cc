@@ -13,7 +13,7 @@
 #include "comm/collectives/reduce_loops.h"
 #include "tests/comm/group_oracle.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::reduce_test {
 namespace {
 
 // Random bit patterns: every NaN, infinity, subnormal and zero is among them.
@@ -157,4 +157,4 @@ TEST(PartitionTest, SlicesCoverEverythingOnceAndStartOnCacheLines) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::reduce_test

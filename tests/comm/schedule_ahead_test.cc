@@ -7,7 +7,7 @@
 
 #include "comm/collectives/schedule.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::schedule_ahead_test {
 namespace {
 
 // Elements of a range as numbers that tell areas apart; input and output are one area in place.
@@ -123,4 +123,4 @@ TEST(MayBeginDuringTest, EveryStepOfADirectAllReduceMay) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::schedule_ahead_test

@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/prng.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::schedule_test {
 namespace {
 
 // What an element holds: place `place` of the input, summed over `ranks` ranks in an order and with
@@ -462,4 +462,4 @@ TEST(ScheduleTest, TheSimulationNoticesAWrongSchedule) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::schedule_test

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::shm_segment_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -191,4 +191,4 @@ TEST(ShmSegmentTest, ALateRankIsNamedAloneFromEveryPlaceOfATree) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::shm_segment_test

@@ -8,7 +8,7 @@
 #include "comm/group.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::split_group_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -69,4 +69,4 @@ TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::split_group_test

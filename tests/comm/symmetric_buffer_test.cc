@@ -11,7 +11,7 @@
 
 #include "comm/shared_mapping.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::symmetric_buffer_test {
 namespace {
 
 TEST(SymmetricBufferTest, IsZeroedAndSharedThroughItsDescriptor) {
@@ -72,4 +72,4 @@ TEST(SymmetricBufferTest, AnEmptyOneHasAnAddress) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::symmetric_buffer_test

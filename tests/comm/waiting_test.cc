@@ -16,7 +16,7 @@
 #include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::waiting_test {
 namespace {
 
 using dtrain::testing::RankContext;
@@ -131,4 +131,4 @@ INSTANTIATE_TEST_SUITE_P(Over, WaitingTest,
                          NameOf);
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::waiting_test

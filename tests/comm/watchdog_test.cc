@@ -21,7 +21,7 @@
 #include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::watchdog_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -259,4 +259,4 @@ TEST(CallQueueWatchTest, ACallThatOutlivesItsLimitEndsTheGroupForThePeers) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::watchdog_test

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/device_emulation/wrong_kernels.h"
 
-namespace dtrain::emulation {
+namespace dtrain::emulation::device_test {
 namespace {
 
 constexpr Order kOrders[] = {Order::kAscending, Order::kDescending};
@@ -168,4 +168,4 @@ TEST(EmulatedDeviceDeathTest, AWriteBeforeTheBeginningOfMemoryIsFound) {
 }
 
 }  // namespace
-}  // namespace dtrain::emulation
+}  // namespace dtrain::emulation::device_test

@@ -14,6 +14,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/operation_count.h"
 
+namespace gpt_device_test {
 namespace {
 
 using dtrain::testing::WaitingOperations;
@@ -63,3 +64,4 @@ INSTANTIATE_TEST_SUITE_P(All, GptDeviceTest,
                          [](const auto& instance) { return ModelTypeName(instance.param); });
 
 }  // namespace
+}  // namespace gpt_device_test

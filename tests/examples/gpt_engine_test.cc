@@ -22,6 +22,7 @@
 #include "tests/examples/small_gpt.h"
 #include "tests/examples/training_place.h"
 
+namespace gpt_engine_test {
 namespace {
 
 using Settings = std::vector<std::string>;
@@ -297,3 +298,4 @@ TEST_F(GptEngineTest, AStepWaitsForNothingAndTakesNoMemory) {
 }
 
 }  // namespace
+}  // namespace gpt_engine_test

@@ -14,6 +14,7 @@
 #include "tests/examples/training_place.h"
 #include "tests/runtime/operation_count.h"
 
+namespace gpt_fp8_curve_test {
 namespace {
 
 // Forwards that the host makes itself: with graphs two steps, one that warms up and one captured.
@@ -78,3 +79,4 @@ INSTANTIATE_TEST_SUITE_P(All, GptFp8CurveTest,
                          [](const auto& instance) { return ModelTypeName(instance.param); });
 
 }  // namespace
+}  // namespace gpt_fp8_curve_test

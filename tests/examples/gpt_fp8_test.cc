@@ -10,6 +10,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "tests/runtime/operation_count.h"
 
+namespace gpt_fp8_test {
 namespace {
 
 // Steps of three micro-batches; how often codes of a weight were made.
@@ -60,3 +61,4 @@ TEST(GptFp8Test, NeedsBf16AndSaysSo) {
 }
 
 }  // namespace
+}  // namespace gpt_fp8_test

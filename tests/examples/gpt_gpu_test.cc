@@ -17,6 +17,7 @@
 #include "tests/runtime/gpu_for_tests.h"
 #include "tests/runtime/operation_count.h"
 
+namespace gpt_gpu_test {
 namespace {
 
 using dtrain::ops::testing::Distance;
@@ -193,3 +194,4 @@ TEST_F(GptGpuTest, AModelOfPackedDocumentsTrainsAsOnTheCpuAndWaitsForNothing) {
 }
 
 }  // namespace
+}  // namespace gpt_gpu_test

@@ -6,6 +6,7 @@
 
 #include "gpt/gpt.h"
 
+namespace gpt_options_test {
 namespace {
 
 using dtrain::Json;
@@ -180,3 +181,4 @@ TEST(GptOptionsTest, CountedParametersAreTheModels) {
 }
 
 }  // namespace
+}  // namespace gpt_options_test

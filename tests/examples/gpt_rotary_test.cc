@@ -6,6 +6,7 @@
 
 #include "gpt/rotary.h"
 
+namespace gpt_rotary_test {
 namespace {
 
 constexpr int64_t kHeadDim = 8;
@@ -61,3 +62,4 @@ TEST(RotaryTableTest, LengthsThatGrowMakeFew) {
 }
 
 }  // namespace
+}  // namespace gpt_rotary_test

@@ -12,6 +12,7 @@
 #include "tests/examples/small_gpt.h"
 #include "torch/csrc/autograd/function.h"
 
+namespace gpt_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -197,3 +198,4 @@ TEST(CausalAttentionTest, AKernelThatCannotTakeTheTensorsSaysWhy) {
 }
 
 }  // namespace
+}  // namespace gpt_test

@@ -3,7 +3,7 @@
 #include "kernels/activation_math.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::activation_test {
 namespace {
 
 using testing::Buffer;
@@ -357,4 +357,4 @@ TEST(GatedOffset, IsWhereTheRowsOfAFusedBufferAre) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::activation_test

@@ -3,7 +3,7 @@
 #include "kernels/stochastic_math.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::adamw_stochastic_test {
 namespace {
 
 using testing::Buffer;
@@ -154,4 +154,4 @@ TEST(AdamWStochastic, RoundsUpAsOftenAsTheBitsCutOffSay) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::adamw_stochastic_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::adamw_test {
 namespace {
 
 using testing::Buffer;
@@ -245,4 +245,4 @@ TEST(AdamWScalars, HoldTheBiasCorrections) {
 TEST(AdamWScalarsDeath, RefuseStepZero) { EXPECT_DEATH(MakeAdamWStepScalars({.step = 0}), "step"); }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::adamw_test

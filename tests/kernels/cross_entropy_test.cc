@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::cross_entropy_test {
 namespace {
 
 using testing::Buffer;
@@ -201,4 +201,4 @@ TEST(CrossEntropySpecial, ExtremeLogitsGiveWhatTheLimitIs) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::cross_entropy_test

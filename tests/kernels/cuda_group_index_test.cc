@@ -8,7 +8,7 @@
 #include "base/prng.h"
 #include "kernels/grad_norm.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::cuda_group_index_test {
 namespace {
 
 constexpr unsigned kThreads = 64;
@@ -142,4 +142,4 @@ TEST(CudaGroupIndex, CountBelowIsWhereAValueWouldStand) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::cuda_group_index_test

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::cuda_index_test {
 namespace {
 
 constexpr int64_t kSizesTo = 50'000;
@@ -330,4 +330,4 @@ TEST(CudaIndex, TilesDownAreNumberedOnceWithinWhatAGridTakes) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::cuda_index_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::dropout_test {
 namespace {
 
 using testing::Buffer;
@@ -140,4 +140,4 @@ TEST(DropoutRate, StreamsOfOtherSeedsAndOffsetsAreOthers) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::dropout_test

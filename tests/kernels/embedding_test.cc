@@ -3,7 +3,7 @@
 #include "kernels/write_mode.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::embedding_test {
 namespace {
 
 using testing::Buffer;
@@ -141,4 +141,4 @@ TEST(EmbeddingSort, IsStableAndCoversEveryToken) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::embedding_test

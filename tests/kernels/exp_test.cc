@@ -4,7 +4,7 @@
 #include "kernels/simd_scalar.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::exp_test {
 namespace {
 
 double UlpError(float x, float got) {
@@ -68,4 +68,4 @@ TEST(ExpNonPositive, KeepsSpecialValues) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::exp_test

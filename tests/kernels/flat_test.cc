@@ -4,7 +4,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::flat_test {
 namespace {
 
 using testing::Buffer;
@@ -214,4 +214,4 @@ TEST(FlatDeath, RefusesIntegers) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::flat_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::fp8_test {
 namespace {
 
 using testing::Buffer;
@@ -287,4 +287,4 @@ TEST(Fp8, RowsHaveScalesOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::fp8_test

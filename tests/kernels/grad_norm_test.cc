@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::grad_norm_test {
 namespace {
 
 using testing::Buffer;
@@ -113,4 +113,4 @@ TEST(TreeSumOrder, PairsNeighboursAndMovesAnOddLastOneUp) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::grad_norm_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::int8_blocks_test {
 namespace {
 
 using testing::Buffer;
@@ -179,4 +179,4 @@ TEST(Int8BlocksSpecial, WhatIsNotFiniteComesBackAsNanAndTinyBlocksAsZeros) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::int8_blocks_test

@@ -8,7 +8,7 @@
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::kernels_cuda_blocks_test {
 namespace {
 
 using testing::Buffer;
@@ -335,4 +335,4 @@ TEST_F(Cuda, LayerNormAgreesAndRepeats) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::kernels_cuda_blocks_test

@@ -5,7 +5,7 @@
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::kernels_cuda_formats_test {
 namespace {
 
 using testing::Buffer;
@@ -261,4 +261,4 @@ TEST_F(Cuda, Fp8TransposesGiveTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::kernels_cuda_formats_test

@@ -7,7 +7,7 @@
 #include "kernels/matmul.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::kernels_cuda_matmul_test {
 namespace {
 
 using testing::Buffer;
@@ -210,4 +210,4 @@ TEST_F(CudaMatmul, Fp8ProductsAreThoseOfTheDecodedCodes) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::kernels_cuda_matmul_test

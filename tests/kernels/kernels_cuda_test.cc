@@ -12,7 +12,7 @@
 #include "kernels/step_verdict.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::kernels_cuda_test {
 namespace {
 
 using testing::Buffer;
@@ -271,4 +271,4 @@ TEST_F(Cuda, FlatOperationsGiveTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::kernels_cuda_test

@@ -6,7 +6,7 @@
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::kernels_cuda_tokens_test {
 namespace {
 
 using testing::Buffer;
@@ -207,4 +207,4 @@ TEST_F(Cuda, DropoutGivesTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::kernels_cuda_tokens_test

@@ -10,7 +10,7 @@
 #include "kernels/sgd.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::kernels_cuda_updates_test {
 namespace {
 
 using testing::Buffer;
@@ -210,4 +210,4 @@ TEST_F(Cuda, SgdWithoutMomentumGivesTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::kernels_cuda_updates_test

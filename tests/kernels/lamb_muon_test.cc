@@ -6,7 +6,7 @@
 #include "kernels/muon.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::lamb_muon_test {
 namespace {
 
 using testing::Buffer;
@@ -165,4 +165,4 @@ TEST(Muon, GivesTheSameBitsInEveryVariantAndSplit) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::lamb_muon_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::layernorm_test {
 namespace {
 
 using testing::Buffer;
@@ -333,4 +333,4 @@ TYPED_TEST(LayerNorm, TakesNoTokensAndGivesZeroGradients) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::layernorm_test

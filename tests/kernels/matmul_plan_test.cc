@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::matmul_plan_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(MatmulPlan, SaysWhatCannotBeMultiplied) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::matmul_plan_test

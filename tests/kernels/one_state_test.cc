@@ -5,7 +5,7 @@
 #include "kernels/sgd.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::one_state_test {
 namespace {
 
 using testing::Buffer;
@@ -252,4 +252,4 @@ TEST(GradientLimit, LetsNoElementBeyondItAndLeavesTheOthers) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::one_state_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::rmsnorm_test {
 namespace {
 
 using testing::Buffer;
@@ -257,4 +257,4 @@ TEST(RowChunkPlan, CoversEveryTokenOnceWithinItsLimit) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::rmsnorm_test

@@ -3,7 +3,7 @@
 #include "kernels/rope_math.h"
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::rope_test {
 namespace {
 
 using testing::Buffer;
@@ -292,4 +292,4 @@ TEST(RopePieces, CoverEveryElementOfEveryPartOnce) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::rope_test

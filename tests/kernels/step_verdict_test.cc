@@ -9,7 +9,7 @@
 #include "kernels/adamw.h"
 #include "kernels/lion.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::step_verdict_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -55,4 +55,4 @@ TEST(StepVerdictTest, EveryGroupsScalarsGetTheClipFactorAndTheFlag) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::step_verdict_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::variant_test {
 namespace {
 
 TEST(Variant, IsTheBestThatTheCpuAndTheEnvironmentAllow) {
@@ -32,4 +32,4 @@ TEST(Variant, CanBeLoweredAndRestored) {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::variant_test

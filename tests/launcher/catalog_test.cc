@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::catalog_test {
 namespace {
 
 using ::testing::AllOf;
@@ -39,4 +39,4 @@ TEST(Groups, HaveTheirMembersAndAreOneWord) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::catalog_test

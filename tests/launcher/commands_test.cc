@@ -12,7 +12,7 @@
 #include "launcher/commands/catalog.h"
 #include "tests/launcher/launched_job.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::commands_test {
 namespace {
 
 using ::testing::AllOf;
@@ -121,4 +121,4 @@ TEST(Dtrain, EveryHelpHasAnExample) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::commands_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/launcher/launched_job.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::cpu_rank_test {
 namespace {
 
 constexpr char kConfig[] = R"({
@@ -47,4 +47,4 @@ TEST(CpuRank, OfTheRealProgramMapsNoDriverNcclOrCudaHalfOfLibTorch) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::cpu_rank_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "launcher/temp_dir.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::file_tail_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -87,4 +87,4 @@ TEST_F(FileTailTest, LastLinesAreThisAttemptsOnly) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::file_tail_test

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::find_torch_test {
 namespace {
 
 using testing::AllOf;
@@ -131,4 +131,4 @@ TEST(TorchRelease, AgreesByMajorAndMinorNumber) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::find_torch_test

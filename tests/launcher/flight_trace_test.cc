@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::flight_trace_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -163,4 +163,4 @@ TEST(ParseFlightFileTest, TimesAndNamesAreRead) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::flight_trace_test

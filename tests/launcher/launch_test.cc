@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/launcher/launched_job.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::launch_test {
 namespace {
 
 using ::testing::AllOf;
@@ -321,4 +321,4 @@ TEST(Dtrain, PrintsVersionHelpAndTables) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::launch_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/launcher/nodes_fixture.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::namespaces_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST_F(NodesTest, AgentsMeetAcrossNetworkNamespaces) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::namespaces_test

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/launcher/nodes_fixture.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::nodes_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -80,4 +80,4 @@ TEST_F(NodesTest, MissingNodesAreNamedAfterTheJoinTimeout) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::nodes_test

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::options_test {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST(RanksOnNode, CountsTheMachine) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::options_test

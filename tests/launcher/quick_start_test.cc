@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "launcher/temp_dir.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::quick_start_test {
 namespace {
 
 using ::testing::AllOf;
@@ -74,4 +74,4 @@ TEST(NamesData, SeesBothSpellings) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::quick_start_test

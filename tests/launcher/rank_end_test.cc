@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "launcher/peers.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::rank_end_test {
 namespace {
 
 RankEnd Exited(int rank, int code, int64_t order) {
@@ -140,4 +140,4 @@ TEST(Order, RefusesWhatIsNoOrder) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::rank_end_test

@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "launcher/program.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::rank_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -136,4 +136,4 @@ TEST(FindProgram, SaysWhereItLooked) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::rank_plan_test

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "launcher/exit_table.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::restart_test {
 namespace {
 
 RestartInput After(int exit_code, int signal = 0) {
@@ -85,4 +85,4 @@ TEST(RestartDecision, AgreesWithThePrintedTable) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::restart_test

@@ -14,7 +14,7 @@
 #include "tests/comm/rdma_for_tests.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::roce_guest_test {
 namespace {
 
 using ::dtrain::testing::RankContext;
@@ -110,4 +110,4 @@ TEST(RoceGuestTest, TooLittleLockedMemoryIsToldToBothRanksWithTheRemedy) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::roce_guest_test

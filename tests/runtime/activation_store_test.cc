@@ -22,7 +22,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::activation_store_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -397,4 +397,4 @@ TEST(ActivationOffload, AGraphThatIsKeptCanGoBackwardTwice) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::activation_store_test

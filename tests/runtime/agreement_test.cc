@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace dtrain {
+namespace dtrain::agreement_test {
 namespace {
 
 TEST(AgreementTest, SumsInRankOrderAndTakesTheFirstSignal) {
@@ -57,4 +57,4 @@ TEST(AgreementTest, RanksAtDifferentStepsOrEpochsAreAnError) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::agreement_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dtrain {
+namespace dtrain::arguments_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -36,4 +36,4 @@ TEST(ArgumentsTest, RefusesByName) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::arguments_test

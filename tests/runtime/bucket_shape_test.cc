@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-namespace dtrain {
+namespace dtrain::bucket_shape_test {
 namespace {
 
 std::vector<std::tuple<size_t, size_t, size_t>> TensorsIn(const plan::ParamLayout& layout,
@@ -34,4 +34,4 @@ TEST(BucketShapeTest, HoldsTheWholeRowsOfEachTensor) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::bucket_shape_test

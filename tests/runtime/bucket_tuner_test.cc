@@ -20,7 +20,7 @@
 #include "tests/runtime/plan/layout_of.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::bucket_tuner_test {
 namespace {
 
 using testing::RankContext;
@@ -186,4 +186,4 @@ TEST(BucketTuningTest, ADeterministicRunHasTheSameBitsWhateverIsTunedAndMeasured
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::bucket_tuner_test

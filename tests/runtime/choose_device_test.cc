@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dtrain {
+namespace dtrain::choose_device_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(ChooseDeviceTest, ARankWithoutAGpuAmongOthersIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::choose_device_test

@@ -14,7 +14,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/modules/linear.h"
 
-namespace dtrain {
+namespace dtrain::construct_test {
 namespace {
 
 constexpr int64_t kWidth = 4096;  // 64 MiB of fp32.
@@ -143,4 +143,4 @@ TEST_F(ConstructTest, AFolderThatCannotTakeFilesIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::construct_test

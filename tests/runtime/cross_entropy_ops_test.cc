@@ -10,7 +10,7 @@
 #include "tests/runtime/tensor_bytes.h"
 #include "torch/csrc/autograd/autograd.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::cross_entropy_ops_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -231,4 +231,4 @@ TEST(LinearCrossEntropyTest, PeakMemoryDependsOnNeitherTokensNorVocabulary) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::cross_entropy_ops_test

@@ -25,7 +25,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::device_activations_test {
 namespace {
 
 using testing::ExpectSame;
@@ -382,4 +382,4 @@ TEST_F(ActivationsOnAStream, AGraphThatIsDroppedOrEvaluatedLeavesNothingFar) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::device_activations_test

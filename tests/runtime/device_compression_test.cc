@@ -25,7 +25,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::device_compression_test {
 namespace {
 
 using testing::ExpectSame;
@@ -342,4 +342,4 @@ TEST(CompressionOnDeviceTest, AStagedCopyThatFailsEndsTheRunWithItsReason) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::device_compression_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/fake_op_kernels.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::device_matmul_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -115,4 +115,4 @@ TEST_F(DeviceMatmulTest, SaysOnceWhatCublasLtHasNoWayFor) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::device_matmul_test

@@ -3,7 +3,7 @@
 #include "dtrain/recompute.h"
 #include "tests/runtime/ops_testing.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::embedding_dropout_ops_test {
 namespace {
 
 using testing::Distance;
@@ -68,4 +68,4 @@ TEST(DropoutTest, AndEmbeddingRepeatInASegmentThatIsRecomputed) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::embedding_dropout_ops_test

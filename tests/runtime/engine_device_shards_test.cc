@@ -21,7 +21,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_device_shards_test {
 namespace {
 
 using testing::ExpectNear;
@@ -245,4 +245,4 @@ TEST(EngineDeviceShardsTest, ACheckpointAtStageThreeHoldsTheWholeModel) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_device_shards_test

@@ -20,7 +20,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_device_test {
 namespace {
 
 using testing::ExpectNear;
@@ -363,4 +363,4 @@ TEST(EngineDeviceTest, ABrokenDeviceGroupEndsTheRunWithItsReason) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_device_test

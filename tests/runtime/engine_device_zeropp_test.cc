@@ -22,7 +22,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_device_zeropp_test {
 namespace {
 
 using testing::ExpectSame;
@@ -279,4 +279,4 @@ TEST(ZeroPlusPlusOnDeviceTest, ACopyOfTheStagedPathThatFailsEndsTheRunWithItsRea
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_device_zeropp_test

@@ -19,7 +19,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_failed_steps_test {
 namespace {
 
 using testing::Chain;
@@ -237,4 +237,4 @@ TEST(FiniteAgain, AGoodStepBetweenBadOnesCountsThemAnew) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_failed_steps_test

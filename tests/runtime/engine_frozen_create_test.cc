@@ -21,7 +21,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_frozen_create_test {
 namespace {
 
 using testing::Adapted;
@@ -153,4 +153,4 @@ TEST(EngineFrozenCreateTest, ATypeThatDiffersBetweenRanksIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_frozen_create_test

@@ -25,7 +25,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_frozen_test {
 namespace {
 
 using testing::Adapted;
@@ -477,4 +477,4 @@ TEST_F(EngineFrozenAloneTest, AStepThatFailsIsTakenAgain) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_frozen_test

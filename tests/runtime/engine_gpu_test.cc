@@ -29,7 +29,7 @@
 #include "tests/runtime/device_net.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_gpu_test {
 namespace {
 
 using testing::Net;
@@ -367,4 +367,4 @@ TEST_F(EngineGpuTest, SnapshotsHoldTheDevicesStateAndAFailedStepLeavesNone) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_gpu_test

@@ -15,7 +15,7 @@
 #include "runtime/ops/fp8_weight_codes.h"
 #include "tests/runtime/graph_training.h"
 
-namespace dtrain {
+namespace dtrain::engine_graph_fp8_test {
 namespace {
 
 using testing::ExpectEager;
@@ -134,4 +134,4 @@ TEST(EngineGraphFp8WeightsTest, AnFp8WeightOfAnotherShapeRunsEagerly) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_graph_fp8_test

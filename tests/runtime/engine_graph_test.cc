@@ -15,7 +15,7 @@
 #include "runtime/engine/step_graphs.h"
 #include "tests/runtime/graph_training.h"
 
-namespace dtrain {
+namespace dtrain::engine_graph_test {
 namespace {
 
 using testing::ExpectEager;
@@ -189,4 +189,4 @@ TEST(EngineGraphTest, ABatchSaysWhatItHoldsOrRunsEagerly) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_graph_test

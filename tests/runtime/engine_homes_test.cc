@@ -27,7 +27,7 @@
 #include "torch/csrc/autograd/variable.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::engine_homes_test {
 namespace {
 
 constexpr int64_t kWidth = 32;
@@ -265,4 +265,4 @@ TEST(EngineHomesTest, GraphsHoldTheProductsThatWriteAndThoseThatAdd) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_homes_test

@@ -20,7 +20,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_loss_errors_test {
 namespace {
 
 using ::testing::AllOf;
@@ -261,4 +261,4 @@ TEST_P(LossErrors, OfAGpuBlameNoParameter) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_loss_errors_test

@@ -16,7 +16,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_losses_test {
 namespace {
 
 using testing::Chain;
@@ -245,4 +245,4 @@ TEST(SeveralEnginesTest, WhatDoesNotMatchACheckpointIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_losses_test

@@ -16,7 +16,7 @@
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_mfu_test {
 namespace {
 
 using testing::FakeGpu;
@@ -102,4 +102,4 @@ TEST(EngineMfuTest, ACpuAndAnUnknownGpuHaveTheGemmFractionAlone) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_mfu_test

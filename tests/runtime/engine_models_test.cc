@@ -18,7 +18,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::engine_models_test {
 namespace {
 
 using testing::RankContext;
@@ -370,4 +370,4 @@ TEST_P(EngineModelsTest, EveryStageHasTheSameBitsAndManyRanksTrainAsOneDoes) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_models_test

@@ -24,7 +24,7 @@
 #include "tests/runtime/optimizer_net.h"
 #include "tests/runtime/save_or_resume.h"
 
-namespace dtrain {
+namespace dtrain::engine_offload_device_test {
 namespace {
 
 using testing::FakeGpu;
@@ -455,4 +455,4 @@ TEST(EngineOffloadDeviceTest, MomentsTakeNothingOfTheDevicesMemory) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_offload_device_test

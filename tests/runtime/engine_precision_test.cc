@@ -9,7 +9,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::engine_precision_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -201,4 +201,4 @@ TEST_F(PrecisionTest, ABf16ModelNeedsBf16Enabled) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_precision_test

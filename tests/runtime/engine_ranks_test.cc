@@ -17,7 +17,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::engine_ranks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -303,4 +303,4 @@ TEST_P(EngineStagesTest, AFailureOnOneRankEndsTheOthersInsteadOfHanging) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_ranks_test

@@ -17,7 +17,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::engine_report_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -272,4 +272,4 @@ TEST(EngineReportDeathTest, AProgramThatMovesAParameterEndsWithExitCode64) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_report_test

@@ -20,7 +20,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_stage3_test {
 namespace {
 
 using testing::Chain;
@@ -339,4 +339,4 @@ TEST(EngineStage3Test, ARankKeepsItsShareAndNoMore) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_stage3_test

@@ -10,7 +10,7 @@
 #include "torch/nn/module.h"
 #include "torch/nn/modules/batchnorm.h"
 
-namespace dtrain {
+namespace dtrain::engine_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -225,4 +225,4 @@ TEST_F(EngineTest, EvaluateRunsInEvalModeWithoutGradients) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_test

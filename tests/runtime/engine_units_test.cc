@@ -19,7 +19,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_units_test {
 namespace {
 
 using testing::Chain;
@@ -324,4 +324,4 @@ TEST(EngineUnitsTest, ACheckpointIsReadWithAnyUnits) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_units_test

@@ -14,7 +14,7 @@
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::engine_zeropp_test {
 namespace {
 
 using testing::Chain;
@@ -272,4 +272,4 @@ TEST(QuantizedGradientsTest, AnOverflowOnOneRankSkipsTheStepOnAllAndIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::engine_zeropp_test

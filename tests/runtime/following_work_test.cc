@@ -11,7 +11,7 @@
 
 #include "comm/work_state.h"
 
-namespace dtrain {
+namespace dtrain::following_work_test {
 namespace {
 
 // A collective that the test ends.
@@ -91,4 +91,4 @@ TEST_F(FollowingWorkTest, AnExceptionEndsItWithAnError) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::following_work_test

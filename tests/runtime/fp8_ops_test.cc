@@ -18,7 +18,7 @@
 #include "tests/runtime/operation_count.h"
 #include "tests/runtime/ops_testing.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::fp8_ops_test {
 namespace {
 
 using kernels::Fp8Format;
@@ -437,4 +437,4 @@ INSTANTIATE_TEST_SUITE_P(Scalings, KeptWeightCodesTest,
                          });
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::fp8_ops_test

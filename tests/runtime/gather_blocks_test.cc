@@ -19,7 +19,7 @@
 #include "tests/runtime/fake_device.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::gather_blocks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -241,4 +241,4 @@ TEST_F(GatherBlocksTest, AGpuThatIsFullSaysWhatTheMemoryWasFor) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::gather_blocks_test

@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-namespace dtrain {
+namespace dtrain::hidden_tiles_test {
 namespace {
 
 TEST(HiddenTilesTest, Bf16ProductsRunWhateverTheHypervisorSaysOfTiles) {
@@ -24,4 +24,4 @@ TEST(HiddenTilesTest, LeavesTheUsersChoiceAlone) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::hidden_tiles_test

@@ -11,7 +11,7 @@
 #include "runtime/metrics/step_record.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::metrics_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -108,4 +108,4 @@ TEST(SampleUnit, IsWhatTheBatchSays) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::metrics_test

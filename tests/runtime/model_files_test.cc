@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::model_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -130,4 +130,4 @@ TEST(ModelFilesTest, AFailedWriteLeavesWhatWasThere) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::model_files_test

@@ -11,7 +11,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::nvtx_ranges_test {
 namespace {
 
 constexpr int kSteps = 3;
@@ -61,4 +61,4 @@ TEST(NvtxRangesTest, EveryStepPushesTheFivePhasesAndPopsWhatItPushed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::nvtx_ranges_test

@@ -20,7 +20,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "tests/runtime/save_or_resume.h"
 
-namespace dtrain {
+namespace dtrain::offload_param_device_test {
 namespace {
 
 using testing::ExpectSame;
@@ -238,4 +238,4 @@ TEST(OffloadParamDeviceTest, AShareThatDoesNotComeEndsTheStepWithItsReasonAndLea
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::offload_param_device_test

@@ -20,7 +20,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::offload_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -252,4 +252,4 @@ TEST(Offload, CheckpointsGoFromAnyTierToAnyToTheBit) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::offload_test

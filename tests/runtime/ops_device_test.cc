@@ -18,7 +18,7 @@
 #include "tests/runtime/operation_count.h"
 #include "tests/runtime/ops_cases.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::ops_device_test {
 namespace {
 
 using testing::CasesOfWidth;
@@ -412,4 +412,4 @@ TEST_F(OpsDeviceTest, ALaunchThatFailsThrowsItsReason) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::ops_device_test

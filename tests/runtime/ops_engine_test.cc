@@ -11,7 +11,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::ops_engine_test {
 namespace {
 
 constexpr int64_t kHidden = 32;
@@ -194,4 +194,4 @@ TEST(OpsEngineTest, AGradientThatWaitsForAnInnerBackwardIsNotOverwritten) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::ops_engine_test

@@ -10,7 +10,7 @@
 #include "tests/runtime/gpu_for_tests.h"
 #include "tests/runtime/ops_cases.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::ops_gpu_test {
 namespace {
 
 using testing::CasesOfWidth;
@@ -150,4 +150,4 @@ TEST_F(OpsGpuTest, DropoutFollowsTheDevicesGeneratorAndRepeatsInARecomputedSegme
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::ops_gpu_test

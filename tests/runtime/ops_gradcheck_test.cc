@@ -12,7 +12,7 @@
 #include "tests/runtime/operation_count.h"
 #include "tests/runtime/ops_testing.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::ops_gradcheck_test {
 namespace {
 
 using dtrain::testing::OperationCount;
@@ -285,4 +285,4 @@ TEST(OpsGradcheckTest, WhatIsCheckedAreTheKernelsBothWays) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::ops_gradcheck_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/ops_testing.h"
 #include "tests/runtime/tensor_bytes.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::ops_linear_test {
 namespace {
 
 using testing::ExpectSame;
@@ -394,4 +394,4 @@ TEST(MergedLinearTest, TakesNoRowsAndNamesShapesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::ops_linear_test

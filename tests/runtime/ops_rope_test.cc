@@ -2,7 +2,7 @@
 #include "dtrain/ops.h"
 #include "tests/runtime/ops_testing.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::ops_rope_test {
 namespace {
 
 using testing::Distance;
@@ -175,4 +175,4 @@ TEST(OpsRopeTest, WhatDoesNotFitIsRefusedWithItsNumbers) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::ops_rope_test

@@ -3,7 +3,7 @@
 
 #include "tests/runtime/ops_testing.h"
 
-namespace dtrain::ops {
+namespace dtrain::ops::ops_test {
 namespace {
 
 using testing::Distance;
@@ -197,4 +197,4 @@ TEST(OpsTest, ABufferThatHasNoTwoHalvesIsRefusedWithItsShape) {
 }
 
 }  // namespace
-}  // namespace dtrain::ops
+}  // namespace dtrain::ops::ops_test

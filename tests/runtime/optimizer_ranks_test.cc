@@ -21,7 +21,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "tests/runtime/optimizer_net.h"
 
-namespace dtrain {
+namespace dtrain::optimizer_ranks_test {
 namespace {
 
 using testing::Halves;
@@ -210,4 +210,4 @@ TEST_P(OptimizerRanksTest, StagesAndTiersGiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::optimizer_ranks_test

@@ -20,7 +20,7 @@
 #include "torch/optim/adamw.h"
 #include "torch/optim/sgd.h"
 
-namespace dtrain {
+namespace dtrain::optimizer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -452,4 +452,4 @@ TEST_F(OptimizerTest, ACheckpointOfAnotherOptimizerIsRefusedByBothNames) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::optimizer_test

@@ -18,7 +18,7 @@
 #include "tests/runtime/gather_pair.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::own_backward_test {
 namespace {
 
 using testing::Await;
@@ -295,4 +295,4 @@ TEST(OwnBackwardTest, AGradientThatAProgramReplacesWithinAStepCountsOnce) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::own_backward_test

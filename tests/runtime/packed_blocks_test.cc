@@ -10,7 +10,7 @@
 #include "base/parallel_for.h"
 #include "comm/compression/int8_blocks.h"
 
-namespace dtrain {
+namespace dtrain::packed_blocks_test {
 namespace {
 
 constexpr int64_t kElements = 40 * kPackedChunk;
@@ -82,4 +82,4 @@ TEST(PackedBlocksTest, AreSummedInOrderAndAddedToWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::packed_blocks_test

@@ -28,7 +28,7 @@
 #include "tests/runtime/gather_pair.h"
 #include "tests/runtime/job_for_tests.h"
 
-namespace dtrain {
+namespace dtrain::param_gather_test {
 namespace {
 
 using testing::Await;
@@ -440,4 +440,4 @@ TEST_P(ParamGatherStages, ARankWhoseStepFailsHasAllWeightsOfTheStepBefore) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::param_gather_test

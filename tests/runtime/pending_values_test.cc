@@ -21,7 +21,7 @@
 #include "comm/work_state.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::pending_values_test {
 namespace {
 
 // A gather that the test ends.
@@ -306,4 +306,4 @@ TEST_F(PendingValuesTest, SoIsOneForkedWhileAThreadWaits) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::pending_values_test

@@ -12,7 +12,7 @@
 #include "runtime/job/group_options.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain {
+namespace dtrain::rdma_settings_test {
 namespace {
 
 using testing::RankContext;
@@ -81,4 +81,4 @@ TEST(RdmaSettingsTest, EveryKeyReachesTheQueuePairsUnderItsOwnName) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::rdma_settings_test

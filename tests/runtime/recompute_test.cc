@@ -11,7 +11,7 @@
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
-namespace dtrain {
+namespace dtrain::recompute_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -167,4 +167,4 @@ TEST(RecomputeTest, WhatASegmentThrowsComesOut) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::recompute_test

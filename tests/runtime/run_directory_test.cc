@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 
-namespace dtrain {
+namespace dtrain::run_directory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -77,4 +77,4 @@ TEST_F(RunDirectoryTest, AFileInItsPlaceIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::run_directory_test

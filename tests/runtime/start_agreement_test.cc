@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 
-namespace dtrain {
+namespace dtrain::start_agreement_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -61,4 +61,4 @@ TEST(StartAgreementTest, ARankThatNeverComesIsNamedAtTheDeadline) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::start_agreement_test

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::banner_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -41,4 +41,4 @@ TEST(FormatBanner, ShowsNoControlCharacters) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::banner_test

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/base/console/shown_by.h"
 
-namespace dtrain {
+namespace dtrain::console_test {
 namespace {
 
 using ::testing::StartsWith;
@@ -253,4 +253,4 @@ TEST_F(ConsoleTest, DropsLinesWhenNobodyReads) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::console_test

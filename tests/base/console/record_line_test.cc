@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::record_line_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -90,4 +90,4 @@ TEST(TotalSteps, ComesFromTheConfigRecord) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::record_line_test

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/base/console/shown_by.h"
 
-namespace dtrain {
+namespace dtrain::run_console_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -287,4 +287,4 @@ TEST_F(RunConsoleTest, GoesOnWithoutSettings) {  // A program that writes record
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::run_console_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dtrain::bench {
+namespace dtrain::bench::breakdown_test {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -93,4 +93,4 @@ TEST(WorkOfKernel, KnowsAttentionBeforeTheProductsThatItIsMadeOf) {
 }
 
 }  // namespace
-}  // namespace dtrain::bench
+}  // namespace dtrain::bench::breakdown_test

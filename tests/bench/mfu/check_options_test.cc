@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace dtrain::bench {
+namespace dtrain::bench::check_options_test {
 namespace {
 
 std::string Refused(MfuOptions options) {
@@ -45,4 +45,4 @@ TEST(CheckOptions, Fp8IsForAGpu) {
 }
 
 }  // namespace
-}  // namespace dtrain::bench
+}  // namespace dtrain::bench::check_options_test

@@ -5,7 +5,7 @@
 
 #include "bench/mfu/report.h"
 
-namespace dtrain::bench {
+namespace dtrain::bench::facts_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -112,4 +112,4 @@ TEST(MfuReport, JsonHasWhatTheTableHas) {
 }
 
 }  // namespace
-}  // namespace dtrain::bench
+}  // namespace dtrain::bench::facts_test

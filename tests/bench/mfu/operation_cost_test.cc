@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dtrain::bench {
+namespace dtrain::bench::operation_cost_test {
 namespace {
 
 TEST(CostOf, AProductIsTwiceItsThreeSizes) {
@@ -70,4 +70,4 @@ TEST(GroupCalls, AddsTheCallsOfOneShapeAndPutsTheLongestFirst) {
 }
 
 }  // namespace
-}  // namespace dtrain::bench
+}  // namespace dtrain::bench::operation_cost_test

@@ -6,7 +6,7 @@
 #include "bench/mfu/presets.h"
 #include "dtrain/config.h"
 
-namespace dtrain::bench {
+namespace dtrain::bench::options_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(Presets, AnUnknownOneNamesThoseThatThereAre) {
 }
 
 }  // namespace
-}  // namespace dtrain::bench
+}  // namespace dtrain::bench::options_test

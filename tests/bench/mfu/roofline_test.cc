@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace dtrain::bench {
+namespace dtrain::bench::roofline_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -61,4 +61,4 @@ TEST(RooflineSvgDeathTest, NeedsARoof) {
 }
 
 }  // namespace
-}  // namespace dtrain::bench
+}  // namespace dtrain::bench::roofline_test

@@ -5,7 +5,7 @@
 #include "base/mapped_libraries.h"
 #include "tests/comm/nccl/built_plugin.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::cuda_plugin_test {
 namespace {
 
 TEST(CudaPlugin, LoadsWithoutADriverAndSaysWhetherThereIsAGpu) {
@@ -35,4 +35,4 @@ TEST(CudaPlugin, OpensNcclWhereTheBuildFoundIt) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::cuda_plugin_test

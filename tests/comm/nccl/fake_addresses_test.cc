@@ -7,7 +7,7 @@
 
 #include "comm/nccl/fake/fake_cuda.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::fake_addresses_test {
 namespace {
 
 constexpr CudaResult kOk = CudaResult::kSuccess;
@@ -76,4 +76,4 @@ TEST_F(FakeAddressesTest, ATouchWithoutMemoryEndsTheProcess) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::fake_addresses_test

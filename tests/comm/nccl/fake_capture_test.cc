@@ -10,7 +10,7 @@
 #include "comm/nccl/fake/fake_cuda.h"
 #include "tests/comm/nccl/graph_of_buckets.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::fake_capture_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST_F(FakeCaptureTest, AnEventOfTheCaptureThatAnotherThreadAsksSpoilsIt) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::fake_capture_test

@@ -13,7 +13,7 @@
 #include "base/prng.h"
 #include "tests/comm/nccl/forked_ranks.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_collectives_test {
 namespace {
 
 // More than one chunk of the fake, and no multiple of anything.
@@ -461,4 +461,4 @@ TEST(NcclGroup, WrongBuffersAreRefusedBeforeAnythingIsQueued) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_collectives_test

@@ -16,7 +16,7 @@
 #include "comm/nccl/nccl_arrivals.h"
 #include "tests/comm/nccl/forked_ranks.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_failures_test {
 namespace {
 
 using testing::AllOf;
@@ -496,4 +496,4 @@ TEST(FakeNccl, NoticesASecondThreadOnACommunicator) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_failures_test

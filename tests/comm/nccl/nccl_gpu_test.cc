@@ -9,7 +9,7 @@
 
 #include "tests/comm/nccl/built_plugin.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_gpu_test {
 namespace {
 
 class NcclOnGpu : public testing::Test {
@@ -142,4 +142,4 @@ TEST_F(NcclOnGpu, AbortEndsTheGroupAndLaterCallsSaySo) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_gpu_test

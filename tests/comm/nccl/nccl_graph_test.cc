@@ -7,7 +7,7 @@
 #include "tests/comm/nccl/forked_ranks.h"
 #include "tests/comm/nccl/graph_of_buckets.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_graph_test {
 namespace {
 
 constexpr size_t kCount = 9001;
@@ -55,4 +55,4 @@ TEST(NcclGraphTest, CallsWaitForTheirPlacesAndNotForTheGraphsEnd) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_graph_test

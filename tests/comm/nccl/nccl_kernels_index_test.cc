@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_kernels_index_test {
 namespace {
 
 constexpr int kWidth = 8;
@@ -76,4 +76,4 @@ TEST(NcclKernelsIndex, FarElementsHaveTheThreadThatTheirPlaceTells) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_kernels_index_test

@@ -11,7 +11,7 @@
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_kernels_test {
 namespace {
 
 float Widened(float x) { return x; }
@@ -210,4 +210,4 @@ TEST(NcclKernels, NothingIsDoneForNoElementsAndOtherTypesAreRefused) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_kernels_test

@@ -7,7 +7,7 @@
 
 #include "tests/comm/nccl/forked_ranks.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::nccl_roles_test {
 namespace {
 
 constexpr size_t kCount = 9001;
@@ -77,4 +77,4 @@ TEST(NcclGroup, ManyRanksMeetAtSeveralIdsWhereNcclCan) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::nccl_roles_test

@@ -10,7 +10,7 @@
 #include "comm/nccl/plugin.h"
 #include "tests/comm/nccl/forked_ranks.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::no_cuda_mapped_test {
 namespace {
 
 std::vector<std::string> CudaLibraries() {
@@ -64,4 +64,4 @@ TEST(Plugin, AFileThatIsNoLibraryIsReportedWithTheLoadersWords) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::no_cuda_mapped_test

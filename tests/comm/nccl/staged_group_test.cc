@@ -15,7 +15,7 @@
 #include "tests/comm/nccl/graph_of_buckets.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::staged_group_test {
 namespace {
 
 using dtrain::testing::Cluster;
@@ -273,4 +273,4 @@ TEST(StagedGroupTest, SplitsIntoGroupsThatReduceByColourBesideIt) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::staged_group_test

@@ -13,7 +13,7 @@
 
 #include "tests/comm/net/tcp_proxy.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::data_socket_test {
 namespace {
 
 using ::testing::AllOf;
@@ -325,4 +325,4 @@ TEST_F(DataSocketTest, SilentStrangerIsClosedInTime) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::data_socket_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace dtrain::comm {
+namespace dtrain::comm::frame_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,4 +101,4 @@ TEST(FrameHeader, EveryBitCounts) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::frame_test

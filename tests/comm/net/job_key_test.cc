@@ -15,7 +15,7 @@
 
 #include "absl/strings/escaping.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::job_key_test {
 namespace {
 
 using ::testing::AllOf;
@@ -181,4 +181,4 @@ TEST(SecretKey, IsZeroedWhenItDies) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::job_key_test

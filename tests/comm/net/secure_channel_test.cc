@@ -10,7 +10,7 @@
 
 #include "tests/comm/net/tcp_proxy.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::secure_channel_test {
 namespace {
 
 using ::testing::AllOf;
@@ -189,4 +189,4 @@ TEST(Hello, MalformedOnesAreRefused) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::secure_channel_test

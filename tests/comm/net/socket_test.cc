@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace dtrain::comm {
+namespace dtrain::comm::socket_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -161,4 +161,4 @@ TEST(LocalAddresses, FindsTheLoopbackAndTheRouteToIt) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::socket_test

@@ -20,7 +20,7 @@
 #include "comm/net/store_protocol.h"
 #include "tests/comm/net/tcp_proxy.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::store_server_test {
 namespace {
 
 using ::testing::AllOf;
@@ -475,4 +475,4 @@ TEST_F(StoreServerTest, KilledServerProcessIsUnavailableAtOnce) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::store_server_test

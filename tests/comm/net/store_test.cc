@@ -14,7 +14,7 @@
 #include "comm/net/store_client.h"
 #include "comm/net/store_server.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::store_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -199,4 +199,4 @@ TEST_P(StoreTest, MissingRanksAreNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::store_test

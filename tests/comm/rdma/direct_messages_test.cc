@@ -6,7 +6,7 @@
 
 #include "base/prng.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::direct_messages_test {
 namespace {
 
 TEST(DirectMessagesTest, MessagesThatGoEitherWayAreTakenInOrderForLong) {
@@ -76,4 +76,4 @@ TEST(DirectMessagesTest, APeerThatBreaksTheRulesIsNoticed) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::direct_messages_test

@@ -11,7 +11,7 @@
 
 #include "comm/transport/rdma/rdma_ports.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::gid_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -184,4 +184,4 @@ TEST(ReadGidsTest, SkipsEmptyEntriesAndReadsTypesAndDevices) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::gid_test

@@ -13,7 +13,7 @@
 
 #include "comm/transport/rdma/fake/fake_verbs.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::memory_cache_test {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -172,4 +172,4 @@ TEST(UserfaultWatchTest, ToldIsWhatWasUnmappedMovedOrThrownAwayOnceTheCallHasRet
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::memory_cache_test

@@ -26,7 +26,7 @@
 #include "tests/comm/group_oracle.h"
 #include "tests/testing/cluster.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::rdma_group_test {
 namespace {
 
 using ::dtrain::testing::Cluster;
@@ -471,4 +471,4 @@ TEST(RdmaOptionsTest, EachFieldHasARange) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::rdma_group_test

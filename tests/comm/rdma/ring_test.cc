@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "comm/transport/rdma/request_id.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::ring_test {
 namespace {
 
 TEST(ImmediateTest, KeepsItsParts) {
@@ -154,4 +154,4 @@ TEST(PlanRingTest, ShrinksSlotsThenTheirNumber) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::ring_test

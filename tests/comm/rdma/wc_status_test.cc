@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-namespace dtrain::comm {
+namespace dtrain::comm::wc_status_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -41,4 +41,4 @@ TEST(WcStatusTest, APortThatIsDownIsTheRemedyWhateverTheDeviceSaidFirst) {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::wc_status_test

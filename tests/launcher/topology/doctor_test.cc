@@ -7,7 +7,7 @@
 #include "launcher/topology/commands.h"
 #include "launcher/topology/format.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::doctor_test {
 namespace {
 
 using testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(DoctorMain, ReadsThisMachineAsTextAndJson) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::doctor_test

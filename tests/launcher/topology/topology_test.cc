@@ -14,7 +14,7 @@
 #include "launcher/topology/format.h"
 #include "tests/launcher/topology/sysfs_fixture.h"
 
-namespace dtrain::launcher {
+namespace dtrain::launcher::topology_test {
 namespace {
 
 using testing::ElementsAre;
@@ -323,4 +323,4 @@ TEST(TopoMain, PrintsThisMachineAndRefusesNonsenseWith64) {
 }
 
 }  // namespace
-}  // namespace dtrain::launcher
+}  // namespace dtrain::launcher::topology_test

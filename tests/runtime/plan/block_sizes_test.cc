@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::block_sizes_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -79,4 +79,4 @@ TEST(BlockSizes, EverySetThatMayBeLiveHasABlockForEachBucketAndNoBlockIsLargerTh
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::block_sizes_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/runtime/plan/layout_of.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::bucket_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -190,4 +190,4 @@ TEST(BucketPlanTest, CoversEverythingOnceForRandomModels) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::bucket_plan_test

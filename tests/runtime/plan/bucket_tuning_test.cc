@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/runtime/plan/layout_of.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::bucket_tuning_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(TuneBucketsTest, RandomTimesGiveASizeWithinTheBoundsThatIsNoWorse) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::bucket_tuning_test

@@ -11,7 +11,7 @@
 #include "runtime/plan/config_keys.h"
 #include "runtime/plan/reference_docs.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::config_docs_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST(ConfigSchemaTest, HasEveryKeyWithItsDefault) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::config_docs_test

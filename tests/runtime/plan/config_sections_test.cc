@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::config_sections_test {
 namespace {
 
 using ::testing::Contains;
@@ -71,4 +71,4 @@ TEST(ConfigSectionsTest, ActivationsHaveOnePlace) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::config_sections_test

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::config_test {
 namespace {
 
 using ::testing::Contains;
@@ -483,4 +483,4 @@ TEST(ConfigTest, IdentityNamesTheFirstDifferingKey) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::config_test

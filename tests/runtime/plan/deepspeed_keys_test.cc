@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "runtime/plan/config_keys.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::deepspeed_keys_test {
 namespace {
 
 using ::testing::Contains;
@@ -240,4 +240,4 @@ TEST(DeepSpeedKeysTest, WhatOnlyTunesOrBelongsToWhatIsOffIsNotedOnce) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::deepspeed_keys_test

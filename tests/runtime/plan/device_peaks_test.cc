@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-namespace dtrain::plan {
+namespace dtrain::plan::device_peaks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -72,4 +72,4 @@ TEST(DevicePeaks, ATypeThatADeviceLacksIsNamed) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::device_peaks_test

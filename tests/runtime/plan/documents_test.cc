@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace dtrain::plan {
+namespace dtrain::plan::documents_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -53,4 +53,4 @@ TEST(DocumentsTest, ASeparatorAtTheRowsEdgesIsLikeAnyOther) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::documents_test

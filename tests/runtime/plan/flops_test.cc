@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace dtrain {
+namespace dtrain::flops_test {
 namespace {
 
 constexpr double kH100 = 989.4e12;
@@ -111,4 +111,4 @@ TEST(FlopsTest, LookedUpTablesDoNotCount) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::flops_test

@@ -15,7 +15,7 @@
 #include "runtime/plan/token_sampler.h"
 #include "tests/fuzz/mutate.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::fuzz_test {
 namespace {
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
@@ -142,4 +142,4 @@ TEST_F(FuzzTest, CursorAndMetricsLine) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::fuzz_test

@@ -8,7 +8,7 @@
 
 #include "base/prng.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::gather_schedule_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -220,4 +220,4 @@ TEST(GatherSchedule, WhatMayBeLiveIsPartedByWhatThereIs) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::gather_schedule_test

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::launch_queue_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -74,4 +74,4 @@ TEST_F(LaunchQueueTest, FollowsAnotherOrder) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::launch_queue_test

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::layout_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,4 +101,4 @@ TEST(ParamLayoutTest, RefusesWhatItCannotPlace) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::layout_test

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::loss_scale_test {
 namespace {
 
 PrecisionConfig Fp16() { return {.kind = PrecisionConfig::Kind::kFloat16}; }
@@ -60,4 +60,4 @@ TEST(LossScale, StopsAtTheSmallest) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::loss_scale_test

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::lr_schedule_test {
 namespace {
 
 // The reference, written again from its description as the object that DeepSpeed runs: a scheduler
@@ -212,4 +212,4 @@ TEST(LrScheduleTest, WarmupStableDecayHasItsThreeParts) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::lr_schedule_test

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace dtrain::plan {
+namespace dtrain::plan::memory_fit_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::memory_fit_test

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::memory_plan_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -337,4 +337,4 @@ TEST(ParseBytes, TakesUnitsAndRefusesTheRest) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::memory_plan_test

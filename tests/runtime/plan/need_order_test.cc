@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::need_order_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -24,4 +24,4 @@ TEST(NeedOrder, OnlyTheFirstReadOfABucketCounts) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::need_order_test

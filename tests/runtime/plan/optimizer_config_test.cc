@@ -8,7 +8,7 @@
 #include "runtime/plan/lr_schedule.h"
 #include "runtime/plan/memory_plan.h"
 
-namespace dtrain {
+namespace dtrain::optimizer_config_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -247,4 +247,4 @@ TEST(OptimizerConfigTest, TheMemoryPlanCountsItsStates) {
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::optimizer_config_test

@@ -12,7 +12,7 @@
 #include "runtime/plan/token_file.h"
 #include "tests/runtime/plan/temp_folder.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::prepare_corpus_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -166,4 +166,4 @@ TEST(Utf8TextTest, AcceptsExactlyWellFormedUtf8WithoutZero) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::prepare_corpus_test

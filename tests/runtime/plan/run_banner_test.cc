@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::run_banner_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -96,4 +96,4 @@ TEST(RunBanner, NamesFrozenWeightsTheGpuAndARestart) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::run_banner_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/runtime/plan/layout_of.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::shard_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -236,4 +236,4 @@ TEST(ShardPlan, RefusesSizesBelowOneAndOtherAlignments) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::shard_plan_test

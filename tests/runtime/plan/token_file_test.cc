@@ -11,7 +11,7 @@
 #include "runtime/plan/token_corpus.h"
 #include "tests/runtime/plan/temp_folder.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::token_file_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -180,4 +180,4 @@ TEST_F(TokenFileTest, CorpusRefusesTwoVocabularies) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::token_file_test

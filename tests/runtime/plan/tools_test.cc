@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/runtime/plan/temp_folder.h"
 
-namespace dtrain::plan {
+namespace dtrain::plan::tools_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -216,4 +216,4 @@ TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
 }
 
 }  // namespace
-}  // namespace dtrain::plan
+}  // namespace dtrain::plan::tools_test
