@@ -1,9 +1,13 @@
-# The four kinds of target that rooms declare. Sources are listed by name, never globbed.
+# The kinds of target that rooms declare. Sources are listed by name, never globbed.
 #
 #   dtrain_library(NAME SOURCES ... [DEPS ...] [NO_PCH])  static library; DEPS are PUBLIC
 #   dtrain_program(NAME SOURCES ... [DEPS ...] [NO_PCH])  a program in <build>/bin, installed
 #   dtrain_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...] [SHARDS n] [NO_MAIN] [NO_PCH])
 #                                                         SHARDS: its tests mostly wait, n at once
+#   dtrain_test_program(NAME SOURCES ... [DEPS ...] [NO_MAIN] [NO_PCH])
+#                                                         several files of tests, compiled in groups
+#   dtrain_test_of(NAME PROGRAM FILES ... [TIMEOUT s] [LABELS ...] [SHARDS n])
+#                                                         those of some of its files, as one test
 #   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
 #
 # A test has the label of its room (DTRAIN_TEST_LABELS of its folder) and LABELS: `./dev test LABEL`.
@@ -12,7 +16,8 @@
 #
 # Sources are compiled in groups of DTRAIN_UNITY files (0: each alone). g++ 12 instantiates what a
 # precompiled header left pending once more in every compilation, which costs more than most of our
-# files do: 6 s with LibTorch's header. Names in unnamed namespaces of one folder must differ, therefore.
+# files do: 6 s with LibTorch's header. Names in unnamed namespaces of one folder must differ, therefore;
+# each file of tests has a namespace of its own.
 set(DTRAIN_UNITY 8 CACHE STRING "Files compiled together; 0 compiles each alone")
 
 function(_dtrain_common target)
@@ -105,32 +110,49 @@ function(dtrain_label_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}")
 endfunction()
 
-function(dtrain_test name)
-  cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "TIMEOUT;SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
+function(dtrain_test_program name)
+  cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
   dtrain_optimise(${name} -O1)  # Tests are compiled more often than they are run.
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # Each is changed and built alone.
   if(ARG_NO_MAIN)
     target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest)
   else()
-    target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+    target_link_libraries(${name} PRIVATE ${ARG_DEPS} dtrain_test_main)
   endif()
   if(NOT ARG_NO_PCH)
     _dtrain_test_headers()
     _dtrain_precompile(${name} dtrain_test_headers test_headers.h)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endfunction()
+
+# Without FILES: all of the program.
+function(dtrain_test_of name program)
+  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS" "FILES;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  list(TRANSFORM ARG_FILES PREPEND "--file=")
   if(ARG_SHARDS)
     add_test(NAME ${name} COMMAND ${DTRAIN_PYTHON} ${PROJECT_SOURCE_DIR}/tests/testing/in_shards.py
-      ${ARG_SHARDS} $<TARGET_FILE:${name}>)
+      ${ARG_SHARDS} $<TARGET_FILE:${program}> ${ARG_FILES})
   else()
-    add_test(NAME ${name} COMMAND ${name})
+    add_test(NAME ${name} COMMAND ${program} ${ARG_FILES})
   endif()
   dtrain_label_test(${name} ${DTRAIN_TEST_LABELS} ${ARG_LABELS})
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${DTRAIN_TEST_ENVIRONMENT}")
   dtrain_limit_test(${name} ${ARG_TIMEOUT})
+endfunction()
+
+function(dtrain_test name)
+  cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "TIMEOUT;SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
+  set(options)
+  foreach(option NO_MAIN NO_PCH)
+    if(ARG_${option})
+      list(APPEND options ${option})
+    endif()
+  endforeach()
+  dtrain_test_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} ${options})
+  dtrain_test_of(${name} ${name} TIMEOUT ${ARG_TIMEOUT} SHARDS ${ARG_SHARDS} LABELS ${ARG_LABELS})
 endfunction()
