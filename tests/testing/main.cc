@@ -1,5 +1,5 @@
-// The main function of test programs. `PROGRAM --file=NAME_test.cc` runs the tests of that file alone, for
-// a program that is made of several. It can be repeated, and goes with --gtest_filter.
+// The main function of test programs. `PROGRAM --file=NAME_test.cc` runs the tests of that file
+// alone, for a program that is made of several. It can be repeated, and goes with --gtest_filter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ constexpr int kUsageError = 64;
 
 std::string_view NameOf(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// The filter that leaves out what stands in other files than `files`, and those of `files` that have
-// tests here.
+// The filter that leaves out what stands in other files than `files`, and those of `files` that
+// have tests here.
 struct Chosen {
   std::string filter;
   std::set<std::string> found;
@@ -48,7 +48,8 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (!argument.starts_with(kFile)) {
-      std::fprintf(stderr, "%s: unknown argument \"%s\"; allowed: --file=NAME_test.cc, --gtest_...\n",
+      std::fprintf(stderr,
+                   "%s: unknown argument \"%s\"; allowed: --file=NAME_test.cc, --gtest_...\n",
                    argv[0], argv[i]);
       return kUsageError;
     }
@@ -58,8 +59,8 @@ int Main(int argc, char** argv) {
     Chosen chosen = Choose(files, ::testing::GTEST_FLAG(filter));
     for (const std::string& file : files) {
       if (!chosen.found.contains(file)) {
-        std::fprintf(stderr, "%s: no test stands in --file=%s; name a source of this program\n", argv[0],
-                     file.c_str());
+        std::fprintf(stderr, "%s: no test stands in --file=%s; name a source of this program\n",
+                     argv[0], file.c_str());
         return kUsageError;
       }
     }

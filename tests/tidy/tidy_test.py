@@ -72,6 +72,16 @@ class Tidy(unittest.TestCase):
                       or path.startswith("runtime/plan/"))]
         self.assertEqual(wrong, [])
 
+    def test_each_file_of_tests_has_a_namespace_of_its_own(self):
+        """Several are compiled together, and their helpers have the same names."""
+        wrong = []
+        for path in sources("_test.cc"):
+            name = os.path.basename(path).removesuffix(".cc")
+            opened = [line for line in lines(path) if re.match(r"namespace (\w+::)*" + name + r" \{$", line)]
+            if len(opened) != 1:
+                wrong.append(f"{path} does not open the namespace {name} once")
+        self.assertEqual(wrong, [])
+
     def test_files_and_lines_are_short(self):
         wrong = []
         for path in CODE:
