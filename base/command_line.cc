@@ -112,6 +112,9 @@ class PlainHelp : public CLI::Formatter {
       const size_t before = std::min(text.find(" Default: "), text.size());
       text.insert(before, absl::StrCat(" ", allowed));
     }
+    if (option->get_required() && !is_positional) {  // The usage line says it of an argument.
+      text += " Required.";
+    }
     // What stands for a value that is left out behind the option's name is no default.
     if (option->get_items_expected_min() > 0 && !option->get_default_str().empty()) {
       absl::StrAppend(&text, " Default: ", DefaultOf(*option), ".");
@@ -197,19 +200,17 @@ const CLI::App& Chosen(const CLI::App& app, std::string& name) {
   return Chosen(*parsed.front(), name);
 }
 
-// The first of `arguments` that looks like an option and is none of `app`'s, with the nearest.
+// What to say of the arguments that `app` has no use for, the first option before the rest; "" when
+// there are none.
 std::string UnexpectedArgument(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining(true);
-  if (rest.empty()) {
-    return "an argument was not expected";
+  const auto option = std::find_if(rest.begin(), rest.end(), [](const std::string& word) {
+    return word.size() > 1 && absl::StartsWith(word, "-") && word != "--";
+  });
+  if (option != rest.end()) {
+    return UnknownOption(option->substr(0, option->find('=')), OptionNames(app));
   }
-  const std::string option = rest.front().substr(0, rest.front().find('='));
-  if (!absl::StartsWith(option, "-")) {
-    return absl::StrFormat("argument %s was not expected", rest.front());
-  }
-  const std::string nearest = Nearest(option, OptionNames(app));
-  return absl::StrFormat("unknown option %s%s", option,
-                         nearest.empty() ? "" : absl::StrFormat("; did you mean %s?", nearest));
+  return rest.empty() ? "" : absl::StrFormat("argument %s was not expected", rest.front());
 }
 
 }  // namespace
@@ -231,8 +232,6 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
   try {
     app.parse(std::move(reversed));
     return std::nullopt;
-  } catch (const CLI::ExtrasError&) {
-    problem = UnexpectedArgument(Chosen(app, name));
   } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.
     if (error.get_name() == "CallForHelp") {
       std::fputs(HelpText(app).c_str(), stdout);
@@ -242,8 +241,13 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
       app.exit(error);  // The version.
       return kExitOk;
     }
-    Chosen(app, name);
-    problem = absl::StrReplaceAll(error.what(), {{"\n", " "}});
+    // CLI11 misses what is required first, even where a misspelt option is why it is missing.
+    const std::string unexpected = UnexpectedArgument(Chosen(app, name));
+    const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
+    const bool is_why =
+        code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;
+    problem = is_why && !unexpected.empty() ? unexpected
+                                            : absl::StrReplaceAll(error.what(), {{"\n", " "}});
   }
   std::fprintf(stderr, "%s: %s; see %s --help\n", name.c_str(), problem.c_str(), name.c_str());
   return kExitUsage;

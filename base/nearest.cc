@@ -25,18 +25,43 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-std::string Nearest(absl::string_view name, const std::vector<std::string>& names) {
-  name = name.substr(0, 200);  // The distance is quadratic; names are far shorter.
+namespace {
+
+constexpr size_t kLettersMax = 200;  // The distance is quadratic; names are far shorter.
+
+// Whether two short words of the same length differ in a letter that was replaced.
+bool IsAnotherWord(absl::string_view a, absl::string_view b) {
+  constexpr size_t kShort = 3;
+  return a.size() <= kShort && a.size() == b.size() &&
+         !std::is_permutation(a.begin(), a.end(), b.begin());
+}
+
+std::string NearestWithin(absl::string_view name, const std::vector<std::string>& names,
+                          size_t edits_max) {
+  name = name.substr(0, kLettersMax);
   std::string best;
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  size_t best_distance = edits_max + 1;
   for (const std::string& candidate : names) {
     const size_t distance = EditDistance(name, candidate);
-    if (distance < best_distance && distance < std::max(name.size(), candidate.size())) {
+    if (distance < best_distance && distance < std::max(name.size(), candidate.size()) &&
+        !IsAnotherWord(name, candidate)) {
       best = candidate;
       best_distance = distance;
     }
   }
   return best;
+}
+
+}  // namespace
+
+std::string Nearest(absl::string_view name, const std::vector<std::string>& names) {
+  return NearestWithin(name, names, std::max<size_t>(2, std::min(name.size(), kLettersMax) / 3));
+}
+
+std::string Misspelt(absl::string_view name, const std::vector<std::string>& names) {
+  constexpr size_t kShort = 6;  // Below it two letters make another name: "mse" is no "mfu".
+  const std::string nearest = NearestWithin(name, names, name.size() < kShort ? 1 : 2);
+  return nearest == name ? "" : nearest;
 }
 
 std::string UnknownCommand(absl::string_view prefix, absl::string_view given,
@@ -50,6 +75,19 @@ std::string UnknownCommand(absl::string_view prefix, absl::string_view given,
                           ? std::string("there are: ")
                           : absl::StrCat("did you mean ", prefix, nearest, "? There are: "),
                       absl::StrJoin(names, ", ", with_prefix));
+}
+
+std::string UnknownOption(absl::string_view given, const std::vector<std::string>& names) {
+  const auto word = [](absl::string_view option) {
+    return option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  };
+  std::vector<std::string> words;
+  for (const std::string& name : names) {
+    words.emplace_back(word(name));
+  }
+  const std::string nearest = word(given).size() > 1 ? Nearest(word(given), words) : "";
+  return absl::StrCat("unknown option ", given,
+                      nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?"));
 }
 
 }  // namespace dtrain

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/terminal.h"
 #include "base/version.h"
+#include "launcher/config_check.h"
 #include "launcher/file_tail.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
@@ -93,6 +94,9 @@ absl::Status Launch::PrepareRunDirectory() {
   metrics_path_ = absl::StrCat(run_dir_, "/metrics/rank-0.jsonl");
   // Here and not in rank 0, which would take with it the files that the agent has open by then.
   if (options_.node_rank == 0 && absl::c_linear_search(options_.arguments, "--fresh")) {
+    if (options_.nodes == 1) {  // How many ranks other nodes have is not known yet.
+      DT_RETURN_IF_ERROR(CheckConfiguration(options_.arguments, local_ranks_, environment_));
+    }
     DT_RETURN_IF_ERROR(MoveRunAside(run_dir_));
   }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));

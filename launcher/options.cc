@@ -197,11 +197,8 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
     const std::string spelt = absl::StrCat(dashes == 2 ? "--" : "-", name);
     const CLI::Option* const option = app.get_option_no_throw(spelt);
     if (option == nullptr) {
-      const std::string nearest = Nearest(name, FlagNames(app));
-      return absl::InvalidArgumentError(
-          absl::StrFormat("unknown option %s%s", argument.substr(0, equals),
-                          nearest.empty() ? "; dtrain launch --help lists all"
-                                          : absl::StrFormat("; did you mean --%s?", nearest)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          UnknownOption(argument.substr(0, equals), FlagNames(app)), "; see dtrain launch --help"));
     }
     const bool takes_value = option->get_items_expected_max() > 0;
     if (equals != std::string::npos) {

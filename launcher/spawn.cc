@@ -82,15 +82,6 @@ absl::StatusOr<UniqueFd> OpenHigh(const std::string& path, int flags) {
   return high;
 }
 
-std::vector<char*> Pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (const std::string& text : texts) {
-    pointers.push_back(const_cast<char*>(text.c_str()));  // execve does not write to them.
-  }
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // Waits until the child has executed its program (end of file) or says why not.
 absl::Status AwaitExec(int fd, pid_t pid, const std::string& program) {
   int error = 0;
@@ -110,6 +101,15 @@ absl::Status AwaitExec(int fd, pid_t pid, const std::string& program) {
 }
 
 }  // namespace
+
+std::vector<char*> ExecPointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(const_cast<char*>(text.c_str()));  // execve does not write to them.
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
 
 absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   constexpr int kAppend = O_WRONLY | O_CREAT | O_APPEND;
@@ -134,8 +134,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
   ChildPlan plan{};
   plan.program = request.program.c_str();
-  plan.argv = Pointers(argv);
-  plan.envp = Pointers(request.environment);
+  plan.argv = ExecPointers(argv);
+  plan.envp = ExecPointers(request.environment);
   plan.bind = !request.cpus.empty();
   CPU_ZERO(&plan.cpus);
   for (const int cpu : request.cpus) {

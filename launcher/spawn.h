@@ -31,4 +31,7 @@ inline constexpr int kTokenFdInRank = 3;
 // program and what failed.
 absl::StatusOr<pid_t> Spawn(const SpawnRequest& request);
 
+// Pointers into `texts` and a null, as execve takes arguments and variables.
+std::vector<char*> ExecPointers(const std::vector<std::string>& texts);
+
 }  // namespace dtrain::launcher

@@ -50,7 +50,8 @@ void RunConsole::ReadSettings(const Json& record) {
     options_.style.total_steps = total;
   }
   const auto interval = record.find("interval");
-  if (interval != record.end() && interval->is_number_integer() && *interval > 0) {
+  if (!options_.every_step && interval != record.end() && interval->is_number_integer() &&
+      *interval > 0) {
     options_.interval = interval->get<int64_t>();
   }
   const auto columns = record.find("columns");

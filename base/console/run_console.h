@@ -19,8 +19,9 @@ struct RunConsoleOptions {
   ConsoleOptions console;
   ProgressStyle style;   // Its width is the terminal's. A "config" record replaces the rest.
   int64_t interval = 1;  // Steps between two progress lines; the first and the last are shown too.
-  std::string log_dir;   // Shown in the banner; "": the ranks' outputs are in no files.
-  std::string folder;    // Paths in it are shown without it: where the user is. "": all are whole.
+  bool every_step = false;  // Each step has a line, whatever interval a "config" record asks for.
+  std::string log_dir;      // Shown in the banner; "": the ranks' outputs are in no files.
+  std::string folder;  // Paths in it are shown without it: where the user is. "": all are whole.
 };
 
 // The members of a "config" record that set the progress line, as RunConsole takes them.

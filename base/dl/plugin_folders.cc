@@ -1,8 +1,6 @@
 #include "base/dl/plugin_folders.h"
 
-#include <unistd.h>
-
-#include <climits>
+#include "base/own_program.h"
 
 namespace dtrain {
 
@@ -10,14 +8,16 @@ std::vector<std::string> PluginFolders(const std::string& named, const std::stri
   if (!named.empty()) {
     return {named};
   }
-  const std::string folder = program.substr(0, program.rfind('/'));
+  const size_t slash = program.rfind('/');
+  if (slash == std::string::npos) {
+    return {};
+  }
+  const std::string folder = program.substr(0, slash);
   return {folder, folder + "/../lib", folder + "/.."};
 }
 
 std::vector<std::string> PluginFolders(const std::string& named) {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  return PluginFolders(named, std::string(path, length > 0 ? static_cast<size_t>(length) : 0));
+  return PluginFolders(named, OwnProgram());
 }
 
 }  // namespace dtrain

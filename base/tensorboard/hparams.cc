@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "base/markdown.h"
 #include "base/tensorboard/events.h"
 #include "base/tensorboard/protobuf_wire.h"
 
@@ -85,11 +85,6 @@ void VisitLeaves(const std::string& path, const Json& value,
   }
 }
 
-// A cell that Markdown shows as it is.
-std::string Cell(const std::string& text) {
-  return absl::StrCat("`", absl::StrReplaceAll(text, {{"`", "'"}, {"|", "\\|"}, {"\n", " "}}), "`");
-}
-
 // The origin of the innermost key that has one: a configuration's free parts have one for all.
 std::string OriginOf(const Json& origins, std::string path) {
   while (true) {
@@ -151,7 +146,7 @@ std::string ConfigTable(const Json& config) {
       continue;
     }
     VisitLeaves(name, section, [&](const std::string& path, const Json& value) {
-      absl::StrAppend(&table, "| ", Cell(path), " | ", Cell(DumpJson(value)), " | ",
+      absl::StrAppend(&table, "| ", MarkdownCode(path), " | ", MarkdownCode(DumpJson(value)), " | ",
                       OriginOf(origins, path), " |\n");
     });
   }
@@ -162,7 +157,7 @@ std::string MembersTable(const Json& object) {
   std::string table = "| what | value |\n|---|---|\n";
   VisitLeaves("", object, [&](const std::string& path, const Json& value) {
     const std::string text = value.is_string() ? value.get<std::string>() : DumpJson(value);
-    absl::StrAppend(&table, "| ", path, " | ", Cell(text), " |\n");
+    absl::StrAppend(&table, "| ", path, " | ", MarkdownCode(text), " |\n");
   });
   return table;
 }

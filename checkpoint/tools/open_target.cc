@@ -2,7 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
@@ -19,33 +22,50 @@ bool IsFolder(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// checkpoint.dir in the configuration of a run directory; "" when that is the default.
-std::string ConfiguredFolder(const std::string& run_dir) {
-  const std::string path = absl::StrCat(run_dir, "/config.json");
+// The object in `path`; an empty one when the file is not there or holds something else.
+Json ReadObject(const std::string& path) {
   const auto text = ReadFile(path, kConfigBytesMax);
-  const auto config = text.ok() ? ParseJson(*text, path) : text.status();
-  if (!config.ok() || !config->is_object()) {
-    return "";
-  }
-  const auto section = config->find("checkpoint");
-  if (section == config->end() || !section->is_object()) {
-    return "";
-  }
-  const Json folder = section->value("dir", Json(""));
-  return folder.is_string() ? folder.get<std::string>() : "";
+  auto json = text.ok() ? ParseJson(*text, path) : text.status();
+  return json.ok() && json->is_object() ? *std::move(json) : Json::object();
+}
+
+std::string TextAt(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// Where the run wrote its checkpoints, by its records: `dir` is checkpoint.dir, and the run may
+// have been started in another folder than this one.
+std::string WrittenTo(const std::string& run_dir, const std::string& dir) {
+  const std::string started_in = TextAt(ReadObject(absl::StrCat(run_dir, "/run.json")), "folder");
+  return (std::filesystem::path(started_in) / dir).lexically_normal();
 }
 
 // The folder of checkpoints of the run directory `directory`; `directory` itself when it is none.
-std::string CheckpointsFolder(const std::string& directory) {
+absl::StatusOr<std::string> CheckpointsFolder(const std::string& directory) {
   if (IsFolder(absl::StrCat(directory, "/epochs"))) {
     return directory;  // Holds checkpoints by itself.
   }
-  const std::string configured = ConfiguredFolder(directory);
+  const Json config = ReadObject(absl::StrCat(directory, "/config.json"));
+  const auto section = config.find("checkpoint");
+  const std::string dir =
+      section != config.end() && section->is_object() ? TextAt(*section, "dir") : "";
+  const std::string configured = dir.empty() ? "" : WrittenTo(directory, dir);
   if (!configured.empty() && IsFolder(configured)) {
     return configured;
   }
   const std::string usual = absl::StrCat(directory, "/checkpoints");
-  return IsFolder(usual) ? usual : directory;
+  if (IsFolder(usual)) {
+    return usual;
+  }
+  if (!configured.empty()) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s keeps its checkpoints in %s (checkpoint.dir is \"%s\"), but there is no such folder: "
+        "the run has saved none yet, or the folder was moved; if it was moved, give its path "
+        "instead of %s",
+        directory, configured, dir, directory));
+  }
+  return directory;
 }
 
 }  // namespace
@@ -65,7 +85,7 @@ absl::StatusOr<Target> OpenTarget(std::string directory) {
   if (target.id) {
     directory = slash == std::string::npos ? "." : slash == 0 ? "/" : directory.substr(0, slash);
   } else {
-    directory = CheckpointsFolder(directory);
+    DT_ASSIGN_OR_RETURN(directory, CheckpointsFolder(directory));
   }
   DT_ASSIGN_OR_RETURN(target.storage, OpenPosixStorage(directory));
   return target;

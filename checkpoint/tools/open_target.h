@@ -18,8 +18,9 @@ struct Target {
   std::optional<StepId> id;  // When one checkpoint's folder was named.
 };
 
-// A run directory is known by its config.json, whose checkpoint.dir is followed, or by its
-// checkpoints/ folder. NotFound: no such folder.
+// A run directory is known by its config.json, whose checkpoint.dir is followed from the folder
+// that the run was started in (run.json), or by its checkpoints/ folder. NotFound: no such folder;
+// it says where it looked.
 absl::StatusOr<Target> OpenTarget(std::string directory);
 
 // The checkpoint that was named, else all, the newest first. NotFound when there is none.

@@ -85,7 +85,7 @@ absl::Status Train(dtrain::Job& job) {
       "  --set train_steps=%d      train on from here (the same command resumes)\n"
       "  --fresh                  start again from step 0 (this run is moved aside)\n"
       "  dtrain checkpoint list %s\n"
-      "  tensorboard --logdir %s   curves in a browser",
+      "  tensorboard --logdir %s/report/tensorboard",
       job.run_dir(), 2 * config.train_steps(), job.run_dir(), job.run_dir()));
   return absl::OkStatus();
 }

@@ -22,14 +22,13 @@ struct Known {
 };
 
 constexpr std::array kKnown = {
-    Known{Section::kTrain, "train",
-          "train the default GPT on 2 ranks of this machine, to try dtrain", true},
+    Known{Section::kTrain, "train", "train the default GPT on 2 ranks of this machine", true},
     Known{Section::kTrain, "launch", "start a program as N ranks, on this node or on several",
           true},
     Known{Section::kPrepare, "data", "write token files from text, and show what is in them",
           false},
-    Known{Section::kPrepare, "config",
-          "check a configuration; print the schema and reference pages", false},
+    Known{Section::kPrepare, "config", "check a configuration; print schema and reference pages",
+          false},
     Known{Section::kPrepare, "plan", "compute the memory that a training needs on each rank",
           false},
     Known{Section::kRun, "logs", "show or follow the output and the metrics of a run", true},
@@ -39,7 +38,7 @@ constexpr std::array kKnown = {
           true},
     Known{Section::kMachine, "topo", "show cores, NUMA nodes, GPUs and NICs, and where ranks run",
           true},
-    Known{Section::kMachine, "env", "show which launcher started this process, and as which rank",
+    Known{Section::kMachine, "env", "show which launcher started this process and as which rank",
           true},
     Known{Section::kMachine, "exit-codes", "list the exit codes of ranks and jobs", true},
     Known{Section::kMachine, "bench comm", "measure collectives between ranks of this machine",
@@ -49,7 +48,7 @@ constexpr std::array kKnown = {
     Known{Section::kMachine, "bench kernels-cuda",
           "measure the CUDA kernels against the memory's speed", false},
     Known{Section::kMachine, "bench mfu",
-          "train on random tokens and print the FLOPs utilization (MFU)", false},
+          "train on random tokens; print the FLOPs utilization (MFU)", false},
     Known{Section::kPrograms, "gpt", "train a GPT, Llama or Qwen on token files", false},
     Known{Section::kPrograms, "finetune", "fine-tune a pretrained model, whole or with LoRA",
           false},
@@ -148,8 +147,8 @@ std::vector<std::string> FirstWords(const std::vector<CommandEntry>& commands) {
 std::string OverviewText(const std::vector<std::string>& siblings) {
   std::string text =
       "Usage: dtrain COMMAND [arguments]\n"
-      "Trains models on many ranks in native C++: starts jobs, watches them and shows their "
-      "results.\n";
+      "Trains models on many ranks in native C++: starts jobs, watches them and shows\n"
+      "their results.\n";
   const std::vector<CommandEntry> commands = AllCommands(siblings);
   for (const Section section : {Section::kTrain, Section::kPrepare, Section::kRun,
                                 Section::kMachine, Section::kPrograms, Section::kOther}) {
@@ -163,12 +162,12 @@ std::string OverviewText(const std::vector<std::string>& siblings) {
       absl::StrAppend(&text, "\n", TitleOf(section), ":\n", rows);
     }
   }
-  return absl::StrCat(
-      text,
-      "\n`dtrain COMMAND --help` explains a command. `dtrain --version` prints the version.\n"
-      "Examples:\n"
-      "  dtrain train\n"
-      "  dtrain launch --nproc-per-node 2 -- ./my_program config.json\n");
+  return absl::StrCat(text,
+                      "\n`dtrain COMMAND --help` explains a command.\n"
+                      "`dtrain --version` prints the version.\n"
+                      "Examples:\n"
+                      "  dtrain train\n"
+                      "  dtrain launch --nproc-per-node 2 -- ./my_program config.json\n");
 }
 
 std::string GroupText(const std::string& group, const std::vector<CommandEntry>& commands) {

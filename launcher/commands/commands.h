@@ -24,10 +24,4 @@ int TraceCommand(const std::vector<std::string>& arguments);
 // `dtrain train`: makes a corpus where there is none and trains the default GPT on 2 ranks.
 int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment);
 
-// The folder of the running program, where the programs dtrain-NAME are.
-std::string OwnFolder();
-
-// True, after printing `help`, when the arguments ask for it.
-bool AskedForHelp(const std::vector<std::string>& arguments, const char* help);
-
 }  // namespace dtrain::launcher

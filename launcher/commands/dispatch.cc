@@ -12,11 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/nearest.h"
+#include "base/own_program.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "launcher/commands/catalog.h"
 #include "launcher/commands/commands.h"
 #include "launcher/launch.h"
+#include "launcher/spawn.h"
 #include "launcher/topology/commands.h"
 
 namespace dtrain::launcher {
@@ -74,17 +76,14 @@ int EndOfGroup(const std::string& group, const Arguments& arguments,
 // when that is not possible.
 int RunSibling(const Arguments& arguments) {
   std::string path = absl::StrCat(OwnFolder(), "/dtrain-", arguments[0]);
-  size_t first = 1;
+  ptrdiff_t first = 1;
   if (arguments.size() > 1 && access(absl::StrCat(path, "-", arguments[1]).c_str(), X_OK) == 0) {
     absl::StrAppend(&path, "-", arguments[1]);
     first = 2;
   }
-  std::vector<char*> argv = {const_cast<char*>(path.c_str())};
-  for (size_t i = first; i < arguments.size(); ++i) {
-    argv.push_back(const_cast<char*>(arguments[i].c_str()));
-  }
-  argv.push_back(nullptr);
-  execv(path.c_str(), argv.data());
+  Arguments words = {path};
+  words.insert(words.end(), arguments.begin() + first, arguments.end());
+  execv(path.c_str(), ExecPointers(words).data());
   if (errno != ENOENT) {
     std::fprintf(stderr, "dtrain: cannot execute %s: %s\n", path.c_str(), std::strerror(errno));
     return kExitUsage;
@@ -99,22 +98,6 @@ int RunSibling(const Arguments& arguments) {
 }
 
 }  // namespace
-
-std::string OwnFolder() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "." : path.parent_path().string();
-}
-
-bool AskedForHelp(const std::vector<std::string>& arguments, const char* help) {
-  const bool asked = std::any_of(arguments.begin(), arguments.end(), [](const std::string& text) {
-    return text == "--help" || text == "-h";
-  });
-  if (asked) {
-    std::fputs(help, stdout);
-  }
-  return asked;
-}
 
 int RunDtrain(const Arguments& arguments, const Environment& environment) {
   Arguments rest = arguments;
@@ -137,8 +120,8 @@ int RunDtrain(const Arguments& arguments, const Environment& environment) {
     }
   }
   if (absl::StartsWith(rest[0], "-")) {
-    std::fprintf(stderr, "dtrain: unknown option %s; dtrain --help lists the commands\n",
-                 rest[0].c_str());
+    std::fprintf(stderr, "dtrain: %s; see dtrain --help\n",
+                 UnknownOption(rest[0], {"--help", "--version"}).c_str());
     return kExitUsage;
   }
   return RunSibling(rest);

@@ -1,27 +1,15 @@
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "base/command_line.h"
+#include "base/own_program.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/start/find_torch.h"
 
 namespace dtrain::launcher {
 namespace {
-
-constexpr char kEnvHelp[] =
-    "Usage: dtrain env [--prefix | --torch]\n"
-    "Prints which launcher started this process, which rank it is, and the variables\n"
-    "that say so.\n"
-    "\n"
-    "  --prefix   Print only the folder that dtrain is installed in, which CMake and\n"
-    "             pkg-config need.\n"
-    "  --torch    Print only the folder of the LibTorch that dtrain finds.\n"
-    "\nExamples:\n"
-    "  dtrain env\n"
-    "  cmake -B build -DCMAKE_PREFIX_PATH=$(dtrain env --prefix)\n"
-    "  torchrun --no-python --nproc-per-node 2 dtrain env\n"
-    "  srun -N2 dtrain env\n";
 
 // The variables that each rule reads for rank, size, local rank and local size.
 std::vector<const char*> VariablesOf(LaunchSource source) {
@@ -64,8 +52,7 @@ void PrintVariables(const std::vector<const char*>& names, const Environment& en
 int PrintTorch(const Environment& environment) {
   const absl::StatusOr<Torch> torch = FindTorch(OwnTorchSearch(environment));
   if (!torch.ok()) {
-    std::fprintf(stderr, "dtrain env: %s\n", std::string(torch.status().message()).c_str());
-    return kExitUsage;
+    return EndOf("dtrain env", torch.status());
   }
   std::printf("%s\n", torch->folder.c_str());
   return kExitOk;
@@ -74,25 +61,38 @@ int PrintTorch(const Environment& environment) {
 }  // namespace
 
 int EnvCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  if (AskedForHelp(arguments, kEnvHelp)) {
-    return kExitOk;
+  CLI::App app(
+      "Prints which launcher started this process, which rank it is, and the variables that say "
+      "so.",
+      "dtrain env");
+  bool prefix = false;
+  bool torch = false;
+  CLI::Option* const prefix_flag = app.add_flag("--prefix", prefix,
+                                                "Print only the folder that dtrain is installed "
+                                                "in, which CMake and pkg-config need. Default: "
+                                                "off");
+  app.add_flag("--torch", torch,
+               "Print only the folder of the LibTorch that dtrain finds. Default: off")
+      ->excludes(prefix_flag);
+  app.footer(
+      "Examples:\n"
+      "  dtrain env\n"
+      "  cmake -B build -DCMAKE_PREFIX_PATH=$(dtrain env --prefix)\n"
+      "  torchrun --no-python --nproc-per-node 2 dtrain env\n"
+      "  srun -N2 dtrain env");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
   }
-  if (arguments == std::vector<std::string>{"--prefix"}) {
+  if (prefix) {
     std::printf("%s\n", OwnPrefix().c_str());
     return kExitOk;
   }
-  if (arguments == std::vector<std::string>{"--torch"}) {
+  if (torch) {
     return PrintTorch(environment);
-  }
-  if (!arguments.empty()) {
-    std::fprintf(stderr, "dtrain env: takes nothing, --prefix or --torch, not %s\n",
-                 absl::StrJoin(arguments, " ").c_str());
-    return kExitUsage;
   }
   const absl::StatusOr<JobEnv> job = ResolveJobEnv(environment);
   if (!job.ok()) {
-    std::fprintf(stderr, "dtrain env: %s\n", std::string(job.status().message()).c_str());
-    return ExitCodeFor(job.status());
+    return EndOf("dtrain env", job.status());
   }
   const auto known = [](int value) { return value < 0 ? "unknown" : absl::StrCat(value); };
   std::printf("launcher     %s\n", LaunchSourceName(job->source));

@@ -1,28 +1,26 @@
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/command_line.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/exit_table.h"
 
 namespace dtrain::launcher {
-namespace {
-constexpr char kExitCodesHelp[] =
-    R"(Usage: dtrain exit-codes
-Lists the exit codes of ranks and jobs: what they mean, and whether it helps to
-start the job again.
-
-Example: dtrain exit-codes
-Line for slurm.conf, so that Slurm starts such jobs again: RequeueExit=75,143
-)";
-}  // namespace
-
 int ExitCodesCommand(const std::vector<std::string>& arguments) {
-  if (AskedForHelp(arguments, kExitCodesHelp)) {
-    return kExitOk;
-  }
-  if (!arguments.empty()) {
-    std::fprintf(stderr, "dtrain exit-codes: takes no arguments, got %s\n", arguments[0].c_str());
-    return kExitUsage;
+  CLI::App app(
+      "Lists the exit codes of ranks and jobs: what they mean, and whether it helps to start the "
+      "job "
+      "again.",
+      "dtrain exit-codes");
+  app.footer(
+      "Example:\n"
+      "  dtrain exit-codes\n"
+      "\n"
+      "Line for slurm.conf, so that Slurm starts such jobs again:\n"
+      "  RequeueExit=75,143");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
   }
   std::printf("%-7s %-13s %s\n", "code", "restart", "meaning");
   for (const ExitRow& row : kExitTable) {

@@ -1,6 +1,4 @@
-#include <poll.h>
-#include <unistd.h>
-
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -11,11 +9,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/command_line.h"
 #include "base/console/record_line.h"
+#include "base/console/run_console.h"
 #include "base/file.h"
-#include "base/progress_line.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "launcher/commands/commands.h"
@@ -24,22 +23,6 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr char kLogsHelp[] =
-    R"(Usage: dtrain logs [-f] [-n LINES] [--rank R] RUN_DIR
-Shows the output of all ranks in the newest attempt of a run, and its metrics.
-
-  RUN_DIR       Run directory.
-  -f, --follow  Show new lines as they come, until the run ends or Ctrl-C.
-                Default: off.
-  -n LINES      Begin with the last LINES lines of each file, 0 or more.
-                Default: 10.
-  --rank R      Show the output of rank R only. Default: all ranks.
-
-Examples:
-  dtrain logs runs/gpt
-  dtrain logs -f --rank 1 runs/gpt
-)";
-
 struct LogsOptions {
   std::string run_dir;
   int rank = -1;
@@ -47,38 +30,10 @@ struct LogsOptions {
   bool follow = false;
 };
 
-struct Followed {
+struct Output {
   std::string prefix;
   FileTail tail;
-  bool is_metrics = false;
 };
-
-absl::StatusOr<LogsOptions> ParseLogs(const std::vector<std::string>& arguments) {
-  LogsOptions options;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    int* const number = argument == "-n"       ? &options.lines
-                        : argument == "--rank" ? &options.rank
-                                               : nullptr;
-    if (number != nullptr) {
-      if (i + 1 == arguments.size() || !absl::SimpleAtoi(arguments[i + 1], number) || *number < 0) {
-        return absl::InvalidArgumentError(absl::StrCat(argument, " needs a number from 0"));
-      }
-      ++i;
-    } else if (argument == "-f" || argument == "--follow") {
-      options.follow = true;
-    } else if (absl::StartsWith(argument, "-") || !options.run_dir.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown argument ", argument, "; see dtrain logs --help"));
-    } else {
-      options.run_dir = argument;
-    }
-  }
-  if (options.run_dir.empty()) {
-    return absl::InvalidArgumentError("no run directory given; example: dtrain logs runs/gpt");
-  }
-  return options;
-}
 
 // RUN_DIR/logs/attempt-A with the largest A.
 absl::StatusOr<std::string> NewestAttempt(const std::string& run_dir) {
@@ -115,25 +70,64 @@ std::vector<std::pair<int, std::string>> LogFiles(const std::string& log_dir, in
   return files;
 }
 
-// The record as the console of the run shows it; every step, whatever the run's interval was.
-std::string TextOf(const Json& record) {
-  return IsProgress(record) ? FormatProgress(record, {})
-                            : absl::StrJoin(FormatRecord(record, 0), "\n");
+// A "config" record with the columns of the run's progress line; one without settings where
+// RUN_DIR/config.json does not say. The run's own record of them may stand far above the last
+// lines.
+Json SettingsOf(const std::string& run_dir) {
+  const std::string path = run_dir + "/config.json";
+  const auto text = ReadFile(path);
+  const auto config = text.ok() ? ParseJson(*text, path) : text.status();
+  Json record = {{"kind", "config"}};
+  if (!config.ok() || !config->is_object()) {
+    return record;
+  }
+  record["train_steps"] = config->value("train_steps", Json());
+  if (const auto metrics = config->find("metrics");
+      metrics != config->end() && metrics->is_object()) {
+    record["columns"] = metrics->value("console", Json());
+  }
+  return record;
 }
 
-void Print(const Followed& file, const std::vector<std::string>& lines) {
+void PrintOutput(const std::string& prefix, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    std::string text = Printable(line);
-    if (file.is_metrics) {
-      const auto record = ParseRecord(line);
-      text = record.has_value() ? TextOf(*record) : "";
-    }
-    if (!text.empty()) {
-      std::printf("%s%s\n", file.prefix.c_str(), text.c_str());
-    }
+    std::printf("%s%s\n", prefix.c_str(), Printable(line).c_str());
   }
   std::fflush(stdout);
 }
+
+RunConsoleOptions EveryStep() {
+  RunConsoleOptions options;
+  options.console.write_timeout = absl::InfiniteDuration();  // Nobody else waits for us.
+  options.every_step = true;
+  return options;
+}
+
+// The metrics of a rank, as the console of the run shows them; every step, whatever the run's
+// interval was.
+class Metrics {
+ public:
+  Metrics(const std::string& run_dir, const std::string& path, size_t lines)
+      : console_(EveryStep()), tail_(path, FileEnd(path)) {
+    console_.Take(SettingsOf(run_dir));
+    Print(LastLines(path, 0, lines));
+  }
+  void PrintNew(bool finished) { Print(finished ? tail_.Drain() : tail_.Poll()); }
+  bool reader_has_gone() { return console_.console().dropped() > 0; }
+
+ private:
+  void Print(const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) {
+      if (const auto record = ParseRecord(line)) {
+        console_.Take(*record);
+      }
+    }
+    console_.ShowProgress();
+  }
+
+  RunConsole console_;
+  FileTail tail_;
+};
 
 bool SaysFinish(const std::vector<std::string>& lines) {
   return std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
@@ -143,16 +137,17 @@ bool SaysFinish(const std::vector<std::string>& lines) {
 }
 
 // Until the agent's event log says that the run has finished, or nobody reads us any more.
-void Follow(const LogsOptions& options, std::vector<Followed>& files) {
-  const std::string events_path = options.run_dir + "/events.jsonl";
+void Follow(const std::string& run_dir, std::vector<Output>& outputs, Metrics& metrics) {
+  const std::string events_path = run_dir + "/events.jsonl";
   const bool over = SaysFinish(LastLines(events_path, 0, 1));
   FileTail events(events_path, FileEnd(events_path));
   for (bool finished = over;;) {
     finished = finished || SaysFinish(events.Poll());
-    for (Followed& file : files) {
-      Print(file, finished ? file.tail.Drain() : file.tail.Poll());
+    for (Output& output : outputs) {
+      PrintOutput(output.prefix, finished ? output.tail.Drain() : output.tail.Poll());
     }
-    if (finished || std::ferror(stdout) != 0) {
+    metrics.PrintNew(finished);
+    if (finished || std::ferror(stdout) != 0 || metrics.reader_has_gone()) {
       return;
     }
     Clock::Real().Sleep(absl::Milliseconds(200));
@@ -161,19 +156,19 @@ void Follow(const LogsOptions& options, std::vector<Followed>& files) {
 
 absl::Status ShowLogs(const LogsOptions& options) {
   DT_ASSIGN_OR_RETURN(const std::string log_dir, NewestAttempt(options.run_dir));
-  std::vector<Followed> files;
+  const auto lines = static_cast<size_t>(options.lines);
+  std::vector<Output> outputs;
   for (const auto& [rank, path] : LogFiles(log_dir, options.rank)) {
     const std::string prefix =
         absl::StrFormat("[rank %d%s] ", rank, absl::EndsWith(path, ".err") ? " err" : "");
-    files.push_back({prefix, FileTail(path, FileEnd(path)), false});
-    Print(files.back(), LastLines(path, 0, static_cast<size_t>(options.lines)));
+    outputs.push_back({prefix, FileTail(path, FileEnd(path))});
+    PrintOutput(prefix, LastLines(path, 0, lines));
   }
-  const std::string metrics =
+  const std::string path =
       absl::StrFormat("%s/metrics/rank-%d.jsonl", options.run_dir, std::max(0, options.rank));
-  files.push_back({"", FileTail(metrics, FileEnd(metrics)), true});
-  Print(files.back(), LastLines(metrics, 0, static_cast<size_t>(options.lines)));
+  Metrics metrics(options.run_dir, path, lines);
   if (options.follow) {
-    Follow(options, files);
+    Follow(options.run_dir, outputs, metrics);
   }
   return absl::OkStatus();
 }
@@ -181,15 +176,30 @@ absl::Status ShowLogs(const LogsOptions& options) {
 }  // namespace
 
 int LogsCommand(const std::vector<std::string>& arguments) {
-  if (AskedForHelp(arguments, kLogsHelp)) {
-    return kExitOk;
+  CLI::App app(
+      "Shows the output of all ranks in the newest attempt of a run, and its metrics in the "
+      "columns "
+      "of the run's metrics.console.",
+      "dtrain logs");
+  LogsOptions options;
+  app.add_option("RUN_DIR", options.run_dir, "Run directory")->required();
+  app.add_flag("-f,--follow", options.follow,
+               "Show new lines as they come, until the run ends or Ctrl-C. Default: off");
+  app.add_option("-n", options.lines, "Begin with the last LINES lines of each file, 0 or more")
+      ->option_text("LINES")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--rank", options.rank, "Show the output of rank R only. Default: all ranks")
+      ->option_text("R")
+      ->check(CLI::Range(0, (1 << 20) - 1));
+  app.footer(
+      "Examples:\n"
+      "  dtrain logs runs/gpt\n"
+      "  dtrain logs -f --rank 1 runs/gpt");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
   }
-  absl::StatusOr<LogsOptions> options = ParseLogs(arguments);
-  const absl::Status status = options.ok() ? ShowLogs(*options) : options.status();
-  if (!status.ok()) {
-    std::fprintf(stderr, "dtrain logs: %s\n", std::string(status.message()).c_str());
-  }
-  return ExitCodeFor(status);
+  return EndOf("dtrain logs", ShowLogs(options));
 }
 
 }  // namespace dtrain::launcher

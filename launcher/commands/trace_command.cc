@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -8,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/file.h"
-#include "base/nearest.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/export/pickle.h"
@@ -17,30 +18,6 @@
 
 namespace dtrain::launcher {
 namespace {
-
-constexpr char kTraceHelp[] =
-    R"(Usage: dtrain trace merge [--out FILE] RUN_DIR
-       dtrain trace torch [--out DIR] RUN_DIR
-Converts the ranks' records of their last collectives, which are in
-RUN_DIR/flight/rank-R.json.
-
-  merge       Write a timeline for https://ui.perfetto.dev or chrome://tracing.
-              Each rank is a process and each group a track. A call shows its
-              bucket, bytes and step, and the rank that entered it last. The
-              clocks of different hosts are aligned.
-  torch       Write one pickle for each rank, for PyTorch's analyser:
-              torchfrtrace DIR
-  RUN_DIR     Run directory.
-  --out PATH  File (merge) or folder (torch) to write.
-              Default: RUN_DIR/flight/trace.json, RUN_DIR/flight/torch.
-
-A rank writes its record when a collective fails, when the rank ends with an
-error, on SIGTERM and on SIGUSR2.
-
-Examples:
-  dtrain trace merge runs/gpt
-  kill -USR2 PID && dtrain trace merge --out trace.json runs/gpt
-)";
 
 struct TraceOptions {
   bool merge = true;
@@ -53,39 +30,6 @@ struct RankRecord {
   Json json;
   FlightFile file;
 };
-
-absl::StatusOr<TraceOptions> ParseTrace(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) {
-    return absl::InvalidArgumentError("no command given; there are: merge, torch");
-  }
-  const std::string& what = arguments[0];
-  if (what != "merge" && what != "torch") {
-    return absl::InvalidArgumentError(UnknownCommand("", what, {"merge", "torch"}));
-  }
-  TraceOptions options{.merge = what == "merge"};
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    if (arguments[i] == "--out") {
-      if (i + 1 == arguments.size()) {
-        return absl::InvalidArgumentError("--out needs a path");
-      }
-      options.out = arguments[++i];
-    } else if (absl::StartsWith(arguments[i], "-") || !options.run_dir.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown argument ", arguments[i], "; see dtrain trace --help"));
-    } else {
-      options.run_dir = arguments[i];
-    }
-  }
-  if (options.run_dir.empty()) {
-    return absl::InvalidArgumentError(
-        "no run directory given; example: dtrain trace merge runs/gpt");
-  }
-  if (options.out.empty()) {
-    options.out =
-        absl::StrCat(options.run_dir, options.merge ? "/flight/trace.json" : "/flight/torch");
-  }
-  return options;
-}
 
 // In the order of ranks.
 absl::StatusOr<std::vector<RankRecord>> ReadRecords(const std::string& run_dir) {
@@ -151,8 +95,11 @@ absl::Status Merge(const TraceOptions& options, std::vector<RankRecord> records)
   return absl::OkStatus();
 }
 
-absl::Status Run(const std::vector<std::string>& arguments) {
-  DT_ASSIGN_OR_RETURN(const TraceOptions options, ParseTrace(arguments));
+absl::Status Run(TraceOptions options) {
+  if (options.out.empty()) {
+    options.out =
+        absl::StrCat(options.run_dir, options.merge ? "/flight/trace.json" : "/flight/torch");
+  }
   DT_ASSIGN_OR_RETURN(std::vector<RankRecord> records, ReadRecords(options.run_dir));
   return options.merge ? Merge(options, std::move(records)) : WritePickles(options, records);
 }
@@ -160,14 +107,37 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int TraceCommand(const std::vector<std::string>& arguments) {
-  if (AskedForHelp(arguments, kTraceHelp)) {
-    return kExitOk;
+  CLI::App app(
+      "Converts the ranks' records of their last collectives, which are in "
+      "RUN_DIR/flight/rank-R.json. A rank writes its record when a collective fails, when the rank "
+      "ends with an error, on SIGTERM and on SIGUSR2.",
+      "dtrain trace");
+  app.require_subcommand(1);
+  TraceOptions options;
+  CLI::App* const merge = app.add_subcommand(
+      "merge",
+      "Write a timeline for https://ui.perfetto.dev or chrome://tracing.\nEach rank is a process "
+      "and each group a track. A call shows its bucket, bytes and step, "
+      "and the rank that entered it last. The clocks of different hosts are aligned.");
+  merge->add_option("RUN_DIR", options.run_dir, "Run directory")->required();
+  merge->add_option("--out", options.out, "File to write. Default: RUN_DIR/flight/trace.json")
+      ->option_text("FILE");
+  merge->footer("Example:\n  kill -USR2 PID && dtrain trace merge --out trace.json runs/gpt");
+  CLI::App* const torch = app.add_subcommand(
+      "torch", "Write one pickle for each rank, for PyTorch's analyser: torchfrtrace DIR");
+  torch->add_option("RUN_DIR", options.run_dir, "Run directory")->required();
+  torch->add_option("--out", options.out, "Folder to write. Default: RUN_DIR/flight/torch")
+      ->option_text("DIR");
+  torch->footer("Example:\n  dtrain trace torch runs/gpt && torchfrtrace runs/gpt/flight/torch");
+  app.footer(
+      "Examples:\n"
+      "  dtrain trace merge runs/gpt\n"
+      "  dtrain trace torch --out pickles runs/gpt");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
   }
-  const absl::Status status = Run(arguments);
-  if (!status.ok()) {
-    std::fprintf(stderr, "dtrain trace: %s\n", std::string(status.message()).c_str());
-  }
-  return ExitCodeFor(status);
+  options.merge = merge->parsed();
+  return EndOf("dtrain trace", Run(options));
 }
 
 }  // namespace dtrain::launcher

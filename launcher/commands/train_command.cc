@@ -1,21 +1,19 @@
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
+#include "base/own_program.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/commands/quick_start.h"
 #include "launcher/launch.h"
 #include "launcher/program.h"
+#include "launcher/run_to_end.h"
 #include "launcher/start/find_torch.h"
 
 namespace dtrain::launcher {
@@ -49,7 +47,7 @@ Examples:
 
 To watch it from another terminal:
   dtrain logs -f runs/gpt
-  tensorboard --logdir runs
+  tensorboard --logdir runs/gpt/report/tensorboard
 )";
 
 constexpr char kDataFolder[] = "data/headers";
@@ -57,33 +55,10 @@ constexpr char kWrittenLast[] = "/corpus.json";  // `dtrain-data prepare` ends w
 constexpr char kSystemHeaders[] = "/usr/include";
 constexpr int64_t kSystemHeadersMin = 1 << 20;  // Bytes; less would be a few packages' leftovers.
 
-// Runs a program to its end and gives its exit code, 128 + N where signal N killed it.
-absl::StatusOr<int> RunToEnd(const std::vector<std::string>& words,
-                             const Environment& environment) {
-  std::vector<char*> argv;
-  for (const std::string& word : words) {
-    argv.push_back(const_cast<char*>(word.c_str()));
-  }
-  argv.push_back(nullptr);
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) {
-    variables.push_back(absl::StrCat(name, "=", value));
-  }
-  std::vector<char*> envp;
-  for (std::string& variable : variables) {
-    envp.push_back(variable.data());
-  }
-  envp.push_back(nullptr);
-  pid_t pid = 0;
-  if (const int error = posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), envp.data());
-      error != 0) {
-    return absl::NotFoundError(
-        absl::StrFormat("cannot run %s: %s; install dtrain again", words[0], std::strerror(error)));
-  }
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+// All other arguments are the program's.
+bool AsksForHelp(const std::vector<std::string>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const std::string& text) { return text == "--help" || text == "-h"; });
 }
 
 // The exit code of the program that writes the corpus.
@@ -123,10 +98,11 @@ absl::StatusOr<int> Prepare(const std::string& prefix, const std::vector<std::st
 }  // namespace
 
 int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  if (AskedForHelp(arguments, kTrainHelp)) {
+  if (AsksForHelp(arguments)) {
+    std::fputs(kTrainHelp, stdout);
     return kExitOk;
   }
-  const std::string prefix = std::filesystem::path(OwnFolder()).parent_path().string();
+  const std::string prefix = OwnPrefix();
   const absl::StatusOr<std::string> config = DefaultConfig(prefix);
   const absl::StatusOr<int> prepared =
       config.ok() ? Prepare(prefix, arguments, environment) : config.status();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/match.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/own_program.h"
 
 #ifndef DTRAIN_TORCH_RELEASE
 #define DTRAIN_TORCH_RELEASE ""
@@ -59,11 +61,20 @@ std::vector<std::string> InSitePackages(const std::string& prefix) {
   return folders;
 }
 
-// The prefix of the interpreter behind a virtual environment that takes its packages; "" if none.
-std::string SystemPrefix(const std::string& prefix) {
+// A virtual environment and the prefix of its interpreter, whose packages it takes; "": it does
+// not.
+struct VirtualEnvironment {
+  std::string system;
+};
+
+std::optional<VirtualEnvironment> VirtualEnvironmentIn(const std::string& prefix) {
+  const std::string file = prefix + "/pyvenv.cfg";
+  if (!FileExists(file)) {
+    return std::nullopt;
+  }
   std::string home;
   bool uses_system = false;
-  const std::string text = ReadText(prefix + "/pyvenv.cfg");
+  const std::string text = ReadText(file);
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::pair<absl::string_view, absl::string_view> pair =
         absl::StrSplit(line, absl::MaxSplits('=', 1));
@@ -74,7 +85,13 @@ std::string SystemPrefix(const std::string& prefix) {
       uses_system = value == "true";
     }
   }
-  return uses_system && !home.empty() ? fs::path(home).parent_path().string() : "";
+  return VirtualEnvironment{uses_system && !home.empty() ? fs::path(home).parent_path().string()
+                                                         : ""};
+}
+
+std::string Value(const Environment& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
 }
 
 std::string Advice(const std::string& release) {
@@ -111,17 +128,28 @@ bool TorchReleasesAgree(absl::string_view built, absl::string_view found) {
   return a.size() >= 2 && b.size() >= 2 && a[0] == b[0] && a[1] == b[1];
 }
 
-std::vector<std::string> TorchCandidates(const std::string& prefix) {
-  std::vector<std::string> folders = {prefix + "/lib/dtrain/torch"};
+std::vector<std::string> TorchCandidates(const std::string& prefix, const std::string& user_base) {
+  std::vector<std::string> folders = {prefix + "/lib/dtrain/torch", prefix + "/torch"};
   const auto add_packages_of = [&folders](const std::string& root) {
     const std::vector<std::string> more = InSitePackages(root);
     folders.insert(folders.end(), more.begin(), more.end());
   };
-  add_packages_of(prefix);
-  folders.push_back(prefix + "/torch");
-  if (const std::string system = SystemPrefix(prefix); !system.empty()) {
+  const auto add_user_and_system = [&](const std::string& system) {
+    if (!user_base.empty()) {
+      add_packages_of(user_base);
+    }
     add_packages_of(system + "/local");  // Where Debian's pip installs.
     add_packages_of(system);
+  };
+  const std::optional<VirtualEnvironment> environment = VirtualEnvironmentIn(prefix);
+  if (!environment.has_value()) {
+    // dtrain is installed by pip's --user itself, or beside a system's Python.
+    add_user_and_system(prefix == user_base ? "/usr" : prefix);
+    return folders;
+  }
+  add_packages_of(prefix);
+  if (!environment->system.empty()) {
+    add_user_and_system(environment->system);
   }
   return folders;
 }
@@ -140,7 +168,7 @@ absl::StatusOr<Torch> FindTorch(const TorchSearch& search) {
     }
     return found;
   }
-  const std::vector<std::string> candidates = TorchCandidates(search.prefix);
+  const std::vector<std::string> candidates = TorchCandidates(search.prefix, search.user_base);
   std::vector<Torch> others;
   for (const std::string& folder : candidates) {
     if (!HoldsTorch(folder)) {
@@ -155,20 +183,25 @@ absl::StatusOr<Torch> FindTorch(const TorchSearch& search) {
   if (!others.empty()) {
     return WrongRelease(others[0], search.release);
   }
+  const bool has_other = !search.user_base.empty() && search.user_base != search.prefix;
+  const std::string also = has_other ? absl::StrCat(" and ", search.user_base) : "";
   return absl::NotFoundError(
-      absl::StrFormat("LibTorch not found in %s or the site-packages of %s: %s", candidates[0],
-                      search.prefix, Advice(search.release)));
+      absl::StrFormat("LibTorch not found in %s or the site-packages of %s%s: %s", candidates[0],
+                      search.prefix, also, Advice(search.release)));
 }
 
-std::string OwnPrefix() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  return error ? "" : program.parent_path().parent_path().string();
+std::string UserBaseOf(const Environment& environment) {
+  if (!Value(environment, "PYTHONNOUSERSITE").empty()) {
+    return "";
+  }
+  const std::string home = Value(environment, "HOME");
+  const std::string named = Value(environment, "PYTHONUSERBASE");
+  return !named.empty() ? named : home.empty() ? "" : home + "/.local";
 }
 
 TorchSearch OwnTorchSearch(const Environment& environment) {
-  const auto named = environment.find("DTRAIN_TORCH");
-  return {OwnPrefix(), named == environment.end() ? "" : named->second, DTRAIN_TORCH_RELEASE};
+  return {OwnPrefix(), Value(environment, "DTRAIN_TORCH"), DTRAIN_TORCH_RELEASE,
+          UserBaseOf(environment)};
 }
 
 }  // namespace dtrain::launcher

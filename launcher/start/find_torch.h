@@ -4,9 +4,13 @@
 // Debian package or an unpacked archive what lib/dtrain/torch leads to. The first that exists of:
 //   1. DTRAIN_TORCH, which must hold LibTorch when it is set
 //   2. PREFIX/lib/dtrain/torch, a link
-//   3. torch in the site-packages (dist-packages) of PREFIX, and PREFIX/torch (pip's --target)
-//   4. the same of the interpreter that a virtual environment takes system packages from
-// Where several exist, one of the right release is taken. Reads files only; no state, thread-safe.
+//   3. PREFIX/torch (pip's --target)
+//   4. torch in the site-packages (dist-packages) that Python would look into: of PREFIX when that
+//   is
+//      a virtual environment, the user's own (pip's --user), those of PREFIX otherwise. A virtual
+//      environment has the user's and the interpreter's only if it takes system packages.
+// Where several exist, the first of the right release is taken. Reads files only; no state,
+// thread-safe.
 #pragma once
 
 #include <string>
@@ -22,6 +26,7 @@ struct TorchSearch {
   std::string prefix;       // The folder that holds bin/ of this installation.
   std::string environment;  // The value of DTRAIN_TORCH; "" when it is not set.
   std::string release;      // What dtrain was built with ("2.11.0"); "": any will do.
+  std::string user_base;    // Where pip's --user installs; "": Python would not look there.
 };
 
 struct Torch {
@@ -29,8 +34,12 @@ struct Torch {
   std::string release;  // "2.11.0+cu130"; "" when no file says.
 };
 
-// The folders to look at, in order, without 1. Reads the folders of `prefix`.
-std::vector<std::string> TorchCandidates(const std::string& prefix);
+// The folders to look at, in order, without 1. Reads the folders of the prefixes.
+std::vector<std::string> TorchCandidates(const std::string& prefix, const std::string& user_base);
+
+// Python's rule for the user's own packages: PYTHONUSERBASE, else HOME/.local; "" where
+// PYTHONNOUSERSITE is set, or neither is known. Pure.
+std::string UserBaseOf(const Environment& environment);
 
 // NotFound says where it looked; FailedPrecondition names the release that was found instead. Both
 // say what to do.
@@ -46,8 +55,5 @@ bool TorchReleasesAgree(absl::string_view built, absl::string_view found);
 
 // The search of this process: its own folder, `environment` and the release of the build.
 TorchSearch OwnTorchSearch(const Environment& environment);
-
-// PREFIX of the running program (PREFIX/bin/NAME); "" when /proc does not say.
-std::string OwnPrefix();
 
 }  // namespace dtrain::launcher

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/job_env.h"
+#include "base/own_program.h"
 #include "base/status.h"
 #include "launcher/start/find_torch.h"
 
@@ -53,8 +54,6 @@ int Start(const std::string& name, char** argv) {
 }  // namespace dtrain::launcher
 
 int main(int, char** argv) {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string own(path, length > 0 ? static_cast<size_t>(length) : 0);
+  const std::string own = dtrain::OwnProgram();
   return dtrain::launcher::Start(own.substr(own.rfind('/') + 1), argv);
 }

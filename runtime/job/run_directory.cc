@@ -84,6 +84,7 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
   const Json run = {{"id", directory.run_id},
                     {"attempt", options.attempt},
                     {"world_size", options.world_size},
+                    {"folder", WorkingDirectory()},  // What relative paths in config.json mean.
                     {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
                     {"versions", options.versions},
                     {"hyperparameters", config.hyperparameters()}};

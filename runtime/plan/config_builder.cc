@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/nearest.h"
 #include "base/progress_line.h"
 #include "base/status.h"
 
@@ -274,7 +275,7 @@ absl::Status ConfigBuilder::CheckActivations() {
 void ConfigBuilder::CheckConsole() {
   for (const Json& column : values_->at("metrics.console")) {
     const auto name = column.get<std::string>();
-    const std::string meant = plan::MeantName(name, ProgressColumnNames());
+    const std::string meant = Misspelt(name, ProgressColumnNames());
     if (!meant.empty()) {
       values_->warnings.push_back(absl::StrFormat(
           "%s: metrics.console names \"%s\", which shows only if the program logs a metric of that "

@@ -141,14 +141,14 @@ std::vector<std::string> Choices(const ConfigKey& key) {
     return {};
   }
   const Json accepted = Json::parse(*key.accepted == '\0' ? "[]" : key.accepted);
-  return accepted.size() > 1 ? accepted.get<std::vector<std::string>>()
-                             : absl::StrSplit(key.range, '|');
+  return accepted.empty() ? absl::StrSplit(key.range, '|')
+                          : accepted.get<std::vector<std::string>>();
 }
 
 std::string AllowedText(const ConfigKey& key) {
   std::string text(KeyTypeName(key.type));
   if (const std::vector<std::string> choices = Choices(key); !choices.empty()) {
-    text = absl::StrCat("one of ", absl::StrJoin(choices, ", "));
+    text = absl::StrCat(choices.size() > 1 ? "one of " : "", absl::StrJoin(choices, ", "));
   } else if (*key.range != '\0') {
     text += IntervalText(key.range);
   }

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
+#include "base/markdown.h"
 #include "runtime/plan/config_keys.h"
 
 namespace dtrain::plan {
@@ -195,25 +195,18 @@ bool IsUsable(const ConfigKey& key) {
                                       Json::parse(key.accepted).size() > 1);
 }
 
-std::string Cell(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"|", "\\|"}, {"*", "\\*"}});
-}
-
-std::string Code(absl::string_view text) {
-  return absl::StrCat("`", absl::StrReplaceAll(text, {{"|", "\\|"}}), "`");
-}
-
 std::string DefaultText(const ConfigKey& key) {
-  return absl::string_view(key.default_value) == "null" ? "not set" : Code(key.default_value);
+  return absl::string_view(key.default_value) == "null" ? "not set"
+                                                        : MarkdownCode(key.default_value);
 }
 
 std::string AllowedCell(const ConfigKey& key) {
   std::vector<std::string> choices = Choices(key);
   if (choices.empty()) {
-    return Cell(AllowedText(key));
+    return MarkdownCell(AllowedText(key));
   }
   for (std::string& choice : choices) {
-    choice = Code(choice);
+    choice = MarkdownCode(choice);
   }
   return absl::StrJoin(choices, ", ");
 }
@@ -221,7 +214,7 @@ std::string AllowedCell(const ConfigKey& key) {
 std::string AcceptedText(const ConfigKey& key) {
   std::vector<std::string> values;
   for (const Json& value : Json::parse(key.accepted)) {
-    values.push_back(Code(value.dump()));
+    values.push_back(MarkdownCode(value.dump()));
   }
   return values.empty() ? "none" : absl::StrJoin(values, ", ");
 }
@@ -240,21 +233,22 @@ std::string Rows(Predicate wanted, std::string (*row)(const ConfigKey&)) {
 std::string UsableRow(const ConfigKey& key) {
   return absl::StrFormat("| `%s` | %s | %s | %s | %s |\n", key.path, AllowedCell(key),
                          DefaultText(key), (key.flags & kIdentity) != 0 ? "**R**" : "",
-                         Cell(key.doc));
+                         MarkdownCell(key.doc));
 }
 
 std::string RefusedRow(const ConfigKey& key) {
-  return absl::StrFormat("| `%s` | %s | %s |\n", key.path, AcceptedText(key), Cell(key.doc));
+  return absl::StrFormat("| `%s` | %s | %s |\n", key.path, AcceptedText(key),
+                         MarkdownCell(key.doc));
 }
 
 std::string IgnoredRow(const ConfigKey& key) {
-  return absl::StrFormat("| `%s` | %s | %s |\n", key.path, DefaultText(key), Cell(key.doc));
+  return absl::StrFormat("| `%s` | %s | %s |\n", key.path, DefaultText(key), MarkdownCell(key.doc));
 }
 
 std::string OlderNamesTable() {
   std::string text = "| older name | today's name |\n|---|---|\n";
   for (const OlderName& name : OlderNames()) {
-    absl::StrAppend(&text, "| ", Code(name.older), " | ", Code(name.today), " |\n");
+    absl::StrAppend(&text, "| ", MarkdownCode(name.older), " | ", MarkdownCode(name.today), " |\n");
   }
   return text;
 }

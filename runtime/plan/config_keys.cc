@@ -235,8 +235,8 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.keep", KeyType::kInteger, "3", "[0, inf)", KeyUse::kUsed, "", 0,
      "Number of newest checkpoints to keep. 0 keeps all."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
-     "Folder for checkpoints. If it is empty, checkpoints go to checkpoints/ in the run "
-     "directory."},
+     "Folder for checkpoints. A relative path starts from the folder in which the run is started. "
+     "If it is empty, checkpoints go to checkpoints/ in the run directory."},
     {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
      0,
      "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "

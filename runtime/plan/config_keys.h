@@ -70,10 +70,6 @@ bool IsInsideFreeKey(absl::string_view path);
 // its home.
 std::string NearestConfigKey(absl::string_view path);
 
-// The one of `names` that `name` is a slip of the hand from, by at most two letters, or by one
-// where `name` has fewer than six; "" when there is none, or `name` is one of them.
-std::string MeantName(absl::string_view name, const std::vector<std::string>& names);
-
 // An older spelling and today's name; null when `path` is none.
 const char* TodaysName(absl::string_view path);
 struct OlderName {

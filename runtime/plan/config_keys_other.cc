@@ -17,7 +17,7 @@ constexpr ConfigKey kOtherKeys[] = {
      "of any metric is a column too (time/data_s, eval/loss), and so is a metric that the program "
      "logs itself. mfu shows the GEMM fraction where the peak of the device is not known."},
     {"metrics.tensorboard", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
-     "Writes TensorBoard event files into the run directory."},
+     "Writes TensorBoard event files to report/tensorboard in the run directory."},
     {"metrics.trace_steps", KeyType::kInteger, "0", "[0, 1000]", KeyUse::kUsed, "", 0,
      "Number of steps that every rank records as a Chrome trace, in trace/ of the run directory. "
      "rank-R.json holds operations and phases, rank-R-memory.json the memory by category. 0 "

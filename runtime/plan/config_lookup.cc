@@ -79,23 +79,6 @@ std::string NearestConfigKey(absl::string_view path) {
   return nearest;
 }
 
-std::string MeantName(absl::string_view name, const std::vector<std::string>& names) {
-  constexpr size_t kShort = 6;  // Below it two letters make other names: "mse" is no "mfu".
-  std::string meant;
-  size_t meant_cost = (name.size() < kShort ? 1 : 2) + 1;
-  for (const std::string& candidate : names) {
-    const size_t cost = EditDistance(name.substr(0, 200), candidate);
-    if (cost == 0) {
-      return "";
-    }
-    if (cost < meant_cost && cost < candidate.size()) {
-      meant_cost = cost;
-      meant = candidate;
-    }
-  }
-  return meant;
-}
-
 absl::Span<const OlderName> OlderNames() {
   static constexpr OlderName kNames[] = {
       {"bfloat16.enabled", "bf16.enabled"},

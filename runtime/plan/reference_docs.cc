@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "base/markdown.h"
 #include "runtime/plan/environment_table.h"
 #include "runtime/plan/metric_table.h"
 
@@ -67,10 +67,6 @@ std::string Source(const char* page, const char* table) {
                          page, table);
 }
 
-std::string Cell(const char* text) {
-  return absl::StrReplaceAll(text, {{"|", "\\|"}, {"*", "\\*"}});
-}
-
 }  // namespace
 
 std::string MetricsMarkdown() {
@@ -79,7 +75,8 @@ std::string MetricsMarkdown() {
                   "|---|---|---|---|---|---|\n");
   for (const MetricName& metric : MetricNames()) {
     absl::StrAppendFormat(&text, "| `%s` | %s | %s | %s | %s | %s |\n", metric.name, metric.unit,
-                          Cell(metric.meaning), metric.ranks, Cell(metric.when), metric.shown);
+                          MarkdownCell(metric.meaning), metric.ranks, MarkdownCell(metric.when),
+                          metric.shown);
   }
   return text + Source("metrics", "metric_table");
 }
@@ -93,8 +90,8 @@ std::string EnvironmentMarkdown() {
     for (const EnvironmentVariable& variable : EnvironmentVariables()) {
       if (variable.group == group) {
         absl::StrAppendFormat(&text, "| `%s` | %s | %s | %s | %s |\n", variable.name,
-                              Cell(variable.user), Cell(variable.allowed),
-                              Cell(variable.default_value), Cell(variable.meaning));
+                              MarkdownCell(variable.user), MarkdownCell(variable.allowed),
+                              MarkdownCell(variable.default_value), MarkdownCell(variable.meaning));
       }
     }
   }

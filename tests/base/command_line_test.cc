@@ -20,6 +20,7 @@ class Tool {
  public:
   Tool() {
     app_.require_subcommand(1);
+    app_.set_version_flag("--version", "tool 1");
     CLI::App* const list = app_.add_subcommand("list", "List all.\n\nMore on it.");
     list->add_option("DIR", folder_, "Folder to look into")->required();
     list->add_option("--ranks,-r", ranks_,
@@ -31,7 +32,8 @@ class Tool {
         ->check(CLI::IsMember({"shm", "tcp"}))
         ->capture_default_str();
     list->footer("Example:\n  tool list runs/gpt --kind tcp");
-    app_.add_subcommand("show", "Show one");
+    CLI::App* const show = app_.add_subcommand("show", "Show one");
+    show->add_option("--to", target_, "Where to write it")->option_text("FILE")->required();
   }
   struct Result {
     std::optional<int> code;
@@ -51,6 +53,7 @@ class Tool {
  private:
   CLI::App app_{"Looks at things.", "tool"};
   std::string folder_;
+  std::string target_;
   std::string kind_ = "shm";
   int ranks_ = 2;
 };
@@ -74,6 +77,12 @@ TEST(ParseCommandLine, HelpShowsAllowedValuesDefaultsAndTheExampleWithin80Column
   }
 }
 
+TEST(ParseCommandLine, HelpSaysWhatIsRequired) {
+  const auto result = Tool().Parse({"show", "--help"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, HasSubstr("  --to FILE                 Where to write it. Required.\n"));
+}
+
 TEST(ParseCommandLine, HelpListsEachCommandInOneLine) {
   const auto result = Tool().Parse({"--help"});
   EXPECT_EQ(result.code, 0);
@@ -92,6 +101,11 @@ TEST(ParseCommandLine, WrongUseIsOneLineWithWhatWouldBeRight) {
       {{"list", "x", "--ranks", "0"},
        "tool list: --ranks: Value 0 not in range 1 to 64; see tool list --help\n"},
       {{"list"}, "tool list: DIR is required; see tool list --help\n"},
+      {{"show", "--ot", "x"},
+       "tool show: unknown option --ot; did you mean --to?; see tool show --help\n"},
+      {{"show", "x"}, "tool show: argument x was not expected; see tool show --help\n"},
+      {{"show"}, "tool show: --to is required; see tool show --help\n"},
+      {{"--verison"}, "tool: unknown option --verison; did you mean --version?; see tool --help\n"},
   };
   for (const auto& [arguments, message] : cases) {
     const auto result = Tool().Parse(arguments);

@@ -21,6 +21,33 @@ TEST(Nearest, FindsTyposOnly) {
   EXPECT_EQ(Nearest(std::string(100000, 'x'), {"list"}), "");  // In bounded time.
 }
 
+// "ema" is a word of its own, "ltr" a slip of the hand.
+TEST(Nearest, AReplacedLetterMakesAnotherWordOfThree) {
+  EXPECT_EQ(Nearest("ema", {"eta", "loss"}), "");
+  EXPECT_EQ(Nearest("tea", {"eta", "loss"}), "eta");
+  EXPECT_EQ(Nearest("ea", {"eta", "loss"}), "eta");
+  EXPECT_EQ(Nearest("lass", {"eta", "loss"}), "loss");
+}
+
+TEST(Misspelt, LeavesNamesAloneThatMayBeRight) {
+  const std::vector<std::string> names = {"eta", "loss", "mfu", "grad_norm"};
+  for (const char* const own : {"ema", "mse", "map", "loss", "norm", ""}) {
+    EXPECT_EQ(Misspelt(own, names), "") << own;
+  }
+  EXPECT_EQ(Misspelt("los", names), "loss");
+  EXPECT_EQ(Misspelt("muf", names), "mfu");
+  EXPECT_EQ(Misspelt("grad_nrom", names), "grad_norm");
+}
+
+TEST(UnknownOption, NamesTheNearest) {
+  EXPECT_EQ(UnknownOption("--rank", {"--ranks", "--json"}),
+            "unknown option --rank; did you mean --ranks?");
+  EXPECT_EQ(UnknownOption("-ranks", {"ranks", "json"}),
+            "unknown option -ranks; did you mean --ranks?");
+  EXPECT_EQ(UnknownOption("-x", {"--dx"}), "unknown option -x");
+  EXPECT_EQ(UnknownOption("--", {"--dx"}), "unknown option --");
+}
+
 TEST(UnknownCommand, NamesTheNearestAndListsAll) {
   EXPECT_EQ(UnknownCommand("", "lst", {"list", "show", "verify"}),
             "unknown command lst; did you mean list? There are: list, show, verify");

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 std::vector<std::string> Normal(const std::vector<std::string>& folders) {
   std::vector<std::string> normal;
@@ -27,6 +28,10 @@ TEST(PluginFolders, AreTheLibrariesOfTheTreeOfEveryInstalledProgram) {
 
 TEST(PluginFolders, AreTheNamedOneAlone) {
   EXPECT_THAT(PluginFolders("/elsewhere", "/opt/dtrain/bin/dtrain"), ElementsAre("/elsewhere"));
+}
+
+TEST(PluginFolders, AreNoneOfAProgramWithoutAFolder) {
+  EXPECT_THAT(PluginFolders("", ""), IsEmpty());
 }
 
 }  // namespace

@@ -92,6 +92,29 @@ TEST_F(ToolTest, ARunDirectoryLeadsToItsCheckpoints) {
   EXPECT_THAT(usual.output, HasSubstr(" 200 "));
 }
 
+// `dtrain checkpoint list` may be called in another folder than the run was started in.
+TEST_F(ToolTest, ARelativeFolderOfCheckpointsIsThatOfTheRun) {
+  const size_t slash = folder_.path().rfind('/');
+  const std::string parent = folder_.path().substr(0, slash);
+  const std::string run = folder_.path() + "/run";
+  DT_CHECK_OK(MakeDirectories(run));
+  const auto write = [&run](const std::string& dir, const std::string& started_in) {
+    const Json config = {{"checkpoint", {{"dir", dir}}}};
+    DT_CHECK_OK(WriteFileAtomic(run + "/config.json", DumpJson(config)));
+    DT_CHECK_OK(WriteFileAtomic(run + "/run.json", DumpJson(Json{{"folder", started_in}})));
+  };
+  write(folder_.path().substr(slash + 1), parent);
+  const Result found = RunTool("list " + run);
+  EXPECT_EQ(found.code, 0) << found.output;
+  EXPECT_THAT(found.output, HasSubstr(" 200 "));
+  write("nowhere/./here", parent);
+  const Result lost = RunTool("list " + run);
+  EXPECT_EQ(lost.code, 64);
+  EXPECT_THAT(lost.output, AllOf(HasSubstr(parent + "/nowhere/here (checkpoint.dir is"),
+                                 HasSubstr("give its path instead of " + run)));
+  EXPECT_EQ(std::count(lost.output.begin(), lost.output.end(), '\n'), 1) << lost.output;
+}
+
 TEST_F(ToolTest, ShowNamesFilesAndTensors) {
   const Result result = RunTool("show --tensors " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;

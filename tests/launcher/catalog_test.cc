@@ -1,5 +1,6 @@
 #include "launcher/commands/catalog.h"
 
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,6 +26,15 @@ TEST(OverviewText, DescribesWhatIsThereInOneLineEach) {
 TEST(OverviewText, AnybodysProgramIsACommandToo) {
   EXPECT_THAT(OverviewText({"mine"}),
               HasSubstr("  mine                run the program dtrain-mine"));
+}
+
+TEST(OverviewText, FitsATerminalOf80Columns) {
+  const std::string text =
+      OverviewText({"bench-comm", "bench-kernels", "bench-kernels-cuda", "bench-mfu", "checkpoint",
+                    "config", "data", "finetune", "gpt", "minimal", "plan"});
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    EXPECT_LE(line.size(), 80U) << line;
+  }
 }
 
 TEST(Groups, HaveTheirMembersAndAreOneWord) {

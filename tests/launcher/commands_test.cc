@@ -10,13 +10,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/commands/catalog.h"
+#include "launcher/config_check.h"
 #include "tests/launcher/launched_job.h"
 
 namespace dtrain::launcher::commands_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 // The programs in its folder are commands, each described, and none is called "(program ...)".
@@ -101,6 +104,77 @@ TEST(Dtrain, TrainEndsWithTheExitCodeOfTheProgramThatWritesItsCorpus) {
   }
 }
 
+TEST(Dtrain, AMisspeltOptionIsToldWithTheNearest) {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--verison"},
+       "dtrain: unknown option --verison; did you mean --version?; see dtrain --help"},
+      {{"logs", "--folow", "runs/gpt"},
+       "dtrain logs: unknown option --folow; did you mean --follow?; see dtrain logs --help"},
+      {{"logs", "--follw"},
+       "dtrain logs: unknown option --follw; did you mean --follow?; see dtrain logs --help"},
+      {{"trace", "merge", "--ot", "x", "runs/gpt"},
+       "dtrain trace merge: unknown option --ot; did you mean --out?; see dtrain trace merge "
+       "--help"},
+      {{"env", "--prefx"},
+       "dtrain env: unknown option --prefx; did you mean --prefix?; see dtrain env --help"},
+      {{"topo", "--jsn"},
+       "dtrain topo: unknown option --jsn; did you mean --json?; see dtrain topo --help"},
+      {{"launch", "--nnode", "2", "sh"},
+       "dtrain launch: unknown option --nnode; did you mean --nnodes?; see dtrain launch --help"},
+      {{"logs", "--rank", "-1", "runs/gpt"},
+       "dtrain logs: --rank: Value -1 not in range 0 to 1048575; see dtrain logs --help"},
+      {{"exit-codes", "75"},
+       "dtrain exit-codes: argument 75 was not expected; see dtrain exit-codes --help"}};
+  for (const auto& [arguments, message] : wrong) {
+    LaunchedJob job(arguments);
+    EXPECT_EQ(job.Wait(), 64) << message;
+    EXPECT_EQ(job.Err(), message + "\n");
+  }
+}
+
+TEST(ConfigurationIn, IsWhatTheProgramTakesOfItsArguments) {
+  EXPECT_THAT(ConfigurationIn({"--fresh", "gpt.json", "--set", "a=1", "--run-dir", "x.json",
+                               "--set=b=2", "--local_rank=0"},
+                              4),
+              ElementsAre("gpt.json", "--world-size", "4", "--set", "a=1", "--set", "b=2"));
+  EXPECT_THAT(ConfigurationIn({"--deepspeed_config", "ds", "--fresh"}, 1),
+              ElementsAre("ds", "--world-size", "1"));
+  EXPECT_THAT(ConfigurationIn({"-c", "true", "--fresh"}, 1), IsEmpty());
+  EXPECT_THAT(ConfigurationIn({"gpt.json", "--fresh", "--set"}, 1), IsEmpty());
+}
+
+// A folder with the launcher and a dtrain-config of our own.
+TEST(Dtrain, FreshMovesTheOldRunOnlyWhenTheConfigurationIsGood) {
+  LaunchedJob place({"exit-codes"});
+  EXPECT_EQ(place.Wait(), 0);
+  const std::string& folder = place.folder();
+  std::filesystem::copy_file(DTRAIN_PROGRAM, folder + "/dtrain");
+  const auto write = [&folder](const std::string& name, const std::string& content) {
+    ASSERT_TRUE(WriteFileAtomic(absl::StrCat(folder, "/", name), content, 0755).ok());
+  };
+  ASSERT_TRUE(MakeDirectories(folder + "/run").ok());
+  write("run/config.json", "{}");
+  write("dtrain-config",
+        "#!/bin/sh\necho checked\necho \"dtrain config: $*: seed is wrong\" >&2\nexit $(cat " +
+            folder + "/code)\n");
+  const std::string start =
+      absl::StrCat("cd ", folder, "; exec ./dtrain launch --nproc-per-node 2 --run-dir run -- ",
+                   "/bin/echo trains gpt.json --set seed=x --fresh");
+  write("code", "64");
+  LaunchedJob refused({}, {"sh", "-c", start});
+  EXPECT_EQ(refused.Wait(), 64);
+  EXPECT_EQ(refused.Err(),
+            "dtrain launch: check gpt.json --world-size 2 --set seed=x: seed is wrong; --fresh has "
+            "moved nothing\n");
+  EXPECT_TRUE(FileExists(folder + "/run/config.json"));
+  write("code", "0");
+  LaunchedJob good({}, {"sh", "-c", start});
+  EXPECT_EQ(good.Wait(), 0) << good.Err();
+  EXPECT_THAT(good.Out(), AllOf(HasSubstr("trains gpt.json"), Not(HasSubstr("checked"))));
+  EXPECT_FALSE(FileExists(folder + "/run/config.json"));
+  EXPECT_TRUE(FileExists(folder + "/run.old-1/config.json"));
+}
+
 // Every command of the launcher's own: defaults where it has options, and an example.
 TEST(Dtrain, EveryHelpHasAnExample) {
   for (const char* name :
@@ -110,8 +184,13 @@ TEST(Dtrain, EveryHelpHasAnExample) {
     EXPECT_THAT(job.Out(), AllOf(HasSubstr("Usage: dtrain "), HasSubstr("Example"))) << name;
     const std::string text = job.Out();
     for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-      EXPECT_LE(line.size(), 100U) << line;
+      EXPECT_LE(line.size(), 80U) << line;
     }
+  }
+  for (const char* name : {"merge", "torch"}) {
+    LaunchedJob job({"trace", name, "--help"});
+    EXPECT_EQ(job.Wait(), 0) << name;
+    EXPECT_THAT(job.Out(), AllOf(HasSubstr("RUN_DIR/flight/"), HasSubstr("Example"))) << name;
   }
   LaunchedJob launch({"launch", "--help"});
   EXPECT_EQ(launch.Wait(), 0);

@@ -37,8 +37,10 @@ class FindTorchTest : public testing::Test {
     return folder;
   }
 
+  // The user's own packages are below home/.local.
   absl::StatusOr<Torch> Find(const std::string& prefix, const std::string& environment = "") {
-    return FindTorch({absl::StrCat(root_, "/", prefix), environment, "2.11.0+cu130"});
+    return FindTorch(
+        {absl::StrCat(root_, "/", prefix), environment, "2.11.0+cu130", root_ + "/home/.local"});
   }
 
   std::string root_;
@@ -84,6 +86,41 @@ TEST_F(FindTorchTest, OfSeveralPythonsTheOneWithTheRightReleaseIsTaken) {
   const auto found = Find("home");
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->folder, right);
+}
+
+// As in Python, what `pip install --user` brought comes before what the system has.
+TEST_F(FindTorchTest, TheUsersOwnPackagesComeBeforeTheSystems) {
+  const std::string system = Put("usr/lib/python3.12/site-packages/torch", "2.11.0");
+  const std::string own = Put("home/.local/lib/python3.12/site-packages/torch", "2.11.0+cpu");
+  EXPECT_EQ(Find("usr")->folder, own);
+  EXPECT_EQ(Find("home/.local")->folder, own) << "dtrain itself was installed by --user";
+  Put("home/.local/lib/python3.12/site-packages/torch", "2.10.0");
+  EXPECT_EQ(Find("usr")->folder, system) << "only that release fits";
+  Put("home/.local/lib/python3.12/site-packages/torch", "2.11.0");
+  Put("usr/lib/python3.12/site-packages/torch", "2.10.0");
+  EXPECT_EQ(Find("usr")->folder, own) << "only that release fits";
+}
+
+TEST_F(FindTorchTest, AVirtualEnvironmentHasTheUsersPackagesOnlyWithTheSystems) {
+  const std::string own = Put("home/.local/lib/python3.12/site-packages/torch", "2.11.0");
+  Put("system/lib/python3.12/site-packages/torch", "2.11.0");
+  ASSERT_TRUE(MakeDirectories(root_ + "/venv").ok());
+  const std::string home = absl::StrCat("home = ", root_, "/system/bin\n");
+  ASSERT_TRUE(WriteFileAtomic(root_ + "/venv/pyvenv.cfg", home).ok());
+  EXPECT_EQ(Find("venv").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(
+      WriteFileAtomic(root_ + "/venv/pyvenv.cfg", home + "include-system-site-packages = true\n")
+          .ok());
+  EXPECT_EQ(Find("venv")->folder, own);
+  const std::string inside = Put("venv/lib/python3.12/site-packages/torch", "2.11.0");
+  EXPECT_EQ(Find("venv")->folder, inside);
+}
+
+TEST(UserBase, FollowsPythonsVariables) {
+  EXPECT_EQ(UserBaseOf({{"HOME", "/home/me"}}), "/home/me/.local");
+  EXPECT_EQ(UserBaseOf({{"HOME", "/home/me"}, {"PYTHONUSERBASE", "/base"}}), "/base");
+  EXPECT_EQ(UserBaseOf({{"HOME", "/home/me"}, {"PYTHONNOUSERSITE", "1"}}), "");
+  EXPECT_EQ(UserBaseOf({}), "");
 }
 
 TEST_F(FindTorchTest, AnotherReleaseIsRefusedInOneLineThatSaysWhatToInstall) {

@@ -292,6 +292,26 @@ TEST(Launch, ShowsTheRecordsOfARunAsItsConsole) {
   EXPECT_THAT(job.Err(), Not(HasSubstr("2 ranks of")));  // The banner is the only beginning.
 }
 
+// As its console did, though every step, and from wherever the lines begin that are asked for.
+TEST(Launch, LogsShowTheColumnsThatTheConfigurationChose) {
+  LaunchedJob job(Two(kRecords));
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  const std::string run = job.folder() + "/run";
+  LaunchedJob all({"logs", "-n", "1000", run});
+  EXPECT_EQ(all.Wait(), 0) << all.Err();
+  EXPECT_THAT(all.Out(),
+              AllOf(HasSubstr("step 1/25  loss 1.0000  50.0 images/s  own/score 1.0000\n"),
+                    HasSubstr("step 2/25  loss 2.0000  50.0 images/s  own/score 2.0000\n")));
+  ASSERT_TRUE(WriteFileAtomic(run + "/config.json",
+                              R"({"train_steps": 25, "metrics": {"console": ["own/score"]}})")
+                  .ok());
+  LaunchedJob tail({"logs", "-n", "3", run});
+  EXPECT_EQ(tail.Wait(), 0) << tail.Err();
+  EXPECT_EQ(tail.Out(),
+            "step 25/25  own/score 25.0000\nsaved step 25 in 0.4 s (61 MB) to "
+            "run/checkpoints/a\n");
+}
+
 TEST(Launch, QuietShowsErrorsAndWhatTeeChooses) {
   constexpr char kSays[] = "echo out $RANK; echo err $RANK >&2; ";
   LaunchedJob job({"launch", "-q", "--nproc-per-node", "2", "--run-dir", "run", "--", "sh", "-c",

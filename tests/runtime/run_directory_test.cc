@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/json.h"
 
 namespace dtrain::run_directory_test {
 namespace {
@@ -45,6 +46,12 @@ TEST_F(RunDirectoryTest, ASecondStartResumesUnderTheSameRunId) {
   ASSERT_TRUE(second.ok()) << "the length may change: " << second.status();
   EXPECT_TRUE(second->resumed);
   EXPECT_EQ(second->run_id, first->run_id);
+}
+
+TEST_F(RunDirectoryTest, TheFolderThatRelativePathsStartFromIsRecorded) {
+  ASSERT_TRUE(PrepareRunDirectory({.path = root_ + "/run"}, Make({"checkpoint.dir=ckpt"})).ok());
+  const Json run = *ParseJson(*ReadFile(root_ + "/run/run.json"), "run.json");
+  EXPECT_EQ(run["folder"], std::filesystem::current_path().string());
 }
 
 TEST_F(RunDirectoryTest, ARunOfAnotherConfigurationIsRefusedByItsFirstDifference) {

@@ -1,15 +1,16 @@
 // dtrain-config: checks a configuration and prints the reference pages. `dtrain config ...` runs
 // it.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/status.h"
 #include "dtrain/config.h"
 #include "runtime/plan/config_docs.h"
 #include "runtime/plan/reference_docs.h"
-#include "runtime/plan/tools/tool_main.h"
 
 namespace dtrain::plan {
 namespace {
@@ -40,12 +41,12 @@ absl::Status Check(const CheckArguments& arguments) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app(
-      "Checks a configuration file and prints reference pages.\n\nExamples:\n"
+  CLI::App app("Checks a configuration file and prints reference pages.", "dtrain config");
+  app.footer(
+      "Examples:\n"
       "  dtrain config check run.json --world-size 8 --set optimizer.params.lr=3e-4\n"
       "  dtrain config schema > dtrain.schema.json\n"
-      "  dtrain config docs > CONFIG.md\n",
-      "dtrain config");
+      "  dtrain config docs > CONFIG.md");
   app.require_subcommand(1);
 
   CheckArguments check;
@@ -53,12 +54,13 @@ int Main(int argc, char** argv) {
       "check", "Check a file. Print the batch numbers and every value that is not a default.");
   check_app->footer(
       "Example:\n  dtrain config check run.json --world-size 8 --set train_steps=100");
-  check_app->add_option("file", check.path, "Configuration file")->required();
+  check_app->add_option("FILE", check.path, "Configuration file")->required();
   check_app->add_option("--world-size", check.world_size, "Number of ranks, 1 or more")
       ->capture_default_str();
   check_app
       ->add_option("--set", check.overrides,
-                   "Change a value of the file: KEY=VALUE. May be repeated. Default: no change")
+                   "Change a value of the file. May be repeated. Default: no change")
+      ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
   check_app->add_flag("--all", check.all,
                       "Also print every value in force, and where it comes from, as JSON. Default: "
@@ -71,17 +73,17 @@ int Main(int argc, char** argv) {
   CLI::App* docs_app = app.add_subcommand("docs", "Print a reference page in Markdown");
   docs_app->footer("Example:\n  dtrain config docs metrics > METRICS.md");
   docs_app
-      ->add_option("page", page,
-                   "config (configuration keys), metrics (names of metrics) or environment "
-                   "(environment variables)")
+      ->add_option("PAGE", page,
+                   "Page to print: the configuration keys, the names of metrics, or the "
+                   "environment variables")
       ->check(CLI::IsMember({"config", "metrics", "environment"}))
       ->capture_default_str();
 
-  if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {
-    return code;
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
   if (check_app->parsed()) {
-    return Finish("dtrain config", Check(check));
+    return EndOf("dtrain config", Check(check));
   }
   Print(schema_app->parsed()    ? DumpJson(ConfigSchema(), 2) + "\n"
         : page == "metrics"     ? MetricsMarkdown()

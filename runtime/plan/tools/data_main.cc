@@ -1,14 +1,15 @@
 // dtrain-data: writes and shows token files. `dtrain data ...` runs it.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/status.h"
 #include "runtime/plan/prepare_corpus.h"
 #include "runtime/plan/token_file.h"
-#include "runtime/plan/tools/tool_main.h"
 
 namespace dtrain::plan {
 namespace {
@@ -83,12 +84,12 @@ absl::Status Show(const std::string& path, const std::string& format_name, int64
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app(
-      "Writes token files for training and shows what is in them.\n\nExamples:\n"
+  CLI::App app("Writes token files for training and shows what is in them.", "dtrain data");
+  app.footer(
+      "Examples:\n"
       "  dtrain data prepare --out data            from the C headers of /usr/include\n"
       "  dtrain data prepare --out data ~/books    from every text file in a folder\n"
-      "  dtrain data show data/train.bin\n",
-      "dtrain data");
+      "  dtrain data show data/train.bin");
   app.require_subcommand(1);
 
   PrepareArguments prepare;
@@ -96,15 +97,17 @@ int Main(int argc, char** argv) {
       "prepare",
       "Write train.bin and val.bin from text files. Every byte is a token (vocabulary 256).");
   prepare_app->footer("Example:\n  dtrain data prepare --out data --ext txt,md ~/books");
-  prepare_app->add_option("folders", prepare.options.folders,
+  prepare_app->add_option("FOLDERS", prepare.options.folders,
                           "Folders with text files. Default: /usr/include, with --ext "
                           "h,hpp,hh,hxx,none");
   prepare_app->add_option("--out", prepare.options.out, "Folder to write the token files to")
+      ->option_text("FOLDER")
       ->required();
   prepare_app
       ->add_option("--ext", prepare.options.extensions,
                    "Read only files with these extensions, for example h,txt,none (none means a "
                    "name without extension). Default: all files")
+      ->option_text("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);  // What follows is a folder.
   prepare_app
@@ -126,19 +129,19 @@ int Main(int argc, char** argv) {
   CLI::App* show_app =
       app.add_subcommand("show", "Print the format, the size and the first tokens of a token file");
   show_app->footer("Example:\n  dtrain data show data/train.bin --head 64");
-  show_app->add_option("file", path, "Token file")->required();
+  show_app->add_option("FILE", path, "Token file")->required();
   show_app
       ->add_option("--format", format,
                    "Format of the file: auto (read the header), llmc or nanogpt-u16")
       ->capture_default_str();
-  show_app->add_option("--head", head, "Number of tokens to print, from 0 to 100000")
+  show_app->add_option("--head", head, "Number of tokens to print")
       ->capture_default_str()
       ->check(CLI::Range(0, 100000));
 
-  if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {
-    return code;
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
-  return Finish("dtrain data", prepare_app->parsed() ? Prepare(prepare) : Show(path, format, head));
+  return EndOf("dtrain data", prepare_app->parsed() ? Prepare(prepare) : Show(path, format, head));
 }
 
 }  // namespace

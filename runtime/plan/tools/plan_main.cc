@@ -1,5 +1,6 @@
 // dtrain-plan: computes the memory that a training needs on each rank, before it is started.
 // `dtrain plan ...` runs it.
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -12,13 +13,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "dtrain/config.h"
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/memory_plan.h"
-#include "runtime/plan/tools/tool_main.h"
 
 namespace dtrain::plan {
 namespace {
@@ -248,42 +249,43 @@ absl::Status Plan(Arguments arguments) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app(
-      "Shows how much memory a training needs on each rank and how many ranks it needs.\n\n"
+  CLI::App app("Shows how much memory a training needs on each rank and how many ranks it needs.",
+               "dtrain plan");
+  app.footer(
       "Examples:\n"
       "  dtrain plan run.json --world-size 8\n"
       "  dtrain plan run.json --gpu-memory 24GiB --set zero_optimization.stage=2\n"
-      "  dtrain plan --params 80B --gpu-memory 80GB\n",
-      "dtrain plan");
+      "  dtrain plan --params 80B --gpu-memory 80GB");
   Arguments arguments;
-  app.add_option("file", arguments.file,
+  app.add_option("FILE", arguments.file,
                  "Configuration file with the model under \"model\", or a model's config.json. "
                  "Default: none; give --params instead");
   app.add_option("--set", arguments.overrides,
-                 "Change a value of the file: KEY=VALUE. May be repeated. Default: no change")
+                 "Change a value of the file. May be repeated. Default: no change")
+      ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--world-size", arguments.world_size, "Number of ranks, from 1 to 1048576")
+  app.add_option("--world-size", arguments.world_size, "Number of ranks")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--params", arguments.count,
                  "Number of parameters, for example 80e9, 80B or 350M. Default: counted from the "
-                 "model in the file");
+                 "model in the file")
+      ->option_text("N");
   app.add_option("--gpu-memory", arguments.gpu_memory,
                  "Memory of one rank, for example 80GB or 24GiB. Shows how many such ranks are "
-                 "needed. Default: not shown");
+                 "needed. Default: not shown")
+      ->option_text("SIZE");
   app.add_option("--reserve", arguments.reserve,
-                 "Extra memory for fragmentation and network buffers, as a share of the plan, from "
-                 "0 to 10")
+                 "Extra memory for fragmentation and network buffers, as a share of the plan")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
-  app.add_option("--dtype", arguments.dtype,
-                 "Precision to assume without a configuration file: fp32, bf16 or fp16")
+  app.add_option("--dtype", arguments.dtype, "Precision to assume without a configuration file")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
-  if (const int code = ParseCommandLine(app, argc, argv); code >= 0) {
-    return code;
+  if (const auto code = ParseCommandLine(app, argc, argv)) {
+    return *code;
   }
-  return Finish("dtrain plan", Plan(arguments));
+  return EndOf("dtrain plan", Plan(arguments));
 }
 
 }  // namespace

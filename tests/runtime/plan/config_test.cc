@@ -436,7 +436,8 @@ TEST(ConfigTest, ConsoleColumnsAreThoseOfTheLineAndMetricsOfTheProgram) {
   EXPECT_THAT(own.metrics_console(), ElementsAre("loss", "own/accuracy", "images_per_s"));
   EXPECT_THAT(own.warnings(), IsEmpty());
   const Config others = Parsed(R"({"train_batch_size": 8,
-                                   "metrics": {"console": ["loss", "mse", "mae", "map", "iou"]}})");
+                                   "metrics": {"console": ["loss", "mse", "mae", "map", "iou",
+                                                           "ema"]}})");
   EXPECT_THAT(others.warnings(), IsEmpty());
   const Config short_typo = Parsed(R"({"train_batch_size": 8, "metrics": {"console": "los"}})");
   EXPECT_THAT(short_typo.warnings(), ElementsAre(HasSubstr("did you mean \"loss\"?")));

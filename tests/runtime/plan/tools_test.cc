@@ -96,6 +96,13 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
   EXPECT_EQ(
       RunCommand(data_ + " prepar").output,
       "dtrain data: unknown command prepar; did you mean prepare? There are: prepare, show\n");
+  EXPECT_EQ(RunCommand(plan_ + " --wordl-size 2").output,
+            "dtrain plan: unknown option --wordl-size; did you mean --world-size?; see dtrain plan "
+            "--help\n");
+  EXPECT_EQ(
+      RunCommand(config_ + " check --al").output,
+      "dtrain config check: unknown option --al; did you mean --all?; see dtrain config check "
+      "--help\n");
   EXPECT_EQ(RunCommand(config_).output,
             "dtrain config: no command given; there are: check, schema, docs\n");
 }
@@ -111,7 +118,8 @@ TEST_F(ToolsTest, HelpHasAnExampleAndTheDefaultOfEachOption) {
     std::vector<std::string> options;
     bool inside = false;
     for (const absl::string_view line : absl::StrSplit(result.output, '\n')) {
-      if (absl::StartsWith(line, "Options:") || absl::StartsWith(line, "Positionals:")) {
+      EXPECT_LE(line.size(), 80u) << line;
+      if (absl::StartsWith(line, "Options:") || absl::StartsWith(line, "Arguments:")) {
         inside = true;
       } else if (absl::StartsWith(line, "Example")) {
         inside = false;
@@ -123,9 +131,11 @@ TEST_F(ToolsTest, HelpHasAnExampleAndTheDefaultOfEachOption) {
     }
     EXPECT_GE(options.size(), 2u) << result.output;
     for (const std::string& option : options) {
+      const std::string name = option.substr(2, option.find(' ', 2) - 2);  // FILE, in the usage.
       const bool said = absl::StrContains(option, "Default") ||
-                        absl::StrContains(option, "REQUIRED") || absl::StrContains(option, "=") ||
-                        absl::StrContains(option, "[") || absl::StrContains(option, "--help");
+                        absl::StrContains(option, "Required.") ||
+                        absl::StrContains(option, "--help") ||
+                        absl::StrContains(result.output, absl::StrCat("[options] ", name));
       EXPECT_TRUE(said) << command << ": " << option;
     }
   }

@@ -1,0 +1,65 @@
+#include "launcher/config_check.h"
+
+#include <unistd.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/own_program.h"
+#include "base/status.h"
+#include "launcher/run_to_end.h"
+
+namespace dtrain::launcher {
+
+std::vector<std::string> ConfigurationIn(const std::vector<std::string>& arguments,
+                                         int world_size) {
+  std::string file;
+  std::vector<std::string> overrides;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const size_t equals = arguments[i].find('=');
+    const std::string name = arguments[i].substr(0, equals);
+    if (name == "--set" || name == "--deepspeed_config" || name == "--run-dir" ||
+        name == "--local_rank") {  // Options with a value.
+      const bool is_next = equals == std::string::npos;
+      if (is_next && i + 1 == arguments.size()) {
+        return {};  // The ranks say it.
+      }
+      const std::string value = is_next ? arguments[++i] : arguments[i].substr(equals + 1);
+      if (name == "--set") {
+        overrides.insert(overrides.end(), {"--set", value});
+      } else if (name == "--deepspeed_config") {
+        file = value;
+      }
+    } else if (file.empty() && absl::EndsWith(arguments[i], ".json")) {
+      file = arguments[i];
+    }
+  }
+  if (file.empty()) {
+    return {};
+  }
+  std::vector<std::string> words = {file, "--world-size", absl::StrCat(world_size)};
+  words.insert(words.end(), overrides.begin(), overrides.end());
+  return words;
+}
+
+absl::Status CheckConfiguration(const std::vector<std::string>& arguments, int world_size,
+                                const Environment& environment) {
+  const std::vector<std::string> configuration = ConfigurationIn(arguments, world_size);
+  const std::string program = OwnFolder() + "/dtrain-config";
+  if (configuration.empty() || access(program.c_str(), X_OK) != 0) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> words = {program, "check"};
+  words.insert(words.end(), configuration.begin(), configuration.end());
+  std::string errors;
+  DT_ASSIGN_OR_RETURN(const int code, RunToEnd(words, environment, &errors));
+  const absl::string_view said =
+      absl::StripPrefix(absl::StripAsciiWhitespace(errors), "dtrain config: ");
+  if (code == kExitOk || said.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(said, "; --fresh has moved nothing"));
+}
+
+}  // namespace dtrain::launcher

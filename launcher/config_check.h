@@ -1,0 +1,23 @@
+// Whether the ranks would refuse their configuration, before anything is moved or started.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/job_env.h"
+
+namespace dtrain::launcher {
+
+// What `dtrain config check` is to check for a program with these arguments: FILE --world-size N
+// --set KEY=VALUE ... Empty when the arguments name no configuration (a first word NAME.json, or
+// --deepspeed_config FILE). Pure.
+std::vector<std::string> ConfigurationIn(const std::vector<std::string>& arguments, int world_size);
+
+// InvalidArgument with what dtrain-config, in the folder of this program, says of the configuration
+// in `arguments`. Ok also where there is no such program, or no configuration: the ranks check it
+// anyway.
+absl::Status CheckConfiguration(const std::vector<std::string>& arguments, int world_size,
+                                const Environment& environment);
+
+}  // namespace dtrain::launcher
