@@ -124,6 +124,7 @@ def make_packages(kind):
         for name in kind.kinds:
             made = put(MAKERS[name](build, f"{work}/plain", work, kind), kind.out)
             print(f"{made}  {os.path.getsize(made) / 1e6:.1f} MB", flush=True)
+        print(tree.halves(build, f"{work}/plain"))
 
 
 def main():

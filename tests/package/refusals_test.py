@@ -1,14 +1,20 @@
 """What ./dev and packaging/ say, as far as it can be known without a build: wrong values, which halves
 a package has, a full disk; and the names of the systems that packages are tried on."""
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import types
 import unittest
 
 import end_to_end
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
+sys.path.insert(0, f"{SOURCE}/packaging")  # Before other modules of these names, such as wheel.
+
+import tree
 
 
 class Folder(unittest.TestCase):
@@ -37,6 +43,35 @@ class Dev(Folder):
             self.assertIn("an integer of 1 or more", result.stderr)
             self.assertEqual(os.listdir(self.folder), ["dev"])
         self.assertEqual(self.dev("--help", DTRAIN_JOBS="0").returncode, 0)
+
+
+class Halves(Folder):
+    def configured(self, *words):
+        """The cache of a project that decides on CUDA as dtrain's does."""
+        with open(f"{self.folder}/CMakeLists.txt", "w", encoding="utf-8") as file:
+            file.write(f"cmake_minimum_required(VERSION 3.25)\nproject(decides LANGUAGES NONE)\n"
+                       f"include({SOURCE}/cmake/DtrainCuda.cmake)\n")
+        subprocess.run(["cmake", "-S", self.folder, "-B", f"{self.folder}/build", *words],
+                       check=True, capture_output=True)
+        with open(f"{self.folder}/build/CMakeCache.txt", encoding="utf-8") as file:
+            return dict(re.findall(r"^([\w.-]+):\w+=(.*)$", file.read(), re.MULTILINE))
+
+    def test_a_package_without_cuda_says_why_and_how_to_get_it(self):
+        said = tree.halves(types.SimpleNamespace(cache=self.configured("-DDTRAIN_CUDA=OFF")), self.folder)
+        self.assertEqual(said, "the packages hold the CPU half alone, because DTRAIN_CUDA=OFF; DTRAIN_CUDA=ON ./dev "
+                         "package adds the CUDA half, for which nvcc must be installed")
+
+    @unittest.skipIf(os.path.exists("/proc/driver/nvidia/gpus"), "this machine has a GPU: CUDA is not left out")
+    def test_a_machine_without_a_gpu_is_named_as_the_reason(self):
+        cache = self.configured("-DDTRAIN_NVCC=/bin/true")
+        self.assertEqual(cache["DTRAIN_CUDA_REASON"], "this machine has no NVIDIA GPU")
+
+    def test_a_package_with_cuda_says_how_to_leave_it_out(self):
+        os.makedirs(f"{self.folder}/lib")
+        with open(f"{self.folder}/lib/libdtrain_cuda.so", "w", encoding="utf-8"):
+            pass
+        said = tree.halves(types.SimpleNamespace(cache={"DTRAIN_CUDA_REASON": "DTRAIN_CUDA=ON"}), self.folder)
+        self.assertIn("the CPU half and the CUDA half, because DTRAIN_CUDA=ON; DTRAIN_CUDA=OFF ./dev package", said)
 
 
 if __name__ == "__main__":

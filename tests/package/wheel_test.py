@@ -40,7 +40,7 @@ class Wheel(unittest.TestCase):
             raise unittest.SkipTest(f"{TORCH} is no torch package: a wheel depends on one")
         cls.folder_object = tempfile.TemporaryDirectory(prefix="dtrain-wheel-")
         cls.folder = os.path.realpath(cls.folder_object.name)
-        make_packages(f"{cls.folder}/dist", "--only", "wheel")
+        cls.said = make_packages(f"{cls.folder}/dist", "--only", "wheel")
         [cls.wheel] = glob.glob(f"{cls.folder}/dist/*")
         with zipfile.ZipFile(cls.wheel) as file:
             file.extractall(f"{cls.folder}/content")
@@ -64,6 +64,11 @@ class Wheel(unittest.TestCase):
         release = re.search(r"__version__ = '([\d.]+)", self.read(f"{TORCH}/version.py"))[1]
         self.assertIn(f"\nRequires-Dist: torch=={release}\n", metadata)
         self.assertIn("Tag: py3-none-manylinux_", self.read(f"{self.info}/WHEEL"))
+
+    def test_it_is_said_whether_it_has_the_cuda_half(self):
+        cuda = os.path.exists(f"{self.data}/data/lib/libdtrain_cuda.so")
+        self.assertRegex(self.said.splitlines()[-1], "the CPU half and the CUDA half, because" if cuda
+                         else "the CPU half alone, because .*; DTRAIN_CUDA=ON ./dev package adds")
 
     def test_its_tag_is_the_oldest_system_that_has_the_glibc_and_libstdcxx_it_asks_for(self):
         tag = re.search(r"-manylinux_2_(\d+)_(\w+)\.whl$", self.wheel)
