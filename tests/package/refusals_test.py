@@ -1,5 +1,7 @@
 """What ./dev and packaging/ say, as far as it can be known without a build: wrong values, which halves
 a package has, a full disk; and the names of the systems that packages are tried on."""
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ import end_to_end
 SOURCE = os.environ["DTRAIN_SOURCE"]
 sys.path.insert(0, f"{SOURCE}/packaging")  # Before other modules of these names, such as wheel.
 
+import package
 import tree
 
 
@@ -72,6 +75,56 @@ class Halves(Folder):
             pass
         said = tree.halves(types.SimpleNamespace(cache={"DTRAIN_CUDA_REASON": "DTRAIN_CUDA=ON"}), self.folder)
         self.assertIn("the CPU half and the CUDA half, because DTRAIN_CUDA=ON; DTRAIN_CUDA=OFF ./dev package", said)
+
+
+class FullDisk(Folder):
+    def setUp(self):
+        super().setUp()
+        os.makedirs(f"{self.folder}/out")
+        self.replace(package, "check_tools", lambda kinds: None)
+        self.replace(package, "check_space", lambda folder: None)
+        self.replace(tree, "Build", lambda folder: types.SimpleNamespace(version="1.0", cache={}))
+        self.replace(tree, "install", lambda build, prefix: os.makedirs(prefix))
+        self.replace(tempfile, "tempdir", self.folder)
+        self.replace(sys, "argv", ["package.py", "--out", f"{self.folder}/out", "--only", "archive"])
+
+    def replace(self, owner, name, value):
+        self.addCleanup(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def said(self):
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            self.assertEqual(package.main(), 66)
+        self.assertEqual(len(stderr.getvalue().splitlines()), 1, stderr.getvalue())
+        return stderr.getvalue()
+
+    def test_that_of_the_output_is_named_and_not_the_file_that_is_copied_to_it(self):
+        def make(build, plain, work, kind):
+            del build, plain, kind
+            with open(f"{work}/made.tar.gz", "w", encoding="utf-8") as file:
+                file.write("made")
+            os.symlink("/dev/full", f"{self.folder}/out/made.tar.gz.partial")
+            return f"{work}/made.tar.gz"
+        self.replace(package, "MAKERS", {"archive": make})
+        self.assertRegex(self.said(), rf"^./dev package: No space left on device: {self.folder}/out; free some")
+        self.assertEqual(os.listdir(f"{self.folder}/out"), [])
+
+    def test_that_of_temporary_files_is_named_when_a_tree_does_not_fit(self):
+        def make(build, plain, work, kind):
+            del build, kind
+            os.symlink("/dev/full", f"{work}/there")
+            with open(f"{plain}/content", "w", encoding="utf-8") as file:
+                file.write("content")
+            shutil.copytree(plain, f"{work}/tree",
+                            copy_function=lambda source, target: shutil.copy(source, f"{work}/there"))
+        self.replace(package, "MAKERS", {"archive": make})
+        self.assertRegex(self.said(), rf"No space left on device: {self.folder}/dtrain-package-\w+; free some")
+
+    def test_other_errors_keep_the_file_that_they_name(self):
+        shutil.rmtree(f"{self.folder}/out")
+        with open(f"{self.folder}/out", "w", encoding="utf-8"):
+            pass
+        self.assertRegex(self.said(), f"File exists: {self.folder}/out; choose another folder")
 
 
 if __name__ == "__main__":
