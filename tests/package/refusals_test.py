@@ -11,6 +11,7 @@ import tempfile
 import types
 import unittest
 
+import clean_root
 import end_to_end
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
@@ -27,6 +28,11 @@ class Folder(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="dtrain-refusals-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+
+    def replace(self, owner, name, value):
+        """Until the end of the test."""
+        self.addCleanup(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
 
 
 class Dev(Folder):
@@ -88,10 +94,6 @@ class FullDisk(Folder):
         self.replace(tempfile, "tempdir", self.folder)
         self.replace(sys, "argv", ["package.py", "--out", f"{self.folder}/out", "--only", "archive"])
 
-    def replace(self, owner, name, value):
-        self.addCleanup(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, value)
-
     def said(self):
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             self.assertEqual(package.main(), 66)
@@ -125,6 +127,19 @@ class FullDisk(Folder):
         with open(f"{self.folder}/out", "w", encoding="utf-8"):
             pass
         self.assertRegex(self.said(), f"File exists: {self.folder}/out; choose another folder")
+
+
+class CleanRoots(Folder):
+    def test_a_root_is_used_only_for_the_packages_that_it_was_made_from(self):
+        before = [clean_root.name_of(kind) for kind in clean_root.CONTENTS]
+        self.replace(clean_root, "CONTENTS", {"bare": "bookworm python3", "compiler": "bookworm python3 g++"})
+        self.assertFalse(set(before) & {clean_root.name_of(kind) for kind in clean_root.CONTENTS})
+        self.replace(clean_root, "KEPT", self.folder)
+        current = clean_root.name_of("bare")
+        for name in (*before, "bookworm-bare", "bullseye-compiler-0123abcd", current, "tmpabc", "bookworm-other"):
+            os.makedirs(f"{self.folder}/{name}/etc")
+        clean_root.remove_older()
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([current, "tmpabc", "bookworm-other"]))
 
 
 if __name__ == "__main__":
