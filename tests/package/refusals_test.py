@@ -73,13 +73,13 @@ class Halves(Folder):
     @unittest.skipIf(os.path.exists("/proc/driver/nvidia/gpus"), "this machine has a GPU: CUDA is not left out")
     def test_a_machine_without_a_gpu_is_named_as_the_reason(self):
         cache = self.configured("-DDTRAIN_NVCC=/bin/true")
-        self.assertEqual(cache["DTRAIN_CUDA_REASON"], "this machine has no NVIDIA GPU")
+        self.assertEqual(cache.get("DTRAIN_CUDA_REASON"), "this machine has no NVIDIA GPU")
 
     def test_a_package_with_cuda_says_how_to_leave_it_out(self):
         os.makedirs(f"{self.folder}/lib")
         with open(f"{self.folder}/lib/libdtrain_cuda.so", "w", encoding="utf-8"):
             pass
-        said = tree.halves(types.SimpleNamespace(cache={"DTRAIN_CUDA_REASON": "DTRAIN_CUDA=ON"}), self.folder)
+        said = tree.halves(types.SimpleNamespace(cache=dict(DTRAIN_CUDA_REASON="DTRAIN_CUDA=ON")), self.folder)
         self.assertIn("the CPU half and the CUDA half, because DTRAIN_CUDA=ON; DTRAIN_CUDA=OFF ./dev package", said)
 
 
