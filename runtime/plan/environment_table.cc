@@ -182,6 +182,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "Compiler that reads the headers."},
     {kDeveloper, "DTRAIN_HEADERS", "headers_test; CTest sets it for headers_all_test", "all", kNone,
      "Makes the test compile every header instead of only those that a change may have broken."},
+    {kDeveloper, "DTRAIN_TEST_TIME_FACTOR", "Python tests; CTest sets it for sanitized builds",
+     "an integer", "1", "How many times longer a test waits before it fails."},
     {kDeveloper, "DTRAIN_TEST_LONG", "gpt_engine_device_test; CTest sets it for the long form",
      "any value", kNone,
      "Makes the test try every combination of architecture and way to train instead of every "
