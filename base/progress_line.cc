@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -135,12 +136,8 @@ Column Find(absl::string_view name) {
   return {"", "", "", absl::EndsWith(name, kRateSuffix) ? Format::kRate : Format::kFixed};
 }
 
-// The column with its label, or "" where the record has no value for it.
-std::string Piece(const Json& record, const std::string& name, bool total_known) {
-  const std::string metric = MetricOfColumn(record, name);
-  if (metric.empty()) {
-    return "";
-  }
+// `metric` with its label, or "" where it says nothing.
+std::string Piece(const Json& record, const std::string& metric, bool total_known) {
   const double value = NumberOf(Metrics(record)->at(metric));
   const Column column = Find(metric);
   if (column.format == Format::kRate) {
@@ -296,8 +293,13 @@ std::string FormatProgress(const Json& record, const ProgressStyle& style) {
     return "";
   }
   std::string line = StepPiece(record.find("step")->get<int64_t>(), style);
+  std::set<std::string> shown;
   for (const std::string& name : style.columns) {
-    const std::string piece = Printable(Piece(record, name, style.total_steps > 0));
+    const std::string metric = MetricOfColumn(record, name);
+    if (metric.empty() || !shown.insert(metric).second) {
+      continue;  // Two columns may stand for one metric, as mfu and gemm_fraction do on a CPU.
+    }
+    const std::string piece = Printable(Piece(record, metric, style.total_steps > 0));
     if (piece.empty()) {
       continue;
     }

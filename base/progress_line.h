@@ -29,9 +29,9 @@ bool IsProgress(const Json& record);
 
 // "step 120/600  loss 2.9120  4,113 tokens/s  ETA 2:11  lr 3e-4" from the record's "m" object
 // (names as in docs/CONFIG.md). A column is a name of ProgressColumnNames or of any metric; one
-// without a value is left out. Where the line would be wider than `style.width`, the last columns
-// are left out, whole. The rate's unit is in its metric's name: "perf/images_per_s". "" when
-// `record` is no progress.
+// without a value is left out, and so is one whose metric stands in the line already. Where the
+// line would be wider than `style.width`, the last columns are left out, whole. The rate's unit is
+// in its metric's name: "perf/images_per_s". "" when `record` is no progress.
 std::string FormatProgress(const Json& record, const ProgressStyle& style);
 
 // The short names of columns, for documents: "loss", "rate", "eta", ...

@@ -1,6 +1,7 @@
 # DTRAIN_CUDA=ON compiles the CUDA kernels and the NCCL plugin and demands nvcc; OFF leaves them out;
 # AUTO compiles them where nvcc is and something uses them: a GPU in this machine, or the tests, which
-# check every kernel for every architecture. DTRAIN_HAVE_CUDA tells the rooms what was decided.
+# check every kernel for every architecture. DTRAIN_HAVE_CUDA tells the rooms what was decided, and
+# DTRAIN_CUDA_REASON in the cache tells packaging/ why.
 set(DTRAIN_CUDA AUTO CACHE STRING "CUDA kernels and the NCCL plugin: AUTO, ON or OFF")
 set_property(CACHE DTRAIN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DTRAIN_CUDA_ARCHITECTURES "80-real;90a-real;100-real" CACHE STRING "GPU architectures")
@@ -19,11 +20,19 @@ if(NOT DTRAIN_CUDA STREQUAL "OFF")
       message(FATAL_ERROR "DTRAIN_CUDA=ON, but ${_why}: install the CUDA toolkit or give AUTO or OFF")
     endif()
   elseif(DTRAIN_CUDA STREQUAL "AUTO" AND NOT _gpus AND NOT DTRAIN_TESTS)
-    set(_why "this machine has no NVIDIA GPU; -DDTRAIN_CUDA=ON builds it all the same")
+    set(_why "this machine has no NVIDIA GPU")
   else()
     set(DTRAIN_HAVE_CUDA ON)
+    if(DTRAIN_CUDA STREQUAL "ON")
+      set(_why "DTRAIN_CUDA=ON")
+    elseif(_gpus)
+      set(_why "nvcc and an NVIDIA GPU are here")
+    else()
+      set(_why "nvcc is here and the tests are built")
+    endif()
   endif()
 endif()
+set(DTRAIN_CUDA_REASON "${_why}" CACHE INTERNAL "Why the CUDA half is built or left out")
 
 if(DTRAIN_HAVE_CUDA)
   set(CMAKE_CUDA_COMPILER ${DTRAIN_NVCC})
@@ -37,7 +46,7 @@ if(DTRAIN_HAVE_CUDA)
     # Kernels of three architectures are in every program that has them.
     string(APPEND CMAKE_CUDA_FLAGS " --compress-mode=size")
   endif()
-  message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${DTRAIN_CUDA_ARCHITECTURES}")
+  message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${DTRAIN_CUDA_ARCHITECTURES} (${_why})")
 else()
-  message(STATUS "CUDA: left out (${_why})")
+  message(STATUS "CUDA: left out (${_why}); DTRAIN_CUDA=ON builds it where nvcc is")
 endif()

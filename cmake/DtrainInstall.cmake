@@ -4,6 +4,7 @@
 # finds LibTorch and becomes it. All others are in PREFIX/bin. PREFIX/lib/dtrain/torch leads to the
 # LibTorch of the build; packages leave it out. Libraries that a package brings lie in
 # PREFIX/lib/dtrain too.
+include(DtrainTorchRelease)
 
 # Whether `target` is linked, through any of its libraries, to LibTorch.
 function(_dtrain_uses_torch result target)
@@ -37,16 +38,4 @@ function(dtrain_install_program name)
       INSTALL_RPATH_USE_LINK_PATH ${uses_torch})
     install(TARGETS ${name} RUNTIME DESTINATION bin)
   endif()
-endfunction()
-
-# The release of the LibTorch in `folder` as its version.py or build-version says; "" if neither.
-function(dtrain_torch_release result folder)
-  set(release "")
-  if(EXISTS ${folder}/version.py)
-    file(STRINGS ${folder}/version.py line REGEX "^__version__ = '")
-    string(REGEX REPLACE "^__version__ = '([^']*)'.*" "\\1" release "${line}")
-  elseif(EXISTS ${folder}/build-version)
-    file(STRINGS ${folder}/build-version release LIMIT_COUNT 1)
-  endif()
-  set(${result} "${release}" PARENT_SCOPE)
 endfunction()

@@ -26,6 +26,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/dtrainConfigVer
 install(FILES ${PROJECT_BINARY_DIR}/generated/dtrainConfig.cmake
               ${PROJECT_BINARY_DIR}/generated/dtrainConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/DtrainTorch.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/DtrainTorchRelease.cmake
         DESTINATION ${_package_dir})
 
 # pkg-config --cflags --libs dtrain. packaging/ fills the same template for packages that bring Abseil.

@@ -93,13 +93,16 @@ try_run(DTRAIN_TILES_HIDDEN DTRAIN_TILES_COMPILED ${PROJECT_BINARY_DIR}/hidden_t
   ${PROJECT_BINARY_DIR}/hidden_tiles_probe.cc
   CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR} CXX_STANDARD 20)
 
-# A limit is there for hangs: sanitized code is slow, and gets five times as long.
+# A limit is there for hangs: sanitized code is slow, and gets five times as long; so do the waits in
+# Python tests (tests/testing/time_bounds.py).
 function(dtrain_limit_test name seconds)
   if(DTRAIN_TILES_COMPILED AND DTRAIN_TILES_HIDDEN EQUAL 1)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
   endif()
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-    math(EXPR seconds "5 * ${seconds}")
+    set(factor 5)
+    math(EXPR seconds "${factor} * ${seconds}")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT DTRAIN_TEST_TIME_FACTOR=${factor})
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()

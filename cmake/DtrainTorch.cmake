@@ -6,6 +6,7 @@
 # The folder that holds include/ and lib/ is DTRAIN_TORCH (CMake variable, else environment), else
 # DTRAIN_TORCH_DEFAULT, which the includer knows. DTRAIN_TORCH_ERROR says what is missing, in one line,
 # or that the release is another one than DTRAIN_TORCH_BUILT_WITH, which the installed package sets.
+include(${CMAKE_CURRENT_LIST_DIR}/DtrainTorchRelease.cmake)
 set(DTRAIN_TORCH "$ENV{DTRAIN_TORCH}" CACHE PATH "LibTorch: the folder with include/ and lib/")
 foreach(_choice "$ENV{DTRAIN_TORCH}" "${DTRAIN_TORCH_DEFAULT}")
   if(NOT DTRAIN_TORCH)
@@ -17,13 +18,15 @@ if(NOT EXISTS "${DTRAIN_TORCH}/lib/libtorch_cpu.so")
   set(DTRAIN_TORCH_ERROR "LibTorch not found (DTRAIN_TORCH=\"${DTRAIN_TORCH}\"): set DTRAIN_TORCH to a \
 folder that holds include/ and lib/libtorch_cpu.so")
 endif()
-if(NOT DTRAIN_TORCH_ERROR AND DTRAIN_TORCH_BUILT_WITH AND EXISTS "${DTRAIN_TORCH}/version.py")
+if(NOT DTRAIN_TORCH_ERROR AND DTRAIN_TORCH_BUILT_WITH)
   # Classes of LibTorch change their layout with the minor number: other headers, other programs.
-  file(STRINGS "${DTRAIN_TORCH}/version.py" _release REGEX "^__version__ = '")
-  string(REGEX REPLACE "^__version__ = '([^']*)'.*" "\\1" _release "${_release}")
+  dtrain_torch_release(_release "${DTRAIN_TORCH}")
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" _found "${_release}")
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" _wanted "${DTRAIN_TORCH_BUILT_WITH}")
-  if(NOT _found STREQUAL _wanted)
+  if(NOT _found)
+    set(DTRAIN_TORCH_ERROR "LibTorch in ${DTRAIN_TORCH} has no include/torch/csrc/api/include/torch/version.h \
+that names its release: set DTRAIN_TORCH to a folder that holds include/ and lib/libtorch_cpu.so")
+  elseif(NOT _found STREQUAL _wanted)
     set(DTRAIN_TORCH_ERROR "LibTorch in ${DTRAIN_TORCH} is release ${_release}, but this dtrain is \
 built with ${DTRAIN_TORCH_BUILT_WITH}: set DTRAIN_TORCH to a folder that holds that release")
   endif()

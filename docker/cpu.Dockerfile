@@ -4,9 +4,6 @@
 #   docker run --rm -it --shm-size 1g -v "$PWD":/work dtrain dtrain train
 FROM debian:bookworm-slim AS build
 WORKDIR /opt/src
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates git sudo \
-    && rm -rf /var/lib/apt/lists/*
 # Dependencies first: a change of the sources does not install them again.
 COPY dev ./dev
 RUN ./dev deps && rm -rf /var/lib/apt/lists/*

@@ -8,9 +8,6 @@ FROM nvidia/cuda:13.0.1-devel-ubuntu22.04 AS toolkit
 
 FROM debian:bookworm-slim AS build
 WORKDIR /opt/src
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates git sudo \
-    && rm -rf /var/lib/apt/lists/*
 COPY dev ./dev
 RUN ./dev deps && rm -rf /var/lib/apt/lists/*
 # The toolkit needs nothing of its own system but an older glibc than Debian's.

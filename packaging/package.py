@@ -17,7 +17,7 @@ import deb
 import platform_tag
 import tree
 import wheel
-from errors import PackageError
+from errors import FULL, PackageError, writing_below
 
 KINDS = ("wheel", "deb", "archive")
 # The Pythons that LibTorch's wheels are made for: folders that a wheel may find torch in.
@@ -120,10 +120,15 @@ def make_packages(kind):
     with tempfile.TemporaryDirectory(prefix="dtrain-package-") as work:
         os.chmod(work, 0o755)
         check_space(work)
-        tree.install(build, f"{work}/plain")
+        with writing_below(work):
+            tree.install(build, f"{work}/plain")
         for name in kind.kinds:
-            made = put(MAKERS[name](build, f"{work}/plain", work, kind), kind.out)
+            with writing_below(work):
+                made = MAKERS[name](build, f"{work}/plain", work, kind)
+            with writing_below(kind.out):
+                made = put(made, kind.out)
             print(f"{made}  {os.path.getsize(made) / 1e6:.1f} MB", flush=True)
+        print(tree.halves(build, f"{work}/plain"))
 
 
 def main():
@@ -134,10 +139,11 @@ def main():
         print(f"./dev package: {error}", file=sys.stderr)
         return 64
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST):
+        if error.errno not in (*FULL, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise
-        print(f"./dev package: {error.strerror}: {error.filename or 'the temporary folder'}; free some "
-              "space there, or choose another folder with --out or TMPDIR", file=sys.stderr)
+        advice = "free some space there, or " if error.errno in FULL else ""
+        print(f"./dev package: {error.strerror}: {error.filename}; {advice}choose another folder with --out or "
+              "TMPDIR", file=sys.stderr)
         return 66
     return 0
 

@@ -46,6 +46,16 @@ class Build:
         raise PackageError(f"{self.torch} does not say which release of LibTorch it is")
 
 
+def halves(build, prefix):
+    """One line: which halves the installation `prefix` has, why, and how to get the other."""
+    reason = build.cache.get("DTRAIN_CUDA_REASON") or "the build was configured so"
+    if os.path.exists(f"{prefix}/lib/libdtrain_cuda.so"):
+        return (f"the packages hold the CPU half and the CUDA half, because {reason}; DTRAIN_CUDA=OFF ./dev "
+                "package leaves the CUDA half out")
+    return (f"the packages hold the CPU half alone, because {reason}; DTRAIN_CUDA=ON ./dev package adds the "
+            "CUDA half, for which nvcc must be installed")
+
+
 def install(build, prefix):
     """Programs, libraries, headers, CMake package and examples below `prefix`; no link to LibTorch."""
     run([build.cmake, "--install", build.folder, "--prefix", prefix])

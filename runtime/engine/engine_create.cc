@@ -94,20 +94,6 @@ DType ValueType(const Config& config) {
   return DType::kFloat32;
 }
 
-// It becomes part of a metric's name.
-absl::Status CheckSampleUnit(const std::string& unit) {
-  constexpr size_t kUnitMax = 32;
-  const bool fits =
-      unit.size() <= kUnitMax && std::all_of(unit.begin(), unit.end(), [](char c) {
-        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
-      });
-  return fits ? absl::OkStatus()
-              : absl::InvalidArgumentError(absl::StrFormat(
-                    "EngineOptions::sample_unit is \"%s\"; want a word of at most %d letters, "
-                    "digits, _ and -, such as images",
-                    absl::CHexEscape(unit), kUnitMax));
-}
-
 ModelSize SizeOf(const FlatParameters& flat) {
   ModelSize size{.trained = flat.layout().parameter_elements()};
   size.parameters = size.trained;
@@ -118,6 +104,19 @@ ModelSize SizeOf(const FlatParameters& flat) {
 }
 
 }  // namespace
+
+// It becomes part of a metric's name.
+absl::Status CheckSampleUnit(absl::string_view name, absl::string_view unit) {
+  constexpr size_t kUnitMax = 32;
+  const bool fits =
+      !unit.empty() && unit.size() <= kUnitMax && std::all_of(unit.begin(), unit.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+      });
+  return fits ? absl::OkStatus()
+              : absl::InvalidArgumentError(absl::StrFormat(
+                    "%s is \"%s\"; want a word of 1 to %d letters, digits, _ and -, such as images",
+                    name, absl::CHexEscape(unit), kUnitMax));
+}
 
 comm::Wire WireOf(const Config& config) {
   const std::string& name = config.comm_wire_dtype();
@@ -146,7 +145,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   auto impl = std::make_unique<Impl>(job, model);
   EngineState& state = impl->state;
   state.options = std::move(options);
-  DT_RETURN_IF_ERROR(CheckSampleUnit(state.options.sample_unit));
+  if (!state.options.sample_unit.empty()) {
+    DT_RETURN_IF_ERROR(CheckSampleUnit("EngineOptions::sample_unit", state.options.sample_unit));
+  }
   state.zero_stage = job.config().zero_stage();
   state.loss_scale = plan::FirstLossScale(job.config().precision());
   DT_RETURN_IF_ERROR(impl->CheckDevice());

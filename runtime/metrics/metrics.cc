@@ -113,6 +113,7 @@ struct Metrics::State {
     Show(record);
   }
 
+  // Before whatever follows such a step: its line comes first.
   void CompleteLate(bool wait) {
     while (!late.empty() && (wait || late.front().second.settled())) {
       Complete(std::move(late.front().first), late.front().second.Settled());
@@ -187,6 +188,7 @@ void Metrics::Log(absl::string_view name, double value) {
   if (state_->options.rank != 0) {
     return;
   }
+  state_->CompleteLate(/*wait=*/false);
   const bool evaluation = absl::string_view(name).substr(0, 5) == "eval/";
   plan::MetricsRecord record =
       state_->Record(evaluation ? plan::MetricsKind::kEval : plan::MetricsKind::kStep);
@@ -202,6 +204,7 @@ void Metrics::SetStep(int64_t step) {
 
 void Metrics::LogEvent(EventKind kind, const Json& details) {
   std::lock_guard lock(state_->mutex);
+  state_->CompleteLate(/*wait=*/false);
   plan::MetricsRecord record = state_->Record(RecordKind(kind));
   record.details = details;
   state_->Append(record);
@@ -217,6 +220,7 @@ void Metrics::Print(absl::string_view text) {
 
 void Metrics::LeaveProgress() {
   std::lock_guard lock(state_->mutex);
+  state_->CompleteLate(/*wait=*/false);
   if (state_->console != nullptr) {
     state_->console->LeaveProgress();
   }

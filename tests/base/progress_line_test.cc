@@ -132,6 +132,16 @@ TEST(FormatProgress, LeavesOutWhatIsAbsent) {
   EXPECT_EQ(FormatProgress(record, {}), "step 7  loss 2.0000  MFU 50.0%");
 }
 
+// Without a datasheet peak, the column mfu shows the GEMM fraction.
+TEST(FormatProgress, ShowsNoMetricTwice) {
+  const ProgressStyle both{.columns = {"mfu", "gemm_fraction", "loss", "train/loss"}};
+  EXPECT_EQ(FormatProgress(Record(), both), "step 1,200  GEMM fraction 61.3%  loss 2.9123");
+  Json record = Record();
+  record["m"]["perf/mfu"] = 0.5;
+  EXPECT_EQ(FormatProgress(record, both),
+            "step 1,200  MFU 50.0%  GEMM fraction 61.3%  loss 2.9123");
+}
+
 TEST(FormatProgress, ShowsNoTimeLeftAfterTheLastStep) {
   const Json record = {
       {"kind", "step"}, {"step", 1001}, {"m", {{"train/loss", 2.0}, {"time/eta_s", -0.1}}}};

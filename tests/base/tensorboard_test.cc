@@ -42,7 +42,7 @@ class TensorBoardTest : public ::testing::Test {
       return std::string(value == nullptr ? "" : value);
     };
     const std::string command =
-        absl::StrFormat("'%s' '%s' '%s' 2>'%s/errors'", variable("DTRAIN_TEST_PYTHON"),
+        absl::StrFormat("'%s' '%s' '%s' 2>'%s/errors'", variable("DTRAIN_PYTHON"),
                         variable("DTRAIN_TEST_READER"), folder_ + "/runs", folder_);
     FILE* const pipe = popen(command.c_str(), "r");
     std::string output;

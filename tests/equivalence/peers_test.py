@@ -23,6 +23,7 @@ import sys
 
 import end_to_end
 from end_to_end import SOURCE, EndToEnd
+from time_bounds import bound_s
 
 sys.path.insert(0, f"{SOURCE}/bench")
 from peers import read_facts, stages_command, twin_environment  # noqa: E402
@@ -37,7 +38,7 @@ BF16_MEAN = 4 * 2.0 ** -8 / TOKENS ** 0.5
 # Two runs that lie at a distance from the same exact one may do so on opposite sides.
 OPPOSITE_SIDES = 2
 # DeepSpeed's stage 3 makes many small collectives, each of which a busy machine delays.
-PEERS_TIME_BOUND_S = 480
+PEERS_TIME_BOUND_S = bound_s(480)
 TORCH_WAYS = ["ddp:0", "fsdp2:2", "fsdp2:3"]  # FSDP2 has no stage 1.
 DEEPSPEED_WAYS = ["deepspeed:1", "deepspeed:2", "deepspeed:3"]
 

@@ -10,6 +10,7 @@ import time
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from time_bounds import bound_s
 
 LONG = ["train_steps=100000", "checkpoint.interval=0"]
 
@@ -156,7 +157,7 @@ class Failures(EndToEnd):
         pids = ranks_of(process.pid)
         process.kill()
         process.wait()
-        end = time.monotonic() + 30
+        end = time.monotonic() + bound_s(30)
         while any(os.path.exists(f"/proc/{p}") for p in pids.values()):
             self.assertLess(time.monotonic(), end, "ranks outlive their launcher")
             time.sleep(0.05)

@@ -14,6 +14,7 @@ import time
 import end_to_end
 from end_to_end import BIN, EndToEnd
 from processes import listening
+from time_bounds import bound_s
 
 STEPS = 300  # A fast machine takes them in a second, in which every stranger is to come often.
 TCP_REPAIR = 19  # Linux: a socket that is closed in this state sends nothing.
@@ -167,7 +168,7 @@ class Strangers(EndToEnd):
         self.assertEqual(result.code, 0, result.output)
         self.assertEqual(self.losses(run_dir), expected, "a stranger changed a number")
         for visitor in visitors:
-            visitor.join(timeout=30)
+            visitor.join(timeout=bound_s(30))
             kind = type(visitor).__name__
             self.assertIsNone(visitor.error, kind)
             self.assertTrue(visitor.ports, f"{kind} found no port")
@@ -206,7 +207,7 @@ class Strangers(EndToEnd):
         scan = subprocess.run(
             ["nmap", "-Pn", "-n", "-sT", "-sV", "--version-intensity", "5", "--host-timeout", "40s",
              "-p", ",".join(map(str, sorted(ports))), "127.0.0.1"],
-            capture_output=True, text=True, timeout=120, check=True).stdout
+            capture_output=True, text=True, timeout=bound_s(120), check=True).stdout
         self.assertIn("Nmap done", scan)
         self.assertNotIn("dtrain", scan)
         self.assertNotIn("rank", scan)

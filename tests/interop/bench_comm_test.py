@@ -6,11 +6,13 @@ import subprocess
 import tempfile
 import unittest
 
+from time_bounds import bound_s
+
 BIN = os.environ["DTRAIN_BIN"]
 COLLECTIVES = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all",
                "send_receive", "barrier"}
 IN_PLACE = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
-TIME_BOUND_S = 170  # Generous: the machine may be busy.
+TIME_BOUND_S = bound_s(170)  # Generous: the machine may be busy.
 
 
 def bench(*words, stderr=subprocess.STDOUT):

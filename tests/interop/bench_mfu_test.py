@@ -7,6 +7,8 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
+from time_bounds import bound_s
+
 BIN = os.environ["DTRAIN_BIN"]
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -22,7 +24,7 @@ SEQUENCE = 32
 def run(*words, launch=()):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [f"{BIN}/dtrain", *launch, *(() if launch else ("bench", "mfu")), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False,
+    return subprocess.run(command, capture_output=True, text=True, timeout=bound_s(170), check=False,
                           env=environment)
 
 

@@ -10,9 +10,11 @@ import sys
 import tempfile
 import unittest
 
+from time_bounds import bound_s
+
 BIN = os.environ["DTRAIN_BIN"]
 RANKS = os.environ["DTRAIN_FLIGHT_RANKS"]
-TIME_BOUND_S = 120  # Generous: the machine may be busy.
+TIME_BOUND_S = bound_s(120)  # Generous: the machine may be busy.
 
 ANALYSER = """
 import os, sys, types

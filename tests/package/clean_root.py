@@ -1,6 +1,8 @@
 """A Debian system of its own with next to nothing installed, made once by debootstrap and kept in
 .deps; commands run in a copy that is thrown away (an overlay in memory), so each finds it clean."""
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +13,8 @@ RELEASE = "bookworm"
 # bare: what pip needs, as a machine for training has it. compiler: what a C++ project needs besides.
 BARE = "ca-certificates,python3-venv"
 COMPILER = "cmake g++ make pkg-config"
+# What each kind is made from.
+CONTENTS = {"bare": f"{RELEASE} {BARE}", "compiler": f"{RELEASE} {BARE} {COMPILER}"}
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
          "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
@@ -47,12 +51,25 @@ def why_not():
     return ""
 
 
+def name_of(kind):
+    """Other contents have another name, so that no root is used that was made from older ones."""
+    return f"{RELEASE}-{kind}-{hashlib.sha256(CONTENTS[kind].encode()).hexdigest()[:8]}"
+
+
+def remove_older():
+    """Removes the kept roots that other contents were made into."""
+    for name in os.listdir(KEPT):
+        if re.fullmatch(rf"\w+-({'|'.join(CONTENTS)})(-\w+)?", name) and name not in map(name_of, CONTENTS):
+            shutil.rmtree(f"{KEPT}/{name}")
+
+
 def make(kind):
     """The folder of the kept root `kind` (bare, compiler), made on first use; whole, or not there."""
-    folder = f"{KEPT}/{RELEASE}-{kind}"
+    folder = f"{KEPT}/{name_of(kind)}"
     if os.path.isdir(folder):
         return folder
     os.makedirs(KEPT, exist_ok=True)
+    remove_older()
     with tempfile.TemporaryDirectory(dir=KEPT) as work:
         fresh = f"{work}/root"
         if kind == "bare":

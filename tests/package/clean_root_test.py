@@ -134,7 +134,7 @@ class CleanRoot(unittest.TestCase):
             said = self.on_a_small_disk(f"{folder}/small", f"{folder}/out", TMPDIR=f"{folder}/small")
             self.assertRegex(said, r"^\./dev package: .* MB free and .* MB are needed.*TMPDIR[^\n]*$")
             said = self.on_a_small_disk(f"{folder}/target", f"{folder}/target")
-            self.assertRegex(said, r"^\./dev package: No space left on device: [^\n]*$")
+            self.assertRegex(said, rf"^\./dev package: No space left on device: {folder}/target;[^\n]*$")
 
     def test_the_image_for_cpus_is_what_its_commands_make(self):
         last = dockerfile.stages(f"{SOURCE}/docker/cpu.Dockerfile")[-1]

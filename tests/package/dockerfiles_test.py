@@ -62,6 +62,15 @@ class Dockerfiles(unittest.TestCase):
         for command in called:
             self.assertRegex(usage, rf"(?m)^  {command}\b")
 
+    def test_what_a_build_needs_is_named_by_dev_alone(self):
+        building = [stage for path in FILES for stage in dockerfile.stages(path)
+                    if any("./dev deps" in rest for name, rest in stage if name == "RUN")]
+        self.assertEqual(len(building), 2)
+        for stage in building:
+            for name, rest in stage:
+                if name == "RUN":
+                    self.assertEqual(dockerfile.installed_packages(rest), [], rest)
+
     @unittest.skipUnless(shutil.which("apt-cache"), "apt-cache is not here: package names are not checked")
     def test_debian_has_the_packages_that_they_install(self):
         packages = sorted({p for _, command in each("RUN") for p in dockerfile.installed_packages(command)})

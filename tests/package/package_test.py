@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
+from time_bounds import bound_s
+
 BUILD = os.environ["DTRAIN_BUILD"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 CMAKE = os.environ["DTRAIN_CMAKE"]
@@ -17,6 +19,21 @@ TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-bench-kernels", "dtrain-bench-mf
          "dtrain-config", "dtrain-data", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal", "dtrain-plan"]
 if glob.glob(f"{BUILD}/lib/*.so"):  # CUDA's plugin: nvcc was found.
     TOOLS = sorted([*TOOLS, "dtrain-bench-kernels-cuda"])
+
+
+# It meets the library through a job, LibTorch through its device, and what both are linked to.
+PROGRAM = """
+#include <dtrain/main.h>
+
+#include <iostream>
+
+absl::Status Train(dtrain::Job& job) {
+  std::cout << "steps " << job.config().train_steps() << " on " << job.device() << std::endl;
+  return absl::OkStatus();
+}
+
+int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }
+"""
 
 
 def files_below(folder):
@@ -43,12 +60,12 @@ class Package(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder_object.cleanup()
 
-    def run_program(self, command, expect=0):
+    def run_program(self, command, expect=0, **variables):
         # Nothing of this test's environment may help the package along.
-        environment = {k: v for k, v in os.environ.items()
-                       if not k.startswith(("DTRAIN_", "CMAKE_", "LD_", "PYTHON"))}
+        environment = {**{k: v for k, v in os.environ.items()
+                          if not k.startswith(("DTRAIN_", "CMAKE_", "LD_", "PYTHON", "PKG_CONFIG"))}, **variables}
         result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, timeout=600,
+                                stderr=subprocess.STDOUT, text=True, timeout=bound_s(600),
                                 cwd=self.folder, env=environment, check=False)
         if expect is not None:
             self.assertEqual(result.returncode, expect, result.stdout)
@@ -107,6 +124,37 @@ class Package(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         text = " ".join(result.stdout.split())  # CMake wraps lines.
         self.assertIn('LibTorch not found (DTRAIN_TORCH="/nowhere"): set DTRAIN_TORCH to', text)
+
+    def test_another_release_of_libtorch_is_refused_in_an_archive_that_has_no_python(self):
+        headers = "include/torch/csrc/api/include/torch"
+        archive = f"{self.folder}/libtorch"
+        os.makedirs(f"{archive}/{headers}")
+        os.makedirs(f"{archive}/lib")
+        for name, text in (("lib/libtorch_cpu.so", ""), ("build-version", "1.13.1+cpu\n"), (f"{headers}/version.h", """
+                #define TORCH_VERSION_MAJOR 1
+                #define TORCH_VERSION_MINOR 13
+                #define TORCH_VERSION_PATCH 1
+                """)):
+            with open(f"{archive}/{name}", "w", encoding="utf-8") as file:
+                file.write(re.sub("(?m)^ +", "", text))
+        result = self.configure("other-torch", f"-DDTRAIN_TORCH={archive}", expect=None)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(f"LibTorch in {archive} is release 1.13.1, but this dtrain is built with",
+                      " ".join(result.stdout.split()))
+
+    @unittest.skipUnless(shutil.which("pkg-config"), "pkg-config is not here")
+    def test_pkg_config_compiles_and_links_a_program_that_runs(self):
+        source, program = f"{self.folder}/program.cc", f"{self.folder}/program"
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(PROGRAM)
+        flags = [self.run_program(["pkg-config", wanted, "dtrain"],
+                                  PKG_CONFIG_PATH=f"{self.prefix}/lib/pkgconfig").stdout.split()
+                 for wanted in ("--cflags", "--libs")]
+        self.run_program(["c++", *FLAGS.split(), *flags[0], source, *flags[1], "-o", program])
+        with open(f"{self.folder}/program.json", "w", encoding="utf-8") as file:
+            json.dump({"train_batch_size": 1, "train_steps": 7, "device": "cpu"}, file)
+        said = self.run_program([program, f"{self.folder}/program.json"]).stdout
+        self.assertIn("steps 7 on cpu", said)
 
 
 if __name__ == "__main__":

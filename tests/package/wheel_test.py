@@ -40,7 +40,7 @@ class Wheel(unittest.TestCase):
             raise unittest.SkipTest(f"{TORCH} is no torch package: a wheel depends on one")
         cls.folder_object = tempfile.TemporaryDirectory(prefix="dtrain-wheel-")
         cls.folder = os.path.realpath(cls.folder_object.name)
-        make_packages(f"{cls.folder}/dist", "--only", "wheel")
+        cls.said = make_packages(f"{cls.folder}/dist", "--only", "wheel")
         [cls.wheel] = glob.glob(f"{cls.folder}/dist/*")
         with zipfile.ZipFile(cls.wheel) as file:
             file.extractall(f"{cls.folder}/content")
@@ -64,6 +64,11 @@ class Wheel(unittest.TestCase):
         release = re.search(r"__version__ = '([\d.]+)", self.read(f"{TORCH}/version.py"))[1]
         self.assertIn(f"\nRequires-Dist: torch=={release}\n", metadata)
         self.assertIn("Tag: py3-none-manylinux_", self.read(f"{self.info}/WHEEL"))
+
+    def test_it_is_said_whether_it_has_the_cuda_half(self):
+        cuda = os.path.exists(f"{self.data}/data/lib/libdtrain_cuda.so")
+        self.assertRegex(self.said.splitlines()[-1], "the CPU half and the CUDA half, because" if cuda
+                         else "the CPU half alone, because .*; DTRAIN_CUDA=ON ./dev package adds")
 
     def test_its_tag_is_the_oldest_system_that_has_the_glibc_and_libstdcxx_it_asks_for(self):
         tag = re.search(r"-manylinux_2_(\d+)_(\w+)\.whl$", self.wheel)
@@ -183,11 +188,16 @@ class Wheel(unittest.TestCase):
         self.assertFalse(os.path.exists(f"{bare}/data"), "refused before anything is written")
         # The variable helps: it names a LibTorch anywhere.
         self.assertIn("config", run(self, [gpt, "--help"], DTRAIN_TORCH=TORCH))
-        # CMake says it too, before it compiles for minutes.
+        # CMake says it too, by the headers, before it compiles for minutes.
+        headers = f"{other}/include/torch/csrc/api/include/torch"
+        os.makedirs(headers)
+        with open(f"{headers}/version.h", "w", encoding="utf-8") as file:
+            file.write("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 9\n"
+                       "#define TORCH_VERSION_PATCH 1\n")
         shutil.copytree(f"{bare}/share/dtrain/examples/minimal", f"{bare}/project")
         said = run(self, [CMAKE, "-G", "Ninja", "-S", f"{bare}/project", "-B", f"{bare}/build",
                           f"-DCMAKE_PREFIX_PATH={bare}", f"-DDTRAIN_TORCH={other}"], expect=1)
-        self.assertIn("is release 2.9.1+cpu, but this dtrain is built with", " ".join(said.split()))
+        self.assertIn("is release 2.9.1, but this dtrain is built with", " ".join(said.split()))
 
     def one_line(self, output, *words):
         self.assertEqual(len(output.strip().splitlines()), 1, output)

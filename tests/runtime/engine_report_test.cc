@@ -43,6 +43,14 @@ struct Rows {
   absl::StatusOr<at::Tensor> Next() { return at::ones({kRows, 64}); }
 };
 
+struct BigImages {
+  static constexpr absl::string_view kSampleUnit = "big images";
+  at::Tensor rows;
+};
+struct BigImagesSource {
+  absl::StatusOr<BigImages> Next() { return BigImages{at::ones({kRows, 64})}; }
+};
+
 class EngineReportTest : public ::testing::Test {
  protected:
   void Make(Wide& model, std::vector<std::string> overrides = {}) {
@@ -92,6 +100,12 @@ TEST_F(EngineReportTest, SamplesAreCalledWhatTheProgramCallsThem) {
   engine_.reset();
   Make(model);
   EXPECT_EQ(Step(model)->unit, "");
+  BigImagesSource source;
+  const auto step = engine_->Step(
+      source, [&](const BigImages& batch) { return Loss(model.Loss(batch.rows), kRows); });
+  EXPECT_TRUE(absl::IsInvalidArgument(step.status())) << step.status();
+  EXPECT_THAT(step.status().message(), HasSubstr("Batch::kSampleUnit is \"big images\""));
+  EXPECT_EQ(engine_->step(), 1) << "refused before anything is done";
 }
 
 // Values that the program logs between a step and its report are of that step.

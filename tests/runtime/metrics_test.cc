@@ -15,6 +15,8 @@ namespace dtrain::metrics_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 StepReport Report(int64_t step) {
   StepReport report;
@@ -81,6 +83,59 @@ TEST(Metrics, PrintsNothingWhereAnAgentShowsTheRunAndBesideRankZero) {
   }
 }
 
+// The numbers of a step on a device: there when its engine ends, at the latest.
+class NumbersOfADevice final : public LateNumbers {
+ public:
+  bool ready() const override { return ready_; }
+  const StepNumbers& Wait() override { return numbers_; }
+  void Arrive() {
+    numbers_.loss = 1.25;
+    numbers_.seconds = 0.5;
+    ready_ = true;
+  }
+
+ private:
+  StepNumbers numbers_;
+  bool ready_ = false;
+};
+
+// What a program prints whose step `late` comes from a device, and that then does `after`.
+std::string PrintedAfterLateStep(int64_t late, const std::function<void(Metrics&)>& after) {
+  const testing::TempFolder folder;
+  ::testing::internal::CaptureStdout();
+  {
+    auto metrics = Metrics::Open({.directory = folder.path(),
+                                  .total_steps = 12,
+                                  .interval = 5,
+                                  .columns = {"loss"},
+                                  .print_progress = true});
+    EXPECT_TRUE(metrics.ok()) << metrics.status();
+    (*metrics)->Log(Report(1));
+    const auto numbers = std::make_shared<NumbersOfADevice>();
+    StepReport report = Report(late);
+    report.loss = Late<double>(numbers, &StepNumbers::loss);
+    report.late = numbers;
+    (*metrics)->Log(report);
+    numbers->Arrive();
+    after(**metrics);
+  }
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(Metrics, ShowsALateStepBeforeWhatEndsTheRun) {
+  EXPECT_EQ(PrintedAfterLateStep(2,
+                                 [](Metrics& metrics) {  // Step 3 fails, and the engine ends.
+                                   metrics.LeaveProgress();
+                                   metrics.Print("step 3 failed");
+                                 }),
+            "step 1/12  loss 2.5000\nstep 2/12  loss 1.2500\nstep 3 failed\n");
+}
+
+TEST(Metrics, ShowsALateStepBeforeItsEvaluation) {
+  EXPECT_EQ(PrintedAfterLateStep(5, [](Metrics& metrics) { metrics.Log("eval/loss", 1.5); }),
+            "step 1/12  loss 2.5000\nstep 5/12  loss 1.2500\nstep 5  eval/loss 1.5000\n");
+}
+
 TEST(StepMetrics, NamesTheRateByTheUnit) {
   const auto rate = [](const std::string& unit) {
     StepReport report = Report(1);
@@ -105,6 +160,20 @@ TEST(SampleUnit, IsWhatTheBatchSays) {
   EXPECT_EQ(SampleUnit<Batch>(), "tokens");
   EXPECT_EQ(SampleUnit<Images>(), "images");
   EXPECT_EQ(SampleUnit<int>(), "");
+}
+
+TEST(SampleUnit, IsAWord) {
+  for (const char* const good : {"tokens", "images", "k-mers", "graph_nodes", "2x2"}) {
+    EXPECT_TRUE(CheckSampleUnit("Batch::kSampleUnit", good).ok()) << good;
+  }
+  for (const std::string& bad :
+       {std::string(), std::string("img/s"), std::string("big images"), std::string("images\n"),
+        std::string("\xc3\xbc"), std::string(33, 'a'), std::string("a\0b", 3)}) {
+    const absl::Status refused = CheckSampleUnit("Batch::kSampleUnit", bad);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << bad;
+    EXPECT_THAT(refused.message(), HasSubstr("Batch::kSampleUnit is \""));
+    EXPECT_THAT(refused.message(), Not(HasSubstr("\n")));
+  }
 }
 
 }  // namespace

@@ -15,11 +15,12 @@ import time
 import unittest
 
 from processes import cpu_ticks, listening, marked_processes, pending_signals, segments_of
+from time_bounds import bound_s
 
 BIN = os.environ["DTRAIN_BIN"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
-TIME_BOUND_S = 240  # Generous: the machine may be busy.
-END_BOUND_S = 20  # Of what a killed launcher leaves to the kernel.
+TIME_BOUND_S = bound_s(240)  # Generous: the machine may be busy.
+END_BOUND_S = bound_s(20)  # Of what a killed launcher leaves to the kernel.
 MARK = "TEST_OF_DTRAIN"  # In the environment of all that a test starts, and of what that starts.
 
 SMALL = {

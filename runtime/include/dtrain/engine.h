@@ -38,9 +38,9 @@ struct EngineOptions {
   // count.
   double flops_per_sample = 0;
   // What the samples of a batch are, as people read it: "images" makes the rate "images/s" on the
-  // console and perf/images_per_s in records. A word of letters, digits, `_` and `-`. "": what the
-  // batch says (`static constexpr absl::string_view kSampleUnit`; dtrain::Batch: tokens), else
-  // "samples".
+  // console and perf/images_per_s in records. A word of 1 to 32 letters, digits, `_` and `-`. "":
+  // what the batch says (`static constexpr absl::string_view kSampleUnit`, a word of the same kind;
+  // dtrain::Batch: tokens), else "samples".
   std::string sample_unit = {};
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
   std::function<std::string(const std::string&)> public_name = {};
@@ -84,17 +84,25 @@ int64_t SampleCount(const Batch& batch) {
   }
 }
 
-// What they are, where the batch says so; else "".
+// Says what its samples are.
+template <typename Batch>
+concept NamesItsSamples = requires {
+  { Batch::kSampleUnit } -> std::convertible_to<absl::string_view>;
+};
+
+// What the batch says that they are; "" where it says nothing.
 template <typename Batch>
 std::string SampleUnit() {
-  if constexpr (requires {
-                  { Batch::kSampleUnit } -> std::convertible_to<absl::string_view>;
-                }) {
+  if constexpr (NamesItsSamples<Batch>) {
     return std::string(absl::string_view(Batch::kSampleUnit));
   } else {
     return "";
   }
 }
+
+// InvalidArgument, with the constant's or option's `name`, unless `unit` is a word as
+// EngineOptions::sample_unit wants it.
+absl::Status CheckSampleUnit(absl::string_view name, absl::string_view unit);
 
 class Engine {
  public:
@@ -121,6 +129,12 @@ class Engine {
   template <typename Source, typename LossFunction>
   absl::StatusOr<StepReport> Step(Source& source, LossFunction&& loss) {
     if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
+      if constexpr (NamesItsSamples<BatchOf<Source>>) {
+        if (auto unit = CheckSampleUnit("Batch::kSampleUnit", BatchOf<Source>::kSampleUnit);
+            !unit.ok()) {
+          return unit;
+        }
+      }
       std::optional<BatchOf<Source>> batch;
       const auto load = [&]() -> absl::StatusOr<int64_t> {
         auto next = source.Next();

@@ -103,7 +103,8 @@ class Metrics {
   void Flush();
   // A line for people that is no record: through stdout, not mixed into the progress line.
   void Print(absl::string_view text);
-  // Leaves the progress line for good; what is printed next comes below it.
+  // Leaves the progress line for good, of the last step whose numbers are there; what is printed
+  // next comes below it. Does not wait for a device.
   void LeaveProgress();
 
  private:
