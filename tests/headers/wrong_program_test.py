@@ -54,9 +54,9 @@ CALLS = [
 
 
 def parse_command():
-    """Of a test that includes dtrain/engine.h, with the precompiled header that it uses."""
+    """Of the engine's tests, with the precompiled header that they use; compiled in groups or alone."""
     with open(f"{BUILD}/compile_commands.json", encoding="utf-8") as file:
-        entry = next(e for e in json.load(file) if e["file"].endswith("tests/runtime/engine_test.cc"))
+        entry = next(e for e in json.load(file) if "/runtime_tests.dir/" in e["command"])
     words = shlex.split(entry["command"])
     for option in ("-o", "-c"):
         if option in words:

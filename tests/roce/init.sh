@@ -116,9 +116,9 @@ host() {  # SCENARIO PORT: one rank of two, rank 0 in guest a.
 case $role in
   one)
     export DTRAIN_TEST_VERBS=real
-    run group comm_group_test '--gtest_filter=*2ProcessesRdma*' --gtest_brief=1 --gtest_color=no
+    run group comm_tests --file=group_test.cc '--gtest_filter=*2ProcessesRdma*' --gtest_brief=1 --gtest_color=no
     # What a device has a part in; the comparison of calls is the same over the fake.
-    run faults comm_group_faults_test --gtest_brief=1 --gtest_color=no \
+    run faults comm_tests --file=group_faults_test.cc --gtest_brief=1 --gtest_color=no \
       '--gtest_filter=*Killed*Rdma:*Stopped*Rdma:*Slow*Rdma:*Abort*Rdma'
     run guest roce_guest_test --gtest_brief=1 --gtest_color=no
     bandwidth write_bw group_bw
