@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/ignored_signal.h"
 #include "base/status.h"
 #include "launcher/rank_end.h"
 
@@ -23,7 +24,10 @@ absl::StatusOr<SignalSource> SignalSource::Create(const std::vector<int>& stop_s
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
   for (const int signal : stop_signals) {
-    sigaddset(&set, signal);
+    if (signal != SIGHUP ||
+        !IsIgnored(SIGHUP)) {  // A signal that is blocked would no longer be ignored.
+      sigaddset(&set, signal);
+    }
   }
   if (sigprocmask(SIG_BLOCK, &set, nullptr) != 0) {
     return ErrnoStatus(errno, "sigprocmask");

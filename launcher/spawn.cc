@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/ignored_signal.h"
 #include "base/status.h"
 
 namespace dtrain::launcher {
@@ -48,7 +49,9 @@ constexpr int kReportFd = 4;
     [[maybe_unused]] const ssize_t told = write(plan.guard, &group, sizeof(group));
   }
   for (int signal = 1; signal < NSIG; ++signal) {
-    std::signal(signal, SIG_DFL);
+    if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // As nohup left it.
+      std::signal(signal, SIG_DFL);
+    }
   }
   sigset_t none;
   sigemptyset(&none);

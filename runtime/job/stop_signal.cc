@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <ctime>
 
+#include "base/ignored_signal.h"
 #include "base/status.h"
 #include "comm/flight_dumper.h"
 
@@ -49,8 +50,10 @@ void InstallStopSignals() {
   struct sigaction action {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
-    sigaction(signal, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  if (!IsIgnored(SIGHUP)) {
+    sigaction(SIGHUP, &action, nullptr);
   }
 }
 

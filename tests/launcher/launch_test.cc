@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -143,6 +144,32 @@ TEST(Launch, PassesSigtermOnceAndLetsRanksSave) {
   EXPECT_EQ(job.Wait(), 143) << job.Err();
   EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.out"), "ready\ngot TERM\nsaved\n");
   EXPECT_THAT(job.Err(), HasSubstr("SIGTERM received"));
+}
+
+TEST(Launch, PassesSighupAndSigquitOnAsSigterm) {
+  std::signal(SIGHUP, SIG_DFL);  // Whatever this test itself was started by.
+  for (const int signal : {SIGHUP, SIGQUIT}) {
+    LaunchedJob job(Two(kSaves));
+    for (const char* log : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
+      ASSERT_TRUE(job.AwaitText(log, "ready"));
+    }
+    job.Signal(signal);
+    EXPECT_EQ(job.Wait(), 143) << job.Err();
+    EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.out"), "ready\ngot TERM\nsaved\n");
+  }
+}
+
+TEST(Launch, UnderNohupAHangupEndsNeitherTheJobNorARank) {
+  std::signal(SIGHUP, SIG_IGN);
+  LaunchedJob job(
+      Two("kill -HUP $$; echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done"));
+  std::signal(SIGHUP, SIG_DFL);
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-0.out", "ready"));
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "ready"));
+  job.Signal(SIGHUP);
+  std::ofstream(job.folder() + "/go").close();
+  EXPECT_EQ(job.Wait(kSoon), 0) << job.Err();
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.out"), "ready\ndone\n");
 }
 
 TEST(Launch, CtrlCEndsWith130) {
