@@ -213,6 +213,23 @@ std::string UnexpectedArgument(const CLI::App& app) {
   return rest.empty() ? "" : absl::StrFormat("argument %s was not expected", rest.front());
 }
 
+// `arguments` with "--name=" as two words, of which the second is empty: CLI11 would take the next
+// argument for the value. What follows "--" stays.
+std::vector<std::string> WithEmptyValues(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  bool options_end = false;
+  for (const std::string& argument : arguments) {
+    options_end = options_end || argument == "--";
+    const bool is_empty = !options_end && argument.size() > 3 && absl::StartsWith(argument, "--") &&
+                          argument.find('=') == argument.size() - 1;
+    words.push_back(is_empty ? argument.substr(0, argument.size() - 1) : argument);
+    if (is_empty) {
+      words.emplace_back();
+    }
+  }
+  return words;
+}
+
 }  // namespace
 
 std::string HelpText(CLI::App& app) {
@@ -227,10 +244,11 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
     std::fprintf(stderr, "%s: %s\n", name.c_str(), wrong.c_str());
     return kExitUsage;
   }
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants.
+  std::vector<std::string> words = WithEmptyValues(arguments);
+  std::reverse(words.begin(), words.end());  // As CLI11 wants.
   std::string problem;
   try {
-    app.parse(std::move(reversed));
+    app.parse(std::move(words));
     return std::nullopt;
   } catch (const CLI::ParseError& error) {  // CLI11's one way to report, --help included.
     if (error.get_name() == "CallForHelp") {

@@ -200,16 +200,17 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
       return absl::InvalidArgumentError(absl::StrCat(
           UnknownOption(argument.substr(0, equals), FlagNames(app)), "; see dtrain launch --help"));
     }
-    const bool takes_value = option->get_items_expected_max() > 0;
-    if (equals != std::string::npos) {
-      split.own.push_back(absl::StrCat(spelt, argument.substr(equals)));
-    } else if (!takes_value) {
-      split.own.push_back(spelt);
-    } else if (i + 1 < arguments.size()) {
-      split.own.push_back(absl::StrCat(spelt, dashes == 2 ? "=" : "", arguments[++i]));
-    } else {
+    if (option->get_items_expected_max() == 0) {
+      split.own.push_back(
+          equals == std::string::npos ? spelt : absl::StrCat(spelt, argument.substr(equals)));
+      continue;
+    }
+    if (equals == std::string::npos && i + 1 == arguments.size()) {
       return absl::InvalidArgumentError(absl::StrFormat("%s needs a value", argument));
     }
+    split.own.push_back(
+        spelt);  // And its value apart: after "--name=" CLI11 would take the next word.
+    split.own.push_back(equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1));
   }
   split.program_at = i;
   return split;
@@ -228,7 +229,8 @@ std::vector<std::string> EnvironmentFlags(const CLI::App& app, const Environment
     const bool takes_value =
         app.get_option_no_throw(absl::StrCat("--", name))->get_items_expected_max() > 0;
     if (takes_value) {
-      flags.push_back(absl::StrCat("--", name, "=", found->second));
+      flags.push_back(absl::StrCat("--", name));
+      flags.push_back(found->second);
     } else if (found->second == "1") {
       flags.push_back(absl::StrCat("--", name));
     }

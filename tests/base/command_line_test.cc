@@ -115,5 +115,14 @@ TEST(ParseCommandLine, WrongUseIsOneLineWithWhatWouldBeRight) {
   }
 }
 
+TEST(ParseCommandLine, AnEmptyValueIsEmptyAndTakesNoOtherWord) {
+  Tool empty;
+  EXPECT_EQ(empty.Parse({"list", "d", "--kind=", "--ranks", "7"}).code, 64) << "kind is empty";
+  Tool swallowed;
+  EXPECT_THAT(swallowed.Parse({"show", "--to=", "--rank"}).err, HasSubstr("unknown option --rank"));
+  Tool kept;
+  EXPECT_FALSE(kept.Parse({"show", "--to="}).code.has_value());
+}
+
 }  // namespace
 }  // namespace dtrain::command_line_test

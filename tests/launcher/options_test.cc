@@ -56,6 +56,22 @@ TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
   EXPECT_EQ(options.rendezvous, "n0:1");
 }
 
+TEST(ParseLaunch, AnEmptyValueIsEmptyAndTakesNoOtherWord) {
+  for (const std::vector<std::string>& id :
+       {std::vector<std::string>{"--rdzv-id="}, {"--rdzv_id="}, {"--rdzv-id", ""}}) {
+    std::vector<std::string> arguments = id;
+    arguments.insert(arguments.end(), {"--nproc-per-node", "3", "p", "--set="});
+    const LaunchOptions options = Good(arguments);
+    EXPECT_EQ(options.rendezvous_id, "");
+    EXPECT_EQ(options.ranks_per_node, "3");
+    EXPECT_EQ(options.program, "p");
+    EXPECT_THAT(options.arguments, ElementsAre("--set="));
+  }
+  EXPECT_EQ(Good({"--nproc-per-node", "3", "p"}, {{"PET_RDZV_ID", ""}}).ranks_per_node, "3");
+  EXPECT_THAT(Bad({"p"}, {{"PET_NNODES", ""}}), HasSubstr("--nnodes is \"\""));
+  EXPECT_THAT(Bad({"-t", "", "p"}), HasSubstr("--tee"));
+}
+
 TEST(ParseLaunch, NamesTheNearestFlag) {
   EXPECT_THAT(Bad({"--nproc-per-nod", "2", "p"}), HasSubstr("did you mean --nproc-per-node?"));
   EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown option --zzzzzzzzzzzz"));
