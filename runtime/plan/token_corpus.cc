@@ -1,6 +1,7 @@
 #include "runtime/plan/token_corpus.h"
 
 #include <glob.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -35,7 +36,7 @@ absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::
   std::set<std::string> seen;
   for (const std::string& pattern : patterns) {
     std::vector<std::string> found{pattern};
-    if (pattern.find_first_of("*?[") != std::string::npos) {
+    if (pattern.find_first_of("*?[") != std::string::npos && access(pattern.c_str(), F_OK) != 0) {
       DT_ASSIGN_OR_RETURN(found, Glob(pattern));
       if (found.empty()) {
         return absl::NotFoundError(

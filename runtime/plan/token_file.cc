@@ -10,10 +10,12 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "runtime/plan/raw_tokens.h"
 
 namespace dtrain::plan {
 namespace {
@@ -30,13 +32,23 @@ absl::Status Bad(absl::string_view path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrFormat("token file %s: %s", path, what));
 }
 
-absl::StatusOr<TokenHeader> ParseRaw(int64_t file_bytes, absl::string_view path) {
+absl::StatusOr<TokenHeader> ParseRaw(absl::string_view head, int64_t file_bytes,
+                                     absl::string_view path) {
+  if (const std::string why_not = WhyNotRawU16(head); !why_not.empty()) {
+    return Bad(path, absl::StrCat("it is no file of the format nanogpt-u16: ", why_not));
+  }
   if (file_bytes % 2 != 0) {
     return Bad(path, absl::StrFormat("%d bytes are no whole number of u16 tokens; it is cut at "
                                      "byte %d or not of the format nanogpt-u16",
                                      file_bytes, file_bytes - 1));
   }
   return TokenHeader{file_bytes / 2, 2, 0, 0};
+}
+
+// What to do with a file that has no llm.c header.
+std::string WithoutHeader(absl::string_view head) {
+  const std::string why_not = WhyNotRawU16(head);
+  return why_not.empty() ? "raw u16 tokens need data.format nanogpt-u16" : why_not;
 }
 
 int64_t LoadToken(const char* data, int bytes_per_token, int64_t index) {
@@ -72,12 +84,12 @@ absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t fil
     return Bad(path, "it is empty");
   }
   if (format == TokenFormat::kNanoGptU16) {
-    return ParseRaw(file_bytes, path);
+    return ParseRaw(head, file_bytes, path);
   }
   if (file_bytes < kTokenHeaderBytes || head.size() < static_cast<size_t>(kTokenHeaderBytes)) {
-    return Bad(path, absl::StrFormat("it ends at byte %d, inside the 1024-byte header (raw u16 "
-                                     "tokens need data.format nanogpt-u16)",
-                                     file_bytes));
+    return Bad(path,
+               absl::StrFormat("it ends at byte %d, inside the 1024-byte header%s", file_bytes,
+                               HasLlmcHeader(head) ? "" : absl::StrCat("; ", WithoutHeader(head))));
   }
   TokenHeader header;
   header.data_offset = kTokenHeaderBytes;
@@ -90,9 +102,8 @@ absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t fil
     header.bytes_per_token = 4;
     version_wanted = kTokenVersionU32;
   } else {
-    return Bad(path, absl::StrFormat("the magic at byte 0 is %d, want %d (u16) or %d (u32); raw "
-                                     "u16 tokens need data.format nanogpt-u16",
-                                     magic, kTokenMagicU16, kTokenMagicU32));
+    return Bad(path, absl::StrFormat("the magic at byte 0 is %d, want %d (u16) or %d (u32); %s",
+                                     magic, kTokenMagicU16, kTokenMagicU32, WithoutHeader(head)));
   }
   if (Word(head, 1) != version_wanted) {
     return Bad(path, absl::StrFormat("the version at byte 4 is %d, want %d", Word(head, 1),

@@ -16,7 +16,7 @@ namespace dtrain::plan {
 enum class TokenFormat {
   kAuto,        // llm.c u16 or u32, by the header's magic.
   kLlmc,        // The same, spelled out.
-  kNanoGptU16,  // Raw u16 without a header; cannot be recognised.
+  kNanoGptU16,  // Raw u16 without a header; what it is not is refused (raw_tokens.h).
 };
 // "auto", "llmc", "nanogpt-u16" (data.format); InvalidArgument for another name.
 absl::StatusOr<TokenFormat> TokenFormatFromName(absl::string_view name);

@@ -104,6 +104,46 @@ TEST_F(TokenFileTest, DamagedFilesNameFileAndOffset) {
   EXPECT_THAT(Failure("abc", TokenFormat::kNanoGptU16), HasSubstr("cut at byte 2"));
 }
 
+TEST_F(TokenFileTest, WhatIsNoRawU16IsRefusedByItsName) {
+  const auto raw = [&](const std::string& content) {
+    return Failure(content, TokenFormat::kNanoGptU16);
+  };
+  EXPECT_THAT(raw(U16File({1, 2, 3})),
+              HasSubstr("it has an llm.c header; set data.format to auto"));
+  EXPECT_THAT(raw(Header(20240801, 7, 0)), HasSubstr("set data.format to auto"));
+  const std::vector<uint32_t> wide = {15496, 11, 995, 0, 50256, 464, 3290, 198, 131071, 128000};
+  EXPECT_THAT(raw(Tokens(wide)), HasSubstr("each second u16 is 0 to 3"));
+  EXPECT_THAT(raw(Tokens(std::vector<uint64_t>(wide.begin(), wide.end()))),
+              HasSubstr("ids of 32 or 64 bits"));
+  EXPECT_THAT(raw("\x93NUMPY\x01" + std::string(9, '\0')), HasSubstr("a NumPy file"));
+  EXPECT_THAT(raw("PK\x03\x04" + std::string(10, 'x')), HasSubstr("a zip archive"));
+  std::string text;
+  for (int i = 0; i < 20; ++i) {
+    text += "All is text.\n";
+  }
+  EXPECT_THAT(raw(text), HasSubstr("dtrain data prepare makes tokens of text"));
+}
+
+TEST_F(TokenFileTest, AutoAdvisesOnlyWhatWouldWork) {
+  const std::vector<uint32_t> wide(300, 15496);
+  EXPECT_THAT(Failure(Tokens(wide)),
+              HasSubstr("write them as u16, or as u32 behind an llm.c header"));
+  EXPECT_THAT(Failure(Tokens(std::vector<uint16_t>(600, 15496))),
+              HasSubstr("raw u16 tokens need data.format nanogpt-u16"));
+  EXPECT_EQ(Failure(U16File({1, 2, 3}).substr(0, 100)).find("nanogpt"), std::string::npos);
+}
+
+TEST_F(TokenFileTest, RawTokensThatLookOddAreTokens) {
+  const std::vector<std::vector<uint16_t>> odd = {
+      std::vector<uint16_t>(512, 0),                           // Padding.
+      {0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1},  // A vocabulary of four letters.
+      {7, 0, 9, 0, 5, 0},                                      // Too few to say.
+      {50256, 0, 11, 0, 50256, 7, 11, 0, 9, 0, 9, 0, 9, 0, 9, 0, 9, 0}};
+  for (const std::vector<uint16_t>& tokens : odd) {
+    EXPECT_TRUE(TokenFile::Open(Write("f.bin", Tokens(tokens)), TokenFormat::kNanoGptU16).ok());
+  }
+}
+
 TEST_F(TokenFileTest, EveryCutOfAFileIsFound) {
   const std::string good = U16File({1, 2, 3, 4, 5});
   for (size_t length = 0; length < good.size(); ++length) {
@@ -158,6 +198,16 @@ TEST_F(TokenFileTest, CorpusTakesPatternsInOrderAndEachFileOnce) {
       *TokenCorpus::Open({folder_.path() + "/*_train_*.bin"}, TokenFormat::kAuto);
   EXPECT_THAT(corpus.tokens_per_file(), ElementsAre(2, 1));
   EXPECT_EQ(corpus.tokens(), 3);
+}
+
+TEST_F(TokenFileTest, ANameThatLooksLikeAPatternIsTakenByItsFile) {
+  const std::string literal = Write("train[1].bin", U16File({1}));
+  const std::string matched = Write("train1.bin", U16File({2}));
+  const std::string star = Write("a*.bin", U16File({3}));
+  Write("ab.bin", U16File({4}));
+  EXPECT_THAT(*ExpandTokenPaths({literal}), ElementsAre(literal));
+  EXPECT_THAT(*ExpandTokenPaths({star}), ElementsAre(star));
+  EXPECT_THAT(*ExpandTokenPaths({folder_.path() + "/train[12].bin"}), ElementsAre(matched));
 }
 
 TEST_F(TokenFileTest, CorpusReadsSamplesAndChecksTheirIds) {
