@@ -1,5 +1,6 @@
 #include "dtrain/checkpointer.h"
 
+#include <algorithm>
 #include <csignal>
 #include <map>
 #include <optional>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/posix_storage.h"
@@ -22,8 +22,21 @@
 namespace dtrain {
 namespace {
 
+// A rank's whole state has room for 1 MiB (checkpoint/state_source.h), of which the engines take
+// less than the rest.
+constexpr size_t kTrackedBytesMax = 960 << 10;
+
 const char* SignalName(int signal) {
   return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
+}
+
+// Of a job that another one has taken the run directory from. Not temporary: both would take it
+// from each other through all their restarts.
+absl::Status Fenced(const absl::Status& status) {
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s. Another job writes to this run directory: stop one of them, or give one a "
+      "--run-dir of its own",
+      status.message()));
 }
 
 }  // namespace
@@ -36,6 +49,7 @@ struct Checkpointer::State {
   std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
   std::map<std::string, Tracked*> tracked;
   int64_t saved_step = -1;
+  absl::Status misuse;  // The first wrong Track().
 
   explicit State(Job& j) : job(j), exchange(j.group()) {}
 
@@ -43,6 +57,8 @@ struct Checkpointer::State {
   Deadline deadline() const {
     return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
   }
+  absl::Status CheckTracked() const;
+  absl::Status CheckTrackedBytes() const;
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
   // What records of an engine are stored under: nothing for the first.
   std::string StoredName(size_t engine) const { return engine == 0 ? "" : engines[engine].first; }
@@ -68,13 +84,51 @@ Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::Track(const std::string& name, Engine& engine) {
   for (const auto& [other, tracked] : state_->engines) {
-    DT_CHECK(other != name && tracked != &engine) << "tracked twice: engine " << name;
+    if (other == name || tracked == &engine) {
+      state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
+          "Checkpointer::Track got an engine \"%s\" after \"%s\" with the same %s; track "
+          "each engine once, by a name of its own",
+          name, other, other == name ? "name" : "engine")));
+      return;
+    }
   }
   state_->engines.emplace_back(name, &engine);
 }
 
 void Checkpointer::Track(const std::string& name, Tracked& state) {
-  DT_CHECK(state_->tracked.emplace(name, &state).second) << "tracked twice: " << name;
+  if (!state_->tracked.emplace(name, &state).second) {
+    state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
+        "Checkpointer::Track got the name \"%s\" twice; give each tracked state a name of its own",
+        name)));
+  }
+}
+
+absl::Status Checkpointer::State::CheckTracked() const {
+  DT_RETURN_IF_ERROR(misuse);
+  if (engines.empty()) {
+    return absl::FailedPreconditionError(
+        "the Checkpointer tracks no engine, so no weight would be saved; call "
+        "Track(\"engine\", *engine) before RestoreLatest and MaybeSave");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::State::CheckTrackedBytes() const {
+  size_t all = 0;
+  std::pair<size_t, std::string> largest;
+  for (const auto& [name, object] : tracked) {
+    const size_t bytes = DumpJson(object->SaveState()).size();
+    all += bytes;
+    largest = std::max(largest, {bytes, name});
+  }
+  if (all > kTrackedBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tracked states take %d bytes as JSON, of which \"%s\" takes %d; allowed: "
+                        "%d. Keep arrays in "
+                        "tensors: buffers of the module that the engine trains are saved with it",
+                        all, largest.second, largest.first, kTrackedBytesMax));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
@@ -152,6 +206,7 @@ absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
 }
 
 absl::Status Checkpointer::RestoreLatest() {
+  DT_RETURN_IF_ERROR(state_->CheckTracked());
   for (const auto& [name, engine] : state_->engines) {
     DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
   }
@@ -201,9 +256,10 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report, double se
   } else {
     details["error"] = std::string(report.status.message());
     if (job.rank() == 0) {
+      const bool ends = report.outcome == checkpoint::SaveOutcome::kFenced;
       DT_LOG(Warning) << "checkpoint of step " << report.id.step
                       << " was not saved: " << report.status.message()
-                      << "; training goes on, the last good checkpoint stays";
+                      << (ends ? "" : "; training goes on, the last good checkpoint stays");
     }
   }
   job.metrics().LogEvent(EventKind::kCheckpoint, details);
@@ -214,9 +270,11 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   const int64_t interval = state.job.config().checkpoint_interval();
   const bool stopping = state.job.stop_agreed();
   const bool due = interval > 0 && step % interval == 0;
+  DT_RETURN_IF_ERROR(state.CheckTracked());
   if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
     return absl::OkStatus();
   }
+  DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
   if (state.writer == nullptr) {
     DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
   }
@@ -225,7 +283,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
     const checkpoint::SaveReport report = state.Save(step);
     durable = report.durable();
     if (report.outcome == checkpoint::SaveOutcome::kFenced) {
-      return report.status;
+      return Fenced(report.status);
     }
   }
   if (!stopping) {
@@ -243,14 +301,18 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
 
 absl::Status Checkpointer::Finish() {
   State& state = *state_;
-  const int64_t step = state.engines.empty() ? 0 : state.engines[0].second->step();
+  DT_RETURN_IF_ERROR(state.CheckTracked());
+  const int64_t step = state.engines[0].second->step();
   if (step != state.saved_step && step > 0) {
+    DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
     if (state.writer == nullptr) {
       DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
     }
     const checkpoint::SaveReport report = state.Save(step);
     if (!report.durable()) {
-      return Annotate(report.status, absl::StrFormat("the last step, %d, is not saved", step));
+      const bool is_fenced = report.outcome == checkpoint::SaveOutcome::kFenced;
+      return Annotate(is_fenced ? Fenced(report.status) : report.status,
+                      absl::StrFormat("the last step, %d, is not saved", step));
     }
   }
   state.job.metrics().Flush();

@@ -20,7 +20,8 @@ class Checkpointer {
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(Job& job);
   ~Checkpointer();
 
-  // What a checkpoint holds. REQUIRES: names are unique; the objects outlive this one.
+  // What a checkpoint holds: at least one engine. Names are unique, and the objects outlive this
+  // one. The calls below return FailedPrecondition when no engine or one name twice was tracked.
   // Of several engines (a teacher and a student) the first is the checkpoint's model, whose steps
   // count; the tensors of the others are called NAME/... . A run that resumes tracks them in the
   // same order.
@@ -31,7 +32,8 @@ class Checkpointer {
   // named). OK and step 0 when there is none.
   absl::Status RestoreLatest();
   // Saves when checkpoint.interval says so, or when all ranks agreed to stop: then it saves and
-  // returns Cancelled, which ends the program with 130 or 143.
+  // returns Cancelled, which ends the program with 130 or 143. FailedPrecondition: another job has
+  // taken the run directory. InvalidArgument: the tracked states take more than 960 KiB as JSON.
   absl::Status MaybeSave(int64_t step);
   // Saves the last step if it is not saved yet, and waits until everything is durable.
   absl::Status Finish();

