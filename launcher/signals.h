@@ -12,8 +12,8 @@ namespace dtrain::launcher {
 
 class SignalSource {
  public:
-  // Blocks SIGCHLD and `stop_signals` in this thread and those it starts later. SIGHUP is left alone
-  // where this process ignores it, as under nohup.
+  // Blocks SIGCHLD and `stop_signals` in this thread and those it starts later. SIGHUP is left
+  // alone where this process ignores it, as under nohup.
   // REQUIRES: the caller has one thread.
   static absl::StatusOr<SignalSource> Create(const std::vector<int>& stop_signals);
 

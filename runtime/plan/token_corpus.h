@@ -15,9 +15,9 @@
 namespace dtrain::plan {
 
 // The files that `patterns` (paths, or glob patterns with * ? [ ]) name: in the order of the
-// patterns, each pattern's files sorted by bytes, each file once. A file whose whole name is given is
-// taken as it is, with [1] in it too. NotFound names a pattern without a file; InvalidArgument: no
-// pattern.
+// patterns, each pattern's files sorted by bytes, each file once. A file whose whole name is given
+// is taken as it is, with [1] in it too. NotFound names a pattern without a file; InvalidArgument:
+// no pattern.
 absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::string> patterns);
 
 class TokenCorpus {

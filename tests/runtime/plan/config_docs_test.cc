@@ -100,7 +100,7 @@ TEST(ConfigTableTest, WhatAKeyMayBeReadsAsWords) {
       {"optimizer.params.betas", "two numbers from 0 to below 1, or \"auto\""},
       {"comm.timeout_s", "a number above 0, up to 86400"},
       {"comm.transport", "one of auto, shm, tcp, rdma"},  // Without nccl, which is refused.
-      {"gradient_allreduce_op", "mean"},  // The only one that is not refused.
+      {"gradient_allreduce_op", "mean"},                  // The only one that is not refused.
       {"checkpoint.journal", "off"},
       {"checkpoint.dir", "a string"},
       {"seed", "an integer, 0 or more"},
