@@ -8,6 +8,8 @@
 #                                                         several files of tests, compiled in groups
 #   dtrain_test_of(NAME PROGRAM FILES ... [TIMEOUT s] [LABELS ...] [SHARDS n])
 #                                                         those of some of its files, as one test
+#   dtrain_tests(PROGRAM TESTS x ... [PREFIX p] [FOLDER f] [SUPPORT ...] [DEPS ...] [TIMEOUT s] [NO_PCH])
+#                                                         both: f/x_test.cc is the test px_test
 #   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
 #
 # A test has the label of its room (DTRAIN_TEST_LABELS of its folder) and LABELS: `./dev test LABEL`.
@@ -158,4 +160,21 @@ function(dtrain_test name)
   endforeach()
   dtrain_test_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} ${options})
   dtrain_test_of(${name} ${name} TIMEOUT ${ARG_TIMEOUT} SHARDS ${ARG_SHARDS} LABELS ${ARG_LABELS})
+endfunction()
+
+function(dtrain_tests program)
+  cmake_parse_arguments(ARG "NO_PCH" "PREFIX;FOLDER;TIMEOUT" "TESTS;SUPPORT;DEPS" ${ARGN})
+  set(sources ${ARG_TESTS})
+  list(TRANSFORM sources APPEND _test.cc)
+  if(ARG_FOLDER)
+    list(TRANSFORM sources PREPEND ${ARG_FOLDER}/)
+  endif()
+  set(options)
+  if(ARG_NO_PCH)
+    set(options NO_PCH)
+  endif()
+  dtrain_test_program(${program} SOURCES ${sources} ${ARG_SUPPORT} DEPS ${ARG_DEPS} ${options})
+  foreach(test ${ARG_TESTS})
+    dtrain_test_of(${ARG_PREFIX}${test}_test ${program} FILES ${test}_test.cc TIMEOUT ${ARG_TIMEOUT})
+  endforeach()
 endfunction()
