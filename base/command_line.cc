@@ -200,8 +200,8 @@ const CLI::App& Chosen(const CLI::App& app, std::string& name) {
   return Chosen(*parsed.front(), name);
 }
 
-// What to say of the arguments that `app` has no use for, the first option before the rest; "" when
-// there are none.
+// Names the first argument that `app` has no use for, an option before any other. "" when it has
+// used all.
 std::string UnexpectedArgument(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining(true);
   const auto option = std::find_if(rest.begin(), rest.end(), [](const std::string& word) {

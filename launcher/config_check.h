@@ -9,7 +9,7 @@
 
 namespace dtrain::launcher {
 
-// What `dtrain config check` is to check for a program with these arguments: FILE --world-size N
+// The arguments of `dtrain config check` for a program with these arguments: FILE --world-size N
 // --set KEY=VALUE ... Empty when the arguments name no configuration (a first word NAME.json, or
 // --deepspeed_config FILE). Pure.
 std::vector<std::string> ConfigurationIn(const std::vector<std::string>& arguments, int world_size);

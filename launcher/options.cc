@@ -208,8 +208,8 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
     if (equals == std::string::npos && i + 1 == arguments.size()) {
       return absl::InvalidArgumentError(absl::StrFormat("%s needs a value", argument));
     }
-    split.own.push_back(
-        spelt);  // And its value apart: after "--name=" CLI11 would take the next word.
+    // Name and value are two words: after "--name=" CLI11 would take the next word for the value.
+    split.own.push_back(spelt);
     split.own.push_back(equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1));
   }
   split.program_at = i;

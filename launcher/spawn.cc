@@ -49,7 +49,7 @@ constexpr int kReportFd = 4;
     [[maybe_unused]] const ssize_t told = write(plan.guard, &group, sizeof(group));
   }
   for (int signal = 1; signal < NSIG; ++signal) {
-    if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // As nohup left it.
+    if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // It stays as nohup left it.
       std::signal(signal, SIG_DFL);
     }
   }

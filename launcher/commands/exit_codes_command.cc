@@ -10,8 +10,7 @@ namespace dtrain::launcher {
 int ExitCodesCommand(const std::vector<std::string>& arguments) {
   CLI::App app(
       "Lists the exit codes of ranks and jobs: what they mean, and whether it helps to start the "
-      "job "
-      "again.",
+      "job again.",
       "dtrain exit-codes");
   app.footer(
       "Example:\n"

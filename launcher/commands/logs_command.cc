@@ -178,8 +178,7 @@ absl::Status ShowLogs(const LogsOptions& options) {
 int LogsCommand(const std::vector<std::string>& arguments) {
   CLI::App app(
       "Shows the output of all ranks in the newest attempt of a run, and its metrics in the "
-      "columns "
-      "of the run's metrics.console.",
+      "columns of the run's metrics.console.",
       "dtrain logs");
   LogsOptions options;
   app.add_option("RUN_DIR", options.run_dir, "Run directory")->required();

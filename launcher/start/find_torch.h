@@ -6,9 +6,8 @@
 //   2. PREFIX/lib/dtrain/torch, a link
 //   3. PREFIX/torch (pip's --target)
 //   4. torch in the site-packages (dist-packages) that Python would look into: of PREFIX when that
-//   is
-//      a virtual environment, the user's own (pip's --user), those of PREFIX otherwise. A virtual
-//      environment has the user's and the interpreter's only if it takes system packages.
+//      is a virtual environment, the user's own (pip's --user), those of PREFIX otherwise. A
+//      virtual environment has the user's and the interpreter's only if it takes system packages.
 // Where several exist, the first of the right release is taken. Reads files only; no state,
 // thread-safe.
 #pragma once

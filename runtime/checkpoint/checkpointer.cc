@@ -30,8 +30,8 @@ const char* SignalName(int signal) {
   return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
 }
 
-// Of a job that another one has taken the run directory from. Not temporary: both would take it
-// from each other through all their restarts.
+// The end of a job whose run directory another one has taken. It is not temporary: both would take
+// it from each other through all their restarts.
 absl::Status Fenced(const absl::Status& status) {
   return absl::FailedPreconditionError(absl::StrFormat(
       "%s. Another job writes to this run directory: stop one of them, or give one a "

@@ -7,8 +7,8 @@
 
 namespace dtrain::plan {
 
-// What a file that begins with `head` (its first 1,024 bytes or all of them) is instead, and what
-// to do: "it has an llm.c header; set data.format to auto". "" where it may be raw u16 tokens.
+// Says what a file that begins with `head` (its first 1,024 bytes or all of it) is instead, and
+// what to do: "it has an llm.c header; set data.format to auto". "" where it may be raw u16 tokens.
 std::string WhyNotRawU16(absl::string_view head);
 
 // Whether `head` begins with llm.c's magic and its version.

@@ -45,7 +45,7 @@ absl::StatusOr<TokenHeader> ParseRaw(absl::string_view head, int64_t file_bytes,
   return TokenHeader{file_bytes / 2, 2, 0, 0};
 }
 
-// What to do with a file that has no llm.c header.
+// Says what to do with a file that has no llm.c header.
 std::string WithoutHeader(absl::string_view head) {
   const std::string why_not = WhyNotRawU16(head);
   return why_not.empty() ? "raw u16 tokens need data.format nanogpt-u16" : why_not;
