@@ -32,7 +32,7 @@ class MuonOnDevice final : public DeviceRule {
           kernels::MakeMuonStepScalars(MuonOptionsOf(optimizer_, step, settings));
     } else {
       *static_cast<AdamW*>(to) = kernels::MakeAdamWStepScalars(
-          AdamWOptionsOf(step, settings, /*decay_in_gradient=*/false));
+          AdamWOptionsOf(optimizer_, step, settings));
     }
   }
   // For the largest round.

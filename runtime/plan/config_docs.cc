@@ -48,8 +48,12 @@ is a small complete file for the example model:
   and checks keys.
 - `// comments` and `/* comments */` are allowed. `null` means that a key is not set. A whole
   number such as `5e8` is an integer. Bucket sizes count elements, not bytes.
-- An unknown key is an error that names the nearest known key.
-- `"auto"` is allowed only where the table says so.
+- An unknown key is an error that names the nearest known key. A key that is given in an older and
+  in today's spelling with different values is an error too.
+- `"auto"` takes the value that the table says. In `optimizer.params`, `scheduler`,
+  `zero_optimization`, `fp16`, `bf16`, `activation_checkpointing` and `aio`, and for every key
+  without effect, it is allowed even where the table does not mention it, and takes the default.
+  `dtrain config check` and the log name the value that each `"auto"` took.
 - A key marked **R** must keep its value when a run is resumed. All others may change, and so may
   the number of ranks.
 

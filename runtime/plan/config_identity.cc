@@ -105,8 +105,11 @@ std::string Config::Summary() const {
       absl::StrFormat("global batch %d = micro-batch %d x accumulation %d x %d ranks\n",
                       global_batch(), micro_batch(), gradient_accumulation_steps(), world_size());
   for (const plan::ConfigKey& key : plan::ConfigKeys()) {
+    const absl::string_view path = key.path;
     const ConfigOrigin origin = values_->origins.at(key.path);
-    if (origin == ConfigOrigin::kDefault || absl::string_view(key.path) == "origins") {
+    // Releases of DeepSpeed differ in the default of gradient_clipping, so it is always said.
+    const bool expected = origin == ConfigOrigin::kDefault && path != "gradient_clipping";
+    if (expected || path == "origins") {
       continue;
     }
     absl::StrAppendFormat(&text, "%-46s %s  (%s)\n", key.path, DumpJson(values_->at(key.path)),

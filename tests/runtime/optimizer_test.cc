@@ -179,23 +179,47 @@ TEST_F(OptimizerTest, LionFollowsItsPaper) {
 }
 
 TEST_F(OptimizerTest, LambFollowsDeepSpeedsFusedLamb) {
-  Net net;
-  Reference reference(net);
-  ExpectSame(
-      R"({"type":"Lamb","params":{"lr":0.02,"betas":[0.8,0.95],"eps":1e-6,"weight_decay":0.1,)"
-      R"("max_coeff":0.9,"min_coeff":0.05}})",
-      net, [&](int step) {
+  for (const bool corrected : {true, false}) {
+    Net net;
+    Reference reference(net);
+    const std::string lamb = absl::StrCat(
+        R"({"type":"Lamb","params":{"lr":0.02,"betas":[0.8,0.95],"eps":1e-6,"weight_decay":0.1,)"
+        R"("max_coeff":0.9,"min_coeff":0.05)",
+        corrected ? "" : R"(,"bias_correction":false)", "}}");
+    ExpectSame(lamb, net, [&](int step) {
         reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
           m = m * 0.8 + g * 0.2;
           v = v * 0.95 + g * g * 0.05;
           const at::Tensor update = m / (v.sqrt() + 1e-6) + p * 0.1;
           const double trust =
               std::clamp(p.norm().item<double>() / update.norm().item<double>(), 0.05, 0.9);
-          const double size =
-              0.02 * std::sqrt(1 - std::pow(0.95, step)) / (1 - std::pow(0.8, step));
+          const double size = corrected ? 0.02 * std::sqrt(1 - std::pow(0.95, step)) /
+                                              (1 - std::pow(0.8, step))
+                                        : 0.02;
           p.sub_(update, size * trust);
         });
+    });
+  }
+}
+
+TEST_F(OptimizerTest, AdamWithoutBiasCorrectionTakesTheMomentsAsTheyAre) {
+  for (const bool decoupled : {true, false}) {
+    Net net;
+    Reference reference(net);
+    const std::string adam = absl::StrCat(
+        R"({"type":"Adam","params":{"lr":0.002,"betas":[0.8,0.95],"eps":1e-4,"weight_decay":0.1,)"
+        R"("bias_correction":false,"adam_w_mode":)",
+        decoupled ? "true" : "false", "}}");
+    ExpectSame(adam, net, [&](int) {
+      reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
+        const at::Tensor with_decay = decoupled ? g : g + p * 0.1;
+        m = m * 0.8 + with_decay * 0.2;
+        v = v * 0.95 + with_decay * with_decay * 0.05;
+        const at::Tensor update = m / (v.sqrt() + 1e-4) + (decoupled ? p * 0.1 : p * 0.0);
+        p.sub_(update, 0.002);
       });
+    });
+  }
 }
 
 TEST_F(OptimizerTest, MuonFollowsDeepSpeeds) {
