@@ -72,10 +72,10 @@ of them and the nearest sizes that fit.
 constexpr const char* kOptimizers =
     R"(| type | parameters and defaults | state per element | update rule |
 |---|---|---|---|
-| AdamW, Adam | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0 | exp_avg, exp_avg_sq | torch.optim.AdamW; Adam with `adam_w_mode` false is torch.optim.Adam |
+| AdamW, Adam | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, bias_correction true | exp_avg, exp_avg_sq | torch.optim.AdamW; Adam with `adam_w_mode` false is torch.optim.Adam |
 | SGD | lr 1e-3, momentum 0, dampening 0, nesterov false, weight_decay 0 | momentum_buffer, if momentum is above 0 | torch.optim.SGD |
 | Lion | lr 1e-3, betas [0.9, 0.999], weight_decay 0 | exp_avg | the paper (arXiv 2302.06675) |
-| Lamb | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, max_coeff 10, min_coeff 0.01 | exp_avg, exp_avg_sq | FusedLamb of DeepSpeed, with one trust ratio for each whole parameter |
+| Lamb | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, max_coeff 10, min_coeff 0.01, bias_correction true | exp_avg, exp_avg_sq | FusedLamb of DeepSpeed, with one trust ratio for each whole parameter |
 | Adagrad | lr 1e-2, lr_decay 0, eps 1e-10, weight_decay 0, initial_accumulator_value 0 | sum | torch.optim.Adagrad |
 | Muon | muon_lr 0.02, adam_lr 3e-4 (both take lr if it is given), momentum 0.95, weight_decay 0, betas [0.9, 0.95], eps 1e-10 | exp_avg, exp_avg_sq | Muon of DeepSpeed: Newton-Schulz in fp32 for matrices; AdamW for vectors and for parameters with embed or lm_head in their name |
 

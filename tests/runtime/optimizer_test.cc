@@ -63,6 +63,13 @@ class OptimizerTest : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return testing::MakeTestJob({.run_dir = folder_.path(), .overrides = all});
   }
+  // Why an engine is refused; "": it is not.
+  std::string WhyNot(const std::string& optimizer, Net& net,
+                     const std::vector<std::string>& more = {}) {
+    auto job = MakeJob(optimizer, more);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? std::string(Engine::Create(**job, net).status().message()) : "no job";
+  }
   // `reference` is stepped beside the engine; both must have the same parameters after each step.
   void ExpectSame(const std::string& optimizer, Net& reference,
                   const std::function<void(int step)>& step_reference,
@@ -281,12 +288,26 @@ TEST_F(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
 }
 
 TEST_F(OptimizerTest, AGroupThatNamesNothingIsAnError) {
-  auto job = MakeJob(R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})");
-  ASSERT_TRUE(job.ok()) << job.status();
   Net net;
-  EXPECT_EQ(Engine::Create(**job, net).status().message(),
-            "optimizer.param_groups[0].params: \"*.biass\" names no trainable parameter; they are "
-            "called as embed (* stands for any text)");
+  EXPECT_EQ(WhyNot(R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})", net),
+            "optimizer.param_groups[0].params: \"*.biass\" names no trainable parameter; nearest: "
+            "bias (* stands for any text)");
+  net.bias.set_requires_grad(false);
+  EXPECT_THAT(WhyNot(R"({"param_groups":[{"params":["bias"],"lr":1}]})", net),
+              HasSubstr("\"bias\" names no trainable parameter, only frozen ones; nearest: "));
+}
+
+TEST_F(OptimizerTest, ADecayPatternThatNamesNothingIsAnError) {
+  for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=3"}) {
+    Net net;
+    EXPECT_EQ(WhyNot(R"({"no_weight_decay":["embed","*bais"]})", net, {stage}),
+              "optimizer.no_weight_decay: \"*bais\" names no parameter of the model; nearest: bias "
+              "(* stands for any text)");
+    // What is frozen is not decayed, so a pattern for it is as it should be.
+    Net partly;
+    partly.bias.set_requires_grad(false);
+    EXPECT_EQ(WhyNot(R"({"no_weight_decay":["embed","bias"]})", partly, {stage}), "");
+  }
 }
 
 TEST_F(OptimizerTest, ElementsAreLimitedByValue) {

@@ -1,6 +1,7 @@
 // Which optimizer, and what it applies to each parameter. Free of LibTorch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -67,5 +68,9 @@ struct OptimizerConfig {
 
 // `*` in `pattern` stands for any text, also none.
 bool MatchesPattern(absl::string_view pattern, absl::string_view name);
+// For a `pattern` that matches none of `names`: the first of them, up to `most`, with the fewest
+// letters to change until one does.
+std::vector<std::string> NearestNames(absl::string_view pattern,
+                                      const std::vector<std::string>& names, size_t most = 3);
 
 }  // namespace dtrain
