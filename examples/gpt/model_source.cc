@@ -1,8 +1,11 @@
 #include "gpt/model_source.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gpt/rope_settings.h"
 
 namespace {
 
@@ -64,8 +67,11 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
           absl::StrCat(path, " has no \"model_type\"; allowed: a config.json of Hugging Face"));
     }
   }
+  if (!path.empty()) {
+    DT_ASSIGN_OR_RETURN(merged, WithRopeOf(given, std::move(merged), path));
+  }
   for (const auto& [key, value] : given.items()) {
-    if (key != "config" && key != "pretrained") {
+    if (key != "config" && key != "pretrained" && (path.empty() || !IsRopeKey(key))) {
       merged[key] = value;
     }
   }

@@ -16,6 +16,50 @@ namespace dtrain {
 
 using plan::ConfigKey;
 
+namespace {
+
+// Rotary positions have several spellings in a model's config.json (docs/MODELS.md), which must not
+// contradict each other: takes those out of `model` for whose settings `parts` ("rope_scaling",
+// "factor") gives `value` by another name.
+void DropOtherRope(const std::vector<std::string>& parts, const Json& value, Json& model) {
+  constexpr const char* kObjects[] = {"rope_scaling", "rope_parameters"};
+  constexpr char kTheta[] = "rope_theta";
+  const auto drop = [&](const std::string& object, const std::string& name) {
+    if (const auto found = model.find(object); found != model.end() && found->is_object()) {
+      found->erase(name);
+    }
+  };
+  const std::string& last = parts.back();
+  if (parts[0] == kTheta) {
+    drop(kObjects[0], kTheta);
+    drop(kObjects[1], kTheta);
+    return;
+  }
+  if (parts[0] != kObjects[0] && parts[0] != kObjects[1]) {
+    return;
+  }
+  const std::string other = kObjects[parts[0] == kObjects[0] ? 1 : 0];
+  const auto replaced = model.find(other);
+  if (parts.size() > 1) {
+    if (last == "type" || last == "rope_type") {
+      for (const char* const name : {"type", "rope_type"}) {
+        drop(other, name);
+        drop(parts[0], name);
+      }
+    }
+    drop(other, last);
+  } else if (replaced != model.end() && replaced->is_object()) {  // All but its rope_theta.
+    const Json theta = replaced->value(kTheta, Json());
+    *replaced = theta.is_null() ? Json::object() : Json{{kTheta, theta}};
+  }
+  if (last == kTheta || (parts.size() == 1 && value.is_object() && value.contains(kTheta))) {
+    model.erase(kTheta);
+    drop(other, kTheta);
+  }
+}
+
+}  // namespace
+
 ConfigBuilder::ConfigBuilder(absl::string_view text, absl::string_view file_name, int world_size)
     : text_(text) {
   values_->file_name = std::string(file_name);
@@ -71,6 +115,9 @@ absl::Status ConfigBuilder::OverrideFree(const std::string& path, Json value,
   const std::vector<std::string> parts = absl::StrSplit(path, '.');
   Json& root = values_->by_key[parts[0]];
   Json* node = &(root.is_object() ? root : root = Json::object());
+  if (parts[0] == "model") {
+    DropOtherRope({parts.begin() + 1, parts.end()}, value, root);
+  }
   for (size_t i = 1; i < parts.size(); ++i) {
     if (parts[i].empty() || !(node->is_object() || node->is_null())) {
       return absl::InvalidArgumentError(absl::StrFormat(
