@@ -1,6 +1,7 @@
 // Hugging Face configurations: what is read, what is written back, what is refused and how.
 #include "gpt/gpt_options.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -230,6 +231,54 @@ TEST(GptOptionsTest, WhatIsWrittenReadsBackTheSame) {
     const Json written = Read(json).ToHuggingFace({});
     EXPECT_EQ(Read(written).ToHuggingFace({}), written) << written.dump();
     EXPECT_EQ(written.at("bos_token_id"), json.value("bos_token_id", Json()));
+  }
+}
+
+// Follows transformers 5: what a config.json ties is tied if the files agree, and two different
+// tensors stay two, with one warning.
+TEST(GptOptionsTest, AFolderThatSaysTiedAndHoldsAHeadOfItsOwnKeepsTheHead) {
+  const std::string folder = ::testing::TempDir() + "/tied";
+  const auto write = [&](Json config, const std::string& embedding, bool equal) {
+    config["tie_word_embeddings"] = true;
+    const at::Tensor values = at::arange(96 * 24, at::kFloat).view({96, 24});
+    const std::vector<at::Tensor> tensors = {values, equal ? values : values + 1};
+    dtrain::ModelFolderContent content;
+    content.files = {{"config.json", config.dump()}};
+    content.tensors = {{embedding, at::kFloat, {96, 24}}, {"lm_head.weight", at::kFloat, {96, 24}}};
+    return dtrain::WriteModelFolder(folder, content, [&](size_t i) { return tensors[i]; });
+  };
+  const auto read = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"model.pretrained=" + folder, "data.sequence_length=8"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    const auto config = dtrain::Config::Parse(R"({"train_batch_size": 1})", "run.json", sets, 1);
+    EXPECT_TRUE(config.ok()) << config.status();
+    auto source = ReadModelSource(*config);
+    EXPECT_TRUE(source.ok()) << source.status();
+    return *std::move(source);
+  };
+  const std::pair<Json, std::string> models[] = {{SmallLlama(), "model.embed_tokens.weight"},
+                                                 {SmallLlama(), "embed_tokens.weight"},
+                                                 {SmallGpt2(), "transformer.wte.weight"},
+                                                 {SmallGpt2(), "wte.weight"}};
+  for (const auto& [config, embedding] : models) {
+    ASSERT_TRUE(write(config, embedding, /*equal=*/true).ok());
+    const ModelSource same = read({});
+    EXPECT_TRUE(same.options.tie_word_embeddings) << embedding;
+    EXPECT_EQ(same.warning, "");
+
+    ASSERT_TRUE(write(config, embedding, /*equal=*/false).ok());
+    const ModelSource two = read({});
+    EXPECT_FALSE(two.options.tie_word_embeddings) << embedding;
+    EXPECT_THAT(two.warning, HasSubstr(embedding));
+    EXPECT_THAT(two.warning, HasSubstr("lm_head.weight"));
+    EXPECT_EQ(two.options.ToHuggingFace({}).at("tie_word_embeddings"), false);
+    // What the run says itself holds.
+    const ModelSource tied = read({"model.tie_word_embeddings=true"});
+    EXPECT_TRUE(tied.options.tie_word_embeddings);
+    EXPECT_THAT(tied.warning, HasSubstr("is not read"));
+    const ModelSource untied = read({"model.tie_word_embeddings=false"});
+    EXPECT_FALSE(untied.options.tie_word_embeddings);
+    EXPECT_EQ(untied.warning, "");
   }
 }
 
