@@ -68,6 +68,7 @@ struct TokenLoader::State {
   int64_t sequence_length;
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
+  bool other_batch = false;  // A change of train_batch_size has been accepted.
   at::Device device = at::kCPU;
 
   std::mutex mutex;
@@ -188,6 +189,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   state->sequence_length = config.sequence_length();
   state->vocabulary_limit = options.vocabulary > 0 ? options.vocabulary : ModelVocabulary(config);
   state->documents = {config.data_document_token(), config.data_document_token_starts()};
+  state->other_batch = job.state().accepts("train_batch_size");
   state->device = job.device();
   state->reader = std::thread([s = state.get()] { s->ReadAhead(); });
   return std::unique_ptr<TokenLoader>(new TokenLoader(std::move(state)));
@@ -235,8 +237,10 @@ Json TokenLoader::SaveState() const {
 
 absl::Status TokenLoader::RestoreState(const Json& state) {
   DT_ASSIGN_OR_RETURN(const auto cursor, plan::DataCursor::FromJson(state));
-  DT_RETURN_IF_ERROR(state_->sampler.CheckCursor(cursor));
-  state_->JumpTo({cursor.step, state.value("micro", int64_t{0})});
+  DT_RETURN_IF_ERROR(state_->sampler.CheckCursor(cursor, state_->other_batch));
+  const bool is_same = cursor.global_batch == state_->sampler.CursorAt(0).global_batch;
+  state_->JumpTo(
+      {state_->sampler.StepAfter(cursor), is_same ? state.value("micro", int64_t{0}) : 0});
   return absl::OkStatus();
 }
 

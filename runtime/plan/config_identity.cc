@@ -129,19 +129,30 @@ uint64_t Config::identity_hash() const {
   return hash.value();
 }
 
-std::optional<std::string> Config::IdentityDifference(const Json& saved_values_in_force) const {
+std::vector<ConfigDifference> Config::IdentityDifferences(const Json& saved_values_in_force) const {
+  std::vector<ConfigDifference> differences;
   const Json in_force = values_in_force();
+  const auto raw = [](const Json& values, const char* path) {
+    const Json* const value = Lookup(values, path);
+    return value == nullptr ? Json() : *value;
+  };
   for (const plan::ConfigKey& key : plan::ConfigKeys()) {
     if ((key.flags & plan::kIdentity) == 0) {
       continue;
     }
     const nlohmann::json was = Canonical(IdentityValue(saved_values_in_force, key));
     const nlohmann::json now = Canonical(IdentityValue(in_force, key));
-    if (auto difference = Difference(key.path, was, now)) {
-      return difference;
+    if (auto text = Difference(key.path, was, now)) {
+      differences.push_back({key.path, raw(saved_values_in_force, key.path),
+                             raw(in_force, key.path), *std::move(text)});
     }
   }
-  return std::nullopt;
+  return differences;
+}
+
+std::optional<std::string> Config::IdentityDifference(const Json& saved_values_in_force) const {
+  const std::vector<ConfigDifference> all = IdentityDifferences(saved_values_in_force);
+  return all.empty() ? std::nullopt : std::optional(all.front().text);
 }
 
 }  // namespace dtrain
