@@ -13,11 +13,12 @@ namespace dtrain::plan {
 namespace {
 
 // Keys, and sections with a dot. Not the model and its precision, nor the type of the optimizer,
-// whose states a checkpoint holds; not the seed and the data, whose order it counts in.
+// whose states a checkpoint holds; not the seed and the shape of the data, in whose order it counts.
+// Files may be called otherwise: the loader compares what they hold (corpus_identity.h).
 constexpr absl::string_view kAcceptable[] = {
     "optimizer.params.", "optimizer.no_weight_decay", "optimizer.param_groups",
     "scheduler.",        "gradient_clipping",         "gradient_clipping_value",
-    "train_batch_size",  "deterministic"};
+    "train_batch_size",  "data.train",                "deterministic"};
 
 bool IsListed(absl::string_view path) {
   return std::any_of(std::begin(kAcceptable), std::end(kAcceptable), [&](absl::string_view item) {

@@ -57,8 +57,8 @@ is a small complete file for the example model:
 - A key marked **R** must keep its value when a run is resumed. All others may change, and so may
   the number of ranks. A program's option `--accept-change KEY`, which may be repeated, accepts
   another value of `optimizer.params.*`, `optimizer.no_weight_decay`, `optimizer.param_groups`,
-  `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size` or
-  `deterministic`. KEY may be a section, such as `scheduler`. Each change is recorded in `run.json`
+  `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
+  `deterministic` or, for files that have moved, `data.train`. KEY may be a section, such as `scheduler`. Each change is recorded in `run.json`
   and in the manifests of later checkpoints. With another batch size the data goes on behind the
   samples that the run has seen; less than one batch may be left out.
 

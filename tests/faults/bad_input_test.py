@@ -85,6 +85,56 @@ class BadInput(EndToEnd):
         # From here on the new values are the run's own.
         self.assertEqual(self.run_program([*command, "--set", "train_steps=5"]).code, 0)
 
+    def test_a_resume_over_changed_input_is_refused(self):
+        shape = f"{self.folder}/shape.json"
+        llama = {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 64,
+                 "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32,
+                 "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+        data = f"{self.folder}/changed.bin"
+        with open(f"{self.folder}/data/train.bin", "rb") as file:
+            content = bytearray(file.read())
+
+        def write(changes):
+            with open(shape, "w", encoding="utf-8") as file:
+                json.dump({**llama, **changes}, file)
+        write({})
+        with open(data, "wb") as file:
+            file.write(content)
+        config = self.write_config("edited.json", model={"config": shape},
+                                   data={"sequence_length": 32, "train": [data]})
+        run_dir = self.train(1, "edited", ["train_steps=1"], config=config)
+        for changes, says in (({"rms_norm_eps": 1e-5}, "rms_norm_eps was "),
+                              ({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+                               "rope_theta was 10000.0, now 500.0")):
+            write(changes)
+            self.refused(says, "--fresh", sets=["train_steps=2"], config=config, ranks=1,
+                         name="edited", fresh=False)
+        write({})
+        other = bytearray(content)
+        for i in range(1024, len(other), 2):
+            other[i] ^= 1  # Other tokens, as many.
+        with open(data, "wb") as file:
+            file.write(other)
+        self.refused("data.train hold other tokens", sets=["train_steps=2"], config=config, ranks=1,
+                     name="edited", fresh=False)
+        # What is the same under another name may be accepted; anything else may not.
+        moved = f"{self.folder}/moved.bin"
+        with open(moved, "wb") as file:
+            file.write(content)
+        sets = ["train_steps=2", f'data.train=["{moved}"]']
+        self.refused("accept it by --accept-change data.train", sets=sets, config=config, ranks=1,
+                     name="edited", fresh=False)
+        command = [*self.launch_command(1, run_dir, sets, config), "--accept-change", "data.train"]
+        with open(moved, "wb") as file:
+            file.write(other)
+        result = self.run_program(command)
+        self.assertEqual(result.code, 64, result.output)
+        self.assert_one_line(result.output, "hold other tokens")
+        with open(moved, "wb") as file:
+            file.write(content)
+        result = self.run_program(command)
+        self.assertEqual(result.code, 0, result.output)
+
     def test_what_the_checkpoints_do_not_fit_is_not_accepted(self):
         run_dir = self.train(1, "kept", ["train_steps=1"])
         for key, sets, says in (
