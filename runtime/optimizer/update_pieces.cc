@@ -10,7 +10,7 @@
 namespace dtrain {
 namespace {
 
-bool Names(const std::string& pattern, const std::vector<std::string>& names) {
+bool MatchesOne(const std::string& pattern, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& name) { return MatchesPattern(pattern, name); });
 }
@@ -20,7 +20,7 @@ absl::Status CheckPatterns(const OptimizerConfig& optimizer,
                            const std::vector<std::string>& trained,
                            const std::vector<std::string>& frozen) {
   for (const std::string& pattern : optimizer.no_weight_decay) {
-    if (!Names(pattern, trained) && !Names(pattern, frozen)) {  // Frozen ones are not decayed.
+    if (!MatchesOne(pattern, trained) && !MatchesOne(pattern, frozen)) {  // Frozen ones are not decayed.
       std::vector<std::string> all = trained;
       all.insert(all.end(), frozen.begin(), frozen.end());
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -31,11 +31,11 @@ absl::Status CheckPatterns(const OptimizerConfig& optimizer,
   }
   for (size_t group = 0; group < optimizer.groups.size(); ++group) {
     for (const std::string& pattern : optimizer.groups[group].params) {
-      if (!Names(pattern, trained)) {
+      if (!MatchesOne(pattern, trained)) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter%s; nearest: %s "
             "(* stands for any text)",
-            group, pattern, Names(pattern, frozen) ? ", only frozen ones" : "",
+            group, pattern, MatchesOne(pattern, frozen) ? ", only frozen ones" : "",
             absl::StrJoin(NearestNames(pattern, trained), ", ")));
       }
     }
