@@ -29,11 +29,11 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;  // Apart from the gradient.
-  double l2 = 0;            // Weight decay added to the gradient.
-  double grad_scale = 1;    // Multiplies the gradient: 1 / loss scale * clip factor.
-  double grad_limit = 0;    // Largest magnitude of an element after that; 0: none.
-  int64_t step = 1;         // Of this update; the first is 1.
+  double weight_decay = 0;      // Apart from the gradient.
+  double l2 = 0;                // Weight decay added to the gradient.
+  double grad_scale = 1;        // Multiplies the gradient: 1 / loss scale * clip factor.
+  double grad_limit = 0;        // Largest magnitude of an element after that; 0: none.
+  int64_t step = 1;             // Of this update; the first is 1.
   bool bias_correction = true;  // False: the moments count as they are, as of an endless run.
 };
 

@@ -133,11 +133,10 @@ absl::StatusOr<std::vector<std::string>> AddLora(GptImpl& model, const LoraOptio
       constexpr size_t kListedMax = 8;
       const bool more = names.size() > kListedMax;
       names.resize(std::min(names.size(), kListedMax));
-      return absl::InvalidArgumentError(
-          absl::StrCat("finetune.lora.target_modules \"", pattern,
-                       "\" names no projection of the model; nearest: ",
-                       absl::StrJoin(nearest, ", "), "; it has ", absl::StrJoin(names, ", "),
-                       more ? ", ..." : ""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "finetune.lora.target_modules \"", pattern,
+          "\" names no projection of the model; nearest: ", absl::StrJoin(nearest, ", "),
+          "; it has ", absl::StrJoin(names, ", "), more ? ", ..." : ""));
     }
   }
   return adapted;

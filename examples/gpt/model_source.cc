@@ -67,10 +67,9 @@ absl::Status UntieIfHeadDiffers(bool is_override, ModelSource& source) {
   source.warning = absl::StrFormat(
       "warning: %s holds %s with other values than %s, but tie_word_embeddings is true: %s",
       source.pretrained, kHead, embedding,
-      is_override
-          ? "the configuration says so, so that head is not read and exports do not hold it"
-          : "the head is loaded and trained apart, as in transformers; set "
-            "model.tie_word_embeddings to true to drop it, or to false to silence this");
+      is_override ? "the configuration says so, so that head is not read and exports do not hold it"
+                  : "the head is loaded and trained apart, as in transformers; set "
+                    "model.tie_word_embeddings to true to drop it, or to false to silence this");
   return absl::OkStatus();
 }
 

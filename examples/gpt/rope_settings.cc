@@ -22,7 +22,9 @@ struct Setting {
 };
 using Settings = std::map<std::string, Setting>;  // By today's name: "rope_theta", "rope_type".
 
-bool Has(const Json& json, const char* key) { return json.contains(key) && !json.at(key).is_null(); }
+bool Has(const Json& json, const char* key) {
+  return json.contains(key) && !json.at(key).is_null();
+}
 
 // Those of one document, but for the ones that `without` has.
 absl::StatusOr<Settings> SettingsOf(const Json& json, const std::string& where,
@@ -69,7 +71,8 @@ Json TypeOf(const Settings& settings) {
 
 void KeepPlain(Settings& settings) {
   for (auto it = settings.begin(); it != settings.end();) {
-    const bool plain = std::find(std::begin(kPlain), std::end(kPlain), it->first) != std::end(kPlain);
+    const bool plain =
+        std::find(std::begin(kPlain), std::end(kPlain), it->first) != std::end(kPlain);
     it = plain ? std::next(it) : settings.erase(it);
   }
 }
@@ -100,9 +103,9 @@ void ReadRope(ConfigReader& reader, int64_t positions, RopeOptions& into) {
   if (!Has(given, "rope_scaling") && !Has(given, "rope_parameters")) {
     return;
   }
-  ConfigReader in(object, absl::StrCat(reader.where(), Has(given, "rope_parameters")
-                                                           ? ".rope_parameters"
-                                                           : ".rope_scaling"));
+  ConfigReader in(
+      object, absl::StrCat(reader.where(),
+                           Has(given, "rope_parameters") ? ".rope_parameters" : ".rope_scaling"));
   in.Choice("rope_type",
             {{"default", RopeOptions::Scaling::kNone},
              {"linear", RopeOptions::Scaling::kLinear},
@@ -128,10 +131,9 @@ void ReadRope(ConfigReader& reader, int64_t positions, RopeOptions& into) {
 absl::StatusOr<Json> WithRopeOf(const Json& given, Json file, const std::string& where) {
   DT_ASSIGN_OR_RETURN(const Settings changes, SettingsOf(given, "model"));
   DT_ASSIGN_OR_RETURN(Settings all, SettingsOf(file, where, changes));
-  const bool is_cleared =
-      std::any_of(std::begin(kObjects), std::end(kObjects), [&](const char* object) {
-        return given.contains(object) && given.at(object).is_null();
-      });
+  const bool is_cleared = std::any_of(
+      std::begin(kObjects), std::end(kObjects),
+      [&](const char* object) { return given.contains(object) && given.at(object).is_null(); });
   if (is_cleared || (changes.count("rope_type") > 0 && TypeOf(changes) != TypeOf(all))) {
     KeepPlain(all);
   }
@@ -143,8 +145,8 @@ absl::StatusOr<Json> WithRopeOf(const Json& given, Json file, const std::string&
   for (const auto& [name, setting] : changes) {
     all.insert_or_assign(name, setting);
   }
-  for (const char* const key : {"rope_theta", "partial_rotary_factor", "rope_scaling",
-                                "rope_parameters"}) {
+  for (const char* const key :
+       {"rope_theta", "partial_rotary_factor", "rope_scaling", "rope_parameters"}) {
     file.erase(key);
   }
   // As the change spells it, for messages.

@@ -1,5 +1,5 @@
-// The settings of rotary positions in a config.json, in the spellings of transformers 4 (rope_theta,
-// rope_scaling with "type" or "rope_type") and 5 (rope_parameters). Pure.
+// The settings of rotary positions in a config.json, in the spellings of transformers 4
+// (rope_theta, rope_scaling with "type" or "rope_type") and 5 (rope_parameters). Pure.
 #pragma once
 
 #include <cstdint>

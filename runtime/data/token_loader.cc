@@ -69,7 +69,7 @@ struct TokenLoader::State {
   int64_t sequence_length;
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
-  bool other_batch = false;  // A change of train_batch_size has been accepted.
+  bool other_batch = false;     // A change of train_batch_size has been accepted.
   std::string corpus_identity;  // Of training data; "": not known.
   at::Device device = at::kCPU;
 

@@ -270,8 +270,8 @@ absl::Status Engine::Impl::TakeParameters() {
       frozen.push_back(entry.name);
     }
   }
-  DT_ASSIGN_OR_RETURN(const UpdateGroups groups, GroupParameters(layout, config.optimizer(),
-                                                                 rule->by_parameter(), frozen));
+  DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
+                      GroupParameters(layout, config.optimizer(), rule->by_parameter(), frozen));
   settings = groups.settings;
   // From here on the module changes, and nothing that it or the configuration asks for is refused.
   if (state.frozen != nullptr) {  // First: mostly they are the more, and their memory is given up.

@@ -10,7 +10,8 @@
 namespace dtrain {
 namespace {
 
-constexpr char kAllowed[] = "CONFIG.json, --set KEY=VALUE, --run-dir DIR, --fresh, --accept-change KEY, --help";
+constexpr char kAllowed[] =
+    "CONFIG.json, --set KEY=VALUE, --run-dir DIR, --fresh, --accept-change KEY, --help";
 
 // Walks over argv; gives the value of "--name=value" or "--name value".
 class Words {
@@ -92,8 +93,8 @@ std::string ProgramHelp(const std::string& program, const std::string& about) {
       "  --accept-change KEY\n",
       "                     Continue the run that is there although KEY has another\n",
       "                     value. May be repeated. KEY is one of optimizer.params,\n",
-      "                     scheduler, train_batch_size, gradient_clipping ...\n\n",
-      "Examples:\n", "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
+      "                     scheduler, train_batch_size, gradient_clipping ...\n\n", "Examples:\n",
+      "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
       " config.json --set train_steps=100 --run-dir runs/try\n");
 }
 

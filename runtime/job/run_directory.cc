@@ -120,12 +120,12 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
     directory.run_id = options.run_id.empty() ? RandomRunId() : options.run_id;
   }
   Json run = {{"id", directory.run_id},
-                    {"attempt", options.attempt},
-                    {"world_size", options.world_size},
-                    {"folder", WorkingDirectory()},  // What relative paths in config.json mean.
-                    {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
-                    {"versions", options.versions},
-                    {"hyperparameters", config.hyperparameters()}};
+              {"attempt", options.attempt},
+              {"world_size", options.world_size},
+              {"folder", WorkingDirectory()},  // What relative paths in config.json mean.
+              {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
+              {"versions", options.versions},
+              {"hyperparameters", config.hyperparameters()}};
   if (!directory.accepted_changes.empty()) {
     run["accepted_changes"] = directory.accepted_changes;
   }

@@ -49,8 +49,7 @@ class AdamOnDevice final : public Rule<kernels::AdamWStepScalars> {
  private:
   kernels::AdamWStepScalars Make(const UpdateStep& step,
                                  const ParamSettings& settings) const override {
-    return kernels::MakeAdamWStepScalars(
-        AdamWOptionsOf(optimizer_, step, settings));
+    return kernels::MakeAdamWStepScalars(AdamWOptionsOf(optimizer_, step, settings));
   }
 };
 

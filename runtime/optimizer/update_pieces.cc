@@ -20,13 +20,15 @@ absl::Status CheckPatterns(const OptimizerConfig& optimizer,
                            const std::vector<std::string>& trained,
                            const std::vector<std::string>& frozen) {
   for (const std::string& pattern : optimizer.no_weight_decay) {
-    if (!MatchesOne(pattern, trained) && !MatchesOne(pattern, frozen)) {  // Frozen ones are not decayed.
+    if (!MatchesOne(pattern, trained) &&
+        !MatchesOne(pattern, frozen)) {  // Frozen ones are not decayed.
       std::vector<std::string> all = trained;
       all.insert(all.end(), frozen.begin(), frozen.end());
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "optimizer.no_weight_decay: \"%s\" names no parameter of the model; nearest: %s (* stands "
-          "for any text)",
-          pattern, absl::StrJoin(NearestNames(pattern, all), ", ")));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("optimizer.no_weight_decay: \"%s\" names no parameter of the model; "
+                          "nearest: %s (* stands "
+                          "for any text)",
+                          pattern, absl::StrJoin(NearestNames(pattern, all), ", ")));
     }
   }
   for (size_t group = 0; group < optimizer.groups.size(); ++group) {

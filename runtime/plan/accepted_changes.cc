@@ -13,12 +13,12 @@ namespace dtrain::plan {
 namespace {
 
 // Keys, and sections with a dot. Not the model and its precision, nor the type of the optimizer,
-// whose states a checkpoint holds; not the seed and the shape of the data, in whose order it counts.
-// Files may be called otherwise: the loader compares what they hold (corpus_identity.h).
+// whose states a checkpoint holds; not the seed and the shape of the data, in whose order it
+// counts. Files may be called otherwise: the loader compares what they hold (corpus_identity.h).
 constexpr absl::string_view kAcceptable[] = {
-    "optimizer.params.", "optimizer.no_weight_decay", "optimizer.param_groups",
-    "scheduler.",        "gradient_clipping",         "gradient_clipping_value",
-    "train_batch_size",  "data.train",                "deterministic"};
+    "optimizer.params.", "optimizer.no_weight_decay", "optimizer.param_groups", "scheduler.",
+    "gradient_clipping", "gradient_clipping_value",   "train_batch_size",       "data.train",
+    "deterministic"};
 
 bool IsListed(absl::string_view path) {
   return std::any_of(std::begin(kAcceptable), std::end(kAcceptable), [&](absl::string_view item) {
@@ -31,15 +31,14 @@ bool IsListed(absl::string_view path) {
 absl::Status CheckAcceptable(const std::string& key) {
   const bool is_section = IsConfigSection(key);
   if (FindConfigKey(key) == nullptr && !is_section && !IsInsideFreeKey(key)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--accept-change %s: unknown key; nearest known key: \"%s\"", key,
-                        NearestConfigKey(key)));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--accept-change %s: unknown key; nearest known key: \"%s\"", key, NearestConfigKey(key)));
   }
   const bool holds_one =
-      is_section && std::any_of(std::begin(kAcceptable), std::end(kAcceptable),
-                                [&](absl::string_view item) {
-                                  return absl::StartsWith(item, absl::StrCat(key, "."));
-                                });
+      is_section &&
+      std::any_of(std::begin(kAcceptable), std::end(kAcceptable), [&](absl::string_view item) {
+        return absl::StartsWith(item, absl::StrCat(key, "."));
+      });
   if (IsListed(key) || holds_one) {
     return absl::OkStatus();
   }

@@ -191,7 +191,8 @@ absl::Status ConfigBuilder::TakeKnown(const ConfigKey& key, const Json& value, C
   if (other != spellings_.end() && values_->by_key[key.path] != *checked) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %s and %s are two names of one setting and say %s and %s; keep %s alone", where,
-        other->second, spelt, plan::ShortJson(values_->by_key[key.path]), plan::ShortJson(*checked), key.path));
+        other->second, spelt, plan::ShortJson(values_->by_key[key.path]), plan::ShortJson(*checked),
+        key.path));
   }
   spellings_[key.path] = spelt;
   autos_.erase(key.path);

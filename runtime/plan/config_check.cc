@@ -172,10 +172,16 @@ bool TakesAuto(const ConfigKey& key) {
   if (key.use != KeyUse::kUsed) {
     return true;
   }
-  constexpr absl::string_view kDeepSpeeds[] = {
-      "zero_optimization.", "optimizer.params.", "scheduler.", "fp16.", "bf16.", "aio.",
-      "activation_checkpointing.", "communication_data_type", "prescale_gradients",
-      "gradient_predivide_factor"};
+  constexpr absl::string_view kDeepSpeeds[] = {"zero_optimization.",
+                                               "optimizer.params.",
+                                               "scheduler.",
+                                               "fp16.",
+                                               "bf16.",
+                                               "aio.",
+                                               "activation_checkpointing.",
+                                               "communication_data_type",
+                                               "prescale_gradients",
+                                               "gradient_predivide_factor"};
   return std::any_of(std::begin(kDeepSpeeds), std::end(kDeepSpeeds),
                      [&](absl::string_view begin) { return absl::StartsWith(key.path, begin); });
 }

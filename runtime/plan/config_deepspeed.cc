@@ -1,7 +1,6 @@
 // ConfigBuilder's rules for documents that were written for DeepSpeed: what is refused or noted,
 // what "auto" took, and sections that are switched off.
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -46,8 +45,8 @@ absl::Status ConfigBuilder::CheckSupport() {
     const Json supported = Json::parse(refused ? key->accepted : "[]");
     const bool disabled = (key->flags & plan::kOffWhenDisabled) != 0 && IsDisabled(value);
     if (disabled && value.contains("enabled") && value["enabled"] == "auto") {
-      values_->warnings.push_back(
-          absl::StrFormat("%s: %s.enabled is \"auto\": dtrain takes false", WhereGiven(path), path));
+      values_->warnings.push_back(absl::StrFormat("%s: %s.enabled is \"auto\": dtrain takes false",
+                                                  WhereGiven(path), path));
     }
     const bool harmless = value == Json::parse(key->default_value) || disabled ||
                           std::find(supported.begin(), supported.end(), value) != supported.end();
@@ -127,7 +126,7 @@ absl::StatusOr<int64_t> ConfigBuilder::HiddenSize() const {
     }
     return *size;
   }
-  return 0;
+  return int64_t{0};
 }
 
 void ConfigBuilder::SetWhy(absl::string_view key, const std::string& why) {
@@ -157,8 +156,7 @@ void ConfigBuilder::SayAutos() {
 // DeepSpeed clips by default in its newer releases alone, so a document of its that says nothing
 // may mean either.
 void ConfigBuilder::SayClipping() {
-  if (is_deepspeeds_ &&
-      values_->origins.at("gradient_clipping") == ConfigOrigin::kDefault) {
+  if (is_deepspeeds_ && values_->origins.at("gradient_clipping") == ConfigOrigin::kDefault) {
     values_->warnings.push_back(absl::StrFormat(
         "%s: gradient_clipping is not set: gradients are clipped to a norm of %s, which older "
         "releases of DeepSpeed do not do; set it to 0 to turn clipping off",

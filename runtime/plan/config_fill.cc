@@ -144,10 +144,11 @@ absl::Status ConfigBuilder::FillScheduler() {
   SetWhy(section + "warmup_num_steps", "a fiftieth of train_steps");
   if (type != "WSD" && Given(section + "warmup_num_steps") &&
       Value(section + "warmup_num_steps") == 0) {
-    values_->warnings.push_back(absl::StrFormat(
-        "%s: scheduler.params.warmup_num_steps 0 acts as 2, as in DeepSpeed: a warm-up has at least "
-        "two steps",
-        WhereGiven(section + "warmup_num_steps")));
+    values_->warnings.push_back(
+        absl::StrFormat("%s: scheduler.params.warmup_num_steps 0 acts as 2, as in DeepSpeed: a "
+                        "warm-up has at least "
+                        "two steps",
+                        WhereGiven(section + "warmup_num_steps")));
   }
   if (IsAuto(section + "warmup_num_steps")) {
     Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));

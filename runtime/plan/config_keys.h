@@ -68,8 +68,8 @@ bool IsConfigSection(absl::string_view path);
 bool IsInsideFreeKey(absl::string_view path);
 
 // The key or section closest to `path` by edit distance, with the words of a name in any order: one
-// of its own section if that has a near one, else of all. A misplaced key ("stage" at the top) finds
-// its home.
+// of its own section if that has a near one, else of all. A misplaced key ("stage" at the top)
+// finds its home.
 std::string NearestConfigKey(absl::string_view path);
 
 // An older spelling and today's name; null when `path` is none.

@@ -14,7 +14,8 @@ constexpr ConfigKey kZeroKeys[] = {
      KeyUse::kUsed, "", kAutoAllowed,
      "Largest number of elements that one call reduces and, at stage 3, gathers. Units that the "
      "program names (EngineOptions::units) may be larger. The default is 25 MiB of fp32, small "
-     "enough to overlap with backward; DeepSpeed's is 5e8. \"auto\" takes the square of the model's "
+     "enough to overlap with backward; DeepSpeed's is 5e8. \"auto\" takes the square of the "
+     "model's "
      "hidden size (model.hidden_size, or what the file under model.config or model.pretrained "
      "says), and the default if it is not known."},
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
@@ -70,7 +71,8 @@ constexpr ConfigKey kZeroKeys[] = {
      "Stage 3: number of elements of weights that are gathered ahead, in the order in which the "
      "previous step read them. If the program names units, at least the next unit is gathered "
      "ahead. 0 gathers weights only when they are read. \"auto\" takes 0.9 times the square of the "
-     "model's hidden size at stage 3, and the default at other stages or if the size is not known."},
+     "model's hidden size at stage 3, and the default at other stages or if the size is not "
+     "known."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
      "[0, inf)", KeyUse::kUsed, "", kAutoAllowed,
      "Stage 3: parameters with at most this many elements stay whole on every rank. They are all "

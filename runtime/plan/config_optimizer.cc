@@ -46,9 +46,8 @@ OptimizerType TypeOf(absl::string_view type) {
             {"lr", "weight_decay", "betas", "eps", "momentum", "muon_lr", "adam_lr"},
             {{"lr", 0.02}, {"betas", {0.9, 0.95}}, {"eps", 1e-10}, {"momentum", 0.95}}};
   }
-  return {Kind::kAdamW,
-          {"lr", "weight_decay", "betas", "eps", "adam_w_mode", "bias_correction"},
-          {}};
+  return {
+      Kind::kAdamW, {"lr", "weight_decay", "betas", "eps", "adam_w_mode", "bias_correction"}, {}};
 }
 
 // Settings that a parameter group may give, of those that the type takes.
@@ -123,10 +122,10 @@ absl::Status ConfigBuilder::CheckOptimizer() {
   const Json& schedule = values_->at("scheduler.type");
   const bool divides = !schedule.is_null() && schedule != "WarmupCosineLR" && schedule != "WSD";
   if (o.lr == 0 && groups_have_rates && divides) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s uses the ratio of a group's lr to optimizer.params.lr, which is 0; set it "
-                        "above 0",
-                        WhereGiven("optimizer.params.lr"), schedule.get<std::string>()));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s uses the ratio of a group's lr to optimizer.params.lr, which is 0; set it "
+        "above 0",
+        WhereGiven("optimizer.params.lr"), schedule.get<std::string>()));
   }
   if (o.min_coeff > o.max_coeff) {
     return absl::InvalidArgumentError(

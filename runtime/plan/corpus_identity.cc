@@ -25,8 +25,7 @@ absl::StatusOr<std::string> CorpusIdentity(const TokenCorpus& corpus) {
     const TokenFile& file = corpus.files()[static_cast<size_t>(index)];
     hash.Add(static_cast<uint64_t>(file.tokens()));
     const int64_t count = std::min(kBlockTokens, file.tokens());
-    const int64_t blocks =
-        std::min(blocks_max, (file.tokens() + kBlockTokens - 1) / kBlockTokens);
+    const int64_t blocks = std::min(blocks_max, (file.tokens() + kBlockTokens - 1) / kBlockTokens);
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t offset = blocks == 1 ? 0 : (file.tokens() - count) * block / (blocks - 1);
       DT_RETURN_IF_ERROR(corpus.Read({.file = static_cast<int>(index), .offset = offset}, count - 1,

@@ -29,8 +29,7 @@ size_t PatternDistance(absl::string_view pattern, absl::string_view name) {
         continue;
       }
       const size_t change = letter == name[j - 1] ? 0 : 1;
-      cost[i][j] =
-          std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + change});
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + change});
       if (i > 1 && j > 1 && letter == name[j - 2] && pattern[i - 2] == name[j - 1]) {
         cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
       }

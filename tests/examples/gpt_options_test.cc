@@ -112,8 +112,8 @@ TEST(GptOptionsTest, OneRotarySettingWithTwoValuesIsAnErrorThatNamesBoth) {
 TEST(GptOptionsTest, OverridesWinInEverySpelling) {
   const std::string scaled = R"("factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
                                 "original_max_position_embeddings": 16)";
-  const std::string old = absl::StrCat(
-      R"({"rope_theta": 100.0, "rope_scaling": {"type": "llama3", )", scaled, "}}");
+  const std::string old =
+      absl::StrCat(R"({"rope_theta": 100.0, "rope_scaling": {"type": "llama3", )", scaled, "}}");
   const std::string now = absl::StrCat(
       R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, )", scaled, "}}");
   Json export_of_dtrain = SmallLlama();

@@ -194,17 +194,17 @@ TEST_F(OptimizerTest, LambFollowsDeepSpeedsFusedLamb) {
         R"("max_coeff":0.9,"min_coeff":0.05)",
         corrected ? "" : R"(,"bias_correction":false)", "}}");
     ExpectSame(lamb, net, [&](int step) {
-        reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
-          m = m * 0.8 + g * 0.2;
-          v = v * 0.95 + g * g * 0.05;
-          const at::Tensor update = m / (v.sqrt() + 1e-6) + p * 0.1;
-          const double trust =
-              std::clamp(p.norm().item<double>() / update.norm().item<double>(), 0.05, 0.9);
-          const double size = corrected ? 0.02 * std::sqrt(1 - std::pow(0.95, step)) /
-                                              (1 - std::pow(0.8, step))
-                                        : 0.02;
-          p.sub_(update, size * trust);
-        });
+      reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
+        m = m * 0.8 + g * 0.2;
+        v = v * 0.95 + g * g * 0.05;
+        const at::Tensor update = m / (v.sqrt() + 1e-6) + p * 0.1;
+        const double trust =
+            std::clamp(p.norm().item<double>() / update.norm().item<double>(), 0.05, 0.9);
+        const double size =
+            corrected ? 0.02 * std::sqrt(1 - std::pow(0.95, step)) / (1 - std::pow(0.8, step))
+                      : 0.02;
+        p.sub_(update, size * trust);
+      });
     });
   }
 }

@@ -86,9 +86,9 @@ TEST_F(RunDirectoryTest, AChangeIsAcceptedByItsKeyOrSectionAndRecordedForGood) {
   EXPECT_TRUE(resumed->resumed);
   EXPECT_EQ(resumed->accepted_now, 2U);
   // The next start needs no option; it keeps the record and adds to it.
-  const auto next = PrepareRunDirectory({.path = path, .accept_changes = {"train_batch_size"}},
-                                        Make({"optimizer.params.lr=0.5", "scheduler.type=WSD",
-                                              "train_batch_size=16"}));
+  const auto next = PrepareRunDirectory(
+      {.path = path, .accept_changes = {"train_batch_size"}},
+      Make({"optimizer.params.lr=0.5", "scheduler.type=WSD", "train_batch_size=16"}));
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->accepted_now, 1U);
   const Json run = *ParseJson(*ReadFile(path + "/run.json"), "run.json");

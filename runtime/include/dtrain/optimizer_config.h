@@ -45,7 +45,7 @@ struct OptimizerConfig {
   double dampening = 0;
   bool nesterov = false;
   bool bias_correction = true;  // AdamW, Adam, LAMB.
-  double max_coeff = 0;  // LAMB: limits of the trust ratio.
+  double max_coeff = 0;         // LAMB: limits of the trust ratio.
   double min_coeff = 0;
   double lr_decay = 0;  // Adagrad.
   double initial_accumulator_value = 0;

@@ -18,7 +18,8 @@ class CorpusIdentityTest : public ::testing::Test {
     const std::string bytes(reinterpret_cast<const char*>(tokens.data()),
                             tokens.size() * sizeof(uint16_t));
     EXPECT_TRUE(
-        WriteFileAtomic(path, MakeTokenHeader(static_cast<int64_t>(tokens.size()), 0) + bytes).ok());
+        WriteFileAtomic(path, MakeTokenHeader(static_cast<int64_t>(tokens.size()), 0) + bytes)
+            .ok());
     return path;
   }
   static std::string Of(const std::vector<std::string>& paths) {

@@ -449,14 +449,13 @@ TEST(DeepSpeedDocumentsTest, AutoTakesTheSizeOfAModelThatIsNamed) {
   const std::string root = ::testing::TempDir() + "/deepspeed_documents";
   ASSERT_TRUE(MakeDirectories(root).ok());
   ASSERT_TRUE(WriteFileAtomic(root + "/config.json", R"({"n_embd": 768})").ok());
-  for (const std::string& model :
-       {absl::StrCat(R"({"pretrained": ")", root, "\"}"),
-        absl::StrCat(R"({"config": ")", root, "/config.json\"}"),
-        absl::StrCat(R"({"pretrained": "/nothing", "n_embd": 768})")}) {
-    const auto config = Config::Parse(
-        absl::StrCat(R"({"train_batch_size": 8, "model": )", model,
-                     R"(, "zero_optimization": {"reduce_bucket_size": "auto"}})"),
-        "ds.json", {}, 1);
+  for (const std::string& model : {absl::StrCat(R"({"pretrained": ")", root, "\"}"),
+                                   absl::StrCat(R"({"config": ")", root, "/config.json\"}"),
+                                   absl::StrCat(R"({"pretrained": "/nothing", "n_embd": 768})")}) {
+    const auto config =
+        Config::Parse(absl::StrCat(R"({"train_batch_size": 8, "model": )", model,
+                                   R"(, "zero_optimization": {"reduce_bucket_size": "auto"}})"),
+                      "ds.json", {}, 1);
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->reduce_bucket_elements(), 768 * 768) << model;
   }

@@ -67,8 +67,8 @@ TEST(OptimizerConfigTest, EachTypeHasItsDefaultsAndStates) {
 }
 
 TEST(OptimizerConfigTest, NearestNamesAreThoseThatAPatternMissesByTheFewestLetters) {
-  const std::vector<std::string> names = {"wte.weight", "h.0.ln_1.weight", "h.0.ln_1.bias",
-                                          "h.0.attn.bias", "h.1.ln_1.bias", "h.1.attn.bias"};
+  const std::vector<std::string> names = {"wte.weight",    "h.0.ln_1.weight", "h.0.ln_1.bias",
+                                          "h.0.attn.bias", "h.1.ln_1.bias",   "h.1.attn.bias"};
   EXPECT_THAT(NearestNames("*.bais", names),
               ElementsAre("h.0.ln_1.bias", "h.0.attn.bias", "h.1.ln_1.bias"));
   EXPECT_THAT(NearestNames("wte.wieght", names), ElementsAre("wte.weight"));
