@@ -46,6 +46,13 @@ Json FiniteCopy(const Json& json) {
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view file_name) {
+  // nlohmann takes a zero byte for the end of the text and would not see what follows it.
+  if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s:%s: a zero byte, which JSON does not allow; remove it and what is not "
+                        "part of the document",
+                        file_name, Position(text, zero)));
+  }
   std::vector<std::set<std::string, std::less<>>> keys;
   std::string problem;
   const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {

@@ -17,7 +17,7 @@ namespace dtrain {
 using Json = nlohmann::ordered_json;
 
 // Parses `text`; // and /* */ comments are allowed. Errors (InvalidArgument) read
-// "FILE:LINE:COLUMN: what". Refuses duplicate keys and nesting deeper than 64.
+// "FILE:LINE:COLUMN: what". Refuses duplicate keys, depth above 64 and bytes after the document.
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view file_name);
 
 // One line without spaces, or indented by `indent` when > 0. NaN and infinities become the strings

@@ -7,6 +7,7 @@
 //   m = m + (1 - beta1) (g - m)
 //   v = beta2 v + (1 - beta2) g g
 //   p = p - (lr weight_decay p + lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps))
+// Without bias_correction the two divisions by 1 - beta^step are left out.
 // Moments in bf16 are read and rounded to nearest even; the update of p takes them as they were
 // before that rounding. The last line adds both changes before p is touched, so p is rounded once:
 // within 1 ulp of the fp64 formula (torch rounds p twice). Same bits on every SIMD variant, thread
@@ -28,11 +29,12 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;  // Apart from the gradient.
-  double l2 = 0;            // Weight decay added to the gradient.
-  double grad_scale = 1;    // Multiplies the gradient: 1 / loss scale * clip factor.
-  double grad_limit = 0;    // Largest magnitude of an element after that; 0: none.
-  int64_t step = 1;         // Of this update; the first is 1.
+  double weight_decay = 0;      // Apart from the gradient.
+  double l2 = 0;                // Weight decay added to the gradient.
+  double grad_scale = 1;        // Multiplies the gradient: 1 / loss scale * clip factor.
+  double grad_limit = 0;        // Largest magnitude of an element after that; 0: none.
+  int64_t step = 1;             // Of this update; the first is 1.
+  bool bias_correction = true;  // False: the moments count as they are, as of an endless run.
 };
 
 // What one step's update needs, as the kernels read it. On a GPU it lives in device memory at a

@@ -27,8 +27,9 @@ AdamWStepScalars MakeAdamWStepScalars(const AdamWOptions& options) {
   DT_CHECK(options.beta1 >= 0 && options.beta1 < 1) << " beta1 " << options.beta1;
   DT_CHECK(options.beta2 >= 0 && options.beta2 < 1) << " beta2 " << options.beta2;
   const auto step = static_cast<double>(options.step);
-  const double correction1 = 1 - std::pow(options.beta1, step);
-  const double correction2 = 1 - std::pow(options.beta2, step);
+  const bool corrected = options.bias_correction;
+  const double correction1 = corrected ? 1 - std::pow(options.beta1, step) : 1;
+  const double correction2 = corrected ? 1 - std::pow(options.beta2, step) : 1;
   return {.grad_scale = static_cast<float>(options.grad_scale),
           .grad_limit = LimitOrNone(options.grad_limit),
           .l2 = static_cast<float>(options.l2),

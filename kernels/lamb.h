@@ -7,6 +7,7 @@
 // and then, for each tensor with w = its weights before the update,
 //   trust = |w| / |u|, within [min_coeff, max_coeff]; 1 where a norm is 0
 //   p = p - lr sqrt(1 - beta2^step) / (1 - beta1^step) trust u
+// Without bias_correction the step is lr trust u.
 // Same bits on every SIMD variant, thread count and split at whole norm blocks (grad_norm.h).
 // CUDA adds the squares in another order, so trust ratios agree to 1e-12; the moments' bits are the
 // same. Thread-safe on disjoint buffers; nothing is allocated.
@@ -32,6 +33,7 @@ struct LambOptions {
   double grad_scale = 1;  // Multiplies the gradient: 1 / loss scale * clip factor.
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
   int64_t step = 1;       // Of this update; the first is 1.
+  bool bias_correction = true;
 };
 
 // As AdamWStepScalars: what a GPU reads from a fixed address.

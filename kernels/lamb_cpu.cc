@@ -29,8 +29,10 @@ LambStepScalars MakeLambStepScalars(const LambOptions& options) {
           .eps = static_cast<float>(options.eps),
           .weight_decay = static_cast<float>(options.weight_decay),
           .skip = 0,
-          .step_size = options.lr * std::sqrt(1 - std::pow(options.beta2, step)) /
-                       (1 - std::pow(options.beta1, step)),
+          .step_size = options.bias_correction
+                           ? options.lr * std::sqrt(1 - std::pow(options.beta2, step)) /
+                                 (1 - std::pow(options.beta1, step))
+                           : options.lr,
           .max_coeff = options.max_coeff,
           .min_coeff = options.min_coeff};
 }

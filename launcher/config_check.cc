@@ -20,7 +20,7 @@ std::vector<std::string> ConfigurationIn(const std::vector<std::string>& argumen
     const size_t equals = arguments[i].find('=');
     const std::string name = arguments[i].substr(0, equals);
     if (name == "--set" || name == "--deepspeed_config" || name == "--run-dir" ||
-        name == "--local_rank") {  // Options with a value.
+        name == "--accept-change" || name == "--local_rank") {  // Options with a value.
       const bool is_next = equals == std::string::npos;
       if (is_next && i + 1 == arguments.size()) {
         return {};  // The ranks say it.

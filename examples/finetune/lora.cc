@@ -124,14 +124,19 @@ absl::StatusOr<std::vector<std::string>> AddLora(GptImpl& model, const LoraOptio
     if (!used[pattern]) {
       std::vector<std::string> names;
       for (const Named& item : all) {
-        if (names.size() < 8) {
-          names.push_back(item.name);
-        }
+        names.push_back(item.name);
       }
-      return absl::InvalidArgumentError(absl::StrCat("finetune.lora.target_modules \"", pattern,
-                                                     "\" names no projection of the model; it has ",
-                                                     absl::StrJoin(names, ", "),
-                                                     all.size() > names.size() ? ", ..." : ""));
+      // As Matches: a name without a star may be the end of a longer one.
+      const bool is_whole = pattern.find('*') != std::string::npos;
+      const std::vector<std::string> nearest =
+          dtrain::NearestNames(is_whole ? pattern : "*" + pattern, names);
+      constexpr size_t kListedMax = 8;
+      const bool more = names.size() > kListedMax;
+      names.resize(std::min(names.size(), kListedMax));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "finetune.lora.target_modules \"", pattern,
+          "\" names no projection of the model; nearest: ", absl::StrJoin(nearest, ", "),
+          "; it has ", absl::StrJoin(names, ", "), more ? ", ..." : ""));
     }
   }
   return adapted;

@@ -2,6 +2,8 @@
 // or low-rank adapters beside frozen ones; docs/MODELS.md explains the keys of "finetune".
 #include <dtrain/dtrain.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "finetune/lora.h"
@@ -124,6 +126,27 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
   return absl::OkStatus();
 }
 
+// Adapters fit one base model, whose file may be edited in place between two starts.
+class BaseModel final : public dtrain::Tracked {
+ public:
+  explicit BaseModel(dtrain::Json shape) : shape_(std::move(shape)) {}
+  dtrain::Json SaveState() const override { return shape_; }
+  absl::Status RestoreState(const dtrain::Json& saved) override {
+    for (const auto& [key, value] : saved.items()) {
+      if (shape_.contains(key) && shape_.at(key) != value) {
+        return absl::FailedPreconditionError(absl::StrFormat(
+            "the base model differs from the one that the adapters were trained on: %s was %s, now "
+            "%s; restore its config.json, or start anew with --fresh",
+            key, value.dump(), shape_.at(key).dump()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const dtrain::Json shape_;  // A config.json.
+};
+
 absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
   DT_ASSIGN_OR_RETURN(Finetune run, ReadFinetune(config));
@@ -146,6 +169,10 @@ absl::Status Train(dtrain::Job& job) {
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);
+  BaseModel base(run.source.options.ToHuggingFace(config.precision()));
+  if (run.lora()) {  // Otherwise checkpoints hold the whole model with its config.json.
+    checkpoints->Track("base", base);
+  }
   DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
   const auto loss = [&](const dtrain::Batch& batch) { return model->Loss(batch); };
   while (engine->step() < config.train_steps()) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gpt/config_reader.h"
+#include "gpt/rope_settings.h"
 
 namespace {
 
@@ -66,40 +67,6 @@ std::string NearestMultiples(int64_t value, int64_t unit) {
 }
 
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
-
-void ReadRope(ConfigReader& reader, RopeOptions& rope, int64_t positions) {
-  reader.Positive("rope_theta", rope.theta);
-  reader.Only("partial_rotary_factor", 1.0);
-  const Json scaling = reader.Take("rope_scaling");  // transformers 4.
-  const Json parameters = reader.Take("rope_parameters");
-  const Json& given = parameters.is_null() ? scaling : parameters;
-  if (given.is_null()) {
-    return;
-  }
-  ConfigReader in(given, absl::StrCat(reader.where(),
-                                      parameters.is_null() ? ".rope_scaling" : ".rope_parameters"));
-  const std::map<std::string, RopeOptions::Scaling> types = {
-      {"default", RopeOptions::Scaling::kNone},
-      {"linear", RopeOptions::Scaling::kLinear},
-      {"llama3", RopeOptions::Scaling::kLlama3}};
-  in.Choice("type", types, rope.scaling);  // Its older spelling.
-  in.Choice("rope_type", types, rope.scaling);
-  in.Positive("rope_theta", rope.theta);
-  in.Only("partial_rotary_factor", 1.0);
-  if (rope.scaling != RopeOptions::Scaling::kNone) {
-    in.Require("factor");
-    in.Positive("factor", rope.factor);
-  }
-  if (rope.scaling == RopeOptions::Scaling::kLlama3) {
-    in.Require("low_freq_factor");
-    in.Require("high_freq_factor");
-    in.Positive("low_freq_factor", rope.low_freq_factor);
-    in.Positive("high_freq_factor", rope.high_freq_factor);
-    rope.original_max_position_embeddings = positions;
-  }
-  in.Integer("original_max_position_embeddings", rope.original_max_position_embeddings);
-  reader.Fail(in.Finish());
-}
 
 void ReadGpt2(ConfigReader& reader, GptOptions& o) {
   for (const char* key : {"vocab_size", "n_embd", "n_layer", "n_head", "n_positions"}) {
@@ -165,7 +132,7 @@ void ReadLlama(ConfigReader& reader, GptOptions& o) {
   reader.Positive("rms_norm_eps", o.norm_eps);
   reader.Choice("hidden_act", {{"silu", GptOptions::Activation::kSilu}}, o.activation);
   reader.Share("attention_dropout", o.attention_dropout);
-  ReadRope(reader, o.rope, o.max_position_embeddings);
+  ReadRope(reader, o.max_position_embeddings, o.rope);
   ReadBiases(reader, o);
   if (o.architecture == Architecture::kLlama) {
     reader.Only("pretraining_tp", 1);

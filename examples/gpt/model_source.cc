@@ -1,8 +1,11 @@
 #include "gpt/model_source.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gpt/rope_settings.h"
 
 namespace {
 
@@ -20,24 +23,69 @@ absl::StatusOr<std::string> PathUnder(const Json& model, const std::string& key)
   return value.get<std::string>();
 }
 
+constexpr char kHead[] = "lm_head.weight";
+
 // Tensors of older files that say nothing: masks and frequencies that are computed, and a head that
 // is tied to the embedding.
 bool SaysNothing(const std::string& name, const GptOptions& options) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
          absl::EndsWith(name, ".rotary_emb.inv_freq") ||
-         (options.tie_word_embeddings && name == "lm_head.weight");
+         (options.tie_word_embeddings && name == kHead);
 }
 
-// Files of the model without its head (GPT-2's first ones) leave out the first part of each name.
+// How the tensors of a folder are called. Files of the model without its head (GPT-2's first ones)
+// leave out the first part of each name.
+struct FileNames {
+  FileNames(const dtrain::ModelFiles& files, const GptOptions& options)
+      : prefix(options.is_gpt2() ? "transformer." : "model.") {
+    const std::string short_name = options.is_gpt2() ? "wte.weight" : "embed_tokens.weight";
+    is_bare = !files.Contains(prefix + short_name) && files.Contains(short_name);
+    module_embedding = prefix + short_name;
+    embedding = is_bare ? short_name : module_embedding;
+  }
+
+  std::string prefix;
+  bool is_bare = false;
+  std::string module_embedding;  // In the module.
+  std::string embedding;         // In the files, if they hold it.
+};
+
+// Follows transformers where a config.json ties the head and the files hold another one: the head
+// is a part of the model that training must not lose. `is_override`: the run itself asks for a tied
+// head, and gets it.
+absl::Status UntieIfHeadDiffers(bool is_override, ModelSource& source) {
+  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(source.pretrained));
+  const std::string embedding = FileNames(*files, source.options).embedding;
+  if (!files->Contains(kHead) || !files->Contains(embedding)) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const bool same, files->HaveEqualValues(embedding, kHead));
+  if (same) {
+    return absl::OkStatus();
+  }
+  source.options.tie_word_embeddings = is_override;
+  source.warning = absl::StrFormat(
+      "warning: %s holds %s with other values than %s, but tie_word_embeddings is true: %s",
+      source.pretrained, kHead, embedding,
+      is_override ? "the configuration says so, so that head is not read and exports do not hold it"
+                  : "the head is loaded and trained apart, as in transformers; set "
+                    "model.tie_word_embeddings to true to drop it, or to false to silence this");
+  return absl::OkStatus();
+}
+
 absl::Status Load(const dtrain::Job& job, GptImpl& model, const std::string& folder) {
   DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
   const GptOptions& options = model.options();
-  const std::string prefix = options.is_gpt2() ? "transformer." : "model.";
-  const std::string embedding = options.is_gpt2() ? "wte.weight" : "embed_tokens.weight";
-  const bool bare = !files->Contains(prefix + embedding) && files->Contains(embedding);
+  const FileNames names(*files, options);
+  // A tied pair may be stored by either name.
+  const bool by_head = options.tie_word_embeddings && !files->Contains(names.embedding);
   dtrain::LoadModelOptions load;
-  load.public_name = [&](const std::string& name) {
-    return bare && absl::StartsWith(name, prefix) ? name.substr(prefix.size()) : name;
+  load.public_name = [&](const std::string& name) -> std::string {
+    if (by_head && name == names.module_embedding && files->Contains(kHead)) {
+      return kHead;
+    }
+    const bool is_shorter = names.is_bare && absl::StartsWith(name, names.prefix);
+    return is_shorter ? name.substr(names.prefix.size()) : name;
   };
   load.ignore = [&](const std::string& name) { return SaysNothing(name, options); };
   return dtrain::LoadModel(job, model, *files, load);
@@ -63,9 +111,10 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, " has no \"model_type\"; allowed: a config.json of Hugging Face"));
     }
+    DT_ASSIGN_OR_RETURN(merged, WithRopeOf(given, std::move(merged), path));
   }
   for (const auto& [key, value] : given.items()) {
-    if (key != "config" && key != "pretrained") {
+    if (key != "config" && key != "pretrained" && (path.empty() || !IsRopeKey(key))) {
       merged[key] = value;
     }
   }
@@ -80,12 +129,20 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
                         config.sequence_length(), source.options.max_position_embeddings,
                         source.options.max_position_embeddings));
   }
+  if (source.options.tie_word_embeddings && !source.pretrained.empty()) {
+    const bool is_override =
+        given.contains("tie_word_embeddings") && !given.at("tie_word_embeddings").is_null();
+    DT_RETURN_IF_ERROR(UntieIfHeadDiffers(is_override, source));
+  }
   return source;
 }
 
 absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source) {
   Gpt model = dtrain::Construct(job, [&] { return Gpt(source.options); });
   if (!source.pretrained.empty()) {
+    if (!source.warning.empty()) {
+      job.metrics().Print(source.warning);
+    }
     DT_RETURN_IF_ERROR(Load(job, *model, source.pretrained));
   }
   return model;

@@ -14,8 +14,13 @@
 struct ModelSource {
   GptOptions options;
   std::string pretrained;  // The folder of weights; "": random ones.
+  std::string warning;     // What MakeModel says once; "": nothing.
 };
 
+// A folder whose config.json ties the head to the embedding, while its files hold a head of other
+// values, is a model with a head of its own, as in transformers, unless "model" itself says
+// tie_word_embeddings.
+//
 // Errors are as of GptOptions::FromJson and dtrain::ReadModelConfig; InvalidArgument also when
 // data.sequence_length is longer than the model's positions.
 absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config);

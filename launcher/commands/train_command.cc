@@ -21,6 +21,7 @@ namespace {
 
 constexpr char kTrainHelp[] =
     R"(Usage: dtrain train [--set KEY=VALUE]... [--run-dir DIR] [--fresh]
+                    [--accept-change KEY]...
 Trains a GPT of 5 million parameters on 2 ranks of this machine: the
 quick start.
 
@@ -36,6 +37,10 @@ All arguments go to dtrain-gpt:
   --run-dir DIR    Folder for records and checkpoints. Default: runs/gpt.
   --fresh          Move the run that is there aside and start at step 0.
                    Default: off.
+  --accept-change KEY
+                   Continue the run that is there although KEY has another value,
+                   such as optimizer.params.lr, scheduler or train_batch_size. May be
+                   repeated. Default: none.
 
 Examples:
   dtrain train

@@ -176,6 +176,9 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
       Add(std::move(taken), engines[i].first, all);
     }
   }
+  if (!job.state().accepted_changes.empty()) {
+    all.source.job.engine["accepted_changes"] = job.state().accepted_changes;
+  }
   return all;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/checkpoint/model_tensors.h"
@@ -50,6 +51,43 @@ absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoi
       "%s holds the states of optimizer %s, this run has %s: set optimizer.type back, or start "
       "anew with --fresh",
       from.DisplayName(), saved, state.optimizer));
+}
+
+// "rope_theta was 10000.0, now 500.0": the first value that both have and that differs; "": none.
+// What only one has is the other version's.
+std::string ModelDifference(const std::string& path, const Json& was, const Json& now) {
+  if (was.is_object() && now.is_object()) {
+    for (const auto& [name, value] : was.items()) {
+      const bool says_nothing = path.empty() && (name == "dtype" || name == "torch_dtype");
+      if (const auto other = now.find(name); other != now.end() && !says_nothing) {
+        const std::string inner = path.empty() ? name : absl::StrCat(path, ".", name);
+        if (std::string found = ModelDifference(inner, value, *other); !found.empty()) {
+          return found;
+        }
+      }
+    }
+    return "";
+  }
+  return was == now ? "" : absl::StrFormat("%s was %s, now %s", path, DumpJson(was), DumpJson(now));
+}
+
+// Shapes are compared tensor by tensor; this finds what has none, such as rope_theta in a file that
+// was edited in place.
+absl::Status CheckModelConfig(const EngineState& state, checkpoint::Checkpoint& from) {
+  if (state.options.model_config.is_null() ||
+      from.manifest().FindFile("model/config.json") == nullptr) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, from.ReadModelFile("config.json"));
+  DT_ASSIGN_OR_RETURN(const Json saved, ParseJson(text, from.DisplayName() + "/model/config.json"));
+  const std::string difference = ModelDifference("", saved, state.options.model_config);
+  if (difference.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrFormat("the model differs from the one in %s: %s; restore the value, in the file of "
+                      "the model's shape too, or start anew with --fresh",
+                      from.DisplayName(), difference));
 }
 
 int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
@@ -281,6 +319,9 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
         from.DisplayName(), name));
   }
   DT_RETURN_IF_ERROR(CheckOptimizer(state, from, engine));
+  if (name.empty()) {
+    DT_RETURN_IF_ERROR(CheckModelConfig(state, from));
+  }
   DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
   if (!name.empty()) {

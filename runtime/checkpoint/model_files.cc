@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "c10/util/accumulate.h"
 #include "checkpoint/hugging_face_folder.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "torch/nn/module.h"
@@ -180,6 +181,35 @@ absl::Status ModelFiles::Read(const std::string& name, at::Tensor into) const {
     flat.narrow(0, begin, count).copy_(block);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ModelFiles::HaveEqualValues(const std::string& a, const std::string& b) const {
+  DT_ASSIGN_OR_RETURN(const ModelTensor first, Describe(a));
+  DT_ASSIGN_OR_RETURN(const ModelTensor second, Describe(b));
+  if (first.shape != second.shape) {
+    return false;
+  }
+  const at::NoGradGuard no_grad;
+  const int64_t elements = c10::multiply_integers(first.shape);
+  for (int64_t begin = 0; begin < elements; begin += kBlockElements) {
+    const int64_t count = std::min(kBlockElements, elements - begin);
+    const auto block = [&](const ModelTensor& tensor) -> absl::StatusOr<at::Tensor> {
+      at::Tensor values = at::empty({count}, at::TensorOptions(tensor.dtype));
+      const auto offset = static_cast<uint64_t>(begin) * values.element_size();
+      DT_RETURN_IF_ERROR(state_->folder.Read(tensor.name, offset, BytesOf(values)));
+      return values;
+    };
+    DT_ASSIGN_OR_RETURN(at::Tensor left, block(first));
+    DT_ASSIGN_OR_RETURN(at::Tensor right, block(second));
+    if (first.dtype != second.dtype) {
+      left = left.to(at::kDouble);
+      right = right.to(at::kDouble);
+    }
+    if (!at::equal(left, right)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 absl::Status LoadModel(const Job& job, torch::nn::Module& module, const ModelFiles& files,

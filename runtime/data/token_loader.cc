@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/worker.h"
 #include "runtime/job/job_state.h"
+#include "runtime/plan/corpus_identity.h"
 #include "runtime/plan/documents.h"
 #include "runtime/plan/token_corpus.h"
 #include "runtime/plan/token_sampler.h"
@@ -68,6 +69,8 @@ struct TokenLoader::State {
   int64_t sequence_length;
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
+  bool other_batch = false;     // A change of train_batch_size has been accepted.
+  std::string corpus_identity;  // Of training data; "": not known.
   at::Device device = at::kCPU;
 
   std::mutex mutex;
@@ -177,10 +180,14 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
                                       .shuffle = training};
   auto sampler = plan::TokenSampler::Create(opened->tokens_per_file(), sampling);
   DT_RETURN_IF_ERROR(Annotate(sampler.status(), key));
+  std::string identity;
   if (training) {
     const std::vector<int64_t> tokens = opened->tokens_per_file();
     job.state().train_tokens = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
     job.state().train_files = static_cast<int64_t>(tokens.size());
+    auto found = plan::CorpusIdentity(*opened);
+    DT_RETURN_IF_ERROR(Annotate(found.status(), key));
+    identity = *std::move(found);
   }
   auto state = std::make_unique<State>(*std::move(opened), *std::move(sampler));
   state->slice = SliceOf(job);
@@ -188,6 +195,8 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   state->sequence_length = config.sequence_length();
   state->vocabulary_limit = options.vocabulary > 0 ? options.vocabulary : ModelVocabulary(config);
   state->documents = {config.data_document_token(), config.data_document_token_starts()};
+  state->corpus_identity = std::move(identity);
+  state->other_batch = job.state().accepts("train_batch_size");
   state->device = job.device();
   state->reader = std::thread([s = state.get()] { s->ReadAhead(); });
   return std::unique_ptr<TokenLoader>(new TokenLoader(std::move(state)));
@@ -230,13 +239,24 @@ Json TokenLoader::SaveState() const {
   std::lock_guard lock(state_->mutex);
   Json cursor = state_->sampler.CursorAt(state_->next_given.step).ToJson();
   cursor["micro"] = state_->next_given.micro;
+  if (!state_->corpus_identity.empty()) {
+    cursor["corpus"] = state_->corpus_identity;
+  }
   return cursor;
 }
 
 absl::Status TokenLoader::RestoreState(const Json& state) {
   DT_ASSIGN_OR_RETURN(const auto cursor, plan::DataCursor::FromJson(state));
-  DT_RETURN_IF_ERROR(state_->sampler.CheckCursor(cursor));
-  state_->JumpTo({cursor.step, state.value("micro", int64_t{0})});
+  DT_RETURN_IF_ERROR(state_->sampler.CheckCursor(cursor, state_->other_batch));
+  const auto saved = state.find("corpus");  // Not there: of an older version.
+  if (saved != state.end() && *saved != state_->corpus_identity) {
+    return absl::FailedPreconditionError(
+        "the files of data.train hold other tokens than when the checkpoint was saved, though as "
+        "many; restore them, or start anew with --fresh");
+  }
+  const bool is_same = cursor.global_batch == state_->sampler.CursorAt(0).global_batch;
+  state_->JumpTo(
+      {state_->sampler.StepAfter(cursor), is_same ? state.value("micro", int64_t{0}) : 0});
   return absl::OkStatus();
 }
 

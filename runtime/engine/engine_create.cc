@@ -261,8 +261,17 @@ absl::Status Engine::Impl::TakeParameters() {
   if (!device().is_host() && !UpdatesOnHost()) {
     DT_RETURN_IF_ERROR(MakeDeviceRule(config, *rule, layout).status());
   }
+  std::vector<std::string> frozen;
+  for (const NamedTensor& parameter : state.flat->frozen()) {
+    frozen.push_back(parameter.name);
+  }
+  if (state.frozen != nullptr) {
+    for (const plan::LayoutEntry& entry : state.frozen->flat->layout().entries()) {
+      frozen.push_back(entry.name);
+    }
+  }
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
-                      GroupParameters(layout, config.optimizer(), rule->by_parameter()));
+                      GroupParameters(layout, config.optimizer(), rule->by_parameter(), frozen));
   settings = groups.settings;
   // From here on the module changes, and nothing that it or the configuration asks for is refused.
   if (state.frozen != nullptr) {  // First: mostly they are the more, and their memory is given up.

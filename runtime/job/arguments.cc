@@ -10,7 +10,8 @@
 namespace dtrain {
 namespace {
 
-constexpr char kAllowed[] = "CONFIG.json, --set KEY=VALUE, --run-dir DIR, --fresh, --help";
+constexpr char kAllowed[] =
+    "CONFIG.json, --set KEY=VALUE, --run-dir DIR, --fresh, --accept-change KEY, --help";
 
 // Walks over argv; gives the value of "--name=value" or "--name value".
 class Words {
@@ -50,6 +51,9 @@ absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::st
       arguments.help = true;
     } else if (word == "--fresh") {
       options.fresh = true;
+    } else if (Is(word, "--accept-change")) {
+      DT_ASSIGN_OR_RETURN(options.accept_changes.emplace_back(),
+                          words.Value(word, "--accept-change"));
     } else if (Is(word, "--set")) {
       DT_ASSIGN_OR_RETURN(options.overrides.emplace_back(), words.Value(word, "--set"));
     } else if (Is(word, "--run-dir")) {
@@ -78,14 +82,19 @@ absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::st
 std::string ProgramHelp(const std::string& program, const std::string& about) {
   return absl::StrCat(
       about, about.empty() ? "" : "\n", "Usage: ", program,
-      " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n\n",
+      " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n",
+      "         [--accept-change KEY]...\n\n",
       "  CONFIG.json        Configuration. Its keys have DeepSpeed's names. Comments are\n",
       "                     allowed. --deepspeed_config CONFIG.json does the same.\n",
       "  --set KEY=VALUE    Change a value of the configuration. May be repeated.\n",
       "  --run-dir DIR      Folder for records and checkpoints. A run that is there\n",
       "                     continues. Default: DTRAIN_RUN_DIR, else runs/PROGRAM.\n",
-      "  --fresh            Move the run that is there aside and start at step 0.\n\n",
-      "Examples:\n", "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
+      "  --fresh            Move the run that is there aside and start at step 0.\n",
+      "  --accept-change KEY\n",
+      "                     Continue the run that is there although KEY has another\n",
+      "                     value. May be repeated. KEY is one of optimizer.params,\n",
+      "                     scheduler, train_batch_size, gradient_clipping ...\n\n", "Examples:\n",
+      "  dtrain launch --nproc-per-node 2 ", program, " config.json\n  ", program,
       " config.json --set train_steps=100 --run-dir runs/try\n");
 }
 

@@ -87,14 +87,26 @@ Json AnswerOf(const absl::Status& error) {
   return {{"code", static_cast<int>(error.code())}, {"message", std::string(error.message())}};
 }
 
+void SayAccepted(const RunDirectory& directory) {
+  const Json& all = directory.accepted_changes;
+  for (size_t i = all.size() - directory.accepted_now; i < all.size(); ++i) {
+    DT_LOG(Warning) << "accepted a change of the run: " << all[i]["key"].get<std::string>()
+                    << " was " << DumpJson(all[i]["was"]) << ", now " << DumpJson(all[i]["now"]);
+  }
+}
+
 // Rank 0 prepares; the others take its answer and compare the configuration.
 absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& options,
                               Deadline deadline) {
   Json answer;
   if (state.env.rank == 0) {
     auto directory = PrepareRunDirectory(options, *state.config);
+    if (directory.ok()) {
+      SayAccepted(*directory);
+    }
     answer = directory.ok() ? Json{{"code", 0},
                                    {"run_id", directory->run_id},
+                                   {"accepted_changes", directory->accepted_changes},
                                    {"config", state.config->values_in_force()}}
                             : AnswerOf(directory.status());
     if (state.rendezvous != nullptr) {
@@ -111,6 +123,7 @@ absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& opti
                         absl::StrCat(whose, answer["message"].get<std::string>()));
   }
   state.run_id = answer["run_id"].get<std::string>();
+  state.accepted_changes = answer["accepted_changes"];
   return CheckSameConfig(answer["config"], state);
 }
 
@@ -241,6 +254,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     RunDirectoryOptions directory{.path = s.run_dir,
                                   .run_id = s.env.run_id,
                                   .fresh = s.fresh,
+                                  .accept_changes = options.accept_changes,
                                   .attempt = s.env.attempt,
                                   .world_size = s.env.world_size,
                                   .versions = Versions()};
@@ -271,6 +285,11 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     return status;
   }
   return job;
+}
+
+bool Job::State::accepts(absl::string_view key) const {
+  return std::any_of(accepted_changes.begin(), accepted_changes.end(),
+                     [&](const Json& change) { return change.value("key", std::string()) == key; });
 }
 
 std::unique_ptr<Job> Job::FromState(std::unique_ptr<State> state) {

@@ -23,7 +23,10 @@ struct Job::State {
   std::optional<Config> config;  // Set before anything else uses it.
   std::string run_dir;
   std::string run_id;
-  bool fresh = false;  // Start at step 0 whatever checkpoint.dir holds.
+  bool fresh = false;                     // Start at step 0 whatever checkpoint.dir holds.
+  Json accepted_changes = Json::array();  // RunDirectory::accepted_changes, on all ranks.
+
+  bool accepts(absl::string_view key) const;  // Whether one of them is of `key`.
   AgentChannel agent;
   std::unique_ptr<Rendezvous> rendezvous;      // Null when alone.
   std::unique_ptr<comm::FlightDumper> flight;  // Outlives the group, whose calls it writes down.

@@ -12,6 +12,7 @@
 #include "base/move_aside.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "runtime/plan/accepted_changes.h"
 
 namespace dtrain {
 namespace {
@@ -43,15 +44,45 @@ absl::StatusOr<std::optional<Json>> ReadExisting(const std::string& path) {
   return std::optional<Json>(std::move(json));
 }
 
-std::string ExistingRunId(const std::string& path) {
+// run.json, or an empty object.
+Json ExistingRecord(const std::string& path) {
   const auto text = ReadFile(absl::StrCat(path, "/run.json"), 1U << 20);
-  if (!text.ok()) {
-    return "";
+  const auto json = text.ok() ? ParseJson(*text, "run.json") : text.status();
+  return json.ok() && json->is_object() ? *json : Json::object();
+}
+
+// Adds what differs from the saved values to directory.accepted_changes, or says which key is in
+// the way.
+absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& config,
+                           const Json& saved, RunDirectory& directory) {
+  std::string refused;  // The first difference that is not accepted.
+  std::string how;      // Options that would accept all of them; "": one cannot be accepted.
+  bool is_acceptable = true;
+  for (const ConfigDifference& difference : config.IdentityDifferences(saved)) {
+    if (plan::IsAccepted(difference, options.accept_changes)) {
+      directory.accepted_changes.push_back(
+          {{"key", difference.key},
+           {"was", difference.was},
+           {"now", difference.now},
+           {"attempt", options.attempt},
+           {"time", absl::FormatTime(absl::Now(), absl::UTCTimeZone())}});
+      ++directory.accepted_now;
+      continue;
+    }
+    const bool may_be = plan::IsAcceptable(difference);
+    if (refused.empty() || (is_acceptable && !may_be)) {
+      refused = difference.text;
+    }
+    is_acceptable = is_acceptable && may_be;
+    absl::StrAppend(&how, " --accept-change ", difference.key);
   }
-  const auto json = ParseJson(*text, "run.json");
-  return json.ok() && json->is_object() && json->contains("id") && (*json)["id"].is_string()
-             ? (*json)["id"].get<std::string>()
-             : "";
+  if (refused.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "run directory %s holds a run of another configuration: %s; %schoose another by --run-dir "
+      "DIR, or --fresh moves the old run aside",
+      options.path, refused, is_acceptable ? absl::StrCat("accept it by", how, ", ") : ""));
 }
 
 }  // namespace
@@ -59,6 +90,9 @@ std::string ExistingRunId(const std::string& path) {
 absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
                                                  const Config& config) {
   const std::string& path = options.path;
+  for (const std::string& key : options.accept_changes) {
+    DT_RETURN_IF_ERROR(plan::CheckAcceptable(key));
+  }
   if (options.fresh) {
     DT_RETURN_IF_ERROR(MoveRunAside(path));
   }
@@ -68,29 +102,37 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
         absl::StrFormat("run directory %s is not writable; choose another by --run-dir DIR", path));
   }
   DT_ASSIGN_OR_RETURN(const std::optional<Json> existing, ReadExisting(path));
-  RunDirectory directory{.path = path, .run_id = options.run_id, .resumed = existing.has_value()};
+  RunDirectory directory;
+  directory.path = path;
+  directory.run_id = options.run_id;
+  directory.resumed = existing.has_value();
   if (existing.has_value()) {
-    if (const auto difference = config.IdentityDifference(*existing)) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "run directory %s holds a run of another configuration: %s; choose another by --run-dir "
-          "DIR, or --fresh moves the old run aside",
-          path, *difference));
+    const Json record = ExistingRecord(path);
+    if (const auto before = record.find("accepted_changes");
+        before != record.end() && before->is_array()) {
+      directory.accepted_changes = *before;
     }
-    directory.run_id = ExistingRunId(path);
+    DT_RETURN_IF_ERROR(AcceptChanges(options, config, *existing, directory));
+    const auto id = record.find("id");
+    directory.run_id = id != record.end() && id->is_string() ? id->get<std::string>() : "";
   }
   if (directory.run_id.empty()) {
     directory.run_id = options.run_id.empty() ? RandomRunId() : options.run_id;
   }
-  const Json run = {{"id", directory.run_id},
-                    {"attempt", options.attempt},
-                    {"world_size", options.world_size},
-                    {"folder", WorkingDirectory()},  // What relative paths in config.json mean.
-                    {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
-                    {"versions", options.versions},
-                    {"hyperparameters", config.hyperparameters()}};
+  Json run = {{"id", directory.run_id},
+              {"attempt", options.attempt},
+              {"world_size", options.world_size},
+              {"folder", WorkingDirectory()},  // What relative paths in config.json mean.
+              {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
+              {"versions", options.versions},
+              {"hyperparameters", config.hyperparameters()}};
+  if (!directory.accepted_changes.empty()) {
+    run["accepted_changes"] = directory.accepted_changes;
+  }
+  // Changes are recorded before config.json makes them the values to compare with.
+  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/run.json"), DumpJson(run, 2) + "\n"));
   DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/config.json"),
                                      DumpJson(config.values_in_force(), 2) + "\n"));
-  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/run.json"), DumpJson(run, 2) + "\n"));
   return directory;
 }
 

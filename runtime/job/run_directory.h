@@ -1,7 +1,9 @@
 // The run directory: one folder a run, made or resumed by rank 0.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/json.h"
@@ -13,6 +15,7 @@ struct RunDirectoryOptions {
   std::string path;
   std::string run_id;  // "" : the one of the run that is there, else a new random one.
   bool fresh = false;  // Move an existing run to PATH.old-N first.
+  std::vector<std::string> accept_changes = {};  // Keys and sections (plan/accepted_changes.h).
   int attempt = 0;
   int world_size = 1;
   Json versions;  // Shown in run.json.
@@ -22,11 +25,16 @@ struct RunDirectory {
   std::string path;
   std::string run_id;
   bool resumed = false;
+  // Of all resumes, in order: {"key", "was", "now", "attempt", "time"}. The last `accepted_now` of
+  // them are this one's.
+  Json accepted_changes = Json::array();
+  size_t accepted_now = 0;
 };
 
 // Only rank 0 calls it. Writes config.json and run.json. FailedPrecondition when the directory
-// holds a run of another configuration (names the first key that differs); PermissionDenied when it
-// is not writable. Nothing of an existing run is removed.
+// holds a run of another configuration (names the first key that differs and is not accepted);
+// InvalidArgument for a key that cannot be accepted; PermissionDenied when it is not writable.
+// Nothing of an existing run is removed.
 absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
                                                  const Config& config);
 

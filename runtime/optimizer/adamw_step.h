@@ -5,8 +5,8 @@
 
 namespace dtrain {
 
-// `decay_in_gradient`: Adam. States 0 and 1 are the moments.
-void AdamWStep(const UpdateStep& step, const UpdatePiece& piece, const PieceMemory& memory,
-               bool decay_in_gradient);
+// States 0 and 1 are the moments.
+void AdamWStep(const OptimizerConfig& optimizer, const UpdateStep& step, const UpdatePiece& piece,
+               const PieceMemory& memory);
 
 }  // namespace dtrain

@@ -49,8 +49,7 @@ class AdamOnDevice final : public Rule<kernels::AdamWStepScalars> {
  private:
   kernels::AdamWStepScalars Make(const UpdateStep& step,
                                  const ParamSettings& settings) const override {
-    return kernels::MakeAdamWStepScalars(
-        AdamWOptionsOf(step, settings, optimizer_.kind == Kind::kAdam));
+    return kernels::MakeAdamWStepScalars(AdamWOptionsOf(optimizer_, step, settings));
   }
 };
 
@@ -62,8 +61,7 @@ struct StochasticScalars {
 
 class StochasticAdamOnDevice final : public DeviceRule {
  public:
-  explicit StochasticAdamOnDevice(const OptimizerConfig& optimizer)
-      : decay_in_gradient_(optimizer.kind == Kind::kAdam) {}
+  explicit StochasticAdamOnDevice(const OptimizerConfig& optimizer) : optimizer_(optimizer) {}
   size_t scalar_bytes() const override { return sizeof(StochasticScalars); }
   size_t skip_offset() const override {
     static_assert(offsetof(StochasticScalars, adamw) == 0);
@@ -71,7 +69,7 @@ class StochasticAdamOnDevice final : public DeviceRule {
   }
   void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const override {
     const StochasticScalars scalars{
-        kernels::MakeAdamWStepScalars(AdamWOptionsOf(step, settings, decay_in_gradient_)),
+        kernels::MakeAdamWStepScalars(AdamWOptionsOf(optimizer_, step, settings)),
         step.rounding.value()};
     std::memcpy(to, &scalars, sizeof(scalars));
   }
@@ -86,7 +84,7 @@ class StochasticAdamOnDevice final : public DeviceRule {
   }
 
  private:
-  const bool decay_in_gradient_;
+  const OptimizerConfig optimizer_;
 };
 
 // With at most one state an element: alike but for the table's entry and what it reads.

@@ -28,7 +28,7 @@ class AdamRule final : public ElementwiseRule {
   using ElementwiseRule::ElementwiseRule;
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
-    AdamWStep(step, piece, memory, optimizer_.kind == Kind::kAdam);
+    AdamWStep(optimizer_, step, piece, memory);
   }
 };
 
@@ -50,9 +50,9 @@ using AdagradRule = OneStateRule<kernels::AdagradCpu, AdagradOptionsOf>;
 
 }  // namespace
 
-void AdamWStep(const UpdateStep& step, const UpdatePiece& piece, const PieceMemory& memory,
-               bool decay_in_gradient) {
-  const kernels::AdamWOptions options = AdamWOptionsOf(step, step.of(piece), decay_in_gradient);
+void AdamWStep(const OptimizerConfig& optimizer, const UpdateStep& step, const UpdatePiece& piece,
+               const PieceMemory& memory) {
+  const kernels::AdamWOptions options = AdamWOptionsOf(optimizer, step, step.of(piece));
   if (step.rounding.has_value()) {
     kernels::AdamWStochasticCpu(piece.elements, piece.flat, memory.weights, memory.gradient,
                                 static_cast<BFloat16*>(memory.states[0].data),

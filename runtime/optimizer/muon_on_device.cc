@@ -31,8 +31,8 @@ class MuonOnDevice final : public DeviceRule {
       *static_cast<Muon*>(to) =
           kernels::MakeMuonStepScalars(MuonOptionsOf(optimizer_, step, settings));
     } else {
-      *static_cast<AdamW*>(to) = kernels::MakeAdamWStepScalars(
-          AdamWOptionsOf(step, settings, /*decay_in_gradient=*/false));
+      *static_cast<AdamW*>(to) =
+          kernels::MakeAdamWStepScalars(AdamWOptionsOf(optimizer_, step, settings));
     }
   }
   // For the largest round.

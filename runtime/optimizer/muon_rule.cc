@@ -50,7 +50,7 @@ class MuonRule final : public UpdateRule {
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
     if (updates(step.of(piece))) {
-      AdamWStep(step, piece, memory, false);
+      AdamWStep(optimizer_, step, piece, memory);
     }
   }
 

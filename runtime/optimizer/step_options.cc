@@ -2,8 +2,9 @@
 
 namespace dtrain {
 
-kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings& settings,
-                                     bool decay_in_gradient) {
+kernels::AdamWOptions AdamWOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                     const ParamSettings& settings) {
+  const bool decay_in_gradient = optimizer.kind == OptimizerConfig::Kind::kAdam;
   return {.lr = settings.lr,
           .beta1 = settings.beta1,
           .beta2 = settings.beta2,
@@ -12,7 +13,8 @@ kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings
           .l2 = decay_in_gradient ? settings.weight_decay : 0,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update,
+          .bias_correction = optimizer.bias_correction};
 }
 
 kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
@@ -48,7 +50,8 @@ kernels::LambOptions LambOptionsOf(const OptimizerConfig& optimizer, const Updat
           .min_coeff = optimizer.min_coeff,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update,
+          .bias_correction = optimizer.bias_correction};
 }
 
 kernels::MuonOptions MuonOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,

@@ -13,9 +13,9 @@
 
 namespace dtrain {
 
-// `decay_in_gradient`: Adam's weight decay, not AdamW's.
-kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings& settings,
-                                     bool decay_in_gradient);
+// Also of Muon, for what is no hidden matrix.
+kernels::AdamWOptions AdamWOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
+                                     const ParamSettings& settings);
 kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                  const ParamSettings& settings);
 kernels::LionOptions LionOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,

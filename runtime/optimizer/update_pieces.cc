@@ -4,23 +4,41 @@
 #include <cstddef>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 
 namespace dtrain {
 namespace {
 
+bool MatchesOne(const std::string& pattern, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return MatchesPattern(pattern, name); });
+}
+
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
-absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig& optimizer) {
+absl::Status CheckPatterns(const OptimizerConfig& optimizer,
+                           const std::vector<std::string>& trained,
+                           const std::vector<std::string>& frozen) {
+  for (const std::string& pattern : optimizer.no_weight_decay) {
+    if (!MatchesOne(pattern, trained) &&
+        !MatchesOne(pattern, frozen)) {  // Frozen ones are not decayed.
+      std::vector<std::string> all = trained;
+      all.insert(all.end(), frozen.begin(), frozen.end());
+      return absl::InvalidArgumentError(
+          absl::StrFormat("optimizer.no_weight_decay: \"%s\" names no parameter of the model; "
+                          "nearest: %s (* stands "
+                          "for any text)",
+                          pattern, absl::StrJoin(NearestNames(pattern, all), ", ")));
+    }
+  }
   for (size_t group = 0; group < optimizer.groups.size(); ++group) {
     for (const std::string& pattern : optimizer.groups[group].params) {
-      const auto& entries = layout.entries();
-      if (std::none_of(entries.begin(), entries.end(), [&](const plan::LayoutEntry& entry) {
-            return MatchesPattern(pattern, entry.name);
-          })) {
+      if (!MatchesOne(pattern, trained)) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter; they are "
-            "called as %s (* stands for any text)",
-            group, pattern, entries.back().name));
+            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter%s; nearest: %s "
+            "(* stands for any text)",
+            group, pattern, MatchesOne(pattern, frozen) ? ", only frozen ones" : "",
+            absl::StrJoin(NearestNames(pattern, trained), ", ")));
       }
     }
   }
@@ -30,8 +48,13 @@ absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig&
 }  // namespace
 
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
-                                             const OptimizerConfig& optimizer, bool by_parameter) {
-  DT_RETURN_IF_ERROR(CheckGroups(layout, optimizer));
+                                             const OptimizerConfig& optimizer, bool by_parameter,
+                                             const std::vector<std::string>& frozen) {
+  std::vector<std::string> trained;  // In the order of registration, which a layout reverses.
+  for (auto entry = layout.entries().rbegin(); entry != layout.entries().rend(); ++entry) {
+    trained.push_back(entry->name);
+  }
+  DT_RETURN_IF_ERROR(CheckPatterns(optimizer, trained, frozen));
   UpdateGroups groups;
   for (size_t i = 0; i < layout.entries().size(); ++i) {
     const plan::LayoutEntry& entry = layout.entries()[i];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,10 +26,11 @@ struct UpdateGroups {
 };
 
 // `by_parameter`: a range is one parameter, without the gap behind it; else neighbours with equal
-// settings are one range (gaps hold zeros and stay zero). InvalidArgument: a group names no
-// parameter.
+// settings are one range (gaps hold zeros and stay zero). `frozen`: names of the parameters that
+// are not trained. InvalidArgument: a pattern of a group or of no_weight_decay names no parameter.
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
-                                             const OptimizerConfig& optimizer, bool by_parameter);
+                                             const OptimizerConfig& optimizer, bool by_parameter,
+                                             const std::vector<std::string>& frozen = {});
 
 // `elements` from `flat` on in the values, from `local` on in the states of the rank that owns
 // them.

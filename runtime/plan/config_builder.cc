@@ -15,15 +15,47 @@
 namespace dtrain {
 
 using plan::ConfigKey;
-using plan::KeyUse;
 
 namespace {
 
-// A value in a message of one line.
-std::string Short(const Json& value) {
-  constexpr size_t kMost = 80;
-  std::string text = DumpJson(value);
-  return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
+// Rotary positions have several spellings in a model's config.json (docs/MODELS.md), which must not
+// contradict each other: takes those out of `model` for whose settings `parts` ("rope_scaling",
+// "factor") gives `value` by another name.
+void DropOtherRope(const std::vector<std::string>& parts, const Json& value, Json& model) {
+  constexpr const char* kObjects[] = {"rope_scaling", "rope_parameters"};
+  constexpr char kTheta[] = "rope_theta";
+  const auto drop = [&](const std::string& object, const std::string& name) {
+    if (const auto found = model.find(object); found != model.end() && found->is_object()) {
+      found->erase(name);
+    }
+  };
+  const std::string& last = parts.back();
+  if (parts[0] == kTheta) {
+    drop(kObjects[0], kTheta);
+    drop(kObjects[1], kTheta);
+    return;
+  }
+  if (parts[0] != kObjects[0] && parts[0] != kObjects[1]) {
+    return;
+  }
+  const std::string other = kObjects[parts[0] == kObjects[0] ? 1 : 0];
+  const auto replaced = model.find(other);
+  if (parts.size() > 1) {
+    if (last == "type" || last == "rope_type") {
+      for (const char* const name : {"type", "rope_type"}) {
+        drop(other, name);
+        drop(parts[0], name);
+      }
+    }
+    drop(other, last);
+  } else if (replaced != model.end() && replaced->is_object()) {  // All but its rope_theta.
+    const Json theta = replaced->value(kTheta, Json());
+    *replaced = theta.is_null() ? Json::object() : Json{{kTheta, theta}};
+  }
+  if (last == kTheta || (parts.size() == 1 && value.is_object() && value.contains(kTheta))) {
+    model.erase(kTheta);
+    drop(other, kTheta);
+  }
 }
 
 }  // namespace
@@ -67,6 +99,7 @@ absl::Status ConfigBuilder::Override(const std::string& assignment) {
   if (equals == std::string::npos || equals == 0) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": want KEY=VALUE"));
   }
+  spellings_.clear();
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
   const absl::StatusOr<Json> parsed = ParseJson(text, where);
@@ -82,6 +115,9 @@ absl::Status ConfigBuilder::OverrideFree(const std::string& path, Json value,
   const std::vector<std::string> parts = absl::StrSplit(path, '.');
   Json& root = values_->by_key[parts[0]];
   Json* node = &(root.is_object() ? root : root = Json::object());
+  if (parts[0] == "model") {
+    DropOtherRope({parts.begin() + 1, parts.end()}, value, root);
+  }
   for (size_t i = 1; i < parts.size(); ++i) {
     if (parts[i].empty() || !(node->is_object() || node->is_null())) {
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -105,15 +141,16 @@ absl::Status ConfigBuilder::Walk(const Json& json, const std::string& prefix, Co
 }
 
 absl::Status ConfigBuilder::Take(const std::string& path, const Json& value, ConfigOrigin origin,
-                                 const std::string& where) {
+                                 const std::string& where, const std::string& spelt) {
   const std::string at = where.empty() ? Where(path) : where;
   if (const char* today = plan::TodaysName(path)) {
+    is_deepspeeds_ = true;
     values_->warnings.push_back(
         absl::StrFormat("%s: %s is an older spelling of %s", at, path, today));
-    return Take(today, plan::TodaysValue(path, value), origin, where);
+    return Take(today, plan::TodaysValue(path, value), origin, at, path);
   }
   if (const ConfigKey* key = plan::FindConfigKey(path)) {
-    return TakeKnown(*key, value, origin, at);
+    return TakeKnown(*key, value, origin, at, spelt.empty() ? path : spelt);
   }
   if (path == "bfloat16" && value.is_object()) {
     return Walk(value, path, origin, where);
@@ -137,15 +174,30 @@ absl::Status ConfigBuilder::Take(const std::string& path, const Json& value, Con
 }
 
 absl::Status ConfigBuilder::TakeKnown(const ConfigKey& key, const Json& value, ConfigOrigin origin,
-                                      const std::string& where) {
+                                      const std::string& where, const std::string& spelt) {
+  const auto other = spellings_.find(key.path);
   if (value.is_null()) {  // As if it were not there.
-    values_->by_key.erase(key.path);
-    values_->origins.erase(key.path);
+    if (other == spellings_.end()) {
+      values_->by_key.erase(key.path);
+      values_->origins.erase(key.path);
+      autos_.erase(key.path);
+    }
     return absl::OkStatus();
   }
   absl::StatusOr<Json> checked = plan::CheckValue(key, value);
   if (!checked.ok()) {
     return Annotate(checked.status(), where);
+  }
+  if (other != spellings_.end() && values_->by_key[key.path] != *checked) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s and %s are two names of one setting and say %s and %s; keep %s alone", where,
+        other->second, spelt, plan::ShortJson(values_->by_key[key.path]), plan::ShortJson(*checked),
+        key.path));
+  }
+  spellings_[key.path] = spelt;
+  autos_.erase(key.path);
+  if (*checked == "auto" && plan::TakesAuto(key)) {
+    autos_[key.path] = {.where = where, .why = ""};
   }
   values_->by_key[key.path] = *std::move(checked);
   values_->origins[key.path] = origin;
@@ -159,6 +211,7 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   }
   DT_RETURN_IF_ERROR(FillReduction());
   DT_RETURN_IF_ERROR(CheckSupport());
+  DropWhatIsOff();
   DT_RETURN_IF_ERROR(FillRun());
   DT_RETURN_IF_ERROR(FillBatch());
   DT_RETURN_IF_ERROR(FillOptimizer());
@@ -171,6 +224,8 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   CheckConsole();
   FillTyped();
   DT_RETURN_IF_ERROR(CheckOptimizer());
+  SayAutos();
+  SayClipping();
   return Config(std::move(values_));
 }
 
@@ -285,36 +340,6 @@ void ConfigBuilder::CheckConsole() {
   }
 }
 
-bool ConfigBuilder::IsDisabled(const ConfigKey& key, const Json& value) {
-  if ((key.flags & plan::kOffWhenDisabled) == 0) {
-    return false;
-  }
-  const auto enabled = value.find("enabled");
-  return value.empty() || (enabled != value.end() && *enabled == false);
-}
-
-absl::Status ConfigBuilder::CheckSupport() {
-  for (const auto& [path, value] : values_->by_key) {
-    const ConfigKey* key = plan::FindConfigKey(path);
-    if (key->use == KeyUse::kUsed || IsAuto(path)) {
-      continue;
-    }
-    const Json supported = Json::parse(key->use == KeyUse::kRefused ? key->accepted : "[]");
-    const bool harmless = value == Json::parse(key->default_value) || IsDisabled(*key, value) ||
-                          std::find(supported.begin(), supported.end(), value) != supported.end();
-    if (harmless) {
-      continue;
-    }
-    if (key->use == KeyUse::kRefused) {
-      return absl::UnimplementedError(absl::StrFormat(
-          "%s: %s = %s is not supported. %s", WhereGiven(path), path, Short(value), key->doc));
-    }
-    values_->warnings.push_back(absl::StrFormat("%s: %s = %s has no effect. %s", WhereGiven(path),
-                                                path, Short(value), key->doc));
-  }
-  return absl::OkStatus();
-}
-
 bool ConfigBuilder::Given(absl::string_view key) const {
   return values_->by_key.find(key) != values_->by_key.end() && !IsAuto(key);
 }
@@ -322,7 +347,7 @@ bool ConfigBuilder::Given(absl::string_view key) const {
 bool ConfigBuilder::IsAuto(absl::string_view key) const {
   const auto found = values_->by_key.find(key);
   return found != values_->by_key.end() && found->second == "auto" &&
-         (plan::FindConfigKey(key)->flags & plan::kAutoAllowed) != 0;
+         plan::TakesAuto(*plan::FindConfigKey(key));
 }
 
 void ConfigBuilder::Derive(const std::string& key, Json value) {

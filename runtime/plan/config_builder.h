@@ -2,6 +2,7 @@
 // Private to the room.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,17 +24,23 @@ class ConfigBuilder {
  private:
   absl::Status Walk(const Json& json, const std::string& prefix, ConfigOrigin origin,
                     const std::string& where);
+  // `spelt`: the older spelling by which `path` was given; "": today's.
   absl::Status Take(const std::string& path, const Json& value, ConfigOrigin origin,
-                    const std::string& where);
+                    const std::string& where, const std::string& spelt = "");
   absl::Status TakeKnown(const plan::ConfigKey& key, const Json& value, ConfigOrigin origin,
-                         const std::string& where);
+                         const std::string& where, const std::string& spelt);
   absl::Status OverrideFree(const std::string& path, Json value, const std::string& where);
   // "FILE:LINE", the line only when the key's last part stands once in the text.
   std::string Where(const std::string& path) const;
   std::string WhereGiven(absl::string_view path) const;
 
   absl::Status CheckSupport();
-  static bool IsDisabled(const plan::ConfigKey& key, const Json& value);
+  void DropWhatIsOff();
+  bool IsOff(absl::string_view path) const;  // In fp16 or bf16, which is not enabled.
+  absl::StatusOr<int64_t> HiddenSize() const;
+  void SayAutos();
+  void SayClipping();
+  void SetWhy(absl::string_view key, const std::string& why);  // Of its "auto", if it is one.
   absl::Status CheckPrecision() const;
   absl::Status CheckSharding() const;
   absl::Status CheckActivations();
@@ -57,7 +64,16 @@ class ConfigBuilder {
   bool IsDefault(const std::string& path) const;
   void Derive(const std::string& key, Json value);
 
+  // What "auto" took, for a note.
+  struct Auto {
+    std::string where;
+    std::string why;
+  };
+
   std::string text_;
+  std::map<std::string, std::string> spellings_;  // Of one document or --set: by key.
+  std::map<std::string, Auto, std::less<>> autos_;
+  bool is_deepspeeds_ = false;  // Something in the document is only there for DeepSpeed.
   std::shared_ptr<Config::Values> values_ = std::make_shared<Config::Values>();
 };
 

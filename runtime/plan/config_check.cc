@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -66,12 +67,8 @@ std::string IntervalText(absl::string_view range) {
 }
 
 absl::Status Refuse(const ConfigKey& key, const Json& value) {
-  std::string got = DumpJson(value);
-  if (got.size() > 80) {
-    got = got.substr(0, 77) + "...";
-  }
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s is %s; want %s", key.path, got, AllowedText(key)));
+      absl::StrFormat("%s is %s; want %s", key.path, ShortJson(value), AllowedText(key)));
 }
 
 std::optional<double> InRangeNumber(const ConfigKey& key, const Json& value) {
@@ -155,8 +152,42 @@ std::string AllowedText(const ConfigKey& key) {
   return (key.flags & kAutoAllowed) != 0 ? text + ", or \"auto\"" : text;
 }
 
+std::string ShortJson(const Json& value) {
+  constexpr size_t kMost = 80;
+  const std::string text = DumpJson(value);
+  return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
+}
+
+bool TakesAuto(const ConfigKey& key) {
+  if ((key.flags & kAutoAllowed) != 0) {
+    return true;
+  }
+  const bool is_scalar = key.type == KeyType::kBool || key.type == KeyType::kInteger ||
+                         key.type == KeyType::kNumber || key.type == KeyType::kString;
+  const std::vector<std::string> choices = Choices(key);
+  const bool is_choice = std::find(choices.begin(), choices.end(), "auto") != choices.end();
+  if (!is_scalar || is_choice) {
+    return false;
+  }
+  if (key.use != KeyUse::kUsed) {
+    return true;
+  }
+  constexpr absl::string_view kDeepSpeeds[] = {"zero_optimization.",
+                                               "optimizer.params.",
+                                               "scheduler.",
+                                               "fp16.",
+                                               "bf16.",
+                                               "aio.",
+                                               "activation_checkpointing.",
+                                               "communication_data_type",
+                                               "prescale_gradients",
+                                               "gradient_predivide_factor"};
+  return std::any_of(std::begin(kDeepSpeeds), std::end(kDeepSpeeds),
+                     [&](absl::string_view begin) { return absl::StartsWith(key.path, begin); });
+}
+
 absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {
-  if (value.is_string() && value == "auto" && (key.flags & kAutoAllowed) != 0) {
+  if (value.is_string() && value == "auto" && TakesAuto(key)) {
     return value;
   }
   switch (key.type) {

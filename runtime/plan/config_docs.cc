@@ -48,10 +48,19 @@ is a small complete file for the example model:
   and checks keys.
 - `// comments` and `/* comments */` are allowed. `null` means that a key is not set. A whole
   number such as `5e8` is an integer. Bucket sizes count elements, not bytes.
-- An unknown key is an error that names the nearest known key.
-- `"auto"` is allowed only where the table says so.
+- An unknown key is an error that names the nearest known key. A key that is given in an older and
+  in today's spelling with different values is an error too.
+- `"auto"` takes the value that the table says. In `optimizer.params`, `scheduler`,
+  `zero_optimization`, `fp16`, `bf16`, `activation_checkpointing` and `aio`, and for every key
+  without effect, it is allowed even where the table does not mention it, and takes the default.
+  `dtrain config check` and the log name the value that each `"auto"` took.
 - A key marked **R** must keep its value when a run is resumed. All others may change, and so may
-  the number of ranks.
+  the number of ranks. A program's option `--accept-change KEY`, which may be repeated, accepts
+  another value of `optimizer.params.*`, `optimizer.no_weight_decay`, `optimizer.param_groups`,
+  `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
+  `deterministic` or, for files that have moved, `data.train`. KEY may be a section, such as `scheduler`. Each change is recorded in `run.json`
+  and in the manifests of later checkpoints. With another batch size the data goes on behind the
+  samples that the run has seen; less than one batch may be left out.
 
 `dtrain config docs` writes this page from the table in `runtime/plan/config_keys*.cc`.
 
@@ -68,10 +77,10 @@ of them and the nearest sizes that fit.
 constexpr const char* kOptimizers =
     R"(| type | parameters and defaults | state per element | update rule |
 |---|---|---|---|
-| AdamW, Adam | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0 | exp_avg, exp_avg_sq | torch.optim.AdamW; Adam with `adam_w_mode` false is torch.optim.Adam |
+| AdamW, Adam | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, bias_correction true | exp_avg, exp_avg_sq | torch.optim.AdamW; Adam with `adam_w_mode` false is torch.optim.Adam |
 | SGD | lr 1e-3, momentum 0, dampening 0, nesterov false, weight_decay 0 | momentum_buffer, if momentum is above 0 | torch.optim.SGD |
 | Lion | lr 1e-3, betas [0.9, 0.999], weight_decay 0 | exp_avg | the paper (arXiv 2302.06675) |
-| Lamb | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, max_coeff 10, min_coeff 0.01 | exp_avg, exp_avg_sq | FusedLamb of DeepSpeed, with one trust ratio for each whole parameter |
+| Lamb | lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0, max_coeff 10, min_coeff 0.01, bias_correction true | exp_avg, exp_avg_sq | FusedLamb of DeepSpeed, with one trust ratio for each whole parameter |
 | Adagrad | lr 1e-2, lr_decay 0, eps 1e-10, weight_decay 0, initial_accumulator_value 0 | sum | torch.optim.Adagrad |
 | Muon | muon_lr 0.02, adam_lr 3e-4 (both take lr if it is given), momentum 0.95, weight_decay 0, betas [0.9, 0.95], eps 1e-10 | exp_avg, exp_avg_sq | Muon of DeepSpeed: Newton-Schulz in fp32 for matrices; AdamW for vectors and for parameters with embed or lm_head in their name |
 

@@ -12,6 +12,7 @@ namespace dtrain {
 namespace {
 
 constexpr int64_t kTrainStepsDefault = 1000;
+constexpr int64_t kMicroBatchAuto = 8;  // The Hugging Face Trainer's default.
 
 // Null: not given.
 std::optional<int64_t> IfGiven(const Json* value) {
@@ -66,7 +67,7 @@ SchedulerConfig::Kind KindOf(absl::string_view type) {
 // A value that is the default anyway does no harm where it does not belong; the config.json of a
 // run directory holds all of them.
 bool ConfigBuilder::IsDefault(const std::string& path) const {
-  return Value(path) == Json::parse(plan::FindConfigKey(path)->default_value);
+  return IsAuto(path) || Value(path) == Json::parse(plan::FindConfigKey(path)->default_value);
 }
 
 absl::Status ConfigBuilder::FillRun() {
@@ -84,9 +85,18 @@ absl::Status ConfigBuilder::FillRun() {
 
 absl::Status ConfigBuilder::FillBatch() {
   const auto given = [&](const char* key) { return IfGiven(Given(key) ? &Value(key) : nullptr); };
-  const plan::BatchRequest request{given("train_batch_size"),
-                                   given("train_micro_batch_size_per_gpu"),
-                                   given("gradient_accumulation_steps")};
+  plan::BatchRequest request{given("train_batch_size"), given("train_micro_batch_size_per_gpu"),
+                             given("gradient_accumulation_steps")};
+  const bool is_auto = IsAuto("train_batch_size") || IsAuto("train_micro_batch_size_per_gpu");
+  for (const char* const key :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    SetWhy(key, "which follows from the other batch sizes and the number of ranks");
+  }
+  if (is_auto && !Given("train_batch_size") && !Given("train_micro_batch_size_per_gpu")) {
+    request.micro_batch = kMicroBatchAuto;
+    SetWhy("train_micro_batch_size_per_gpu",
+           "the Hugging Face Trainer's per_device_train_batch_size");
+  }
   absl::StatusOr<plan::BatchSizes> sizes = plan::SolveBatch(request, values_->world_size);
   if (!sizes.ok()) {
     return Annotate(sizes.status(), values_->file_name);
@@ -129,6 +139,17 @@ absl::Status ConfigBuilder::FillScheduler() {
     }
   }
   const int64_t steps = Value("train_steps").get<int64_t>();
+  SetWhy(section + "total_num_steps", "which is train_steps");
+  SetWhy(section + "warmup_max_lr", "the learning rate of the optimizer");
+  SetWhy(section + "warmup_num_steps", "a fiftieth of train_steps");
+  if (type != "WSD" && Given(section + "warmup_num_steps") &&
+      Value(section + "warmup_num_steps") == 0) {
+    values_->warnings.push_back(
+        absl::StrFormat("%s: scheduler.params.warmup_num_steps 0 acts as 2, as in DeepSpeed: a "
+                        "warm-up has at least "
+                        "two steps",
+                        WhereGiven(section + "warmup_num_steps")));
+  }
   if (IsAuto(section + "warmup_num_steps")) {
     Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
   }
@@ -214,17 +235,14 @@ absl::Status ConfigBuilder::FillReduction() {
       Derive(rule.key, Json::parse(plan::FindConfigKey(rule.key)->default_value));
       continue;
     }
-    const auto model = values_->by_key.find("model");
-    const bool has = model != values_->by_key.end() && model->second.contains("hidden_size");
-    const absl::StatusOr<int64_t> hidden =
-        has ? JsonInteger(model->second["hidden_size"]) : absl::StatusOr<int64_t>(0);
-    if (!hidden.ok() || *hidden < 1 || *hidden > (int64_t{1} << 24)) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: %s is \"auto\", which needs model.hidden_size, an integer from 1 to "
-                          "2^24; set model.hidden_size, or give a number instead of \"auto\"",
-                          WhereGiven(rule.key), rule.key));
+    DT_ASSIGN_OR_RETURN(const int64_t hidden, HiddenSize());
+    if (hidden == 0) {
+      Derive(rule.key, Json::parse(plan::FindConfigKey(rule.key)->default_value));
+      SetWhy(rule.key, "the default, because the size of the model is not known here");
+      continue;
     }
-    const auto h = static_cast<double>(*hidden);
+    SetWhy(rule.key, absl::StrFormat("which follows from the model's hidden size, %d", hidden));
+    const auto h = static_cast<double>(hidden);
     Derive(rule.key, static_cast<int64_t>(rule.square * h * h + rule.linear * h));
   }
   if (!Given("zero_optimization.overlap_comm")) {

@@ -105,8 +105,11 @@ std::string Config::Summary() const {
       absl::StrFormat("global batch %d = micro-batch %d x accumulation %d x %d ranks\n",
                       global_batch(), micro_batch(), gradient_accumulation_steps(), world_size());
   for (const plan::ConfigKey& key : plan::ConfigKeys()) {
+    const absl::string_view path = key.path;
     const ConfigOrigin origin = values_->origins.at(key.path);
-    if (origin == ConfigOrigin::kDefault || absl::string_view(key.path) == "origins") {
+    // Releases of DeepSpeed differ in the default of gradient_clipping, so it is always said.
+    const bool expected = origin == ConfigOrigin::kDefault && path != "gradient_clipping";
+    if (expected || path == "origins") {
       continue;
     }
     absl::StrAppendFormat(&text, "%-46s %s  (%s)\n", key.path, DumpJson(values_->at(key.path)),
@@ -126,19 +129,30 @@ uint64_t Config::identity_hash() const {
   return hash.value();
 }
 
-std::optional<std::string> Config::IdentityDifference(const Json& saved_values_in_force) const {
+std::vector<ConfigDifference> Config::IdentityDifferences(const Json& saved_values_in_force) const {
+  std::vector<ConfigDifference> differences;
   const Json in_force = values_in_force();
+  const auto raw = [](const Json& values, const char* path) {
+    const Json* const value = Lookup(values, path);
+    return value == nullptr ? Json() : *value;
+  };
   for (const plan::ConfigKey& key : plan::ConfigKeys()) {
     if ((key.flags & plan::kIdentity) == 0) {
       continue;
     }
     const nlohmann::json was = Canonical(IdentityValue(saved_values_in_force, key));
     const nlohmann::json now = Canonical(IdentityValue(in_force, key));
-    if (auto difference = Difference(key.path, was, now)) {
-      return difference;
+    if (auto text = Difference(key.path, was, now)) {
+      differences.push_back({key.path, raw(saved_values_in_force, key.path),
+                             raw(in_force, key.path), *std::move(text)});
     }
   }
-  return std::nullopt;
+  return differences;
+}
+
+std::optional<std::string> Config::IdentityDifference(const Json& saved_values_in_force) const {
+  const std::vector<ConfigDifference> all = IdentityDifferences(saved_values_in_force);
+  return all.empty() ? std::nullopt : std::optional(all.front().text);
 }
 
 }  // namespace dtrain

@@ -41,7 +41,9 @@ constexpr ConfigKey kKeys[] = {
     {"train_micro_batch_size_per_gpu", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed,
      "", kAutoAllowed,
      "Samples that one rank sends through the model at a time. If it is not set or \"auto\", it is "
-     "computed from the other two batch keys."},
+     "computed from the other two batch keys. If one of this key and train_batch_size is \"auto\" "
+     "and "
+     "neither is a number, it is 8, as in the Hugging Face Trainer."},
     {"gradient_accumulation_steps", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed,
      "Micro-batches of each rank in one optimizer step. If it is not set or \"auto\", it is "
@@ -97,15 +99,16 @@ constexpr ConfigKey kKeys[] = {
      "named."},
     {"optimizer.params.per_head_muon", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
      kIdentity, "Muon always orthogonalises whole matrices, not single heads."},
-    {"optimizer.params.bias_correction", KeyType::kBool, "true", "", KeyUse::kRefused, "[true]",
-     kIdentity, "The moments are always corrected for their bias."},
+    {"optimizer.params.bias_correction", KeyType::kBool, "true", "", KeyUse::kUsed, "", kIdentity,
+     "AdamW, Adam and Lamb: corrects the moments for their start at zero. false: the first steps "
+     "take the moments as they are."},
     {"optimizer.params.amsgrad", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
      kIdentity, "Use AdamW without AMSGrad."},
     {"optimizer.params.torch_adam", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
      "dtrain has one implementation of Adam."},
     {"optimizer.params.fused", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,
      "The update is always fused into one pass."},
-    {"optimizer.params.max_grad_norm", KeyType::kNumber, "null", "", KeyUse::kRefused, "[]", 0,
+    {"optimizer.params.max_grad_norm", KeyType::kNumber, "null", "", KeyUse::kRefused, "[0]", 0,
      "Set gradient_clipping instead."},
     {"optimizer.legacy_fusion", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
      "dtrain has one implementation of each optimizer."},
@@ -116,7 +119,10 @@ constexpr ConfigKey kKeys[] = {
      "Settings for some parameters, chosen by name. The section above explains the format."},
     {"gradient_clipping", KeyType::kNumber, "1.0", "[0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "Clips the global gradient norm to this value. 0 turns clipping off. \"auto\" takes 1.0."},
+     "Clips the global gradient norm to this value. 0 turns clipping off. \"auto\" takes 1.0. The "
+     "default is the one of DeepSpeed 0.19; older releases of DeepSpeed do not clip unless this "
+     "key "
+     "is set."},
     {"gradient_clipping_value", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
      "Clips each element of the gradient to this magnitude, after gradient_clipping. 0 turns it "
      "off."},
@@ -132,10 +138,11 @@ constexpr ConfigKey kKeys[] = {
      "WarmupLR, WarmupDecayLR: learning rate at the end of warm-up. If it is not set, WarmupLR "
      "takes the optimizer's lr and WarmupDecayLR takes 0.001. \"auto\" takes the optimizer's lr "
      "for both."},
-    {"scheduler.params.warmup_num_steps", KeyType::kInteger, "1000", "[1, inf)", KeyUse::kUsed, "",
+    {"scheduler.params.warmup_num_steps", KeyType::kInteger, "1000", "[0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
-     "Steps of warm-up. The value 1 acts as 2. \"auto\" takes train_steps / 50, at least 1. If it "
-     "is not set, WSD takes total_num_steps / 50."},
+     "Steps of warm-up. The values 0 and 1 act as 2, as in DeepSpeed; WSD takes them as they are. "
+     "\"auto\" takes train_steps / 50, at least 1. If it is not set, WSD takes total_num_steps / "
+     "50."},
     {"scheduler.params.warmup_type", KeyType::kString, "\"log\"", "log|linear", KeyUse::kUsed, "",
      kIdentity, "Shape of the warm-up curve. log: ln(n + 1) / ln(N). linear: n / N."},
     {"scheduler.params.total_num_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "",

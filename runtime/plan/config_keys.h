@@ -48,9 +48,10 @@ struct ConfigKey {
   const char* doc;
 };
 
-inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in `doc`.
+inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in `doc`; TakesAuto.
 inline constexpr unsigned kIdentity = 2;     // Must not change when a run is resumed.
-// An object that is as absent when it is empty or its "enabled" is false.
+// An object that is as absent when it is empty, its "enabled" is false or "auto", or it holds only
+// such objects.
 inline constexpr unsigned kOffWhenDisabled = 4;
 
 absl::Span<const ConfigKey> ConfigKeys();
@@ -66,8 +67,9 @@ bool IsConfigSection(absl::string_view path);
 // Whether `path` is below a key whose content is the user's ("model.layers").
 bool IsInsideFreeKey(absl::string_view path);
 
-// The key or section closest to `path` by edit distance; a misplaced key ("stage" at the top) finds
-// its home.
+// The key or section closest to `path` by edit distance, with the words of a name in any order: one
+// of its own section if that has a near one, else of all. A misplaced key ("stage" at the top)
+// finds its home.
 std::string NearestConfigKey(absl::string_view path);
 
 // An older spelling and today's name; null when `path` is none.
@@ -80,9 +82,16 @@ absl::Span<const OlderName> OlderNames();
 // What an older key's value is under today's name: some were switches of what is now a choice.
 Json TodaysValue(absl::string_view older, const Json& value);
 
+// Whether "auto" is a value of the key: where its doc says so (kAutoAllowed), and as a word for the
+// default in the sections that the Hugging Face integrations of DeepSpeed fill in.
+bool TakesAuto(const ConfigKey& key);
+
 // `value` as the table wants it (5e8 becomes an integer, a string a list of one), or an error that
-// starts with the key and names the value, the type and the range. "auto" passes where allowed.
+// starts with the key and names the value, the type and the range. "auto" passes where TakesAuto.
 absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value);
+
+// `value` in a message of one line: at most 80 characters.
+std::string ShortJson(const Json& value);
 
 // "an integer", "true or false"...
 absl::string_view KeyTypeName(KeyType type);

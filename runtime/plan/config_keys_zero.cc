@@ -14,8 +14,10 @@ constexpr ConfigKey kZeroKeys[] = {
      KeyUse::kUsed, "", kAutoAllowed,
      "Largest number of elements that one call reduces and, at stage 3, gathers. Units that the "
      "program names (EngineOptions::units) may be larger. The default is 25 MiB of fp32, small "
-     "enough to overlap with backward; DeepSpeed's is 5e8. \"auto\" takes model.hidden_size "
-     "squared."},
+     "enough to overlap with backward; DeepSpeed's is 5e8. \"auto\" takes the square of the "
+     "model's "
+     "hidden size (model.hidden_size, or what the file under model.config or model.pretrained "
+     "says), and the default if it is not known."},
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
      "Reduces gradients while backward still runs. If it is not set, it is true (in DeepSpeed, "
      "only at stage 3). Results do not change."},
@@ -68,13 +70,14 @@ constexpr ConfigKey kZeroKeys[] = {
      KeyUse::kUsed, "", kAutoAllowed,
      "Stage 3: number of elements of weights that are gathered ahead, in the order in which the "
      "previous step read them. If the program names units, at least the next unit is gathered "
-     "ahead. 0 gathers weights only when they are read. \"auto\" takes 0.9 times model.hidden_size "
-     "squared at stage 3 and the default at other stages."},
+     "ahead. 0 gathers weights only when they are read. \"auto\" takes 0.9 times the square of the "
+     "model's hidden size at stage 3, and the default at other stages or if the size is not "
+     "known."},
     {"zero_optimization.stage3_param_persistence_threshold", KeyType::kInteger, "100000",
      "[0, inf)", KeyUse::kUsed, "", kAutoAllowed,
      "Stage 3: parameters with at most this many elements stay whole on every rank. They are all "
-     "updated together once a step. 0 divides all parameters. \"auto\" takes 10 times "
-     "model.hidden_size at stage 3 and the default at other stages."},
+     "updated together once a step. 0 divides all parameters. \"auto\" takes 10 times the model's "
+     "hidden size at stage 3, and the default at other stages or if the size is not known."},
     {"zero_optimization.stage3_model_persistence_threshold", KeyType::kInteger,
      "9223372036854775807", "[0, inf)", KeyUse::kUsed, "", 0,
      "Stage 3: largest total number of elements in parameters that stay whole. Parameters are "

@@ -1,10 +1,14 @@
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/nearest.h"
 #include "runtime/plan/config_keys.h"
@@ -38,6 +42,28 @@ absl::string_view Leaf(absl::string_view path) {
   return dot == absl::string_view::npos ? path : path.substr(dot + 1);
 }
 
+// "comm_overlap" is "overlap_comm".
+std::string SortedWords(absl::string_view name) {
+  std::vector<std::string> words = absl::StrSplit(name, '_');
+  std::sort(words.begin(), words.end());
+  return absl::StrJoin(words, "_");
+}
+
+// Twice the edits between two names; words in another order count as half an edit.
+size_t NameDistance(absl::string_view a, absl::string_view b) {
+  return std::min(2 * EditDistance(a, b), 2 * EditDistance(SortedWords(a), SortedWords(b)) + 1);
+}
+
+// Keys, then sections.
+void ForEachName(const std::function<void(absl::string_view)>& consider) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    consider(key.path);
+  }
+  for (const std::string& section : TheIndex().sections) {
+    consider(section);
+  }
+}
+
 }  // namespace
 
 const ConfigKey* FindConfigKey(absl::string_view path) {
@@ -57,25 +83,39 @@ bool IsInsideFreeKey(absl::string_view path) {
 
 std::string NearestConfigKey(absl::string_view path) {
   path = path.substr(0, 200);  // The distance is quadratic; a key of the table is far shorter.
+  const size_t dot = path.rfind('.');
+  const std::string section(dot == absl::string_view::npos ? "" : path.substr(0, dot + 1));
+  // First by the last part alone among what stands below the same section, where most mistakes
+  // are made; it may be as far as a third of its letters.
+  std::pair<size_t, size_t> nearest_cost(~size_t{0}, 0);
   std::string nearest;
-  size_t nearest_cost = ~size_t{0};
-  const auto consider = [&](absl::string_view candidate) {
-    // The last part alone finds a key that stands in the wrong section; being in the right one
-    // breaks ties.
-    const size_t whole = 2 * EditDistance(path, candidate);
-    const size_t leaf = 2 * EditDistance(Leaf(path), Leaf(candidate)) + 1;
-    const size_t cost = std::min(whole, leaf);
+  const auto consider_here = [&](absl::string_view candidate) {
+    if (!absl::StartsWith(candidate, section)) {
+      return;
+    }
+    const std::pair cost(NameDistance(Leaf(path), Leaf(candidate)), EditDistance(path, candidate));
     if (cost < nearest_cost) {
       nearest_cost = cost;
       nearest = std::string(candidate);
     }
   };
-  for (const ConfigKey& key : ConfigKeys()) {
-    consider(key.path);
+  if (!section.empty()) {
+    ForEachName(consider_here);
+    if (!nearest.empty() && nearest_cost.first <= 2 * std::max<size_t>(2, Leaf(path).size() / 3)) {
+      return nearest;
+    }
   }
-  for (const std::string& section : TheIndex().sections) {
-    consider(section);
-  }
+  nearest_cost = {~size_t{0}, 0};
+  ForEachName([&](absl::string_view candidate) {
+    // The last part alone finds a key that stands in the wrong section; being in the right one
+    // breaks ties.
+    const size_t whole = 2 * EditDistance(path, candidate);
+    const size_t leaf = NameDistance(Leaf(path), Leaf(candidate)) + 1;
+    if (const size_t cost = std::min(whole, leaf); cost < nearest_cost.first) {
+      nearest_cost = {cost, 0};
+      nearest = std::string(candidate);
+    }
+  });
   return nearest;
 }
 

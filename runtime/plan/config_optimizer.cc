@@ -32,7 +32,9 @@ OptimizerType TypeOf(absl::string_view type) {
     return {Kind::kLion, {"lr", "weight_decay", "betas"}, {}};
   }
   if (type == "Lamb") {
-    return {Kind::kLamb, {"lr", "weight_decay", "betas", "eps", "max_coeff", "min_coeff"}, {}};
+    return {Kind::kLamb,
+            {"lr", "weight_decay", "betas", "eps", "max_coeff", "min_coeff", "bias_correction"},
+            {}};
   }
   if (type == "Adagrad") {
     return {Kind::kAdagrad,
@@ -44,7 +46,8 @@ OptimizerType TypeOf(absl::string_view type) {
             {"lr", "weight_decay", "betas", "eps", "momentum", "muon_lr", "adam_lr"},
             {{"lr", 0.02}, {"betas", {0.9, 0.95}}, {"eps", 1e-10}, {"momentum", 0.95}}};
   }
-  return {Kind::kAdamW, {"lr", "weight_decay", "betas", "eps", "adam_w_mode"}, {}};
+  return {
+      Kind::kAdamW, {"lr", "weight_decay", "betas", "eps", "adam_w_mode", "bias_correction"}, {}};
 }
 
 // Settings that a parameter group may give, of those that the type takes.
@@ -115,11 +118,14 @@ absl::Status ConfigBuilder::CheckOptimizer() {
       std::any_of(o.groups.begin(), o.groups.end(),
                   [](const ParamGroupConfig& group) { return group.lr.has_value(); }) ||
       (o.kind == Kind::kMuon && o.adam_lr != o.lr);
-  if (o.lr == 0 && groups_have_rates && Given("scheduler.type")) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: a scheduler uses the ratio of a group's lr to optimizer.params.lr, "
-                        "which is 0; set it above 0",
-                        WhereGiven("optimizer.params.lr")));
+  // WarmupCosineLR and WSD take each group's own rate.
+  const Json& schedule = values_->at("scheduler.type");
+  const bool divides = !schedule.is_null() && schedule != "WarmupCosineLR" && schedule != "WSD";
+  if (o.lr == 0 && groups_have_rates && divides) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s uses the ratio of a group's lr to optimizer.params.lr, which is 0; set it "
+        "above 0",
+        WhereGiven("optimizer.params.lr"), schedule.get<std::string>()));
   }
   if (o.min_coeff > o.max_coeff) {
     return absl::InvalidArgumentError(
@@ -207,6 +213,7 @@ void ConfigBuilder::FillTypedOptimizer() {
   o.momentum = number("momentum");
   o.dampening = number("dampening");
   o.nesterov = values_->boolean("optimizer.params.nesterov");
+  o.bias_correction = values_->boolean("optimizer.params.bias_correction");
   o.max_coeff = number("max_coeff");
   o.min_coeff = number("min_coeff");
   o.lr_decay = number("lr_decay");

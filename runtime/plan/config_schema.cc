@@ -75,7 +75,7 @@ Json TypeSchema(const ConfigKey& key) {
 
 Json KeySchema(const ConfigKey& key) {
   Json choices = Json::array({TypeSchema(key), Json{{"type", "null"}}});
-  if ((key.flags & kAutoAllowed) != 0) {
+  if (TakesAuto(key)) {
     choices.push_back(Json{{"const", "auto"}});
   }
   return Json{{"description", key.doc},

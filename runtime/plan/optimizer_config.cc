@@ -1,6 +1,7 @@
 #include "dtrain/optimizer_config.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -11,6 +12,30 @@ namespace {
 bool MatchesAny(const std::vector<std::string>& patterns, absl::string_view name) {
   return std::any_of(patterns.begin(), patterns.end(),
                      [&](const std::string& pattern) { return MatchesPattern(pattern, name); });
+}
+
+constexpr size_t kLettersMax = 200;  // The distance is quadratic; names are shorter.
+
+// EditDistance (base/nearest.h), where a `*` of the pattern stands for any text at no cost.
+size_t PatternDistance(absl::string_view pattern, absl::string_view name) {
+  std::vector<std::vector<size_t>> cost(pattern.size() + 1, std::vector<size_t>(name.size() + 1));
+  std::iota(cost[0].begin(), cost[0].end(), size_t{0});
+  for (size_t i = 1; i <= pattern.size(); ++i) {
+    const char letter = pattern[i - 1];
+    cost[i][0] = cost[i - 1][0] + (letter == '*' ? 0 : 1);
+    for (size_t j = 1; j <= name.size(); ++j) {
+      if (letter == '*') {
+        cost[i][j] = std::min(cost[i - 1][j], cost[i][j - 1]);
+        continue;
+      }
+      const size_t change = letter == name[j - 1] ? 0 : 1;
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + change});
+      if (i > 1 && j > 1 && letter == name[j - 2] && pattern[i - 2] == name[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[pattern.size()][name.size()];
 }
 
 // DeepSpeed's rule: matrices, but for embeddings and the output layer.
@@ -45,6 +70,23 @@ bool MatchesPattern(absl::string_view pattern, absl::string_view name) {
     ++p;
   }
   return p == pattern.size();
+}
+
+std::vector<std::string> NearestNames(absl::string_view pattern,
+                                      const std::vector<std::string>& names, size_t most) {
+  std::vector<std::string> nearest;
+  size_t least = ~size_t{0};
+  for (const std::string& name : names) {
+    const size_t distance = PatternDistance(pattern.substr(0, kLettersMax), name);
+    if (distance < least) {
+      least = distance;
+      nearest.clear();
+    }
+    if (distance == least && nearest.size() < most) {
+      nearest.push_back(name);
+    }
+  }
+  return nearest;
 }
 
 std::string OptimizerConfig::name() const {

@@ -179,7 +179,15 @@ DataCursor TokenSampler::CursorAt(int64_t step) const {
   return cursor;
 }
 
-absl::Status TokenSampler::CheckCursor(const DataCursor& cursor) const {
+int64_t TokenSampler::StepAfter(const DataCursor& cursor) const {
+  if (cursor.global_batch == options_.global_batch) {
+    return cursor.step;
+  }
+  const int64_t samples = cursor.step * cursor.global_batch;
+  return (samples + options_.global_batch - 1) / options_.global_batch;
+}
+
+absl::Status TokenSampler::CheckCursor(const DataCursor& cursor, bool other_batch) const {
   const auto differs = [](const char* what, const std::string& saved, const std::string& now) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the saved data position was taken with %s %s, this run has %s; restore the old value or "
@@ -195,7 +203,8 @@ absl::Status TokenSampler::CheckCursor(const DataCursor& cursor) const {
     int64_t saved;
     int64_t now;
   } fields[] = {{"corpus windows", cursor.windows, windows_},
-                {"train_batch_size", cursor.global_batch, options_.global_batch},
+                {"train_batch_size", other_batch ? options_.global_batch : cursor.global_batch,
+                 options_.global_batch},
                 {"data.sequence_length", cursor.sequence_length, options_.sequence_length}};
   for (const auto& field : fields) {
     if (field.saved != field.now) {
@@ -203,10 +212,10 @@ absl::Status TokenSampler::CheckCursor(const DataCursor& cursor) const {
                      absl::StrFormat("%d", field.now));
     }
   }
-  if (cursor.step > kFieldMax / options_.global_batch) {
+  if (cursor.step > kFieldMax / std::max(options_.global_batch, cursor.global_batch)) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the saved data position stands at step %d, beyond any run of global batch %d", cursor.step,
-        options_.global_batch));
+        std::max(options_.global_batch, cursor.global_batch)));
   }
   return absl::OkStatus();
 }

@@ -90,8 +90,12 @@ class TokenSampler {
   // The cursor of a run that will take `step` next.
   DataCursor CursorAt(int64_t step) const;
   // FailedPrecondition, naming the field and both values, when `cursor` belongs to other data,
-  // seed, batch or sequence length: the run would not continue where it stopped.
-  absl::Status CheckCursor(const DataCursor& cursor) const;
+  // seed, batch or sequence length: the run would not continue where it stopped. `other_batch`: its
+  // batch may be another one.
+  absl::Status CheckCursor(const DataCursor& cursor, bool other_batch = false) const;
+  // The first step of this sampler whose samples the run has not seen before `cursor`: with another
+  // batch, up to a batch of samples may be left out. REQUIRES: CheckCursor.
+  int64_t StepAfter(const DataCursor& cursor) const;
 
  private:
   TokenSampler() = default;

@@ -53,6 +53,22 @@ std::string WhatThereIs(absl::Span<const ParamLayout* const> layouts) {
   return absl::StrJoin(listed, ", ");
 }
 
+// Of all modules that hold parameters, and of all parameters, in registration order.
+std::vector<std::string> AllNames(absl::Span<const ParamLayout* const> layouts) {
+  std::vector<std::string> all;
+  for (const ParamLayout* const layout : layouts) {
+    for (size_t entry = layout->entries().size(); entry-- > 0;) {
+      const std::vector<absl::string_view> names = NamesFor(layout->entries()[entry].name);
+      for (auto name = names.rbegin(); name != names.rend(); ++name) {
+        if (std::find(all.begin(), all.end(), *name) == all.end()) {
+          all.emplace_back(*name);
+        }
+      }
+    }
+  }
+  return all;
+}
+
 // Puts what `pattern` names into `unit`.
 absl::Status Join(absl::Span<const ParamLayout* const> layouts, const std::string& pattern,
                   size_t unit, std::vector<Membership>& members) {
@@ -78,8 +94,9 @@ absl::Status Join(absl::Span<const ParamLayout* const> layouts, const std::strin
   if (!found) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: \"%s\" names no module with parameters of its own and no parameter of the model (a "
-        "shared parameter has the name that is registered first); there are %s",
-        NameOf(unit), pattern, WhatThereIs(layouts)));
+        "shared parameter has the name that is registered first); nearest: %s; there are %s",
+        NameOf(unit), pattern, absl::StrJoin(NearestNames(pattern, AllNames(layouts)), ", "),
+        WhatThereIs(layouts)));
   }
   return absl::OkStatus();
 }

@@ -46,6 +46,17 @@ TEST(ParseJson, RefusesNestingThatOnlyAnAttackerWrites) {
   EXPECT_THAT(ErrorOf(nested(200'000)), HasSubstr("nested deeper than 64 levels"));
 }
 
+TEST(ParseJson, RefusesWhatFollowsTheDocument) {
+  const std::string document = "{\"a\": 1}\n";
+  EXPECT_EQ(ErrorOf(document + " // the end\n"), "parsed");
+  EXPECT_THAT(ErrorOf(document + "x"), StartsWith("run.json:2:1:"));
+  EXPECT_THAT(ErrorOf(document + "{\"a\": 2}"), StartsWith("run.json:2:1:"));
+  for (const std::string& rest : {std::string(1, '\0'), std::string("\0{\"a\": 2}", 9)}) {
+    EXPECT_THAT(ErrorOf(document + rest), StartsWith("run.json:2:1: a zero byte"));
+  }
+  EXPECT_THAT(ErrorOf(std::string("{\"a\": \"\0\"}", 10)), HasSubstr("a zero byte"));
+}
+
 TEST(ParseJson, RefusesNumbersBeyondDouble) {
   EXPECT_THAT(ErrorOf("{\"lr\": 1e999}"), HasSubstr("run.json: "));
 }

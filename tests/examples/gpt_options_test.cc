@@ -1,10 +1,17 @@
 // Hugging Face configurations: what is read, what is written back, what is refused and how.
 #include "gpt/gpt_options.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "gpt/gpt.h"
+#include "gpt/model_source.h"
 
 namespace gpt_options_test {
 namespace {
@@ -68,6 +75,145 @@ TEST(GptOptionsTest, BothSpellingsOfRotaryScalingAreRead) {
   }
 }
 
+TEST(GptOptionsTest, OneRotarySettingWithTwoValuesIsAnErrorThatNamesBoth) {
+  const struct {
+    const char* text;
+    std::vector<const char*> named;
+  } cases[] = {
+      {R"({"rope_theta": 500, "rope_parameters": {"rope_theta": 10000}})",
+       {"config.json.rope_theta is 500 and config.json.rope_parameters.rope_theta is 10000"}},
+      {R"({"rope_scaling": {"type": "linear", "factor": 2.0},
+           "rope_parameters": {"rope_type": "linear", "factor": 4.0}})",
+       {"rope_scaling.factor is 2.0", "rope_parameters.factor is 4.0"}},
+      {R"({"rope_scaling": {"type": "linear", "factor": 2.0},
+           "rope_parameters": {"rope_type": "default", "rope_theta": 500}})",
+       {"rope_scaling.type is \"linear\"", "rope_parameters.rope_type is \"default\""}},
+      {R"({"rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 2.0}})",
+       {"rope_scaling.type", "rope_scaling.rope_type"}},
+      {R"({"rope_scaling": "linear"})", {"rope_scaling is \"linear\"; allowed: an object"}}};
+  for (const auto& c : cases) {
+    Json json = SmallLlama();
+    json.update(Parsed(c.text));
+    const std::string message = Refused(json);
+    for (const char* const part : c.named) {
+      EXPECT_THAT(message, HasSubstr(part));
+    }
+  }
+  // Two spellings that agree, as exports have them, are one.
+  Json both = SmallLlama();
+  both.update(Parsed(R"({"rope_theta": 500, "rope_scaling": {"type": "linear", "factor": 2},
+      "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}})"));
+  EXPECT_EQ(Read(both).rope.theta, 500);
+  EXPECT_EQ(Read(both).rope.factor, 2);
+}
+
+// The file of a folder, as transformers 4 and 5 and exports of dtrain write it, and what --set
+// makes of it: written by hand, beside the four numbers that the model then has.
+TEST(GptOptionsTest, OverridesWinInEverySpelling) {
+  const std::string scaled = R"("factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
+                                "original_max_position_embeddings": 16)";
+  const std::string old =
+      absl::StrCat(R"({"rope_theta": 100.0, "rope_scaling": {"type": "llama3", )", scaled, "}}");
+  const std::string now = absl::StrCat(
+      R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, )", scaled, "}}");
+  Json export_of_dtrain = SmallLlama();
+  export_of_dtrain.update(Parsed(now));
+  export_of_dtrain = Read(export_of_dtrain).ToHuggingFace({});
+  using Scaling = RopeOptions::Scaling;
+  const struct {
+    std::vector<std::string> sets;
+    double theta;
+    Scaling scaling;
+    double factor;
+    int64_t original;
+  } cases[] = {
+      {{}, 100, Scaling::kLlama3, 4, 16},
+      {{"model.rope_theta=500"}, 500, Scaling::kLlama3, 4, 16},
+      {{"model.rope_parameters.rope_theta=500"}, 500, Scaling::kLlama3, 4, 16},
+      {{R"(model.rope_parameters={"rope_theta":500})"}, 500, Scaling::kLlama3, 4, 16},
+      {{"model.rope_scaling.factor=8"}, 100, Scaling::kLlama3, 8, 16},
+      {{"model.rope_parameters.factor=8"}, 100, Scaling::kLlama3, 8, 16},
+      {{"model.rope_scaling.original_max_position_embeddings=32"}, 100, Scaling::kLlama3, 4, 32},
+      {{R"(model.rope_scaling={"type":"linear","factor":2})"}, 100, Scaling::kLinear, 2, 0},
+      {{R"(model.rope_scaling={"rope_type":"linear","factor":2})"}, 100, Scaling::kLinear, 2, 0},
+      {{R"(model.rope_parameters={"rope_type":"linear","factor":2,"rope_theta":7})"},
+       7,
+       Scaling::kLinear,
+       2,
+       0},
+      {{"model.rope_theta=9", "model.rope_scaling.type=linear", "model.rope_scaling.factor=3"},
+       9,
+       Scaling::kLinear,
+       3,
+       0},
+      {{"model.rope_scaling=null"}, 100, Scaling::kNone, 1, 0},
+      {{"model.rope_parameters=null", "model.rope_theta=3"}, 3, Scaling::kNone, 1, 0},
+      {{R"(model.rope_parameters={"rope_type":"default"})"}, 100, Scaling::kNone, 1, 0},
+      // A later --set takes the place of an earlier one in another spelling.
+      {{"model.rope_parameters.rope_theta=500", "model.rope_theta=600"},
+       600,
+       Scaling::kLlama3,
+       4,
+       16},
+      {{"model.rope_theta=600", "model.rope_parameters.rope_theta=500"},
+       500,
+       Scaling::kLlama3,
+       4,
+       16},
+      {{"model.rope_scaling.factor=8", "model.rope_parameters.factor=9"},
+       100,
+       Scaling::kLlama3,
+       9,
+       16},
+      {{R"(model.rope_parameters={"rope_type":"linear","factor":9})",
+        R"(model.rope_scaling={"type":"linear","factor":5})"},
+       100,
+       Scaling::kLinear,
+       5,
+       0},
+  };
+  const std::string folder = ::testing::TempDir() + "/rope_overrides";
+  std::filesystem::create_directories(folder);
+  for (const Json& changes : {Parsed(old), Parsed(now), export_of_dtrain}) {
+    Json file = SmallLlama();
+    file.update(changes);
+    std::ofstream(folder + "/config.json") << file.dump();
+    for (const auto& c : cases) {
+      std::vector<std::string> sets = {"model.config=" + folder + "/config.json"};
+      sets.insert(sets.end(), c.sets.begin(), c.sets.end());
+      const auto config = dtrain::Config::Parse(
+          R"({"train_batch_size": 1, "data": {"sequence_length": 8}})", "run.json", sets, 1);
+      ASSERT_TRUE(config.ok()) << config.status();
+      const auto source = ReadModelSource(*config);
+      ASSERT_TRUE(source.ok()) << source.status() << " " << sets.back();
+      const RopeOptions& rope = source->options.rope;
+      EXPECT_EQ(rope.theta, c.theta) << sets.back() << " on " << file.dump();
+      EXPECT_EQ(rope.scaling, c.scaling) << sets.back() << " on " << file.dump();
+      EXPECT_EQ(rope.factor, c.factor) << sets.back() << " on " << file.dump();
+      EXPECT_EQ(rope.original_max_position_embeddings, c.original) << sets.back();
+    }
+  }
+}
+
+// The "model" object of a run's own file counts as the folder's file does.
+TEST(GptOptionsTest, OverridesWinOverTheRunsOwnFile) {
+  const std::string text = R"({"train_batch_size": 1, "data": {"sequence_length": 8}, "model": {
+      "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 100}}})";
+  const std::pair<std::vector<std::string>, std::pair<double, double>> cases[] = {
+      {{"model.rope_theta=500"}, {500, 2}},
+      {{"model.rope_scaling.factor=4"}, {100, 4}},
+      {{R"(model.rope_scaling={"type":"linear","factor":4})"}, {100, 4}},
+      {{R"(model.rope_scaling={"type":"default"})"}, {100, 1}}};
+  for (const auto& [sets, wanted] : cases) {
+    const auto config = dtrain::Config::Parse(text, "run.json", sets, 1);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto source = ReadModelSource(*config);
+    ASSERT_TRUE(source.ok()) << source.status() << " " << sets.back();
+    EXPECT_EQ(source->options.rope.theta, wanted.first) << sets.back();
+    EXPECT_EQ(source->options.rope.factor, wanted.second) << sets.back();
+  }
+}
+
 TEST(GptOptionsTest, WhatIsWrittenReadsBackTheSame) {
   Json qwen3 = SmallLlama();
   qwen3["model_type"] = "qwen3";
@@ -85,6 +231,54 @@ TEST(GptOptionsTest, WhatIsWrittenReadsBackTheSame) {
     const Json written = Read(json).ToHuggingFace({});
     EXPECT_EQ(Read(written).ToHuggingFace({}), written) << written.dump();
     EXPECT_EQ(written.at("bos_token_id"), json.value("bos_token_id", Json()));
+  }
+}
+
+// Follows transformers 5: what a config.json ties is tied if the files agree, and two different
+// tensors stay two, with one warning.
+TEST(GptOptionsTest, AFolderThatSaysTiedAndHoldsAHeadOfItsOwnKeepsTheHead) {
+  const std::string folder = ::testing::TempDir() + "/tied";
+  const auto write = [&](Json config, const std::string& embedding, bool equal) {
+    config["tie_word_embeddings"] = true;
+    const at::Tensor values = at::arange(96 * 24, at::kFloat).view({96, 24});
+    const std::vector<at::Tensor> tensors = {values, equal ? values : values + 1};
+    dtrain::ModelFolderContent content;
+    content.files = {{"config.json", config.dump()}};
+    content.tensors = {{embedding, at::kFloat, {96, 24}}, {"lm_head.weight", at::kFloat, {96, 24}}};
+    return dtrain::WriteModelFolder(folder, content, [&](size_t i) { return tensors[i]; });
+  };
+  const auto read = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"model.pretrained=" + folder, "data.sequence_length=8"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    const auto config = dtrain::Config::Parse(R"({"train_batch_size": 1})", "run.json", sets, 1);
+    EXPECT_TRUE(config.ok()) << config.status();
+    auto source = ReadModelSource(*config);
+    EXPECT_TRUE(source.ok()) << source.status();
+    return *std::move(source);
+  };
+  const std::pair<Json, std::string> models[] = {{SmallLlama(), "model.embed_tokens.weight"},
+                                                 {SmallLlama(), "embed_tokens.weight"},
+                                                 {SmallGpt2(), "transformer.wte.weight"},
+                                                 {SmallGpt2(), "wte.weight"}};
+  for (const auto& [config, embedding] : models) {
+    ASSERT_TRUE(write(config, embedding, /*equal=*/true).ok());
+    const ModelSource same = read({});
+    EXPECT_TRUE(same.options.tie_word_embeddings) << embedding;
+    EXPECT_EQ(same.warning, "");
+
+    ASSERT_TRUE(write(config, embedding, /*equal=*/false).ok());
+    const ModelSource two = read({});
+    EXPECT_FALSE(two.options.tie_word_embeddings) << embedding;
+    EXPECT_THAT(two.warning, HasSubstr(embedding));
+    EXPECT_THAT(two.warning, HasSubstr("lm_head.weight"));
+    EXPECT_EQ(two.options.ToHuggingFace({}).at("tie_word_embeddings"), false);
+    // What the run says itself holds.
+    const ModelSource tied = read({"model.tie_word_embeddings=true"});
+    EXPECT_TRUE(tied.options.tie_word_embeddings);
+    EXPECT_THAT(tied.warning, HasSubstr("is not read"));
+    const ModelSource untied = read({"model.tie_word_embeddings=false"});
+    EXPECT_FALSE(untied.options.tie_word_embeddings);
+    EXPECT_EQ(untied.warning, "");
   }
 }
 

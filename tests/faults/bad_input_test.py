@@ -1,6 +1,7 @@
 """Bad input through the real programs: one line that names what, the value and what to do; exit 64;
 nothing left behind."""
 import glob
+import json
 import os
 import socket
 import struct
@@ -59,6 +60,101 @@ class BadInput(EndToEnd):
     def test_a_run_directory_of_another_configuration_is_refused(self):
         self.train(1, "taken", ["train_steps=1"])
         self.refused("seed", "--fresh", sets=["seed=4"], ranks=1, name="taken", fresh=False)
+
+    def test_a_change_of_a_run_is_accepted_by_name_and_recorded(self):
+        run_dir = self.train(1, "changed", ["train_steps=2"])
+        sets = ["train_steps=4", "optimizer.params.lr=0.0625", "train_batch_size=12"]
+        output = self.refused("train_batch_size was", "accept it by --accept-change train_batch_size "
+                              "--accept-change optimizer.params.lr", "--fresh", sets=sets, ranks=1,
+                              name="changed", fresh=False)
+        self.assertNotIn("Traceback", output)
+        command = self.launch_command(1, run_dir, sets)
+        accepts = ["--accept-change", "optimizer.params", "--accept-change=train_batch_size"]
+        result = self.run_program([*command, *accepts])
+        self.assertEqual(result.code, 0, result.output)
+        self.assert_one_line(result.output, "accepted a change of the run: optimizer.params.lr was ",
+                             ", now 0.0625")
+        self.assertEqual(sorted(self.losses(run_dir)), [1, 2, 3, 4])
+        with open(f"{run_dir}/run.json", encoding="utf-8") as file:
+            changes = json.load(file)["accepted_changes"]
+        self.assertEqual([(c["key"], c["now"]) for c in changes],
+                         [("train_batch_size", 12), ("optimizer.params.lr", 0.0625)])
+        newest = sorted(glob.glob(f"{run_dir}/checkpoints/step-*"))[-1]
+        with open(f"{newest}/MANIFEST.json", encoding="utf-8") as file:
+            self.assertIn('"accepted_changes"', file.read())
+        # From here on the new values are the run's own.
+        self.assertEqual(self.run_program([*command, "--set", "train_steps=5"]).code, 0)
+
+    def test_a_resume_over_changed_input_is_refused(self):
+        shape = f"{self.folder}/shape.json"
+        llama = {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 64,
+                 "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32,
+                 "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+        data = f"{self.folder}/changed.bin"
+        with open(f"{self.folder}/data/train.bin", "rb") as file:
+            content = bytearray(file.read())
+
+        def write(changes):
+            with open(shape, "w", encoding="utf-8") as file:
+                json.dump({**llama, **changes}, file)
+        write({})
+        with open(data, "wb") as file:
+            file.write(content)
+        config = self.write_config("edited.json", model={"config": shape},
+                                   data={"sequence_length": 32, "train": [data]})
+        run_dir = self.train(1, "edited", ["train_steps=1"], config=config)
+        for changes, says in (({"rms_norm_eps": 1e-5}, "rms_norm_eps was "),
+                              ({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+                               "rope_theta was 10000.0, now 500.0")):
+            write(changes)
+            self.refused(says, "--fresh", sets=["train_steps=2"], config=config, ranks=1,
+                         name="edited", fresh=False)
+        write({})
+        other = bytearray(content)
+        for i in range(1024, len(other), 2):
+            other[i] ^= 1  # Other tokens, as many.
+        with open(data, "wb") as file:
+            file.write(other)
+        self.refused("data.train hold other tokens", sets=["train_steps=2"], config=config, ranks=1,
+                     name="edited", fresh=False)
+        # What is the same under another name may be accepted; anything else may not.
+        moved = f"{self.folder}/moved.bin"
+        with open(moved, "wb") as file:
+            file.write(content)
+        sets = ["train_steps=2", f'data.train=["{moved}"]']
+        self.refused("accept it by --accept-change data.train", sets=sets, config=config, ranks=1,
+                     name="edited", fresh=False)
+        command = [*self.launch_command(1, run_dir, sets, config), "--accept-change", "data.train"]
+        with open(moved, "wb") as file:
+            file.write(other)
+        result = self.run_program(command)
+        self.assertEqual(result.code, 64, result.output)
+        self.assert_one_line(result.output, "hold other tokens")
+        with open(moved, "wb") as file:
+            file.write(content)
+        result = self.run_program(command)
+        self.assertEqual(result.code, 0, result.output)
+
+    def test_what_the_checkpoints_do_not_fit_is_not_accepted(self):
+        run_dir = self.train(1, "kept", ["train_steps=1"])
+        for key, sets, says in (
+                ("model", ["model.num_hidden_layers=3"], "its checkpoints fit no other value"),
+                ("optimizer.type", ["seed=2"], "its checkpoints fit no other value"),
+                ("train_steps", ["train_steps=2"], "may change whenever a run is resumed"),
+                ("optimizer.params.l", ["seed=2"], 'nearest known key: "optimizer.params.lr"'),
+                ("scheduler", ["seed=2"], "seed was")):
+            result = self.run_program([*self.launch_command(1, run_dir, sets), "--accept-change", key])
+            self.assertEqual(result.code, 64, result.output)
+            self.assert_one_line(result.output, says)
+
+    def test_weights_alone_start_a_run_of_another_kind(self):
+        first = self.train(1, "first-kind", ["train_steps=2"])
+        model = sorted(glob.glob(f"{first}/checkpoints/step-*/model"))[-1]
+        config = self.write_config("second-kind.json", model={"pretrained": model},
+                                   optimizer={"type": "SGD", "params": {"lr": 0.0}})
+        second = self.train(1, "second-kind", ["train_steps=1"], config=config)
+        self.assertEqual(self.model_files(first)["model.safetensors"],
+                         self.model_files(second)["model.safetensors"])
 
     def test_ranks_without_a_launcher_that_differ_all_end_at_once(self):
         with socket.socket() as probe:

@@ -96,7 +96,7 @@ REFUSED = [
     ({"activation_checkpointing": {"cpu_checkpointing": True, "nvme_path": "/nvme"}},
      "both say where to keep activations"),
     ({"prescale_gradients": True, "gradient_predivide_factor": 2.0}, "exclude each other"),
-    ({"steps_per_print": "auto"}, "steps_per_print"),
+    ({"seed": "auto"}, "seed"),
 ]
 
 
@@ -160,8 +160,15 @@ class DeepSpeedConfigs(unittest.TestCase):
                     self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
                     self.assertEqual(result.stdout, "")
 
-    def test_all_three_batch_numbers_auto_is_an_error_that_says_what_to_set(self):
+    def test_all_three_batch_numbers_auto_take_the_trainers_and_none_is_an_error(self):
         result = check(f"{FOLDER}/hf_zero2_auto.json", [], 4)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        values = values_of(result.stdout)
+        self.assertEqual(values["train_micro_batch_size_per_gpu"], 8)
+        self.assertEqual(values["train_batch_size"], 32)
+        sets = [f"{key}=null" for key in ("train_batch_size", "train_micro_batch_size_per_gpu",
+                                          "gradient_accumulation_steps")]
+        result = check(f"{FOLDER}/hf_zero2_auto.json", sets, 4)
         self.assertEqual(result.returncode, 64)
         self.assertIn("set train_batch_size or train_micro_batch_size_per_gpu", result.stderr)
 

@@ -101,6 +101,36 @@ class Import(PublishedModels):
         tokens, ours, _ = self.logits("old-names", {"pretrained": folder})
         self.assert_logits(ours, model, tokens)
 
+    def test_a_head_of_its_own_in_a_folder_that_says_tied(self):
+        """As transformers: the head is kept, with one warning; a tied pair may have either name."""
+        from safetensors.torch import load_file, save_file
+        for name, embedding in (("qwen2", "model.embed_tokens.weight"),
+                                ("gpt2-untied", "transformer.wte.weight")):
+            folder, _ = self.make(name, f"{name}-says-tied")
+            with open(f"{folder}/config.json", encoding="utf-8") as file:
+                config = json.load(file)
+            config["tie_word_embeddings"] = True
+            with open(f"{folder}/config.json", "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            theirs = self.opened(folder)
+            self.assertFalse(theirs.lm_head.weight.equal(theirs.get_input_embeddings().weight))
+            tokens, ours, exported = self.logits(f"{name}-says-tied", {"pretrained": folder})
+            self.assert_logits(ours, theirs, tokens)
+            again = self.opened(exported)
+            self.assert_logits(ours, again, tokens)
+            self.assertTrue(again.lm_head.weight.equal(theirs.lm_head.weight))
+            result = self.run_program(self.launch_command(
+                1, f"{self.folder}/{name}-says-tied", ["train_steps=1"],
+                self.run_config(f"{name}-says-tied", {"pretrained": folder})))
+            self.assertEqual(result.code, 0, result.output)
+            self.assertEqual(result.output.count("tie_word_embeddings is true"), 1, result.output)
+
+            tensors = load_file(f"{folder}/model.safetensors")
+            del tensors[embedding]
+            save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+            tokens, ours, _ = self.logits(f"{name}-by-head", {"pretrained": folder})
+            self.assert_logits(ours, self.opened(folder), tokens)
+
     def test_tensors_that_do_not_fit_are_listed(self):
         import torch
         from safetensors.torch import load_file, save_file

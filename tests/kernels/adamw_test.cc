@@ -242,6 +242,13 @@ TEST(AdamWScalars, HoldTheBiasCorrections) {
   EXPECT_EQ(s.skip, 0);
 }
 
+TEST(AdamWScalars, HoldNoneWithoutBiasCorrection) {
+  const AdamWStepScalars s =
+      MakeAdamWStepScalars({.lr = 1e-2, .step = 2, .bias_correction = false});
+  EXPECT_EQ(s.step_size, 1e-2F);
+  EXPECT_EQ(s.inverse_sqrt_correction, 1);
+}
+
 TEST(AdamWScalarsDeath, RefuseStepZero) { EXPECT_DEATH(MakeAdamWStepScalars({.step = 0}), "step"); }
 
 }  // namespace

@@ -48,6 +48,12 @@ struct LambBuffers {
   Buffer<BFloat16> out;
 };
 
+TEST(Lamb, TakesTheLearningRateAsTheStepWithoutBiasCorrection) {
+  LambOptions options = Lamb();
+  options.bias_correction = false;
+  EXPECT_EQ(MakeLambStepScalars(options).step_size, options.lr);
+}
+
 TEST(Lamb, FollowsTheFormula) {
   EachVariant([](SimdLevel) {
     for (const int64_t n : {1, 15, 17, 4096, 9001}) {

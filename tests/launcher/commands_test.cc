@@ -134,7 +134,7 @@ TEST(Dtrain, AMisspeltOptionIsToldWithTheNearest) {
 
 TEST(ConfigurationIn, IsWhatTheProgramTakesOfItsArguments) {
   EXPECT_THAT(ConfigurationIn({"--fresh", "gpt.json", "--set", "a=1", "--run-dir", "x.json",
-                               "--set=b=2", "--local_rank=0"},
+                               "--set=b=2", "--accept-change", "y.json", "--local_rank=0"},
                               4),
               ElementsAre("gpt.json", "--world-size", "4", "--set", "a=1", "--set", "b=2"));
   EXPECT_THAT(ConfigurationIn({"--deepspeed_config", "ds", "--fresh"}, 1),

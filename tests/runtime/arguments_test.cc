@@ -10,13 +10,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(ArgumentsTest, ReadsTheContract) {
-  const auto a = ParseProgramArguments(
-      {"prog", "c.json", "--set", "a.b=1", "--set=c=2", "--run-dir", "runs/x", "--fresh"});
+  const auto a = ParseProgramArguments({"prog", "c.json", "--set", "a.b=1", "--set=c=2",
+                                        "--run-dir", "runs/x", "--fresh", "--accept-change",
+                                        "scheduler", "--accept-change=optimizer.params.lr"});
   ASSERT_TRUE(a.ok()) << a.status();
   EXPECT_EQ(a->options.config_file, "c.json");
   EXPECT_THAT(a->options.overrides, ElementsAre("a.b=1", "c=2"));
   EXPECT_EQ(a->options.run_dir, "runs/x");
   EXPECT_TRUE(a->options.fresh);
+  EXPECT_THAT(a->options.accept_changes, ElementsAre("scheduler", "optimizer.params.lr"));
 }
 
 TEST(ArgumentsTest, AcceptsDeepSpeedsSpelling) {

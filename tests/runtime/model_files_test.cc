@@ -71,6 +71,31 @@ TEST(ModelFilesTest, WhatIsWrittenInShardsIsReadBackAndConverted) {
       HasSubstr("Float"));
 }
 
+TEST(ModelFilesTest, TensorsAreComparedByShapeAndValueAcrossBlocks) {
+  const testing::TempFolder temporary;
+  const std::string folder = temporary.path() + "/model";
+  constexpr int64_t kLong = (1 << 20) + 5;  // More than is read at a time.
+  const at::Tensor values = at::arange(kLong, at::kFloat).remainder(251);  // Exact in bf16.
+  at::Tensor other = values.clone();
+  other[kLong - 1] += 1;
+  const std::vector<at::Tensor> tensors = {values, values, other, values, values.view({1, -1})};
+  ModelFolderContent content;
+  content.files = {{"config.json", "{}"}};
+  content.tensors = {{"a", at::kFloat, {kLong}},
+                     {"same", at::kFloat, {kLong}},
+                     {"other", at::kFloat, {kLong}},
+                     {"bf16", at::kBFloat16, {kLong}},
+                     {"shaped", at::kFloat, {1, kLong}}};
+  ASSERT_TRUE(WriteModelFolder(folder, content, [&](size_t i) { return tensors[i]; }).ok());
+  const auto files = ModelFiles::Open(folder);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_TRUE((*files)->HaveEqualValues("a", "same").value());
+  EXPECT_TRUE((*files)->HaveEqualValues("a", "bf16").value());
+  EXPECT_FALSE((*files)->HaveEqualValues("a", "other").value());
+  EXPECT_FALSE((*files)->HaveEqualValues("a", "shaped").value());
+  EXPECT_EQ((*files)->HaveEqualValues("a", "none").status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(ModelFilesTest, LoadModelFillsParametersAndBuffers) {
   const testing::TempFolder temporary;
   const std::string folder = temporary.path() + "/model";

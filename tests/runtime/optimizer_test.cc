@@ -63,6 +63,13 @@ class OptimizerTest : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return testing::MakeTestJob({.run_dir = folder_.path(), .overrides = all});
   }
+  // Why an engine is refused; "": it is not.
+  std::string WhyNot(const std::string& optimizer, Net& net,
+                     const std::vector<std::string>& more = {}) {
+    auto job = MakeJob(optimizer, more);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? std::string(Engine::Create(**job, net).status().message()) : "no job";
+  }
   // `reference` is stepped beside the engine; both must have the same parameters after each step.
   void ExpectSame(const std::string& optimizer, Net& reference,
                   const std::function<void(int step)>& step_reference,
@@ -179,23 +186,47 @@ TEST_F(OptimizerTest, LionFollowsItsPaper) {
 }
 
 TEST_F(OptimizerTest, LambFollowsDeepSpeedsFusedLamb) {
-  Net net;
-  Reference reference(net);
-  ExpectSame(
-      R"({"type":"Lamb","params":{"lr":0.02,"betas":[0.8,0.95],"eps":1e-6,"weight_decay":0.1,)"
-      R"("max_coeff":0.9,"min_coeff":0.05}})",
-      net, [&](int step) {
-        reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
-          m = m * 0.8 + g * 0.2;
-          v = v * 0.95 + g * g * 0.05;
-          const at::Tensor update = m / (v.sqrt() + 1e-6) + p * 0.1;
-          const double trust =
-              std::clamp(p.norm().item<double>() / update.norm().item<double>(), 0.05, 0.9);
-          const double size =
-              0.02 * std::sqrt(1 - std::pow(0.95, step)) / (1 - std::pow(0.8, step));
-          p.sub_(update, size * trust);
-        });
+  for (const bool corrected : {true, false}) {
+    Net net;
+    Reference reference(net);
+    const std::string lamb = absl::StrCat(
+        R"({"type":"Lamb","params":{"lr":0.02,"betas":[0.8,0.95],"eps":1e-6,"weight_decay":0.1,)"
+        R"("max_coeff":0.9,"min_coeff":0.05)",
+        corrected ? "" : R"(,"bias_correction":false)", "}}");
+    ExpectSame(lamb, net, [&](int step) {
+      reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
+        m = m * 0.8 + g * 0.2;
+        v = v * 0.95 + g * g * 0.05;
+        const at::Tensor update = m / (v.sqrt() + 1e-6) + p * 0.1;
+        const double trust =
+            std::clamp(p.norm().item<double>() / update.norm().item<double>(), 0.05, 0.9);
+        const double size =
+            corrected ? 0.02 * std::sqrt(1 - std::pow(0.95, step)) / (1 - std::pow(0.8, step))
+                      : 0.02;
+        p.sub_(update, size * trust);
       });
+    });
+  }
+}
+
+TEST_F(OptimizerTest, AdamWithoutBiasCorrectionTakesTheMomentsAsTheyAre) {
+  for (const bool decoupled : {true, false}) {
+    Net net;
+    Reference reference(net);
+    const std::string adam = absl::StrCat(
+        R"({"type":"Adam","params":{"lr":0.002,"betas":[0.8,0.95],"eps":1e-4,"weight_decay":0.1,)"
+        R"("bias_correction":false,"adam_w_mode":)",
+        decoupled ? "true" : "false", "}}");
+    ExpectSame(adam, net, [&](int) {
+      reference.Each([&](auto&, at::Tensor p, at::Tensor g, at::Tensor& m, at::Tensor& v) {
+        const at::Tensor with_decay = decoupled ? g : g + p * 0.1;
+        m = m * 0.8 + with_decay * 0.2;
+        v = v * 0.95 + with_decay * with_decay * 0.05;
+        const at::Tensor update = m / (v.sqrt() + 1e-4) + (decoupled ? p * 0.1 : p * 0.0);
+        p.sub_(update, 0.002);
+      });
+    });
+  }
 }
 
 TEST_F(OptimizerTest, MuonFollowsDeepSpeeds) {
@@ -257,12 +288,26 @@ TEST_F(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
 }
 
 TEST_F(OptimizerTest, AGroupThatNamesNothingIsAnError) {
-  auto job = MakeJob(R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})");
-  ASSERT_TRUE(job.ok()) << job.status();
   Net net;
-  EXPECT_EQ(Engine::Create(**job, net).status().message(),
-            "optimizer.param_groups[0].params: \"*.biass\" names no trainable parameter; they are "
-            "called as embed (* stands for any text)");
+  EXPECT_EQ(WhyNot(R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})", net),
+            "optimizer.param_groups[0].params: \"*.biass\" names no trainable parameter; nearest: "
+            "bias (* stands for any text)");
+  net.bias.set_requires_grad(false);
+  EXPECT_THAT(WhyNot(R"({"param_groups":[{"params":["bias"],"lr":1}]})", net),
+              HasSubstr("\"bias\" names no trainable parameter, only frozen ones; nearest: "));
+}
+
+TEST_F(OptimizerTest, ADecayPatternThatNamesNothingIsAnError) {
+  for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=3"}) {
+    Net net;
+    EXPECT_EQ(WhyNot(R"({"no_weight_decay":["embed","*bais"]})", net, {stage}),
+              "optimizer.no_weight_decay: \"*bais\" names no parameter of the model; nearest: bias "
+              "(* stands for any text)");
+    // What is frozen is not decayed, so a pattern for it is as it should be.
+    Net partly;
+    partly.bias.set_requires_grad(false);
+    EXPECT_EQ(WhyNot(R"({"no_weight_decay":["embed","bias"]})", partly, {stage}), "");
+  }
 }
 
 TEST_F(OptimizerTest, ElementsAreLimitedByValue) {

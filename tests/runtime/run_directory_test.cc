@@ -66,6 +66,64 @@ TEST_F(RunDirectoryTest, ARunOfAnotherConfigurationIsRefusedByItsFirstDifference
   EXPECT_THAT(std::string(other.status().message()), HasSubstr("--fresh"));
 }
 
+TEST_F(RunDirectoryTest, AChangeIsAcceptedByItsKeyOrSectionAndRecordedForGood) {
+  const std::string path = root_ + "/run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({})).ok());
+  TakeStep(path);
+  const Config changed = Make({"optimizer.params.lr=0.5", "scheduler.type=WSD"});
+  const auto refused = PrepareRunDirectory({.path = path}, changed);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("optimizer.params.lr was 0.001, now 0.5; accept it by --accept-change "
+                        "optimizer.params.lr --accept-change scheduler.type, choose another by "
+                        "--run-dir DIR, or --fresh moves the old run aside"));
+  const auto half =
+      PrepareRunDirectory({.path = path, .accept_changes = {"optimizer.params.lr"}}, changed);
+  EXPECT_THAT(std::string(half.status().message()), HasSubstr("scheduler.type was null"));
+  const auto resumed = PrepareRunDirectory(
+      {.path = path, .accept_changes = {"optimizer.params.lr", "scheduler"}}, changed);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_TRUE(resumed->resumed);
+  EXPECT_EQ(resumed->accepted_now, 2U);
+  // The next start needs no option; it keeps the record and adds to it.
+  const auto next = PrepareRunDirectory(
+      {.path = path, .accept_changes = {"train_batch_size"}},
+      Make({"optimizer.params.lr=0.5", "scheduler.type=WSD", "train_batch_size=16"}));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->accepted_now, 1U);
+  const Json run = *ParseJson(*ReadFile(path + "/run.json"), "run.json");
+  ASSERT_EQ(run["accepted_changes"].size(), 3U);
+  EXPECT_EQ(run["accepted_changes"], next->accepted_changes);
+  EXPECT_EQ(run["accepted_changes"][0]["key"], "optimizer.params.lr");
+  EXPECT_EQ(run["accepted_changes"][0]["was"], 0.001);
+  EXPECT_EQ(run["accepted_changes"][0]["now"], 0.5);
+  EXPECT_EQ(run["accepted_changes"][2]["now"], 16);
+}
+
+TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
+  const std::string path = root_ + "/run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({})).ok());
+  TakeStep(path);
+  const std::pair<const char*, const char*> keys[] = {
+      {"model", "its checkpoints fit no other value; allowed: optimizer.params.*"},
+      {"model.hidden_size", "its checkpoints fit no other value"},
+      {"optimizer.type", "its checkpoints fit no other value"},
+      {"bf16.enabled", "its checkpoints fit no other value"},
+      {"seed", "its checkpoints fit no other value"},
+      {"train_steps", "may change whenever a run is resumed; leave the option out"},
+      {"optimizer.params.l", "unknown key; nearest known key: \"optimizer.params.lr\""}};
+  for (const auto& [key, says] : keys) {
+    const auto run = PrepareRunDirectory({.path = path, .accept_changes = {key}}, Make({}));
+    EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument) << key;
+    EXPECT_THAT(std::string(run.status().message()), HasSubstr(says)) << key;
+  }
+  // A difference that cannot be accepted is named even behind one that can.
+  const auto both = PrepareRunDirectory({.path = path, .accept_changes = {}},
+                                        Make({"optimizer.params.lr=0.5", "model.layers=3"}));
+  EXPECT_THAT(std::string(both.status().message()), HasSubstr("model.layers was absent, now 3"));
+  EXPECT_THAT(std::string(both.status().message()), ::testing::Not(HasSubstr("--accept-change")));
+}
+
 TEST_F(RunDirectoryTest, FreshMovesTheOldRunAsideAndLosesNothing) {
   const std::string path = root_ + "/run";
   ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());

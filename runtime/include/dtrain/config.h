@@ -150,6 +150,14 @@ enum class ConfigOrigin { kDefault, kFile, kSet, kDerived };
 // "default", "file", "--set", "derived".
 absl::string_view ConfigOriginName(ConfigOrigin origin);
 
+// A value of a saved run and of this one; null where it is absent.
+struct ConfigDifference {
+  std::string key;
+  Json was;
+  Json now;
+  std::string text;  // "KEY was X, now Y", of the first difference inside an object.
+};
+
 class Config {
  public:
   // Reads `path`, applies the overrides ("a.b.c=value"; the value is JSON, else a string) in order,
@@ -245,8 +253,9 @@ class Config {
   // what they are is equal: batch, optimizer, schedule, seed, data, model; not length, intervals,
   // metrics, comm, checkpointing, or how the batch is split over ranks.
   uint64_t identity_hash() const;
-  // The first such key that differs from a saved values_in_force(), as "KEY was X, now Y"; none:
-  // this run may continue that one.
+  // Such keys that differ from a saved values_in_force(), in the table's order.
+  std::vector<ConfigDifference> IdentityDifferences(const Json& saved_values_in_force) const;
+  // The first of them, as "KEY was X, now Y"; none: this run may continue that one.
   std::optional<std::string> IdentityDifference(const Json& saved_values_in_force) const;
 
  private:

@@ -23,13 +23,15 @@ class AgentChannel;
 struct JobEnv;
 
 // What the command line of a program says: PROG CONFIG.json [--set key=value]... [--run-dir DIR]
-// [--fresh], or --deepspeed_config FILE.
+// [--fresh] [--accept-change KEY]..., or --deepspeed_config FILE.
 struct JobOptions {
   std::string program;      // argv[0].
   std::string config_file;  // "" : all defaults and --set.
   std::vector<std::string> overrides;
   std::string run_dir;  // "" : DTRAIN_RUN_DIR, else runs/<program>.
   bool fresh = false;   // Move an existing run aside and start at step 0.
+  // Keys whose values may differ from those of the run that is there.
+  std::vector<std::string> accept_changes = {};
 };
 
 class Job {

@@ -58,6 +58,9 @@ class ModelFiles {
   // Reads a tensor of the same shape, converted from fp32, bf16, fp16 or fp64 to the type of `into`
   // a few MiB at a time. REQUIRES: `into` is a contiguous CPU tensor.
   absl::Status Read(const std::string& name, at::Tensor into) const;
+  // Whether two tensors have the same shape and values, whatever their types; a few MiB of each are
+  // read at a time, up to the first difference.
+  absl::StatusOr<bool> HaveEqualValues(const std::string& a, const std::string& b) const;
 
  private:
   friend absl::Status LoadModel(const Job& job, torch::nn::Module& module, const ModelFiles& files,

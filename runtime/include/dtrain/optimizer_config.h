@@ -1,6 +1,7 @@
 // Which optimizer, and what it applies to each parameter. Free of LibTorch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,7 +44,8 @@ struct OptimizerConfig {
   double momentum = 0;  // SGD, Muon.
   double dampening = 0;
   bool nesterov = false;
-  double max_coeff = 0;  // LAMB: limits of the trust ratio.
+  bool bias_correction = true;  // AdamW, Adam, LAMB.
+  double max_coeff = 0;         // LAMB: limits of the trust ratio.
   double min_coeff = 0;
   double lr_decay = 0;  // Adagrad.
   double initial_accumulator_value = 0;
@@ -66,5 +68,9 @@ struct OptimizerConfig {
 
 // `*` in `pattern` stands for any text, also none.
 bool MatchesPattern(absl::string_view pattern, absl::string_view name);
+// For a `pattern` that matches none of `names`: the first of them, up to `most`, with the fewest
+// letters to change until one does.
+std::vector<std::string> NearestNames(absl::string_view pattern,
+                                      const std::vector<std::string>& names, size_t most = 3);
 
 }  // namespace dtrain

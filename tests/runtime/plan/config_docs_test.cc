@@ -126,6 +126,14 @@ TEST(ConfigTableTest, NearestKeyFindsTyposAndMisplacedKeys) {
   EXPECT_EQ(NearestConfigKey("trian_steps"), "train_steps");
   EXPECT_EQ(NearestConfigKey("lr"), "optimizer.params.lr");
   EXPECT_EQ(NearestConfigKey("optimizer.lr"), "optimizer.params.lr");
+  EXPECT_EQ(NearestConfigKey("comm_overlap"), "zero_optimization.overlap_comm");
+  EXPECT_EQ(NearestConfigKey("zero_optimization.comm_overlap"), "zero_optimization.overlap_comm");
+  EXPECT_EQ(NearestConfigKey("clipping_gradient"), "gradient_clipping");
+  EXPECT_EQ(NearestConfigKey("fp16.enable"), "fp16.enabled");
+  EXPECT_EQ(NearestConfigKey("zero_optimization.bucket_size_reduce"),
+            "zero_optimization.reduce_bucket_size");
+  EXPECT_EQ(NearestConfigKey("zero_optimization.offload_optimizer.path_nvme"),
+            "zero_optimization.offload_optimizer.nvme_path");
   EXPECT_EQ(NearestConfigKey("optimiser"), "optimizer");
   EXPECT_EQ(NearestConfigKey("data.seq_length"), "data.sequence_length");
   EXPECT_FALSE(NearestConfigKey(std::string(100000, 'x')).empty());  // In bounded time.

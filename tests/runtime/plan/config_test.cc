@@ -317,7 +317,7 @@ TEST(ConfigTest, ReadsOneCycleAndWarmupStableDecay) {
 
 TEST(ConfigTest, WarnsOnceAboutKeysThatOnlyObserveOrTune) {
   const Config config = Parsed(R"({"train_batch_size": 8, "wall_clock_breakdown": true,
-    "steps_per_print": 10, "bfloat16": {"enabled": false}})");
+    "steps_per_print": 10, "gradient_clipping": 1.0, "bfloat16": {"enabled": false}})");
   EXPECT_THAT(config.warnings(), SizeIs(2));
   EXPECT_THAT(config.warnings(), Contains(HasSubstr("wall_clock_breakdown = true has no effect")));
   EXPECT_THAT(config.warnings(),
@@ -365,10 +365,10 @@ TEST(ConfigTest, FillsAutoByTheStatedRules) {
   EXPECT_EQ(config.reduce_bucket_elements(), 65536);
   EXPECT_EQ(*config.Find("zero_optimization.stage3_prefetch_bucket_size"), 50000000);
   EXPECT_EQ(*config.Find("bf16.enabled"), false);
-  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
-    "zero_optimization": {"reduce_bucket_size": "auto"}})")
-                              .message()),
-              HasSubstr("model.hidden_size"));
+  const Config alone = Parsed(R"({"train_batch_size": 8, "zero_optimization":
+      {"stage": 3, "reduce_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})");
+  EXPECT_EQ(alone.reduce_bucket_elements(), 6553600);
+  EXPECT_EQ(alone.persistence_limits().parameter_max, 100000);
 }
 
 TEST(ConfigTest, SchedulerTakesOnlyItsOwnParameters) {

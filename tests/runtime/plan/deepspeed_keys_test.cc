@@ -199,7 +199,9 @@ TEST(DeepSpeedKeysTest, EveryDocumentedKeyIsKnown) {
 }
 
 absl::StatusOr<Config> Parse(const std::string& section) {
-  return Config::Parse(absl::StrCat("{\"train_batch_size\": 8, ", section, "}"), "run.json", {}, 1);
+  return Config::Parse(
+      absl::StrCat("{\"train_batch_size\": 8, \"gradient_clipping\": 1.0, ", section, "}"),
+      "run.json", {}, 1);
 }
 
 TEST(DeepSpeedKeysTest, WhatChangesNumbersIsRefusedByName) {

@@ -66,6 +66,18 @@ TEST(OptimizerConfigTest, EachTypeHasItsDefaultsAndStates) {
   EXPECT_EQ(both.adam_lr, 0.25);
 }
 
+TEST(OptimizerConfigTest, NearestNamesAreThoseThatAPatternMissesByTheFewestLetters) {
+  const std::vector<std::string> names = {"wte.weight",    "h.0.ln_1.weight", "h.0.ln_1.bias",
+                                          "h.0.attn.bias", "h.1.ln_1.bias",   "h.1.attn.bias"};
+  EXPECT_THAT(NearestNames("*.bais", names),
+              ElementsAre("h.0.ln_1.bias", "h.0.attn.bias", "h.1.ln_1.bias"));
+  EXPECT_THAT(NearestNames("wte.wieght", names), ElementsAre("wte.weight"));
+  EXPECT_THAT(NearestNames("h.0.lm_*.weight", names), ElementsAre("h.0.ln_1.weight"));
+  EXPECT_THAT(NearestNames("h.1.*.bia", names, 1), ElementsAre("h.1.ln_1.bias"));
+  EXPECT_THAT(NearestNames("x", {}), IsEmpty());
+  EXPECT_EQ(NearestNames(std::string(100000, 'x'), names).size(), 1U) << "in bounded time";
+}
+
 TEST(OptimizerConfigTest, MuonTakesHiddenMatricesAlone) {
   const OptimizerConfig muon = Of(R"({"type": "Muon"})");
   EXPECT_TRUE(muon.SettingsFor("layers.0.mlp.up.weight", {4, 8}).orthogonal);

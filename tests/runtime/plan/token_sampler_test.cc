@@ -155,6 +155,22 @@ TEST(TokenSamplerTest, CursorResumesExactly) {
   }
 }
 
+TEST(TokenSamplerTest, AnotherBatchGoesOnBehindTheSamplesThatTheRunHasSeen) {
+  const std::vector<int64_t> tokens{8001};
+  const TokenSampler old = Sampler(tokens, {.sequence_length = 8, .global_batch = 4, .seed = 3});
+  const DataCursor cursor = old.CursorAt(5);  // 20 samples.
+  for (const auto& [batch, step] : {std::pair<int64_t, int64_t>(4, 5), {2, 10}, {10, 2}, {6, 4}}) {
+    const TokenSampler next =
+        Sampler(tokens, {.sequence_length = 8, .global_batch = batch, .seed = 3});
+    EXPECT_EQ(next.CheckCursor(cursor).ok(), batch == 4);
+    EXPECT_TRUE(next.CheckCursor(cursor, /*other_batch=*/true).ok());
+    EXPECT_EQ(next.StepAfter(cursor), step) << batch;
+  }
+  // Where the sizes divide each other, the next sample is the same.
+  const TokenSampler twice = Sampler(tokens, {.sequence_length = 8, .global_batch = 10, .seed = 3});
+  EXPECT_EQ(twice.At(twice.StepAfter(cursor), 0), old.At(5, 0));
+}
+
 TEST(TokenSamplerTest, CursorOfAnotherRunIsRefusedByName) {
   const TokenSampler sampler =
       Sampler({8001}, {.sequence_length = 8, .global_batch = 4, .seed = 3});

@@ -76,6 +76,7 @@ TEST(Units, AnEmptyTensorAloneIsNoUnit) {
 TEST(Units, ANameOfNothingIsRefusedWithWhatThereIs) {
   const std::string message = Refused({{"layers.0"}, {"layers.0.down"}});
   EXPECT_THAT(message, HasSubstr("EngineOptions::units[1]: \"layers.0.down\" names no module"));
+  EXPECT_THAT(message, HasSubstr("nearest: layers.0"));
   EXPECT_THAT(message, HasSubstr("there are embed, layers, layers.0, layers.0.up, layers.1"));
   EXPECT_THAT(Refused({{"layer"}}), HasSubstr("\"layer\" names no module")) << "no part of a name";
   EXPECT_THAT(Refused({{"layers.0"}, {}}), HasSubstr("EngineOptions::units[1] is empty"));
