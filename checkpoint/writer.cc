@@ -12,8 +12,6 @@
 namespace dtrain::checkpoint {
 namespace {
 
-constexpr char kLatest[] = "latest";
-
 void LogNotRemoved(const absl::Status& status) {
   if (!status.ok()) {
     DT_LOG(Warning) << "old checkpoints were not all removed: " << status.message();
@@ -63,7 +61,7 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
     return report;
   }
   const std::string folder = report.id.DirectoryName();
-  if (const absl::Status status = storage_.Replace(kLatest, absl::StrCat(folder, "\n"));
+  if (const absl::Status status = storage_.Replace(kLatestName, absl::StrCat(folder, "\n"));
       !status.ok()) {
     DT_LOG(Warning) << "the hint `latest` was not updated: " << status.message();
   }
