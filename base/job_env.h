@@ -41,6 +41,7 @@ struct JobEnv {
   LaunchSource source = LaunchSource::kAlone;
   int rank = 0;
   int world_size = 1;
+  std::string world_size_name;  // The variable that gives it; "" when alone.
   int local_rank = 0;
   int local_world_size = 1;  // 0: unknown (PMI only); the store tells by node_id.
   int node_rank = 0;         // -1: unknown.

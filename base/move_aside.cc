@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace dtrain {
@@ -21,6 +22,7 @@ absl::Status MoveRunAside(const std::string& path) {
     if (rename(path.c_str(), target.c_str()) != 0) {
       return ErrnoStatus(errno, absl::StrCat("cannot move ", path, " aside to ", target));
     }
+    DT_LOG(Info) << "--fresh has moved the old run from " << path << " to " << target;
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(

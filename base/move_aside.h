@@ -7,8 +7,8 @@
 
 namespace dtrain {
 
-// Renames the run directory `path` to the first of `path`.old-1, .old-2, ... that is free. Does
-// nothing when `path` holds no run (no config.json).
+// Renames the run directory `path` to the first of `path`.old-1, .old-2, ... that is free, and says
+// so on the log. Does nothing when `path` holds no run (no config.json).
 absl::Status MoveRunAside(const std::string& path);
 
 }  // namespace dtrain

@@ -6,9 +6,18 @@ import socket
 import struct
 import subprocess
 import time
+import unittest
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 class BadInput(EndToEnd):
@@ -193,6 +202,48 @@ class BadInput(EndToEnd):
             time.sleep(0.02)
         process.kill()
         self.fail(f"not {count} connections to port {port}:\n{process.communicate()[0]}")
+
+    def test_ranks_that_wait_for_others_say_for_whom_where_and_why(self):
+        port = self.free_port()
+        # As a shell's variables of an earlier launch make a rank of a program that is alone.
+        ranks = [self.rank_of(0, 2, port, "waiting", ["comm.timeout_s=8"]),
+                 self.rank_of(1, 2, self.free_port(), "waiting-too", ["comm.timeout_s=6"])]
+        first, second = [self.finish(rank) for rank in ranks]
+        self.assertEqual(first.code, 75, first.output)
+        self.assert_one_line(first.output, f"1 of 2 ranks have come to 127.0.0.1:{port}",
+                             "WORLD_SIZE is 2: unset it", "still to come: rank 1", "waiting for 4s")
+        self.assertEqual(second.code, 75, second.output)
+        self.assert_one_line(second.output, "rank 1 of 2 waits for rank 0 at 127.0.0.1:",
+                             "WORLD_SIZE is 2: unset it", "waiting for 4s")
+
+    @unittest.skipUnless(has_ipv6(), "LOUD SKIP: this host has no ::1")
+    def test_two_nodes_meet_at_an_ipv6_address(self):
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+        nodes = [self.start([
+            f"{BIN}/dtrain", "launch", "--nnodes", "2", "--node-rank", str(node), "--rdzv-endpoint",
+            f"[::1]:{port}", "--token-file", self.token(), "--nproc-per-node", "1", "--run-dir",
+            f"{self.folder}/six", "--", f"{BIN}/dtrain-gpt", self.config, "--set", "train_steps=1"])
+            for node in range(2)]
+        for result in [self.finish(node) for node in nodes]:
+            self.assertEqual(result.code, 0, result.output)
+
+    def test_a_fresh_start_that_is_refused_moves_nothing(self):
+        self.train(1, "kept", ["train_steps=1"])
+        broken = f"{self.folder}/kept-broken.json"
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write('{"train_steps": 10,\n "seed" 3}\n')
+        starts = {"another": [[self.config, "--fresh", "--set", f"seed={rank}"] for rank in range(2)],
+                  "broken": [[self.config, "--fresh"], [broken, "--fresh"]]}
+        for name, words in starts.items():
+            for result in self.without_launcher("kept", words):
+                self.assertEqual(result.code, 64, f"{name}: {result.output}")
+        self.assertTrue(os.path.exists(f"{self.folder}/kept/checkpoints/latest"))
+        self.assertFalse(os.path.exists(f"{self.folder}/kept.old-1"))
+        for result in self.without_launcher("kept", [[self.config, "--fresh", "--set", "train_steps=1"]] * 2):
+            self.assertEqual(result.code, 0, result.output)
+        self.assertTrue(os.path.exists(f"{self.folder}/kept.old-1/checkpoints/latest"))
+        self.assertTrue(os.path.exists(f"{self.folder}/kept/metrics/rank-1.jsonl"))
 
     def test_a_store_that_nobody_serves_is_named_at_the_limit(self):
         port = self.free_port()
