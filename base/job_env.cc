@@ -248,6 +248,10 @@ bool TunesHeap(const Environment& environment) {
   });
 }
 
+bool ThreadsAreChosen(const Environment& environment) {
+  return !Reader(environment).Text("OMP_NUM_THREADS").empty();
+}
+
 bool AllocatorIsConfigured(const Environment& environment) {
   const Reader reader(environment);
   return !reader.Text("PYTORCH_ALLOC_CONF").empty() ||

@@ -79,6 +79,9 @@ bool TerminalIsDumb(const Environment& environment);
 // Whether glibc's allocator was given settings of the user's own.
 bool TunesHeap(const Environment& environment);
 
+// Whether the number of threads of a rank is chosen: by `dtrain launch`, torchrun or the user.
+bool ThreadsAreChosen(const Environment& environment);
+
 // Whether the user told LibTorch's allocator of GPU memory how to work (PYTORCH_ALLOC_CONF, or
 // PYTORCH_CUDA_ALLOC_CONF as it was called before).
 bool AllocatorIsConfigured(const Environment& environment);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/cgroup.h"
 #include "base/console/run_console.h"
 #include "base/file.h"
 #include "base/hidden_tiles.h"
@@ -239,6 +240,28 @@ int64_t MemoryShare(const JobEnv& env) {
   return std::min(memory.machine_available, memory.cgroup_available) / ranks;
 }
 
+// LibTorch counts the CPUs on which this process may run. Where a cgroup gives less time than they
+// have, each of its threads would be stopped for most of the time while the others wait for it.
+void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
+  if (ThreadsAreChosen(environment)) {
+    return;
+  }
+  const int ranks = env.local_world_size > 0 ? env.local_world_size : env.world_size;
+  const double quota = CpuQuota();
+  const int threads = at::get_num_threads();
+  const int within = CpusWithin(quota / ranks, threads);
+  if (within == threads) {
+    return;
+  }
+  at::set_num_threads(within);
+  if (env.rank == 0) {
+    DT_LOG(Info) << absl::StrFormat(
+        "each rank of this node computes with %d of %d threads, because its cgroup has a CPU quota of "
+        "%.2f CPUs; OMP_NUM_THREADS overrides this",
+        within, threads, quota);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
@@ -295,6 +318,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     const comm::GroupOptions world = WorldOptions(s);
     DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
     DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
+    KeepThreadsWithinQuota(s.env, environment);
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());
     SayWarnings(s);

@@ -211,6 +211,7 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
 // A run directory for several launches.
 class SeveralLaunches : public ::testing::Test {
  protected:
+  void TearDown() override { std::filesystem::remove_all(folder_.path()); }
   std::vector<std::string> Say(const std::string& word, std::vector<std::string> options = {}) const {
     std::vector<std::string> words = {"launch", "--nproc-per-node", "1", "--run-dir", run_, "--",
                                       "sh",     "-c",

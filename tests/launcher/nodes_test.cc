@@ -1,6 +1,7 @@
 // Several agents on one host.
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include "base/file.h"
 #include "gmock/gmock.h"
@@ -119,6 +120,7 @@ class FreshNodesTest : public NodesTest {
     ASSERT_TRUE(MakeDirectories(run_ + "/logs/attempt-0").ok());
     ASSERT_TRUE(WriteFileAtomic(run_ + "/config.json", "{}").ok());
   }
+  void TearDown() override { std::filesystem::remove_all(folder_.path()); }
   std::vector<std::string> Fresh(int node, const std::string& endpoint) const {
     std::vector<std::string> words = Node(node, endpoint, 1, "echo rank $RANK");
     words[static_cast<size_t>(std::find(words.begin(), words.end(), "run") - words.begin())] = run_;
