@@ -1,6 +1,7 @@
 #include "base/wait_notice.h"
 
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -10,7 +11,12 @@
 namespace dtrain {
 
 WaitNotice::WaitNotice(std::function<std::string()> line, WaitNoticeTimes times)
-    : line_(std::move(line)), times_(times), thread_([this] { Run(); }) {}
+    : line_(std::move(line)), times_(times) {
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {  // No more threads: the wait itself needs none.
+  }
+}
 
 WaitNotice::WaitNotice(const std::string& text) : WaitNotice([text] { return text; }) {}
 
@@ -20,7 +26,9 @@ WaitNotice::~WaitNotice() {
     ended_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
 }
 
 void WaitNotice::Run() {

@@ -18,6 +18,7 @@
 #include "base/hidden_tiles.h"
 #include "base/kept_heap.h"
 #include "base/log.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "base/wait_notice.h"
@@ -240,6 +241,13 @@ int64_t MemoryShare(const JobEnv& env) {
   return std::min(memory.machine_available, memory.cgroup_available) / ranks;
 }
 
+// Before anything starts the threads that a rank has beside LibTorch's.
+absl::Status CheckLimits() {
+  constexpr int kOwnThreadsMax = 16;
+  DT_RETURN_IF_ERROR(CheckStack());
+  return CheckThreads(kOwnThreadsMax);
+}
+
 // LibTorch counts the CPUs on which this process may run. Where a cgroup gives less time than they
 // have, each of its threads would be stopped for most of the time while the others wait for it.
 void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
@@ -287,6 +295,9 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   hello.text = s.run_dir;
   s.agent.Send(hello);
   const auto prepare = [&]() -> absl::Status {
+    if (const absl::Status limits = CheckLimits(); !limits.ok()) {
+      return SayWhyNot(s, limits);
+    }
     auto config = LoadConfig(options, s.env.world_size);
     if (!config.ok()) {
       return SayWhyNot(s, config.status());
@@ -319,6 +330,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
     DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
     KeepThreadsWithinQuota(s.env, environment);
+    DT_RETURN_IF_ERROR(CheckThreads(at::get_num_threads()));
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());
     SayWarnings(s);

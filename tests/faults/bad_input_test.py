@@ -245,6 +245,38 @@ class BadInput(EndToEnd):
         self.assertTrue(os.path.exists(f"{self.folder}/kept.old-1/checkpoints/latest"))
         self.assertTrue(os.path.exists(f"{self.folder}/kept/metrics/rank-1.jsonl"))
 
+    def limited(self, ulimit, name, *sets):
+        words = [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/{name}"]
+        for value in sets:
+            words += ["--set", value]
+        return self.run_program(["bash", "-c", f'ulimit -S {ulimit}; exec "$0" "$@"', *words])
+
+    def test_a_stack_that_is_too_small_is_refused_with_its_limit(self):
+        result = self.limited("-s 512", "stack")
+        self.assertEqual(result.code, 64, result.output)
+        self.assert_one_line(result.output, "the limit of the stack is 524288 bytes", "ulimit -s")
+
+    def test_a_limit_of_open_files_ends_a_launch_with_its_value(self):
+        result = self.run_program(["bash", "-c", 'ulimit -S -n 16; exec "$0" "$@"',
+                                   *self.launch_command(2, f"{self.folder}/files")])
+        self.assertEqual(result.code, 75, result.output)
+        self.assert_one_line(result.output, "Too many open files", "which is 16 (ulimit -n)")
+
+    def test_a_save_that_meets_the_limit_of_a_files_size_is_given_up_and_training_goes_on(self):
+        sets = ["train_steps=3", "checkpoint.interval=1"]
+        free = self.limited("-f unlimited", "free", *sets)
+        self.assertEqual(free.code, 0, free.output)
+        sizes = [os.path.getsize(path) for path in
+                 glob.glob(f"{self.folder}/free/checkpoints/step-*/*/*.safetensors")]
+        limited = self.limited(f"-f {max(sizes) // 1024 - 1}", "small", *sets)  # In KiB.
+        self.assertEqual(limited.code, 75, limited.output)
+        for step in (1, 2):
+            self.assert_one_line(limited.output, f"checkpoint of step {step} was not saved",
+                                 "File too large", "(ulimit -f)", "still to come")
+        self.assert_one_line(limited.output, "the last step, 3, is not saved", "(ulimit -f)")
+        self.assertEqual([r["step"] for r in self.records(f"{self.folder}/small") if r["kind"] == "step"],
+                         [1, 2, 3])
+
     def test_a_store_that_nobody_serves_is_named_at_the_limit(self):
         port = self.free_port()
         result = self.finish(self.rank_of(1, 2, port, "no-store", ["comm.timeout_s=3"]))

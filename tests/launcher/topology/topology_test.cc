@@ -11,6 +11,7 @@
 #include "base/dl/nvml.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/commands.h"
+#include "launcher/topology/doctor.h"
 #include "launcher/topology/format.h"
 #include "tests/launcher/topology/sysfs_fixture.h"
 
