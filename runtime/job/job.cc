@@ -312,6 +312,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     RunDirectoryOptions directory{.path = s.run_dir,
                                   .run_id = s.env.run_id,
                                   .fresh = s.fresh,
+                                  .has_agent = s.env.source == LaunchSource::kDtrain,
                                   .attempt = s.env.attempt,
                                   .world_size = s.env.world_size,
                                   .versions = Versions()};
