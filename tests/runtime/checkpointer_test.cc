@@ -42,9 +42,11 @@ class CheckpointerTest : public ::testing::Test {
   };
   std::unique_ptr<Run> Start(const std::string& checkpoint_dir = "") {
     auto run = std::make_unique<Run>();
-    run->job = *testing::MakeTestJob({.run_dir = folder_.path(),
-                                      .overrides = {"train_batch_size=1", "checkpoint.interval=1",
-                                                    "checkpoint.dir=" + checkpoint_dir}});
+    std::vector<std::string> overrides = {"train_batch_size=1", "checkpoint.interval=1"};
+    if (!checkpoint_dir.empty()) {
+      overrides.push_back("checkpoint.dir=" + checkpoint_dir);
+    }
+    run->job = *testing::MakeTestJob({.run_dir = folder_.path(), .overrides = overrides});
     run->engine = *Engine::Create(*run->job, run->model);
     run->checkpoints = *Checkpointer::Open(*run->job);
     return run;
