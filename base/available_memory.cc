@@ -88,7 +88,8 @@ AvailableMemory ReadAvailableMemory(const SystemRoots& roots) {
   memory.cgroup_bytes = kNoLimit;
   // Containers see their own cgroup as "/": their namespaces tell them apart.
   std::error_code none;
-  const std::string space = std::filesystem::read_symlink(roots.proc + "/self/ns/cgroup", none).string();
+  const std::string space =
+      std::filesystem::read_symlink(roots.proc + "/self/ns/cgroup", none).string();
   for (const CgroupFolder& cgroup : CgroupFolders("memory", roots)) {
     TakeTighter(cgroup, memory);
   }

@@ -15,7 +15,7 @@ struct AvailableMemory {
   uint64_t machine = 0;  // Equal for processes of one machine.
   uint64_t cgroup = 0;   // Equal for processes of one cgroup, of one machine.
   int64_t machine_bytes = kNoLimit;
-  int64_t cgroup_bytes = kNoLimit;  // kNoLimit without a limit.
+  int64_t cgroup_bytes = kNoLimit;        // kNoLimit without a limit.
   int64_t machine_total_bytes = 0;        // 0: it cannot be read.
   int64_t cgroup_limit_bytes = kNoLimit;  // Of the cgroup that has the least left.
 

@@ -24,15 +24,16 @@ struct CgroupFolder {
 };
 
 // Where `controller` ("cpu", "memory") may limit this process: its own cgroup, then those above it.
-std::vector<CgroupFolder> CgroupFolders(absl::string_view controller, const SystemRoots& roots = {});
+std::vector<CgroupFolder> CgroupFolders(absl::string_view controller,
+                                        const SystemRoots& roots = {});
 
 inline constexpr double kNoCpuQuota = std::numeric_limits<double>::infinity();
 
 // How many CPUs' time this process may take, by the tightest quota; kNoCpuQuota without one.
 double CpuQuota(const SystemRoots& roots = {});
 
-// How many of `cpus` to compute on under `quota`, at least 1. Rounded down: a thread that has used its
-// part of the time is stopped, and all others wait for it.
+// How many of `cpus` to compute on under `quota`, at least 1. Rounded down: a thread that has used
+// its part of the time is stopped, and all others wait for it.
 int CpusWithin(double quota, int cpus);
 
 }  // namespace dtrain

@@ -21,8 +21,8 @@ absl::Status Rename(const std::string& from, const std::string& to) {
              : ErrnoStatus(errno, absl::StrCat("cannot move ", from, " aside to ", to));
 }
 
-// Moves what is in `path` but the agent's files to the new folder `target`; config.json last, so that
-// a call that was cut off is repeated.
+// Moves what is in `path` but the agent's files to the new folder `target`; config.json last, so
+// that a call that was cut off is repeated.
 absl::Status MoveContent(const std::string& path, const std::string& target) {
   constexpr char kLast[] = "config.json";
   DT_RETURN_IF_ERROR(MakeDirectories(target));
@@ -30,8 +30,8 @@ absl::Status MoveContent(const std::string& path, const std::string& target) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename();
-    const bool is_agents = name == "logs" || (absl::StartsWith(name, "events") &&
-                                              absl::EndsWith(name, ".jsonl"));
+    const bool is_agents =
+        name == "logs" || (absl::StartsWith(name, "events") && absl::EndsWith(name, ".jsonl"));
     if (!is_agents && name != kLast) {
       names.push_back(name);
     }

@@ -10,8 +10,8 @@ namespace dtrain {
 // What MoveRunAside leaves in its place.
 enum class Leave {
   kNothing,
-  // logs/ and events*.jsonl, into which an agent writes already: as where a script that the launcher
-  // starts, and not the launcher's own command, has the --fresh.
+  // logs/ and events*.jsonl, into which an agent writes already: as where a script that the
+  // launcher starts, and not the launcher's own command, has the --fresh.
   kAgentFiles,
 };
 

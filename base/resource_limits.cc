@@ -166,9 +166,9 @@ absl::Status CheckStack() {
   const auto limit = SoftLimit(RLIMIT_STACK);
   return !limit || *limit >= kNeeded
              ? absl::OkStatus()
-             : absl::FailedPreconditionError(absl::StrCat(
-                   "the limit of the stack is ", *limit, " bytes; allowed: ", kNeeded,
-                   " or more; raise it (ulimit -s 8192)"));
+             : absl::FailedPreconditionError(absl::StrCat("the limit of the stack is ", *limit,
+                                                          " bytes; allowed: ", kNeeded,
+                                                          " or more; raise it (ulimit -s 8192)"));
 }
 
 void EndWithALineAtLimits() {

@@ -21,8 +21,8 @@ std::string LimitsBehind(int error_number);
 // A thread or process did not start.
 absl::Status CannotStart(absl::string_view what, int error_number);
 
-// What std throws when the system refuses a thread or memory, with the limits behind it; nothing for
-// any other exception.
+// What std throws when the system refuses a thread or memory, with the limits behind it; nothing
+// for any other exception.
 std::optional<absl::Status> FromLimitException(const std::exception& error);
 
 // Whether `count` threads can be started now. Starts them and lets them end: who starts one of them
@@ -33,8 +33,8 @@ absl::Status CheckThreads(int count);
 // with SIGSEGV and nothing would say why.
 absl::Status CheckStack();
 
-// A write beyond the limit of a file's size fails with EFBIG instead of ending the process without a
-// word, and an exception that nothing catches ends it with a line and the limits behind it.
+// A write beyond the limit of a file's size fails with EFBIG instead of ending the process without
+// a word, and an exception that nothing catches ends it with a line and the limits behind it.
 void EndWithALineAtLimits();
 
 }  // namespace dtrain

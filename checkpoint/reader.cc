@@ -218,9 +218,7 @@ std::string TraceOfCheckpoint(Storage& storage, const Search& search,
     return absl::StrCat("of ", search.rejected, " checkpoint", search.rejected == 1 ? "" : "s",
                         " there, none is whole; the newest: ", search.newest_rejection.message());
   }
-  const auto on_line = [&](const StepId& id) {
-    return !OnLineage(search.lineage, {id}).empty();
-  };
+  const auto on_line = [&](const StepId& id) { return !OnLineage(search.lineage, {id}).empty(); };
   for (const LineageSegment& segment : search.lineage) {
     if (segment.step_max < kStepMax) {
       return absl::StrCat("an earlier attempt of this run resumed from step ", segment.step_max);
@@ -267,8 +265,8 @@ absl::Status CheckNothingIsLost(Storage& storage, const Search& search,
   const size_t others = folders.size() > kNamed ? folders.size() - kNamed : 0;
   folders.resize(folders.size() - others);
   return absl::FailedPreconditionError(absl::StrCat(
-      storage.DisplayName(""), " holds no checkpoint to resume from, but ", trace, ". Found there: ",
-      folders.empty() ? "no step" : absl::StrJoin(folders, ", "),
+      storage.DisplayName(""), " holds no checkpoint to resume from, but ", trace,
+      ". Found there: ", folders.empty() ? "no step" : absl::StrJoin(folders, ", "),
       others > 0 ? absl::StrCat(" and ", others, " more") : "",
       search.rejected > 0 || folders.empty() ? "" : absl::StrCat(", without ", kManifestName),
       ". Bring a checkpoint back, mount its file system, correct checkpoint.dir, or start at step "

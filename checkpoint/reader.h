@@ -60,8 +60,8 @@ class Checkpoint {
   std::vector<std::unique_ptr<SafetensorsReader>> open_;
 };
 
-// The checkpoint to resume from, fully verified; NotFound when the lineage holds none that is whole.
-// PermissionDenied: one that may be whole cannot be read.
+// The checkpoint to resume from, fully verified; NotFound when the lineage holds none that is
+// whole. PermissionDenied: one that may be whole cannot be read.
 absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage);
 
 // A checkpoint that records of the run outside the storage say was committed.
@@ -78,9 +78,9 @@ struct AttemptOptions {
 };
 
 // The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),
-// begins the epoch that resumes from it, and tells the others. FailedPrecondition on rank 0: there is
-// no checkpoint to resume from, though this run had one; the message says what shows it and what was
-// found. PermissionDenied: one cannot be read.
+// begins the epoch that resumes from it, and tells the others. FailedPrecondition on rank 0: there
+// is no checkpoint to resume from, though this run had one; the message says what shows it and what
+// was found. PermissionDenied: one cannot be read.
 struct Attempt {
   EpochRecord epoch;                       // For WriterOptions.
   std::unique_ptr<Checkpoint> checkpoint;  // Null: start from scratch.

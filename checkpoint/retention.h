@@ -31,8 +31,8 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified);
 
 // Removes old commits (manifest first, durably, then the data), folders that can no longer become a
-// checkpoint, and temporary files. `verified` remembers what has been read back whole. Goes on after
-// an error and returns the first.
+// checkpoint, and temporary files. `verified` remembers what has been read back whole. Goes on
+// after an error and returns the first.
 //
 // `current` is the save of this attempt that is under way or was the last: its folder stays. Every
 // other folder without a manifest is of a save that has ended, if its epoch is this one or older.

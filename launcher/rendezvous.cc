@@ -221,8 +221,7 @@ absl::Status Rendezvous::CountRanks(const JoinRequest& request, comm::Store& sto
     return absl::FailedPreconditionError(absl::StrFormat(
         "another agent is node %d already; give each node its own --node-rank", options.node_rank));
   }
-  const WaitNotice notice(
-      [&] { return NodesToCome(store, options.nodes, endpoint.ToString()); });
+  const WaitNotice notice([&] { return NodesToCome(store, options.nodes, endpoint.ToString()); });
   for (int node = 0; node < options.nodes; ++node) {
     const auto ranks = InSlices(deadline, cancelled,
                                 [&](Deadline slice) { return store.Get(NodeKey(node), slice); });
@@ -253,9 +252,9 @@ absl::Status Rendezvous::AwaitReady(const JoinRequest& request, comm::Store& sto
     log_number_ = *log_number;
     return absl::OkStatus();
   }
-  DT_ASSIGN_OR_RETURN(
-      const std::string text,
-      InSlices(deadline, cancelled, [&](Deadline slice) { return store.Get(kReadyKey, slice); }));
+  DT_ASSIGN_OR_RETURN(const std::string text, InSlices(deadline, cancelled, [&](Deadline slice) {
+                        return store.Get(kReadyKey, slice);
+                      }));
   DT_ASSIGN_OR_RETURN(const Json answer, ParseJson(text, "node 0's answer"));
   if (const int code = answer.value("code", 0); code != 0) {
     store.Set(heard_key(options.node_rank), "1", deadline).IgnoreError();

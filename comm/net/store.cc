@@ -185,10 +185,9 @@ std::string NameRanks(const std::vector<int>& ranks) {
   constexpr size_t kShown = 8;
   const size_t shown = std::min(kShown, ranks.size());
   const auto end = ranks.begin() + static_cast<ptrdiff_t>(shown);
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks.begin(), end, ", "),
-                      ranks.size() > shown ? absl::StrCat(" and ", ranks.size() - shown, " more")
-                                           : "");
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks.begin(), end, ", "),
+      ranks.size() > shown ? absl::StrCat(" and ", ranks.size() - shown, " more") : "");
 }
 
 std::string RanksToCome(Store& store, absl::string_view prefix, int size, absl::string_view where) {
@@ -214,9 +213,9 @@ absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Dead
   if (!missing.ok() || missing->empty()) {
     return waited;
   }
-  return absl::DeadlineExceededError(absl::StrFormat(
-      "%d of %d ranks did not arrive at \"%s\" within %s: %s", missing->size(), size, prefix,
-      absl::FormatDuration(timer.Elapsed()), NameRanks(*missing)));
+  return absl::DeadlineExceededError(
+      absl::StrFormat("%d of %d ranks did not arrive at \"%s\" within %s: %s", missing->size(),
+                      size, prefix, absl::FormatDuration(timer.Elapsed()), NameRanks(*missing)));
 }
 
 }  // namespace dtrain::comm

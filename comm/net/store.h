@@ -67,8 +67,8 @@ std::string NameRanks(const std::vector<int>& ranks);
 // "1 of 2 ranks have come to WHERE; still to come: rank 1"; "" when all have, or the store does not
 // answer within a second.
 std::string RanksToCome(Store& store, absl::string_view prefix, int size, absl::string_view where);
-// Waits until all `size` ranks have set their RankKey; DeadlineExceeded names those that did not. The
-// log says from time to time who is still to come; `where` says where to, else the prefix does.
+// Waits until all `size` ranks have set their RankKey; DeadlineExceeded names those that did not.
+// The log says from time to time who is still to come; `where` says where to, else the prefix does.
 absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Deadline deadline,
                           absl::string_view where = "");
 

@@ -42,8 +42,8 @@ absl::StatusOr<std::string> LogFolder(const std::string& run_dir) {
   const std::string logs = run_dir + "/logs";
   const std::optional<int> newest = NewestAttempt(logs);
   if (!newest.has_value()) {
-    return absl::NotFoundError(absl::StrFormat("no logs in %s (expected %s); is it a run directory?",
-                                               run_dir, AttemptFolder(logs, 0)));
+    return absl::NotFoundError(absl::StrFormat(
+        "no logs in %s (expected %s); is it a run directory?", run_dir, AttemptFolder(logs, 0)));
   }
   return AttemptFolder(logs, *newest);
 }

@@ -24,7 +24,7 @@ struct RankPlan {
   // A CPU quota gives less time than the cores have. It does not say which cores, and who else
   // computes on them may choose the same ones, so ranks have a number of cores and no CPUs.
   bool cores_by_quota = false;
-  bool gpus_shared = false;   // More ranks than GPUs.
+  bool gpus_shared = false;  // More ranks than GPUs.
 };
 
 // Ranks take the GPUs in NUMA and PCI order, so that neighbours in rank are neighbours on the bus,

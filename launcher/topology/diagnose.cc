@@ -28,8 +28,9 @@ Finding CoreFinding(const Topology& topology) {
       ""};
   if (topology.cpu_quota < 1) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "give the container or cgroup at least 1 CPU: a rank is stopped whenever it has used "
-                     "its part";
+    finding.advice =
+        "give the container or cgroup at least 1 CPU: a rank is stopped whenever it has used "
+        "its part";
   }
   return finding;
 }

@@ -33,10 +33,10 @@ struct DoctorFacts {
   uint64_t memory_available_bytes = 0;
   uint64_t cgroup_memory_bytes = 0;     // Limit of this cgroup, or of one above it; 0: none.
   uint64_t cgroup_available_bytes = 0;  // What is left of that limit.
-  uint64_t open_files_max = 0;       // RLIMIT_NOFILE, soft.
-  uint64_t locked_memory_bytes = 0;  // RLIMIT_MEMLOCK, soft; all ones: unlimited.
-  std::string verbs;                 // "" when libibverbs opens, else why not.
-  std::string torch_path;            // "" when LibTorch was not found.
+  uint64_t open_files_max = 0;          // RLIMIT_NOFILE, soft.
+  uint64_t locked_memory_bytes = 0;     // RLIMIT_MEMLOCK, soft; all ones: unlimited.
+  std::string verbs;                    // "" when libibverbs opens, else why not.
+  std::string torch_path;               // "" when LibTorch was not found.
   std::string torch_version;
   std::string torch_error;  // Why not, and what to do.
   std::string nccl;         // "NCCL 2.28.9 (/path)"; "" when it does not open.

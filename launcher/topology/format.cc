@@ -129,10 +129,10 @@ std::string FormatQuota(double cpu_quota) {
 }
 
 std::string FormatTopology(const Topology& topology) {
-  std::string text = absl::StrFormat("%s: %d cores, %s%s%s%s\n\n", topology.host,
-                                     topology.cores.size(), FormatQuota(topology.cpu_quota),
-                                     FormatBytes(topology.memory_bytes),
-                                     topology.cpu_model.empty() ? "" : ", ", topology.cpu_model);
+  std::string text =
+      absl::StrFormat("%s: %d cores, %s%s%s%s\n\n", topology.host, topology.cores.size(),
+                      FormatQuota(topology.cpu_quota), FormatBytes(topology.memory_bytes),
+                      topology.cpu_model.empty() ? "" : ", ", topology.cpu_model);
   absl::StrAppend(&text, CoreTable(topology), "\n");
   if (topology.gpus.empty()) {
     absl::StrAppend(&text, "  no GPU\n");
@@ -149,7 +149,8 @@ std::string FormatTopology(const Topology& topology) {
 std::string FormatRankPlan(const Topology& topology, const RankPlan& plan) {
   std::vector<std::vector<std::string>> rows = {{"rank", "CPUs", "NUMA", "GPU", "NIC"}};
   for (const RankBinding& rank : plan.ranks) {
-    rows.push_back({absl::StrCat(rank.local_rank), rank.cpus.empty() ? "any" : FormatCpuList(rank.cpus), NumaText(rank.numa),
+    rows.push_back({absl::StrCat(rank.local_rank),
+                    rank.cpus.empty() ? "any" : FormatCpuList(rank.cpus), NumaText(rank.numa),
                     rank.gpu < 0 ? "-" : absl::StrCat(rank.gpu),
                     rank.nic.empty() ? "-" : rank.nic});
   }
@@ -161,8 +162,8 @@ std::string FormatRankPlan(const Topology& topology, const RankPlan& plan) {
   if (plan.cores_by_quota) {
     absl::StrAppend(&text, "\n  note: ", FormatQuota(topology.cpu_quota),
                     "ranks are not bound to cores, and each computes with ",
-                    plan.ranks.front().cores, plan.ranks.front().cores == 1 ? " thread" : " threads",
-                    "\n");
+                    plan.ranks.front().cores,
+                    plan.ranks.front().cores == 1 ? " thread" : " threads", "\n");
   }
   if (plan.gpus_shared) {
     absl::StrAppend(&text, "\n  note: ", plan.ranks.size(), " ranks share ", topology.gpus.size(),

@@ -75,8 +75,8 @@ struct Topology {
   std::vector<NumaNode> numa_nodes;
   uint64_t memory_bytes = 0;
   double cpu_quota = kNoCpuQuota;  // Of this process, in CPUs' time (base/cgroup.h).
-  std::string driver_version;  // Of NVIDIA; "" without one.
-  int driver_cuda = 0;         // The newest CUDA that it serves (13000: 13.0); 0: unknown.
+  std::string driver_version;      // Of NVIDIA; "" without one.
+  int driver_cuda = 0;             // The newest CUDA that it serves (13000: 13.0); 0: unknown.
   std::vector<Gpu> gpus;
   std::vector<Nic> nics;
   std::vector<std::string> notes;  // What could not be read, and why.

@@ -52,7 +52,8 @@ std::optional<checkpoint::KnownSave> LastKnownSave(const std::string& run_dir) {
     const auto durable = record->find("durable");
     const bool is_save = durable != record->end() && *durable == true;
     const auto path = record->find("path");
-    if ((!is_save && !record->contains("restored")) || path == record->end() || !path->is_string()) {
+    if ((!is_save && !record->contains("restored")) || path == record->end() ||
+        !path->is_string()) {
       continue;
     }
     const auto folder = path->get<std::string>();
@@ -108,10 +109,10 @@ struct Checkpointer::State {
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
   auto state = std::make_unique<State>(job);
   const std::string& configured = job.config().checkpoint_dir();
-  auto storage =
-      checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints" : configured);
-  DT_RETURN_IF_ERROR(
-      configured.empty() ? storage.status() : Annotate(storage.status(), "checkpoint.dir"));
+  auto storage = checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints"
+                                                                 : configured);
+  DT_RETURN_IF_ERROR(configured.empty() ? storage.status()
+                                        : Annotate(storage.status(), "checkpoint.dir"));
   state->storage = *std::move(storage);
   return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(state)));
 }
@@ -286,8 +287,7 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
 }
 
 // `seconds`: how long training stood still.
-void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds,
-                                 bool ends) {
+void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds, bool ends) {
   Json details = {{"m",
                    {{"ckpt/bytes", report.bytes},
                     {"ckpt/seconds", report.seconds},

@@ -159,7 +159,8 @@ void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
   at::set_num_threads(within);
   if (env.rank == 0) {
     DT_LOG(Info) << absl::StrFormat(
-        "each rank of this node computes with %d of %d threads, because its cgroup has a CPU quota of "
+        "each rank of this node computes with %d of %d threads, because its cgroup has a CPU quota "
+        "of "
         "%.2f CPUs; OMP_NUM_THREADS overrides this",
         within, threads, quota);
   }

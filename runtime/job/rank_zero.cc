@@ -109,7 +109,8 @@ absl::Status SayWhyNot(Job::State& state, const absl::Status& reason) {
     store.Set(kConfiguration, DumpJson(AnswerOf(reason)), deadline).IgnoreError();
   } else if (const auto answer = AnswerOfRankZero(state, kConfiguration, {}, deadline);
              answer.ok() && (*answer)["fresh"].get<bool>()) {
-    AgreeToStart(*FreshStart(*state.rendezvous), state.env.rank, state.env.world_size, reason, deadline)
+    AgreeToStart(*FreshStart(*state.rendezvous), state.env.rank, state.env.world_size, reason,
+                 deadline)
         .IgnoreError();
   }
   AgreeToStart(store, state.env.rank, state.env.world_size, reason, deadline).IgnoreError();

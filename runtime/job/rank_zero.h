@@ -1,5 +1,5 @@
-// What rank 0 decides at the start of a job and tells the others through the store: the configuration
-// that all must have, and the run directory. Collective, before there is a group.
+// What rank 0 decides at the start of a job and tells the others through the store: the
+// configuration that all must have, and the run directory. Collective, before there is a group.
 #pragma once
 
 #include "absl/status/status.h"

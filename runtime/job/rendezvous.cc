@@ -215,8 +215,9 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Meet(const JobEnv& env, const std::s
   if (env.store_is_served) {
     DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Load(env.token_fd, env.token_file));
     const comm::Endpoint where{env.store_host, env.store_port};
-    const WaitNotice notice(absl::StrFormat("%s the coordinator of dtrain launch at %s (%s names it)",
-                                            WhoWaits(env), where.ToString(), env::kStore));
+    const WaitNotice notice(
+        absl::StrFormat("%s the coordinator of dtrain launch at %s (%s names it)", WhoWaits(env),
+                        where.ToString(), env::kStore));
     auto meeting = std::make_unique<Rendezvous>();
     meeting->key_bytes = KeyBytes(key);
     DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(where, key, env, deadline));

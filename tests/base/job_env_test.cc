@@ -88,8 +88,9 @@ TEST(ResolveJobEnv, AnIpv6AddressLosesTheBracketsThatItHasBeforeAPort) {
 
 TEST(ResolveJobEnv, TorchrunsNameForARunWithoutOneIsNone) {
   EXPECT_EQ(Resolve(With(kTorchrun, {{"TORCHELASTIC_RUN_ID", "none"}})).run_id, "");
-  EXPECT_EQ(Resolve(With(kTorchrun, {{"TORCHELASTIC_RUN_ID", "none"}, {"SLURM_JOB_ID", "7"}})).run_id,
-            "7");
+  EXPECT_EQ(
+      Resolve(With(kTorchrun, {{"TORCHELASTIC_RUN_ID", "none"}, {"SLURM_JOB_ID", "7"}})).run_id,
+      "7");
 }
 
 TEST(ResolveJobEnv, NamesTheVariableThatGivesTheNumberOfRanks) {

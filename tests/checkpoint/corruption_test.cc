@@ -262,9 +262,9 @@ TEST_F(LostTest, ARunOfWhichEveryCheckpointIsDamagedDoesNotBeginAnew) {
   for (const char* step : {"step-000000000001.e1/", "step-000000000002.e1/"}) {
     Flip(folder_.path() + "/" + step + "state/rank-1-of-2.safetensors", 100, 1);
   }
-  ExpectRefused(absl::StatusCode::kFailedPrecondition,
-                {"of 2 checkpoints there, none is whole", Full("state/rank-1-of-2.safetensors"),
-                 "--fresh"});
+  ExpectRefused(
+      absl::StatusCode::kFailedPrecondition,
+      {"of 2 checkpoints there, none is whole", Full("state/rank-1-of-2.safetensors"), "--fresh"});
 }
 
 TEST_F(LostTest, ACheckpointThatMayNotBeReadIsNotPassedOver) {

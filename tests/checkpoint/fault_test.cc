@@ -234,8 +234,8 @@ TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
   EXPECT_GT(full, 5);
 }
 
-// A save is killed at each of its calls. The next attempt must remove the files that it left, and the
-// old checkpoint that it did not come to remove, before it writes: there is no room for both.
+// A save is killed at each of its calls. The next attempt must remove the files that it left, and
+// the old checkpoint that it did not come to remove, before it writes: there is no room for both.
 TEST(FaultTest, AKilledSaveDoesNotStopTheNextAttemptsSavesOnANearlyFullDisk) {
   SetLogLevel(LogLevel::kError);
   constexpr size_t kScale = 16;  // About 90 kB a checkpoint.

@@ -198,10 +198,9 @@ TEST_F(FencingTest, LeftoversOfEndedSavesGoAndCommitsStay) {
       names.push_back(entry.name);
     }
   }
-  EXPECT_THAT(names,
-              ElementsAre("epochs", "latest", "notes.txt", "step-000000000010.e1",
-                          "step-000000000011.e2", "step-000000000012.e3", ".tmp-E00000009-1",
-                          "E00000001", "E00000002"));
+  EXPECT_THAT(names, ElementsAre("epochs", "latest", "notes.txt", "step-000000000010.e1",
+                                 "step-000000000011.e2", "step-000000000012.e3", ".tmp-E00000009-1",
+                                 "E00000001", "E00000002"));
 }
 
 TEST_F(FencingTest, LeftoversGoBeforeTheCommit) {

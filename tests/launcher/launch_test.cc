@@ -212,10 +212,18 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
 class SeveralLaunches : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove_all(folder_.path()); }
-  std::vector<std::string> Say(const std::string& word, std::vector<std::string> options = {}) const {
-    std::vector<std::string> words = {"launch", "--nproc-per-node", "1", "--run-dir", run_, "--",
-                                      "sh",     "-c",
-                                      "echo {} >$DTRAIN_RUN_DIR/config.json; echo " + word, "name"};
+  std::vector<std::string> Say(const std::string& word,
+                               std::vector<std::string> options = {}) const {
+    std::vector<std::string> words = {"launch",
+                                      "--nproc-per-node",
+                                      "1",
+                                      "--run-dir",
+                                      run_,
+                                      "--",
+                                      "sh",
+                                      "-c",
+                                      "echo {} >$DTRAIN_RUN_DIR/config.json; echo " + word,
+                                      "name"};
     words.insert(words.end(), options.begin(), options.end());
     return words;
   }

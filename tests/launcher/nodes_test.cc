@@ -108,8 +108,7 @@ TEST_F(NodesTest, NodesMeetAtAnIpv6Address) {
   LaunchedJob second(Node(1, endpoint, 1, script));
   EXPECT_EQ(first.Wait(), 0) << first.Err();
   EXPECT_EQ(second.Wait(), 0) << second.Err();
-  EXPECT_EQ(second.File("run/logs/attempt-0/rank-1.out"),
-            absl::StrCat("::1 ", endpoint, " ::1\n"));
+  EXPECT_EQ(second.File("run/logs/attempt-0/rank-1.out"), absl::StrCat("::1 ", endpoint, " ::1\n"));
 }
 
 // A run that both nodes share, with logs of an earlier launch.

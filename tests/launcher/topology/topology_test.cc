@@ -334,7 +334,10 @@ TEST(ReadTopology, ReadsTheQuotaAndTheMemoryOfThisMachineBelowTheGivenRoots) {
   ASSERT_TRUE(topology.ok()) << topology.status();
   EXPECT_EQ(topology->cpu_quota, 0.5);
   EXPECT_EQ(topology->memory_bytes, 2048U * 1024);
-  const DoctorFacts facts = ReadDoctorFacts({.torch = {}, .plugin_folder = "", .roots = {options.proc_root, files.root() + "/fs/cgroup"}});
+  const DoctorFacts facts =
+      ReadDoctorFacts({.torch = {},
+                       .plugin_folder = "",
+                       .roots = {options.proc_root, files.root() + "/fs/cgroup"}});
   EXPECT_EQ(facts.memory_total_bytes, topology->memory_bytes) << "topo and doctor agree";
 }
 
