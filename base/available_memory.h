@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/cgroup.h"
+
 namespace dtrain {
 
 struct AvailableMemory {
@@ -13,13 +15,15 @@ struct AvailableMemory {
   uint64_t machine = 0;  // Equal for processes of one machine.
   uint64_t cgroup = 0;   // Equal for processes of one cgroup, of one machine.
   int64_t machine_bytes = kNoLimit;
-  int64_t cgroup_bytes = kNoLimit;  // kNoLimit without a limit.
+  int64_t cgroup_bytes = kNoLimit;        // kNoLimit without a limit.
+  int64_t machine_total_bytes = 0;        // 0: it cannot be read.
+  int64_t cgroup_limit_bytes = kNoLimit;  // Of the cgroup that has the least left.
 
   int64_t bytes() const { return std::min(machine_bytes, cgroup_bytes); }
 };
 
 // Reads /proc and /sys/fs/cgroup (version 1 or 2). What cannot be read counts as without limit.
 // File cache and reclaimable slab count as available: the kernel gives them up.
-AvailableMemory ReadAvailableMemory();
+AvailableMemory ReadAvailableMemory(const SystemRoots& roots = {});
 
 }  // namespace dtrain

@@ -62,6 +62,7 @@ struct RankNames {
 
 absl::Status ReadRanks(const Reader& reader, const RankNames& names, JobEnv& job) {
   constexpr int kRanksMax = 1 << 20;
+  job.world_size_name = names.size;
   DT_ASSIGN_OR_RETURN(job.world_size, reader.Integer(names.size, 1, kRanksMax, 1));
   DT_ASSIGN_OR_RETURN(job.rank, reader.Integer(names.rank, 0, job.world_size - 1, 0));
   DT_ASSIGN_OR_RETURN(job.local_world_size,
@@ -97,6 +98,7 @@ absl::Status ReadSlurm(const Reader& reader, JobEnv& job) {
   constexpr int kRanksMax = 1 << 20;
   const char* const size_name =
       reader.Has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  job.world_size_name = size_name;
   DT_ASSIGN_OR_RETURN(job.world_size, reader.Integer(size_name, 1, kRanksMax, 1));
   DT_ASSIGN_OR_RETURN(job.rank, reader.Integer("SLURM_PROCID", 0, job.world_size - 1, 0));
   DT_ASSIGN_OR_RETURN(job.local_rank, reader.Integer("SLURM_LOCALID", 0, job.world_size - 1, 0));
@@ -115,6 +117,13 @@ absl::Status ReadSlurm(const Reader& reader, JobEnv& job) {
   return absl::OkStatus();
 }
 
+// "[::1]" is how an IPv6 address is written before a port; by itself it has no brackets.
+std::string WithoutBrackets(const std::string& host) {
+  return host.size() > 2 && host.front() == '[' && host.back() == ']'
+             ? host.substr(1, host.size() - 2)
+             : host;
+}
+
 absl::Status ReadMeetingPoint(const Reader& reader, JobEnv& job) {
   if (reader.Has(env::kStore)) {
     const std::string text = reader.Text(env::kStore);
@@ -124,12 +133,12 @@ absl::Status ReadMeetingPoint(const Reader& reader, JobEnv& job) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s is \"%s\"; allowed: host:port", env::kStore, text));
     }
-    job.store_host = text.substr(0, colon);
+    job.store_host = WithoutBrackets(text.substr(0, colon));
     job.store_is_served = true;
     return absl::OkStatus();
   }
   if (reader.Has("MASTER_ADDR")) {
-    job.store_host = reader.Text("MASTER_ADDR");
+    job.store_host = WithoutBrackets(reader.Text("MASTER_ADDR"));
   }
   int job_number = 0;
   (void)absl::SimpleAtoi(reader.Text("SLURM_JOB_ID"), &job_number);
@@ -239,6 +248,10 @@ bool TunesHeap(const Environment& environment) {
   });
 }
 
+bool ThreadsAreChosen(const Environment& environment) {
+  return !Reader(environment).Text("OMP_NUM_THREADS").empty();
+}
+
 bool AllocatorIsConfigured(const Environment& environment) {
   const Reader reader(environment);
   return !reader.Text("PYTORCH_ALLOC_CONF").empty() ||
@@ -289,7 +302,9 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
   }
   DT_ASSIGN_OR_RETURN(job.token_fd, reader.Integer(env::kTokenFd, 3, 1 << 20, -1));
   job.token_file = reader.Text(env::kTokenFile);
-  job.run_id = FirstNonEmpty({reader.Text(env::kRunId), reader.Text("TORCHELASTIC_RUN_ID"),
+  // torchrun without --rdzv-id calls every run "none".
+  const std::string torch_id = reader.Text("TORCHELASTIC_RUN_ID");
+  job.run_id = FirstNonEmpty({reader.Text(env::kRunId), torch_id == "none" ? "" : torch_id,
                               reader.Text("OMPI_MCA_ess_base_jobid"), reader.Text("SLURM_JOB_ID")});
   job.run_dir = reader.Text(env::kRunDir);
   job.agent_socket = reader.Text(env::kAgentSocket);

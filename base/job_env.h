@@ -41,6 +41,7 @@ struct JobEnv {
   LaunchSource source = LaunchSource::kAlone;
   int rank = 0;
   int world_size = 1;
+  std::string world_size_name;  // The variable that gives it; "" when alone.
   int local_rank = 0;
   int local_world_size = 1;  // 0: unknown (PMI only); the store tells by node_id.
   int node_rank = 0;         // -1: unknown.
@@ -77,6 +78,9 @@ bool TerminalIsDumb(const Environment& environment);
 
 // Whether glibc's allocator was given settings of the user's own.
 bool TunesHeap(const Environment& environment);
+
+// Whether the number of threads of a rank is chosen: by `dtrain launch`, torchrun or the user.
+bool ThreadsAreChosen(const Environment& environment);
 
 // Whether the user told LibTorch's allocator of GPU memory how to work (PYTORCH_ALLOC_CONF, or
 // PYTORCH_CUDA_ALLOC_CONF as it was called before).

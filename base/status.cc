@@ -5,6 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "base/resource_limits.h"
 
 namespace dtrain {
 
@@ -45,7 +46,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view prefix) {
 }
 
 absl::Status ErrnoStatus(int error_number, absl::string_view what) {
-  const std::string text = absl::StrCat(what, ": ", std::generic_category().message(error_number));
+  const std::string text = absl::StrCat(what, ": ", std::generic_category().message(error_number),
+                                        error_number == EAGAIN ? "" : LimitsBehind(error_number));
   switch (error_number) {
     case ENOENT:
       return absl::NotFoundError(text);
@@ -60,6 +62,7 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
     case EMFILE:
     case ENFILE:
     case ENOMEM:
+    case EFBIG:
       return absl::ResourceExhaustedError(text);
     case EINVAL:
     case ENOTDIR:

@@ -20,6 +20,7 @@ namespace dtrain::checkpoint {
 
 inline constexpr int kManifestVersion = 1;
 inline constexpr char kManifestName[] = "MANIFEST.json";
+inline constexpr char kLatestName[] = "latest";  // A hint for people that names the last commit.
 inline constexpr uint64_t kManifestBytesMax = 256U << 20;
 inline constexpr int kWorldSizeMax = 1 << 20;
 

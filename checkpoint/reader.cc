@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -165,40 +166,144 @@ absl::StatusOr<std::string> Checkpoint::ReadModelFile(const std::string& name) {
   return ReadSmallFile(storage_, full, kModelFileBytesMax);
 }
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage) {
+namespace {
+
+// What a look through the lineage gave.
+struct Search {
+  std::vector<LineageSegment> lineage;
+  std::unique_ptr<Checkpoint> found;  // Null: none can be used.
+  size_t rejected = 0;
+  absl::Status newest_rejection;
+};
+
+absl::StatusOr<Search> SearchLineage(Storage& storage) {
+  Search search;
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
+  search.lineage = Lineage(epochs);
   DT_ASSIGN_OR_RETURN(std::vector<StepId> commits, ListCheckpoints(storage));
-  const std::vector<StepId> candidates = OnLineage(Lineage(epochs), std::move(commits));
-  for (const StepId& id : candidates) {
+  for (const StepId& id : OnLineage(search.lineage, std::move(commits))) {
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
         Checkpoint::Open(storage, id, Verify::kHashes);
     if (checkpoint.ok()) {
-      return checkpoint;
+      search.found = *std::move(checkpoint);
+      return search;
+    }
+    // It may be as good as new: an older one would throw its steps away.
+    if (absl::IsPermissionDenied(checkpoint.status())) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "checkpoint of ", id.ToString(), " cannot be read: ", checkpoint.status().message(),
+          "; make it readable for this user, or move it away to resume from the one before it"));
     }
     DT_LOG(Warning) << "checkpoint of " << id.ToString()
                     << " is not used: " << checkpoint.status().message()
                     << "; trying the one before it";
+    ++search.rejected;
+    search.newest_rejection.Update(checkpoint.status());
   }
-  return absl::NotFoundError(absl::StrCat(storage.DisplayName(""), " holds no usable checkpoint (",
-                                          candidates.size(), " were looked at)"));
+  return search;
 }
 
-absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange, const std::string& job,
-                                     bool fresh, Deadline deadline) {
+// The checkpoint that the hint names; nothing where the hint is missing or is no hint.
+std::optional<StepId> ReadHint(Storage& storage) {
+  constexpr uint64_t kHintBytesMax = 256;
+  const auto text = ReadSmallFile(storage, kLatestName, kHintBytesMax);
+  return text.ok() ? StepId::FromDirectoryName(absl::StripTrailingAsciiWhitespace(*text))
+                   : std::nullopt;
+}
+
+// What shows that a run of which no checkpoint can be used once had one; "" when nothing does.
+std::string TraceOfCheckpoint(Storage& storage, const Search& search,
+                              const AttemptOptions& options) {
+  if (search.rejected > 0) {
+    return absl::StrCat("of ", search.rejected, " checkpoint", search.rejected == 1 ? "" : "s",
+                        " there, none is whole; the newest: ", search.newest_rejection.message());
+  }
+  const auto on_line = [&](const StepId& id) { return !OnLineage(search.lineage, {id}).empty(); };
+  for (const LineageSegment& segment : search.lineage) {
+    if (segment.step_max < kStepMax) {
+      return absl::StrCat("an earlier attempt of this run resumed from step ", segment.step_max);
+    }
+  }
+  if (const auto hint = ReadHint(storage); hint && on_line(*hint)) {
+    return absl::StrCat(storage.DisplayName(kLatestName), " names ", hint->DirectoryName());
+  }
+  if (options.known_save != nullptr) {
+    if (const auto known = options.known_save(); known && on_line(known->id)) {
+      return absl::StrCat("this run saved step ", known->id.step, " in ", known->path);
+    }
+  }
+  return "";
+}
+
+// The newest commits may be gone while older ones are left.
+void WarnOfLostSteps(Storage& storage, const Search& search) {
+  const StepId found = search.found->manifest().id;
+  const auto hint = ReadHint(storage);
+  if (search.rejected == 0 && hint && *hint != found &&
+      OnLineage(search.lineage, {found, *hint}).front() == *hint) {
+    DT_LOG(Warning) << storage.DisplayName(kLatestName) << " names " << hint->DirectoryName()
+                    << ", which is no checkpoint any more; going on from " << found.ToString();
+  }
+}
+
+// Training from step 0 in the place of a run whose checkpoints are gone would also remove what may
+// be left of them.
+absl::Status CheckNothingIsLost(Storage& storage, const Search& search,
+                                const AttemptOptions& options) {
+  const std::string trace = TraceOfCheckpoint(storage, search, options);
+  if (trace.empty()) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
+  std::vector<std::string> folders;
+  for (const Storage::Entry& entry : entries) {
+    if (StepId::FromDirectoryName(entry.name)) {
+      folders.push_back(entry.name);
+    }
+  }
+  constexpr size_t kNamed = 3;
+  const size_t others = folders.size() > kNamed ? folders.size() - kNamed : 0;
+  folders.resize(folders.size() - others);
+  return absl::FailedPreconditionError(absl::StrCat(
+      storage.DisplayName(""), " holds no checkpoint to resume from, but ", trace,
+      ". Found there: ", folders.empty() ? "no step" : absl::StrJoin(folders, ", "),
+      others > 0 ? absl::StrCat(" and ", others, " more") : "",
+      search.rejected > 0 || folders.empty() ? "" : absl::StrCat(", without ", kManifestName),
+      ". Bring a checkpoint back, mount its file system, correct checkpoint.dir, or start at step "
+      "0 with --fresh"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage) {
+  DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage));
+  if (search.found == nullptr) {
+    return absl::NotFoundError(absl::StrCat(storage.DisplayName(""),
+                                            " holds no usable checkpoint (", search.rejected,
+                                            " were looked at)"));
+  }
+  return std::move(search.found);
+}
+
+absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
+                                     const AttemptOptions& options, Deadline deadline) {
   Attempt attempt;
   const auto begin = [&]() -> absl::Status {
-    if (!fresh) {
-      auto latest = FindLatest(storage);
-      if (!latest.ok() && !absl::IsNotFound(latest.status())) {
-        return latest.status();
+    if (!options.fresh) {
+      DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage));
+      if (search.found == nullptr) {
+        DT_RETURN_IF_ERROR(CheckNothingIsLost(storage, search, options));
+      } else {
+        WarnOfLostSteps(storage, search);
       }
-      attempt.checkpoint = latest.ok() ? *std::move(latest) : nullptr;
+      attempt.checkpoint = std::move(search.found);
     }
     std::optional<StepId> from;
     if (attempt.checkpoint != nullptr) {
       from = attempt.checkpoint->manifest().id;
     }
-    DT_ASSIGN_OR_RETURN(attempt.epoch, BeginEpoch(storage, job, exchange.world_size(), from));
+    DT_ASSIGN_OR_RETURN(attempt.epoch,
+                        BeginEpoch(storage, options.job, exchange.world_size(), from));
     return absl::OkStatus();
   };
   if (exchange.rank() == 0) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,16 +60,32 @@ class Checkpoint {
   std::vector<std::unique_ptr<SafetensorsReader>> open_;
 };
 
-// The checkpoint to resume from, fully verified; NotFound when the lineage holds none.
+// The checkpoint to resume from, fully verified; NotFound when the lineage holds none that is
+// whole. PermissionDenied: one that may be whole cannot be read.
 absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage);
 
+// A checkpoint that records of the run outside the storage say was committed.
+struct KnownSave {
+  StepId id;
+  std::string path;  // As a person would write it.
+};
+
+struct AttemptOptions {
+  std::string job;
+  bool fresh = false;  // Start from scratch whatever is there.
+  // The newest one; asked on rank 0 when no checkpoint is found. May be null.
+  std::function<std::optional<KnownSave>()> known_save;
+};
+
 // The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),
-// begins the epoch that resumes from it, and tells the others.
+// begins the epoch that resumes from it, and tells the others. FailedPrecondition on rank 0: there
+// is no checkpoint to resume from, though this run had one; the message says what shows it and what
+// was found. PermissionDenied: one cannot be read.
 struct Attempt {
   EpochRecord epoch;                       // For WriterOptions.
   std::unique_ptr<Checkpoint> checkpoint;  // Null: start from scratch.
 };
-absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange, const std::string& job,
-                                     bool fresh, Deadline deadline);
+absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
+                                     const AttemptOptions& options, Deadline deadline);
 
 }  // namespace dtrain::checkpoint

@@ -38,20 +38,20 @@ absl::Status RemoveTemporaries(Storage& storage, const std::string& folder,
   return first;
 }
 
-absl::Status RemoveLeftovers(Storage& storage, int64_t own_epoch,
+absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<StepId> resumed_from,
                              const std::vector<StepId>& commits) {
   absl::Status first;
   DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
   for (const Storage::Entry& entry : entries) {
     const std::optional<StepId> id = StepId::FromDirectoryName(entry.name);
-    if (id && id->epoch < own_epoch &&
+    if (id && id->epoch <= current.epoch && id != current && id != resumed_from &&
         std::find(commits.begin(), commits.end(), *id) == commits.end()) {
       first.Update(RemoveTree(storage, entry.name));
     }
   }
   first.Update(RemoveTemporaries(storage, "", [](absl::string_view) { return true; }));
   // A newer attempt may be writing its record at this moment; older ones cannot any more.
-  const std::string own = EpochPath(own_epoch).substr(sizeof("epochs/") - 1);
+  const std::string own = EpochPath(current.epoch).substr(sizeof("epochs/") - 1);
   first.Update(RemoveTemporaries(storage, "epochs", [&own](absl::string_view name) {
     return name.substr(0, own.size()) <= own;
   }));
@@ -92,8 +92,8 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
   return remove;
 }
 
-absl::Status Collect(Storage& storage, int64_t own_epoch, int keep,
-                     std::optional<StepId> resumed_from, std::set<StepId>& verified) {
+absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
+                     std::set<StepId>& verified) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   RetentionInput input;
   // Where a damaged record's epoch resumed is not known, so neither is what can go.
@@ -105,7 +105,7 @@ absl::Status Collect(Storage& storage, int64_t own_epoch, int keep,
   DT_ASSIGN_OR_RETURN(input.commits, ListCheckpoints(storage));
   input.keep = keep;
   input.resumed_from = resumed_from;
-  input.own_epoch = own_epoch;
+  input.own_epoch = current.epoch;
   const auto is_verified = [&](const StepId& id) {
     if (verified.contains(id)) {
       return true;
@@ -126,7 +126,7 @@ absl::Status Collect(Storage& storage, int64_t own_epoch, int keep,
     first.Update(RemoveCommit(storage, id));
     verified.erase(id);
   }
-  first.Update(RemoveLeftovers(storage, own_epoch, input.commits));
+  first.Update(RemoveLeftovers(storage, current, resumed_from, input.commits));
   return first;
 }
 

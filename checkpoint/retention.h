@@ -30,10 +30,14 @@ struct RetentionInput {
 std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified);
 
-// Removes old commits (manifest first, durably, then the data), folders of older epochs without a
-// manifest, and temporary files. `verified` remembers what has been read back whole. Goes on after
-// an error and returns the first.
-absl::Status Collect(Storage& storage, int64_t own_epoch, int keep,
-                     std::optional<StepId> resumed_from, std::set<StepId>& verified);
+// Removes old commits (manifest first, durably, then the data), folders that can no longer become a
+// checkpoint, and temporary files. `verified` remembers what has been read back whole. Goes on
+// after an error and returns the first.
+//
+// `current` is the save of this attempt that is under way or was the last: its folder stays. Every
+// other folder without a manifest is of a save that has ended, if its epoch is this one or older.
+// REQUIRES: all ranks of the attempt have ended their earlier saves; no newer attempt was seen.
+absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
+                     std::set<StepId>& verified);
 
 }  // namespace dtrain::checkpoint

@@ -69,14 +69,15 @@ std::string ShardName(int shard, int shard_count) {
 
 SaveAttempt::SaveAttempt(Storage& storage, const WriterOptions& options,
                          std::optional<StepId> parent, StepId id, StateSource& source,
-                         Exchange& exchange)
+                         Exchange& exchange, absl::FunctionRef<void()> make_room)
     : storage_(storage),
       options_(options),
       parent_(parent),
       id_(id),
       folder_(id.DirectoryName()),
       source_(source),
-      exchange_(exchange) {}
+      exchange_(exchange),
+      make_room_(make_room) {}
 
 Deadline SaveAttempt::ExchangeDeadline() const {
   return Deadline::After(options_.exchange_timeout);
@@ -174,6 +175,7 @@ SavePlan SaveAttempt::MakePlan(const absl::StatusOr<std::vector<std::string>>& p
   if (ReadManifest(storage_, id_).ok()) {
     return NoPlan(SaveOutcome::kAlreadyCommitted, absl::OkStatus());
   }
+  make_room_();
   for (const char* folder : {kModelFolder, kStateFolder}) {
     if (absl::Status status = storage_.MakeDirectory(absl::StrCat(folder_, "/", folder));
         !status.ok()) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/save_messages.h"
 #include "checkpoint/state_source.h"
@@ -24,8 +25,11 @@ std::string ShardName(int shard, int shard_count);
 
 class SaveAttempt {
  public:
+  // `make_room` is called on rank 0 when the save is certain to begin and nothing is written yet:
+  // all ranks have ended their earlier saves and no newer attempt has begun. It outlives this.
   SaveAttempt(Storage& storage, const WriterOptions& options, std::optional<StepId> parent,
-              StepId id, StateSource& source, Exchange& exchange);
+              StepId id, StateSource& source, Exchange& exchange,
+              absl::FunctionRef<void()> make_room);
 
   // Blocks until the save is decided; cleans up when it was given up.
   SaveVerdict Run();
@@ -55,6 +59,7 @@ class SaveAttempt {
   const std::string folder_;
   StateSource& source_;
   Exchange& exchange_;
+  const absl::FunctionRef<void()> make_room_;
   std::vector<TensorSpec> model_;
   std::vector<std::vector<size_t>> shards_;
   std::vector<std::string> own_files_;

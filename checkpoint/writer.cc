@@ -12,7 +12,11 @@
 namespace dtrain::checkpoint {
 namespace {
 
-constexpr char kLatest[] = "latest";
+void LogNotRemoved(const absl::Status& status) {
+  if (!status.ok()) {
+    DT_LOG(Warning) << "old checkpoints were not all removed: " << status.message();
+  }
+}
 
 }  // namespace
 
@@ -32,12 +36,21 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
         absl::StrCat("step ", step, " cannot be saved; steps go from 0 to ", kStepMax));
     return report;
   }
-  SaveVerdict verdict = SaveAttempt(storage_, options_, last_, report.id, source, exchange).Run();
+  absl::Status room;
+  const auto make_room = [&] {
+    if (!is_collected_) {
+      room = CollectOld(report.id);
+    }
+  };
+  SaveVerdict verdict =
+      SaveAttempt(storage_, options_, last_, report.id, source, exchange, make_room).Run();
   report.outcome = static_cast<SaveOutcome>(verdict.outcome);
   report.status = Annotate(verdict.status, absl::StrCat("save of step ", step));
   report.bytes = verdict.bytes;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begin) * 1e-9;
   if (!report.durable()) {
+    is_collected_ = false;  // This save may have left files behind.
+    LogNotRemoved(room);
     return report;
   }
   last_ = report.id;
@@ -48,19 +61,21 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
     return report;
   }
   const std::string folder = report.id.DirectoryName();
-  if (const absl::Status status = storage_.Replace(kLatest, absl::StrCat(folder, "\n"));
+  if (const absl::Status status = storage_.Replace(kLatestName, absl::StrCat(folder, "\n"));
       !status.ok()) {
     DT_LOG(Warning) << "the hint `latest` was not updated: " << status.message();
   }
   if (options_.on_durable) {
     options_.on_durable({report.id, storage_.DisplayName(folder), report.bytes, report.seconds});
   }
-  if (const absl::Status status = Collect(storage_, options_.epoch.epoch, options_.keep,
-                                          options_.epoch.resumed_from, verified_);
-      !status.ok()) {
-    DT_LOG(Warning) << "old checkpoints were not all removed: " << status.message();
-  }
+  const absl::Status collected = CollectOld(report.id);
+  is_collected_ = collected.ok();
+  LogNotRemoved(collected);
   return report;
+}
+
+absl::Status Writer::CollectOld(StepId current) {
+  return Collect(storage_, current, options_.keep, options_.epoch.resumed_from, verified_);
 }
 
 }  // namespace dtrain::checkpoint

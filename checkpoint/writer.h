@@ -65,18 +65,23 @@ class Writer {
   // REQUIRES: `storage` outlives the writer.
   Writer(Storage& storage, WriterOptions options);
 
-  // Blocks until the checkpoint is committed or given up. Rank 0 then collects old checkpoints and
-  // what crashed attempts left behind; failing at that is logged, not returned.
+  // Blocks until the checkpoint is committed or given up. Rank 0 collects old checkpoints and
+  // what saves that ended left behind: after each commit, and before it writes as long as that has
+  // not been done, because a nearly full disk would have no room for the next commit. Failing at
+  // that is logged, not returned.
   SaveReport Save(int64_t step, StateSource& source, Exchange& exchange);
 
   // The newest checkpoint of this attempt, else the one it resumed from.
   std::optional<StepId> last_durable() const { return last_; }
 
  private:
+  absl::Status CollectOld(StepId current);
+
   Storage& storage_;
   const WriterOptions options_;
   std::optional<StepId> last_;
   std::set<StepId> verified_;  // Read back whole, or known to be good from the start.
+  bool is_collected_ = false;  // Nothing is left to remove since the last commit.
 };
 
 }  // namespace dtrain::checkpoint

@@ -92,7 +92,8 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
                                                     const RankCard& mine, Deadline deadline) {
   const std::string prefix = Prefix(options);
   DT_RETURN_IF_ERROR(store.Set(RankKey(prefix, options.rank), Encode(mine), deadline));
-  DT_RETURN_IF_ERROR(Annotate(WaitForRanks(store, prefix, options.size, deadline),
+  DT_RETURN_IF_ERROR(Annotate(WaitForRanks(store, prefix, options.size, deadline,
+                                           absl::StrFormat("group \"%s\"", options.name)),
                               absl::StrFormat("creating group \"%s\"", options.name)));
   std::vector<RankCard> cards;
   for (int rank = 0; rank < options.size; ++rank) {

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <set>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "launcher/temp_dir.h"
 
@@ -68,7 +69,7 @@ absl::StatusOr<Guard> Guard::Start(const std::string& folder) {
   UniqueFd write_end(ends[1]);
   const pid_t pid = fork();
   if (pid < 0) {
-    return ErrnoStatus(errno, "cannot start the guard process");
+    return CannotStart("the guard process", errno);
   }
   if (pid == 0) {
     write_end.reset();

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/terminal.h"
 #include "base/version.h"
+#include "launcher/attempt_logs.h"
 #include "launcher/config_check.h"
 #include "launcher/file_tail.h"
 #include "launcher/machine.h"
@@ -51,6 +52,27 @@ std::string RandomRunId() {
   return id;
 }
 
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "dtrain launch: %s\n", std::string(status.message()).c_str());
+  return ExitCodeFor(status);
+}
+
+// This node starts no ranks: the others must not wait for them.
+void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
+  if (meeting.peers() == nullptr) {
+    return;
+  }
+  Order failed;
+  failed.kind = Order::Kind::kFail;
+  failed.end.rank = meeting.shape().first_rank();
+  failed.end.node = meeting.shape().node_rank;
+  failed.end.host = HostName();
+  failed.end.exit_code = ExitCodeFor(reason);
+  failed.end.words = std::string(reason.message());
+  meeting.peers()->Publish(failed);
+  meeting.peers()->Publish(Order{});
+}
+
 // Everything that lives as long as the launch, in the order in which it must come to life: what
 // forks or blocks signals before what starts threads.
 class Launch {
@@ -62,7 +84,8 @@ class Launch {
   int Run();
 
  private:
-  absl::Status PrepareRunDirectory();
+  absl::StatusOr<int> ReadyRunDirectory(int attempt, int world_size) const;
+  absl::Status OpenRunDirectory(const std::string& run_id);
   absl::StatusOr<AttemptResult> RunAttempt(int attempt);
   RankPlan Bindings() const;
   void ShowOutputs(Attempt& attempt);
@@ -74,7 +97,6 @@ class Launch {
   std::string program_;
   std::string run_dir_;  // As the user wrote it, for messages.
   std::string log_dir_;
-  std::string metrics_path_;
   std::string run_id_;
   int local_ranks_ = 0;
   std::optional<SignalSource> signals_;
@@ -86,24 +108,41 @@ class Launch {
   std::unique_ptr<Reporter> reporter_;
   int bug_restarts_ = 0;
   int without_progress_ = 0;
+  int64_t checkpoint_ = -1;  // The last step of which a checkpoint was committed.
 };
 
-absl::Status Launch::PrepareRunDirectory() {
-  run_dir_ = RunDirOf(options_);
-  log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
-  metrics_path_ = absl::StrCat(run_dir_, "/metrics/rank-0.jsonl");
-  // Here and not in rank 0, which would take with it the files that the agent has open by then.
-  if (options_.node_rank == 0 && absl::c_linear_search(options_.arguments, "--fresh")) {
-    if (options_.nodes == 1) {  // How many ranks other nodes have is not known yet.
-      DT_RETURN_IF_ERROR(CheckConfiguration(options_.arguments, local_ranks_, environment_));
-    }
+// Node 0's, before any node has a file open there: the number of the attempt's logs.
+absl::StatusOr<int> Launch::ReadyRunDirectory(int attempt, int world_size) const {
+  if (attempt == 0 && absl::c_linear_search(options_.arguments, "--fresh")) {
+    DT_RETURN_IF_ERROR(CheckConfiguration(options_.arguments, world_size, environment_));
+    // Here and not in rank 0, which would take with it the files that the agent has open by then.
     DT_RETURN_IF_ERROR(MoveRunAside(run_dir_));
   }
+  return NewestAttempt(log_dir_).value_or(-1) + 1;
+}
+
+// Blocks for no other node: all are here, and node 0 has made the directory ready.
+absl::Status Launch::OpenRunDirectory(const std::string& run_id) {
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
   DT_RETURN_IF_ERROR(MakeDirectories(log_dir_));
   if (access(run_dir_.c_str(), W_OK | X_OK) != 0) {
     return ErrnoStatus(errno, absl::StrCat("run directory ", run_dir_, " is not writable"));
   }
+  const std::string metrics_path = absl::StrCat(run_dir_, "/metrics/rank-0.jsonl");
+  ReporterOptions reporting;
+  reporting.console.terminal = IsTerminal(STDOUT_FILENO);
+  reporting.events_path = options_.node_rank == 0 ? absl::StrCat(run_dir_, "/events.jsonl")
+                                                  : absl::StrCat(run_dir_, "/events-node-",
+                                                                 options_.node_rank, ".jsonl");
+  reporting.log_dir = log_dir_;
+  reporting.show_records = !options_.quiet;
+  reporting.identity = {run_id, options_.node_rank};
+  if (options_.tensorboard && options_.node_rank == 0) {
+    reporting.tensorboard_run_dir = run_dir_;
+  }
+  DT_ASSIGN_OR_RETURN(reporter_, Reporter::Start(reporting));
+  reporter_->FollowMetrics(metrics_path, FileEnd(metrics_path));
+  checkpoint_ = reporter_->ReadCheckpointStep();
   return absl::OkStatus();
 }
 
@@ -115,26 +154,14 @@ absl::Status Launch::Prepare() {
   } else {
     DT_ASSIGN_OR_RETURN(key_, comm::JobKey::FromFile(options_.token_file));
   }
-  DT_RETURN_IF_ERROR(PrepareRunDirectory());
+  run_dir_ = RunDirOf(options_);
+  log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
   run_id_ = options_.rendezvous_id.empty() ? RandomRunId() : options_.rendezvous_id;
   DT_ASSIGN_OR_RETURN(signals_, SignalSource::Create(options_.signals));
   DT_ASSIGN_OR_RETURN(folder_, TempDir::Create(Lookup(environment_, "TMPDIR")));
   DT_ASSIGN_OR_RETURN(guard_, Guard::Start(folder_->path()));
   DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
-  ReporterOptions reporting;
-  reporting.console.terminal = IsTerminal(STDOUT_FILENO);
-  reporting.events_path = options_.node_rank == 0 ? absl::StrCat(run_dir_, "/events.jsonl")
-                                                  : absl::StrCat(run_dir_, "/events-node-",
-                                                                 options_.node_rank, ".jsonl");
-  reporting.log_dir = log_dir_;
-  reporting.show_records = !options_.quiet;
-  reporting.identity = {run_id_, options_.node_rank};
-  if (options_.tensorboard && options_.node_rank == 0) {
-    reporting.tensorboard_run_dir = run_dir_;
-  }
-  DT_ASSIGN_OR_RETURN(reporter_, Reporter::Start(reporting));
-  reporter_->FollowMetrics(metrics_path_, FileEnd(metrics_path_));
   return absl::OkStatus();
 }
 
@@ -212,9 +239,18 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
     }
     return 0;
   };
+  const auto prepare = [this, number](int world_size) {
+    return ReadyRunDirectory(number, world_size);
+  };
   DT_ASSIGN_OR_RETURN(
       Rendezvous meeting,
-      Rendezvous::Join({options_, *key_, local_ranks_, number, run_id_}, cancelled));
+      Rendezvous::Join({options_, *key_, local_ranks_, number, run_id_, prepare}, cancelled));
+  if (reporter_ == nullptr) {
+    if (const absl::Status opened = OpenRunDirectory(meeting.shape().run_id); !opened.ok()) {
+      TellOthers(meeting, opened);
+      return opened;
+    }
+  }
   Attempt attempt;
   attempt.program = program_;
   attempt.name = options_.program;
@@ -229,7 +265,7 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   const RankPlan bindings = Bindings();
   attempt.shape.gpu_order = GpuOrder(bindings);
   attempt.slots = PlanRanks(attempt.shape, bindings);
-  attempt.log_dir = absl::StrFormat("%s/attempt-%d", log_dir_, number);
+  attempt.log_dir = AttemptFolder(log_dir_, meeting.log_number());
   attempt.host = HostName();
   attempt.token_fd = token_.get();
   DT_RETURN_IF_ERROR(MakeDirectories(attempt.log_dir));
@@ -284,17 +320,19 @@ std::optional<int> Launch::AfterFailure(const AttemptResult& result, int attempt
 int Launch::Run() {
   const int64_t started = Clock::Real().MonotonicNanos();
   std::optional<int> code;
-  int64_t checkpoint = reporter_->ReadCheckpointStep();
   for (int attempt = 0; !code.has_value(); ++attempt) {
     absl::StatusOr<AttemptResult> result = RunAttempt(attempt);
+    if (!result.ok() && reporter_ == nullptr) {  // Nothing was written anywhere.
+      return Fail(result.status());
+    }
     if (!result.ok()) {
       reporter_->Say(std::string(result.status().message()));
       code = ExitCodeFor(result.status());
       break;
     }
     const int64_t reached = reporter_->ReadCheckpointStep();
-    without_progress_ = reached > checkpoint ? 0 : without_progress_ + 1;
-    checkpoint = reached;
+    without_progress_ = reached > checkpoint_ ? 0 : without_progress_ + 1;
+    checkpoint_ = reached;
     code = AfterFailure(*result, attempt);
   }
   const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - started) * 1e-9;
@@ -321,13 +359,9 @@ std::string RunDirOf(const LaunchOptions& options) {
 }
 
 int LaunchCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  const auto fail = [](const absl::Status& status) {
-    std::fprintf(stderr, "dtrain launch: %s\n", std::string(status.message()).c_str());
-    return ExitCodeFor(status);
-  };
   const absl::StatusOr<ParsedLaunch> parsed = ParseLaunch(arguments, environment);
   if (!parsed.ok()) {
-    return fail(parsed.status());
+    return Fail(parsed.status());
   }
   if (!parsed->help.empty()) {
     std::fputs(parsed->help.c_str(), stdout);
@@ -335,7 +369,7 @@ int LaunchCommand(const std::vector<std::string>& arguments, const Environment& 
   }
   Launch launch(parsed->options, environment);
   if (const absl::Status status = launch.Prepare(); !status.ok()) {
-    return fail(status);
+    return Fail(status);
   }
   return launch.Run();
 }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "base/cgroup.h"
 #include "comm/net/socket.h"
 
 namespace dtrain::launcher {
@@ -17,7 +18,7 @@ namespace dtrain::launcher {
 int CpuCount() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CpusWithin(CpuQuota(), CPU_COUNT(&set)) : 0;
 }
 
 int GpuCount() {

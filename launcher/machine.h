@@ -6,7 +6,7 @@
 
 namespace dtrain::launcher {
 
-// Logical CPUs that this process may use.
+// Logical CPUs that this process may use, within its CPU quota.
 int CpuCount();
 // NVIDIA GPUs that the driver shows as /dev/nvidiaN.
 int GpuCount();

@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "base/job_env.h"
-#include "base/status.h"
+#include "base/resource_limits.h"
 #include "launcher/commands/commands.h"
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  dtrain::EndWithALineAtLimits();
   return dtrain::launcher::RunDtrain(arguments, dtrain::ReadEnvironment());
 }

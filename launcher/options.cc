@@ -297,7 +297,9 @@ absl::Status Check(const Raw& raw, LaunchOptions& options) {
     }
   }
   if (options.rendezvous.empty() && !raw.master_addr.empty()) {
-    options.rendezvous = absl::StrCat(raw.master_addr, ":", raw.master_port);
+    const bool is_v6 = absl::StrContains(raw.master_addr, ':') && raw.master_addr.front() != '[';
+    options.rendezvous =
+        absl::StrCat(is_v6 ? "[" : "", raw.master_addr, is_v6 ? "]:" : ":", raw.master_port);
   }
   options.bind_cores = !raw.no_bind;
   options.tensorboard = !raw.no_tensorboard;

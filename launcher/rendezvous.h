@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "comm/net/job_key.h"
 #include "comm/net/socket.h"
+#include "comm/net/store.h"
 #include "comm/net/store_server.h"
 #include "launcher/options.h"
 #include "launcher/peers.h"
@@ -25,13 +26,17 @@ struct JoinRequest {
   int local_ranks = 1;
   int attempt = 0;
   std::string run_id;  // Node 0's counts.
+  // Of node 0, called once all nodes are here and before another node writes to the run directory:
+  // gets the number of ranks, makes the directory ready and gives the number of the attempt's logs.
+  std::function<absl::StatusOr<int>(int world_size)> prepare;
 };
 
 class Rendezvous {
  public:
   // Blocks until all nodes are here, options.join_timeout at most. `cancelled` is asked about every
   // 100 ms and returns the stop signal that arrived, or 0. Errors: DeadlineExceeded names the
-  // missing nodes; FailedPrecondition: nodes disagree; Cancelled or Aborted: a stop signal.
+  // missing nodes; FailedPrecondition: nodes disagree; Cancelled or Aborted: a stop signal; that of
+  // `prepare`, on all nodes. The log says from time to time who is still to come.
   static absl::StatusOr<Rendezvous> Join(const JoinRequest& request,
                                          const std::function<int()>& cancelled);
   Rendezvous(Rendezvous&&) = default;
@@ -39,6 +44,8 @@ class Rendezvous {
 
   // ranks_of_node, node_rank, attempt, run_id, store, addresses and node_id are filled in.
   const JobShape& shape() const { return shape_; }
+  // Of logs/attempt-N, the same on all nodes.
+  int log_number() const { return log_number_; }
   // Null on one node.
   Peers* peers() const { return peers_.get(); }
 
@@ -47,8 +54,14 @@ class Rendezvous {
   absl::Status JoinOneNode(const JoinRequest& request);
   absl::Status Serve(const JoinRequest& request, const comm::Endpoint& endpoint);
   absl::Status JoinNodes(const JoinRequest& request, const std::function<int()>& cancelled);
+  absl::Status CountRanks(const JoinRequest& request, comm::Store& store,
+                          const comm::Endpoint& endpoint, Deadline deadline,
+                          const std::function<int()>& cancelled);
+  absl::Status AwaitReady(const JoinRequest& request, comm::Store& store, Deadline deadline,
+                          const std::function<int()>& cancelled);
 
   JobShape shape_;
+  int log_number_ = 0;
   std::unique_ptr<comm::StoreServer> server_;  // Node 0's.
   std::unique_ptr<Peers> peers_;               // Before the server goes.
 };

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/ignored_signal.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 
 namespace dtrain::launcher {
@@ -154,7 +155,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
 
   const pid_t pid = fork();
   if (pid < 0) {
-    return ErrnoStatus(errno, "cannot start a rank");
+    return CannotStart("a rank", errno);
   }
   if (pid == 0) {
     RunChild(plan);

@@ -1,5 +1,6 @@
 #include "comm/net/store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/wait_notice.h"
 #include "comm/net/key_values.h"
 #include "comm/net/store_errors.h"
 
@@ -179,8 +181,30 @@ absl::StatusOr<std::vector<int>> MissingRanks(Store& store, absl::string_view pr
   return missing;
 }
 
-absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Deadline deadline) {
+std::string NameRanks(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  const size_t shown = std::min(kShown, ranks.size());
+  const auto end = ranks.begin() + static_cast<ptrdiff_t>(shown);
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks.begin(), end, ", "),
+      ranks.size() > shown ? absl::StrCat(" and ", ranks.size() - shown, " more") : "");
+}
+
+std::string RanksToCome(Store& store, absl::string_view prefix, int size, absl::string_view where) {
+  const auto missing = MissingRanks(store, prefix, size, Deadline::After(absl::Seconds(1)));
+  if (!missing.ok() || missing->empty()) {
+    return "";
+  }
+  return absl::StrFormat("%d of %d ranks have come to %s; still to come: %s",
+                         size - static_cast<int>(missing->size()), size, where,
+                         NameRanks(*missing));
+}
+
+absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Deadline deadline,
+                          absl::string_view where) {
   const WaitTimer timer;
+  const std::string place = where.empty() ? absl::StrCat("\"", prefix, "\"") : std::string(where);
+  const WaitNotice notice([&] { return RanksToCome(store, prefix, size, place); });
   absl::Status waited = store.Wait(RankKeys(prefix, size), deadline);
   if (!absl::IsDeadlineExceeded(waited)) {
     return waited;
@@ -189,9 +213,9 @@ absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Dead
   if (!missing.ok() || missing->empty()) {
     return waited;
   }
-  return absl::DeadlineExceededError(absl::StrFormat(
-      "%d of %d ranks did not arrive at \"%s\" within %s: ranks %s", missing->size(), size, prefix,
-      absl::FormatDuration(timer.Elapsed()), absl::StrJoin(*missing, ", ")));
+  return absl::DeadlineExceededError(
+      absl::StrFormat("%d of %d ranks did not arrive at \"%s\" within %s: %s", missing->size(),
+                      size, prefix, absl::FormatDuration(timer.Elapsed()), NameRanks(*missing)));
 }
 
 }  // namespace dtrain::comm

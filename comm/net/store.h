@@ -62,7 +62,14 @@ std::string RankKey(absl::string_view prefix, int rank);
 // The ranks in [0, size) whose RankKey does not exist, in order.
 absl::StatusOr<std::vector<int>> MissingRanks(Store& store, absl::string_view prefix, int size,
                                               Deadline deadline);
+// "rank 3", "ranks 1, 2 and 4 more" (from the ninth on they are counted).
+std::string NameRanks(const std::vector<int>& ranks);
+// "1 of 2 ranks have come to WHERE; still to come: rank 1"; "" when all have, or the store does not
+// answer within a second.
+std::string RanksToCome(Store& store, absl::string_view prefix, int size, absl::string_view where);
 // Waits until all `size` ranks have set their RankKey; DeadlineExceeded names those that did not.
-absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Deadline deadline);
+// The log says from time to time who is still to come; `where` says where to, else the prefix does.
+absl::Status WaitForRanks(Store& store, absl::string_view prefix, int size, Deadline deadline,
+                          absl::string_view where = "");
 
 }  // namespace dtrain::comm

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "launcher/attempt_logs.h"
 #include "launcher/commands/commands.h"
 #include "launcher/file_tail.h"
 
@@ -35,22 +37,15 @@ struct Output {
   FileTail tail;
 };
 
-// RUN_DIR/logs/attempt-A with the largest A.
-absl::StatusOr<std::string> NewestAttempt(const std::string& run_dir) {
-  int newest = -1;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(run_dir + "/logs", ignored)) {
-    const std::string name = entry.path().filename();
-    int attempt = 0;
-    if (absl::StartsWith(name, "attempt-") && absl::SimpleAtoi(name.substr(8), &attempt)) {
-      newest = std::max(newest, attempt);
-    }
-  }
-  if (newest < 0) {
+// Of the newest attempt.
+absl::StatusOr<std::string> LogFolder(const std::string& run_dir) {
+  const std::string logs = run_dir + "/logs";
+  const std::optional<int> newest = NewestAttempt(logs);
+  if (!newest.has_value()) {
     return absl::NotFoundError(absl::StrFormat(
-        "no logs in %s (expected %s/logs/attempt-0); is it a run directory?", run_dir, run_dir));
+        "no logs in %s (expected %s); is it a run directory?", run_dir, AttemptFolder(logs, 0)));
   }
-  return absl::StrFormat("%s/logs/attempt-%d", run_dir, newest);
+  return AttemptFolder(logs, *newest);
 }
 
 // rank-R.out and rank-R.err, in the order of ranks.
@@ -155,7 +150,7 @@ void Follow(const std::string& run_dir, std::vector<Output>& outputs, Metrics& m
 }
 
 absl::Status ShowLogs(const LogsOptions& options) {
-  DT_ASSIGN_OR_RETURN(const std::string log_dir, NewestAttempt(options.run_dir));
+  DT_ASSIGN_OR_RETURN(const std::string log_dir, LogFolder(options.run_dir));
   const auto lines = static_cast<size_t>(options.lines);
   std::vector<Output> outputs;
   for (const auto& [rank, path] : LogFiles(log_dir, options.rank)) {

@@ -90,6 +90,19 @@ void BindCores(const Topology& topology, RankPlan* plan) {
   }
 }
 
+// Takes the CPUs back where a quota gives less time than the cores have.
+void ObeyQuota(const Topology& topology, RankPlan* plan) {
+  plan->cores_by_quota = topology.cpu_quota < static_cast<double>(topology.cores.size());
+  if (!plan->cores_by_quota) {
+    return;
+  }
+  const int usable = CpusWithin(topology.cpu_quota, static_cast<int>(topology.cores.size()));
+  for (RankBinding& rank : plan->ranks) {
+    rank.cpus.clear();
+    rank.cores = std::max(1, usable / static_cast<int>(plan->ranks.size()));
+  }
+}
+
 void BindNic(const Topology& topology, RankBinding* rank, std::map<std::string, int>* uses) {
   const Nic* best = nullptr;
   std::tuple<PciDistance, int> best_key;
@@ -140,6 +153,7 @@ absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
     }
   }
   BindCores(topology, &plan);
+  ObeyQuota(topology, &plan);
   std::map<std::string, int> uses;
   for (RankBinding& rank : plan.ranks) {
     BindNic(topology, &rank, &uses);

@@ -11,8 +11,8 @@ namespace dtrain::launcher {
 
 struct RankBinding {
   int local_rank = 0;
-  std::vector<int> cpus;  // Logical CPUs; disjoint between ranks unless cores_shared.
-  int cores = 0;          // To which those belong.
+  std::vector<int> cpus;  // Logical CPUs; disjoint between ranks unless cores_shared. Empty: any.
+  int cores = 0;          // To which those belong, or on which to compute.
   int numa = -1;          // Of the first core.
   int gpu = -1;           // Index in NVML's order; -1: none.
   std::string nic;        // RDMA device; "": none is active.
@@ -21,7 +21,10 @@ struct RankBinding {
 struct RankPlan {
   std::vector<RankBinding> ranks;
   bool cores_shared = false;  // More ranks than cores.
-  bool gpus_shared = false;   // More ranks than GPUs.
+  // A CPU quota gives less time than the cores have. It does not say which cores, and who else
+  // computes on them may choose the same ones, so ranks have a number of cores and no CPUs.
+  bool cores_by_quota = false;
+  bool gpus_shared = false;  // More ranks than GPUs.
 };
 
 // Ranks take the GPUs in NUMA and PCI order, so that neighbours in rank are neighbours on the bus,

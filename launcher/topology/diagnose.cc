@@ -19,12 +19,20 @@ Finding CoreFinding(const Topology& topology) {
   for (const Core& core : topology.cores) {
     cpus += core.cpus.size();
   }
-  return {
+  Finding finding = {
       "cores", Verdict::kOk,
-      absl::StrFormat("%d cores (%d hardware threads) usable, %d packages, %d NUMA nodes%s%s",
-                      topology.cores.size(), cpus, topology.packages, topology.numa_nodes.size(),
+      absl::StrFormat("%d cores (%d hardware threads) usable, %s%d packages, %d NUMA nodes%s%s",
+                      topology.cores.size(), cpus, FormatQuota(topology.cpu_quota),
+                      topology.packages, topology.numa_nodes.size(),
                       topology.cpu_model.empty() ? "" : ", ", topology.cpu_model),
       ""};
+  if (topology.cpu_quota < 1) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice =
+        "give the container or cgroup at least 1 CPU: a rank is stopped whenever it has used "
+        "its part";
+  }
+  return finding;
 }
 
 Finding MemoryFinding(const DoctorFacts& facts) {
@@ -33,9 +41,14 @@ Finding MemoryFinding(const DoctorFacts& facts) {
                                FormatBytes(facts.memory_available_bytes), " available"),
                   ""};
   if (facts.cgroup_memory_bytes != 0) {
-    absl::StrAppend(&finding.text, ", cgroup limit ", FormatBytes(facts.cgroup_memory_bytes));
+    absl::StrAppend(&finding.text, ", cgroup limit ", FormatBytes(facts.cgroup_memory_bytes), ", ",
+                    FormatBytes(facts.cgroup_available_bytes), " left of it");
   }
-  if (facts.memory_available_bytes < kGiB) {
+  const uint64_t available =
+      facts.cgroup_memory_bytes == 0
+          ? facts.memory_available_bytes
+          : std::min(facts.memory_available_bytes, facts.cgroup_available_bytes);
+  if (available < kGiB) {
     finding.verdict = Verdict::kWarning;
     finding.advice = "end other programs: less than 1 GiB is available";
   }

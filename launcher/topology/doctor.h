@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "launcher/start/find_torch.h"
 #include "launcher/topology/topology.h"
 
@@ -30,11 +31,12 @@ struct DoctorFacts {
   uint64_t shm_free_bytes = 0;
   uint64_t memory_total_bytes = 0;
   uint64_t memory_available_bytes = 0;
-  uint64_t cgroup_memory_bytes = 0;  // Limit of this cgroup; 0: none.
-  uint64_t open_files_max = 0;       // RLIMIT_NOFILE, soft.
-  uint64_t locked_memory_bytes = 0;  // RLIMIT_MEMLOCK, soft; all ones: unlimited.
-  std::string verbs;                 // "" when libibverbs opens, else why not.
-  std::string torch_path;            // "" when LibTorch was not found.
+  uint64_t cgroup_memory_bytes = 0;     // Limit of this cgroup, or of one above it; 0: none.
+  uint64_t cgroup_available_bytes = 0;  // What is left of that limit.
+  uint64_t open_files_max = 0;          // RLIMIT_NOFILE, soft.
+  uint64_t locked_memory_bytes = 0;     // RLIMIT_MEMLOCK, soft; all ones: unlimited.
+  std::string verbs;                    // "" when libibverbs opens, else why not.
+  std::string torch_path;               // "" when LibTorch was not found.
   std::string torch_version;
   std::string torch_error;  // Why not, and what to do.
   std::string nccl;         // "NCCL 2.28.9 (/path)"; "" when it does not open.
@@ -46,6 +48,7 @@ struct DoctorFacts {
 struct DoctorOptions {
   TorchSearch torch;
   std::string plugin_folder;  // The value of DTRAIN_PLUGIN_DIR.
+  SystemRoots roots;
 };
 
 // Reads this machine. Opens libnccl.so.2 and libibverbs.so.1 when they are there.

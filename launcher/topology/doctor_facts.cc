@@ -3,17 +3,15 @@
 
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "base/available_memory.h"
 #include "base/dl/dynamic_library.h"
 #include "base/dl/plugin_folders.h"
 #include "base/dl/verbs.h"
 #include "base/file.h"
 #include "base/mapped_libraries.h"
 #include "launcher/topology/doctor.h"
-#include "launcher/topology/sysfs.h"
 
 #ifndef DTRAIN_BUILT_CUDA
 #define DTRAIN_BUILT_CUDA 0
@@ -28,30 +26,6 @@ uint64_t SoftLimit(int which) {
     return 0;
   }
   return limit.rlim_cur == RLIM_INFINITY ? ~uint64_t{0} : limit.rlim_cur;
-}
-
-// The line `name` ("MemAvailable:   123 kB") of /proc/meminfo in bytes; 0 when there is none.
-uint64_t MemoryInfo(absl::string_view name) {
-  const std::string text = ReadSysfs("/proc/meminfo").value_or("");
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    uint64_t kilobytes = 0;
-    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &kilobytes)) {
-      return kilobytes * 1024;
-    }
-  }
-  return 0;
-}
-
-uint64_t CgroupLimit() {
-  uint64_t bytes = 0;  // "max" is no number: no limit.
-  for (const char* const path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    if (absl::SimpleAtoi(ReadSysfs(path).value_or(""), &bytes) && bytes < (1ULL << 60)) {
-      return bytes;
-    }
-  }
-  return 0;
 }
 
 void LookForTorch(const DoctorOptions& options, DoctorFacts* facts) {
@@ -106,9 +80,13 @@ DoctorFacts ReadDoctorFacts(const DoctorOptions& options) {
     facts.shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
     facts.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
   }
-  facts.memory_total_bytes = MemoryInfo("MemTotal:");
-  facts.memory_available_bytes = MemoryInfo("MemAvailable:");
-  facts.cgroup_memory_bytes = CgroupLimit();
+  const AvailableMemory memory = ReadAvailableMemory(options.roots);
+  facts.memory_total_bytes = static_cast<uint64_t>(memory.machine_total_bytes);
+  facts.memory_available_bytes = static_cast<uint64_t>(memory.machine_bytes);
+  if (memory.cgroup_limit_bytes != AvailableMemory::kNoLimit) {
+    facts.cgroup_memory_bytes = static_cast<uint64_t>(memory.cgroup_limit_bytes);
+    facts.cgroup_available_bytes = static_cast<uint64_t>(memory.cgroup_bytes);
+  }
   facts.open_files_max = SoftLimit(RLIMIT_NOFILE);
   facts.locked_memory_bytes = SoftLimit(RLIMIT_MEMLOCK);
   const auto verbs = Verbs::Open();

@@ -124,10 +124,15 @@ std::string FormatBytes(uint64_t bytes) {
   return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
+std::string FormatQuota(double cpu_quota) {
+  return cpu_quota == kNoCpuQuota ? "" : absl::StrFormat("a CPU quota of %.2f CPUs, ", cpu_quota);
+}
+
 std::string FormatTopology(const Topology& topology) {
-  std::string text = absl::StrFormat("%s: %d cores, %s%s%s\n\n", topology.host,
-                                     topology.cores.size(), FormatBytes(topology.memory_bytes),
-                                     topology.cpu_model.empty() ? "" : ", ", topology.cpu_model);
+  std::string text =
+      absl::StrFormat("%s: %d cores, %s%s%s%s\n\n", topology.host, topology.cores.size(),
+                      FormatQuota(topology.cpu_quota), FormatBytes(topology.memory_bytes),
+                      topology.cpu_model.empty() ? "" : ", ", topology.cpu_model);
   absl::StrAppend(&text, CoreTable(topology), "\n");
   if (topology.gpus.empty()) {
     absl::StrAppend(&text, "  no GPU\n");
@@ -144,7 +149,8 @@ std::string FormatTopology(const Topology& topology) {
 std::string FormatRankPlan(const Topology& topology, const RankPlan& plan) {
   std::vector<std::vector<std::string>> rows = {{"rank", "CPUs", "NUMA", "GPU", "NIC"}};
   for (const RankBinding& rank : plan.ranks) {
-    rows.push_back({absl::StrCat(rank.local_rank), FormatCpuList(rank.cpus), NumaText(rank.numa),
+    rows.push_back({absl::StrCat(rank.local_rank),
+                    rank.cpus.empty() ? "any" : FormatCpuList(rank.cpus), NumaText(rank.numa),
                     rank.gpu < 0 ? "-" : absl::StrCat(rank.gpu),
                     rank.nic.empty() ? "-" : rank.nic});
   }
@@ -152,6 +158,12 @@ std::string FormatRankPlan(const Topology& topology, const RankPlan& plan) {
   if (plan.cores_shared) {
     absl::StrAppend(&text, "\n  note: ", plan.ranks.size(), " ranks share ", topology.cores.size(),
                     " cores: each step takes longer than with as many ranks as cores\n");
+  }
+  if (plan.cores_by_quota) {
+    absl::StrAppend(&text, "\n  note: ", FormatQuota(topology.cpu_quota),
+                    "ranks are not bound to cores, and each computes with ",
+                    plan.ranks.front().cores,
+                    plan.ranks.front().cores == 1 ? " thread" : " threads", "\n");
   }
   if (plan.gpus_shared) {
     absl::StrAppend(&text, "\n  note: ", plan.ranks.size(), " ranks share ", topology.gpus.size(),

@@ -22,6 +22,8 @@ Json FindingsJson(const std::vector<Finding>& findings);
 
 // {0,1,2,3,8} as "0-3,8".
 std::string FormatCpuList(std::vector<int> cpus);
+// "a CPU quota of 2.50 CPUs, "; "" without one.
+std::string FormatQuota(double cpu_quota);
 // 85899345920 as "80.0 GiB".
 std::string FormatBytes(uint64_t bytes);
 

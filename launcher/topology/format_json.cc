@@ -67,6 +67,7 @@ Json TopologyJson(const Topology& topology) {
           {"cpu_model", topology.cpu_model},
           {"packages", topology.packages},
           {"memory_bytes", topology.memory_bytes},
+          {"cpu_quota", topology.cpu_quota == kNoCpuQuota ? Json() : Json(topology.cpu_quota)},
           {"numa_nodes", numa_nodes},
           {"cores", cores},
           {"driver_version", topology.driver_version},
@@ -80,11 +81,15 @@ Json RankPlanJson(const RankPlan& plan) {
   for (const RankBinding& rank : plan.ranks) {
     ranks.push_back({{"local_rank", rank.local_rank},
                      {"cpus", rank.cpus},
+                     {"cores", rank.cores},
                      {"numa", rank.numa},
                      {"gpu", rank.gpu},
                      {"nic", rank.nic}});
   }
-  return {{"ranks", ranks}, {"cores_shared", plan.cores_shared}, {"gpus_shared", plan.gpus_shared}};
+  return {{"ranks", ranks},
+          {"cores_shared", plan.cores_shared},
+          {"cores_by_quota", plan.cores_by_quota},
+          {"gpus_shared", plan.gpus_shared}};
 }
 
 Json FindingsJson(const std::vector<Finding>& findings) {

@@ -7,6 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/available_memory.h"
+#include "base/cgroup.h"
 #include "base/dl/nvml.h"
 #include "base/status.h"
 #include "launcher/topology/read_cpu.h"
@@ -116,6 +118,19 @@ absl::Status ReadGpus(const TopologyOptions& options, Topology* topology) {
   return absl::OkStatus();
 }
 
+// What /proc says of this machine's memory counts, as it does where memory is compared: a machine
+// whose memory can grow has NUMA nodes that do not say the same.
+void ReadSystem(const SystemRoots& roots, Topology* topology) {
+  topology->cpu_quota = CpuQuota(roots);
+  const int64_t total = ReadAvailableMemory(roots).machine_total_bytes;
+  if (total > 0) {
+    topology->memory_bytes = static_cast<uint64_t>(total);
+    if (topology->numa_nodes.size() == 1) {
+      topology->numa_nodes[0].memory_bytes = topology->memory_bytes;
+    }
+  }
+}
+
 }  // namespace
 
 bool Nic::active() const {
@@ -140,6 +155,9 @@ absl::StatusOr<Topology> ReadTopology(const TopologyOptions& options) {
   (void)gethostname(host, sizeof(host) - 1);
   topology.host = host;
   DT_RETURN_IF_ERROR(ReadCpu(options, &topology));
+  if (options.hwloc_xml.empty() && options.hwloc_synthetic.empty()) {
+    ReadSystem({.proc = options.proc_root, .cgroup = options.sysfs_root + "/fs/cgroup"}, &topology);
+  }
   topology.nics = ReadNics(options.sysfs_root, &topology.notes);
   if (options.read_gpus) {
     const absl::Status gpus = ReadGpus(options, &topology);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/cgroup.h"
 
 namespace dtrain {
 class Nvml;
@@ -73,8 +74,9 @@ struct Topology {
   std::vector<Core> cores;  // In hwloc's order: neighbours share caches.
   std::vector<NumaNode> numa_nodes;
   uint64_t memory_bytes = 0;
-  std::string driver_version;  // Of NVIDIA; "" without one.
-  int driver_cuda = 0;         // The newest CUDA that it serves (13000: 13.0); 0: unknown.
+  double cpu_quota = kNoCpuQuota;  // Of this process, in CPUs' time (base/cgroup.h).
+  std::string driver_version;      // Of NVIDIA; "" without one.
+  int driver_cuda = 0;             // The newest CUDA that it serves (13000: 13.0); 0: unknown.
   std::vector<Gpu> gpus;
   std::vector<Nic> nics;
   std::vector<std::string> notes;  // What could not be read, and why.
@@ -82,6 +84,7 @@ struct Topology {
 
 struct TopologyOptions {
   std::string sysfs_root = "/sys";
+  std::string proc_root = "/proc";
   // Instead of this machine's cores, for tests and for planning: hwloc's XML text or synthetic
   // description ("pack:2 numa:1 core:4 pu:2").
   std::string hwloc_xml;

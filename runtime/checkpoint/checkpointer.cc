@@ -7,7 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/posix_storage.h"
@@ -28,6 +31,38 @@ constexpr size_t kTrackedBytesMax = 960 << 10;
 
 const char* SignalName(int signal) {
   return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
+}
+
+// The newest checkpoint that the run's records name, whatever has become of it.
+std::optional<checkpoint::KnownSave> LastKnownSave(const std::string& run_dir) {
+  constexpr size_t kMetricsBytesMax = size_t{1} << 30;
+  const auto text = ReadFile(absl::StrCat(run_dir, "/metrics/rank-0.jsonl"), kMetricsBytesMax);
+  if (!text.ok()) {
+    return std::nullopt;
+  }
+  absl::string_view rest = *text;
+  for (size_t at = rest.npos; (at = rest.rfind(R"("kind":"ckpt")")) != rest.npos;) {
+    const size_t begin = rest.rfind('\n', at) + 1;  // 0 in the first line.
+    const auto line = rest.substr(begin, rest.find('\n', at) - begin);
+    rest = rest.substr(0, begin);
+    const auto record = ParseJson(line, "metrics");
+    if (!record.ok() || !record->is_object()) {
+      continue;  // Torn by a crash.
+    }
+    const auto durable = record->find("durable");
+    const bool is_save = durable != record->end() && *durable == true;
+    const auto path = record->find("path");
+    if ((!is_save && !record->contains("restored")) || path == record->end() ||
+        !path->is_string()) {
+      continue;
+    }
+    const auto folder = path->get<std::string>();
+    const auto id = checkpoint::StepId::FromDirectoryName(folder.substr(folder.rfind('/') + 1));
+    if (id.has_value()) {
+      return checkpoint::KnownSave{*id, folder};
+    }
+  }
+  return std::nullopt;
 }
 
 // The end of a job whose run directory another one has taken. It is not temporary: both would take
@@ -65,17 +100,20 @@ struct Checkpointer::State {
   absl::Status RestoreEngines(checkpoint::Checkpoint& from, std::string& note);
   absl::StatusOr<EngineSnapshot> TakeSnapshots();
   absl::Status Restore(checkpoint::Checkpoint& from);
-  checkpoint::SaveReport Save(int64_t step);
+  // `ends`: the job ends after this save, and its end gives the reason of a failed one.
+  checkpoint::SaveReport Save(int64_t step, bool ends);
   checkpoint::SaveReport Write(int64_t step);
-  void Record(const checkpoint::SaveReport& report, double seconds);
+  void Record(const checkpoint::SaveReport& report, double seconds, bool ends);
 };
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
   auto state = std::make_unique<State>(job);
   const std::string& configured = job.config().checkpoint_dir();
-  DT_ASSIGN_OR_RETURN(state->storage,
-                      checkpoint::OpenPosixStorage(
-                          configured.empty() ? job.run_dir() + "/checkpoints" : configured));
+  auto storage = checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints"
+                                                                 : configured);
+  DT_RETURN_IF_ERROR(configured.empty() ? storage.status()
+                                        : Annotate(storage.status(), "checkpoint.dir"));
+  state->storage = *std::move(storage);
   return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(state)));
 }
 
@@ -133,7 +171,12 @@ absl::Status Checkpointer::State::CheckTrackedBytes() const {
 
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
   DT_ASSIGN_OR_RETURN(
-      auto attempt, checkpoint::BeginAttempt(*storage, exchange, job.run_id(), fresh, deadline()));
+      auto attempt,
+      checkpoint::BeginAttempt(*storage, exchange,
+                               {.job = job.run_id(),
+                                .fresh = fresh,
+                                .known_save = [this] { return LastKnownSave(job.run_dir()); }},
+                               deadline()));
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
   options.keep = static_cast<int>(job.config().checkpoint_keep());
@@ -217,14 +260,14 @@ absl::Status Checkpointer::RestoreLatest() {
   return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
 }
 
-checkpoint::SaveReport Checkpointer::State::Save(int64_t step) {
+checkpoint::SaveReport Checkpointer::State::Save(int64_t step, bool ends) {
   job.Beat("save", step);
   double seconds = 0;
   checkpoint::SaveReport report = [&] {
     const ScopedPhase phase("dtrain::checkpoint", seconds);
     return Write(step);
   }();
-  Record(report, seconds);
+  Record(report, seconds, ends);
   return report;
 }
 
@@ -247,7 +290,7 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
 }
 
 // `seconds`: how long training stood still.
-void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds) {
+void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds, bool ends) {
   Json details = {{"m",
                    {{"ckpt/bytes", report.bytes},
                     {"ckpt/seconds", report.seconds},
@@ -258,11 +301,11 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report, double se
     details["path"] = absl::StrFormat("%s", storage->DisplayName(report.id.DirectoryName()));
   } else {
     details["error"] = std::string(report.status.message());
-    if (job.rank() == 0) {
-      const bool ends = report.outcome == checkpoint::SaveOutcome::kFenced;
+    if (job.rank() == 0 && !ends && report.outcome != checkpoint::SaveOutcome::kFenced) {
+      const auto last = writer->last_durable();
       DT_LOG(Warning) << "checkpoint of step " << report.id.step
-                      << " was not saved: " << report.status.message()
-                      << (ends ? "" : "; training goes on, the last good checkpoint stays");
+                      << " was not saved: " << report.status.message() << "; the last good one is "
+                      << (last ? absl::StrCat("of step ", last->step) : "still to come");
     }
   }
   job.metrics().LogEvent(EventKind::kCheckpoint, details);
@@ -281,25 +324,26 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (state.writer == nullptr) {
     DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
   }
-  bool durable = state.saved_step == step;
-  if (!durable) {
-    const checkpoint::SaveReport report = state.Save(step);
-    durable = report.durable();
+  absl::Status saved;
+  if (state.saved_step != step) {
+    const checkpoint::SaveReport report = state.Save(step, stopping);
     if (report.outcome == checkpoint::SaveOutcome::kFenced) {
       return Fenced(report.status);
     }
+    saved = report.status;  // OK when it is durable.
   }
   if (!stopping) {
     return absl::OkStatus();
   }
   state.job.metrics().Flush();
   const char* const why = SignalName(state.job.stop_signal());
-  return durable
+  return saved.ok()
              ? absl::CancelledError(absl::StrFormat(
                    "stopped by %s after step %d, which is saved in %s; the same command resumes",
                    why, step, state.storage->DisplayName("")))
              : absl::UnavailableError(absl::StrFormat(
-                   "stopped by %s after step %d, but that step could not be saved", why, step));
+                   "stopped by %s after step %d, but that step could not be saved: %s", why, step,
+                   saved.message()));
 }
 
 absl::Status Checkpointer::Finish() {
@@ -311,7 +355,7 @@ absl::Status Checkpointer::Finish() {
     if (state.writer == nullptr) {
       DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
     }
-    const checkpoint::SaveReport report = state.Save(step);
+    const checkpoint::SaveReport report = state.Save(step, /*ends=*/true);
     if (!report.durable()) {
       const bool is_fenced = report.outcome == checkpoint::SaveOutcome::kFenced;
       return Annotate(is_fenced ? Fenced(report.status) : report.status,

@@ -1,11 +1,15 @@
 #include "runtime/job/exception_status.h"
 
+#include <cerrno>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/job_env.h"
 #include "base/log.h"
+#include "base/resource_limits.h"
+#include "base/status.h"
 #include "c10/util/Exception.h"
 
 namespace dtrain {
@@ -39,7 +43,13 @@ absl::Status FromException(const char* where, const std::exception& error,
   if (logs) {
     LogBacktrace(where, error);
   }
+  if (const auto limit = FromLimitException(error)) {
+    return Annotate(*limit, where);
+  }
   std::string line = absl::StrCat(where, ": ", MessageLine(error));
+  if (absl::StrContains(line, "can't allocate memory")) {  // LibTorch's allocator on the host.
+    absl::StrAppend(&line, LimitsBehind(ENOMEM));
+  }
   if (!known.empty()) {
     absl::StrAppend(&line, "; ", known);
   }

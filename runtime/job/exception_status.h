@@ -12,6 +12,7 @@ namespace dtrain {
 // Whether DTRAIN_BACKTRACE asks for backtraces of exceptions.
 bool WantsBacktraces();
 
+// ResourceExhausted where the system refused a thread or memory, with the limits behind it. Else
 // InvalidArgument with where it came from, the first line of the exception's message without the
 // backtrace that LibTorch's exceptions carry, and `known`, what else is known of it. With
 // DTRAIN_BACKTRACE=1 the backtrace is logged. Exceptions that are not LibTorch's have none, because

@@ -12,11 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/cgroup.h"
 #include "base/console/run_console.h"
 #include "base/file.h"
 #include "base/hidden_tiles.h"
 #include "base/kept_heap.h"
 #include "base/log.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "runtime/engine/available_memory.h"
@@ -24,6 +26,7 @@
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
 #include "runtime/job/job_state.h"
+#include "runtime/job/rank_zero.h"
 #include "runtime/job/run_directory.h"
 #include "runtime/job/start_agreement.h"
 #include "runtime/job/stop_signal.h"
@@ -62,88 +65,6 @@ absl::StatusOr<Config> LoadConfig(const JobOptions& options, int world_size) {
     return Config::Parse("{}", "(no file)", options.overrides, world_size);
   }
   return Config::Load(options.config_file, options.overrides, world_size);
-}
-
-// Another learning rate on one rank would let weights drift apart without a word.
-absl::Status CheckSameConfig(const Json& rank_zero, const Job::State& state) {
-  const Json mine = state.config->values_in_force();
-  for (const auto& [key, value] : rank_zero.items()) {
-    const auto found = mine.find(key);
-    if (key != "origins" && (found == mine.end() || *found != value)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "the configuration differs between ranks: %s is %s on rank 0 and %s on rank %d; give all "
-          "ranks the same file and --set",
-          key, DumpJson(value), found == mine.end() ? "absent" : DumpJson(*found), state.env.rank));
-    }
-  }
-  return absl::OkStatus();
-}
-
-constexpr char kRunDirectory[] = "run_directory";  // Rank 0's answer, in the store.
-// For the others to come and hear why this rank ends.
-constexpr absl::Duration kSayWhyNot = absl::Seconds(20);
-
-Json AnswerOf(const absl::Status& error) {
-  return {{"code", static_cast<int>(error.code())}, {"message", std::string(error.message())}};
-}
-
-void SayAccepted(const RunDirectory& directory) {
-  const Json& all = directory.accepted_changes;
-  for (size_t i = all.size() - directory.accepted_now; i < all.size(); ++i) {
-    DT_LOG(Warning) << "accepted a change of the run: " << all[i]["key"].get<std::string>()
-                    << " was " << DumpJson(all[i]["was"]) << ", now " << DumpJson(all[i]["now"]);
-  }
-}
-
-// Rank 0 prepares; the others take its answer and compare the configuration.
-absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& options,
-                              Deadline deadline) {
-  Json answer;
-  if (state.env.rank == 0) {
-    auto directory = PrepareRunDirectory(options, *state.config);
-    if (directory.ok()) {
-      SayAccepted(*directory);
-    }
-    answer = directory.ok() ? Json{{"code", 0},
-                                   {"run_id", directory->run_id},
-                                   {"accepted_changes", directory->accepted_changes},
-                                   {"config", state.config->values_in_force()}}
-                            : AnswerOf(directory.status());
-    if (state.rendezvous != nullptr) {
-      DT_RETURN_IF_ERROR(state.rendezvous->store->Set(kRunDirectory, DumpJson(answer), deadline));
-    }
-  } else {
-    DT_ASSIGN_OR_RETURN(const std::string text,
-                        state.rendezvous->store->Get(kRunDirectory, deadline));
-    DT_ASSIGN_OR_RETURN(answer, ParseJson(text, "rank 0's answer"));
-  }
-  if (const int code = answer["code"].get<int>(); code != 0) {
-    const char* const whose = state.env.rank == 0 ? "" : "rank 0 cannot start: ";
-    return absl::Status(static_cast<absl::StatusCode>(code),
-                        absl::StrCat(whose, answer["message"].get<std::string>()));
-  }
-  state.run_id = answer["run_id"].get<std::string>();
-  state.accepted_changes = answer["accepted_changes"];
-  return CheckSameConfig(answer["config"], state);
-}
-
-// A rank that cannot even read its configuration tells the others, which would wait for it until
-// their timeout. Under dtrain's launcher its end alone ends them, and may come before they begin.
-absl::Status SayWhyNot(Job::State& state, const absl::Status& reason) {
-  if (state.env.world_size == 1 || state.agent.connected()) {
-    return reason;
-  }
-  const Deadline deadline = Deadline::After(kSayWhyNot);
-  auto meeting = Meet(state.env, state.run_dir, deadline);
-  if (!meeting.ok()) {
-    return reason;
-  }
-  comm::Store& store = *(*meeting)->store;
-  if (state.env.rank == 0) {  // What the others ask for first.
-    store.Set(kRunDirectory, DumpJson(AnswerOf(reason)), deadline).IgnoreError();
-  }
-  AgreeToStart(store, state.env.rank, state.env.world_size, reason, deadline).IgnoreError();
-  return reason;
 }
 
 comm::GroupOptions WorldOptions(const Job::State& state) {
@@ -215,6 +136,36 @@ int64_t MemoryShare(const JobEnv& env) {
   return std::min(memory.machine_available, memory.cgroup_available) / ranks;
 }
 
+// Before anything starts the threads that a rank has beside LibTorch's.
+absl::Status CheckLimits() {
+  constexpr int kOwnThreadsMax = 16;
+  DT_RETURN_IF_ERROR(CheckStack());
+  return CheckThreads(kOwnThreadsMax);
+}
+
+// LibTorch counts the CPUs on which this process may run. Where a cgroup gives less time than they
+// have, each of its threads would be stopped for most of the time while the others wait for it.
+void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
+  if (ThreadsAreChosen(environment)) {
+    return;
+  }
+  const int ranks = env.local_world_size > 0 ? env.local_world_size : env.world_size;
+  const double quota = CpuQuota();
+  const int threads = at::get_num_threads();
+  const int within = CpusWithin(quota / ranks, threads);
+  if (within == threads) {
+    return;
+  }
+  at::set_num_threads(within);
+  if (env.rank == 0) {
+    DT_LOG(Info) << absl::StrFormat(
+        "each rank of this node computes with %d of %d threads, because its cgroup has a CPU quota "
+        "of "
+        "%.2f CPUs; OMP_NUM_THREADS overrides this",
+        within, threads, quota);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
@@ -240,6 +191,9 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   hello.text = s.run_dir;
   s.agent.Send(hello);
   const auto prepare = [&]() -> absl::Status {
+    if (const absl::Status limits = CheckLimits(); !limits.ok()) {
+      return SayWhyNot(s, limits);
+    }
     auto config = LoadConfig(options, s.env.world_size);
     if (!config.ok()) {
       return SayWhyNot(s, config.status());
@@ -254,12 +208,14 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     RunDirectoryOptions directory{.path = s.run_dir,
                                   .run_id = s.env.run_id,
                                   .fresh = s.fresh,
+                                  .has_agent = s.env.source == LaunchSource::kDtrain,
                                   .accept_changes = options.accept_changes,
                                   .attempt = s.env.attempt,
                                   .world_size = s.env.world_size,
                                   .versions = Versions()};
     // All that may fail before a group tells the ranks of each other's end.
     const auto ready = [&]() -> absl::Status {
+      DT_RETURN_IF_ERROR(CompareConfigurations(s, deadline));
       DT_RETURN_IF_ERROR(TakeRunDirectory(s, directory, deadline));
       DT_RETURN_IF_ERROR(StartFlightDumper(s));
       return OpenMetrics(s);
@@ -271,6 +227,8 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     const comm::GroupOptions world = WorldOptions(s);
     DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
     DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
+    KeepThreadsWithinQuota(s.env, environment);
+    DT_RETURN_IF_ERROR(CheckThreads(at::get_num_threads()));
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());
     SayWarnings(s);

@@ -3,8 +3,10 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
 
 #include "absl/strings/str_format.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "runtime/job/arguments.h"
 #include "runtime/job/exception_status.h"
@@ -35,6 +37,15 @@ absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
   }
 }
 
+// Threads that cannot be started are what throws here.
+absl::StatusOr<std::unique_ptr<Job>> CreateJob(const JobOptions& options) {
+  try {
+    return Job::Create(options);
+  } catch (const std::exception& error) {
+    return FromException("at the start of the job", error);
+  }
+}
+
 }  // namespace
 
 int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) {
@@ -47,8 +58,9 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
     absl::PrintF("%s", ProgramHelp(argv[0], about));
     return kExitOk;
   }
+  EndWithALineAtLimits();
   InstallStopSignals();
-  auto job = Job::Create(arguments->options);
+  auto job = CreateJob(arguments->options);
   DeferStopSignals();
   const absl::Status status = job.ok() ? RunTraining(**job, train) : job.status();
   const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);

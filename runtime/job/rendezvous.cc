@@ -1,7 +1,9 @@
+
 #include "runtime/job/rendezvous.h"
 
 #include <unistd.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -11,6 +13,7 @@
 #include "base/file.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "base/wait_notice.h"
 #include "comm/net/socket.h"
 #include "comm/net/store_client.h"
 #include "runtime/job/torch_store.h"
@@ -67,15 +70,39 @@ class SharedTokenFile {
     }
   }
   void Remove() const { unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
 
  private:
   std::string path_;
 };
 
-// Rank 0, once it serves: blocks until the others have joined.
-absl::Status AwaitAll(comm::Store& store, int world_size, Deadline deadline) {
+bool HasKey(const JobEnv& env) { return env.token_fd >= 0 || !env.token_file.empty(); }
+
+std::string WhoWaits(const JobEnv& env) {
+  return absl::StrFormat("rank %d of %d waits for", env.rank, env.world_size);
+}
+
+// A launcher's variables that are left in a shell make ranks of programs that are alone.
+std::string WhyRanks(const JobEnv& env) {
+  return absl::StrFormat("%s is %d: unset it if this program is to run alone", env.world_size_name,
+                         env.world_size);
+}
+
+// What another rank says while it joins rank 0 at `where`.
+std::string WaitsForRankZero(const JobEnv& env, const comm::Endpoint& where,
+                             const SharedTokenFile& file) {
+  return absl::StrFormat(
+      "%s rank 0 at %s%s (%s)", WhoWaits(env), where.ToString(),
+      HasKey(env) ? "" : absl::StrCat(" and for the job's key, which it leaves in ", file.path()),
+      WhyRanks(env));
+}
+
+// Rank 0, once it serves at `where`: blocks until the others have joined.
+absl::Status AwaitAll(comm::Store& store, const JobEnv& env, const comm::Endpoint& where,
+                      Deadline deadline) {
   DT_RETURN_IF_ERROR(store.Set(comm::RankKey("joined", 0), "1", deadline));
-  return comm::WaitForRanks(store, "joined", world_size, deadline);
+  return comm::WaitForRanks(store, "joined", env.world_size, deadline,
+                            absl::StrFormat("%s (%s)", where.ToString(), WhyRanks(env)));
 }
 
 bool HasKey(const JobEnv& env) { return env.token_fd >= 0 || !env.token_file.empty(); }
@@ -103,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Host(
   DT_ASSIGN_OR_RETURN(meeting->server, Serve(env, port, key));
   DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(meeting->server->endpoint(), key, env, deadline));
   DT_RETURN_IF_ERROR(publish(meeting->server->endpoint()));
-  const absl::Status joined = AwaitAll(*meeting->store, env.world_size, deadline);
+  const absl::Status joined = AwaitAll(*meeting->store, env, meeting->server->endpoint(), deadline);
   if (!HasKey(env)) {
     file.Remove();
   }
@@ -124,10 +151,14 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Join(const JobEnv& env, const comm::
 absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& env,
                                                                   const std::string& run_dir,
                                                                   Deadline deadline) {
+  const std::string torchrun =
+      absl::StrFormat("torchrun's store at %s:%d", env.store_host, env.store_port);
+  std::optional<WaitNotice> notice(std::in_place, absl::StrCat(WhoWaits(env), " ", torchrun));
   DT_ASSIGN_OR_RETURN(
       const auto torch_store,
       TorchStore::Connect(env.store_host, env.store_port,
                           absl::StrFormat("dtrain/%s/%d", env.run_id, env.attempt), deadline));
+  notice.reset();
   if (env.rank == 0) {
     // Clock and pid tell two runs on one shared directory apart; this name is no secret.
     const std::string unique = absl::StrFormat(
@@ -138,6 +169,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& 
     };
     return Host(env, run_dir, SharedTokenFile(run_dir, unique), 0, publish, deadline);
   }
+  notice.emplace(absl::StrCat(WhoWaits(env), " rank 0 to leave its address in ", torchrun));
   DT_ASSIGN_OR_RETURN(const std::string published, torch_store->Get("store"));
   const size_t space = published.find(' ');
   if (space == std::string::npos) {
@@ -145,6 +177,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetThroughTorchStore(const JobEnv& 
   }
   DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(published.substr(space + 1)));
   const SharedTokenFile file(run_dir, published.substr(0, space));
+  notice.emplace(WaitsForRankZero(env, where, file));
   DT_ASSIGN_OR_RETURN(const comm::JobKey key, HasKey(env)
                                                   ? comm::JobKey::Load(env.token_fd, env.token_file)
                                                   : file.Await(deadline));
@@ -161,6 +194,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MeetAtKnownAddress(const JobEnv& env
     return Host(env, run_dir, file, env.store_port, known, deadline);
   }
   const comm::Endpoint where{env.store_host, env.store_port};
+  const WaitNotice notice(WaitsForRankZero(env, where, file));
   while (true) {  // A stale file of a dead attempt has another key: read it again until it fits.
     DT_ASSIGN_OR_RETURN(
         const comm::JobKey key,
@@ -180,10 +214,13 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Meet(const JobEnv& env, const std::s
                                                  Deadline deadline) {
   if (env.store_is_served) {
     DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Load(env.token_fd, env.token_file));
+    const comm::Endpoint where{env.store_host, env.store_port};
+    const WaitNotice notice(
+        absl::StrFormat("%s the coordinator of dtrain launch at %s (%s names it)", WhoWaits(env),
+                        where.ToString(), env::kStore));
     auto meeting = std::make_unique<Rendezvous>();
     meeting->key_bytes = KeyBytes(key);
-    DT_ASSIGN_OR_RETURN(meeting->store,
-                        ConnectTo({env.store_host, env.store_port}, key, env, deadline));
+    DT_ASSIGN_OR_RETURN(meeting->store, ConnectTo(where, key, env, deadline));
     return meeting;
   }
   return env.torch_agent_store ? MeetThroughTorchStore(env, run_dir, deadline)

@@ -94,7 +94,8 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
     DT_RETURN_IF_ERROR(plan::CheckAcceptable(key));
   }
   if (options.fresh) {
-    DT_RETURN_IF_ERROR(MoveRunAside(path));
+    DT_RETURN_IF_ERROR(
+        MoveRunAside(path, options.has_agent ? Leave::kAgentFiles : Leave::kNothing));
   }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(path), "run directory"));
   if (access(path.c_str(), W_OK) != 0) {

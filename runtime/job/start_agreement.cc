@@ -7,11 +7,13 @@
 #include "absl/time/time.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "base/wait_notice.h"
 
 namespace dtrain {
 namespace {
 
 constexpr char kVotes[] = "start";
+constexpr char kPlace[] = "the start of the job";  // For people.
 constexpr char kVerdict[] = "start_verdict";
 constexpr char kLearnt[] = "start_learnt";  // By the ranks that know why the job ends.
 // Rank 0 may serve the store: it stays that long for the others to read why they end.
@@ -31,7 +33,7 @@ absl::StatusOr<Json> ReadVote(comm::Store& store, int rank, Deadline deadline) {
 
 // Rank 0's part: the first vote in rank order that is an error, else its own.
 absl::StatusOr<Json> Collect(comm::Store& store, int world_size, Deadline deadline) {
-  DT_RETURN_IF_ERROR(comm::WaitForRanks(store, kVotes, world_size, deadline));
+  DT_RETURN_IF_ERROR(comm::WaitForRanks(store, kVotes, world_size, deadline, kPlace));
   DT_ASSIGN_OR_RETURN(const Json first, ReadVote(store, 0, deadline));
   for (int rank = 0; rank < world_size; ++rank) {
     DT_ASSIGN_OR_RETURN(const Json vote, ReadVote(store, rank, deadline));
@@ -52,6 +54,7 @@ absl::Status AgreeToStart(comm::Store& store, int rank, int world_size, const ab
     DT_ASSIGN_OR_RETURN(verdict, Collect(store, world_size, deadline));
     DT_RETURN_IF_ERROR(store.Set(kVerdict, DumpJson(verdict), deadline));
   } else {
+    const WaitNotice notice([&] { return comm::RanksToCome(store, kVotes, world_size, kPlace); });
     DT_ASSIGN_OR_RETURN(const std::string text, store.Get(kVerdict, deadline));
     DT_ASSIGN_OR_RETURN(verdict, ParseJson(text, "rank 0's verdict"));
   }
@@ -61,7 +64,8 @@ absl::Status AgreeToStart(comm::Store& store, int rank, int world_size, const ab
   }
   store.Set(comm::RankKey(kLearnt, rank), "1", deadline).IgnoreError();
   if (rank == 0) {
-    comm::WaitForRanks(store, kLearnt, world_size, Earlier(deadline, Deadline::After(kFarewell)))
+    comm::WaitForRanks(store, kLearnt, world_size, Earlier(deadline, Deadline::After(kFarewell)),
+                       "the end of the job")
         .IgnoreError();
   }
   if (!mine.ok()) {

@@ -33,7 +33,8 @@ constexpr EnvironmentVariable kVariables[] = {
     {kUser, "DTRAIN_SIMD", "all programs", "scalar, avx2, avx512", "the widest that the CPU has",
      "Limits the vector instructions of the CPU kernels. Other values have no effect."},
     {kUser, "OMP_NUM_THREADS", "ranks; dtrain launch sets it", "an integer, 1 or more",
-     "the number of cores of the rank", "Number of threads with which a rank computes."},
+     "the number of cores of the rank, within the CPU quota of its cgroup",
+     "Number of threads with which a rank computes."},
     {kUser, "CUDA_VISIBLE_DEVICES", "ranks; dtrain launch may set it", "a list of GPUs",
      "all GPUs of the machine",
      "GPUs that ranks may use. If it is not set, `dtrain launch` may set it to give each rank the "

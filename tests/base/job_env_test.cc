@@ -79,6 +79,26 @@ TEST(ResolveJobEnv, ReadsTorchrun) {
   EXPECT_EQ(job.torch_error_file, "/tmp/error.json");
 }
 
+TEST(ResolveJobEnv, AnIpv6AddressLosesTheBracketsThatItHasBeforeAPort) {
+  EXPECT_EQ(Resolve(With(kTorchrun, {{env::kStore, "[::1]:4321"}})).store_host, "::1");
+  EXPECT_EQ(Resolve(With(kTorchrun, {{env::kStore, "[::1]:4321"}})).store_port, 4321);
+  EXPECT_EQ(Resolve(With(kTorchrun, {{"MASTER_ADDR", "[fd00::7]"}})).store_host, "fd00::7");
+  EXPECT_EQ(Resolve(With(kTorchrun, {{"MASTER_ADDR", "fd00::7"}})).store_host, "fd00::7");
+}
+
+TEST(ResolveJobEnv, TorchrunsNameForARunWithoutOneIsNone) {
+  EXPECT_EQ(Resolve(With(kTorchrun, {{"TORCHELASTIC_RUN_ID", "none"}})).run_id, "");
+  EXPECT_EQ(
+      Resolve(With(kTorchrun, {{"TORCHELASTIC_RUN_ID", "none"}, {"SLURM_JOB_ID", "7"}})).run_id,
+      "7");
+}
+
+TEST(ResolveJobEnv, NamesTheVariableThatGivesTheNumberOfRanks) {
+  EXPECT_EQ(Resolve(kTorchrun).world_size_name, "WORLD_SIZE");
+  EXPECT_EQ(Resolve(kSlurmStep).world_size_name, "SLURM_STEP_NUM_TASKS");
+  EXPECT_EQ(Resolve({}).world_size_name, "");
+}
+
 TEST(ResolveJobEnv, ReadsDtrainLaunch) {
   const JobEnv job = Resolve(With(kTorchrun, {{env::kStore, "10.0.0.1:4321"},
                                               {env::kRunId, "run-1"},

@@ -211,5 +211,97 @@ TEST_F(CorruptionTest, PathsThatLeaveTheFolderAreRefused) {
   }
 }
 
+// What a start of a further attempt gives.
+class LostTest : public CorruptionTest {
+ protected:
+  absl::StatusOr<Attempt> Start(const AttemptOptions& options) {
+    AloneExchange alone;
+    return BeginAttempt(*storage_, alone, options, Deadline::After(absl::Minutes(1)));
+  }
+  // The start ends with `said`, and nothing was changed.
+  void ExpectRefused(absl::StatusCode code, const std::vector<std::string>& said,
+                     const AttemptOptions& options = {.job = "job"}) {
+    const size_t epochs = ListEpochs(*storage_)->size();
+    const size_t entries = storage_->List("")->size();
+    const auto attempt = Start(options);
+    EXPECT_EQ(attempt.status().code(), code) << attempt.status();
+    for (const std::string& text : said) {
+      EXPECT_THAT(std::string(attempt.status().message()), HasSubstr(text));
+    }
+    EXPECT_EQ(ListEpochs(*storage_)->size(), epochs);
+    EXPECT_EQ(storage_->List("")->size(), entries);
+  }
+  void RemoveManifests() {
+    for (const StepId& id : *ListCheckpoints(*storage_)) {
+      ASSERT_TRUE(storage_->RemoveFile(id.DirectoryName() + "/" + kManifestName).ok());
+    }
+  }
+};
+
+TEST_F(LostTest, ARunWithoutItsManifestsDoesNotBeginAnew) {
+  RemoveManifests();
+  ExpectRefused(absl::StatusCode::kFailedPrecondition,
+                {folder_.path() + " holds no checkpoint to resume from",
+                 folder_.path() + "/latest names step-000000000002.e1",
+                 "Found there: step-000000000001.e1, step-000000000002.e1, without MANIFEST.json",
+                 "--fresh"});
+  const auto fresh = Start({.job = "job", .fresh = true});
+  EXPECT_TRUE(fresh.ok()) << fresh.status();
+  // The run that was started then has nothing to lose: the old hint is not its own.
+  EXPECT_TRUE(Start({.job = "job"}).ok());
+}
+
+TEST_F(LostTest, ARunWithoutItsManifestsAndHintIsKnownByItsAttempts) {
+  ASSERT_TRUE(BeginEpoch(*storage_, "job", kWorldSize, StepId{1, 2}).ok());
+  RemoveManifests();
+  ASSERT_TRUE(storage_->RemoveFile("latest").ok());
+  ExpectRefused(absl::StatusCode::kFailedPrecondition, {"resumed from step 2", "--fresh"});
+}
+
+TEST_F(LostTest, ARunOfWhichEveryCheckpointIsDamagedDoesNotBeginAnew) {
+  for (const char* step : {"step-000000000001.e1/", "step-000000000002.e1/"}) {
+    Flip(folder_.path() + "/" + step + "state/rank-1-of-2.safetensors", 100, 1);
+  }
+  ExpectRefused(
+      absl::StatusCode::kFailedPrecondition,
+      {"of 2 checkpoints there, none is whole", Full("state/rank-1-of-2.safetensors"), "--fresh"});
+}
+
+TEST_F(LostTest, ACheckpointThatMayNotBeReadIsNotPassedOver) {
+  ASSERT_EQ(chmod(folder_.path().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(Full("MANIFEST.json").c_str(), 0), 0);
+  constexpr uid_t kNobody = 65534;
+  const uid_t self = geteuid();
+  if (self == 0) {
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  ExpectRefused(absl::StatusCode::kPermissionDenied,
+                {Full("MANIFEST.json"), "Permission denied", "make it readable"});
+  ASSERT_EQ(seteuid(self), 0);
+}
+
+TEST_F(LostTest, AnEmptyFolderIsNoNewRunWhereTheRunsRecordsNameACheckpoint) {
+  const TemporaryFolder other;  // As where a file system is not mounted.
+  storage_ = *OpenPosixStorage(other.path());
+  const AttemptOptions options = {.job = "job", .known_save = [] {
+                                    return KnownSave{{1, 7}, "/away/step-000000000007.e1"};
+                                  }};
+  ExpectRefused(
+      absl::StatusCode::kFailedPrecondition,
+      {"this run saved step 7 in /away/step-000000000007.e1", "Found there: no step", "mount"},
+      options);
+  EXPECT_TRUE(Start({.job = "job", .known_save = [] { return std::nullopt; }}).ok());
+}
+
+TEST_F(LostTest, ARunThatDiedBeforeItsFirstCommitBeginsAnew) {
+  const TemporaryFolder other;
+  storage_ = *OpenPosixStorage(other.path());
+  ASSERT_TRUE(BeginEpoch(*storage_, "job", kWorldSize, std::nullopt).ok());
+  ASSERT_TRUE(storage_->MakeDirectory("step-000000000003.e1/model").ok());
+  const auto attempt = Start({.job = "job"});
+  ASSERT_TRUE(attempt.ok()) << attempt.status();
+  EXPECT_EQ(attempt->checkpoint, nullptr);
+}
+
 }  // namespace
 }  // namespace dtrain::checkpoint::corruption_test

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -218,6 +219,11 @@ class TinyDisk {
   }
   bool mounted() const { return mounted_; }
   const std::string& path() const { return folder_.path(); }
+  uint64_t free_bytes() const {
+    struct statvfs room {};
+    DT_CHECK(statvfs(path().c_str(), &room) == 0);
+    return room.f_bfree * room.f_frsize;
+  }
 
  private:
   TemporaryFolder folder_;
@@ -271,6 +277,50 @@ TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
     EXPECT_EQ(SaveOnRanks(**storage, options, 1, 3, kScale)[0].outcome, SaveOutcome::kCommitted);
   }
   EXPECT_GT(full, 5);
+}
+
+// A save is killed at each of its calls. The next attempt must remove the files that it left, and
+// the old checkpoint that it did not come to remove, before it writes: there is no room for both.
+TEST(FaultTest, AKilledSaveDoesNotStopTheNextAttemptsSavesOnANearlyFullDisk) {
+  SetLogLevel(LogLevel::kError);
+  constexpr size_t kScale = 16;  // About 90 kB a checkpoint.
+  constexpr int kOld = 2;
+  int64_t calls = 1;
+  for (int64_t at = -1; at < calls; ++at) {  // -1: an undisturbed save, which counts the calls.
+    SCOPED_TRACE(absl::StrCat("call ", at));
+    const TinyDisk disk(1 << 20);
+    if (!disk.mounted()) {
+      GTEST_SKIP() << "mounting a tmpfs is not permitted here: run as root to test a full disk";
+    }
+    auto files = OpenRealFileSystem(disk.path());
+    ASSERT_TRUE(files.ok());
+    const auto calm = MakePosixStorage(**files);
+    WriterOptions options = OptionsFor(Begin(*calm, 1));
+    options.keep = kOld;
+    const uint64_t before = disk.free_bytes();
+    for (int64_t step = 1; step <= kOld; ++step) {
+      ASSERT_TRUE(SaveOnRanks(*calm, options, 1, step, kScale)[0].durable());
+    }
+    // Room for one more checkpoint, but not for two.
+    const uint64_t one = (before - disk.free_bytes()) / kOld;
+    const auto ballast = (*files)->Create("ballast", 0600);
+    ASSERT_TRUE(ballast.ok());
+    ASSERT_TRUE((*files)->Allocate(*ballast, disk.free_bytes() - one * 3 / 2).ok());
+    FaultyFileSystem faulty(**files, {at < 0 ? FaultPlan{}.at : at, FaultKind::kStop});
+    SaveOnRanks(*MakePosixStorage(faulty), options, 1, kOld + 1, kScale);
+    calls = std::max(calls, faulty.calls());
+    auto latest = FindLatest(*calm);
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    auto next = BeginEpoch(*calm, "job", 1, (*latest)->manifest().id);
+    ASSERT_TRUE(next.ok()) << next.status();
+    options.epoch = *next;
+    for (int64_t step = kOld + 2; step <= kOld + 3; ++step) {
+      const SaveReport report = SaveOnRanks(*calm, options, 1, step, kScale)[0];
+      ASSERT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+    }
+    ASSERT_TRUE((*files)->Close(*ballast).ok());
+  }
+  EXPECT_GT(calls, 30);
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
   EXPECT_THAT(epochs, ::testing::UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-TEST_F(FencingTest, LeftoversOfOlderEpochsGoAndCommitsStay) {
+TEST_F(FencingTest, LeftoversOfEndedSavesGoAndCommitsStay) {
   const EpochRecord first = Begin(std::nullopt);
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 10)[0].durable());
   ASSERT_TRUE(storage_->MakeDirectory("step-000000000020.e1/model").ok());
@@ -186,6 +186,9 @@ TEST_F(FencingTest, LeftoversOfOlderEpochsGoAndCommitsStay) {
   ASSERT_TRUE(storage_->CreateFile("epochs/.tmp-E00000009-1", 0, Access::kOwner).ok());
   ASSERT_TRUE(storage_->CreateFile("notes.txt", 0, Access::kOwner).ok());
   const EpochRecord second = Begin(StepId{1, 10});
+  // Of an earlier save of this attempt that could not be cleaned up, and of a later attempt.
+  ASSERT_TRUE(storage_->MakeDirectory("step-000000000009.e2/model").ok());
+  ASSERT_TRUE(storage_->MakeDirectory("step-000000000012.e3/model").ok());
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(second), 1, 11)[0].durable());
   std::vector<std::string> names;
   for (const char* folder : {"", "epochs"}) {
@@ -195,9 +198,32 @@ TEST_F(FencingTest, LeftoversOfOlderEpochsGoAndCommitsStay) {
       names.push_back(entry.name);
     }
   }
-  EXPECT_THAT(names,
-              ElementsAre("epochs", "latest", "notes.txt", "step-000000000010.e1",
-                          "step-000000000011.e2", ".tmp-E00000009-1", "E00000001", "E00000002"));
+  EXPECT_THAT(names, ElementsAre("epochs", "latest", "notes.txt", "step-000000000010.e1",
+                                 "step-000000000011.e2", "step-000000000012.e3", ".tmp-E00000009-1",
+                                 "E00000001", "E00000002"));
+}
+
+TEST_F(FencingTest, LeftoversGoBeforeTheCommit) {
+  Begin(std::nullopt);
+  ASSERT_TRUE(storage_->MakeDirectory("step-000000000020.e1/model").ok());
+  const EpochRecord second = Begin(std::nullopt);
+  FakeState state(10, 0, 1);
+  bool was_there = true;
+  OvertakenSource source(state.source(),
+                         [&] { was_there = storage_->List("step-000000000020.e1").ok(); });
+  AloneExchange alone;
+  Writer writer(*storage_, OptionsFor(second));
+  EXPECT_TRUE(writer.Save(10, source, alone).durable());
+  EXPECT_FALSE(was_there) << "it took the room that this save may need";
+}
+
+TEST_F(FencingTest, AnAttemptThatWasOvertakenCollectsNothing) {
+  Begin(std::nullopt);
+  ASSERT_TRUE(storage_->MakeDirectory("step-000000000020.e1/model").ok());
+  const EpochRecord second = Begin(std::nullopt);
+  Begin(std::nullopt);
+  EXPECT_EQ(SaveOnRanks(*storage_, OptionsFor(second), 1, 10)[0].outcome, SaveOutcome::kFenced);
+  EXPECT_TRUE(storage_->List("step-000000000020.e1").ok());
 }
 
 TEST_F(FencingTest, AWriterKeepsWhatItIsToldToKeep) {

@@ -162,8 +162,8 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
   std::vector<int64_t> epochs(2);
   std::vector<absl::Status> statuses(2);
   RunRanks(2, [&](int rank, Exchange& exchange) {
-    auto attempt = BeginAttempt(*storage_, exchange, "job", /*fresh=*/false,
-                                Deadline::After(absl::Minutes(1)));
+    auto attempt =
+        BeginAttempt(*storage_, exchange, {.job = "job"}, Deadline::After(absl::Minutes(1)));
     if (!attempt.ok() || attempt->checkpoint == nullptr) {
       statuses[static_cast<size_t>(rank)] = attempt.status();
       return;
@@ -179,8 +179,8 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
 TEST_F(SaveLoadTest, AFreshStartDoesNotResumeAndKeepsTheOldRun) {
   SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
   AloneExchange alone;
-  auto attempt =
-      BeginAttempt(*storage_, alone, "job", /*fresh=*/true, Deadline::After(absl::Minutes(1)));
+  auto attempt = BeginAttempt(*storage_, alone, {.job = "job", .fresh = true},
+                              Deadline::After(absl::Minutes(1)));
   ASSERT_TRUE(attempt.ok()) << attempt.status();
   EXPECT_EQ(attempt->checkpoint, nullptr);
   EXPECT_TRUE(absl::IsNotFound(FindLatest(*storage_).status()));

@@ -7,9 +7,18 @@ import socket
 import struct
 import subprocess
 import time
+import unittest
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 class BadInput(EndToEnd):
@@ -289,6 +298,80 @@ class BadInput(EndToEnd):
             time.sleep(0.02)
         process.kill()
         self.fail(f"not {count} connections to port {port}:\n{process.communicate()[0]}")
+
+    def test_ranks_that_wait_for_others_say_for_whom_where_and_why(self):
+        port = self.free_port()
+        # As a shell's variables of an earlier launch make a rank of a program that is alone.
+        ranks = [self.rank_of(0, 2, port, "waiting", ["comm.timeout_s=8"]),
+                 self.rank_of(1, 2, self.free_port(), "waiting-too", ["comm.timeout_s=6"])]
+        first, second = [self.finish(rank) for rank in ranks]
+        self.assertEqual(first.code, 75, first.output)
+        self.assert_one_line(first.output, f"1 of 2 ranks have come to 127.0.0.1:{port}",
+                             "WORLD_SIZE is 2: unset it", "still to come: rank 1", "waiting for 4s")
+        self.assertEqual(second.code, 75, second.output)
+        self.assert_one_line(second.output, "rank 1 of 2 waits for rank 0 at 127.0.0.1:",
+                             "WORLD_SIZE is 2: unset it", "waiting for 4s")
+
+    @unittest.skipUnless(has_ipv6(), "LOUD SKIP: this host has no ::1")
+    def test_two_nodes_meet_at_an_ipv6_address(self):
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+        nodes = [self.start([
+            f"{BIN}/dtrain", "launch", "--nnodes", "2", "--node-rank", str(node), "--rdzv-endpoint",
+            f"[::1]:{port}", "--token-file", self.token(), "--nproc-per-node", "1", "--run-dir",
+            f"{self.folder}/six", "--", f"{BIN}/dtrain-gpt", self.config, "--set", "train_steps=1"])
+            for node in range(2)]
+        for result in [self.finish(node) for node in nodes]:
+            self.assertEqual(result.code, 0, result.output)
+
+    def test_a_fresh_start_that_is_refused_moves_nothing(self):
+        self.train(1, "kept", ["train_steps=1"])
+        broken = f"{self.folder}/kept-broken.json"
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write('{"train_steps": 10,\n "seed" 3}\n')
+        starts = {"another": [[self.config, "--fresh", "--set", f"seed={rank}"] for rank in range(2)],
+                  "broken": [[self.config, "--fresh"], [broken, "--fresh"]]}
+        for name, words in starts.items():
+            for result in self.without_launcher("kept", words):
+                self.assertEqual(result.code, 64, f"{name}: {result.output}")
+        self.assertTrue(os.path.exists(f"{self.folder}/kept/checkpoints/latest"))
+        self.assertFalse(os.path.exists(f"{self.folder}/kept.old-1"))
+        for result in self.without_launcher("kept", [[self.config, "--fresh", "--set", "train_steps=1"]] * 2):
+            self.assertEqual(result.code, 0, result.output)
+        self.assertTrue(os.path.exists(f"{self.folder}/kept.old-1/checkpoints/latest"))
+        self.assertTrue(os.path.exists(f"{self.folder}/kept/metrics/rank-1.jsonl"))
+
+    def limited(self, ulimit, name, *sets):
+        words = [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/{name}"]
+        for value in sets:
+            words += ["--set", value]
+        return self.run_program(["bash", "-c", f'ulimit -S {ulimit}; exec "$0" "$@"', *words])
+
+    def test_a_stack_that_is_too_small_is_refused_with_its_limit(self):
+        result = self.limited("-s 512", "stack")
+        self.assertEqual(result.code, 64, result.output)
+        self.assert_one_line(result.output, "the limit of the stack is 524288 bytes", "ulimit -s")
+
+    def test_a_limit_of_open_files_ends_a_launch_with_its_value(self):
+        result = self.run_program(["bash", "-c", 'ulimit -S -n 16; exec "$0" "$@"',
+                                   *self.launch_command(2, f"{self.folder}/files")])
+        self.assertEqual(result.code, 75, result.output)
+        self.assert_one_line(result.output, "Too many open files", "which is 16 (ulimit -n)")
+
+    def test_a_save_that_meets_the_limit_of_a_files_size_is_given_up_and_training_goes_on(self):
+        sets = ["train_steps=3", "checkpoint.interval=1"]
+        free = self.limited("-f unlimited", "free", *sets)
+        self.assertEqual(free.code, 0, free.output)
+        sizes = [os.path.getsize(path) for path in
+                 glob.glob(f"{self.folder}/free/checkpoints/step-*/*/*.safetensors")]
+        limited = self.limited(f"-f {max(sizes) // 1024 - 1}", "small", *sets)  # In KiB.
+        self.assertEqual(limited.code, 75, limited.output)
+        for step in (1, 2):
+            self.assert_one_line(limited.output, f"checkpoint of step {step} was not saved",
+                                 "File too large", "(ulimit -f)", "still to come")
+        self.assert_one_line(limited.output, "the last step, 3, is not saved", "(ulimit -f)")
+        self.assertEqual([r["step"] for r in self.records(f"{self.folder}/small") if r["kind"] == "step"],
+                         [1, 2, 3])
 
     def test_a_store_that_nobody_serves_is_named_at_the_limit(self):
         port = self.free_port()

@@ -208,6 +208,63 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
   EXPECT_THAT(job.Err(), HasSubstr("restart 1 of 2"));
 }
 
+// A run directory for several launches.
+class SeveralLaunches : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove_all(folder_.path()); }
+  std::vector<std::string> Say(const std::string& word,
+                               std::vector<std::string> options = {}) const {
+    std::vector<std::string> words = {"launch",
+                                      "--nproc-per-node",
+                                      "1",
+                                      "--run-dir",
+                                      run_,
+                                      "--",
+                                      "sh",
+                                      "-c",
+                                      "echo {} >$DTRAIN_RUN_DIR/config.json; echo " + word,
+                                      "name"};
+    words.insert(words.end(), options.begin(), options.end());
+    return words;
+  }
+  static void Run(const std::vector<std::string>& words) {
+    LaunchedJob job(words);
+    EXPECT_EQ(job.Wait(), 0) << job.Err();
+  }
+  std::string File(const std::string& path) const { return ReadFile(run_ + path).value_or("none"); }
+  TempDir folder_ = *TempDir::Create("/tmp");
+  const std::string run_ = folder_.path() + "/run";
+};
+
+TEST_F(SeveralLaunches, EachHasLogsOfItsOwnAndTheNewestAreShown) {
+  Run(Say("first"));
+  Run(Say("second"));
+  EXPECT_EQ(File("/logs/attempt-0/rank-0.out"), "first\n");
+  EXPECT_EQ(File("/logs/attempt-1/rank-0.out"), "second\n");
+  LaunchedJob reader({"logs", run_});
+  EXPECT_EQ(reader.Wait(), 0) << reader.Err();
+  EXPECT_THAT(reader.Out(), AllOf(HasSubstr("second"), Not(HasSubstr("first"))));
+}
+
+TEST_F(SeveralLaunches, FreshMovesTheOldRunWithItsLogsAndTheNewOneHasItsOwn) {
+  Run(Say("first"));
+  LaunchedJob second(Say("second", {"--fresh"}));
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_THAT(second.Err(), HasSubstr("moved the old run from " + run_ + " to " + run_ + ".old-1"));
+  EXPECT_EQ(File("/logs/attempt-0/rank-0.out"), "second\n");
+  EXPECT_EQ(File(".old-1/logs/attempt-0/rank-0.out"), "first\n");
+  EXPECT_THAT(File("/events.jsonl"), HasSubstr("finish"));
+}
+
+TEST_F(SeveralLaunches, FreshMovesOnceAndNotBeforeEachRestart) {
+  Run(Say("first"));
+  std::vector<std::string> words = Say("again; [ $DTRAIN_ATTEMPT = 1 ] || exit 75", {"--fresh"});
+  words.insert(words.begin() + 1, {"--max-restarts", "1"});
+  Run(words);
+  EXPECT_EQ(File("/logs/attempt-1/rank-0.out"), "again\n");
+  EXPECT_FALSE(FileExists(run_ + ".old-2"));
+}
+
 // A job that ends with 75 after it has written `record`, twice.
 std::vector<std::string> FailsTwiceAfter(const std::string& record) {
   return {"launch",

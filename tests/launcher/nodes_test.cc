@@ -1,6 +1,9 @@
 // Several agents on one host.
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/launcher/nodes_fixture.h"
@@ -77,6 +80,90 @@ TEST_F(NodesTest, MissingNodesAreNamedAfterTheJoinTimeout) {
   LaunchedJob first(arguments);
   EXPECT_EQ(first.Wait(), 75);
   EXPECT_THAT(first.Err(), HasSubstr("node 1 did not join in time"));
+}
+
+TEST_F(NodesTest, ThoseWhoWaitSayForWhomAndWhere) {
+  const std::string endpoint = FreeEndpoint();
+  LaunchedJob lonely(Node(0, endpoint, 1, "true"));
+  const std::string nobody = FreeEndpoint();
+  LaunchedJob other(Node(1, nobody, 1, "true"));
+  EXPECT_TRUE(lonely.AwaitText(
+      "stderr", absl::StrCat("1 of 2 nodes have come to ", endpoint, "; still to come: node 1")));
+  EXPECT_TRUE(other.AwaitText(
+      "stderr", absl::StrCat("node 1 waits for `dtrain launch` of node 0 at ", nobody)));
+  lonely.Signal(SIGINT);
+  other.Signal(SIGINT);
+  EXPECT_EQ(lonely.Wait(), 130) << lonely.Err();
+  EXPECT_EQ(other.Wait(), 130) << other.Err();
+}
+
+TEST_F(NodesTest, NodesMeetAtAnIpv6Address) {
+  const int port = FreePort("::1");
+  if (port == 0) {
+    GTEST_SKIP() << "this host has no ::1";
+  }
+  const std::string endpoint = absl::StrCat("[::1]:", port);
+  const std::string script = "echo $MASTER_ADDR $DTRAIN_STORE $DTRAIN_HOST_ADDRESS";
+  LaunchedJob first(Node(0, endpoint, 1, script));
+  LaunchedJob second(Node(1, endpoint, 1, script));
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_EQ(second.File("run/logs/attempt-0/rank-1.out"), absl::StrCat("::1 ", endpoint, " ::1\n"));
+}
+
+// A run that both nodes share, with logs of an earlier launch.
+class FreshNodesTest : public NodesTest {
+ protected:
+  void SetUp() override {
+    NodesTest::SetUp();
+    ASSERT_TRUE(MakeDirectories(run_ + "/logs/attempt-0").ok());
+    ASSERT_TRUE(WriteFileAtomic(run_ + "/config.json", "{}").ok());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_.path()); }
+  std::vector<std::string> Fresh(int node, const std::string& endpoint) const {
+    std::vector<std::string> words = Node(node, endpoint, 1, "echo rank $RANK");
+    words[static_cast<size_t>(std::find(words.begin(), words.end(), "run") - words.begin())] = run_;
+    words.insert(words.end(), {"name", "--fresh"});
+    return words;
+  }
+  const std::string run_ = folder_.path() + "/shared";
+};
+
+TEST_F(FreshNodesTest, NoNodeWritesIntoTheOldRun) {
+  const std::string endpoint = FreeEndpoint();
+  LaunchedJob second(Fresh(1, endpoint));
+  LaunchedJob first(Fresh(0, endpoint));
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_THAT(first.Err(), HasSubstr(run_ + ".old-1"));
+  for (const char* file : {"/logs/attempt-0/rank-0.out", "/logs/attempt-0/rank-1.out",
+                           "/events.jsonl", "/events-node-1.jsonl"}) {
+    EXPECT_TRUE(FileExists(run_ + file)) << file;
+    EXPECT_FALSE(FileExists(run_ + ".old-1" + file)) << file;
+  }
+}
+
+TEST_F(FreshNodesTest, TheOldRunStaysWhereANodeDoesNotCome) {
+  std::vector<std::string> arguments = Fresh(0, FreeEndpoint());
+  arguments.insert(arguments.begin() + 1, {"--rdzv-conf", "join_timeout=1"});
+  LaunchedJob first(arguments);
+  EXPECT_EQ(first.Wait(), 75) << first.Err();
+  EXPECT_TRUE(FileExists(run_ + "/config.json"));
+  EXPECT_FALSE(FileExists(run_ + ".old-1"));
+  EXPECT_FALSE(FileExists(run_ + "/events.jsonl")) << "nothing began";
+}
+
+TEST_F(FreshNodesTest, WhatNodeZeroCannotDoEndsTheOthers) {
+  const std::string endpoint = FreeEndpoint();
+  std::vector<std::string> words = Fresh(0, endpoint);
+  // A folder that cannot be renamed, because the launcher stands in it.
+  words[static_cast<size_t>(std::find(words.begin(), words.end(), run_) - words.begin())] = ".";
+  LaunchedJob first(words, {"sh", "-c", "echo {} >config.json; exec \"$0\" \"$@\""});
+  LaunchedJob second(Fresh(1, endpoint));
+  EXPECT_NE(first.Wait(), 0);
+  EXPECT_THAT(first.Err(), HasSubstr("cannot move . aside"));
+  EXPECT_NE(second.Wait(), 0);
+  EXPECT_THAT(second.Err(), HasSubstr("node 0 cannot start: cannot move . aside"));
 }
 
 }  // namespace

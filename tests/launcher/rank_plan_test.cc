@@ -50,6 +50,18 @@ TEST(PlanRanks, NumbersRanksNodeByNode) {
   EXPECT_THAT(slots[1].cpus, ElementsAre(2, 3));
 }
 
+TEST(PlanRanks, GivesThreadsWithoutCpusUnderAQuota) {
+  RankPlan limited = Bound({-1, -1, -1});
+  limited.cores_by_quota = true;
+  for (RankBinding& rank : limited.ranks) {
+    rank.cpus.clear();
+    rank.cores = 3;
+  }
+  const RankSlot slot = PlanRanks(TwoNodes(), limited)[1];
+  EXPECT_THAT(slot.cpus, IsEmpty());
+  EXPECT_EQ(RankEnvironment({}, TwoNodes(), slot).at("OMP_NUM_THREADS"), "3");
+}
+
 TEST(PlanRanks, BindsNobodyWithoutAPlanOrWhenRanksOutnumberCores) {
   RankPlan shared = Bound({-1, -1, -1});
   shared.cores_shared = true;

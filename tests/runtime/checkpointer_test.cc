@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "ATen/ATen.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "tests/runtime/chain_for_tests.h"
@@ -37,10 +40,13 @@ class CheckpointerTest : public ::testing::Test {
     std::unique_ptr<Engine> engine;
     std::unique_ptr<Checkpointer> checkpoints;
   };
-  std::unique_ptr<Run> Start() {
+  std::unique_ptr<Run> Start(const std::string& checkpoint_dir = "") {
     auto run = std::make_unique<Run>();
-    run->job = *testing::MakeTestJob(
-        {.run_dir = folder_.path(), .overrides = {"train_batch_size=1", "checkpoint.interval=1"}});
+    std::vector<std::string> overrides = {"train_batch_size=1", "checkpoint.interval=1"};
+    if (!checkpoint_dir.empty()) {
+      overrides.push_back("checkpoint.dir=" + checkpoint_dir);
+    }
+    run->job = *testing::MakeTestJob({.run_dir = folder_.path(), .overrides = overrides});
     run->engine = *Engine::Create(*run->job, run->model);
     run->checkpoints = *Checkpointer::Open(*run->job);
     return run;
@@ -94,10 +100,55 @@ TEST_F(CheckpointerTest, AJobWhoseRunDirectoryAnotherOneTookEndsForGood) {
   const auto second = Start();
   second->checkpoints->Track("engine", *second->engine);
   ASSERT_TRUE(second->checkpoints->MaybeSave(1).ok());
+  ::testing::internal::CaptureStderr();
   const absl::Status status = first->checkpoints->MaybeSave(2);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "its end says why";
   ExpectMisuse(status, "Another job writes to this run directory");
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("epochs/"), HasSubstr("--run-dir")));
   EXPECT_TRUE(second->checkpoints->MaybeSave(2).ok()) << "it may go on";
+}
+
+TEST_F(CheckpointerTest, ARunWhoseCheckpointsAreGoneDoesNotBeginAnew) {
+  {
+    const auto run = Start();
+    run->checkpoints->Track("engine", *run->engine);
+    ASSERT_TRUE(run->checkpoints->RestoreLatest().ok());
+    ASSERT_TRUE(run->checkpoints->MaybeSave(1).ok());
+    ASSERT_TRUE(run->checkpoints->MaybeSave(2).ok());
+    run->job->metrics().Flush();
+  }
+  // As where a file system is not mounted: the folder is there and empty.
+  const testing::TempFolder empty;
+  const auto elsewhere = Start(empty.path());
+  elsewhere->checkpoints->Track("engine", *elsewhere->engine);
+  ExpectMisuse(elsewhere->checkpoints->RestoreLatest(), "this run saved step 2 in");
+  std::filesystem::remove_all(folder_.path() + "/checkpoints");
+  const auto again = Start();
+  again->checkpoints->Track("engine", *again->engine);
+  ExpectMisuse(again->checkpoints->RestoreLatest(), "--fresh");
+  again->job->state().fresh = true;
+  EXPECT_TRUE(again->checkpoints->RestoreLatest().ok());
+}
+
+TEST_F(CheckpointerTest, AFileInThePlaceOfTheFolderIsNamedWithItsKey) {
+  const std::string file = folder_.path() + "/file";
+  ASSERT_TRUE(WriteFileAtomic(file, "x").ok());
+  const auto job = *testing::MakeTestJob(
+      {.run_dir = folder_.path(), .overrides = {"train_batch_size=1", "checkpoint.dir=" + file}});
+  ExpectMisuse(Checkpointer::Open(*job).status(),
+               "checkpoint.dir: " + file + " exists and is not a directory");
+}
+
+TEST_F(CheckpointerTest, AFailedSaveSaysWhichCheckpointIsTheLastGoodOne) {
+  const auto run = Start();
+  run->checkpoints->Track("engine", *run->engine);
+  ASSERT_TRUE(run->checkpoints->MaybeSave(1).ok());
+  ASSERT_TRUE(WriteFileAtomic(folder_.path() + "/checkpoints/step-000000000002.e1", "x").ok());
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(run->checkpoints->MaybeSave(2).ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("checkpoint of step 2 was not saved"),
+                    HasSubstr("the last good one is of step 1")));
 }
 
 }  // namespace

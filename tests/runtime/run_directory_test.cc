@@ -134,6 +134,29 @@ TEST_F(RunDirectoryTest, FreshMovesTheOldRunAsideAndLosesNothing) {
   EXPECT_TRUE(FileExists(path + ".old-1/precious"));
 }
 
+TEST_F(RunDirectoryTest, FreshLeavesTheFilesIntoWhichAnAgentWrites) {
+  const std::string path = root_ + "/run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());
+  for (const char* file : {"/logs/attempt-0/rank-0.out", "/events.jsonl", "/events-node-1.jsonl",
+                           "/metrics/rank-0.jsonl", "/precious"}) {
+    const std::string name = path + file;
+    ASSERT_TRUE(MakeDirectories(name.substr(0, name.rfind('/'))).ok());
+    ASSERT_TRUE(WriteFileAtomic(name, "x").ok());
+  }
+  const auto fresh =
+      PrepareRunDirectory({.path = path, .fresh = true, .has_agent = true}, Make({"seed=2"}));
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_FALSE(fresh->resumed);
+  for (const char* file :
+       {"/logs/attempt-0/rank-0.out", "/events.jsonl", "/events-node-1.jsonl", "/config.json"}) {
+    EXPECT_TRUE(FileExists(path + file)) << file;
+  }
+  EXPECT_FALSE(FileExists(path + "/metrics"));
+  for (const char* file : {"/metrics/rank-0.jsonl", "/precious", "/config.json", "/run.json"}) {
+    EXPECT_TRUE(FileExists(path + ".old-1" + file)) << file;
+  }
+}
+
 TEST_F(RunDirectoryTest, AFileInItsPlaceIsNamed) {
   ASSERT_TRUE(WriteFileAtomic(root_ + "/file", "x").ok());
   const auto run = PrepareRunDirectory({.path = root_ + "/file"}, Make({}));

@@ -57,7 +57,7 @@ TEST(StartAgreementTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   const absl::Status result =
       AgreeToStart(*store, 0, 2, {}, Deadline::After(absl::Milliseconds(50)));
   EXPECT_EQ(result.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(result.message()), HasSubstr("ranks 1"));
+  EXPECT_THAT(std::string(result.message()), HasSubstr("rank 1"));
 }
 
 }  // namespace

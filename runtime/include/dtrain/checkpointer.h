@@ -29,7 +29,8 @@ class Checkpointer {
   void Track(const std::string& name, Tracked& state);
 
   // Loads the newest checkpoint that verifies, older ones where it does not (each rejected one is
-  // named). OK and step 0 when there is none.
+  // named). OK and step 0 when the run never had one. FailedPrecondition: it had one, and none can
+  // be used any more (--fresh starts anew). PermissionDenied: one cannot be read.
   absl::Status RestoreLatest();
   // Saves when checkpoint.interval says so, or when all ranks agreed to stop: then it saves and
   // returns Cancelled, which ends the program with 130 or 143. FailedPrecondition: another job has

@@ -83,6 +83,27 @@ TEST(Doctor, ANodeWithoutAGpuIsFineAndSaysWhyItHasNone) {
   EXPECT_THAT(Named(findings, "GPUs").text, HasSubstr("libnvidia-ml.so.1"));
 }
 
+TEST(Doctor, ACpuQuotaIsShownAndWarnedOfBelowOneCpu) {
+  Topology topology = GoodNode();
+  topology.cpu_quota = 1.5;
+  Finding cores = Named(Diagnose(topology, GoodFacts()), "cores");
+  EXPECT_EQ(cores.verdict, Verdict::kOk);
+  EXPECT_THAT(cores.text, HasSubstr("a CPU quota of 1.50 CPUs"));
+  topology.cpu_quota = 0.5;
+  cores = Named(Diagnose(topology, GoodFacts()), "cores");
+  EXPECT_EQ(cores.verdict, Verdict::kWarning);
+  EXPECT_THAT(cores.advice, HasSubstr("at least 1 CPU"));
+}
+
+TEST(Doctor, WhatIsLeftOfACgroupsMemoryCountsAsTheMachinesDoes) {
+  DoctorFacts facts = GoodFacts();
+  facts.cgroup_memory_bytes = 4ULL << 30;
+  facts.cgroup_available_bytes = 512ULL << 20;
+  const Finding memory = Named(Diagnose(GoodNode(), facts), "memory");
+  EXPECT_THAT(memory.text, HasSubstr("cgroup limit 4.0 GiB, 512.0 MiB left of it"));
+  EXPECT_EQ(memory.verdict, Verdict::kWarning);
+}
+
 TEST(Doctor, WhatAGpuNeedsAndLacksIsAProblem) {
   DoctorFacts facts = GoodFacts();
   facts.nccl = "";

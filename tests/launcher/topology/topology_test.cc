@@ -11,6 +11,7 @@
 #include "base/dl/nvml.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/commands.h"
+#include "launcher/topology/doctor.h"
 #include "launcher/topology/format.h"
 #include "tests/launcher/topology/sysfs_fixture.h"
 
@@ -293,6 +294,51 @@ TEST(BindRanks, SharesAreDisjointEqualAndLocalOnEverySmallMachine) {
       }
     }
   }
+}
+
+// A quota says how much time, not which cores.
+TEST(BindRanks, ACpuQuotaBelowTheCoresGivesThreadsAndBindsNobody) {
+  Topology topology = Synthetic("pack:1 numa:1 core:8 pu:2");
+  const auto threads = [&](double quota, int ranks) {
+    topology.cpu_quota = quota;
+    const auto plan = BindRanks(topology, ranks);
+    EXPECT_TRUE(plan.ok());
+    EXPECT_EQ(plan->cores_by_quota, quota < 8);
+    for (const RankBinding& rank : plan->ranks) {
+      EXPECT_EQ(rank.cpus.empty(), quota < 8);
+    }
+    return plan->ranks.back().cores;
+  };
+  EXPECT_EQ(threads(kNoCpuQuota, 2), 4);
+  EXPECT_EQ(threads(9.5, 2), 4);
+  EXPECT_EQ(threads(6, 2), 3);
+  EXPECT_EQ(threads(0.5, 1), 1);
+  EXPECT_EQ(threads(0.5, 2), 1);
+  topology.cpu_quota = 2.5;
+  EXPECT_THAT(FormatTopology(topology), HasSubstr("8 cores, a CPU quota of 2.50 CPUs, "));
+  EXPECT_THAT(FormatRankPlan(topology, *BindRanks(topology, 1)),
+              HasSubstr("ranks are not bound to cores, and each computes with 2 threads"));
+  EXPECT_EQ(TopologyJson(topology)["cpu_quota"], 2.5);
+}
+
+TEST(ReadTopology, ReadsTheQuotaAndTheMemoryOfThisMachineBelowTheGivenRoots) {
+  const SysfsFixture files;
+  files.Write("proc/self/cgroup", "0::/pod/job\n");
+  files.Write("proc/meminfo", "MemTotal:  2048 kB\nMemAvailable: 1024 kB\n");
+  files.Write("fs/cgroup/pod/cpu.max", "50000 100000\n");
+  TopologyOptions options;
+  options.sysfs_root = files.root();
+  options.proc_root = files.root() + "/proc";
+  options.read_gpus = false;
+  const auto topology = ReadTopology(options);
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  EXPECT_EQ(topology->cpu_quota, 0.5);
+  EXPECT_EQ(topology->memory_bytes, 2048U * 1024);
+  const DoctorFacts facts =
+      ReadDoctorFacts({.torch = {},
+                       .plugin_folder = "",
+                       .roots = {options.proc_root, files.root() + "/fs/cgroup"}});
+  EXPECT_EQ(facts.memory_total_bytes, topology->memory_bytes) << "topo and doctor agree";
 }
 
 TEST(BindRanks, NoRankIsRefused) {

@@ -1,0 +1,184 @@
+#include "base/resource_limits.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/cgroup.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace dtrain {
+namespace {
+
+struct Limit {
+  int which;
+  const char* what;
+  const char* unit;  // "" for a number of things.
+  const char* flag;  // Of ulimit.
+};
+constexpr Limit kProcesses = {RLIMIT_NPROC, "the user's processes and threads", "", "-u"};
+constexpr Limit kOpenFiles = {RLIMIT_NOFILE, "open files", "", "-n"};
+constexpr Limit kFileSize = {RLIMIT_FSIZE, "a file's size", " bytes", "-f"};
+constexpr Limit kAddressSpace = {RLIMIT_AS, "address space", " bytes", "-v"};
+constexpr Limit kData = {RLIMIT_DATA, "data", " bytes", "-d"};
+
+// The soft limit; nothing where there is none.
+std::optional<uint64_t> SoftLimit(int which) {
+  rlimit limit{};
+  const bool is_set = getrlimit(static_cast<__rlimit_resource>(which), &limit) == 0 &&
+                      limit.rlim_cur != RLIM_INFINITY;
+  return is_set ? std::optional<uint64_t>(limit.rlim_cur) : std::nullopt;
+}
+
+void Add(const Limit& limit, std::vector<std::string>& found) {
+  if (const auto value = SoftLimit(limit.which)) {
+    found.push_back(absl::StrCat("the limit of ", limit.what, ", which is ", *value, limit.unit,
+                                 " (ulimit ", limit.flag, ")"));
+  }
+}
+
+// The tightest number of processes and threads of a cgroup above this process.
+void AddCgroupPids(std::vector<std::string>& found) {
+  std::optional<int64_t> tightest;
+  for (const CgroupFolder& cgroup : CgroupFolders("pids")) {
+    const std::string text = ReadFile(cgroup.folder + "/pids.max").value_or("");
+    int64_t pids = 0;  // "max" is no number.
+    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &pids)) {
+      tightest = std::min(tightest.value_or(pids), pids);
+    }
+  }
+  if (tightest) {
+    found.push_back(absl::StrCat("pids.max of the cgroup or container, which is ", *tightest));
+  }
+}
+
+std::terminate_handler& PreviousTerminate() {
+  static std::terminate_handler previous = nullptr;
+  return previous;
+}
+
+[[noreturn]] void OnTerminate() {
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& error) {
+      if (const auto status = FromLimitException(error)) {
+        LogLine(LogLevel::kError, status->message());
+        _exit(ExitCodeFor(*status));
+      }
+    }
+  }
+  PreviousTerminate()();
+  std::abort();
+}
+
+}  // namespace
+
+std::string LimitsBehind(int error_number) {
+  std::vector<std::string> found;
+  switch (error_number) {
+    case EMFILE:
+      Add(kOpenFiles, found);
+      break;
+    case EFBIG:
+      Add(kFileSize, found);
+      break;
+    case ENOMEM:
+      Add(kAddressSpace, found);
+      Add(kData, found);
+      break;
+    case EAGAIN:
+      Add(kProcesses, found);
+      AddCgroupPids(found);
+      Add(kAddressSpace, found);  // A thread needs a stack.
+      break;
+    default:
+      break;
+  }
+  return found.empty() ? "" : absl::StrCat("; raise ", absl::StrJoin(found, ", or "));
+}
+
+absl::Status CannotStart(absl::string_view what, int error_number) {
+  return absl::ResourceExhaustedError(absl::StrCat("cannot start ", what, ": ",
+                                                   std::generic_category().message(error_number),
+                                                   LimitsBehind(error_number)));
+}
+
+std::optional<absl::Status> FromLimitException(const std::exception& error) {
+  if (const auto* const system = dynamic_cast<const std::system_error*>(&error);
+      system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return CannotStart("a thread", EAGAIN);
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory could not be allocated", LimitsBehind(ENOMEM)));
+  }
+  return std::nullopt;
+}
+
+absl::Status CheckThreads(int count) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool may_end = false;
+  std::vector<std::thread> threads;
+  absl::Status status;
+  try {
+    for (int i = 0; i < count; ++i) {
+      threads.emplace_back([&] {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return may_end; });
+      });
+    }
+  } catch (const std::system_error& error) {
+    status = CannotStart(absl::StrCat(count, " threads (", threads.size(), " did start)"),
+                         error.code().value());
+  }
+  {
+    std::lock_guard lock(mutex);
+    may_end = true;
+  }
+  changed.notify_all();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return status;
+}
+
+absl::Status CheckStack() {
+  constexpr uint64_t kNeeded = 1 << 20;
+  const auto limit = SoftLimit(RLIMIT_STACK);
+  return !limit || *limit >= kNeeded
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrCat("the limit of the stack is ", *limit,
+                                                          " bytes; allowed: ", kNeeded,
+                                                          " or more; raise it (ulimit -s 8192)"));
+}
+
+void EndWithALineAtLimits() {
+  struct sigaction action {};
+  if (sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+    std::signal(SIGXFSZ, SIG_IGN);
+  }
+  if (PreviousTerminate() == nullptr) {
+    PreviousTerminate() = std::set_terminate(OnTerminate);
+  }
+}
+
+}  // namespace dtrain

@@ -1,0 +1,120 @@
+// Limits of cgroups, read from files as a kernel or a container shows them.
+#include "base/cgroup.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/available_memory.h"
+#include "base/check.h"
+#include "base/file.h"
+
+namespace dtrain::cgroup_test {
+namespace {
+
+constexpr double kHalf = 0.5;
+
+class CgroupTest : public ::testing::Test {
+ protected:
+  CgroupTest() {
+    char name[] = "/tmp/dtrain-cgroup-XXXXXX";
+    DT_CHECK(mkdtemp(name) != nullptr);
+    root_ = name;
+    roots_ = {.proc = root_ + "/proc", .cgroup = root_ + "/cgroup"};
+    Write("proc/meminfo", "MemTotal:  4000 kB\nMemFree: 1 kB\nMemAvailable:   3000 kB\n");
+  }
+  ~CgroupTest() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) const {
+    const std::string file = root_ + "/" + path;
+    DT_CHECK_OK(MakeDirectories(file.substr(0, file.rfind('/'))));
+    DT_CHECK_OK(WriteFileAtomic(file, text));
+  }
+  void IsIn(const std::string& lines) const { Write("proc/self/cgroup", lines); }
+
+  std::string root_;
+  SystemRoots roots_;
+};
+
+TEST_F(CgroupTest, WithoutFilesThereIsNoLimit) {
+  EXPECT_EQ(CpuQuota(roots_), kNoCpuQuota);
+  EXPECT_EQ(ReadAvailableMemory(roots_).bytes(), 3000 * 1024);
+  EXPECT_EQ(ReadAvailableMemory(roots_).machine_total_bytes, 4000 * 1024);
+}
+
+TEST_F(CgroupTest, TheQuotaOfVersion2IsItsTimePerPeriod) {
+  IsIn("0::/job\n");
+  Write("cgroup/job/cpu.max", "50000 100000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota(roots_), kHalf);
+  Write("cgroup/job/cpu.max", "max 100000\n");
+  EXPECT_EQ(CpuQuota(roots_), kNoCpuQuota);
+}
+
+TEST_F(CgroupTest, TheTightestQuotaOfAllAncestorsCounts) {
+  IsIn("0::/slice/pod/container\n");
+  Write("cgroup/cpu.max", "6400000 100000\n");
+  Write("cgroup/slice/cpu.max", "150000 100000\n");
+  Write("cgroup/slice/pod/cpu.max", "max 100000\n");
+  Write("cgroup/slice/pod/container/cpu.max", "400000 200000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota(roots_), 1.5);
+}
+
+TEST_F(CgroupTest, AContainerThatSeesOnlyItsRootHasTheQuotaThere) {
+  IsIn("0::/docker/0123\n");
+  Write("cgroup/cpu.max", "200000 100000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota(roots_), 2);
+}
+
+TEST_F(CgroupTest, TheQuotaOfVersion1IsFoundAmongControllersThatAreMountedTogether) {
+  IsIn("9:name=systemd:/x\n4:memory:/m\n3:cpu,cpuacct:/a/b\n0::/\n");
+  Write("cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n");
+  Write("cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(CpuQuota(roots_), kNoCpuQuota);
+  Write("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "25000\n");
+  Write("cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "50000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota(roots_), kHalf);
+  Write("cgroup/cpu/a/b/cpu.cfs_quota_us", "10000\n");  // The link by one name, where there is one.
+  Write("cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota(roots_), 0.1);
+}
+
+TEST_F(CgroupTest, NonsenseIsNoQuota) {
+  IsIn("0::/job\nnonsense\n:\n");
+  for (const char* text : {"", "x y\n", "100000\n", "0 100000\n", "100 0\n", "-5 100\n"}) {
+    Write("cgroup/job/cpu.max", text);
+    EXPECT_EQ(CpuQuota(roots_), kNoCpuQuota) << text;
+  }
+}
+
+TEST_F(CgroupTest, TheMemoryLimitThatLeavesLeastCountsWhereverItStands) {
+  IsIn("0::/pod/container\n");
+  Write("cgroup/pod/container/memory.max", "900000\n");
+  Write("cgroup/pod/container/memory.current", "100000\n");
+  Write("cgroup/pod/memory.max", "1000000\n");
+  Write("cgroup/pod/memory.current", "700000\n");
+  Write("cgroup/pod/memory.stat", "anon 5\ninactive_file 100000\nactive_file 50000\n");
+  const AvailableMemory memory = ReadAvailableMemory(roots_);
+  EXPECT_EQ(memory.cgroup_bytes, 1000000 - (700000 - 150000));
+  EXPECT_EQ(memory.cgroup_limit_bytes, 1000000);
+  EXPECT_EQ(memory.bytes(), 450000);
+}
+
+TEST_F(CgroupTest, Version1SaysNoLimitByAVeryLargeNumber) {
+  IsIn("4:memory:/\n");
+  Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("cgroup/memory/memory.usage_in_bytes", "5\n");
+  EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_limit_bytes, AvailableMemory::kNoLimit);
+  EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, AvailableMemory::kNoLimit);
+}
+
+TEST(CpusWithin, RoundsDownToAtLeastOne) {
+  EXPECT_EQ(CpusWithin(kNoCpuQuota, 8), 8);
+  EXPECT_EQ(CpusWithin(8, 8), 8);
+  EXPECT_EQ(CpusWithin(7.9, 8), 7);
+  EXPECT_EQ(CpusWithin(kHalf, 8), 1);
+  EXPECT_EQ(CpusWithin(100, 8), 8);
+  EXPECT_EQ(CpusWithin(kNoCpuQuota, 0), 1);
+}
+
+}  // namespace
+}  // namespace dtrain::cgroup_test

@@ -1,0 +1,131 @@
+#include "base/resource_limits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+
+#include "base/status.h"
+
+namespace dtrain::resource_limits_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A soft limit of this process while the object lives.
+class SoftLimit {
+ public:
+  SoftLimit(__rlimit_resource which, rlim_t value) : which_(which) {
+    getrlimit(which_, &before_);
+    const rlimit lower{value, before_.rlim_max};
+    EXPECT_EQ(setrlimit(which_, &lower), 0);
+  }
+  ~SoftLimit() { setrlimit(which_, &before_); }
+  SoftLimit(const SoftLimit&) = delete;
+  SoftLimit& operator=(const SoftLimit&) = delete;
+
+ private:
+  const __rlimit_resource which_;
+  rlimit before_{};
+};
+
+// Of a child process: a user that may have one thread. The limit does not hold for root.
+void AllowOneThread() {
+  constexpr uid_t kNobody = 65534;
+  const rlimit one{1, 1};
+  if (setrlimit(RLIMIT_NPROC, &one) != 0 || (geteuid() == 0 && setuid(kNobody) != 0)) {
+    _exit(1);
+  }
+}
+
+TEST(LimitsBehind, NamesTheLimitItsValueAndItsFlag) {
+  {
+    const SoftLimit files(RLIMIT_NOFILE, 100);
+    EXPECT_EQ(LimitsBehind(EMFILE), "; raise the limit of open files, which is 100 (ulimit -n)");
+  }
+  {
+    const SoftLimit size(RLIMIT_FSIZE, 1 << 20);
+    EXPECT_EQ(LimitsBehind(EFBIG),
+              "; raise the limit of a file's size, which is 1048576 bytes (ulimit -f)");
+  }
+  {
+    const SoftLimit size(RLIMIT_NPROC, 5000);
+    EXPECT_THAT(LimitsBehind(EAGAIN),
+                HasSubstr("the user's processes and threads, which is 5000 (ulimit -u)"));
+  }
+  EXPECT_EQ(LimitsBehind(ENOENT), "");
+}
+
+TEST(LimitsBehind, AreInTheErrorsOfSystemCalls) {
+  const SoftLimit size(RLIMIT_FSIZE, 4096);
+  const absl::Status status = ErrnoStatus(EFBIG, "cannot write");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << "as a full disk";
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write: File too large; raise"));
+}
+
+TEST(FromLimitException, TakesThreadsAndMemoryAndNothingElse) {
+  const auto thread =
+      FromLimitException(std::system_error(EAGAIN, std::generic_category(), "thread"));
+  ASSERT_TRUE(thread.has_value());
+  EXPECT_THAT(std::string(thread->message()), HasSubstr("cannot start a thread: Resource temp"));
+  EXPECT_TRUE(FromLimitException(std::bad_alloc()).has_value());
+  EXPECT_FALSE(FromLimitException(std::runtime_error("x")).has_value());
+}
+
+TEST(CheckThreads, PassesWhereTheyStart) { EXPECT_TRUE(CheckThreads(8).ok()); }
+
+TEST(CheckThreads, NamesTheLimitOfTheUser) {
+  EXPECT_EXIT(
+      {
+        AllowOneThread();
+        const absl::Status status = CheckThreads(4);
+        std::fputs(std::string(status.message()).c_str(), stderr);
+        _exit(ExitCodeFor(status));
+      },
+      ::testing::ExitedWithCode(kExitTemporary),
+      "cannot start 4 threads \\(0 did start\\).*which is 1 \\(ulimit -u\\)");
+}
+
+TEST(CheckStack, RefusesOneThatARankWouldOutgrow) {
+  EXPECT_TRUE(CheckStack().ok());
+  const SoftLimit small(RLIMIT_STACK, (1 << 20) - 4096);
+  EXPECT_EQ(ExitCodeFor(CheckStack()), kExitUsage);
+  EXPECT_THAT(std::string(CheckStack().message()), HasSubstr("1044480 bytes"));
+}
+
+TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
+  EXPECT_EXIT(
+      {
+        EndWithALineAtLimits();
+        AllowOneThread();
+        std::thread([] {}).join();
+      },
+      ::testing::ExitedWithCode(kExitTemporary), "cannot start a thread.*\\(ulimit -u\\)");
+}
+
+TEST(EndWithALineAtLimits, AFileThatMayNotGrowIsAnErrorOfItsWrite) {
+  EXPECT_EXIT(
+      {
+        EndWithALineAtLimits();
+        const rlimit small{16, RLIM_INFINITY};
+        setrlimit(RLIMIT_FSIZE, &small);
+        std::FILE* const file = std::tmpfile();
+        const std::string text(100, 'x');
+        // The first call writes what fits, the second one nothing.
+        const bool first = write(fileno(file), text.data(), text.size()) == 16;
+        const bool second = write(fileno(file), text.data(), text.size()) < 0 && errno == EFBIG;
+        _exit(first && second ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace dtrain::resource_limits_test
