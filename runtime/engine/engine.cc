@@ -176,6 +176,9 @@ void Engine::Impl::MoveWaited(double& phase_s) {
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
+  if (impl_->micro_batches == 0) {
+    impl_->DropLeftGradients();
+  }
   absl::Status status = impl_->Backward(loss, options);
   impl_->MoveWaited(impl_->report.backward_s);
   return status;
@@ -432,6 +435,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
                                            Tracked* data) {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.CheckIdle());
+  impl.DropLeftGradients();
   impl.Begin();
   if (impl.first_reads != nullptr) {
     impl.first_reads->Restart();
@@ -470,7 +474,9 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       impl.MoveWaited(impl.report.forward_s);
       DT_RETURN_IF_ERROR(impl.BackgroundStatus());
       impl.job.Beat("backward", impl.state.step);
-      DT_RETURN_IF_ERROR(Backward(*loss, options));
+      const absl::Status backward = impl.Backward(*loss, options);
+      impl.MoveWaited(impl.report.backward_s);
+      DT_RETURN_IF_ERROR(backward);
     }
     return absl::OkStatus();
   };

@@ -154,6 +154,13 @@ struct Engine::Impl {
       report = StepReport{};
     }
   }
+  // A step starts from nothing: what other backwards left is dropped where it begins. What its own
+  // closure leaves after that counts.
+  void DropLeftGradients() {
+    if (state.options.zero_grad) {
+      state.flat->ClearGradients();
+    }
+  }
   // Whatever part of the model a program reads next, it reads anew.
   void BeginPass(plan::GatherSchedule::Pass pass) {
     for (LiveParameters* const live : state.lives()) {

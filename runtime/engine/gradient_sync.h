@@ -49,8 +49,8 @@ class GradientSync {
  public:
   virtual ~GradientSync() = default;
   // Autograd has accumulated into the .grad of flat.parameters()[index]. Between steps, from
-  // Release to BeginMicroBatch, that is the program's: it stays there until the program clears it
-  // or the next step counts it.
+  // Release to BeginMicroBatch, that is the program's: it stays there until the program or the next
+  // step clears it, or that step counts it (EngineOptions::zero_grad).
   virtual void OnGradient(size_t index) = 0;
   // Before each backward of `step` (from 1); `last`: of the step.
   virtual void BeginMicroBatch(int64_t step, bool last) = 0;

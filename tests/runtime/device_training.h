@@ -28,6 +28,7 @@ struct Way {
   // or leaves.
   enum class Own { kNone, kCleared, kLeft };
   Own own = Own::kNone;
+  bool zero_grad = true;  // EngineOptions::zero_grad.
   std::vector<std::string> more = {};
 };
 

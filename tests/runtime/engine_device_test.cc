@@ -136,7 +136,7 @@ TEST(EngineDeviceTest, RanksThatLaunchGraphsHaveTheBitsOfEagerSteps) {
   }
 }
 
-TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereItIsLeft) {
+TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereAsked) {
   for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=1",
                                   "zero_optimization.stage=2", "zero_optimization.stage=3"}) {
     for (const char* const graphs : {"cuda_graphs=false", "cuda_graphs=true"}) {
@@ -146,6 +146,8 @@ TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereItIsLeft)
       way.own = Way::Own::kCleared;
       ExpectSame(OutcomeOf(2, way), plain);
       way.own = Way::Own::kLeft;
+      ExpectSame(OutcomeOf(2, way), plain);
+      way.zero_grad = false;
       const Outcome left = OutcomeOf(2, way);
       EXPECT_NE(left.weights, plain.weights);
       way.place = Way::Place::kHost;

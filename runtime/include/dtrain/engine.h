@@ -51,6 +51,11 @@ struct EngineOptions {
   bool store_frozen = true;
   // In place of optimizer.type; optimizer.params and the scheduler give its settings. Null: none.
   std::shared_ptr<const Optimizer> optimizer = {};
+  // Whether a step begins with zero_grad: what backwards of the program's own, or of another engine
+  // through this one's parameters (a generator's loss through its discriminator), left in .grad is
+  // dropped then. False: the step adds it to its sum of gradients, which is divided by the step's
+  // count and in fp16 by the loss scale.
+  bool zero_grad = true;
   // What ZeRO stage 3 gathers and frees together, a bucket each; at the other stages checked and
   // used for nothing. A unit lists modules by their names in torch::nn::Module::named_modules, each
   // with all of its parameters, or parameters; `*` stands for any text. Parameters of a unit are
@@ -186,9 +191,9 @@ class Engine {
   // After an error in backward one rank alone may begin the step anew; several end together, as
   // after a Step that failed.
   // A backward of the program's own (loss.backward()) may run between steps, at stage 3 on all
-  // ranks alike: its gradients are in the parameters' .grad. What the program leaves there is added
-  // to the next step's sum of gradients, which is divided by the step's count and in fp16 by the
-  // loss scale. With cuda_graphs it is to be cleared before Step, not in its closure.
+  // ranks alike: its gradients are in the parameters' .grad until the next step begins, which drops
+  // them (EngineOptions::zero_grad). A step begins with the call of Step, or with the first Backward
+  // after an Update.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 
