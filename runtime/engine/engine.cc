@@ -80,10 +80,7 @@ absl::Status Engine::Impl::CheckModel() {
   if (micro_batches > 0) {
     return absl::OkStatus();
   }
-  constexpr int64_t kModuleCheckInterval = 100;  // Steps between walks of the module.
-  if (state.step % kModuleCheckInterval == 0) {
-    DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
-  }
+  DT_RETURN_IF_ERROR(registered.CheckUnchanged(module));
   DT_RETURN_IF_ERROR(state.flat->CheckInPlace());
   if (state.frozen != nullptr) {
     DT_RETURN_IF_ERROR(state.frozen->flat->CheckInPlace());
@@ -106,6 +103,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (micro_batches == 0) {
     DT_RETURN_IF_ERROR(EndFirstForward());
   }
+  DT_RETURN_IF_ERROR(CheckModel());  // First: a loss of frozen weights is no fault of the loss.
   DT_RETURN_IF_ERROR(CheckLoss(loss));
   if (reducing) {
     return absl::FailedPreconditionError(
@@ -119,7 +117,6 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (scaled && state.loss_unit == 0) {
     DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
   }
-  DT_RETURN_IF_ERROR(CheckModel());
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedPhase phase("dtrain::backward", report.backward_s);

@@ -20,6 +20,7 @@
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
+#include "runtime/engine/registered_parameters.h"
 #include "runtime/engine/step_graphs.h"
 #include "runtime/engine/step_trace.h"
 #include "runtime/job/job_state.h"
@@ -54,6 +55,7 @@ comm::CompressionOptions CompressionOf(const Config& config);
 struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
+  const RegisteredParameters registered;  // Of the module, as `state` keeps them.
   EngineState state;
   SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
@@ -116,6 +118,7 @@ struct Engine::Impl {
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
         module(m),
+        registered(m),
         witness(m),
         trace(j.config().metrics_trace(),
               {.path_prefix = absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),

@@ -55,13 +55,6 @@ absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterMemory(
   return of_devices->RegisterDevice(device->data(), device->bytes());
 }
 
-constexpr char kMoved[] = "in other memory (set_data, to) than when";
-
-absl::Status ModuleChanged(const std::string& name, const char* how) {
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "parameter %s is %s Engine::Create took the module; change the module before", name, how));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::nn::Module& module,
@@ -249,29 +242,13 @@ absl::StatusOr<std::unique_ptr<comm::Registration>> FlatParameters::RegisterGrad
   return RegisterMemory(group, gradient_memory_, device_gradients_);
 }
 
-absl::Status FlatParameters::CheckUnchanged(torch::nn::Module& module) const {
-  std::unordered_map<const void*, const at::Tensor*> homes;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    homes.emplace(parameters_[i].unsafeGetTensorImpl(), &homes_[i]);
-  }
-  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
-    const at::Tensor& parameter = item.value();
-    if (!parameter.defined() || !parameter.requires_grad()) {
-      continue;
-    }
-    const auto home = homes.find(parameter.unsafeGetTensorImpl());
-    const bool ours = home != homes.end();
-    if (!ours || !parameter.is_alias_of(*home->second)) {
-      return ModuleChanged(item.key(), ours ? kMoved : "another or a new one since");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FlatParameters::CheckInPlace() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].const_data_ptr() != homes_[i].const_data_ptr()) {
-      return ModuleChanged(layout_.entries()[i].name, kMoved);
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "parameter %s is in other memory (set_data, to) than when Engine::Create took the "
+          "module; change the module before",
+          layout_.entries()[i].name));
     }
   }
   return absl::OkStatus();

@@ -76,11 +76,9 @@ class FlatParameters {
   void MoveElsewhere(size_t index, const at::Tensor& view);
   bool is_in_values(size_t index) const;
 
-  // FailedPrecondition names a parameter of `module` that is no longer the one that was moved in,
-  // or is new and trainable. Walks the module: about 1 us a parameter.
-  absl::Status CheckUnchanged(torch::nn::Module& module) const;
   // FailedPrecondition names a parameter that is in other memory than where it was moved. Compares
-  // an address each, some nanoseconds a parameter; what the module holds in its place is not seen.
+  // an address each, some nanoseconds a parameter; what the module holds in its place is
+  // RegisteredParameters' to see.
   absl::Status CheckInPlace() const;
   // FailedPrecondition names a parameter that an operation wrote to since RememberVersions: for
   // engines whose values are copies, of masters or of shards, where such a write would be lost.
