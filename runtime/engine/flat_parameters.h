@@ -55,7 +55,8 @@ class FlatParameters {
  public:
   // What `module` holds; nothing is changed yet. Unimplemented names a trainable parameter that is
   // not a dense tensor on the CPU or on `device`, of fp32 or, when `values` is another, of that
-  // type. `device` must outlive this object.
+  // type. InvalidArgument names two tensors that share memory and would come apart (parameters tied
+  // by set_data, views of one tensor). `device` must outlive this object.
   static absl::StatusOr<std::unique_ptr<FlatParameters>> Describe(torch::nn::Module& module,
                                                                   DType values,
                                                                   const Device& device);
@@ -119,6 +120,8 @@ class FlatParameters {
   FlatParameters(plan::ParamLayout layout, DType dtype, const Device& device)
       : layout_(std::move(layout)), dtype_(dtype), device_(device) {}
   absl::Status Allocate(const FlatOptions& options);
+  // InvalidArgument names two tensors of the module that share memory and would not afterwards.
+  absl::Status CheckApart() const;
 
   plan::ParamLayout layout_;
   const DType dtype_;

@@ -114,7 +114,14 @@ class Engine {
   // Moves the parameters of `model` into flat buffers and takes weights and buffers from rank 0.
   // InvalidArgument names the first tensor that differs between ranks; Unimplemented names a
   // parameter of a type that is not supported (trainable: fp32). InvalidArgument also names what is
-  // wrong with a unit. `model` must outlive the engine.
+  // wrong with a unit, and two parameters, or a parameter and a buffer, that share memory: weights
+  // are tied by one tensor in both places. `model` must outlive the engine.
+  //
+  // The engine sees the tensors that the module has registered. A step that finds one of them
+  // replaced, added, removed, moved, frozen or unfrozen since fails with FailedPrecondition and its
+  // name. It cannot see a member that is assigned another tensor (net->layer->weight = ...), which
+  // leaves the registered one in its place: the loss then uses a tensor that nobody trains, and the
+  // first step without a gradient for the registered one says so in a line of the log.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Job& job, torch::nn::Module& model,
                                                         EngineOptions options = {});
   ~Engine();
