@@ -22,6 +22,7 @@
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
 #include "runtime/engine/transaction.h"
+#include "runtime/job/announce.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
 #include "torch/nn/module.h"
@@ -192,7 +193,29 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
   vote.of_shard = squares.of_shard ? 1 : 0;
   vote.stop_signal = job.stop_signal();
   vote.failed = failed ? 1 : 0;
+  vote.unused_parameters = unused->Note(reducer->used());
   return Agree(job.group(), vote);
+}
+
+absl::Status Engine::Impl::TakeUnused(const StepVerdict& verdict) {
+  DT_RETURN_IF_ERROR(unused->Agree(verdict.compares_unused, state.step + 1));
+  used_pieces.clear();
+  if (unused->skipping()) {
+    used_pieces = update_pieces;
+    for (std::vector<UpdatePiece>& bucket : used_pieces) {
+      std::erase_if(bucket, [this](const UpdatePiece& piece) {
+        return unused->unused(static_cast<size_t>(piece.entry));
+      });
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::CountUpdate() {
+  ++state.updates;
+  for (size_t i = 0; unused->skipping() && i < state.missed.size(); ++i) {
+    state.missed[i] += unused->unused(i) ? 1 : 0;
+  }
 }
 
 // `gradient_scale` unscales and clips.
@@ -207,6 +230,9 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
     step.rounding = {.seed = MixBits(kRoundingStream ^ static_cast<uint64_t>(config.seed())),
                      .offset = static_cast<uint64_t>(step.update)};
   }
+  for (size_t i = 0; i < state.missed.size(); ++i) {  // Then settings are by parameter.
+    step.settings[i].missed = state.missed[i];
+  }
   for (ParamSettings& group : step.settings) {
     group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr, state.updates);
     const plan::Betas betas =
@@ -218,8 +244,8 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
 }
 
 absl::Status Engine::Impl::UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient) {
-  return stream->Run(update_chunks, [&](const StateChunk& chunk,
-                                        absl::Span<std::byte* const> near) {
+  return stream->Run(StepChunks(), [&](const StateChunk& chunk,
+                                       absl::Span<std::byte* const> near) {
     for (const UpdatePiece& piece : chunk.pieces) {
       UpdatePieceBy(*rule, step, piece, NearMemoryOf(state, gradient, piece, chunk.local, near));
     }
@@ -249,24 +275,20 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   const UpdateStep step = StepOf(scale);
   const ReducedGradient gradient = reducer->reduced();
   DT_RETURN_IF_ERROR(
-      rule->Prepare({job.group(), state, gradient, update_pieces, step, stream.get()}));
+      rule->Prepare({job.group(), state, gradient, StepPieces(), step, stream.get()}));
   if (stream != nullptr) {
     DT_RETURN_IF_ERROR(UpdateFromFar(step, gradient));
-    ++state.updates;
-    return absl::OkStatus();
-  }
-  if (gradient_shards != nullptr) {
+  } else if (gradient_shards != nullptr) {
     UpdateBehindStep(step, gradient);
-    ++state.updates;
-    return absl::OkStatus();
-  }
-  for (const int bucket : update_order) {
-    UpdatePiecesBy(*rule, step, state, gradient, update_pieces[static_cast<size_t>(bucket)]);
-    if (gather != nullptr) {
-      gather->Start(bucket);
+  } else {
+    for (const int bucket : update_order) {
+      UpdatePiecesBy(*rule, step, state, gradient, StepPieces()[static_cast<size_t>(bucket)]);
+      if (gather != nullptr) {
+        gather->Start(bucket);
+      }
     }
   }
-  ++state.updates;
+  CountUpdate();
   return absl::OkStatus();
 }
 
@@ -290,6 +312,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.activation_wait_s = again.wait;
   StepReport finished = report;
   trace.End(state.step);
+  CheckGroupEngines(job.state());
   Abandon();  // Buckets and sums are free for the next step.
   return finished;
 }
@@ -321,6 +344,7 @@ absl::StatusOr<StepReport> Engine::Update() {
       return absl::AbortedError(absl::StrFormat("rank %d failed in step %d; see its message",
                                                 verdict->failed_rank, impl.state.step + 1));
     }
+    DT_RETURN_IF_ERROR(impl.TakeUnused(*verdict));
     if (!verdict->finite) {
       DT_ASSIGN_OR_RETURN(culprit, FirstNonFinite(impl.job.group(), impl.state.flat->layout(),
                                                   impl.Reduced(), impl.reducer->reduced()));

@@ -60,6 +60,9 @@ class GradientSync {
   virtual absl::StatusOr<GradientSquares> Wait() = 0;
   // After Wait, until Release.
   virtual ReducedGradient reduced() const = 0;
+  // By parameter: whether this rank has a gradient of it in the step. After the step's last
+  // FinishBackward, until Release.
+  virtual std::vector<uint8_t> used() const = 0;
   // Memory that gradients and their buckets take.
   virtual int64_t bytes() const = 0;
   // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.

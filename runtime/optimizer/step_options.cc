@@ -12,7 +12,7 @@ kernels::AdamWOptions AdamWOptionsOf(const UpdateStep& step, const ParamSettings
           .l2 = decay_in_gradient ? settings.weight_decay : 0,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update - settings.missed};
 }
 
 kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
@@ -24,7 +24,7 @@ kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateS
           .nesterov = optimizer.nesterov,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update - settings.missed};
 }
 
 kernels::LionOptions LionOptionsOf(const OptimizerConfig& /*optimizer*/, const UpdateStep& step,
@@ -48,7 +48,7 @@ kernels::LambOptions LambOptionsOf(const OptimizerConfig& optimizer, const Updat
           .min_coeff = optimizer.min_coeff,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update - settings.missed};
 }
 
 kernels::MuonOptions MuonOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
@@ -68,7 +68,7 @@ kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const
           .weight_decay = settings.weight_decay,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update - settings.missed};
 }
 
 }  // namespace dtrain

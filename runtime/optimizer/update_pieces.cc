@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
@@ -10,17 +11,25 @@ namespace dtrain {
 namespace {
 
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
-absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig& optimizer) {
+absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig& optimizer,
+                         const GroupOptions& options) {
   for (size_t group = 0; group < optimizer.groups.size(); ++group) {
+    if (!IsFor(optimizer.groups[group], options.engine)) {
+      continue;
+    }
     for (const std::string& pattern : optimizer.groups[group].params) {
       const auto& entries = layout.entries();
       if (std::none_of(entries.begin(), entries.end(), [&](const plan::LayoutEntry& entry) {
             return MatchesPattern(pattern, entry.name);
           })) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter; they are "
-            "called as %s (* stands for any text)",
-            group, pattern, entries.back().name));
+            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter of %s; they "
+            "are called as %s (* stands for any text). A group for one of several engines gives "
+            "its name: \"engine\": \"NAME\" (EngineOptions::name)",
+            group, pattern,
+            options.engine.empty() ? absl::StrCat("the engine of ", options.module)
+                                   : absl::StrCat("engine \"", options.engine, "\""),
+            entries.back().name));
       }
     }
   }
@@ -30,13 +39,17 @@ absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig&
 }  // namespace
 
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
-                                             const OptimizerConfig& optimizer, bool by_parameter) {
-  DT_RETURN_IF_ERROR(CheckGroups(layout, optimizer));
+                                             const OptimizerConfig& optimizer,
+                                             const GroupOptions& options) {
+  DT_RETURN_IF_ERROR(CheckGroups(layout, optimizer, options));
+  const bool by_parameter = options.by_parameter || optimizer.skip_unused;
   UpdateGroups groups;
   for (size_t i = 0; i < layout.entries().size(); ++i) {
     const plan::LayoutEntry& entry = layout.entries()[i];
-    const ParamSettings settings = optimizer.SettingsFor(entry.name, entry.shape);
-    auto known = std::find(groups.settings.begin(), groups.settings.end(), settings);
+    const ParamSettings settings = optimizer.SettingsFor(entry.name, entry.shape, options.engine);
+    auto known = optimizer.skip_unused
+                     ? groups.settings.end()
+                     : std::find(groups.settings.begin(), groups.settings.end(), settings);
     if (known == groups.settings.end()) {
       known = groups.settings.insert(known, settings);
     }

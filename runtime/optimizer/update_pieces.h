@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,15 +21,23 @@ struct SettingsRange {
 };
 
 struct UpdateGroups {
-  std::vector<ParamSettings> settings;  // All that occur, once.
+  std::vector<ParamSettings> settings;  // All that occur.
   std::vector<SettingsRange> ranges;    // In the layout's order.
 };
 
-// `by_parameter`: a range is one parameter, without the gap behind it; else neighbours with equal
-// settings are one range (gaps hold zeros and stay zero). InvalidArgument: a group names no
-// parameter.
+struct GroupOptions {
+  // A range is one parameter, without the gap behind it; else neighbours with equal settings are
+  // one range (gaps hold zeros and stay zero).
+  bool by_parameter = false;
+  std::string engine = {};  // EngineOptions::name.
+  std::string module = {};  // The class of what it trains, for messages.
+};
+
+// With OptimizerConfig::skip_unused ranges are of one parameter each, and so are settings: those of
+// the layout's entry i are at i. InvalidArgument: a group names no parameter.
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
-                                             const OptimizerConfig& optimizer, bool by_parameter);
+                                             const OptimizerConfig& optimizer,
+                                             const GroupOptions& options);
 
 // `elements` from `flat` on in the values, from `local` on in the states of the rank that owns
 // them.

@@ -78,7 +78,8 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     const int before = gpu->cuda.synchronizations();
     const WaitingOperations operations;
     DT_ASSIGN_OR_RETURN(reports.emplace_back(), engine->Step(source, [&](const at::Tensor& x) {
-      const at::Tensor loss = way.segments ? net.LossOfSegments(x) : net.Loss(x);
+      const at::Tensor loss =
+          way.segments ? net.LossOfSegments(x) : net.Loss(x, !way.pauses || i % 2 == 1);
       if (way.reads) {
         loss.item<float>();
       }

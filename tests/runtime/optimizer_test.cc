@@ -260,9 +260,21 @@ TEST_F(OptimizerTest, AGroupThatNamesNothingIsAnError) {
   auto job = MakeJob(R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})");
   ASSERT_TRUE(job.ok()) << job.status();
   Net net;
-  EXPECT_EQ(Engine::Create(**job, net).status().message(),
-            "optimizer.param_groups[0].params: \"*.biass\" names no trainable parameter; they are "
-            "called as embed (* stands for any text)");
+  const auto says = [&](const std::string& engine) {
+    EngineOptions options;
+    options.name = engine;
+    return std::string(Engine::Create(**job, net, options).status().message());
+  };
+  const char* const rest =
+      "; they are called as embed (* stands for any text). A group for one of several engines "
+      "gives its name: \"engine\": \"NAME\" (EngineOptions::name)";
+  EXPECT_EQ(says(""), absl::StrCat("optimizer.param_groups[0].params: \"*.biass\" names no "
+                                   "trainable parameter of the engine of ",
+                                   net.name(), rest));
+  EXPECT_EQ(says("student"),
+            absl::StrCat("optimizer.param_groups[0].params: \"*.biass\" names no trainable "
+                         "parameter of engine \"student\"",
+                         rest));
 }
 
 TEST_F(OptimizerTest, ElementsAreLimitedByValue) {

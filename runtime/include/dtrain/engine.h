@@ -42,6 +42,9 @@ struct EngineOptions {
   // what the batch says (`static constexpr absl::string_view kSampleUnit`, a word of the same kind;
   // dtrain::Batch: tokens), else "samples".
   std::string sample_unit = {};
+  // In a program with several engines: settings that name it are this one's alone
+  // (optimizer.param_groups, "engine"), and messages call it so. "": none.
+  std::string name = {};
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
