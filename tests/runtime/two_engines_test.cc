@@ -54,8 +54,8 @@ at::Tensor Latents(int64_t step, int64_t first, int64_t rows) {
 }
 
 struct Pair {
-  Generator generator;
-  Discriminator discriminator;
+  Generator generator = {};
+  Discriminator discriminator = {};
   bool detaches = true;  // Else the discriminator's loss goes through the generator too.
 
   at::Tensor OfGenerator(const at::Tensor& z) const {
@@ -204,6 +204,64 @@ TEST(TwoEnginesTest, AlsoWithMicroBatchesAndGathersBehindTheStep) {
       ExpectNear(WithEngines(way), plain);
     }
   }
+}
+
+// Two engines, the discriminator's the second, and what their creation or their first step says.
+std::string SaidWith(const std::string& groups, Pair& pair) {
+  const testing::TempFolder folder;
+  auto job = *MakeJob(nullptr, folder.path(), {.more = {"optimizer.param_groups=" + groups}});
+  EngineOptions options;
+  options.name = "generator";
+  const auto generator = Engine::Create(*job, pair.generator, options);
+  if (!generator.ok()) {
+    return std::string(generator.status().message());
+  }
+  options.name = "discriminator";
+  const auto discriminator = Engine::Create(*job, pair.discriminator, options);
+  if (!discriminator.ok()) {
+    return std::string(discriminator.status().message());
+  }
+  ::testing::internal::CaptureStderr();
+  Source source;
+  for (Engine* const engine : {generator->get(), discriminator->get()}) {
+    const absl::Status stepped = StepOf(*engine, source, {}, [&](const at::Tensor& z) {
+      return engine == generator->get() ? pair.OfGenerator(z) : pair.OfDiscriminator(z);
+    });
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  }
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(TwoEnginesTest, AGroupOfSettingsMayBeForOneOfThem) {
+  at::set_num_threads(1);
+  Pair pair;
+  const at::Tensor out = pair.discriminator.out.detach().clone();
+  const at::Tensor weight = pair.discriminator.weight.detach().clone();
+  const at::Tensor made = pair.generator.weight.detach().clone();
+  const std::string said = SaidWith(
+      R"([{"engine":"discriminator","params":["out"],"lr":0},)"
+      R"({"engine":"generator","params":["weight"],"lr":0}])",
+      pair);
+  EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("param_groups")));
+  EXPECT_TRUE(pair.discriminator.out.equal(out));
+  EXPECT_FALSE(pair.discriminator.weight.equal(weight));
+  EXPECT_TRUE(pair.generator.weight.equal(made));
+}
+
+TEST(TwoEnginesTest, APatternThatOneOfThemHasNothingForNamesIt) {
+  at::set_num_threads(1);
+  Pair pair;
+  EXPECT_THAT(SaidWith(R"([{"params":["out"],"lr":0}])", pair),
+              ::testing::AllOf(::testing::HasSubstr("\"out\" names no trainable parameter of "
+                                                    "engine \"generator\""),
+                               ::testing::HasSubstr("\"engine\": \"NAME\"")));
+  EXPECT_THAT(SaidWith(R"([{"engine":"discriminator","params":["bias"],"lr":0}])", pair),
+              ::testing::HasSubstr("\"bias\" names no trainable parameter of engine "
+                                   "\"discriminator\""));
+  Pair another;
+  EXPECT_THAT(SaidWith(R"([{"engine":"generatr","params":["bias"],"lr":0}])", another),
+              ::testing::HasSubstr("optimizer.param_groups[0].engine \"generatr\" is the name of "
+                                   "no engine so far"));
 }
 
 }  // namespace
