@@ -38,19 +38,21 @@ absl::Status UnusedParameters::Agree(bool compares, int64_t step) {
     Say(step);
   }
   for (size_t i = 0; i < used_.size(); ++i) {
-    looked_at_[i] |= static_cast<uint8_t>(used_[i] == 0);
+    if (used_[i] == 0) {
+      looked_at_[i] = 1;
+    }
   }
   return absl::OkStatus();
 }
 
-// What no rank used was unused here too when ranks compared before.
 void UnusedParameters::Say(int64_t step) {
   constexpr size_t kNamesMax = 8;
   std::vector<absl::string_view> names;
   const auto& entries = layout_.entries();
   for (size_t i = entries.size(); i-- > 0;) {  // In the order of registration.
-    if (unused_[i] != 0 && looked_at_[i] == 0) {
+    if (unused_[i] != 0 && said_[i] == 0) {
       names.push_back(entries[i].name);
+      said_[i] = 1;
     }
   }
   if (names.empty() || group_.rank() != 0) {

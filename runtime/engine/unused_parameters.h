@@ -22,7 +22,11 @@ class UnusedParameters {
   // compare them in every step; else until each was looked at once. REQUIRES: `group` and `layout`
   // outlive this object.
   UnusedParameters(comm::Group& group, const plan::ParamLayout& layout, bool skips)
-      : group_(group), layout_(layout), skips_(skips), looked_at_(layout.entries().size()) {}
+      : group_(group),
+        layout_(layout),
+        skips_(skips),
+        looked_at_(layout.entries().size()),
+        said_(layout.entries().size()) {}
 
   // What this rank used in the step that ends, by entry of the layout. Gives what it brings to the
   // agreement: of how many entries it wants to know whether others used them.
@@ -44,6 +48,7 @@ class UnusedParameters {
   std::vector<uint8_t> used_;       // By entry, of this rank.
   std::vector<uint8_t> unused_;     // By entry, of all ranks; empty: there are none.
   std::vector<uint8_t> looked_at_;  // By entry: it was unused here when ranks compared.
+  std::vector<uint8_t> said_;       // By entry: it was named.
 };
 
 }  // namespace dtrain

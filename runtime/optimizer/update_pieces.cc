@@ -12,7 +12,7 @@ namespace {
 
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
 absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig& optimizer,
-                         const GroupOptions& options) {
+                         const GroupingOptions& options) {
   for (size_t group = 0; group < optimizer.groups.size(); ++group) {
     if (!IsFor(optimizer.groups[group], options.engine)) {
       continue;
@@ -40,7 +40,7 @@ absl::Status CheckGroups(const plan::ParamLayout& layout, const OptimizerConfig&
 
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
                                              const OptimizerConfig& optimizer,
-                                             const GroupOptions& options) {
+                                             const GroupingOptions& options) {
   DT_RETURN_IF_ERROR(CheckGroups(layout, optimizer, options));
   const bool by_parameter = options.by_parameter || optimizer.skip_unused;
   UpdateGroups groups;

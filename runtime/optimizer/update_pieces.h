@@ -25,7 +25,7 @@ struct UpdateGroups {
   std::vector<SettingsRange> ranges;    // In the layout's order.
 };
 
-struct GroupOptions {
+struct GroupingOptions {
   // A range is one parameter, without the gap behind it; else neighbours with equal settings are
   // one range (gaps hold zeros and stay zero).
   bool by_parameter = false;
@@ -37,7 +37,7 @@ struct GroupOptions {
 // the layout's entry i are at i. InvalidArgument: a group names no parameter.
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
                                              const OptimizerConfig& optimizer,
-                                             const GroupOptions& options);
+                                             const GroupingOptions& options);
 
 // `elements` from `flat` on in the values, from `local` on in the states of the rank that owns
 // them.
