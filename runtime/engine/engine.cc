@@ -174,9 +174,7 @@ void Engine::Impl::MoveWaited(double& phase_s) {
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
-  if (impl_->micro_batches == 0) {
-    impl_->DropLeftGradients();
-  }
+  impl_->DropLeftGradients();
   absl::Status status = impl_->Backward(loss, options);
   impl_->MoveWaited(impl_->report.backward_s);
   return status;

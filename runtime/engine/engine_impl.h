@@ -164,7 +164,7 @@ struct Engine::Impl {
   // A step starts from nothing: what other backwards left is dropped where it begins. What its own
   // closure leaves after that counts.
   void DropLeftGradients() {
-    if (state.options.zero_grad) {
+    if (micro_batches == 0 && state.options.zero_grad) {
       state.flat->ClearGradients();
     }
   }
