@@ -9,8 +9,10 @@ namespace dtrain {
 namespace {
 
 // The table of a module's own parameters, of which its public calls make copies with names.
-struct Table : torch::nn::Module {
-  static const auto& Of(const torch::nn::Module& module) { return module.*(&Table::parameters_); }
+struct OwnParameters : torch::nn::Module {
+  static const auto& Of(const torch::nn::Module& module) {
+    return module.*(&OwnParameters::parameters_);
+  }
 };
 
 absl::Status Changed(const std::string& name, const char* how, const char* instead) {
@@ -29,7 +31,7 @@ RegisteredParameters::RegisteredParameters(const torch::nn::Module& module) {
 }
 
 bool RegisteredParameters::Holds(const torch::nn::Module& module, size_t& place) const {
-  for (const auto& item : Table::Of(module)) {
+  for (const auto& item : OwnParameters::Of(module)) {
     const at::Tensor& parameter = item.value();
     if (!parameter.defined()) {
       continue;
