@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/model_tensors.h"
+#include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/engine/phase.h"
 #include "runtime/job/job_state.h"
 
@@ -83,6 +84,8 @@ struct Checkpointer::State {
   std::unique_ptr<checkpoint::Writer> writer;
   std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
   std::map<std::string, Tracked*> tracked;
+  std::vector<NamedTensor> tensors;  // By TrackedName.
+  bool tensors_checked = false;      // They are the same on every rank.
   int64_t saved_step = -1;
   absl::Status misuse;  // The first wrong Track().
 
@@ -93,6 +96,7 @@ struct Checkpointer::State {
     return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
   }
   absl::Status CheckTracked() const;
+  absl::Status CheckTensors();
   absl::Status CheckTrackedBytes() const;
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
   // What records of an engine are stored under: nothing for the first.
@@ -141,6 +145,34 @@ void Checkpointer::Track(const std::string& name, Tracked& state) {
   }
 }
 
+void Checkpointer::Track(const std::string& name, std::vector<TrackedTensor> tensors) {
+  for (TrackedTensor& item : tensors) {
+    const std::string stored = TrackedName(name, item.name);
+    const bool again =
+        std::any_of(state_->tensors.begin(), state_->tensors.end(),
+                    [&](const NamedTensor& other) { return other.name == stored; });
+    if (again || !item.tensor.defined()) {
+      state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
+          "Checkpointer::Track got the tensor \"%s\" of \"%s\" %s; give each tensor a name of its "
+          "own, and memory before it is tracked",
+          item.name, name, again ? "twice" : "without a value")));
+      return;
+    }
+    state_->tensors.push_back({stored, std::move(item.tensor)});
+  }
+  state_->tensors_checked = false;
+}
+
+// Collective where there are any that were not checked yet.
+absl::Status Checkpointer::State::CheckTensors() {
+  if (tensors.empty() || tensors_checked) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(CheckSameTensors(job.group(), tensors));
+  tensors_checked = true;
+  return absl::OkStatus();
+}
+
 absl::Status Checkpointer::State::CheckTracked() const {
   DT_RETURN_IF_ERROR(misuse);
   if (engines.empty()) {
@@ -163,7 +195,7 @@ absl::Status Checkpointer::State::CheckTrackedBytes() const {
     return absl::InvalidArgumentError(
         absl::StrFormat("tracked states take %d bytes as JSON, of which \"%s\" takes %d; allowed: "
                         "%d. Keep arrays in "
-                        "tensors: buffers of the module that the engine trains are saved with it",
+                        "tensors: Checkpointer::Track takes them of any size",
                         all, largest.second, largest.first, kTrackedBytesMax));
   }
   return absl::OkStatus();
@@ -227,6 +259,7 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
 
 absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
   std::string note;
+  DT_RETURN_IF_ERROR(RestoreTrackedTensors(tensors, from));
   DT_RETURN_IF_ERROR(RestoreEngines(from, note));
   const checkpoint::Manifest& manifest = from.manifest();
   // With another number of ranks every rank takes rank 0's: positions count global steps.
@@ -256,6 +289,7 @@ absl::Status Checkpointer::RestoreLatest() {
   for (const auto& [name, engine] : state_->engines) {
     DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
   }
+  DT_RETURN_IF_ERROR(state_->CheckTensors());
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
   return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
 }
@@ -280,6 +314,16 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
     return report;
   }
   EngineSnapshot snapshot = *std::move(taken);
+  absl::Status added = AddTrackedTensors(tensors, place(), snapshot);
+  if (!tensors.empty() && !job.state().device->is_host()) {
+    added.Update(job.state().device->Synchronize());
+  }
+  if (!added.ok()) {
+    checkpoint::SaveReport report;
+    report.status = added;
+    report.id.step = step;
+    return report;
+  }
   Json states = Json::object();
   for (const auto& [name, object] : tracked) {
     states[name] = object->SaveState();
@@ -321,6 +365,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
+  DT_RETURN_IF_ERROR(state.CheckTensors());
   if (state.writer == nullptr) {
     DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
   }
@@ -352,6 +397,7 @@ absl::Status Checkpointer::Finish() {
   const int64_t step = state.engines[0].second->step();
   if (step != state.saved_step && step > 0) {
     DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
+    DT_RETURN_IF_ERROR(state.CheckTensors());
     if (state.writer == nullptr) {
       DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
     }

@@ -20,6 +20,7 @@ namespace {
 constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
 constexpr char kDeviceRng[] = "rng.cuda";
+constexpr char kMissed[] = "missed_updates";
 
 // What a rank keeps of each element that it updates, by its name in a checkpoint.
 std::vector<NamedTensor> UpdateState(const EngineState& state) {
@@ -194,18 +195,39 @@ absl::Status RestoreUpdateState(EngineState& state, const std::string& engine,
   return absl::OkStatus();
 }
 
+bool Holds(const checkpoint::Checkpoint& from, int rank, const std::string& tensor) {
+  const auto stored = from.StateTensors(rank);
+  return std::any_of(stored.begin(), stored.end(),
+                     [&](const auto& entry) { return entry.name == tensor; });
+}
+
 // A checkpoint of a CPU run has none: the GPU's generator then starts from the seed.
 absl::Status RestoreDeviceRng(checkpoint::Checkpoint& from, int rank) {
   const at::Tensor rng = DeviceRngState();
-  const auto stored = from.StateTensors(rank);
-  const bool saved = std::any_of(stored.begin(), stored.end(),
-                                 [](const auto& entry) { return entry.name == kDeviceRng; });
-  if (!rng.defined() || !saved) {
+  if (!rng.defined() || !Holds(from, rank, kDeviceRng)) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(
       from.ReadStateTensor(rank, {kDeviceRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
   SetDeviceRngState(rng);
+  return absl::OkStatus();
+}
+
+at::Tensor MissedUpdates(const EngineState& state) {
+  return at::tensor(at::IntArrayRef(state.missed), at::TensorOptions(at::kLong));
+}
+
+// Every rank has stored the same.
+absl::Status RestoreMissed(EngineState& state, const std::string& tensor,
+                           checkpoint::Checkpoint& from) {
+  if (state.missed.empty() || !Holds(from, 0, tensor)) {
+    return absl::OkStatus();
+  }
+  const at::Tensor missed = MissedUpdates(state);
+  DT_RETURN_IF_ERROR(
+      from.ReadStateTensor(0, {tensor, DType::kInt64, {missed.numel()}}, BytesOf(missed)));
+  const auto* const counts = missed.const_data_ptr<int64_t>();
+  state.missed.assign(counts, counts + missed.numel());
   return absl::OkStatus();
 }
 
@@ -255,6 +277,12 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
     const at::Tensor part =
         OnHost(tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements), snapshot);
     snapshot.source.state.push_back({{prefix + name, StateType(part), {elements}}, BytesOf(part)});
+  }
+  if (!state.missed.empty()) {
+    const at::Tensor missed = MissedUpdates(state);
+    snapshot.keep.push_back(missed);
+    snapshot.source.state.push_back(
+        {{prefix + kMissed, DType::kInt64, {missed.numel()}}, BytesOf(missed)});
   }
   if (engine.empty()) {  // The process has one.
     const at::Tensor rng = CpuRngState();
@@ -324,6 +352,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   }
   DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
+  DT_RETURN_IF_ERROR(RestoreMissed(state, PrefixOf(name) + kMissed, from));
   if (!name.empty()) {
     // The random numbers come with the first engine.
   } else if (manifest.world_size == place.world_size) {

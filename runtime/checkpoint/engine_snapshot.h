@@ -5,7 +5,8 @@
 // at ZeRO stages 1 and 2, an equal slice at stage 0, where every rank has all of them. The rank's
 // record says which ranges of the layout they are, so any world size and stage reads them. Weights
 // in fp32 are their own master and are not stored twice; in mixed precision model/ has the 2-byte
-// weights and state/ the master.
+// weights and state/ the master. With optimizer.skip_unused_parameters state/ also has how many
+// updates left each parameter as it was.
 //
 // A checkpoint may hold several engines: the first is its model; the others' tensors have NAME/ in
 // front, and their records stand below "engines". `name` is empty for the first.

@@ -8,7 +8,7 @@
 namespace dtrain {
 
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
-  StepVerdict verdict;
+  StepVerdict verdict{.compares_unused = true};
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const StepVote& vote = votes[rank];
     if (vote.step != votes[0].step || vote.epoch != votes[0].epoch) {
@@ -21,6 +21,7 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     verdict.loss_sum += vote.loss_sum;
     verdict.count += vote.count;
     verdict.samples += vote.samples;
+    verdict.compares_unused = verdict.compares_unused && vote.unused_parameters > 0;
     verdict.finite = verdict.finite && std::isfinite(vote.sum_of_squares);
     if (vote.of_shard != 0 || rank == 0) {
       verdict.sum_of_squares += vote.sum_of_squares;

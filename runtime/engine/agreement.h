@@ -21,7 +21,8 @@ struct StepVote {
   int32_t stop_signal = 0;
   int32_t failed = 0;    // This rank's step failed before the update.
   int32_t of_shard = 0;  // sum_of_squares is of this rank's shard alone.
-  int32_t unused = 0;    // The bytes of a vote are all its own.
+  // Of how many parameters that this rank's loss did not use it wants to know whether others did.
+  int32_t unused_parameters = 0;
 };
 
 struct StepVerdict {
@@ -32,7 +33,8 @@ struct StepVerdict {
   bool failed = false;  // Some rank's step failed: nobody updates.
   int failed_rank = -1;
   double sum_of_squares = 0;
-  bool finite = true;  // The gradient is finite.
+  bool finite = true;            // The gradient is finite.
+  bool compares_unused = false;  // Every rank's unused_parameters is above 0.
 };
 
 // Collective; blocks. `name` is shown in reports. Sums are taken in rank order, so every rank gets

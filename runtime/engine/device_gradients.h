@@ -63,6 +63,7 @@ class DeviceGradients final : public DeviceGradientSync {
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
+  std::vector<uint8_t> used() const override { return whole_.in_place(); }
   int64_t bytes() const override;
   // Later work on the compute stream comes after reductions under way.
   void Release() override;

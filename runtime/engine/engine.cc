@@ -22,6 +22,7 @@
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
 #include "runtime/engine/transaction.h"
+#include "runtime/job/announce.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
 #include "torch/nn/module.h"
@@ -80,10 +81,7 @@ absl::Status Engine::Impl::CheckModel() {
   if (micro_batches > 0) {
     return absl::OkStatus();
   }
-  constexpr int64_t kModuleCheckInterval = 100;  // Steps between walks of the module.
-  if (state.step % kModuleCheckInterval == 0) {
-    DT_RETURN_IF_ERROR(state.flat->CheckUnchanged(module));
-  }
+  DT_RETURN_IF_ERROR(registered.CheckUnchanged(module));
   DT_RETURN_IF_ERROR(state.flat->CheckInPlace());
   if (state.frozen != nullptr) {
     DT_RETURN_IF_ERROR(state.frozen->flat->CheckInPlace());
@@ -106,6 +104,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (micro_batches == 0) {
     DT_RETURN_IF_ERROR(EndFirstForward());
   }
+  DT_RETURN_IF_ERROR(CheckModel());  // First: a loss of frozen weights is no fault of the loss.
   DT_RETURN_IF_ERROR(CheckLoss(loss));
   if (reducing) {
     return absl::FailedPreconditionError(
@@ -119,7 +118,6 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   if (scaled && state.loss_unit == 0) {
     DT_ASSIGN_OR_RETURN(state.loss_unit, AgreeOnLossUnit(job.group(), loss.count));
   }
-  DT_RETURN_IF_ERROR(CheckModel());
   reducing = options.last_micro_batch;
   reducer->BeginMicroBatch(state.step + 1, reducing);
   const ScopedPhase phase("dtrain::backward", report.backward_s);
@@ -176,6 +174,7 @@ void Engine::Impl::MoveWaited(double& phase_s) {
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
+  impl_->DropLeftGradients();
   absl::Status status = impl_->Backward(loss, options);
   impl_->MoveWaited(impl_->report.backward_s);
   return status;
@@ -192,7 +191,29 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
   vote.of_shard = squares.of_shard ? 1 : 0;
   vote.stop_signal = job.stop_signal();
   vote.failed = failed ? 1 : 0;
+  vote.unused_parameters = unused->Note(reducer->used());
   return Agree(job.group(), vote);
+}
+
+absl::Status Engine::Impl::TakeUnused(const StepVerdict& verdict) {
+  DT_RETURN_IF_ERROR(unused->Agree(verdict.compares_unused, state.step + 1));
+  used_pieces.clear();
+  if (unused->skipping()) {
+    used_pieces = update_pieces;
+    for (std::vector<UpdatePiece>& bucket : used_pieces) {
+      std::erase_if(bucket, [this](const UpdatePiece& piece) {
+        return unused->unused(static_cast<size_t>(piece.entry));
+      });
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::CountUpdate() {
+  ++state.updates;
+  for (size_t i = 0; unused->skipping() && i < state.missed.size(); ++i) {
+    state.missed[i] += unused->unused(i) ? 1 : 0;
+  }
 }
 
 // `gradient_scale` unscales and clips.
@@ -207,6 +228,9 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
     step.rounding = {.seed = MixBits(kRoundingStream ^ static_cast<uint64_t>(config.seed())),
                      .offset = static_cast<uint64_t>(step.update)};
   }
+  for (size_t i = 0; i < state.missed.size(); ++i) {  // Then settings are by parameter.
+    step.settings[i].missed = state.missed[i];
+  }
   for (ParamSettings& group : step.settings) {
     group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr, state.updates);
     const plan::Betas betas =
@@ -218,8 +242,8 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
 }
 
 absl::Status Engine::Impl::UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient) {
-  return stream->Run(update_chunks, [&](const StateChunk& chunk,
-                                        absl::Span<std::byte* const> near) {
+  return stream->Run(StepChunks(), [&](const StateChunk& chunk,
+                                       absl::Span<std::byte* const> near) {
     for (const UpdatePiece& piece : chunk.pieces) {
       UpdatePieceBy(*rule, step, piece, NearMemoryOf(state, gradient, piece, chunk.local, near));
     }
@@ -249,24 +273,20 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   const UpdateStep step = StepOf(scale);
   const ReducedGradient gradient = reducer->reduced();
   DT_RETURN_IF_ERROR(
-      rule->Prepare({job.group(), state, gradient, update_pieces, step, stream.get()}));
+      rule->Prepare({job.group(), state, gradient, StepPieces(), step, stream.get()}));
   if (stream != nullptr) {
     DT_RETURN_IF_ERROR(UpdateFromFar(step, gradient));
-    ++state.updates;
-    return absl::OkStatus();
-  }
-  if (gradient_shards != nullptr) {
+  } else if (gradient_shards != nullptr) {
     UpdateBehindStep(step, gradient);
-    ++state.updates;
-    return absl::OkStatus();
-  }
-  for (const int bucket : update_order) {
-    UpdatePiecesBy(*rule, step, state, gradient, update_pieces[static_cast<size_t>(bucket)]);
-    if (gather != nullptr) {
-      gather->Start(bucket);
+  } else {
+    for (const int bucket : update_order) {
+      UpdatePiecesBy(*rule, step, state, gradient, StepPieces()[static_cast<size_t>(bucket)]);
+      if (gather != nullptr) {
+        gather->Start(bucket);
+      }
     }
   }
-  ++state.updates;
+  CountUpdate();
   return absl::OkStatus();
 }
 
@@ -290,6 +310,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.activation_wait_s = again.wait;
   StepReport finished = report;
   trace.End(state.step);
+  CheckGroupEngines(job.state());
   Abandon();  // Buckets and sums are free for the next step.
   return finished;
 }
@@ -321,6 +342,7 @@ absl::StatusOr<StepReport> Engine::Update() {
       return absl::AbortedError(absl::StrFormat("rank %d failed in step %d; see its message",
                                                 verdict->failed_rank, impl.state.step + 1));
     }
+    DT_RETURN_IF_ERROR(impl.TakeUnused(*verdict));
     if (!verdict->finite) {
       DT_ASSIGN_OR_RETURN(culprit, FirstNonFinite(impl.job.group(), impl.state.flat->layout(),
                                                   impl.Reduced(), impl.reducer->reduced()));
@@ -432,6 +454,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
                                            Tracked* data) {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.CheckIdle());
+  impl.DropLeftGradients();
   impl.Begin();
   if (impl.first_reads != nullptr) {
     impl.first_reads->Restart();
@@ -470,7 +493,9 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
       impl.MoveWaited(impl.report.forward_s);
       DT_RETURN_IF_ERROR(impl.BackgroundStatus());
       impl.job.Beat("backward", impl.state.step);
-      DT_RETURN_IF_ERROR(Backward(*loss, options));
+      const absl::Status backward = impl.Backward(*loss, options);
+      impl.MoveWaited(impl.report.backward_s);
+      DT_RETURN_IF_ERROR(backward);
     }
     return absl::OkStatus();
   };

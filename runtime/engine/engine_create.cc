@@ -28,6 +28,7 @@
 #include "runtime/plan/units.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
+#include "torch/nn/module.h"
 
 namespace dtrain {
 namespace {
@@ -183,6 +184,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   if (state.live != nullptr || WantsBacktraces()) {
     impl->witness.WatchAlways();
   }
+  job.state().engines.push_back(state.options.name);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -271,8 +273,15 @@ absl::Status Engine::Impl::TakeParameters() {
     }
   }
   DT_ASSIGN_OR_RETURN(const UpdateGroups groups,
-                      GroupParameters(layout, config.optimizer(), rule->by_parameter(), frozen));
+                      GroupParameters(layout, config.optimizer(),
+                                      {.by_parameter = rule->by_parameter(),
+                                       .engine = state.options.name,
+                                       .module = module.name(),
+                                       .frozen = frozen}));
   settings = groups.settings;
+  const bool skips = config.optimizer().skip_unused;
+  unused = std::make_unique<UnusedParameters>(job.group(), layout, skips);
+  state.missed.resize(skips ? layout.entries().size() : 0);
   // From here on the module changes, and nothing that it or the configuration asks for is refused.
   if (state.frozen != nullptr) {  // First: mostly they are the more, and their memory is given up.
     DT_RETURN_IF_ERROR(ShareOutFrozen());
@@ -352,16 +361,6 @@ absl::Status Engine::Impl::MakeStates(int64_t elements) {
   }
   if (UpdatesOnHost()) {
     DT_RETURN_IF_ERROR(CreateExchange(elements));
-  }
-  if (stream != nullptr || exchange != nullptr) {
-    std::vector<std::vector<UpdatePiece>> updated = update_pieces;
-    for (std::vector<UpdatePiece>& bucket : updated) {
-      std::erase_if(bucket, [this](const UpdatePiece& piece) {
-        return state.flat->dtype() != DType::kFloat16 &&  // An update rounds fp16 from its master.
-               !rule->updates(settings[static_cast<size_t>(piece.settings)]);
-      });
-    }
-    update_chunks = exchange != nullptr ? exchange->Cut(updated) : stream->Cut(updated);
   }
   return absl::OkStatus();
 }

@@ -141,7 +141,7 @@ absl::Status Engine::Impl::AccountForLastStep() {
     unsaid = done;
     scale_of_unsaid = scale;
   } else {
-    ++state.updates;
+    CountUpdate();
     non_finite = {};
   }
   return absl::OkStatus();
@@ -213,6 +213,7 @@ absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
     return absl::AbortedError(absl::StrFormat("rank %d failed in step %d; see its message",
                                               verdict->failed_rank, state.step + 1));
   }
+  DT_RETURN_IF_ERROR(TakeUnused(*verdict));
   {
     const ScopedPhase phase("dtrain::update", report.update_s);
     if (absl::Status launched = LaunchUpdate(*verdict); !launched.ok()) {

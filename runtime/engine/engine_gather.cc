@@ -32,7 +32,7 @@ bool Engine::Impl::GathersBehindStep() const {
 
 void Engine::Impl::UpdateBehindStep(const UpdateStep& step, const ReducedGradient& gradient) {
   const auto pieces = [this](int bucket) -> absl::Span<const UpdatePiece> {
-    return update_pieces[static_cast<size_t>(bucket)];
+    return StepPieces()[static_cast<size_t>(bucket)];
   };
   const auto shared_step = std::make_shared<const UpdateStep>(step);
   for (const int bucket : update_order) {  // First, so that the link has something to do.
@@ -77,14 +77,29 @@ absl::Status Engine::Impl::EndFirstForward() {
 
 void Engine::Impl::UseUpdateOrder(std::vector<int> order) {
   update_order = std::move(order);
+  update_chunks = ChunksOf(update_pieces);
+}
+
+std::vector<StateChunk> Engine::Impl::ChunksOf(
+    std::vector<std::vector<UpdatePiece>> lists) const {
+  if (stream == nullptr && exchange == nullptr) {
+    return {};
+  }
+  for (std::vector<UpdatePiece>& bucket : lists) {
+    std::erase_if(bucket, [this](const UpdatePiece& piece) {
+      return state.flat->dtype() != DType::kFloat16 &&  // An update rounds fp16 from its master.
+             !rule->updates(settings[static_cast<size_t>(piece.settings)]);
+    });
+  }
+  std::vector<StateChunk> chunks = exchange != nullptr ? exchange->Cut(lists) : stream->Cut(lists);
   std::vector<size_t> place(update_order.size());
   for (size_t i = 0; i < update_order.size(); ++i) {
     place[static_cast<size_t>(update_order[i])] = i;
   }
-  std::stable_sort(
-      update_chunks.begin(), update_chunks.end(), [&](const StateChunk& a, const StateChunk& b) {
-        return place[static_cast<size_t>(a.bucket)] < place[static_cast<size_t>(b.bucket)];
-      });
+  std::stable_sort(chunks.begin(), chunks.end(), [&](const StateChunk& a, const StateChunk& b) {
+    return place[static_cast<size_t>(a.bucket)] < place[static_cast<size_t>(b.bucket)];
+  });
+  return chunks;
 }
 
 // Collective, after each step: what the first one showed decides in which order buckets are

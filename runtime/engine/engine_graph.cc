@@ -47,6 +47,10 @@ std::string Engine::Impl::WhyNoUpdateGraph() const {
   if (gather != nullptr) {
     return "at zero_optimization.stage 1 and 2 gathers of weights come between their parts";
   }
+  if (job.config().optimizer().skip_unused) {
+    return "with optimizer.skip_unused_parameters an update takes other parameters from step to "
+           "step";
+  }
   if (!device_step->can_be_graph()) {
     return absl::StrCat("optimizer ", rule->name(), " works on whole parameters, with all ranks");
   }
@@ -161,9 +165,9 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
 absl::Status Engine::Impl::QueueUpdate() {
   const auto queue = [this]() -> absl::Status {
     DT_RETURN_IF_ERROR(device_step->QueueVerdict());
-    DT_RETURN_IF_ERROR(device_step->Prepare(state, reducer->reduced(), update_pieces));
+    DT_RETURN_IF_ERROR(device_step->Prepare(state, reducer->reduced(), StepPieces()));
     for (size_t i = 0; i < update_pieces.size(); ++i) {
-      DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), update_pieces[i]));
+      DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), StepPieces()[i]));
       if (gather != nullptr) {
         gather->Start(static_cast<int>(i));
       }

@@ -20,8 +20,10 @@
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
+#include "runtime/engine/registered_parameters.h"
 #include "runtime/engine/step_graphs.h"
 #include "runtime/engine/step_trace.h"
+#include "runtime/engine/unused_parameters.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/offload_options.h"
@@ -54,6 +56,7 @@ comm::CompressionOptions CompressionOf(const Config& config);
 struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
+  const RegisteredParameters registered;  // Of the module, as `state` keeps them.
   EngineState state;
   SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
@@ -75,6 +78,9 @@ struct Engine::Impl {
   std::vector<StateChunk> update_chunks;  // What travels in an update, of those in the stream.
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
+  std::unique_ptr<UnusedParameters> unused;
+  // Of update_pieces without parameters that this step skips: until the next step's gathers end.
+  std::vector<std::vector<UpdatePiece>> used_pieces;
   std::vector<int> update_order;  // Of update_pieces: as the next forward needs them.
   // Stages 1 and 2, and 0 behind the step; else null. Its thread may use all that is above.
   std::unique_ptr<ParameterGather> gather;
@@ -116,6 +122,7 @@ struct Engine::Impl {
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
         module(m),
+        registered(m),
         witness(m),
         trace(j.config().metrics_trace(),
               {.path_prefix = absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
@@ -152,6 +159,13 @@ struct Engine::Impl {
       TakeRecomputeSeconds();  // Of other engines.
       trace.Begin(state.step + 1);
       report = StepReport{};
+    }
+  }
+  // A step starts from nothing: what other backwards left is dropped where it begins. What its own
+  // closure leaves after that counts.
+  void DropLeftGradients() {
+    if (micro_batches == 0 && state.options.zero_grad) {
+      state.flat->ClearGradients();
     }
   }
   // Whatever part of the model a program reads next, it reads anew.
@@ -246,6 +260,18 @@ struct Engine::Impl {
   absl::Status TakeParameters();
   void CreateWeightCodes();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
+  // Collective: what no rank used in the step that ends, which updates may skip.
+  absl::Status TakeUnused(const StepVerdict& verdict);
+  // What the update of this step takes, of update_pieces and update_chunks.
+  const std::vector<std::vector<UpdatePiece>>& StepPieces() const {
+    return unused->skipping() ? used_pieces : update_pieces;
+  }
+  std::vector<StateChunk> StepChunks() const {
+    return unused->skipping() ? ChunksOf(used_pieces) : update_chunks;
+  }
+  // What of `lists` travels in an update, in the order of the buckets' turn.
+  std::vector<StateChunk> ChunksOf(std::vector<std::vector<UpdatePiece>> lists) const;
+  void CountUpdate();  // The step has changed weights.
   absl::Status Apply(const StepVerdict& verdict);
   UpdateStep StepOf(double gradient_scale) const;
   absl::Status UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient);

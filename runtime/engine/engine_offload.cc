@@ -79,7 +79,7 @@ absl::Status Engine::Impl::UpdateIntoFile() {
     return absl::OkStatus();
   }
   const absl::Cleanup over = [this] { state.window = {}; };
-  for (const std::vector<UpdatePiece>& pieces : update_pieces) {
+  for (const std::vector<UpdatePiece>& pieces : StepPieces()) {
     DT_ASSIGN_OR_RETURN(state.window, share_return->Begin(pieces));
     DT_RETURN_IF_ERROR(device_step->Update(state, reducer->reduced(), pieces));
     DT_RETURN_IF_ERROR(share_return->End());
@@ -99,9 +99,9 @@ absl::Status Engine::Impl::UpdateThroughHost(const StepPlan& plan) {
   step.gradient_scale = plan.to_mean * kernels::ClipFactor(verdict.grad_norm, plan.norm_max);
   const ReducedGradient gradient = reducer->reduced();
   DT_RETURN_IF_ERROR(rule->Prepare(
-      {job.group(), state, gradient, update_pieces, step, stream.get(), exchange.get()}));
+      {job.group(), state, gradient, StepPieces(), step, stream.get(), exchange.get()}));
   return exchange->Run(
-      update_chunks, gradient, Changes::kValues,
+      StepChunks(), gradient, Changes::kValues,
       [&](const UpdatePiece& piece, const PieceMemory& memory) {
         UpdatePieceBy(*rule, step, piece, memory);
       },

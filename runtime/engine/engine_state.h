@@ -64,6 +64,9 @@ class EngineState {
   int64_t updates =
       0;  // Steps that changed weights: skipped ones do not count for bias correction.
   int64_t skipped = 0;
+  // With optimizer.skip_unused_parameters, by entry of the layout: of the updates, those that left
+  // it as it was. Else empty.
+  std::vector<int64_t> missed;
   EngineOptions options;
   // Why a device did not say how its last step ended, or its weights did not come: then nothing
   // here may be saved.

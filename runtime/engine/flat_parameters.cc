@@ -14,6 +14,7 @@
 #include "runtime/device/device_range.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/tensor_over.h"
+#include "runtime/engine/tensor_overlap.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -36,11 +37,20 @@ absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter
                                            : absl::StrCat(", or ", c10::toString(values))));
 }
 
+// What MoveInPlace makes of a tensor that has `values` parameters beside it.
+at::ScalarType TypeBeside(const at::Tensor& tensor, DType values) {
+  const bool cast = tensor.is_floating_point() && values != DType::kFloat32;
+  return cast ? FloatTypeOf(values) : tensor.scalar_type();
+}
+
+bool StaysInPlace(const at::Tensor& tensor, DType values, at::Device device) {
+  return tensor.device() == device && tensor.scalar_type() == TypeBeside(tensor, values);
+}
+
 // The module's handle of `tensor` sees the change.
-void MoveInPlace(at::Tensor tensor, at::ScalarType type, at::Device device) {
-  const at::ScalarType wanted = tensor.is_floating_point() ? type : tensor.scalar_type();
-  if (tensor.scalar_type() != wanted || tensor.device() != device) {
-    tensor.set_data(tensor.to(device, wanted));
+void MoveInPlace(at::Tensor tensor, DType values, at::Device device) {
+  if (!StaysInPlace(tensor, values, device)) {
+    tensor.set_data(tensor.to(device, TypeBeside(tensor, values)));
   }
 }
 
@@ -53,13 +63,6 @@ absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterMemory(
   auto* const of_devices = dynamic_cast<comm::DeviceGroup*>(&group);
   DT_CHECK(of_devices != nullptr) << " device memory registered with a host group";
   return of_devices->RegisterDevice(device->data(), device->bytes());
-}
-
-constexpr char kMoved[] = "in other memory (set_data, to) than when";
-
-absl::Status ModuleChanged(const std::string& name, const char* how) {
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "parameter %s is %s Engine::Create took the module; change the module before", name, how));
 }
 
 }  // namespace
@@ -101,7 +104,50 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
       flat->module_buffers_.push_back({item.key(), item.value()});
     }
   }
+  DT_RETURN_IF_ERROR(flat->CheckApart());
   return flat;
+}
+
+// Frozen parameters may share memory among themselves: none of them changes. So may buffers that
+// stay where they are.
+absl::Status FlatParameters::CheckApart() const {
+  enum class Kind { kTrains, kFrozen, kBuffer };
+  std::vector<at::Tensor> tensors;
+  std::vector<std::pair<Kind, const std::string*>> what;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    tensors.push_back(parameters_[i]);
+    what.emplace_back(Kind::kTrains, &layout_.entries()[i].name);
+  }
+  for (const auto* const list : {&frozen_, &module_buffers_}) {
+    for (const NamedTensor& item : *list) {
+      tensors.push_back(item.tensor);
+      what.emplace_back(list == &frozen_ ? Kind::kFrozen : Kind::kBuffer, &item.name);
+    }
+  }
+  const auto stays = [&](size_t place) {
+    return StaysInPlace(tensors[place], dtype_, device_.tensors());
+  };
+  const auto matters = [&](size_t a, size_t b) {  // `a` before `b`, in the order of kinds.
+    if (what[a].first == Kind::kTrains) {
+      return true;
+    }
+    if (what[a].first == Kind::kFrozen) {
+      return what[b].first == Kind::kBuffer;
+    }
+    return !tensors[a].is_same(tensors[b]) && !(stays(a) && stays(b));
+  };
+  const auto found = FindOverlap(tensors, matters);
+  if (!found.has_value()) {
+    return absl::OkStatus();
+  }
+  const auto named = [&](size_t place) {
+    return absl::StrCat(what[place].first == Kind::kBuffer ? "buffer " : "parameter ",
+                        *what[place].second);
+  };
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s and %s share memory, and would come apart where the engine gives each a place of its "
+      "own; use one registered tensor in both places, or give each memory of its own (clone)",
+      named(found->first), named(found->second)));
 }
 
 bool FlatParameters::CanBeSharedOut(const at::Tensor& frozen) const {
@@ -218,9 +264,7 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
   }
   for (const auto* list : {&frozen_, &module_buffers_}) {
     for (const NamedTensor& item : *list) {
-      const at::ScalarType type =
-          dtype_ == DType::kFloat32 ? item.tensor.scalar_type() : FloatTypeOf(dtype_);
-      MoveInPlace(item.tensor, type, device_.tensors());
+      MoveInPlace(item.tensor, dtype_, device_.tensors());
     }
   }
   return absl::OkStatus();
@@ -249,29 +293,13 @@ absl::StatusOr<std::unique_ptr<comm::Registration>> FlatParameters::RegisterGrad
   return RegisterMemory(group, gradient_memory_, device_gradients_);
 }
 
-absl::Status FlatParameters::CheckUnchanged(torch::nn::Module& module) const {
-  std::unordered_map<const void*, const at::Tensor*> homes;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    homes.emplace(parameters_[i].unsafeGetTensorImpl(), &homes_[i]);
-  }
-  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
-    const at::Tensor& parameter = item.value();
-    if (!parameter.defined() || !parameter.requires_grad()) {
-      continue;
-    }
-    const auto home = homes.find(parameter.unsafeGetTensorImpl());
-    const bool ours = home != homes.end();
-    if (!ours || !parameter.is_alias_of(*home->second)) {
-      return ModuleChanged(item.key(), ours ? kMoved : "another or a new one since");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FlatParameters::CheckInPlace() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].const_data_ptr() != homes_[i].const_data_ptr()) {
-      return ModuleChanged(layout_.entries()[i].name, kMoved);
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "parameter %s is in other memory (set_data, to) than when Engine::Create took the "
+          "module; change the module before",
+          layout_.entries()[i].name));
     }
   }
   return absl::OkStatus();

@@ -55,7 +55,8 @@ class FlatParameters {
  public:
   // What `module` holds; nothing is changed yet. Unimplemented names a trainable parameter that is
   // not a dense tensor on the CPU or on `device`, of fp32 or, when `values` is another, of that
-  // type. `device` must outlive this object.
+  // type. InvalidArgument names two tensors that share memory and would come apart (parameters tied
+  // by set_data, views of one tensor). `device` must outlive this object.
   static absl::StatusOr<std::unique_ptr<FlatParameters>> Describe(torch::nn::Module& module,
                                                                   DType values,
                                                                   const Device& device);
@@ -76,11 +77,9 @@ class FlatParameters {
   void MoveElsewhere(size_t index, const at::Tensor& view);
   bool is_in_values(size_t index) const;
 
-  // FailedPrecondition names a parameter of `module` that is no longer the one that was moved in,
-  // or is new and trainable. Walks the module: about 1 us a parameter.
-  absl::Status CheckUnchanged(torch::nn::Module& module) const;
   // FailedPrecondition names a parameter that is in other memory than where it was moved. Compares
-  // an address each, some nanoseconds a parameter; what the module holds in its place is not seen.
+  // an address each, some nanoseconds a parameter; what the module holds in its place is
+  // RegisteredParameters' to see.
   absl::Status CheckInPlace() const;
   // FailedPrecondition names a parameter that an operation wrote to since RememberVersions: for
   // engines whose values are copies, of masters or of shards, where such a write would be lost.
@@ -121,6 +120,8 @@ class FlatParameters {
   FlatParameters(plan::ParamLayout layout, DType dtype, const Device& device)
       : layout_(std::move(layout)), dtype_(dtype), device_(device) {}
   absl::Status Allocate(const FlatOptions& options);
+  // InvalidArgument names two tensors of the module that share memory and would not afterwards.
+  absl::Status CheckApart() const;
 
   plan::ParamLayout layout_;
   const DType dtype_;

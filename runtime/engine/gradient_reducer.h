@@ -43,6 +43,7 @@ class GradientReducer final : public GradientSync {
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
+  std::vector<uint8_t> used() const override { return whole_.in_place(); }
   int64_t bytes() const override { return static_cast<int64_t>(flat_.gradients().nbytes()); }
   void Release() override;
   const absl::Status& status() const override { return status_; }

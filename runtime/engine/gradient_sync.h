@@ -49,8 +49,8 @@ class GradientSync {
  public:
   virtual ~GradientSync() = default;
   // Autograd has accumulated into the .grad of flat.parameters()[index]. Between steps, from
-  // Release to BeginMicroBatch, that is the program's: it stays there until the program clears it
-  // or the next step counts it.
+  // Release to BeginMicroBatch, that is the program's: it stays there until the program or the next
+  // step clears it, or that step counts it (EngineOptions::zero_grad).
   virtual void OnGradient(size_t index) = 0;
   // Before each backward of `step` (from 1); `last`: of the step.
   virtual void BeginMicroBatch(int64_t step, bool last) = 0;
@@ -60,6 +60,9 @@ class GradientSync {
   virtual absl::StatusOr<GradientSquares> Wait() = 0;
   // After Wait, until Release.
   virtual ReducedGradient reduced() const = 0;
+  // By parameter: whether this rank has a gradient of it in the step. After the step's last
+  // FinishBackward, until Release.
+  virtual std::vector<uint8_t> used() const = 0;
   // Memory that gradients and their buckets take.
   virtual int64_t bytes() const = 0;
   // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.

@@ -30,8 +30,9 @@ class WholeGradients : private ops::GradientHomes {
   // outlives this object.
   WholeGradients(FlatParameters& flat, std::function<void(size_t index)> ready);
 
-  // Takes what backwards of the program's own left in .grad since Release, as any optimizer counts
-  // what nobody cleared. Nothing where a step has begun. An error is one of Take.
+  // Takes what backwards of the program's own left in .grad since the step began, or, without
+  // EngineOptions::zero_grad, since Release. Nothing where it was called before. An error is one of
+  // Take.
   absl::Status BeginStep();
   // From then to Release. In between what autograd accumulates is the program's and stays where it
   // is: the views may be on their way to other ranks (parameter_gather.h).

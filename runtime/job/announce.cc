@@ -1,8 +1,14 @@
 #include "runtime/job/announce.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/console/record_line.h"
+#include "base/log.h"
 #include "base/version.h"
 #include "runtime/plan/run_banner.h"
 
@@ -44,6 +50,22 @@ void Announce(Job::State& state, const ModelSize& model) {
   }
   state.metrics->LogEvent(EventKind::kEvent,
                           {{"name", kBannerEvent}, {"title", banner.title}, {"rows", rows}});
+}
+
+void CheckGroupEngines(Job::State& state) {
+  if (state.env.rank != 0 || std::exchange(state.groups_checked, true)) {
+    return;
+  }
+  const std::vector<ParamGroupConfig>& groups = state.config->optimizer().groups;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (std::none_of(state.engines.begin(), state.engines.end(),
+                     [&](const std::string& engine) { return IsFor(groups[i], engine); })) {
+      DT_LOG(Warning) << absl::StrFormat(
+          "optimizer.param_groups[%d].engine \"%s\" is the name of no engine so far, and the group "
+          "holds for no parameter; the program's engines are called \"%s\" (EngineOptions::name)",
+          i, groups[i].engine, absl::StrJoin(state.engines, "\", \""));
+    }
+  }
 }
 
 }  // namespace dtrain

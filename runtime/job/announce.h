@@ -16,4 +16,8 @@ struct ModelSize {
 // run's. The record goes to the agent, or to this rank's own console.
 void Announce(Job::State& state, const ModelSize& model);
 
+// After the program's first step, once: rank 0 warns of groups of optimizer.param_groups that are
+// for an engine which the program has not made.
+void CheckGroupEngines(Job::State& state);
+
 }  // namespace dtrain

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/agent_channel.h"
 #include "base/job_env.h"
@@ -40,6 +41,8 @@ struct Job::State {
   int64_t train_tokens = 0;
   int64_t train_files = 0;
   bool announced = false;
+  std::vector<std::string> engines;  // By EngineOptions::name, in the order of Create.
+  bool groups_checked = false;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.
 };
 

@@ -51,7 +51,7 @@ class OwnRule final : public UpdateRule {
                   .weights = {memory.weights + begin, count},
                   .gradient = {gradient.data(), count},
                   .states = {parts.data(), states},
-                  .update = step.update,
+                  .update = step.update - step.of(piece).missed,
                   .settings = step.of(piece)});
     if (memory.bf16 != nullptr) {
       kernels::CopyCpu(end - begin, {memory.weights + begin},

@@ -13,7 +13,7 @@ kernels::AdamWOptions AdamWOptionsOf(const OptimizerConfig& optimizer, const Upd
           .l2 = decay_in_gradient ? settings.weight_decay : 0,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update,
+          .step = step.update - settings.missed,
           .bias_correction = optimizer.bias_correction};
 }
 
@@ -26,7 +26,7 @@ kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateS
           .nesterov = optimizer.nesterov,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update - settings.missed};
 }
 
 kernels::LionOptions LionOptionsOf(const OptimizerConfig& /*optimizer*/, const UpdateStep& step,
@@ -50,7 +50,7 @@ kernels::LambOptions LambOptionsOf(const OptimizerConfig& optimizer, const Updat
           .min_coeff = optimizer.min_coeff,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update,
+          .step = step.update - settings.missed,
           .bias_correction = optimizer.bias_correction};
 }
 
@@ -71,7 +71,7 @@ kernels::AdagradOptions AdagradOptionsOf(const OptimizerConfig& optimizer, const
           .weight_decay = settings.weight_decay,
           .grad_scale = step.gradient_scale,
           .grad_limit = step.gradient_limit,
-          .step = step.update};
+          .step = step.update - settings.missed};
 }
 
 }  // namespace dtrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
@@ -18,26 +19,33 @@ bool MatchesOne(const std::string& pattern, const std::vector<std::string>& name
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
 absl::Status CheckPatterns(const OptimizerConfig& optimizer,
                            const std::vector<std::string>& trained,
-                           const std::vector<std::string>& frozen) {
+                           const GroupingOptions& options) {
+  const std::vector<std::string>& frozen = options.frozen;
   for (const std::string& pattern : optimizer.no_weight_decay) {
-    if (!MatchesOne(pattern, trained) &&
-        !MatchesOne(pattern, frozen)) {  // Frozen ones are not decayed.
+    // Frozen ones are not decayed, so a pattern for them is right.
+    if (options.engine.empty() && !MatchesOne(pattern, trained) && !MatchesOne(pattern, frozen)) {
       std::vector<std::string> all = trained;
       all.insert(all.end(), frozen.begin(), frozen.end());
-      return absl::InvalidArgumentError(
-          absl::StrFormat("optimizer.no_weight_decay: \"%s\" names no parameter of the model; "
-                          "nearest: %s (* stands "
-                          "for any text)",
-                          pattern, absl::StrJoin(NearestNames(pattern, all), ", ")));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "optimizer.no_weight_decay: \"%s\" names no parameter of the model; nearest: %s (* "
+          "stands for any text)",
+          pattern, absl::StrJoin(NearestNames(pattern, all), ", ")));
     }
   }
   for (size_t group = 0; group < optimizer.groups.size(); ++group) {
+    if (!IsFor(optimizer.groups[group], options.engine)) {
+      continue;
+    }
     for (const std::string& pattern : optimizer.groups[group].params) {
       if (!MatchesOne(pattern, trained)) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter%s; nearest: %s "
-            "(* stands for any text)",
-            group, pattern, MatchesOne(pattern, frozen) ? ", only frozen ones" : "",
+            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter of %s%s; "
+            "nearest: %s (* stands for any text). A group for one of several engines gives its "
+            "name: \"engine\": \"NAME\" (EngineOptions::name)",
+            group, pattern,
+            options.engine.empty() ? absl::StrCat("the engine of ", options.module)
+                                   : absl::StrCat("engine \"", options.engine, "\""),
+            MatchesOne(pattern, frozen) ? ", only frozen ones" : "",
             absl::StrJoin(NearestNames(pattern, trained), ", ")));
       }
     }
@@ -48,18 +56,21 @@ absl::Status CheckPatterns(const OptimizerConfig& optimizer,
 }  // namespace
 
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
-                                             const OptimizerConfig& optimizer, bool by_parameter,
-                                             const std::vector<std::string>& frozen) {
+                                             const OptimizerConfig& optimizer,
+                                             const GroupingOptions& options) {
   std::vector<std::string> trained;  // In the order of registration, which a layout reverses.
   for (auto entry = layout.entries().rbegin(); entry != layout.entries().rend(); ++entry) {
     trained.push_back(entry->name);
   }
-  DT_RETURN_IF_ERROR(CheckPatterns(optimizer, trained, frozen));
+  DT_RETURN_IF_ERROR(CheckPatterns(optimizer, trained, options));
+  const bool by_parameter = options.by_parameter || optimizer.skip_unused;
   UpdateGroups groups;
   for (size_t i = 0; i < layout.entries().size(); ++i) {
     const plan::LayoutEntry& entry = layout.entries()[i];
-    const ParamSettings settings = optimizer.SettingsFor(entry.name, entry.shape);
-    auto known = std::find(groups.settings.begin(), groups.settings.end(), settings);
+    const ParamSettings settings = optimizer.SettingsFor(entry.name, entry.shape, options.engine);
+    auto known = optimizer.skip_unused
+                     ? groups.settings.end()
+                     : std::find(groups.settings.begin(), groups.settings.end(), settings);
     if (known == groups.settings.end()) {
       known = groups.settings.insert(known, settings);
     }

@@ -21,16 +21,25 @@ struct SettingsRange {
 };
 
 struct UpdateGroups {
-  std::vector<ParamSettings> settings;  // All that occur, once.
+  std::vector<ParamSettings> settings;  // All that occur.
   std::vector<SettingsRange> ranges;    // In the layout's order.
 };
 
-// `by_parameter`: a range is one parameter, without the gap behind it; else neighbours with equal
-// settings are one range (gaps hold zeros and stay zero). `frozen`: names of the parameters that
-// are not trained. InvalidArgument: a pattern of a group or of no_weight_decay names no parameter.
+struct GroupingOptions {
+  // A range is one parameter, without the gap behind it; else neighbours with equal settings are
+  // one range (gaps hold zeros and stay zero).
+  bool by_parameter = false;
+  std::string engine = {};  // EngineOptions::name.
+  std::string module = {};  // The class of what it trains, for messages.
+  std::vector<std::string> frozen = {};  // Names of the parameters that are not trained.
+};
+
+// With OptimizerConfig::skip_unused ranges are of one parameter each, and so are settings: those of
+// the layout's entry i are at i. InvalidArgument: a pattern of a group names no parameter, or one
+// of no_weight_decay where the engine has no name (else another one may have it).
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
-                                             const OptimizerConfig& optimizer, bool by_parameter,
-                                             const std::vector<std::string>& frozen = {});
+                                             const OptimizerConfig& optimizer,
+                                             const GroupingOptions& options);
 
 // `elements` from `flat` on in the values, from `local` on in the states of the rank that owns
 // them.

@@ -90,6 +90,9 @@ A program may bring its own optimizer (`dtrain/optimizer.h`).
 `{"params": [patterns], "lr": ..., "weight_decay": ..., "betas": ..., "eps": ...}`. A parameter
 takes each setting from the first group that matches its name and has this setting. If there is no
 such group, it takes the setting from `optimizer.no_weight_decay`, and then from `optimizer.params`.
+Each pattern has to match a parameter of every engine in the program. In a program with several
+engines, `"engine": "NAME"` makes a group one for the parameters of the engine with this name
+(`EngineOptions::name`).
 Schedules change the learning rate of a group too. WarmupCosineLR and WSD compute it from the
 group's lr. The other schedules multiply their own rate by the group's lr and divide it by the
 optimizer's lr.

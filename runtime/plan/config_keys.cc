@@ -117,6 +117,11 @@ constexpr ConfigKey kKeys[] = {
      "\"*.bias\" or \"*norm*\". With the empty list every parameter is decayed, as in torch."},
     {"optimizer.param_groups", KeyType::kObjectList, "[]", "", KeyUse::kUsed, "", kIdentity,
      "Settings for some parameters, chosen by name. The section above explains the format."},
+    {"optimizer.skip_unused_parameters", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+     "Leaves parameters that no rank's loss used in a step as they are, with their states, as "
+     "torch does with parameters that have no gradient. Such a step does not count as one of "
+     "their updates (bias correction). With false their gradient is zero: weight decay and the "
+     "optimizer's states move them. Each such parameter is named once in the log."},
     {"gradient_clipping", KeyType::kNumber, "1.0", "[0, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
      "Clips the global gradient norm to this value. 0 turns clipping off. \"auto\" takes 1.0. The "

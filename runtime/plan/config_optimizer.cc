@@ -219,6 +219,7 @@ void ConfigBuilder::FillTypedOptimizer() {
   o.lr_decay = number("lr_decay");
   o.initial_accumulator_value = number("initial_accumulator_value");
   o.bf16_states = values_->boolean("bf16.bf16_optimizer_states");
+  o.skip_unused = values_->boolean("optimizer.skip_unused_parameters");
   o.no_weight_decay = values_->at("optimizer.no_weight_decay").get<std::vector<std::string>>();
 }
 

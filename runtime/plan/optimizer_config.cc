@@ -128,11 +128,12 @@ std::vector<std::string> OptimizerConfig::state_slots() const {
 }
 
 ParamSettings OptimizerConfig::SettingsFor(absl::string_view parameter_name,
-                                           absl::Span<const int64_t> shape) const {
+                                           absl::Span<const int64_t> shape,
+                                           absl::string_view engine) const {
   const bool orthogonal = kind == Kind::kMuon && IsHiddenMatrix(parameter_name, shape);
   ParamGroupConfig given;
   for (const ParamGroupConfig& group : groups) {
-    if (MatchesAny(group.params, parameter_name)) {
+    if (IsFor(group, engine) && MatchesAny(group.params, parameter_name)) {
       given.lr = given.lr ? given.lr : group.lr;
       given.weight_decay = given.weight_decay ? given.weight_decay : group.weight_decay;
       given.eps = given.eps ? given.eps : group.eps;

@@ -29,6 +29,17 @@ absl::StatusOr<std::vector<std::string>> Patterns(const std::string& path, const
   return list.get<std::vector<std::string>>();
 }
 
+absl::StatusOr<std::string> EngineName(const std::string& path, const Json& value) {
+  const ConfigKey key{path.c_str(), KeyType::kString, "null", "", KeyUse::kUsed, "", 0, ""};
+  DT_ASSIGN_OR_RETURN(const Json name, CheckValue(key, value));
+  if (!name.is_string() || name.get<std::string>().empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is %s; want the name of an engine as the program gives it (EngineOptions::name)", path,
+        DumpJson(value)));
+  }
+  return name.get<std::string>();
+}
+
 absl::StatusOr<ParamGroupConfig> ParseGroup(const std::string& at, const Json& group,
                                             absl::Span<const absl::string_view> settings) {
   ParamGroupConfig result;
@@ -38,9 +49,13 @@ absl::StatusOr<ParamGroupConfig> ParseGroup(const std::string& at, const Json& g
       DT_ASSIGN_OR_RETURN(result.params, Patterns(path, value));
       continue;
     }
+    if (name == "engine") {
+      DT_ASSIGN_OR_RETURN(result.engine, EngineName(path, value));
+      continue;
+    }
     if (std::find(settings.begin(), settings.end(), name) == settings.end()) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "%s is not a setting of a parameter group; this optimizer takes params, %s", path,
+          "%s is not a setting of a parameter group; this optimizer takes params, engine, %s", path,
           absl::StrJoin(settings, ", ")));
     }
     DT_ASSIGN_OR_RETURN(const Json checked, Setting(name, path, value));

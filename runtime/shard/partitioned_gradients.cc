@@ -29,6 +29,7 @@ PartitionedGradients::PartitionedGradients(comm::Group& group, FlatParameters& f
       names_(BucketNames("bucket", flat, shards)),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
+      used_(flat.parameters().size(), 0),
       has_part_(shards.buckets().size(), 0),
       shard_(at::zeros({shards.shard_elements()}, at::TensorOptions(at::kFloat))) {}
 
@@ -75,6 +76,7 @@ void PartitionedGradients::OnGradient(size_t index) {
   }
   const at::Tensor dense = gradient.to(at::kFloat).contiguous();
   Stage(index, dense.const_data_ptr<float>(), queue_.is_ready(index) ? Fill::kAdd : Fill::kCopy);
+  used_[index] = 1;
   gradient.reset();
   queue_.Ready(index, [this](int bucket) { Launch(bucket); });
 }
@@ -235,6 +237,7 @@ void PartitionedGradients::Release() {
     slot.bucket = -1;
   }
   std::fill(slot_of_.begin(), slot_of_.end(), nullptr);
+  std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(has_part_.begin(), has_part_.end(), uint8_t{0});
   flat_.ClearGradients();
   status_ = absl::OkStatus();

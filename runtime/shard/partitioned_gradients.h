@@ -43,6 +43,7 @@ class PartitionedGradients final : public GradientSync {
   absl::Status FinishBackward() override;
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
+  std::vector<uint8_t> used() const override { return used_; }
   int64_t bytes() const override;
   void Release() override;
   const absl::Status& status() const override { return status_; }
@@ -86,6 +87,7 @@ class PartitionedGradients final : public GradientSync {
   std::deque<Slot> slots_;         // Never moved.
   std::vector<Slot*> slot_of_;     // By bucket that is being filled; else null.
   std::deque<Slot*> under_way_;    // In launch order.
+  std::vector<uint8_t> used_;      // By parameter: a micro-batch of the step gave a gradient.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
   at::Tensor shard_;               // [shard elements] fp32.
   bool in_step_ = false;           // Else a gradient is the program's (gradient_sync.h).

@@ -33,6 +33,7 @@ PartitionedOnDevice::PartitionedOnDevice(const Device& device, comm::DeviceGroup
       names_(BucketNames("bucket", flat, shards)),
       queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
+      used_(flat.parameters().size(), 0),
       has_part_(shards.buckets().size(), 0) {}
 
 PartitionedOnDevice::~PartitionedOnDevice() {
@@ -115,6 +116,7 @@ void PartitionedOnDevice::OnGradient(size_t index) {
     status_.Update(status);
     return;
   }
+  used_[index] = 1;
   gradient.reset();
   queue_.Ready(index, [this](int bucket) { Launch(bucket); });
 }
@@ -297,6 +299,7 @@ void PartitionedOnDevice::Release() {
       idle_.push_back(std::exchange(slot, nullptr));
     }
   }
+  std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(has_part_.begin(), has_part_.end(), uint8_t{0});
   flat_.ClearGradients();
   status_ = absl::OkStatus();

@@ -47,6 +47,7 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
   ReducedGradient reduced() const override { return {shard(), true}; }
+  std::vector<uint8_t> used() const override { return used_; }
   int64_t bytes() const override;
   void Release() override;
   const absl::Status& status() const override { return status_; }
@@ -98,6 +99,7 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   std::list<Slot> slots_;
   std::deque<Slot*> idle_;         // Filled by nobody; the one launched longest ago first.
   std::vector<Slot*> slot_of_;     // By bucket; null: none.
+  std::vector<uint8_t> used_;      // By parameter: a micro-batch of the step gave a gradient.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds this step's sums so far.
   std::shared_ptr<DeviceMemory> shard_;
   // Quantized: what is sent of the bucket under way; what is received overwrites its slot.

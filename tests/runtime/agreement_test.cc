@@ -47,6 +47,14 @@ TEST(AgreementTest, SquaresOfShardsAreSummedAndThoseOfEverythingAreNot) {
   EXPECT_FALSE(Decide(votes)->finite);
 }
 
+TEST(AgreementTest, UnusedParametersAreComparedWhereEveryRankHasSome) {
+  std::vector<StepVote> votes(3);
+  votes[0].unused_parameters = votes[2].unused_parameters = 4;
+  EXPECT_FALSE(Decide(votes)->compares_unused);
+  votes[1].unused_parameters = 1;
+  EXPECT_TRUE(Decide(votes)->compares_unused);
+}
+
 TEST(AgreementTest, RanksAtDifferentStepsOrEpochsAreAnError) {
   std::vector<StepVote> votes(2);
   votes[1].step = 4;

@@ -33,14 +33,14 @@ class Net : public torch::nn::Module {
     frozen = register_parameter("frozen", at::randn({width, width}) * 0.1, /*requires_grad=*/false);
     shift = register_parameter("shift", at::rand({width}), /*requires_grad=*/false);
   }
-  at::Tensor Loss(const at::Tensor& x) {
+  at::Tensor Loss(const at::Tensor& x, bool with_c = true) {
     at::Tensor first = at::tanh(x.to(a.scalar_type()).matmul(a));
     if (frozen.defined()) {
       first = first + (first + shift).matmul(frozen);
     }
     const at::Tensor h = first.matmul(b);
     mean.mul_(0.9).add_(h.detach().mean(0), 0.1);
-    return (h * c).square().sum(at::kFloat);
+    return (with_c ? h * c : h).square().sum(at::kFloat);
   }
   // Deeper, of recomputed segments whose inputs are worth the way to a far tier.
   at::Tensor LossOfSegments(const at::Tensor& x) {

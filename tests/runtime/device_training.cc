@@ -66,7 +66,9 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   if (way.frozen) {
     net.AddFrozen();
   }
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
+  EngineOptions options;
+  options.zero_grad = way.zero_grad;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net, options));
   Source source{context.rank, context.size, way.accumulation};
   std::vector<StepReport> reports;
   for (int i = 0; i < way.steps; ++i) {
@@ -76,7 +78,8 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     const int before = gpu->cuda.synchronizations();
     const WaitingOperations operations;
     DT_ASSIGN_OR_RETURN(reports.emplace_back(), engine->Step(source, [&](const at::Tensor& x) {
-      const at::Tensor loss = way.segments ? net.LossOfSegments(x) : net.Loss(x);
+      const at::Tensor loss =
+          way.segments ? net.LossOfSegments(x) : net.Loss(x, !way.pauses || i % 2 == 1);
       if (way.reads) {
         loss.item<float>();
       }

@@ -24,10 +24,12 @@ struct Way {
   bool segments = false;  // Of recomputed segments.
   int64_t width = 64;     // Of the model.
   bool frozen = false;    // It has frozen weights.
+  bool pauses = false;    // Its loss uses Net::c in every second step alone.
   // Before each step but the first a backward of the program's own, whose gradients it then clears
   // or leaves.
   enum class Own { kNone, kCleared, kLeft };
   Own own = Own::kNone;
+  bool zero_grad = true;  // EngineOptions::zero_grad.
   std::vector<std::string> more = {};
 };
 

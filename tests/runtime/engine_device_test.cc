@@ -136,7 +136,7 @@ TEST(EngineDeviceTest, RanksThatLaunchGraphsHaveTheBitsOfEagerSteps) {
   }
 }
 
-TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereItIsLeft) {
+TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereAsked) {
   for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=1",
                                   "zero_optimization.stage=2", "zero_optimization.stage=3"}) {
     for (const char* const graphs : {"cuda_graphs=false", "cuda_graphs=true"}) {
@@ -146,11 +146,50 @@ TEST(EngineDeviceTest, ABackwardBetweenStepsIsTheProgramsAndCountsWhereItIsLeft)
       way.own = Way::Own::kCleared;
       ExpectSame(OutcomeOf(2, way), plain);
       way.own = Way::Own::kLeft;
+      ExpectSame(OutcomeOf(2, way), plain);
+      way.zero_grad = false;
       const Outcome left = OutcomeOf(2, way);
       EXPECT_NE(left.weights, plain.weights);
       way.place = Way::Place::kHost;
       way.more.pop_back();
       ExpectNear(left, OutcomeOf(2, way), 1e-5);
+    }
+  }
+}
+
+TEST(EngineDeviceTest, WhatNoRankUsesIsSkippedAsOnTheHost) {
+  const char* const skip = "optimizer.skip_unused_parameters=true";
+  const std::string offload = "zero_optimization.offload_optimizer.device=";
+  for (const std::string optimizer :
+       {R"({"params":{"lr":0.01,"weight_decay":0.1}})",
+        R"({"type":"SGD","params":{"lr":0.01,"momentum":0.9,"weight_decay":0.1}})",
+        R"({"type":"Lion","params":{"lr":0.001,"weight_decay":0.1}})",
+        R"({"type":"Adagrad","params":{"weight_decay":0.1}})",
+        R"({"type":"Lamb","params":{"lr":0.01,"weight_decay":0.1}})",
+        R"({"type":"Muon","params":{"weight_decay":0.1}})"}) {
+    const Way on_host{.pauses = true, .more = {"optimizer=" + optimizer}};
+    const Outcome host = OutcomeOf(2, With(on_host, {skip}));
+    EXPECT_NE(host.weights, OutcomeOf(2, on_host).weights);
+    const std::vector<std::vector<std::string>> ways = {
+        {"zero_optimization.stage=0"},
+        {"zero_optimization.stage=0", "cuda_graphs=true"},
+        {"zero_optimization.stage=1"},
+        {"zero_optimization.stage=2"},
+        {"zero_optimization.stage=3"},
+        {"zero_optimization.stage=2", offload + "cpu"}};
+    for (const auto& more : ways) {
+      SCOPED_TRACE(absl::StrCat(optimizer, ", ", more.front(), ", ", more.back()));
+      Way way = With(With(on_host, {skip}), more);
+      way.place = Way::Place::kNccl;
+      way.waits = more.back() == offload + "cpu";
+      if (more.back() == "cuda_graphs=true") {  // A launched graph runs no closure.
+        way.pauses = false;
+        Way eager = way;
+        eager.more.pop_back();
+        ExpectSame(OutcomeOf(2, way), OutcomeOf(2, eager));
+      } else {
+        ExpectNear(OutcomeOf(2, way), host, 2e-5);
+      }
     }
   }
 }

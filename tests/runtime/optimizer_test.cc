@@ -289,12 +289,25 @@ TEST_F(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
 
 TEST_F(OptimizerTest, AGroupThatNamesNothingIsAnError) {
   Net net;
-  EXPECT_EQ(WhyNot(R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})", net),
-            "optimizer.param_groups[0].params: \"*.biass\" names no trainable parameter; nearest: "
-            "bias (* stands for any text)");
+  constexpr char kRest[] =
+      "(* stands for any text). A group for one of several engines gives its name: \"engine\": "
+      "\"NAME\" (EngineOptions::name)";
+  constexpr char kMisspelt[] = R"({"param_groups":[{"params":["up","*.biass"],"lr":1}]})";
+  EXPECT_EQ(WhyNot(kMisspelt, net),
+            absl::StrCat("optimizer.param_groups[0].params: \"*.biass\" names no trainable "
+                         "parameter of the engine of ",
+                         net.name(), "; nearest: bias ", kRest));
+  auto job = MakeJob(kMisspelt);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EngineOptions student;
+  student.name = "student";
+  EXPECT_EQ(std::string(Engine::Create(**job, net, student).status().message()),
+            absl::StrCat("optimizer.param_groups[0].params: \"*.biass\" names no trainable "
+                         "parameter of engine \"student\"; nearest: bias ",
+                         kRest));
   net.bias.set_requires_grad(false);
   EXPECT_THAT(WhyNot(R"({"param_groups":[{"params":["bias"],"lr":1}]})", net),
-              HasSubstr("\"bias\" names no trainable parameter, only frozen ones; nearest: "));
+              HasSubstr(", only frozen ones; nearest: "));
 }
 
 TEST_F(OptimizerTest, ADecayPatternThatNamesNothingIsAnError) {

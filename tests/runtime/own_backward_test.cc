@@ -106,14 +106,16 @@ TEST(OwnBackwardTest, NeitherDisturbsGathersNorIsDisturbed) {
 
 // What two steps end with between which gradients, one of them of a weight that no step uses, were
 // left.
-std::vector<double> WithGradientsLeft(const ChainWay& way, bool left) {
+std::vector<double> WithGradientsLeft(const ChainWay& way, bool left, bool zero_grad = false) {
   return NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
     at::set_num_threads(1);
     const testing::TempFolder folder;
     DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), way));
     at::manual_seed(3);
     Chain model;
-    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    EngineOptions options;
+    options.zero_grad = zero_grad;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model, options));
     Tokens source{.rank = context.rank, .size = context.size};
     Tokens others = source;
     for (int i = 0; i < 2; ++i) {
@@ -135,7 +137,21 @@ std::vector<double> WithGradientsLeft(const ChainWay& way, bool left) {
   });
 }
 
-TEST(OwnBackwardTest, WhatItLeavesCountsInTheNextStepAtEveryStage) {
+TEST(OwnBackwardTest, AStepDropsWhatItLeavesAtEveryStage) {
+  const std::vector<double> plain = WithGradientsLeft({.stage = 0}, /*left=*/false);
+  ASSERT_GT(plain.size(), 10U);
+  for (const int stage : {0, 1, 2, 3}) {
+    EXPECT_EQ(WithGradientsLeft({.stage = stage}, /*left=*/true, /*zero_grad=*/true), plain)
+        << "stage " << stage;
+  }
+  for (const int stage : {0, 1, 2}) {
+    EXPECT_EQ(
+        WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true, /*zero_grad=*/true), plain)
+        << "behind the step, stage " << stage;
+  }
+}
+
+TEST(OwnBackwardTest, WithoutZeroGradWhatItLeavesCountsInTheNextStepAtEveryStage) {
   const std::vector<double> plain = WithGradientsLeft({.stage = 0}, /*left=*/true);
   ASSERT_GT(plain.size(), 10U);
   EXPECT_NE(plain, WithGradientsLeft({.stage = 0}, /*left=*/false));

@@ -7,13 +7,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "dtrain/engine.h"
 #include "dtrain/job.h"
 #include "dtrain/tracked.h"
 
 namespace dtrain {
+
+// A tensor that a checkpoint holds beside those of engines.
+struct TrackedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
 
 class Checkpointer {
  public:
@@ -27,6 +35,12 @@ class Checkpointer {
   // same order.
   void Track(const std::string& name, Engine& engine);
   void Track(const std::string& name, Tracked& state);
+  // Tensors of any size that the program keeps itself, such as an average of the weights: of the
+  // same names, types, shapes and values on every rank. Each is stored once, in state/, and
+  // restored into the tensor given here, with any number of ranks. Change them in place (lerp_,
+  // copy_): of a variable that is assigned another tensor nothing is seen. A checkpoint that holds
+  // one with another type or shape is refused with FailedPrecondition and its name.
+  void Track(const std::string& name, std::vector<TrackedTensor> tensors);
 
   // Loads the newest checkpoint that verifies, older ones where it does not (each rejected one is
   // named). OK and step 0 when the run never had one. FailedPrecondition: it had one, and none can

@@ -42,6 +42,9 @@ struct EngineOptions {
   // what the batch says (`static constexpr absl::string_view kSampleUnit`, a word of the same kind;
   // dtrain::Batch: tokens), else "samples".
   std::string sample_unit = {};
+  // In a program with several engines: settings that name it are this one's alone
+  // (optimizer.param_groups, "engine"), and messages call it so. "": none.
+  std::string name = {};
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
@@ -51,6 +54,11 @@ struct EngineOptions {
   bool store_frozen = true;
   // In place of optimizer.type; optimizer.params and the scheduler give its settings. Null: none.
   std::shared_ptr<const Optimizer> optimizer = {};
+  // Whether a step begins with zero_grad: what backwards of the program's own, or of another engine
+  // through this one's parameters (a generator's loss through its discriminator), left in .grad is
+  // dropped then. False: the step adds it to its sum of gradients, which is divided by the step's
+  // count and in fp16 by the loss scale.
+  bool zero_grad = true;
   // What ZeRO stage 3 gathers and frees together, a bucket each; at the other stages checked and
   // used for nothing. A unit lists modules by their names in torch::nn::Module::named_modules, each
   // with all of its parameters, or parameters; `*` stands for any text. Parameters of a unit are
@@ -109,7 +117,14 @@ class Engine {
   // Moves the parameters of `model` into flat buffers and takes weights and buffers from rank 0.
   // InvalidArgument names the first tensor that differs between ranks; Unimplemented names a
   // parameter of a type that is not supported (trainable: fp32). InvalidArgument also names what is
-  // wrong with a unit. `model` must outlive the engine.
+  // wrong with a unit, and two parameters, or a parameter and a buffer, that share memory: weights
+  // are tied by one tensor in both places. `model` must outlive the engine.
+  //
+  // The engine sees the tensors that the module has registered. A step that finds one of them
+  // replaced, added, removed, moved, frozen or unfrozen since fails with FailedPrecondition and its
+  // name. It cannot see a member that is assigned another tensor (net->layer->weight = ...), which
+  // leaves the registered one in its place: the loss then uses a tensor that nobody trains, and the
+  // first step without a gradient for the registered one says so in a line of the log.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Job& job, torch::nn::Module& model,
                                                         EngineOptions options = {});
   ~Engine();
@@ -186,9 +201,9 @@ class Engine {
   // After an error in backward one rank alone may begin the step anew; several end together, as
   // after a Step that failed.
   // A backward of the program's own (loss.backward()) may run between steps, at stage 3 on all
-  // ranks alike: its gradients are in the parameters' .grad. What the program leaves there is added
-  // to the next step's sum of gradients, which is divided by the step's count and in fp16 by the
-  // loss scale. With cuda_graphs it is to be cleared before Step, not in its closure.
+  // ranks alike: its gradients are in the parameters' .grad until the next step begins, which drops
+  // them (EngineOptions::zero_grad). A step begins with the call of Step, or with the first Backward
+  // after an Update.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 

@@ -29,7 +29,7 @@ struct ParameterPart {
   absl::Span<float> weights;
   absl::Span<const float> gradient;            // Mean over the batch, clipped.
   absl::Span<const absl::Span<float>> states;  // In the order of states(); zeros at first.
-  int64_t update = 1;                          // Updates of this run, this one included.
+  int64_t update = 1;                          // Updates of the parameter, this one included.
   // By optimizer.params, parameter groups and the schedule.
   ParamSettings settings;
 };

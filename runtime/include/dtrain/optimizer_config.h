@@ -16,6 +16,8 @@ namespace dtrain {
 // One entry of optimizer.param_groups: what it gives holds for the parameters that it names.
 struct ParamGroupConfig {
   std::vector<std::string> params;  // Patterns; `*` stands for any text.
+  // Of the engine whose parameters they are (EngineOptions::name); "": of all engines.
+  std::string engine = {};
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
   std::optional<double> eps = {};
@@ -30,6 +32,7 @@ struct ParamSettings {
   double beta2 = 0;
   double eps = 0;
   bool orthogonal = false;  // Muon's rule for matrices, not its AdamW.
+  int64_t missed = 0;       // Updates that left the parameter as it was: it was unused.
   bool operator==(const ParamSettings&) const = default;
 };
 
@@ -55,16 +58,23 @@ struct OptimizerConfig {
   // and DeepSpeed: all are decayed.
   std::vector<std::string> no_weight_decay = {};
   std::vector<ParamGroupConfig> groups = {};
+  // What no rank's loss used in a step stays as it is, as in torch; else its gradient is zero.
+  bool skip_unused = false;
 
   // "AdamW": as checkpoints name it.
   std::string name() const;
   // What it keeps of each element, by the names that checkpoints use.
   std::vector<std::string> state_slots() const;
-  // Of the parameter of this name and shape: each setting from the first group that matches and
-  // gives it, else from optimizer.params.
-  ParamSettings SettingsFor(absl::string_view parameter_name,
-                            absl::Span<const int64_t> shape) const;
+  // Of the parameter of this name and shape in `engine` (EngineOptions::name): each setting from
+  // the first group that matches and gives it, else from optimizer.params.
+  ParamSettings SettingsFor(absl::string_view parameter_name, absl::Span<const int64_t> shape,
+                            absl::string_view engine = {}) const;
 };
+
+// Whether the group is for the parameters of `engine`, or of all.
+inline bool IsFor(const ParamGroupConfig& group, absl::string_view engine) {
+  return group.engine.empty() || group.engine == engine;
+}
 
 // `*` in `pattern` stands for any text, also none.
 bool MatchesPattern(absl::string_view pattern, absl::string_view name);

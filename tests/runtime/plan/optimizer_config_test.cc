@@ -105,6 +105,18 @@ TEST(OptimizerConfigTest, EachSettingComesFromTheFirstGroupThatGivesIt) {
       << "a group is more exact than the short form";
 }
 
+TEST(OptimizerConfigTest, AGroupMayBeForTheParametersOfOneEngine) {
+  const OptimizerConfig config = Of(R"({
+    "params": {"lr": 0.1},
+    "param_groups": [{"engine": "teacher", "params": "head.*", "lr": 0.01},
+                     {"params": "*.weight", "lr": 0.02}]})");
+  EXPECT_EQ(config.SettingsFor("head.weight", {2}, "teacher").lr, 0.01);
+  EXPECT_EQ(config.SettingsFor("head.weight", {2}, "student").lr, 0.02);
+  EXPECT_EQ(config.SettingsFor("head.weight", {2}).lr, 0.02);
+  EXPECT_EQ(config.SettingsFor("head.bias", {2}, "teacher").lr, 0.01);
+  EXPECT_EQ(config.SettingsFor("head.bias", {2}, "student").lr, 0.1);
+}
+
 TEST(OptimizerConfigTest, MistakesAreNamed) {
   EXPECT_EQ(
       ErrorOf(R"({"type": "SGD", "params": {"eps": 1e-6}})"),
@@ -123,9 +135,13 @@ TEST(OptimizerConfigTest, MistakesAreNamed) {
               HasSubstr("optimizer.param_groups[0].lr is -1; want a number, 0 or more"));
   EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": "a", "lrr": 1}]})"),
               HasSubstr("optimizer.param_groups[0].lrr is not a setting of a parameter group; "
-                        "this optimizer takes params, lr, weight_decay, betas, eps"));
+                        "this optimizer takes params, engine, lr, weight_decay, betas, eps"));
   EXPECT_THAT(ErrorOf(R"({"type": "SGD", "param_groups": [{"params": "a", "betas": [0.5, 0.5]}]})"),
-              HasSubstr("this optimizer takes params, lr, weight_decay"));
+              HasSubstr("this optimizer takes params, engine, lr, weight_decay"));
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": "a", "engine": ""}]})"),
+              HasSubstr("optimizer.param_groups[0].engine is \"\"; want the name of an engine"));
+  EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": "a", "engine": 3}]})"),
+              HasSubstr("optimizer.param_groups[0].engine is 3"));
   EXPECT_THAT(ErrorOf(R"({"param_groups": [3]})"), HasSubstr("want a list of objects"));
   EXPECT_THAT(ErrorOf(R"({"params": {"lr": 0}, "param_groups": [{"params": "a", "lr": 1}]})",
                       R"(, "scheduler": {"type": "WarmupLR"})"),

@@ -1,0 +1,139 @@
+#include "runtime/checkpoint/tracked_tensors.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "checkpoint/safetensors_header.h"
+#include "runtime/checkpoint/model_tensors.h"
+#include "runtime/engine/dtypes.h"
+#include "runtime/plan/stable_hash.h"
+
+namespace dtrain {
+namespace {
+
+// "fp32 [3, 4]".
+template <typename Shape>
+std::string Text(std::optional<DType> dtype, const Shape& shape) {
+  return absl::StrCat(dtype.has_value() ? DTypeName(*dtype) : "another type", " [",
+                      absl::StrJoin(shape, ", "), "]");
+}
+
+absl::StatusOr<checkpoint::TensorSpec> SpecOf(const NamedTensor& item) {
+  const absl::StatusOr<DType> dtype = DTypeOf(item.tensor.scalar_type());
+  DT_RETURN_IF_ERROR(Annotate(dtype.status(), item.name));
+  return checkpoint::TensorSpec{item.name, *dtype, item.tensor.sizes().vec()};
+}
+
+}  // namespace
+
+std::string TrackedName(const std::string& group, const std::string& tensor) {
+  return absl::StrCat("tracked/", group, "/", tensor);
+}
+
+absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> tensors) {
+  plan::StableHash hash;
+  absl::Status storable;
+  for (const NamedTensor& item : tensors) {
+    const auto spec = SpecOf(item);
+    storable.Update(spec.status());
+    if (spec.ok()) {
+      hash.Add(spec->name).Add(Text(spec->dtype, spec->shape));
+    }
+  }
+  uint64_t mine = hash.value();
+  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
+                                      {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
+                                      {.name = "tracked tensors", .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  DT_RETURN_IF_ERROR(storable);
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](uint64_t hash_of) { return hash_of != all[0]; });
+  if (other == all.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "Checkpointer::Track got other tensors on rank %d than on rank 0; track tensors of the same "
+      "names, types and shapes in the same order on every rank",
+      other - all.begin()));
+}
+
+absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const RankPlace& place,
+                               EngineSnapshot& snapshot) {
+  const at::NoGradGuard no_grad;
+  uint64_t total = 0;
+  for (const NamedTensor& item : tensors) {
+    total += item.tensor.nbytes();
+  }
+  uint64_t before = 0;
+  for (const NamedTensor& item : tensors) {
+    DT_ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, SpecOf(item));
+    // Where the tensor begins decides: in the first, second, ... of as many parts as ranks.
+    const double begin = total == 0 ? 0 : static_cast<double>(before) / static_cast<double>(total);
+    before += item.tensor.nbytes();
+    if (static_cast<int>(begin * place.world_size) != place.rank) {
+      continue;
+    }
+    const at::Tensor kept = OnHost(item.tensor.detach().contiguous(), snapshot);
+    snapshot.keep.push_back(kept);
+    snapshot.source.state.push_back({std::move(spec), BytesOf(kept)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreTrackedTensors(absl::Span<const NamedTensor> tensors,
+                                   checkpoint::Checkpoint& from) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, std::pair<int, checkpoint::TensorEntry>> stored;
+  for (int rank = 0; !tensors.empty() && rank < from.manifest().world_size; ++rank) {
+    for (const checkpoint::TensorEntry& entry : from.StateTensors(rank)) {
+      stored.emplace(entry.name, std::pair(rank, entry));
+    }
+  }
+  for (const NamedTensor& item : tensors) {
+    const auto found = stored.find(item.name);
+    DT_ASSIGN_OR_RETURN(const checkpoint::TensorSpec want, SpecOf(item));
+    if (found == stored.end()) {
+      continue;
+    }
+    const checkpoint::TensorEntry& entry = found->second.second;
+    const std::string held = Text(checkpoint::DTypeFromSafetensors(entry.dtype), entry.shape);
+    if (const std::string wanted = Text(want.dtype, want.shape); held != wanted) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s holds the tensor \"%s\" as %s, and the program tracks %s: track one of that type and "
+          "shape, or start anew with --fresh",
+          from.DisplayName(), item.name, held, wanted));
+    }
+  }
+  for (const NamedTensor& item : tensors) {
+    const auto found = stored.find(item.name);
+    if (found == stored.end()) {
+      DT_LOG(Warning) << from.DisplayName() << " holds no tensor \"" << item.name
+                      << "\": it starts as new";
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const checkpoint::TensorSpec spec, SpecOf(item));
+    const at::Tensor tensor = item.tensor.detach();
+    const bool direct = tensor.is_cpu() && tensor.is_contiguous();
+    const at::Tensor target =
+        direct ? tensor : at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+    DT_RETURN_IF_ERROR(from.ReadStateTensor(found->second.first, spec, BytesOf(target)));
+    if (!direct) {
+      tensor.copy_(target);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain

@@ -1,0 +1,34 @@
+// Tensors that a program has a checkpoint hold beside its engines' (Checkpointer::Track). They are
+// the same on every rank: each is stored once, whole, by one rank, in state/, and read by all.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "checkpoint/reader.h"
+#include "comm/group.h"
+#include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/engine/flat_parameters.h"
+
+namespace dtrain {
+
+// What one of them is called in state/.
+std::string TrackedName(const std::string& group, const std::string& tensor);
+
+// Collective. InvalidArgument on every rank unless all track tensors of the same names, types and
+// shapes in the same order.
+absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> tensors);
+
+// Adds those that the rank at `place` stores: as many bytes as the others. Copies from a GPU are
+// only queued (OnHost). Unimplemented names a tensor of a type that no checkpoint holds.
+absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const RankPlace& place,
+                               EngineSnapshot& snapshot);
+
+// Reads each in place, whatever rank stored it; one that the checkpoint does not hold stays as it
+// is, with a warning. FailedPrecondition names one that it holds with another type or shape:
+// nothing is read then.
+absl::Status RestoreTrackedTensors(absl::Span<const NamedTensor> tensors,
+                                   checkpoint::Checkpoint& from);
+
+}  // namespace dtrain
