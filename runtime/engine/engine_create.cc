@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   if (state.live != nullptr || WantsBacktraces()) {
     impl->witness.WatchAlways();
   }
-  job.state().engines.push_back(state.options.name);
+  job.state().engines.push_back({state.options.name, impl->unmatched_decay});
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -279,6 +279,7 @@ absl::Status Engine::Impl::TakeParameters() {
                                        .module = module.name(),
                                        .frozen = frozen}));
   settings = groups.settings;
+  unmatched_decay = groups.unmatched_decay;
   const bool skips = config.optimizer().skip_unused;
   unused = std::make_unique<UnusedParameters>(job.group(), layout, skips);
   state.missed.resize(skips ? layout.entries().size() : 0);

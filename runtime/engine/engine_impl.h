@@ -67,6 +67,7 @@ struct Engine::Impl {
   const ShardedGradients* sharded_gradients = nullptr;  // With `gradient_shards`: the reducer.
   std::unique_ptr<UpdateRule> rule;
   std::vector<ParamSettings> settings;       // By UpdatePiece::settings.
+  std::vector<std::string> unmatched_decay;  // UpdateGroups::unmatched_decay.
   std::unique_ptr<StateStream> stream;       // Of offloaded states; null when they are near.
   std::unique_ptr<UpdateExchange> exchange;  // On a GPU with offloaded states; else null.
   // On a GPU that updates weights whose share is a file; else null.

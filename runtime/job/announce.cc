@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/console/record_line.h"
@@ -56,14 +57,28 @@ void CheckGroupEngines(Job::State& state) {
   if (state.env.rank != 0 || std::exchange(state.groups_checked, true)) {
     return;
   }
+  std::vector<std::string> names;
+  for (const Job::State::EngineFacts& engine : state.engines) {
+    names.push_back(engine.name);
+  }
   const std::vector<ParamGroupConfig>& groups = state.config->optimizer().groups;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (std::none_of(state.engines.begin(), state.engines.end(),
-                     [&](const std::string& engine) { return IsFor(groups[i], engine); })) {
+                     [&](const auto& engine) { return IsFor(groups[i], engine.name); })) {
       DT_LOG(Warning) << absl::StrFormat(
           "optimizer.param_groups[%d].engine \"%s\" is the name of no engine so far, and the group "
           "holds for no parameter; the program's engines are called \"%s\" (EngineOptions::name)",
-          i, groups[i].engine, absl::StrJoin(state.engines, "\", \""));
+          i, groups[i].engine, absl::StrJoin(names, "\", \""));
+    }
+  }
+  for (const std::string& pattern : state.engines.front().unmatched_decay) {
+    if (std::all_of(state.engines.begin(), state.engines.end(), [&](const auto& engine) {
+          return absl::c_linear_search(engine.unmatched_decay, pattern);
+        })) {
+      DT_LOG(Warning) << absl::StrFormat(
+          "optimizer.no_weight_decay: \"%s\" names no parameter of any engine so far (* stands for "
+          "any text); the program's engines are called \"%s\" (EngineOptions::name)",
+          pattern, absl::StrJoin(names, "\", \""));
     }
   }
 }

@@ -17,7 +17,8 @@ struct ModelSize {
 void Announce(Job::State& state, const ModelSize& model);
 
 // After the program's first step, once: rank 0 warns of groups of optimizer.param_groups that are
-// for an engine which the program has not made.
+// for an engine which the program has not made, and of patterns of optimizer.no_weight_decay that
+// name no parameter of its engines.
 void CheckGroupEngines(Job::State& state);
 
 }  // namespace dtrain

@@ -41,7 +41,11 @@ struct Job::State {
   int64_t train_tokens = 0;
   int64_t train_files = 0;
   bool announced = false;
-  std::vector<std::string> engines;  // By EngineOptions::name, in the order of Create.
+  struct EngineFacts {
+    std::string name;                          // EngineOptions::name.
+    std::vector<std::string> unmatched_decay;  // UpdateGroups::unmatched_decay.
+  };
+  std::vector<EngineFacts> engines;  // In the order of Create.
   bool groups_checked = false;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.
 };

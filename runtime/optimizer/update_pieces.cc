@@ -19,11 +19,16 @@ bool MatchesOne(const std::string& pattern, const std::vector<std::string>& name
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
 absl::Status CheckPatterns(const OptimizerConfig& optimizer,
                            const std::vector<std::string>& trained,
-                           const GroupingOptions& options) {
+                           const GroupingOptions& options,
+                           std::vector<std::string>& unmatched_decay) {
   const std::vector<std::string>& frozen = options.frozen;
   for (const std::string& pattern : optimizer.no_weight_decay) {
     // Frozen ones are not decayed, so a pattern for them is right.
-    if (options.engine.empty() && !MatchesOne(pattern, trained) && !MatchesOne(pattern, frozen)) {
+    if (MatchesOne(pattern, trained) || MatchesOne(pattern, frozen)) {
+      continue;
+    }
+    unmatched_decay.push_back(pattern);
+    if (options.engine.empty()) {
       std::vector<std::string> all = trained;
       all.insert(all.end(), frozen.begin(), frozen.end());
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -62,9 +67,9 @@ absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
   for (auto entry = layout.entries().rbegin(); entry != layout.entries().rend(); ++entry) {
     trained.push_back(entry->name);
   }
-  DT_RETURN_IF_ERROR(CheckPatterns(optimizer, trained, options));
-  const bool by_parameter = options.by_parameter || optimizer.skip_unused;
   UpdateGroups groups;
+  DT_RETURN_IF_ERROR(CheckPatterns(optimizer, trained, options, groups.unmatched_decay));
+  const bool by_parameter = options.by_parameter || optimizer.skip_unused;
   for (size_t i = 0; i < layout.entries().size(); ++i) {
     const plan::LayoutEntry& entry = layout.entries()[i];
     const ParamSettings settings = optimizer.SettingsFor(entry.name, entry.shape, options.engine);

@@ -23,6 +23,8 @@ struct SettingsRange {
 struct UpdateGroups {
   std::vector<ParamSettings> settings;  // All that occur.
   std::vector<SettingsRange> ranges;    // In the layout's order.
+  // Patterns of no_weight_decay that name no parameter of this engine.
+  std::vector<std::string> unmatched_decay;
 };
 
 struct GroupingOptions {
@@ -36,7 +38,7 @@ struct GroupingOptions {
 
 // With OptimizerConfig::skip_unused ranges are of one parameter each, and so are settings: those of
 // the layout's entry i are at i. InvalidArgument: a pattern of a group names no parameter, or one
-// of no_weight_decay where the engine has no name (else another one may have it).
+// of no_weight_decay where the engine has no name (else another engine may have the parameter).
 absl::StatusOr<UpdateGroups> GroupParameters(const plan::ParamLayout& layout,
                                              const OptimizerConfig& optimizer,
                                              const GroupingOptions& options);
