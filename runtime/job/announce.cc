@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/console/record_line.h"
@@ -73,7 +72,8 @@ void CheckGroupEngines(Job::State& state) {
   }
   for (const std::string& pattern : state.engines.front().unmatched_decay) {
     if (std::all_of(state.engines.begin(), state.engines.end(), [&](const auto& engine) {
-          return absl::c_linear_search(engine.unmatched_decay, pattern);
+          const auto& unmatched = engine.unmatched_decay;
+          return std::find(unmatched.begin(), unmatched.end(), pattern) != unmatched.end();
         })) {
       DT_LOG(Warning) << absl::StrFormat(
           "optimizer.no_weight_decay: \"%s\" names no parameter of any engine so far (* stands for "
