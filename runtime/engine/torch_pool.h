@@ -11,6 +11,13 @@ namespace dtrain {
 // those that compute, where LibTorch would start a second pool of as many threads for it.
 void ComputeAlone();
 
+// From now on LibTorch's threads look for work for some microseconds and then sleep. By themselves
+// they look for milliseconds, on CPUs that other programs, or the thread that they wait for, could
+// use: beside two busy programs a training on 2 CPUs then takes twice its time. Once a process,
+// before LibTorch computes. Nothing where its threads leave CPUs free, of those that this process
+// has under `cpu_quota` (base/cgroup.h).
+void SleepBetweenOperations(double cpu_quota);
+
 void TorchParallelFor(int64_t count, int64_t grain,
                       absl::FunctionRef<void(int64_t begin, int64_t end)> body);
 

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "runtime/engine/available_memory.h"
+#include "runtime/engine/torch_pool.h"
 #include "runtime/job/error_file.h"
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
@@ -166,6 +167,10 @@ void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
   }
 }
 
+bool WaitingIsChosen(const Environment& environment) {
+  return environment.count("OMP_WAIT_POLICY") != 0 || environment.count("GOMP_SPINCOUNT") != 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
@@ -228,6 +233,9 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
     DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
     DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
     KeepThreadsWithinQuota(s.env, environment);
+    if (!WaitingIsChosen(environment)) {
+      SleepBetweenOperations(CpuQuota());
+    }
     DT_RETURN_IF_ERROR(CheckThreads(at::get_num_threads()));
     at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
     at::manual_seed(s.config->seed());

@@ -43,6 +43,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "Settings of LibTorch's allocator of GPU memory. dtrain keeps them if they are set."},
     {kUser, "PYTORCH_CUDA_ALLOC_CONF", kRanks, "see PyTorch", kNone,
      "Older name of PYTORCH_ALLOC_CONF."},
+    {kUser, "OMP_WAIT_POLICY", kRanks, "active, passive", kNone,
+     "Whether threads that wait for work spin or sleep. If this or GOMP_SPINCOUNT is set, dtrain "
+     "leaves it at that; else threads that fill a rank's CPUs spin for some microseconds and then "
+     "sleep."},
     {kUser, "GLIBC_TUNABLES", kRanks, "see glibc", kNone,
      "Settings of glibc's allocator. If it is set, dtrain does not tune the allocator."},
     {kUser, "MALLOC_*", kRanks, "see glibc", kNone,
