@@ -320,6 +320,39 @@ TEST_F(StoreServerTest, BytesInUseComeBackAfterDeleteCancelAndDeath) {
   EXPECT_EQ(server_->clients(), 1);
 }
 
+TEST_F(StoreServerTest, ValuesThatTakeEachOthersPlaceTakeItOnce) {
+  StoreServerOptions options;
+  options.bytes_max = 10000;
+  Serve(options);
+  const auto client = Client();
+  for (int i = 0; i < 100; ++i) {  // 600,000 bytes, of which 6,000 are there at a time.
+    const absl::Status set =
+        client->Set("a", std::string(6000 + static_cast<size_t>(i % 2), 'a'), Soon());
+    ASSERT_TRUE(set.ok()) << i << ": " << set;
+  }
+  EXPECT_EQ(client->Set("b", std::string(5000, 'b'), Soon()).code(),
+            absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(client->Set("a", "", Soon()).ok());
+  EXPECT_TRUE(client->Set("b", std::string(5000, 'b'), Soon()).ok());
+}
+
+// Two waits under one number: the server could tell neither from the other.
+TEST_F(StoreServerTest, ANumberThatWaitsAlreadyEndsItsConnectionAndNoOther) {
+  Serve();
+  const auto bystander = Client();
+  const auto channel = Channel();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(channel
+                    ->Send(kFrameStoreRequest,
+                           EncodeStoreRequest({.id = 7, .op = StoreOp::kGet, .keys = {"late"}}),
+                           Soon())
+                    .ok());
+  }
+  EXPECT_EQ(channel->Receive(Soon()).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(bystander->Set("late", "1", Soon()).ok()) << "nobody waits for it any more";
+  EXPECT_EQ(bystander->Get("late", Soon()).value(), "1");
+}
+
 TEST_F(StoreServerTest, FullStoreAndTooManyWaitsAreNamedErrors) {
   StoreServerOptions options;
   options.bytes_max = 10000;

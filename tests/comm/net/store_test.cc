@@ -164,6 +164,12 @@ TEST_P(StoreTest, WaitThatTimesOutNamesTheMissingKeys) {
   const absl::Status waited = store_->Wait(keys, Deadline::After(absl::Milliseconds(30)));
   EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(waited.message()), HasSubstr("keys \"w/1\", \"w/2\""));
+  std::vector<std::string> many;
+  for (int i = 1; i <= 8; ++i) {
+    many.push_back(absl::StrCat("w/", i));
+  }
+  EXPECT_THAT(std::string(store_->Wait(many, Deadline::After(absl::Milliseconds(30))).message()),
+              HasSubstr("\"w/4\", \"w/5\" and 3 more, which nobody set"));
 }
 
 TEST_P(StoreTest, CheckAndDeleteTellWhatExists) {
@@ -173,6 +179,15 @@ TEST_P(StoreTest, CheckAndDeleteTellWhatExists) {
   EXPECT_TRUE(store_->Delete("b", Soon()).value());
   EXPECT_FALSE(store_->Delete("b", Soon()).value());
   EXPECT_THAT(store_->Check(keys, Soon()).value(), ElementsAre(false, false));
+}
+
+TEST_P(StoreTest, ChecksAsManyKeysAtOnceAsAWorldMayHaveRanks) {
+  constexpr int kRanks = kStoreKeysMax;
+  ASSERT_TRUE(store_->Set(RankKey("r", kRanks - 1), "", Soon()).ok());
+  const auto missing = MissingRanks(*store_, "r", kRanks, Soon());
+  ASSERT_TRUE(missing.ok()) << missing.status();
+  EXPECT_EQ(missing->size(), kStoreKeysMax - 1);
+  EXPECT_EQ(missing->back(), kRanks - 2);
 }
 
 TEST_P(StoreTest, PrefixStoresDoNotSeeEachOther) {
