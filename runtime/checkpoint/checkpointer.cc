@@ -148,9 +148,8 @@ void Checkpointer::Track(const std::string& name, Tracked& state) {
 void Checkpointer::Track(const std::string& name, std::vector<TrackedTensor> tensors) {
   for (TrackedTensor& item : tensors) {
     const std::string stored = TrackedName(name, item.name);
-    const bool again =
-        std::any_of(state_->tensors.begin(), state_->tensors.end(),
-                    [&](const NamedTensor& other) { return other.name == stored; });
+    const bool again = std::any_of(state_->tensors.begin(), state_->tensors.end(),
+                                   [&](const NamedTensor& other) { return other.name == stored; });
     if (again || !item.tensor.defined()) {
       state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
           "Checkpointer::Track got the tensor \"%s\" of \"%s\" %s; give each tensor a name of its "

@@ -242,8 +242,7 @@ UpdateStep Engine::Impl::StepOf(double gradient_scale) const {
 }
 
 absl::Status Engine::Impl::UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient) {
-  return stream->Run(StepChunks(), [&](const StateChunk& chunk,
-                                       absl::Span<std::byte* const> near) {
+  return stream->Run(StepChunks(), [&](const StateChunk& chunk, absl::Span<std::byte* const> near) {
     for (const UpdatePiece& piece : chunk.pieces) {
       UpdatePieceBy(*rule, step, piece, NearMemoryOf(state, gradient, piece, chunk.local, near));
     }

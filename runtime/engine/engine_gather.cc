@@ -80,8 +80,7 @@ void Engine::Impl::UseUpdateOrder(std::vector<int> order) {
   update_chunks = ChunksOf(update_pieces);
 }
 
-std::vector<StateChunk> Engine::Impl::ChunksOf(
-    std::vector<std::vector<UpdatePiece>> lists) const {
+std::vector<StateChunk> Engine::Impl::ChunksOf(std::vector<std::vector<UpdatePiece>> lists) const {
   if (stream == nullptr && exchange == nullptr) {
     return {};
   }

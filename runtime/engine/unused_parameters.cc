@@ -26,10 +26,10 @@ absl::Status UnusedParameters::Agree(bool compares, int64_t step) {
     return absl::OkStatus();
   }
   std::vector<uint8_t> by_any = used_;
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group_.AllReduce({by_any.data(), by_any.size(), DType::kUInt8, {}},
-                                       comm::ReduceOp::kMax,
-                                       {.name = "used parameters", .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      group_.AllReduce({by_any.data(), by_any.size(), DType::kUInt8, {}}, comm::ReduceOp::kMax,
+                       {.name = "used parameters", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   if (std::find(by_any.begin(), by_any.end(), 0) != by_any.end()) {
     unused_.resize(by_any.size());

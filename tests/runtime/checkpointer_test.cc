@@ -113,45 +113,45 @@ TEST_F(CheckpointerTest, StateThatIsTooLargeIsSaidAtTheFirstSave) {
 absl::StatusOr<std::vector<double>> Average(int size, const std::string& folder, int until,
                                             at::IntArrayRef shape = {77, 77}) {
   std::vector<double> numbers;
-  auto cluster = testing::Cluster::Start({.size = size}, [&](testing::RankContext& context)
-                                                             -> absl::Status {
-    at::set_num_threads(1);
-    DT_ASSIGN_OR_RETURN(
-        auto job, testing::MakeChainJob(&context, folder,
-                                        {.stage = 1, .more = {"checkpoint.interval=2"}}));
-    at::manual_seed(4);
-    Chain model;
-    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
-    const at::Tensor table = model.table.detach().clone();
-    const at::Tensor bias = at::zeros({64, 2}).select(1, 1);  // Not contiguous.
-    const at::Tensor steps = at::zeros({}, at::kLong);
-    const at::Tensor large = at::zeros(shape, at::kBFloat16);
-    DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
-    checkpoints->Track("engine", *engine);
-    checkpoints->Track("average", {{"table", table}, {"bias", bias}});
-    checkpoints->Track("more", {{"steps", steps}, {"large", large}});
-    DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
-    testing::Tokens source{.call = engine->step(), .rank = context.rank, .size = context.size};
-    while (engine->step() < until) {
-      DT_RETURN_IF_ERROR(engine
-                             ->Step(source,
-                                    [&](const at::Tensor& tokens) {
-                                      return Loss(model.Loss(tokens), tokens.size(0));
-                                    })
-                             .status());
-      const at::NoGradGuard no_grad;
-      table.lerp_(model.table, 0.25);
-      bias.lerp_(model.biases[2], 0.25);
-      steps.add_(1);
-      large.add_(0.5);
-      DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
-    }
-    for (const at::Tensor& tensor : {table, bias, steps, large}) {
-      numbers.push_back(tensor.to(at::kDouble).square().sum().item<double>());
-    }
-    return context.store->Set(absl::StrCat("numbers/", context.rank), DumpJson(Json(numbers)),
-                              Deadline::After(absl::Seconds(10)));
-  });
+  auto cluster =
+      testing::Cluster::Start({.size = size}, [&](testing::RankContext& context) -> absl::Status {
+        at::set_num_threads(1);
+        DT_ASSIGN_OR_RETURN(auto job,
+                            testing::MakeChainJob(&context, folder,
+                                                  {.stage = 1, .more = {"checkpoint.interval=2"}}));
+        at::manual_seed(4);
+        Chain model;
+        DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+        const at::Tensor table = model.table.detach().clone();
+        const at::Tensor bias = at::zeros({64, 2}).select(1, 1);  // Not contiguous.
+        const at::Tensor steps = at::zeros({}, at::kLong);
+        const at::Tensor large = at::zeros(shape, at::kBFloat16);
+        DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
+        checkpoints->Track("engine", *engine);
+        checkpoints->Track("average", {{"table", table}, {"bias", bias}});
+        checkpoints->Track("more", {{"steps", steps}, {"large", large}});
+        DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+        testing::Tokens source{.call = engine->step(), .rank = context.rank, .size = context.size};
+        while (engine->step() < until) {
+          DT_RETURN_IF_ERROR(engine
+                                 ->Step(source,
+                                        [&](const at::Tensor& tokens) {
+                                          return Loss(model.Loss(tokens), tokens.size(0));
+                                        })
+                                 .status());
+          const at::NoGradGuard no_grad;
+          table.lerp_(model.table, 0.25);
+          bias.lerp_(model.biases[2], 0.25);
+          steps.add_(1);
+          large.add_(0.5);
+          DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+        }
+        for (const at::Tensor& tensor : {table, bias, steps, large}) {
+          numbers.push_back(tensor.to(at::kDouble).square().sum().item<double>());
+        }
+        return context.store->Set(absl::StrCat("numbers/", context.rank), DumpJson(Json(numbers)),
+                                  Deadline::After(absl::Seconds(10)));
+      });
   DT_RETURN_IF_ERROR(cluster.status());
   std::vector<std::string> texts;
   for (int rank = 0; rank < size; ++rank) {

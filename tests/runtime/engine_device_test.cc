@@ -171,12 +171,9 @@ TEST(EngineDeviceTest, WhatNoRankUsesIsSkippedAsOnTheHost) {
     const Outcome host = OutcomeOf(2, With(on_host, {skip}));
     EXPECT_NE(host.weights, OutcomeOf(2, on_host).weights);
     const std::vector<std::vector<std::string>> ways = {
-        {"zero_optimization.stage=0"},
-        {"zero_optimization.stage=0", "cuda_graphs=true"},
-        {"zero_optimization.stage=1"},
-        {"zero_optimization.stage=2"},
-        {"zero_optimization.stage=3"},
-        {"zero_optimization.stage=2", offload + "cpu"}};
+        {"zero_optimization.stage=0"}, {"zero_optimization.stage=0", "cuda_graphs=true"},
+        {"zero_optimization.stage=1"}, {"zero_optimization.stage=2"},
+        {"zero_optimization.stage=3"}, {"zero_optimization.stage=2", offload + "cpu"}};
     for (const auto& more : ways) {
       SCOPED_TRACE(absl::StrCat(optimizer, ", ", more.front(), ", ", more.back()));
       Way way = With(With(on_host, {skip}), more);

@@ -159,11 +159,9 @@ struct Tie {
 
 std::vector<Tie> Ties() {
   return {
-      {"by set_data",
-       [](Net& net) { net.second->weight.set_data(net.first->weight.detach()); },
+      {"by set_data", [](Net& net) { net.second->weight.set_data(net.first->weight.detach()); },
        "parameter second.weight and parameter first.weight share memory"},
-      {"transposed",
-       [](Net& net) { net.second->weight.set_data(net.first->weight.detach().t()); },
+      {"transposed", [](Net& net) { net.second->weight.set_data(net.first->weight.detach().t()); },
        "parameter second.weight and parameter first.weight share memory"},
       {"views of one tensor, in part",
        [](Net& net) {
@@ -181,8 +179,7 @@ std::vector<Tie> Ties() {
        "parameter second.weight and parameter first.weight share memory"},
       {"a row", [](Net& net) { net.own.set_data(net.first->weight.detach()[3]); },
        "parameter first.weight and parameter own share memory"},
-      {"with a frozen weight",
-       [](Net& net) { net.frozen.set_data(net.first->weight.detach()); },
+      {"with a frozen weight", [](Net& net) { net.frozen.set_data(net.first->weight.detach()); },
        "parameter first.weight and parameter frozen share memory"},
       {"with a buffer", [](Net& net) { net.scale.set_data(net.first->weight.detach()[0]); },
        "parameter first.weight and buffer scale share memory"},

@@ -79,8 +79,8 @@ absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::st
 
 absl::StatusOr<StepReport> TakeStep(Engine& engine, const Net& net, Source& source) {
   const Uses uses(source.step, source.rank + 1 == source.size);
-  return engine.Step(
-      source, [&](const at::Tensor& x) { return Loss(LossOf(net, x, uses), x.size(0)); });
+  return engine.Step(source,
+                     [&](const at::Tensor& x) { return Loss(LossOf(net, x, uses), x.size(0)); });
 }
 
 class EngineUnusedTest : public ::testing::Test {
@@ -119,16 +119,14 @@ class EngineUnusedTest : public ::testing::Test {
 TEST_F(EngineUnusedTest, AreSkippedAsTorchSkipsThem) {
   {
     Net net = Reference();
-    torch::optim::AdamW torch(net.parameters(),
-                              torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+    torch::optim::AdamW torch(net.parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
     ExpectSame(R"({"params":{"lr":0.01,"weight_decay":0.1}})", net, torch);
   }
   {
     Net net = Reference();
     torch::optim::Adam torch(net.parameters(), torch::optim::AdamOptions(0.01).weight_decay(0.3));
-    ExpectSame(
-        R"({"type":"Adam","params":{"adam_w_mode":false,"lr":0.01,"weight_decay":0.3}})", net,
-        torch);
+    ExpectSame(R"({"type":"Adam","params":{"adam_w_mode":false,"lr":0.01,"weight_decay":0.3}})",
+               net, torch);
   }
   {
     Net net = Reference();
@@ -143,9 +141,8 @@ TEST_F(EngineUnusedTest, AreSkippedAsTorchSkipsThem) {
     Net net = Reference();
     torch::optim::Adagrad torch(
         net.parameters(), torch::optim::AdagradOptions(0.02).lr_decay(0.1).weight_decay(0.05));
-    ExpectSame(
-        R"({"type":"Adagrad","params":{"lr":0.02,"lr_decay":0.1,"weight_decay":0.05}})", net,
-        torch);
+    ExpectSame(R"({"type":"Adagrad","params":{"lr":0.02,"lr_decay":0.1,"weight_decay":0.05}})", net,
+               torch);
   }
 }
 
@@ -225,8 +222,8 @@ absl::StatusOr<uint64_t> Train(RankContext& context, const Case& test,
     const bool used[] = {true, uses.gain, uses.down, uses.embed};
     for (size_t i = 0; i < after.size(); ++i) {
       if ((after[i] != before[i]) != used[i]) {
-        return absl::InternalError(absl::StrCat("step ", step, ": parameter ", i,
-                                                used[i] ? " was left" : " was changed"));
+        return absl::InternalError(
+            absl::StrCat("step ", step, ": parameter ", i, used[i] ? " was left" : " was changed"));
       }
     }
     before = std::move(after);
@@ -248,8 +245,7 @@ TEST_F(EngineUnusedTest, EveryOptimizerSkipsThemAlikeAtEveryStageAndInEveryTier)
         for (const Case& test : Cases()) {
           for (const auto& way : Ways()) {
             const auto hash = Train(context, test, way, absl::StrCat("training-", ++trainings));
-            hashes[test.name].push_back(hash.ok() ? absl::StrCat(*hash)
-                                                  : hash.status().ToString());
+            hashes[test.name].push_back(hash.ok() ? absl::StrCat(*hash) : hash.status().ToString());
           }
         }
         return context.store->Set(absl::StrCat("hashes/", context.rank), DumpJson(hashes),
@@ -280,11 +276,10 @@ TEST_F(EngineUnusedTest, EveryOptimizerSkipsThemAlikeAtEveryStageAndInEveryTier)
 TEST_F(EngineUnusedTest, ACheckpointHoldsHowManyUpdatesEachHasMissed) {
   const auto train = [](const std::string& folder, int stage, int until,
                         std::vector<std::string>& weights) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(
-        auto job, MakeJob(nullptr, folder,
-                          {R"(optimizer={"params":{"lr":0.01,"weight_decay":0.1}})", kSkip,
-                           "checkpoint.interval=4",
-                           absl::StrCat("zero_optimization.stage=", stage)}));
+    DT_ASSIGN_OR_RETURN(auto job, MakeJob(nullptr, folder,
+                                          {R"(optimizer={"params":{"lr":0.01,"weight_decay":0.1}})",
+                                           kSkip, "checkpoint.interval=4",
+                                           absl::StrCat("zero_optimization.stage=", stage)}));
     at::manual_seed(5);
     Net net;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
@@ -333,15 +328,18 @@ TEST_F(EngineUnusedTest, EachIsNamedOnceWithWhatHappensToIt) {
                              "is zero, and weight decay"));
   EXPECT_THAT(log, HasSubstr("step 2: no rank's loss used 1 of 4 parameters: down;"));
   EXPECT_THAT(log, Not(HasSubstr("step 3:")));
-  EXPECT_THAT(LogOf({kSkip}, [](Net& /*net*/) {}),
-              AllOf(HasSubstr("parameters: gain; they stay as they are"),
-                    HasSubstr("parameters: down; they stay as they are"),
-                    Not(HasSubstr("step 3:"))));
+  EXPECT_THAT(
+      LogOf({kSkip}, [](Net& /*net*/) {}),
+      AllOf(HasSubstr("parameters: gain; they stay as they are"),
+            HasSubstr("parameters: down; they stay as they are"), Not(HasSubstr("step 3:"))));
 }
 
 // Nobody sees the member change; its parameter gets no gradient any more.
 TEST_F(EngineUnusedTest, AMemberThatWasAssignedAnotherTensorIsNamed) {
-  EXPECT_THAT(LogOf({}, [](Net& net) { net.up = at::zeros({144, 90}); }),
+  EXPECT_THAT(LogOf({},
+                    [](Net& net) {
+                      net.up = at::zeros({144, 90});
+                    }),
               AllOf(HasSubstr("no rank's loss used 2 of 4 parameters: up, gain;"),
                     HasSubstr("was assigned another tensor than the registered one")));
 }

@@ -145,8 +145,8 @@ TEST(OwnBackwardTest, AStepDropsWhatItLeavesAtEveryStage) {
         << "stage " << stage;
   }
   for (const int stage : {0, 1, 2}) {
-    EXPECT_EQ(
-        WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true, /*zero_grad=*/true), plain)
+    EXPECT_EQ(WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true, /*zero_grad=*/true),
+              plain)
         << "behind the step, stage " << stage;
   }
 }

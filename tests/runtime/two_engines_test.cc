@@ -135,8 +135,7 @@ using LossOf = std::function<at::Tensor(const at::Tensor& z)>;
 
 absl::Status StepOf(Engine& engine, Source& source, const Way& way, const LossOf& loss) {
   if (!way.halves) {
-    return engine
-        .Step(source, [&](const at::Tensor& z) { return Loss(loss(z), z.size(0)); })
+    return engine.Step(source, [&](const at::Tensor& z) { return Loss(loss(z), z.size(0)); })
         .status();
   }
   for (int micro = 0; micro < way.accumulation; ++micro) {
@@ -166,9 +165,8 @@ std::vector<double> WithEngines(const Way& way) {
                                 [&](const at::Tensor& z) { return pair.OfDiscriminator(z); }));
     }
     absl::Status inner;
-    DT_RETURN_IF_ERROR(generator->WithParameters([&] {
-      inner = discriminator->WithParameters([&] { pair.Append(numbers); });
-    }));
+    DT_RETURN_IF_ERROR(generator->WithParameters(
+        [&] { inner = discriminator->WithParameters([&] { pair.Append(numbers); }); }));
     return inner;
   });
 }
@@ -238,10 +236,9 @@ TEST(TwoEnginesTest, AGroupOfSettingsMayBeForOneOfThem) {
   const at::Tensor out = pair.discriminator.out.detach().clone();
   const at::Tensor weight = pair.discriminator.weight.detach().clone();
   const at::Tensor made = pair.generator.weight.detach().clone();
-  const std::string said = SaidWith(
-      R"([{"engine":"discriminator","params":["out"],"lr":0},)"
-      R"({"engine":"generator","params":["weight"],"lr":0}])",
-      pair);
+  const std::string said = SaidWith(R"([{"engine":"discriminator","params":["out"],"lr":0},)"
+                                    R"({"engine":"generator","params":["weight"],"lr":0}])",
+                                    pair);
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("param_groups")));
   EXPECT_TRUE(pair.discriminator.out.equal(out));
   EXPECT_FALSE(pair.discriminator.weight.equal(weight));

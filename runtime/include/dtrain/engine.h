@@ -202,8 +202,8 @@ class Engine {
   // after a Step that failed.
   // A backward of the program's own (loss.backward()) may run between steps, at stage 3 on all
   // ranks alike: its gradients are in the parameters' .grad until the next step begins, which drops
-  // them (EngineOptions::zero_grad). A step begins with the call of Step, or with the first Backward
-  // after an Update.
+  // them (EngineOptions::zero_grad). A step begins with the call of Step, or with the first
+  // Backward after an Update.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
 
