@@ -14,9 +14,9 @@
 namespace dtrain {
 namespace {
 
-std::string ReadText(const std::string& path) { return ReadFile(path).value_or(""); }
+std::string TextOf(const std::string& path) { return ReadFile(path).value_or(""); }
 
-std::optional<double> Number(absl::string_view text) {
+std::optional<double> NumberIn(absl::string_view text) {
   double number = 0;
   return absl::SimpleAtod(absl::StripAsciiWhitespace(text), &number) ? std::optional(number)
                                                                      : std::nullopt;
@@ -27,16 +27,16 @@ std::optional<double> QuotaIn(const CgroupFolder& cgroup) {
   std::optional<double> quota;
   std::optional<double> period;
   if (cgroup.version == 2) {
-    const std::string text = ReadText(cgroup.folder + "/cpu.max");  // "50000 100000".
+    const std::string text = TextOf(cgroup.folder + "/cpu.max");  // "50000 100000".
     const std::vector<absl::string_view> words =
         absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
     if (words.size() == 2) {
-      quota = Number(words[0]);
-      period = Number(words[1]);
+      quota = NumberIn(words[0]);
+      period = NumberIn(words[1]);
     }
   } else {
-    quota = Number(ReadText(cgroup.folder + "/cpu.cfs_quota_us"));
-    period = Number(ReadText(cgroup.folder + "/cpu.cfs_period_us"));
+    quota = NumberIn(TextOf(cgroup.folder + "/cpu.cfs_quota_us"));
+    period = NumberIn(TextOf(cgroup.folder + "/cpu.cfs_period_us"));
   }
   const bool is_set = quota.has_value() && period.has_value() && *quota > 0 && *period > 0;
   return is_set ? std::optional(*quota / *period) : std::nullopt;
@@ -47,7 +47,7 @@ std::optional<double> QuotaIn(const CgroupFolder& cgroup) {
 std::vector<CgroupFolder> CgroupFolders(absl::string_view controller, const SystemRoots& roots) {
   std::vector<CgroupFolder> folders;
   // "4:cpu,cpuacct:/path" of version 1, "0::/path" of version 2.
-  const std::string text = ReadText(roots.proc + "/self/cgroup");
+  const std::string text = TextOf(roots.proc + "/self/cgroup");
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() < 3) {

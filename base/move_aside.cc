@@ -15,7 +15,7 @@
 namespace dtrain {
 namespace {
 
-absl::Status Rename(const std::string& from, const std::string& to) {
+absl::Status RenameAside(const std::string& from, const std::string& to) {
   return rename(from.c_str(), to.c_str()) == 0
              ? absl::OkStatus()
              : ErrnoStatus(errno, absl::StrCat("cannot move ", from, " aside to ", to));
@@ -38,7 +38,7 @@ absl::Status MoveContent(const std::string& path, const std::string& target) {
   }
   names.emplace_back(kLast);
   for (const std::string& name : names) {
-    DT_RETURN_IF_ERROR(Rename(absl::StrCat(path, "/", name), absl::StrCat(target, "/", name)));
+    DT_RETURN_IF_ERROR(RenameAside(absl::StrCat(path, "/", name), absl::StrCat(target, "/", name)));
   }
   return absl::OkStatus();
 }
@@ -54,7 +54,8 @@ absl::Status MoveRunAside(const std::string& path, Leave leave) {
     if (FileExists(target)) {
       continue;
     }
-    DT_RETURN_IF_ERROR(leave == Leave::kNothing ? Rename(path, target) : MoveContent(path, target));
+    DT_RETURN_IF_ERROR(leave == Leave::kNothing ? RenameAside(path, target)
+                                                : MoveContent(path, target));
     DT_LOG(Info) << "--fresh has moved the old run from " << path << " to " << target;
     return absl::OkStatus();
   }

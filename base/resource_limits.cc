@@ -27,28 +27,28 @@
 namespace dtrain {
 namespace {
 
-struct Limit {
+struct SystemLimit {
   int which;
   const char* what;
   const char* unit;  // "" for a number of things.
   const char* flag;  // Of ulimit.
 };
-constexpr Limit kProcesses = {RLIMIT_NPROC, "the user's processes and threads", "", "-u"};
-constexpr Limit kOpenFiles = {RLIMIT_NOFILE, "open files", "", "-n"};
-constexpr Limit kFileSize = {RLIMIT_FSIZE, "a file's size", " bytes", "-f"};
-constexpr Limit kAddressSpace = {RLIMIT_AS, "address space", " bytes", "-v"};
-constexpr Limit kData = {RLIMIT_DATA, "data", " bytes", "-d"};
+constexpr SystemLimit kProcesses = {RLIMIT_NPROC, "the user's processes and threads", "", "-u"};
+constexpr SystemLimit kOpenFiles = {RLIMIT_NOFILE, "open files", "", "-n"};
+constexpr SystemLimit kFileSize = {RLIMIT_FSIZE, "a file's size", " bytes", "-f"};
+constexpr SystemLimit kAddressSpace = {RLIMIT_AS, "address space", " bytes", "-v"};
+constexpr SystemLimit kData = {RLIMIT_DATA, "data", " bytes", "-d"};
 
 // The soft limit; nothing where there is none.
-std::optional<uint64_t> SoftLimit(int which) {
+std::optional<uint64_t> SoftLimitOf(int which) {
   rlimit limit{};
   const bool is_set = getrlimit(static_cast<__rlimit_resource>(which), &limit) == 0 &&
                       limit.rlim_cur != RLIM_INFINITY;
   return is_set ? std::optional<uint64_t>(limit.rlim_cur) : std::nullopt;
 }
 
-void Add(const Limit& limit, std::vector<std::string>& found) {
-  if (const auto value = SoftLimit(limit.which)) {
+void AddLimit(const SystemLimit& limit, std::vector<std::string>& found) {
+  if (const auto value = SoftLimitOf(limit.which)) {
     found.push_back(absl::StrCat("the limit of ", limit.what, ", which is ", *value, limit.unit,
                                  " (ulimit ", limit.flag, ")"));
   }
@@ -95,19 +95,19 @@ std::string LimitsBehind(int error_number) {
   std::vector<std::string> found;
   switch (error_number) {
     case EMFILE:
-      Add(kOpenFiles, found);
+      AddLimit(kOpenFiles, found);
       break;
     case EFBIG:
-      Add(kFileSize, found);
+      AddLimit(kFileSize, found);
       break;
     case ENOMEM:
-      Add(kAddressSpace, found);
-      Add(kData, found);
+      AddLimit(kAddressSpace, found);
+      AddLimit(kData, found);
       break;
     case EAGAIN:
-      Add(kProcesses, found);
+      AddLimit(kProcesses, found);
       AddCgroupPids(found);
-      Add(kAddressSpace, found);  // A thread needs a stack.
+      AddLimit(kAddressSpace, found);  // A thread needs a stack.
       break;
     default:
       break;
@@ -163,7 +163,7 @@ absl::Status CheckThreads(int count) {
 
 absl::Status CheckStack() {
   constexpr uint64_t kNeeded = 1 << 20;
-  const auto limit = SoftLimit(RLIMIT_STACK);
+  const auto limit = SoftLimitOf(RLIMIT_STACK);
   return !limit || *limit >= kNeeded
              ? absl::OkStatus()
              : absl::FailedPreconditionError(absl::StrCat("the limit of the stack is ", *limit,

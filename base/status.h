@@ -31,8 +31,7 @@ int ExitCodeFor(const absl::Status& status);
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 
 // A Status of the code that suits `error_number` (ENOSPC -> ResourceExhausted, ...), with the text
-// "what: strerror(error_number)", followed by the limit of this process that is behind it, if one
-// is (base/resource_limits.h).
+// "what: strerror(error_number)".
 absl::Status ErrnoStatus(int error_number, absl::string_view what);
 
 }  // namespace dtrain

@@ -111,20 +111,21 @@ TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
       ::testing::ExitedWithCode(kExitTemporary), "cannot start a thread.*\\(ulimit -u\\)");
 }
 
+// Of a child process: 0 when the second write beyond the limit is an error.
+[[noreturn]] void WriteBeyondTheLimit() {
+  EndWithALineAtLimits();
+  const rlimit small{16, RLIM_INFINITY};
+  setrlimit(RLIMIT_FSIZE, &small);
+  std::FILE* const file = std::tmpfile();
+  const std::string text(100, 'x');
+  // The first call writes what fits, the second one nothing.
+  const bool first = write(fileno(file), text.data(), text.size()) == 16;
+  const bool second = write(fileno(file), text.data(), text.size()) < 0 && errno == EFBIG;
+  _exit(first && second ? 0 : 1);
+}
+
 TEST(EndWithALineAtLimits, AFileThatMayNotGrowIsAnErrorOfItsWrite) {
-  EXPECT_EXIT(
-      {
-        EndWithALineAtLimits();
-        const rlimit small{16, RLIM_INFINITY};
-        setrlimit(RLIMIT_FSIZE, &small);
-        std::FILE* const file = std::tmpfile();
-        const std::string text(100, 'x');
-        // The first call writes what fits, the second one nothing.
-        const bool first = write(fileno(file), text.data(), text.size()) == 16;
-        const bool second = write(fileno(file), text.data(), text.size()) < 0 && errno == EFBIG;
-        _exit(first && second ? 0 : 1);
-      },
-      ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(WriteBeyondTheLimit(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
