@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/json.h"
-#include "checkpoint/utf8.h"
+#include "base/utf8.h"
 
 namespace dtrain::checkpoint {
 namespace {

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "runtime/plan/stable_hash.h"
 #include "runtime/plan/token_file.h"
 
@@ -175,33 +176,7 @@ Json SplitJson(const PrepareReport::Split& split) {
 }  // namespace
 
 bool IsUtf8Text(const std::string& bytes) {
-  const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
-  const auto* end = p + bytes.size();
-  while (p < end) {
-    const unsigned lead = *p++;
-    if (lead == 0) {
-      return false;
-    }
-    if (lead < 0x80) {
-      continue;
-    }
-    const int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    if (lead < 0xc2 || lead > 0xf4 || end - p < more) {
-      return false;
-    }
-    uint32_t code = lead & (0x3fU >> more);
-    for (int i = 0; i < more; ++i) {
-      if ((*p & 0xc0) != 0x80) {
-        return false;
-      }
-      code = (code << 6) | (*p++ & 0x3fU);
-    }
-    const uint32_t least = more == 1 ? 0x80 : more == 2 ? 0x800 : 0x10000;
-    if (code < least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-      return false;
-    }
-  }
-  return true;
+  return bytes.find('\0') == std::string::npos && IsUtf8(bytes);
 }
 
 absl::StatusOr<PrepareReport> PrepareCorpus(const PrepareOptions& options) {

@@ -1,8 +1,8 @@
-#include "checkpoint/utf8.h"
+#include "base/utf8.h"
 
 #include <cstdint>
 
-namespace dtrain::checkpoint {
+namespace dtrain {
 
 bool IsUtf8(absl::string_view text) {
   size_t i = 0;
@@ -30,4 +30,4 @@ bool IsUtf8(absl::string_view text) {
   return true;
 }
 
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain

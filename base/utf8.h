@@ -3,8 +3,8 @@
 
 #include "absl/strings/string_view.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain {
 
 bool IsUtf8(absl::string_view text);
 
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain
