@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <string>
 
+#include "base/move_aside.h"
+
 namespace dtrain::file_test {
 namespace {
 
@@ -86,6 +88,21 @@ TEST_F(FileTest, MakesMissingParents) {
   ASSERT_TRUE(WriteFileAtomic(Path("a/f"), "x").ok());
   EXPECT_THAT(std::string(MakeDirectories(Path("a/f")).message()), HasSubstr("not a directory"));
   EXPECT_FALSE(MakeDirectories(Path("a/f/g")).ok());
+}
+
+// Each old run keeps its own folder; a folder without a run in it is nobody's to move.
+TEST_F(FileTest, OldRunsAreMovedAsideOneBesideTheOther) {
+  for (const std::string run : {"1", "2", "3"}) {
+    ASSERT_TRUE(MakeDirectories(Path("run")).ok());
+    ASSERT_TRUE(WriteFileAtomic(Path("run/config.json"), run).ok());
+    const absl::Status moved = MoveRunAside(Path("run"));
+    ASSERT_TRUE(moved.ok()) << moved;
+    EXPECT_FALSE(FileExists(Path("run")));
+    EXPECT_EQ(ReadFile(Path("run.old-" + run + "/config.json")).value(), run);
+  }
+  ASSERT_TRUE(MakeDirectories(Path("notes")).ok());
+  EXPECT_TRUE(MoveRunAside(Path("notes")).ok());
+  EXPECT_TRUE(FileExists(Path("notes")));
 }
 
 TEST_F(FileTest, DescriptorsAreCloseOnExecAndClosedOnce) {

@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "base/check.h"
@@ -71,13 +74,15 @@ TEST(CheckDeathTest, AHookThatFailsItselfDoesNotRecurse) {
 // docs/FAILURES.md holds the same table.
 TEST(ExitCodeFor, FollowsTheTable) {
   EXPECT_EQ(ExitCodeFor(absl::OkStatus()), 0);
-  for (const auto code : {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
-                          absl::StatusCode::kOutOfRange, absl::StatusCode::kFailedPrecondition,
-                          absl::StatusCode::kUnimplemented, absl::StatusCode::kPermissionDenied}) {
+  for (const auto code :
+       {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
+        absl::StatusCode::kAlreadyExists, absl::StatusCode::kOutOfRange,
+        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnimplemented,
+        absl::StatusCode::kPermissionDenied, absl::StatusCode::kUnauthenticated}) {
     EXPECT_EQ(ExitCodeFor(absl::Status(code, "")), 64) << code;
   }
   for (const auto code : {absl::StatusCode::kUnavailable, absl::StatusCode::kDeadlineExceeded,
-                          absl::StatusCode::kAborted}) {
+                          absl::StatusCode::kAborted, absl::StatusCode::kResourceExhausted}) {
     EXPECT_EQ(ExitCodeFor(absl::Status(code, "")), 75) << code;
   }
   for (const auto code :
@@ -98,10 +103,19 @@ TEST(Annotate, KeepsCodeAndPayloads) {
 }
 
 TEST(ErrnoStatus, GivesTheCodeThatDecidesTheRestart) {
-  EXPECT_EQ(ErrnoStatus(ENOENT, "open f").code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ErrnoStatus(EACCES, "open f").code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(ErrnoStatus(ENOSPC, "write f").code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrnoStatus(ECONNRESET, "read").code(), absl::StatusCode::kUnavailable);
+  const std::vector<std::pair<absl::StatusCode, std::vector<int>>> table = {
+      {absl::StatusCode::kNotFound, {ENOENT}},
+      {absl::StatusCode::kAlreadyExists, {EEXIST}},
+      {absl::StatusCode::kPermissionDenied, {EACCES, EPERM, EROFS}},
+      {absl::StatusCode::kResourceExhausted, {ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM}},
+      {absl::StatusCode::kInvalidArgument, {EINVAL, ENOTDIR, EISDIR, ENAMETOOLONG, ENOEXEC}},
+      {absl::StatusCode::kDeadlineExceeded, {ETIMEDOUT}},
+      {absl::StatusCode::kUnavailable, {ECONNRESET, EIO, EPIPE}}};
+  for (const auto& [code, errors] : table) {
+    for (const int error : errors) {
+      EXPECT_EQ(ErrnoStatus(error, "open f").code(), code) << error;
+    }
+  }
   EXPECT_EQ(ErrnoStatus(ENOENT, "open f").message(), "open f: No such file or directory");
 }
 
