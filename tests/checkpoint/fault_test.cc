@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "checkpoint/faulty_file_system.h"
 #include "checkpoint/memory_file_system.h"
 #include "checkpoint/posix_storage.h"
@@ -155,6 +156,148 @@ TEST(FaultTest, TwoRanksThatGiveTheSameTensorAreToldSo) {
   EXPECT_EQ(reports[1].outcome, SaveOutcome::kAbandoned);
   EXPECT_THAT(std::string(reports[1].status.message()),
               HasSubstr("layers.0.empty is listed twice"));
+}
+
+TEST(FaultTest, AnAttemptThatCannotBeginEndsOnAllRanksForNow) {
+  MemoryFileSystem memory;
+  FaultyFileSystem faulty(memory, {0, FaultKind::kIoError});
+  const auto storage = MakePosixStorage(faulty);
+  std::vector<absl::Status> statuses(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    statuses[static_cast<size_t>(rank)] =
+        BeginAttempt(*storage, exchange, "job", /*fresh=*/true, Deadline::After(absl::Minutes(1)))
+            .status();
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(ExitCodeFor(status), kExitTemporary) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
+  }
+  EXPECT_THAT(std::string(statuses[1].message()),
+              HasSubstr("rank 0 could not begin the attempt: "));
+}
+
+// A rank whose verdict gets lost: its second broadcast of a save fails.
+class DeafExchange final : public Exchange {
+ public:
+  explicit DeafExchange(Exchange& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine,
+                                                  Deadline deadline) override {
+    return inner_.Gather(mine, deadline);
+  }
+  absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) override {
+    return ++broadcasts_ == 2 ? absl::UnavailableError("lost on purpose")
+                              : inner_.Broadcast(text, deadline);
+  }
+
+ private:
+  Exchange& inner_;
+  int broadcasts_ = 0;
+};
+
+TEST(FaultTest, ARankThatMissesTheVerdictLeavesItsFilesToTheCommit) {
+  MemoryFileSystem memory;
+  const auto storage = MakePosixStorage(memory);
+  const WriterOptions options = OptionsFor(Begin(*storage, 2));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FakeState state(5, rank, 2);
+    Writer writer(*storage, options);
+    DeafExchange deaf(exchange);
+    reports[static_cast<size_t>(rank)] =
+        writer.Save(5, state.source(), rank == 1 ? static_cast<Exchange&>(deaf) : exchange);
+  });
+  EXPECT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
+  EXPECT_EQ(reports[1].outcome, SaveOutcome::kUnknown) << reports[1].status;
+  EXPECT_FALSE(reports[1].durable());
+  EXPECT_THAT(std::string(reports[1].status.message()), HasSubstr("was not heard"));
+  ExpectLoads(*storage, 5, 2);
+}
+
+TEST(FaultTest, ARankThatFailedItselfKnowsWithoutTheVerdictThatNothingWasCommitted) {
+  MemoryFileSystem memory;
+  const auto calm = MakePosixStorage(memory);
+  const WriterOptions options = OptionsFor(Begin(*calm, 2));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FaultyFileSystem faulty(memory, {rank == 1 ? 4 : 1'000'000, FaultKind::kIoError});
+    const auto storage = MakePosixStorage(faulty);
+    FakeState state(5, rank, 2);
+    Writer writer(*storage, options);
+    DeafExchange deaf(exchange);
+    reports[static_cast<size_t>(rank)] =
+        writer.Save(5, state.source(), rank == 1 ? static_cast<Exchange&>(deaf) : exchange);
+  });
+  for (const SaveReport& report : reports) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned) << report.status;
+  }
+  EXPECT_EQ(calm->List("")->size(), 1U) << "only epochs/ may be left";
+}
+
+// A network disk that commits, but whose reply gets lost; what it does when it is asked afterwards.
+class LostReplyStorage final : public Storage {
+ public:
+  enum class Then { kAnswers, kCannotRead, kCannotSync };
+  LostReplyStorage(Storage& inner, Then then) : inner_(inner), then_(then) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
+                                                           Access access) override {
+    return inner_.CreateFile(path, bytes, access);
+  }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) override {
+    if (lost_ && then_ == Then::kCannotRead) {
+      return absl::UnavailableError("no answer");
+    }
+    return inner_.OpenFile(path);
+  }
+  absl::Status Publish(const std::string& path, absl::string_view content) override {
+    const absl::Status done = inner_.Publish(path, content);
+    lost_ = true;
+    return done.ok() ? absl::UnavailableError("the reply was lost") : done;
+  }
+  absl::Status Replace(const std::string& path, absl::string_view content) override {
+    return inner_.Replace(path, content);
+  }
+  absl::Status MakeDirectory(const std::string& path) override {
+    return inner_.MakeDirectory(path);
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    return lost_ && then_ == Then::kCannotSync ? absl::UnavailableError("no answer")
+                                               : inner_.SyncDirectory(path);
+  }
+  absl::StatusOr<std::vector<Entry>> List(const std::string& path) override {
+    return inner_.List(path);
+  }
+  absl::Status RemoveFile(const std::string& path) override { return inner_.RemoveFile(path); }
+  absl::Status RemoveDirectory(const std::string& path) override {
+    return inner_.RemoveDirectory(path);
+  }
+  std::string DisplayName(const std::string& path) const override {
+    return inner_.DisplayName(path);
+  }
+
+ private:
+  Storage& inner_;
+  const Then then_;
+  bool lost_ = false;
+};
+
+TEST(FaultTest, ACommitWhoseReplyIsLostIsKeptWhateverCanBeLearntOfIt) {
+  using Then = LostReplyStorage::Then;
+  for (const auto& [then, outcome] : {std::pair(Then::kAnswers, SaveOutcome::kCommitted),
+                                      std::pair(Then::kCannotRead, SaveOutcome::kUnknown),
+                                      std::pair(Then::kCannotSync, SaveOutcome::kUnknown)}) {
+    MemoryFileSystem memory;
+    const auto storage = MakePosixStorage(memory);
+    const WriterOptions options = OptionsFor(Begin(*storage, 2));
+    LostReplyStorage losing(*storage, then);
+    for (const SaveReport& report : SaveOnRanks(losing, options, 2, 5)) {
+      EXPECT_EQ(report.outcome, outcome) << report.status;
+      EXPECT_EQ(report.status.ok(), outcome == SaveOutcome::kCommitted);
+    }
+    ExpectLoads(*storage, 5, 2);
+  }
 }
 
 // A small file system of its own, really full. Needs the right to mount, as CI's root has.

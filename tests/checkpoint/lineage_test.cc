@@ -117,15 +117,18 @@ class FencingTest : public ::testing::Test {
   const std::unique_ptr<Storage> storage_ = MakePosixStorage(memory_);
 };
 
-TEST_F(FencingTest, TheWriterOfAnOlderEpochIsToldToEnd) {
+TEST_F(FencingTest, TheWriterOfAnOlderEpochIsToldToEndOnEveryRank) {
   const EpochRecord first = Begin(std::nullopt);
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 10)[0].durable());
   const EpochRecord second = Begin(StepId{1, 10});
   EXPECT_EQ(second.epoch, 2);
-  const SaveReport stale = SaveOnRanks(*storage_, OptionsFor(first), 1, 20)[0];
-  EXPECT_EQ(stale.outcome, SaveOutcome::kFenced);
-  EXPECT_EQ(stale.status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(stale.status.message()), HasSubstr("epochs/E00000002"));
+  for (const int world_size : {1, 3}) {
+    for (const SaveReport& stale : SaveOnRanks(*storage_, OptionsFor(first), world_size, 20)) {
+      EXPECT_EQ(stale.outcome, SaveOutcome::kFenced);
+      EXPECT_EQ(stale.status.code(), absl::StatusCode::kAborted);
+      EXPECT_THAT(std::string(stale.status.message()), HasSubstr("epochs/E00000002"));
+    }
+  }
   EXPECT_TRUE(SaveOnRanks(*storage_, OptionsFor(second), 1, 11)[0].durable());
   EXPECT_EQ((*FindLatest(*storage_))->manifest().id, (StepId{2, 11}));
 }
@@ -174,6 +177,13 @@ TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
     epochs[static_cast<size_t>(rank)] = Begin(std::nullopt).epoch;
   });
   EXPECT_THAT(epochs, ::testing::UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+// Their records may be lost; what was saved keeps its epoch's number for itself.
+TEST_F(FencingTest, AnAttemptNumbersItselfBehindTheCheckpointThatItResumes) {
+  EXPECT_EQ(Begin(StepId{5, 10}).epoch, 6);
+  EXPECT_EQ(Begin(StepId{5, 10}).epoch, 7);
+  EXPECT_EQ(ReadEpoch(*storage_, 7)->resumed_from, (StepId{5, 10}));
 }
 
 TEST_F(FencingTest, LeftoversOfOlderEpochsGoAndCommitsStay) {

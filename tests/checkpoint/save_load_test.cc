@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "checkpoint/posix_storage.h"
+#include "checkpoint/save_attempt.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::save_load_test {
@@ -100,6 +101,37 @@ TEST_F(SaveLoadTest, AModelAboveTheShardLimitIsSplit) {
   EXPECT_TRUE(expected.Compare(**latest).ok()) << expected.Compare(**latest);
 }
 
+TEST(SplitIntoShardsTest, AFileTakesTensorsUpToItsLimitAndALargerOneStandsAlone) {
+  const auto tensor = [](int64_t elements) { return TensorSpec{"t", DType::kFloat32, {elements}}; };
+  using Shards = std::vector<std::vector<size_t>>;
+  EXPECT_EQ(SplitIntoShards({tensor(10), tensor(15)}, 100), (Shards{{0, 1}})) << "100 bytes";
+  EXPECT_EQ(SplitIntoShards({tensor(10), tensor(16)}, 100), (Shards{{0}, {1}})) << "104 bytes";
+  EXPECT_EQ(SplitIntoShards({tensor(9), tensor(50), tensor(5), tensor(0), tensor(20)}, 100),
+            (Shards{{0}, {1}, {2, 3, 4}}));
+  EXPECT_EQ(SplitIntoShards({}, 100), Shards());
+}
+
+TEST_F(SaveLoadTest, ARanksRecordIsASmallObjectOrTheSaveIsGivenUpByItsName) {
+  constexpr size_t kTextMax = (1 << 20) - 11;  // With its name, quotes and braces.
+  const WriterOptions options = OptionsFor(Begin());
+  for (const Json& record : {Json::array({1}), Json{{"text", std::string(1 << 20, 'x')}}}) {
+    FakeState state(3, 0, 1);
+    state.source().rank = record;
+    AloneExchange alone;
+    Writer writer(*storage_, options);
+    const SaveReport report = writer.Save(3, state.source(), alone);
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+    EXPECT_THAT(std::string(report.status.message()),
+                HasSubstr("rank 0: a rank's state must be a JSON object of at most 1048576 bytes"));
+  }
+  FakeState state(3, 0, 1);
+  state.source().rank = {{"text", std::string(kTextMax, 'x')}};
+  AloneExchange alone;
+  Writer writer(*storage_, options);
+  const SaveReport report = writer.Save(3, state.source(), alone);
+  EXPECT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+}
+
 TEST_F(SaveLoadTest, TensorsLargerThanABlockReadBackEveryBit) {
   constexpr size_t kScale = 5000;  // 5 and 10 MB: several blocks of 4 MiB, none aligned.
   const auto reports = SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 7, kScale);
@@ -116,6 +148,27 @@ TEST_F(SaveLoadTest, TheSameStepIsSavedOnce) {
   SaveOnRanks(*storage_, OptionsFor(epoch), 1, 3);
   const auto again = SaveOnRanks(*storage_, OptionsFor(epoch), 1, 3);
   EXPECT_EQ(again[0].outcome, SaveOutcome::kAlreadyCommitted) << again[0].status;
+}
+
+// A run may save before its first step, and step 999,999,999,999 is the last with a folder name.
+TEST_F(SaveLoadTest, TheFirstAndTheLastStepAreSavedAndNoneBeyond) {
+  const EpochRecord epoch = Begin();
+  for (const int64_t step : {int64_t{0}, kStepMax}) {
+    const SaveReport report = SaveOnRanks(*storage_, OptionsFor(epoch), 1, step)[0];
+    EXPECT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+    auto latest = FindLatest(*storage_);
+    ASSERT_TRUE(latest.ok()) << latest.status();
+    EXPECT_EQ((*latest)->manifest().id, (StepId{epoch.epoch, step}));
+    const absl::Status same = FakeState(step, 0, 1).Compare(**latest);
+    EXPECT_TRUE(same.ok()) << same;
+  }
+  for (const int64_t step : {int64_t{-1}, kStepMax + 1}) {
+    const SaveReport report = SaveOnRanks(*storage_, OptionsFor(epoch), 1, step)[0];
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+    EXPECT_EQ(report.status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(report.status.message()),
+                HasSubstr("cannot be saved; steps go from 0 to 999999999999"));
+  }
 }
 
 TEST_F(SaveLoadTest, StateIsItsOwnersAloneAndTheModelEveryones) {
