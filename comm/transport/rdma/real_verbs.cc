@@ -230,7 +230,7 @@ class RealDevice final : public VerbsDevice {
       return ErrnoStatus(errno, absl::StrFormat("ibv_create_qp on %s (%d sends, %d receives)",
                                                 name_, sends_max, receives_max));
     }
-    return std::make_unique<RealQueuePair>(verbs_, pair);
+    return TakeQueuePair(verbs_, pair);
   }
 
   absl::StatusOr<size_t> Poll(absl::Span<Completion> completions) override {
@@ -335,6 +335,10 @@ class RealVerbsApi final : public VerbsApi {
 VerbsApi& RealVerbs() {
   static RealVerbsApi verbs;
   return verbs;
+}
+
+std::unique_ptr<QueuePair> TakeQueuePair(const VerbsFunctions& verbs, ibv_qp* pair) {
+  return std::make_unique<RealQueuePair>(verbs, pair);
 }
 
 }  // namespace dtrain::comm
