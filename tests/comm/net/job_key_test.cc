@@ -51,6 +51,12 @@ TEST_F(JobKeyTest, RawAndHexFilesGiveTheSameKey) {
   const JobKey raw = JobKey::FromFile(File(raw_, 0600)).value();
   EXPECT_TRUE(raw == JobKey::FromFile(File(hex_, 0400)).value());
   EXPECT_TRUE(raw == JobKey::FromFile(File(hex_ + "\n", 0600)).value());
+  EXPECT_TRUE(raw == JobKey::FromFile(File(hex_ + "\r\n", 0600)).value());
+  std::string upper = hex_;
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](char c) { return c >= 'a' && c <= 'f' ? static_cast<char>(c - 32) : c; });
+  EXPECT_NE(upper, hex_);
+  EXPECT_TRUE(raw == JobKey::FromFile(File(upper, 0600)).value());
 }
 
 TEST_F(JobKeyTest, FileThatOthersMayOpenIsRefusedWithTheModeAndTheRemedy) {

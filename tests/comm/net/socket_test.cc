@@ -21,6 +21,7 @@ TEST(Endpoint, ReadsAndWritesBothFamilies) {
   EXPECT_EQ(ParseEndpoint("[::1]:80")->host, "::1");
   EXPECT_EQ(ParseEndpoint("[::1]:80")->ToString(), "[::1]:80");
   EXPECT_EQ(ParseEndpoint("node-1:0")->ToString(), "node-1:0");
+  EXPECT_EQ(ParseEndpoint("node-1:65535")->port, 65535);
 }
 
 TEST(Endpoint, RefusesWhatIsNoAddress) {

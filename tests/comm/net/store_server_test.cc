@@ -320,6 +320,23 @@ TEST_F(StoreServerTest, BytesInUseComeBackAfterDeleteCancelAndDeath) {
   EXPECT_EQ(server_->clients(), 1);
 }
 
+// Two waits under one number: the server could tell neither from the other.
+TEST_F(StoreServerTest, ANumberThatWaitsAlreadyEndsItsConnectionAndNoOther) {
+  Serve();
+  const auto bystander = Client();
+  const auto channel = Channel();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(channel
+                    ->Send(kFrameStoreRequest,
+                           EncodeStoreRequest({.id = 7, .op = StoreOp::kGet, .keys = {"late"}}),
+                           Soon())
+                    .ok());
+  }
+  EXPECT_EQ(channel->Receive(Soon()).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(bystander->Set("late", "1", Soon()).ok()) << "nobody waits for it any more";
+  EXPECT_EQ(bystander->Get("late", Soon()).value(), "1");
+}
+
 TEST_F(StoreServerTest, FullStoreAndTooManyWaitsAreNamedErrors) {
   StoreServerOptions options;
   options.bytes_max = 10000;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/net/key_values.h"
 #include "comm/net/store_client.h"
 #include "comm/net/store_server.h"
 
@@ -164,6 +165,12 @@ TEST_P(StoreTest, WaitThatTimesOutNamesTheMissingKeys) {
   const absl::Status waited = store_->Wait(keys, Deadline::After(absl::Milliseconds(30)));
   EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(waited.message()), HasSubstr("keys \"w/1\", \"w/2\""));
+  std::vector<std::string> many;
+  for (int i = 1; i <= 8; ++i) {
+    many.push_back(absl::StrCat("w/", i));
+  }
+  EXPECT_THAT(std::string(store_->Wait(many, Deadline::After(absl::Milliseconds(30))).message()),
+              HasSubstr("\"w/4\", \"w/5\" and 3 more, which nobody set"));
 }
 
 TEST_P(StoreTest, CheckAndDeleteTellWhatExists) {
@@ -173,6 +180,15 @@ TEST_P(StoreTest, CheckAndDeleteTellWhatExists) {
   EXPECT_TRUE(store_->Delete("b", Soon()).value());
   EXPECT_FALSE(store_->Delete("b", Soon()).value());
   EXPECT_THAT(store_->Check(keys, Soon()).value(), ElementsAre(false, false));
+}
+
+TEST_P(StoreTest, ChecksAsManyKeysAtOnceAsAWorldMayHaveRanks) {
+  constexpr int kRanks = kStoreKeysMax;
+  ASSERT_TRUE(store_->Set(RankKey("r", kRanks - 1), "", Soon()).ok());
+  const auto missing = MissingRanks(*store_, "r", kRanks, Soon());
+  ASSERT_TRUE(missing.ok()) << missing.status();
+  EXPECT_EQ(missing->size(), kStoreKeysMax - 1);
+  EXPECT_EQ(missing->back(), kRanks - 2);
 }
 
 TEST_P(StoreTest, PrefixStoresDoNotSeeEachOther) {
@@ -196,6 +212,20 @@ TEST_P(StoreTest, MissingRanksAreNamed) {
   ASSERT_TRUE(store_->Set(RankKey("ready", 1), "", Soon()).ok());
   ASSERT_TRUE(store_->Set(RankKey("ready", 3), "", Soon()).ok());
   EXPECT_TRUE(WaitForRanks(*store_, "ready", 4, Soon()).ok());
+}
+
+TEST(KeyValues, ValuesThatTakeEachOthersPlaceTakeItOnce) {
+  KeyValues values(10000);
+  for (size_t i = 0; i < 100; ++i) {  // 600,000 bytes, of which 6,000 are there at a time.
+    const absl::Status set = values.Set("a", std::string(6000 + i % 2, 'a'));
+    ASSERT_TRUE(set.ok()) << i << ": " << set;
+  }
+  EXPECT_EQ(values.Set("b", std::string(5000, 'b')).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(values.Set("a", "").ok());
+  EXPECT_TRUE(values.Set("b", std::string(5000, 'b')).ok());
+  EXPECT_TRUE(values.Delete("a"));
+  EXPECT_TRUE(values.Delete("b"));
+  EXPECT_EQ(values.bytes(), 0U);
 }
 
 }  // namespace
