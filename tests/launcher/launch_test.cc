@@ -146,6 +146,23 @@ TEST(Launch, PassesSigtermOnceAndLetsRanksSave) {
   EXPECT_THAT(job.Err(), HasSubstr("SIGTERM received"));
 }
 
+TEST(Launch, StopGraceIsTheTimeThatRanksHaveToSave) {
+  constexpr char kNeverSaves[] =
+      "trap 'echo got TERM' TERM; echo ready; while :; do sleep 0.05; done";
+  LaunchedJob job({"launch", "--nproc-per-node", "2", "--stop-grace", "0.3", "--run-dir", "run",
+                   "--", "sh", "-c", kNeverSaves});
+  for (const char* log : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
+    ASSERT_TRUE(job.AwaitText(log, "ready"));
+  }
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(kSoon), 75) << job.Err();  // Nothing is known to be saved.
+  EXPECT_THAT(job.Err(),
+              AllOf(HasSubstr("may take up to 300ms"),
+                    HasSubstr("the grace period of 300ms has passed; stopping 2 ranks")));
+  EXPECT_THAT(job.File("run/logs/attempt-0/rank-1.out"), HasSubstr("got TERM"));
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
 TEST(Launch, PassesSighupAndSigquitOnAsSigterm) {
   std::signal(SIGHUP, SIG_DFL);  // Whatever this test itself was started by.
   for (const int signal : {SIGHUP, SIGQUIT}) {
@@ -206,6 +223,24 @@ TEST(Launch, RestartsWithTheNextAttemptNumber) {
   EXPECT_EQ(job.Wait(), 0) << job.Err();
   EXPECT_EQ(job.File("run/logs/attempt-1/rank-1.out"), "attempt 1\n");
   EXPECT_THAT(job.Err(), HasSubstr("restart 1 of 2"));
+}
+
+TEST(Launch, ABugIsRestartedOnceHoweverManyRestartsAreAllowed) {
+  LaunchedJob job({"launch", "--nproc-per-node", "1", "--max-restarts", "5", "--run-dir", "run",
+                   "sh", "-c", "exit 70"});
+  EXPECT_EQ(job.Wait(kSoon), 70) << job.Err();
+  EXPECT_THAT(job.Err(), AllOf(HasSubstr("restart 1 of 5"), Not(HasSubstr("restart 2 of 5")),
+                               HasSubstr("no restart: exit code 70 is restarted only once")));
+}
+
+// 75 of a rank that could not save in time; whoever asked for the end does not want another start.
+TEST(Launch, AfterAStopSignalNothingIsStartedAgain) {
+  LaunchedJob job({"launch", "--nproc-per-node", "1", "--max-restarts", "5", "--run-dir", "run",
+                   "sh", "-c", "trap 'exit 75' TERM; echo ready; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-0.out", "ready"));
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(kSoon), 75) << job.Err();
+  EXPECT_FALSE(std::filesystem::exists(job.folder() + "/run/logs/attempt-1"));
 }
 
 // A job that ends with 75 after it has written `record`, twice.

@@ -1,5 +1,6 @@
 // Several agents on one host.
 #include <csignal>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,6 +68,36 @@ TEST_F(NodesTest, AnotherTokenIsRefused) {
   ASSERT_TRUE(comm::JobKey::Generate()->WriteFile(token_).ok());
   LaunchedJob stranger(Node(1, endpoint, 1, "true"));
   EXPECT_EQ(stranger.Wait(), 64) << stranger.Err();
+  first.Signal(SIGINT);  // It still waits for its node 1.
+  EXPECT_EQ(first.Wait(), 130) << first.Err();
+}
+
+// Two agents that both are node 1 would start the same ranks twice.
+TEST_F(NodesTest, ASecondAgentOfOneNodeIsRefused) {
+  const std::string endpoint = FreeEndpoint();
+  const std::string go = folder_.path() + "/go";
+  const std::string script =
+      absl::StrCat("echo ready; while [ ! -e ", go, " ]; do sleep 0.05; done");
+  LaunchedJob first(Node(0, endpoint, 1, "true"));
+  LaunchedJob second(Node(1, endpoint, 1, script));
+  ASSERT_TRUE(second.AwaitText("run/logs/attempt-0/rank-1.out", "ready"));
+  LaunchedJob third(Node(1, endpoint, 1, script));
+  EXPECT_EQ(third.Wait(), 64) << third.Err();
+  EXPECT_THAT(third.Err(),
+              HasSubstr("another agent is node 1 already; give each node its own --node-rank"));
+  std::ofstream(go).close();
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+}
+
+TEST_F(NodesTest, ANodeThatCountsOtherNodesIsRefused) {
+  const std::string endpoint = FreeEndpoint();
+  LaunchedJob first(Node(0, endpoint, 1, "true"));
+  std::vector<std::string> arguments = Node(1, endpoint, 1, "true");
+  arguments[2] = "3";
+  LaunchedJob stranger(arguments);
+  EXPECT_EQ(stranger.Wait(), 64) << stranger.Err();
+  EXPECT_THAT(stranger.Err(), HasSubstr("node 0 was started with --nnodes 2, this node with 3"));
   first.Signal(SIGINT);  // It still waits for its node 1.
   EXPECT_EQ(first.Wait(), 130) << first.Err();
 }

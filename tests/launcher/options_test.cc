@@ -54,6 +54,8 @@ TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
   EXPECT_EQ(options.nodes, 2);
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_EQ(options.rendezvous, "n0:1");
+  EXPECT_TRUE(options.bind_cores);
+  EXPECT_FALSE(Good({"p"}, {{"PET_NO_BIND", "1"}}).bind_cores) << "a switch is on with 1";
 }
 
 TEST(ParseLaunch, AnEmptyValueIsEmptyAndTakesNoOtherWord) {
@@ -72,6 +74,18 @@ TEST(ParseLaunch, AnEmptyValueIsEmptyAndTakesNoOtherWord) {
   EXPECT_THAT(Bad({"-t", "", "p"}), HasSubstr("--tee"));
 }
 
+TEST(ParseLaunch, TimesAreSecondsAndHaveTheirDefaults) {
+  const LaunchOptions defaults = Good({"p"});
+  EXPECT_EQ(defaults.stop_grace, absl::Seconds(300));
+  EXPECT_EQ(defaults.exit_barrier, absl::Seconds(300));
+  EXPECT_EQ(defaults.join_timeout, absl::Seconds(300));
+  const LaunchOptions chosen = Good({"--stop-grace", "1.5", "--exit-barrier", "0", "--rdzv-conf",
+                                     "other=3,join_timeout=60", "p"});
+  EXPECT_EQ(chosen.stop_grace, absl::Milliseconds(1500));
+  EXPECT_EQ(chosen.exit_barrier, absl::ZeroDuration());
+  EXPECT_EQ(chosen.join_timeout, absl::Seconds(60));
+}
+
 TEST(ParseLaunch, NamesTheNearestFlag) {
   EXPECT_THAT(Bad({"--nproc-per-nod", "2", "p"}), HasSubstr("did you mean --nproc-per-node?"));
   EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown option --zzzzzzzzzzzz"));
@@ -85,6 +99,10 @@ TEST(ParseLaunch, RefusesBadValuesByName) {
   EXPECT_THAT(Bad({"--nnodes", "2", "--rdzv-endpoint", "h:1", "p"}), HasSubstr("--token-file"));
   EXPECT_THAT(Bad({"--node-rank", "1", "p"}), HasSubstr("--node-rank"));
   EXPECT_THAT(Bad({"--max-restarts", "-1", "p"}), HasSubstr("--max-restarts"));
+  for (const char* const seconds : {"-1", "nan", "inf", "5m", ""}) {
+    EXPECT_THAT(Bad({"--stop-grace", seconds, "p"}), HasSubstr("--stop-grace is \""));
+    EXPECT_THAT(Bad({"--exit-barrier", seconds, "p"}), HasSubstr("--exit-barrier is \""));
+  }
   EXPECT_THAT(Bad({"--tee", "4", "p"}), HasSubstr("--tee"));
   EXPECT_THAT(Bad({"--signals-to-handle", "SIGKILL", "p"}), HasSubstr("SIGKILL"));
   EXPECT_THAT(Bad({"--hostfile", "h", "p"}), HasSubstr("not supported"));

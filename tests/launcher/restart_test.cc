@@ -31,7 +31,7 @@ TEST(RestartDecision, RestartsKillsAndCrashesButNotFinalSignals) {
   for (const int signal : {SIGKILL, SIGSEGV, SIGABRT, SIGBUS, SIGTERM}) {
     EXPECT_TRUE(RestartDecision(After(0, signal)).restart) << signal;
   }
-  for (const int signal : {SIGILL, SIGFPE, SIGINT}) {
+  for (const int signal : {SIGILL, SIGFPE, SIGSYS, SIGINT}) {
     EXPECT_FALSE(RestartDecision(After(0, signal)).restart) << signal;
   }
 }

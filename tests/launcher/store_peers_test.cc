@@ -1,0 +1,94 @@
+// Agents that meet in a store, as node 0's supervisor sees them: one that is silent is lost, one
+// that said goodbye is not.
+#include "launcher/store_peers.h"
+
+#include <poll.h>
+
+#include <csignal>
+#include <memory>
+#include <vector>
+
+#include "comm/net/store_server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::launcher::store_peers_test {
+namespace {
+
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kSilence = absl::Milliseconds(500);
+constexpr int kLongerMs = 800;
+constexpr int kAtMostMs = 30'000;
+
+class StorePeersTest : public ::testing::Test {
+ protected:
+  // Another agent's connection.
+  std::unique_ptr<comm::StoreClient> Connect(int node) {
+    auto client = comm::StoreClient::Connect(
+        server_->endpoint(), key_,
+        {.epoch = 0, .role = comm::Hello::Role::kAgent, .id = node, .name = "agent"},
+        Deadline::After(absl::Seconds(30)));
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+  std::unique_ptr<StorePeers> Join(int node) {
+    auto peers = StorePeers::Create(Connect(node), {.node = node,
+                                                    .nodes = 2,
+                                                    .beat_interval = absl::Milliseconds(20),
+                                                    .beat_timeout = kSilence});
+    EXPECT_TRUE(peers.ok()) << peers.status();
+    return *std::move(peers);
+  }
+  // Whether the peers have something to say before the time is over.
+  static bool Wakes(const Peers& peers, int timeout_ms) {
+    pollfd entry{peers.poll_fd(), POLLIN, 0};
+    return poll(&entry, 1, timeout_ms) == 1;
+  }
+
+  const comm::JobKey key_ = *comm::JobKey::Generate();
+  const std::unique_ptr<comm::StoreServer> server_ =
+      *comm::StoreServer::Create("127.0.0.1", 0, key_, 0);
+};
+
+TEST_F(StorePeersTest, AnAgentThatIsSilentIsLost) {
+  const auto node_1 = Connect(1);  // Connected, but it never beats: it hangs or is stopped.
+  const auto node_0 = Join(0);
+  ASSERT_TRUE(Wakes(*node_0, kAtMostMs));
+  const absl::Status health = node_0->health();
+  EXPECT_EQ(health.code(), absl::StatusCode::kUnavailable) << "exit code 75: a restart helps";
+  EXPECT_EQ(std::string(health.message()), "node 1 is lost: its agent has been silent for 500ms");
+}
+
+TEST_F(StorePeersTest, AnAgentThatBeatsIsNotLostAndOneThatSaidGoodbyeNeitherIs) {
+  const auto node_0 = Join(0);
+  {
+    const auto node_1 = Join(1);
+    EXPECT_FALSE(Wakes(*node_0, kLongerMs)) << node_0->health();
+  }
+  EXPECT_FALSE(Wakes(*node_0, kLongerMs)) << node_0->health();
+  EXPECT_TRUE(node_0->health().ok()) << node_0->health();
+}
+
+TEST_F(StorePeersTest, OrdersReachTheOthersInOrderAndNotTheirSender) {
+  const auto node_0 = Join(0);
+  const auto node_1 = Join(1);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Order order;
+    order.kind = Order::Kind::kStop;
+    order.signal = signal;
+    node_1->Publish(order);
+  }
+  std::vector<int> signals;
+  while (signals.size() < 2 && Wakes(*node_0, kAtMostMs)) {
+    for (const Order& order : node_0->Take()) {
+      EXPECT_EQ(order.node, 1);
+      signals.push_back(order.signal);
+    }
+  }
+  EXPECT_THAT(signals, ::testing::ElementsAre(SIGTERM, SIGINT));
+  EXPECT_THAT(node_1->Take(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::store_peers_test
