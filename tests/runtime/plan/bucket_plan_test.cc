@@ -56,6 +56,24 @@ void ExpectSound(const ParamLayout& layout, const BucketPlan& plan, const Bucket
   ASSERT_EQ(order.size(), plan.buckets().size());
 }
 
+TEST(BucketElementsTest, ASmallModelIsCutIntoSixAndGathersBehindTheStepIntoSixtyFour) {
+  const auto config = [](const std::string& zero) {
+    return *Config::Parse(
+        absl::StrCat(R"({"train_batch_size": 8, "zero_optimization": )", zero, "}"), "x.json", {},
+        1);
+  };
+  const Config overlapped = config(R"({"reduce_bucket_size": 6553600})");
+  EXPECT_EQ(BucketElements(overlapped, 12'000'000), 2'000'000);
+  EXPECT_EQ(BucketElements(overlapped, 60'000'000), 6'553'600) << "the key's";
+  EXPECT_EQ(BucketElements(overlapped, 600'000), 262'144) << "a call costs more than it hides";
+  EXPECT_EQ(BucketElements(overlapped, 64'000'000, /*behind_step=*/true), 1'000'000);
+  EXPECT_EQ(BucketElements(overlapped, 600'000, /*behind_step=*/true), 65'536);
+  EXPECT_EQ(BucketElements(config(R"({"overlap_comm": false, "reduce_bucket_size": 9000000})"),
+                           12'000'000),
+            9'000'000);
+  EXPECT_EQ(BucketElements(config(R"({"reduce_bucket_size": 1000})"), 12'000'000), 1000);
+}
+
 TEST(BucketPlanTest, FirstBucketIsSmallAndLargeTensorsStandAlone) {
   const ParamLayout layout = LayoutOf({32, 32, 64, 64, 640, 32, 96});
   const BucketOptions options{.bucket_elements = 128, .first_bucket_elements = 64};

@@ -1,7 +1,10 @@
 #include "runtime/plan/config_docs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -90,6 +93,33 @@ TEST(ConfigTableTest, EveryRowIsConsistent) {
       EXPECT_THAT(key.doc, HasSubstr("\"auto\"")) << key.path;
     }
   }
+}
+
+TEST(ConfigTableTest, NumbersAreTakenUpToTheirBoundsAndNotBeyond) {
+  int bounds = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string range = key.range;
+    if ((key.type != KeyType::kInteger && key.type != KeyType::kNumber) || range.empty()) {
+      continue;
+    }
+    const size_t comma = range.find(", ");
+    const std::string low = range.substr(1, comma - 1);
+    const std::string high = range.substr(comma + 2, range.size() - comma - 3);
+    for (const auto& [text, is_open, outwards] :
+         {std::tuple(low, range.front() == '(', -1), std::tuple(high, range.back() == ')', 1)}) {
+      if (text == "inf") {
+        continue;
+      }
+      const double bound = std::stod(text);
+      const double step =
+          outwards * (key.type == KeyType::kInteger ? 1 : 1e-9 * std::max(1.0, std::abs(bound)));
+      EXPECT_EQ(CheckValue(key, bound).ok(), !is_open) << key.path << " " << bound;
+      EXPECT_TRUE(CheckValue(key, bound - step).ok()) << key.path << " inside " << bound;
+      EXPECT_FALSE(CheckValue(key, bound + step).ok()) << key.path << " beyond " << bound;
+      ++bounds;
+    }
+  }
+  EXPECT_GT(bounds, 50);
 }
 
 TEST(ConfigTableTest, WhatAKeyMayBeReadsAsWords) {

@@ -153,6 +153,41 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
           "take 0.044 GB of host memory"));
 }
 
+TEST(MemoryFitTest, StatesThatDoNotFitTheHostAreToldWhatIsLeftToDo) {
+  MemoryRequest request = OfMillion(1, 1);
+  request.states_on_host = true;
+  request.offload_buffers = 4;
+  const auto remedy = [](const MemoryRequest& r) {
+    const std::string text(CheckOffloadFits(r, 1e5).message());
+    return text.substr(text.find("a rank has 0.0001 GB: ") + 22);
+  };
+  EXPECT_THAT(remedy(request), HasSubstr("set offload_optimizer.device to \"nvme\" with ratio 1"));
+  request.offload_to_file = true;
+  request.offload_ratio = 0.5;
+  EXPECT_THAT(remedy(request), HasSubstr("set offload_optimizer.device to \"nvme\" with ratio 1"));
+  request.offload_ratio = 1;
+  EXPECT_EQ(remedy(request), "use more ranks or a smaller offload_optimizer.buffer_count");
+  request.offload_buffers = 0;
+  request.zero_stage = 3;
+  request.values_far = true;
+  EXPECT_EQ(remedy(request), "use more ranks");
+  request = OfTokens(8);
+  request.states_on_host = true;
+  request.recompute.mode = ActivationCheckpointingConfig::Mode::kFull;
+  request.recompute.tier = ActivationCheckpointingConfig::Tier::kMemory;
+  EXPECT_EQ(remedy(request),
+            "most of it is activations, so set a smaller train_micro_batch_size_per_gpu");
+}
+
+TEST(MemoryFitTest, OnlyAnFp32ModelIsToldOfBf16) {
+  MemoryRequest request = OfMillion(3, 4);
+  request.model.frozen_bytes = 2e6;
+  EXPECT_THAT(std::string(CheckStatesFit(request, 1e6).message()), HasSubstr("; bf16.enabled"));
+  request.precision = PrecisionConfig::Kind::kBFloat16;
+  EXPECT_THAT(std::string(CheckStatesFit(request, 1e6).message()),
+              ::testing::Not(HasSubstr("bf16.enabled")));
+}
+
 TEST(MemoryFitTest, WhatIsMadeWholeMustFitTheHostBeforeItIsSharedOut) {
   MemoryRequest request = OfMillion(2, 1000);
   request.precision = PrecisionConfig::Kind::kBFloat16;

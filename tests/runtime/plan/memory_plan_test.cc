@@ -331,6 +331,9 @@ TEST(ParseBytes, TakesUnitsAndRefusesTheRest) {
   EXPECT_EQ(*ParseBytes("80GB"), 80e9);
   EXPECT_EQ(*ParseBytes("24 GiB"), 24.0 * (1 << 30));
   EXPECT_EQ(*ParseBytes("1.5tb"), 1.5e12);
+  EXPECT_EQ(*ParseBytes("3MB"), 3e6);
+  EXPECT_EQ(*ParseBytes("3MiB"), 3.0 * (1 << 20));
+  EXPECT_EQ(*ParseBytes("2TiB"), 2.0 * (1LL << 40));
   for (const char* const bad : {"", "80", "GB", "-1GB", "80 GBit", "nan GB", "inf GB"}) {
     EXPECT_EQ(ParseBytes(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
