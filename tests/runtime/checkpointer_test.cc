@@ -8,6 +8,7 @@
 #include "ATen/ATen.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
+#include "runtime/engine/engine_state.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
@@ -97,6 +98,10 @@ TEST_F(CheckpointerTest, AJobWhoseRunDirectoryAnotherOneTookEndsForGood) {
   const absl::Status status = first->checkpoints->MaybeSave(2);
   ExpectMisuse(status, "Another job writes to this run directory");
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("epochs/"), HasSubstr("--run-dir")));
+  first->engine->state().step = 3;
+  const absl::Status last = first->checkpoints->Finish();
+  ExpectMisuse(last, "the last step, 3, is not saved: ");
+  EXPECT_THAT(std::string(last.message()), HasSubstr("Another job writes to this run directory"));
   EXPECT_TRUE(second->checkpoints->MaybeSave(2).ok()) << "it may go on";
 }
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "base/json.h"
@@ -13,7 +15,9 @@
 #include "dtrain/engine.h"
 #include "dtrain/main.h"
 #include "dtrain/recompute.h"
+#include "runtime/device/device.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/engine/gemm_probe.h"
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
 
@@ -106,6 +110,41 @@ TEST_F(EngineReportTest, SamplesAreCalledWhatTheProgramCallsThem) {
   EXPECT_TRUE(absl::IsInvalidArgument(step.status())) << step.status();
   EXPECT_THAT(step.status().message(), HasSubstr("Batch::kSampleUnit is \"big images\""));
   EXPECT_EQ(engine_->step(), 1) << "refused before anything is done";
+}
+
+TEST_F(EngineReportTest, TheRateThatIsToldIsTheOneThatMovedTheWeights) {
+  Wide model;
+  Make(model, {R"(optimizer={"type":"SGD","params":{"lr":0.5}})", "gradient_clipping=0",
+               R"(scheduler={"type":"WarmupLR","params":{"warmup_min_lr":0.25,)"
+               R"("warmup_max_lr":1,"warmup_num_steps":4,"warmup_type":"linear"}})"});
+  // DeepSpeed steps its scheduler after the optimizer: steps 1 and 2 have the smallest rate. A step
+  // that is skipped has a rate too and does not move the schedule.
+  const std::vector<double> rates = {0.25, 0.25, 0.4375, 0.4375, 0.625, 0.8125, 1, 1};
+  Rows rows;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    const bool bad = i == 2;
+    const at::Tensor before = model.weight.detach().clone();
+    // The gradient of every weight is 2.
+    const auto report = engine_->Step(rows, [&](const at::Tensor&) {
+      return Loss(model.weight.sum() * (bad ? std::numeric_limits<double>::infinity() : 2.0), 1);
+    });
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->skipped, bad);
+    EXPECT_DOUBLE_EQ(report->learning_rate, rates[i]) << "step " << i + 1;
+    const at::Tensor moved = before - model.weight.detach();
+    EXPECT_TRUE(at::allclose(moved, at::full({64, 64}, bad ? 0 : 2 * rates[i]), 1e-5, 1e-5))
+        << "step " << i + 1 << ": " << moved[0][0].item<double>();
+  }
+}
+
+TEST_F(EngineReportTest, MeasuringTheMachineDrawsNoNumberOfTheRuns) {
+  at::manual_seed(11);
+  at::randn({1});
+  const at::Tensor expected = at::cat({at::randn({3}), at::rand({3})});
+  at::manual_seed(11);
+  at::randn({1});
+  EXPECT_GT(MeasureGemmRate(Device(), at::kFloat), 0);
+  EXPECT_TRUE(at::cat({at::randn({3}), at::rand({3})}).equal(expected));
 }
 
 // Values that the program logs between a step and its report are of that step.

@@ -135,22 +135,27 @@ TEST_F(EngineTest, AStepWhoseLossThrowsLeavesEverythingAsItWas) {
     }
   } data;
   const at::Tensor mean_before = model.norm->running_mean.clone();
-  const at::Tensor draw_after_failure = [&] {
+  at::randn({1});  // The second number of a pair is kept for the next call: part of the state.
+  const auto draw = [] { return at::cat({at::randn({3}), at::rand({3}), at::randn({20})}); };
+  at::Tensor drawn;
+  for (int failure = 0; failure < 2; ++failure) {
     const auto report = (*engine)->Step(data, [&](int64_t) -> at::Tensor {
-      at::rand({3});
+      const at::Tensor numbers = draw();
+      EXPECT_TRUE(failure == 0 || numbers.equal(drawn));
+      drawn = numbers;
       model.norm(at::randn({4, 5}));
       throw std::runtime_error("bad sample");
     });
     EXPECT_EQ(report.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(report.status().message()),
                 HasSubstr("in the loss function: bad sample"));
-    return at::rand({3});
-  }();
+  }
   EXPECT_EQ(data.at, 0);
   EXPECT_TRUE(model.norm->running_mean.equal(mean_before));
   EXPECT_EQ((*engine)->step(), 0);
   // The same step can be taken again.
   const auto report = (*engine)->Step(data, [&](int64_t) {
+    EXPECT_TRUE(draw().equal(drawn)) << "a step that is taken again draws the same numbers";
     return model.norm(at::randn({4, 5})).sum();
   });
   EXPECT_TRUE(report.ok()) << report.status();

@@ -88,9 +88,8 @@ class NumbersOfADevice final : public LateNumbers {
  public:
   bool ready() const override { return ready_; }
   const StepNumbers& Wait() override { return numbers_; }
-  void Arrive() {
-    numbers_.loss = 1.25;
-    numbers_.seconds = 0.5;
+  void Arrive(const StepNumbers& numbers) {
+    numbers_ = numbers;
     ready_ = true;
   }
 
@@ -116,7 +115,7 @@ std::string PrintedAfterLateStep(int64_t late, const std::function<void(Metrics&
     report.loss = Late<double>(numbers, &StepNumbers::loss);
     report.late = numbers;
     (*metrics)->Log(report);
-    numbers->Arrive();
+    numbers->Arrive({.loss = 1.25, .seconds = 0.5});
     after(**metrics);
   }
   return ::testing::internal::GetCapturedStdout();
@@ -150,6 +149,118 @@ TEST(StepMetrics, NamesTheRateByTheUnit) {
   EXPECT_EQ(rate("tokens"), "perf/tokens_per_s");
   EXPECT_EQ(rate("images"), "perf/images_per_s");
   EXPECT_EQ(rate(""), "perf/samples_per_s");
+}
+
+// Every number of a report, worked out by hand, at the name that tools read it by.
+TEST(StepMetrics, AreTheReportsNumbersAndTheirRatios) {
+  StepReport report = Report(10);
+  report.grad_norm = 0.75;
+  report.loss_scale = 1024;
+  report.skipped = true;
+  report.data_s = 0.01;
+  report.forward_s = 0.1;
+  report.backward_s = 0.2;
+  report.exposed_comm_s = 0.125;
+  report.update_s = 0.06;
+  report.recompute_s = 0.03;
+  report.activation_wait_s = 0.02;
+  report.model_flops = 6e9;
+  report.gemm_flops_per_s = 48e9;
+  report.peak_flops_per_s = 60e9;
+  report.memory.weights = 1;
+  report.memory.live_weights = 2;
+  report.memory.gradients = 3;
+  report.memory.optimizer = 4;
+  report.memory.activations = 5;
+  report.memory.far_activations = 6;
+  report.memory.resident = 7;
+  const StepRecordContext context{.mean_step_s = 0.25, .total_steps = 30};
+  std::vector<std::pair<std::string, double>> of_each = {{"comm/exposed_ratio", 0.25},
+                                                         {"time/step_s", 0.5},
+                                                         {"time/data_s", 0.01},
+                                                         {"time/forward_s", 0.1},
+                                                         {"time/backward_s", 0.2},
+                                                         {"time/exposed_comm_s", 0.125},
+                                                         {"time/update_s", 0.06},
+                                                         {"time/recompute_s", 0.03},
+                                                         {"time/activation_wait_s", 0.02},
+                                                         {"memory/far_activations_bytes", 6},
+                                                         {"memory/weights_bytes", 1},
+                                                         {"memory/live_weights_bytes", 2},
+                                                         {"memory/gradients_bytes", 3},
+                                                         {"memory/optimizer_bytes", 4},
+                                                         {"memory/activations_bytes", 5},
+                                                         {"memory/resident_bytes", 7}};
+  EXPECT_EQ(StepMetrics(report, context, /*everything=*/false), of_each);
+  std::vector<std::pair<std::string, double>> all = {
+      {"train/loss", 2.5},          {"train/grad_norm", 0.75}, {"train/lr", 3e-4},
+      {"train/loss_scale", 1024},   {"train/skipped", 1},      {"perf/images_per_s", 64 / 0.5},
+      {"perf/gemm_fraction", 0.25}, {"perf/mfu", 0.2},         {"time/eta_s", 20 * 0.25}};
+  all.insert(all.end(), of_each.begin(), of_each.end());
+  EXPECT_EQ(StepMetrics(report, context, /*everything=*/true), all);
+}
+
+TEST(StepMetrics, WhatAStepDoesNotHaveIsLeftOut) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : StepMetrics(Report(10), {}, /*everything=*/true)) {
+    names.push_back(name);
+  }
+  EXPECT_THAT(
+      names,
+      ElementsAre("train/loss", "train/grad_norm", "train/lr", "perf/images_per_s",
+                  "comm/exposed_ratio", "time/step_s", "time/data_s", "time/forward_s",
+                  "time/backward_s", "time/exposed_comm_s", "time/update_s", "memory/weights_bytes",
+                  "memory/live_weights_bytes", "memory/gradients_bytes", "memory/optimizer_bytes",
+                  "memory/activations_bytes", "memory/resident_bytes"));
+}
+
+// What a device finds out of a step takes the place of what the host said of it.
+TEST(StepReport, SettledHasTheNumbersOfTheDevice) {
+  const auto numbers = std::make_shared<NumbersOfADevice>();
+  numbers->Arrive({.loss = 1,
+                   .grad_norm = 2,
+                   .skipped = true,
+                   .seconds = 3,
+                   .forward_s = 4,
+                   .backward_s = 5,
+                   .exposed_comm_s = 6,
+                   .update_s = 7});
+  StepReport report = Report(10);
+  report.data_s = 0.5;
+  report.late = numbers;
+  const StepReport settled = report.Settled();
+  EXPECT_EQ(settled.late, nullptr);
+  const std::vector<double> values = {settled.loss,          settled.grad_norm,
+                                      settled.seconds,       settled.forward_s,
+                                      settled.backward_s,    settled.exposed_comm_s,
+                                      settled.update_s,      settled.data_s,
+                                      settled.learning_rate, static_cast<double>(settled.tokens)};
+  EXPECT_THAT(values, ElementsAre(1, 2, 3, 4, 5, 6, 7, 0.5, 3e-4, 64));
+  EXPECT_TRUE(settled.skipped);
+}
+
+TEST(Metrics, RecordsSamplesAndATimeToTheEndByTheSmoothedStepTime) {
+  const testing::TempFolder folder;
+  {
+    auto metrics =
+        Metrics::Open({.directory = folder.path(), .samples_per_step = 16, .total_steps = 12});
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
+    for (int64_t step = 1; step <= 2; ++step) {
+      StepReport report = Report(step);
+      report.seconds = static_cast<double>(step);
+      (*metrics)->Log(report);
+    }
+  }
+  std::ifstream file(folder.path() + "/rank-0.jsonl");
+  std::vector<double> samples;
+  std::vector<double> left;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = Json::parse(line);
+    samples.push_back(record["samples"]);
+    left.push_back(record["m"]["time/eta_s"]);
+  }
+  EXPECT_THAT(samples, ElementsAre(16, 32));
+  EXPECT_THAT(left, ElementsAre(11 * 1.0, ::testing::DoubleEq(10 * (0.9 * 1 + 0.1 * 2))));
 }
 
 struct Images {

@@ -6,6 +6,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <string>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "comm/flight_dumper.h"
+#include "comm/flight_recorder.h"
+#include "tests/runtime/job_for_tests.h"
 
 namespace dtrain::stop_signal_test {
 namespace {
@@ -36,6 +43,38 @@ TEST(StopSignalTest, SighupStaysIgnoredUnderNohupAndTheOthersStop) {
   EXPECT_EQ(EndAfter(SIGHUP, SIG_IGN), 0);
   EXPECT_EQ(EndAfter(SIGTERM, SIG_IGN), SIGTERM);
   EXPECT_EQ(EndAfter(SIGINT, SIG_IGN), SIGINT);
+}
+
+// The record that a rank's process leaves which gets `signal` during training; null: none.
+Json RecordAfter(int signal) {
+  const testing::TempFolder folder;
+  const std::string path = folder.path() + "/flight/rank-0.json";
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto recorder = comm::FlightRecorder::Create({});
+    recorder->Queued({});
+    auto dumper = comm::FlightDumper::Start({.path = path});
+    InstallStopSignals();
+    DeferStopSignals();
+    raise(signal);
+    dumper->reset();  // Waits until what was asked for is written.
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  const auto text = ReadFile(path);
+  return text.ok() ? ParseJson(*text, path).value_or(Json()) : Json();
+}
+
+// A rank that hangs gets SIGTERM from its agent and cannot say by itself where.
+TEST(StopSignalTest, SigtermLeavesAFlightRecordAndAUsersCtrlCDoesNot) {
+  const Json record = RecordAfter(SIGTERM);
+  ASSERT_TRUE(record.is_object());
+  EXPECT_EQ(record["dtrain"]["reason"], "signal 15");
+  EXPECT_EQ(record["entries"].size(), 1U);
+  EXPECT_TRUE(RecordAfter(SIGINT).is_null());
+  EXPECT_TRUE(RecordAfter(SIGHUP).is_null());
 }
 
 }  // namespace
