@@ -97,6 +97,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
     const double norm = report.grad_norm;
     outcome.losses.push_back(std::isfinite(loss) ? loss : -1);  // JSON knows no infinity.
     outcome.norms.push_back(std::isfinite(norm) ? norm : -1);
+    outcome.rates.push_back(report.learning_rate);
     outcome.skipped.push_back(report.skipped ? 1 : 0);
   }
   DT_RETURN_IF_ERROR(engine->WithParameters([&] {
@@ -132,8 +133,9 @@ Outcome OutcomeOf(int size, const Way& way) {
     FakeGpu gpu(&fabric);
     Outcome outcome;
     DT_RETURN_IF_ERROR(Train(context, way, &gpu, outcome));
-    const Json json = {outcome.losses,  outcome.norms, outcome.skipped, outcome.weights,
-                       outcome.buffers, outcome.waits, outcome.far,     outcome.collectives};
+    const Json json = {outcome.losses,  outcome.norms,       outcome.skipped,
+                       outcome.weights, outcome.buffers,     outcome.waits,
+                       outcome.far,     outcome.collectives, outcome.rates};
     return context.store->Set("outcome/" + std::to_string(context.rank), DumpJson(json),
                               Deadline::After(absl::Seconds(10)));
   });
@@ -143,7 +145,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     const auto text = (*cluster)->store().Get("outcome/" + std::to_string(rank),
                                               Deadline::After(absl::Seconds(60)));
     EXPECT_TRUE(text.ok()) << text.status();
-    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0,0,0]"), "outcome");
+    const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0,0,0,[]]"), "outcome");
     Outcome& outcome = all.emplace_back();
     outcome.losses = json[0].get<std::vector<double>>();
     outcome.norms = json[1].get<std::vector<double>>();
@@ -153,6 +155,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     outcome.waits = json[5].get<int>();
     outcome.far = json[6].get<int64_t>();
     outcome.collectives = json[7].get<uint64_t>();
+    outcome.rates = json[8].get<std::vector<double>>();
     EXPECT_EQ(outcome.losses, all.front().losses) << "rank " << rank;
     EXPECT_EQ(outcome.norms, all.front().norms) << "rank " << rank;
     EXPECT_EQ(outcome.weights, all.front().weights) << "rank " << rank;

@@ -38,7 +38,7 @@ inline Way With(Way way, const std::vector<std::string>& more) {
 }
 
 struct Outcome {
-  std::vector<double> losses, norms, skipped, weights, buffers;
+  std::vector<double> losses, norms, rates, skipped, weights, buffers;
   int waits = 0;             // Of the host for the device, inside steps after the second.
   int64_t far = 0;           // Most bytes of activations in a far tier.
   uint64_t collectives = 0;  // Of the group that gradients go over.

@@ -198,6 +198,23 @@ TEST(EngineDeviceTest, ANonFiniteStepIsSkippedOnTheDeviceAsOnTheHost) {
   }
 }
 
+TEST(EngineDeviceTest, TheRateThatIsToldIsThatOfTheStepThoughTheOneBeforeWasSkipped) {
+  // Linear from 0.001 to 0.005 in four steps; DeepSpeed begins behind the first, and a step that is
+  // skipped does not move the schedule.
+  const std::vector<double> rates = {0.001, 0.001, 0.002, 0.002, 0.003, 0.004};
+  for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=3"}) {
+    for (const Way::Place place : {Way::Place::kHost, Way::Place::kNccl}) {
+      Way way{.place = place, .bad_step = 2, .more = {stage, "bf16.enabled=true"}};
+      way.more.emplace_back(R"(scheduler={"type":"WarmupLR","params":{"warmup_min_lr":0.001,)"
+                            R"("warmup_max_lr":0.005,"warmup_num_steps":4,)"
+                            R"("warmup_type":"linear"}})");
+      const Outcome outcome = OutcomeOf(2, way);
+      EXPECT_THAT(outcome.rates, ::testing::Pointwise(::testing::DoubleEq(), rates)) << stage;
+      EXPECT_EQ(outcome.skipped, std::vector<double>({0, 0, 1, 0, 0, 0})) << stage;
+    }
+  }
+}
+
 TEST(EngineDeviceTest, AStepReturnsBeforeItsNumbersAreRead) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
@@ -256,22 +273,32 @@ TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
   const testing::TempFolder folder;
-  auto job = MakeJob(nullptr, folder.path(), {.place = Way::Place::kNccl}, &gpu);
+  auto job =
+      MakeJob(nullptr, folder.path(),
+              {.place = Way::Place::kNccl,
+               .more = {"fp16.enabled=true", "fp16.initial_scale_power=8", "fp16.hysteresis=1"}},
+              &gpu);
   ASSERT_TRUE(job.ok()) << job.status();
   Net net;
   auto engine = Engine::Create(**job, net);
   ASSERT_TRUE(engine.ok()) << engine.status();
   Source source{0, 1, 1};
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(
-        (*engine)
-            ->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); })
-            .ok());
+  for (const bool bad : {false, false, true}) {
+    ASSERT_TRUE((*engine)
+                    ->Step(source,
+                           [&](const at::Tensor& x) {
+                             return Loss(net.Loss(x) * (bad ? INFINITY : 1.0), x.size(0));
+                           })
+                    .ok());
   }
   const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_EQ(snapshot->source.job.engine["updates"], 3);
-  EXPECT_EQ(snapshot->source.job.engine["step"], 3);
+  const Json& record = snapshot->source.job.engine;
+  EXPECT_EQ(record["step"], 3);
+  EXPECT_EQ(record["updates"], 2);
+  EXPECT_EQ(record["skipped"], 1);
+  EXPECT_EQ(record["loss_scale"]["scale"], 128);
+  EXPECT_EQ(record["loss_scale"]["last_overflow"], 2);
 }
 
 TEST(EngineDeviceTest, AMachineWithoutADriverTrainsOnTheCpuAndRefusesCuda) {
