@@ -102,9 +102,7 @@ TEST_F(SaveLoadTest, AModelAboveTheShardLimitIsSplit) {
 }
 
 TEST(SplitIntoShardsTest, AFileTakesTensorsUpToItsLimitAndALargerOneStandsAlone) {
-  const auto tensor = [](int64_t elements) {
-    return TensorSpec{"t", DType::kFloat32, {elements}};
-  };
+  const auto tensor = [](int64_t elements) { return TensorSpec{"t", DType::kFloat32, {elements}}; };
   using Shards = std::vector<std::vector<size_t>>;
   EXPECT_EQ(SplitIntoShards({tensor(10), tensor(15)}, 100), (Shards{{0, 1}})) << "100 bytes";
   EXPECT_EQ(SplitIntoShards({tensor(10), tensor(16)}, 100), (Shards{{0}, {1}})) << "104 bytes";

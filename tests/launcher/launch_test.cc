@@ -156,8 +156,9 @@ TEST(Launch, StopGraceIsTheTimeThatRanksHaveToSave) {
   }
   job.Signal(SIGTERM);
   EXPECT_EQ(job.Wait(kSoon), 75) << job.Err();  // Nothing is known to be saved.
-  EXPECT_THAT(job.Err(), AllOf(HasSubstr("may take up to 300ms"),
-                               HasSubstr("the grace period of 300ms has passed; stopping 2 ranks")));
+  EXPECT_THAT(job.Err(),
+              AllOf(HasSubstr("may take up to 300ms"),
+                    HasSubstr("the grace period of 300ms has passed; stopping 2 ranks")));
   EXPECT_THAT(job.File("run/logs/attempt-0/rank-1.out"), HasSubstr("got TERM"));
   EXPECT_TRUE(job.AwaitNothingLeft());
 }

@@ -100,8 +100,7 @@ TEST_F(NodesTest, ANodeThatCountsOtherNodesIsRefused) {
   arguments[2] = "3";
   LaunchedJob stranger(arguments);
   EXPECT_EQ(stranger.Wait(), 64) << stranger.Err();
-  EXPECT_THAT(stranger.Err(),
-              HasSubstr("node 0 was started with --nnodes 2, this node with 3"));
+  EXPECT_THAT(stranger.Err(), HasSubstr("node 0 was started with --nnodes 2, this node with 3"));
   first.Signal(SIGINT);  // It still waits for its node 1.
   EXPECT_EQ(first.Wait(), 130) << first.Err();
 }

@@ -136,8 +136,8 @@ Outcome OutcomeOf(int size, const Way& way) {
     FakeGpu gpu(&fabric);
     Outcome outcome;
     DT_RETURN_IF_ERROR(Train(context, way, &gpu, outcome));
-    const Json json = {outcome.losses,  outcome.norms, outcome.skipped,
-                       outcome.weights, outcome.buffers, outcome.waits,
+    const Json json = {outcome.losses,  outcome.norms,       outcome.skipped,
+                       outcome.weights, outcome.buffers,     outcome.waits,
                        outcome.far,     outcome.collectives, outcome.rates};
     return context.store->Set("outcome/" + std::to_string(context.rank), DumpJson(json),
                               Deadline::After(absl::Seconds(10)));

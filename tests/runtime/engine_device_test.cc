@@ -309,11 +309,11 @@ TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
   const testing::TempFolder folder;
-  auto job = MakeJob(nullptr, folder.path(),
-                     {.place = Way::Place::kNccl,
-                      .more = {"fp16.enabled=true", "fp16.initial_scale_power=8",
-                               "fp16.hysteresis=1"}},
-                     &gpu);
+  auto job =
+      MakeJob(nullptr, folder.path(),
+              {.place = Way::Place::kNccl,
+               .more = {"fp16.enabled=true", "fp16.initial_scale_power=8", "fp16.hysteresis=1"}},
+              &gpu);
   ASSERT_TRUE(job.ok()) << job.status();
   Net net;
   auto engine = Engine::Create(**job, net);

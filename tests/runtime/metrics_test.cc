@@ -175,20 +175,27 @@ TEST(StepMetrics, AreTheReportsNumbersAndTheirRatios) {
   report.memory.far_activations = 6;
   report.memory.resident = 7;
   const StepRecordContext context{.mean_step_s = 0.25, .total_steps = 30};
-  std::vector<std::pair<std::string, double>> of_each = {
-      {"comm/exposed_ratio", 0.25},     {"time/step_s", 0.5},
-      {"time/data_s", 0.01},            {"time/forward_s", 0.1},
-      {"time/backward_s", 0.2},         {"time/exposed_comm_s", 0.125},
-      {"time/update_s", 0.06},          {"time/recompute_s", 0.03},
-      {"time/activation_wait_s", 0.02}, {"memory/far_activations_bytes", 6},
-      {"memory/weights_bytes", 1},      {"memory/live_weights_bytes", 2},
-      {"memory/gradients_bytes", 3},    {"memory/optimizer_bytes", 4},
-      {"memory/activations_bytes", 5},  {"memory/resident_bytes", 7}};
+  std::vector<std::pair<std::string, double>> of_each = {{"comm/exposed_ratio", 0.25},
+                                                         {"time/step_s", 0.5},
+                                                         {"time/data_s", 0.01},
+                                                         {"time/forward_s", 0.1},
+                                                         {"time/backward_s", 0.2},
+                                                         {"time/exposed_comm_s", 0.125},
+                                                         {"time/update_s", 0.06},
+                                                         {"time/recompute_s", 0.03},
+                                                         {"time/activation_wait_s", 0.02},
+                                                         {"memory/far_activations_bytes", 6},
+                                                         {"memory/weights_bytes", 1},
+                                                         {"memory/live_weights_bytes", 2},
+                                                         {"memory/gradients_bytes", 3},
+                                                         {"memory/optimizer_bytes", 4},
+                                                         {"memory/activations_bytes", 5},
+                                                         {"memory/resident_bytes", 7}};
   EXPECT_EQ(StepMetrics(report, context, /*everything=*/false), of_each);
   std::vector<std::pair<std::string, double>> all = {
-      {"train/loss", 2.5},        {"train/grad_norm", 0.75}, {"train/lr", 3e-4},
-      {"train/loss_scale", 1024}, {"train/skipped", 1},      {"perf/images_per_s", 64 / 0.5},
-      {"perf/gemm_fraction", 0.25}, {"perf/mfu", 0.2},       {"time/eta_s", 20 * 0.25}};
+      {"train/loss", 2.5},          {"train/grad_norm", 0.75}, {"train/lr", 3e-4},
+      {"train/loss_scale", 1024},   {"train/skipped", 1},      {"perf/images_per_s", 64 / 0.5},
+      {"perf/gemm_fraction", 0.25}, {"perf/mfu", 0.2},         {"time/eta_s", 20 * 0.25}};
   all.insert(all.end(), of_each.begin(), of_each.end());
   EXPECT_EQ(StepMetrics(report, context, /*everything=*/true), all);
 }
@@ -198,36 +205,36 @@ TEST(StepMetrics, WhatAStepDoesNotHaveIsLeftOut) {
   for (const auto& [name, value] : StepMetrics(Report(10), {}, /*everything=*/true)) {
     names.push_back(name);
   }
-  EXPECT_THAT(names,
-              ElementsAre("train/loss", "train/grad_norm", "train/lr", "perf/images_per_s",
-                          "comm/exposed_ratio", "time/step_s", "time/data_s", "time/forward_s",
-                          "time/backward_s", "time/exposed_comm_s", "time/update_s",
-                          "memory/weights_bytes", "memory/live_weights_bytes",
-                          "memory/gradients_bytes", "memory/optimizer_bytes",
-                          "memory/activations_bytes", "memory/resident_bytes"));
+  EXPECT_THAT(
+      names,
+      ElementsAre("train/loss", "train/grad_norm", "train/lr", "perf/images_per_s",
+                  "comm/exposed_ratio", "time/step_s", "time/data_s", "time/forward_s",
+                  "time/backward_s", "time/exposed_comm_s", "time/update_s", "memory/weights_bytes",
+                  "memory/live_weights_bytes", "memory/gradients_bytes", "memory/optimizer_bytes",
+                  "memory/activations_bytes", "memory/resident_bytes"));
 }
 
 // What a device finds out of a step takes the place of what the host said of it.
 TEST(StepReport, SettledHasTheNumbersOfTheDevice) {
   const auto numbers = std::make_shared<NumbersOfADevice>();
   numbers->Arrive({.loss = 1,
-                .grad_norm = 2,
-                .skipped = true,
-                .seconds = 3,
-                .forward_s = 4,
-                .backward_s = 5,
-                .exposed_comm_s = 6,
-                .update_s = 7});
+                   .grad_norm = 2,
+                   .skipped = true,
+                   .seconds = 3,
+                   .forward_s = 4,
+                   .backward_s = 5,
+                   .exposed_comm_s = 6,
+                   .update_s = 7});
   StepReport report = Report(10);
   report.data_s = 0.5;
   report.late = numbers;
   const StepReport settled = report.Settled();
   EXPECT_EQ(settled.late, nullptr);
-  const std::vector<double> values = {settled.loss,           settled.grad_norm,
-                                      settled.seconds,        settled.forward_s,
-                                      settled.backward_s,     settled.exposed_comm_s,
-                                      settled.update_s,       settled.data_s,
-                                      settled.learning_rate,  static_cast<double>(settled.tokens)};
+  const std::vector<double> values = {settled.loss,          settled.grad_norm,
+                                      settled.seconds,       settled.forward_s,
+                                      settled.backward_s,    settled.exposed_comm_s,
+                                      settled.update_s,      settled.data_s,
+                                      settled.learning_rate, static_cast<double>(settled.tokens)};
   EXPECT_THAT(values, ElementsAre(1, 2, 3, 4, 5, 6, 7, 0.5, 3e-4, 64));
   EXPECT_TRUE(settled.skipped);
 }

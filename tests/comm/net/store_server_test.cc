@@ -320,22 +320,6 @@ TEST_F(StoreServerTest, BytesInUseComeBackAfterDeleteCancelAndDeath) {
   EXPECT_EQ(server_->clients(), 1);
 }
 
-TEST_F(StoreServerTest, ValuesThatTakeEachOthersPlaceTakeItOnce) {
-  StoreServerOptions options;
-  options.bytes_max = 10000;
-  Serve(options);
-  const auto client = Client();
-  for (int i = 0; i < 100; ++i) {  // 600,000 bytes, of which 6,000 are there at a time.
-    const absl::Status set =
-        client->Set("a", std::string(6000 + static_cast<size_t>(i % 2), 'a'), Soon());
-    ASSERT_TRUE(set.ok()) << i << ": " << set;
-  }
-  EXPECT_EQ(client->Set("b", std::string(5000, 'b'), Soon()).code(),
-            absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(client->Set("a", "", Soon()).ok());
-  EXPECT_TRUE(client->Set("b", std::string(5000, 'b'), Soon()).ok());
-}
-
 // Two waits under one number: the server could tell neither from the other.
 TEST_F(StoreServerTest, ANumberThatWaitsAlreadyEndsItsConnectionAndNoOther) {
   Serve();

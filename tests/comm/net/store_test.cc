@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/net/key_values.h"
 #include "comm/net/store_client.h"
 #include "comm/net/store_server.h"
 
@@ -211,6 +212,20 @@ TEST_P(StoreTest, MissingRanksAreNamed) {
   ASSERT_TRUE(store_->Set(RankKey("ready", 1), "", Soon()).ok());
   ASSERT_TRUE(store_->Set(RankKey("ready", 3), "", Soon()).ok());
   EXPECT_TRUE(WaitForRanks(*store_, "ready", 4, Soon()).ok());
+}
+
+TEST(KeyValues, ValuesThatTakeEachOthersPlaceTakeItOnce) {
+  KeyValues values(10000);
+  for (size_t i = 0; i < 100; ++i) {  // 600,000 bytes, of which 6,000 are there at a time.
+    const absl::Status set = values.Set("a", std::string(6000 + i % 2, 'a'));
+    ASSERT_TRUE(set.ok()) << i << ": " << set;
+  }
+  EXPECT_EQ(values.Set("b", std::string(5000, 'b')).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(values.Set("a", "").ok());
+  EXPECT_TRUE(values.Set("b", std::string(5000, 'b')).ok());
+  EXPECT_TRUE(values.Delete("a"));
+  EXPECT_TRUE(values.Delete("b"));
+  EXPECT_EQ(values.bytes(), 0U);
 }
 
 }  // namespace

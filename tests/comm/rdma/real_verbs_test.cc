@@ -75,8 +75,7 @@ TEST_F(RealVerbsTest, EverySettingIsWhereTheHardwareReadsIt) {
   EXPECT_EQ(init.qp_state, IBV_QPS_INIT);
   EXPECT_EQ(init.port_num, 2);
   EXPECT_EQ(init.qp_access_flags, static_cast<unsigned>(IBV_ACCESS_REMOTE_WRITE));
-  EXPECT_EQ(changes[0].mask,
-            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  EXPECT_EQ(changes[0].mask, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   const ibv_qp_attr& receive = changes[1].attributes;
   EXPECT_EQ(receive.qp_state, IBV_QPS_RTR);
   EXPECT_EQ(receive.path_mtu, IBV_MTU_2048);
@@ -105,8 +104,8 @@ TEST_F(RealVerbsTest, EverySettingIsWhereTheHardwareReadsIt) {
 TEST_F(RealVerbsTest, TheMtuIsTheLargestThatIsNotBeyondTheSetting) {
   for (const auto& [bytes, mtu] :
        {std::pair(256, IBV_MTU_256), std::pair(511, IBV_MTU_256), std::pair(512, IBV_MTU_512),
-        std::pair(1024, IBV_MTU_1024), std::pair(2047, IBV_MTU_1024),
-        std::pair(2048, IBV_MTU_2048), std::pair(4096, IBV_MTU_4096)}) {
+        std::pair(1024, IBV_MTU_1024), std::pair(2047, IBV_MTU_1024), std::pair(2048, IBV_MTU_2048),
+        std::pair(4096, IBV_MTU_4096)}) {
     QueuePairSettings settings = kSettings;
     settings.mtu_bytes = bytes;
     pair_.qp_num = 77;

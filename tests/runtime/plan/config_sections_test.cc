@@ -1,4 +1,5 @@
-// Sections of DeepSpeed's that are switched off, older spellings, and where activations wait.
+// Sections of DeepSpeed's that are switched off, older spellings, sizes that follow the model, and
+// where activations wait.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,24 @@ TEST(ConfigSectionsTest, OlderSwitchesBecomeTodaysChoices) {
   EXPECT_EQ(*config.Find("zero_optimization.offload_param.device"), "none");
   EXPECT_THAT(config.warnings(), Contains(HasSubstr("cpu_offload is an older spelling of "
                                                     "zero_optimization.offload_optimizer.device")));
+}
+
+// By DeepSpeed's rules: h^2, 0.9 h^2 and 10 h; what is of stage 3 alone is the default elsewhere.
+TEST(ConfigSectionsTest, AutoSizesOfGathersFollowTheModelAtStageThreeAlone) {
+  for (const int stage : {0, 1, 2, 3}) {
+    const Config config =
+        Parsed(absl::StrCat(R"({"train_batch_size": 8, "model": {"hidden_size": 64},
+        "zero_optimization": {"stage": )",
+                            stage, R"(, "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})"));
+    EXPECT_EQ(config.reduce_bucket_elements(), 4096) << stage;
+    EXPECT_EQ(*config.Find("zero_optimization.stage3_prefetch_bucket_size"),
+              stage == 3 ? 3686 : 50000000)
+        << stage;
+    EXPECT_EQ(*config.Find("zero_optimization.stage3_param_persistence_threshold"),
+              stage == 3 ? 640 : 100000)
+        << stage;
+  }
 }
 
 TEST(ConfigSectionsTest, ActivationsHaveOnePlace) {
