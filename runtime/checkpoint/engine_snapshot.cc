@@ -263,6 +263,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
                              const std::string& name, std::string& note) {
   const at::NoGradGuard no_grad;
   const checkpoint::Manifest& manifest = from.manifest();
+  const bool same_ranks = manifest.world_size == place.world_size;
   const Json* const record = RecordOf(manifest.state.engine, name);
   if (record == nullptr) {
     return absl::FailedPreconditionError(
@@ -283,20 +284,18 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   DT_RETURN_IF_ERROR(CheckOptimizer(state, from, engine));
   DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
-  if (!name.empty()) {
-    // The random numbers come with the first engine.
-  } else if (manifest.world_size == place.world_size) {
+  if (name.empty()) {  // The random numbers come with the first engine.
+    // Between steps all ranks draw alike, so that any number of them goes on from rank 0's.
+    const int rank = same_ranks ? place.rank : 0;
     const at::Tensor rng = CpuRngState();
     DT_RETURN_IF_ERROR(
-        from.ReadStateTensor(place.rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
+        from.ReadStateTensor(rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
     SetCpuRngState(rng);
-    DT_RETURN_IF_ERROR(RestoreDeviceRng(from, place.rank));
-  } else {
-    note = absl::StrFormat(
-        "; it was saved by %d ranks and %d read it: the same samples and weights, but random "
-        "numbers "
-        "of the model (dropout) start anew",
-        manifest.world_size, place.world_size);
+    DT_RETURN_IF_ERROR(RestoreDeviceRng(from, rank));
+    if (!same_ranks) {
+      note = absl::StrFormat("; %d ranks saved it and %d read it", manifest.world_size,
+                             place.world_size);
+    }
   }
   state.step = engine.value("step", int64_t{0});
   state.updates = engine.value("updates", state.step);

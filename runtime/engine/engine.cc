@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gemm_probe.h"
@@ -21,7 +22,6 @@
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
-#include "runtime/engine/transaction.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
 #include "torch/nn/module.h"
@@ -147,6 +147,7 @@ absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptio
   count += loss_count;
   samples += options.samples > 0 ? options.samples : loss_count;
   ++micro_batches;
+  counted_micro_batches += loss_count > 0 || options.samples > 0 ? 1 : 0;
   DT_RETURN_IF_ERROR(BackgroundStatus());
   BeginPass(plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
   return reducer->FinishBackward();
@@ -158,27 +159,6 @@ void Engine::Impl::NoteActivations(int64_t left) {
     left -= activation_store->far_bytes();
   }
   activations = std::max(activations, left);
-}
-
-double Engine::Impl::TakeWaitedSeconds() {
-  double seconds = gather != nullptr ? gather->TakeWaitedSeconds() : 0;
-  for (LiveParameters* const live : state.lives()) {
-    seconds += live->TakeWaitedSeconds();
-  }
-  return seconds;
-}
-
-// Waiting for weights is no computing.
-void Engine::Impl::MoveWaited(double& phase_s) {
-  const double seconds = TakeWaitedSeconds();
-  phase_s -= seconds;
-  report.exposed_comm_s += seconds;
-}
-
-absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
-  absl::Status status = impl_->Backward(loss, options);
-  impl_->MoveWaited(impl_->report.backward_s);
-  return status;
 }
 
 absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, bool failed) {
@@ -388,6 +368,8 @@ absl::StatusOr<StepReport> Engine::Update() {
   if (!result.ok()) {
     impl.broken = result.status();
     impl.RefuseAfter(result.status());
+  } else if (impl.transaction == nullptr) {
+    impl.SeedNextForward();
   }
   return result;
 }
@@ -437,6 +419,8 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.first_reads->Restart();
   }
   StepTransaction transaction(impl.state.flat->module_buffers(), data);
+  impl.transaction = &transaction;
+  const absl::Cleanup over = [&impl] { impl.transaction = nullptr; };
   const int64_t accumulation = impl.job.config().gradient_accumulation_steps();
   const auto micro_steps = [&]() -> absl::Status {
     for (int64_t micro = 0; micro < accumulation; ++micro) {
@@ -451,6 +435,8 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
         }
       }
       impl.NoteFirstForward();
+      // Behind the data source, whose draws are the program's own.
+      const ScopedSeed numbers(impl.SeedOf(MicroBatchOf::kTraining, micro));
       std::optional<Loss> loss;
       try {
         impl.job.Beat("forward", impl.state.step);

@@ -20,8 +20,10 @@
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
+#include "runtime/engine/micro_batch_seed.h"
 #include "runtime/engine/step_graphs.h"
 #include "runtime/engine/step_trace.h"
+#include "runtime/engine/transaction.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/offload_options.h"
@@ -55,6 +57,7 @@ struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
   EngineState state;
+  const StepsOfEngines::Entry counted;  // Its steps, among those of the job.
   SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
   // gathered. Else null.
@@ -103,6 +106,11 @@ struct Engine::Impl {
   int64_t samples = 0;
   int64_t micro_batches = 0;
   bool reducing = false;  // The last micro-batch of this step has been through backward.
+  StepTransaction* transaction = nullptr;  // Of Step; null: the program calls its halves.
+  // Of a loop of the program's own: micro-batches of this step whose samples are counted, and which
+  // of them the random numbers are that its forward draws now.
+  int64_t counted_micro_batches = 0;
+  int64_t seeded_micro_batch = 0;
   int64_t step_start_nanos = 0;
   double gemm_rate = 0;
   double peak_flops = 0;  // FLOP/s of the datasheet; 0: none is known.
@@ -116,6 +124,7 @@ struct Engine::Impl {
   Impl(Job& j, torch::nn::Module& m)
       : job(j),
         module(m),
+        counted(j.state().steps, state.step),
         witness(m),
         trace(j.config().metrics_trace(),
               {.path_prefix = absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
@@ -203,6 +212,7 @@ struct Engine::Impl {
     count = 0;
     samples = 0;
     micro_batches = 0;
+    counted_micro_batches = 0;
     reducing = false;
     step_start_nanos = 0;
   }
@@ -215,6 +225,11 @@ struct Engine::Impl {
   absl::Status Differentiate(const Loss& loss, bool retain_graph);
   absl::Status EndMicroBatch(int64_t loss_count, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
+  // Random numbers: engine_random.cc. The seed of this rank's micro-batch `micro` of a step or an
+  // evaluation.
+  uint64_t SeedOf(MicroBatchOf pass, int64_t micro) const;
+  // The micro-batch that follows those which are counted.
+  void SeedNextForward();
   void NoteActivations(int64_t left);
   absl::Status CheckIdle() const;
   absl::Status CheckMemory();

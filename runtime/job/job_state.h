@@ -14,6 +14,7 @@
 #include "comm/net/store.h"
 #include "dtrain/job.h"
 #include "runtime/device/device.h"
+#include "runtime/engine/micro_batch_seed.h"
 #include "runtime/job/rendezvous.h"
 
 namespace dtrain {
@@ -37,6 +38,7 @@ struct Job::State {
   int64_t train_tokens = 0;
   int64_t train_files = 0;
   bool announced = false;
+  StepsOfEngines steps;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.
 };
 
