@@ -19,6 +19,7 @@ namespace {
 constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
 constexpr char kDeviceRng[] = "rng.cuda";
+constexpr char kBuffer[] = "buffer.";  // Before the name of a module's buffer that each rank keeps.
 
 // What a rank keeps of each element that it updates, by its name in a checkpoint.
 std::vector<NamedTensor> UpdateState(const EngineState& state) {
@@ -171,6 +172,41 @@ absl::Status RestoreDeviceRng(checkpoint::Checkpoint& from, int rank) {
   return absl::OkStatus();
 }
 
+// The module's buffers that are this rank's own, by their names in state/.
+std::vector<NamedTensor> OwnBuffers(const EngineState& state, const RankPlace& place) {
+  std::vector<NamedTensor> own;
+  if (state.local_buffers && place.world_size > 1) {
+    for (const NamedTensor& buffer : state.flat->module_buffers()) {
+      own.push_back({kBuffer + buffer.name, buffer.tensor});
+    }
+  }
+  return own;
+}
+
+// Each rank has them back where as many ranks have saved them; else all begin with rank 0's, which
+// are in model/.
+absl::Status RestoreOwnBuffers(EngineState& state, const std::string& prefix,
+                               checkpoint::Checkpoint& from, const RankPlace& place) {
+  if (from.manifest().world_size != place.world_size) {
+    return absl::OkStatus();
+  }
+  const auto stored = from.StateTensors(place.rank);
+  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
+    const std::string own = prefix + name;
+    const bool saved = std::any_of(stored.begin(), stored.end(),
+                                   [&own](const auto& entry) { return entry.name == own; });
+    if (!saved) {  // By a run with another policy.
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(tensor.scalar_type()));
+    const at::Tensor read = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+    DT_RETURN_IF_ERROR(
+        from.ReadStateTensor(place.rank, {own, dtype, read.sizes().vec()}, BytesOf(read)));
+    tensor.copy_(read);
+  }
+  return absl::OkStatus();
+}
+
 Json LossScaleJson(const EngineState& state) {
   const plan::LossScale& scale = state.loss_scale;
   return {{"scale", scale.scale},
@@ -217,6 +253,12 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
     const at::Tensor part =
         OnHost(tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements), snapshot);
     snapshot.source.state.push_back({{prefix + name, StateType(part), {elements}}, BytesOf(part)});
+  }
+  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
+    const at::Tensor kept = OnHost(tensor, snapshot);
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
+    snapshot.keep.push_back(kept);
+    snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()}, BytesOf(kept)});
   }
   if (engine.empty()) {  // The process has one.
     const at::Tensor rng = CpuRngState();
@@ -284,6 +326,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   DT_RETURN_IF_ERROR(CheckOptimizer(state, from, engine));
   DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
+  DT_RETURN_IF_ERROR(RestoreOwnBuffers(state, PrefixOf(name), from, place));
   if (name.empty()) {  // The random numbers come with the first engine.
     // Between steps all ranks draw alike, so that any number of them goes on from rank 0's.
     const int rank = same_ranks ? place.rank : 0;

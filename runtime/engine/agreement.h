@@ -19,9 +19,9 @@ struct StepVote {
   uint64_t epoch = 0;         // Of the group.
   double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank, unless of_shard.
   int32_t stop_signal = 0;
-  int32_t failed = 0;    // This rank's step failed before the update.
-  int32_t of_shard = 0;  // sum_of_squares is of this rank's shard alone.
-  int32_t unused = 0;    // The bytes of a vote are all its own.
+  int32_t failed = 0;           // This rank's step failed before the update.
+  int32_t of_shard = 0;         // sum_of_squares is of this rank's shard alone.
+  int32_t buffers_changed = 0;  // Of the module, on this rank.
 };
 
 struct StepVerdict {
@@ -32,7 +32,8 @@ struct StepVerdict {
   bool failed = false;  // Some rank's step failed: nobody updates.
   int failed_rank = -1;
   double sum_of_squares = 0;
-  bool finite = true;  // The gradient is finite.
+  bool finite = true;            // The gradient is finite.
+  bool buffers_changed = false;  // On some rank.
 };
 
 // Collective; blocks. `name` is shown in reports. Sums are taken in rank order, so every rank gets

@@ -172,6 +172,7 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
   vote.of_shard = squares.of_shard ? 1 : 0;
   vote.stop_signal = job.stop_signal();
   vote.failed = failed ? 1 : 0;
+  vote.buffers_changed = buffers->Changed() ? 1 : 0;
   return Agree(job.group(), vote);
 }
 
@@ -304,6 +305,10 @@ absl::StatusOr<StepReport> Engine::Update() {
     if (!verdict->finite) {
       DT_ASSIGN_OR_RETURN(culprit, FirstNonFinite(impl.job.group(), impl.state.flat->layout(),
                                                   impl.Reduced(), impl.reducer->reduced()));
+    }
+    if (absl::Status settled = impl.SettleBuffers(*verdict); !settled.ok()) {
+      impl.FailTogether();
+      return settled;
     }
     {
       const ScopedPhase phase("dtrain::update", impl.report.update_s);
@@ -465,11 +470,6 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.job.Beat("update", impl.state.step);
     auto report = Update();
     if (report.ok()) {
-      if (impl.device_step != nullptr) {
-        transaction.RestoreBuffersWhere(impl.device_step->skip_flag());
-      } else if (report->skipped) {
-        transaction.RestoreBuffers();  // A bad batch must not stay in running statistics.
-      }
       return report;
     }
     status = report.status();

@@ -182,6 +182,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->CreateSync());
   impl->CreateGraphs();
   impl->CreateWeightCodes();
+  impl->CreateBuffers();
   if (state.live != nullptr || WantsBacktraces()) {
     impl->witness.WatchAlways();
   }

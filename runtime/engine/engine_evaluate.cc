@@ -48,6 +48,8 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::Status()> l
   const at::NoGradGuard no_grad;
   const CpuRngSnapshot numbers_before;
   const absl::Cleanup over = [&numbers_before] { numbers_before.Restore(); };
+  DT_RETURN_IF_ERROR(impl.buffers->BeginEvaluation());
+  const absl::Cleanup give_back = [&impl] { impl.buffers->EndEvaluation(); };
   const ModuleModes modes(impl.module);
   impl.module.eval();
   StepVote vote;

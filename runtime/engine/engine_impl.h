@@ -21,6 +21,7 @@
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
 #include "runtime/engine/micro_batch_seed.h"
+#include "runtime/engine/module_buffers.h"
 #include "runtime/engine/step_graphs.h"
 #include "runtime/engine/step_trace.h"
 #include "runtime/engine/transaction.h"
@@ -97,6 +98,7 @@ struct Engine::Impl {
   std::optional<StepReport> unaccounted;
   std::optional<StepReport> unsaid;
   plan::LossScale scale_of_unsaid;
+  std::unique_ptr<ModuleBuffers> buffers;
   ForwardWitness witness;  // Of the loss functions that the engine calls.
   StepTrace trace;
   StepReport report;        // Of the step under way.
@@ -260,7 +262,11 @@ struct Engine::Impl {
   absl::Status CreateSyncBehindStep();
   absl::Status TakeParameters();
   void CreateWeightCodes();
+  void CreateBuffers();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
+  // The module's buffers at the end of a step, before weights change: one set on all ranks, or, on
+  // the host, as they were before a step that is skipped.
+  absl::Status SettleBuffers(const StepVerdict& verdict);
   absl::Status Apply(const StepVerdict& verdict);
   UpdateStep StepOf(double gradient_scale) const;
   absl::Status UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient);

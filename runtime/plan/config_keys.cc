@@ -33,6 +33,14 @@ constexpr ConfigKey kKeys[] = {
      "host random numbers) therefore runs once, and the tensors that it reads must stay at the "
      "same address. A micro-batch that cannot be captured runs without a graph, and one log line "
      "gives the reason."},
+    {"module_buffers", KeyType::kString, "\"broadcast\"", "broadcast|average|local", KeyUse::kUsed,
+     "", kIdentity,
+     "What happens to the module's buffers (BatchNorm's statistics, counters) after a step in "
+     "which any rank's have changed. broadcast: all ranks take those of rank 0, as torch's "
+     "DistributedDataParallel does. average: floating-point buffers become the mean over the "
+     "ranks, and all others are those of rank 0. local: each rank keeps its own; evaluations and "
+     "the checkpoint's model/ use those of rank 0, and a resume on the same number of ranks gives "
+     "each rank its own back. Buffers that never change cost nothing."},
     // Batch.
     {"train_batch_size", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,

@@ -12,6 +12,9 @@
 // (Job::Create), that checkpoints hold, and that neither steps nor evaluations move. A shuffle in a
 // data source is therefore the same on all ranks, and noise that is to differ by sample belongs in
 // the closure.
+//
+// Module buffers (BatchNorm's statistics, counters) that a step changed become one set on all ranks
+// at its end, by the rule of `module_buffers`.
 #pragma once
 
 #include <concepts>
