@@ -21,6 +21,7 @@ constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
 constexpr char kDeviceRng[] = "rng.cuda";
 constexpr char kMissed[] = "missed_updates";
+constexpr char kBuffer[] = "buffer.";  // Before the name of a module's buffer that each rank keeps.
 
 // What a rank keeps of each element that it updates, by its name in a checkpoint.
 std::vector<NamedTensor> UpdateState(const EngineState& state) {
@@ -231,6 +232,41 @@ absl::Status RestoreMissed(EngineState& state, const std::string& tensor,
   return absl::OkStatus();
 }
 
+// The module's buffers that are this rank's own, by their names in state/.
+std::vector<NamedTensor> OwnBuffers(const EngineState& state, const RankPlace& place) {
+  std::vector<NamedTensor> own;
+  if (state.local_buffers && place.world_size > 1) {
+    for (const NamedTensor& buffer : state.flat->module_buffers()) {
+      own.push_back({kBuffer + buffer.name, buffer.tensor});
+    }
+  }
+  return own;
+}
+
+// Each rank has them back where as many ranks have saved them; else all begin with rank 0's, which
+// are in model/.
+absl::Status RestoreOwnBuffers(EngineState& state, const std::string& prefix,
+                               checkpoint::Checkpoint& from, const RankPlace& place) {
+  if (from.manifest().world_size != place.world_size) {
+    return absl::OkStatus();
+  }
+  const auto stored = from.StateTensors(place.rank);
+  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
+    const std::string own = prefix + name;
+    const bool saved = std::any_of(stored.begin(), stored.end(),
+                                   [&own](const auto& entry) { return entry.name == own; });
+    if (!saved) {  // By a run with another policy.
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(tensor.scalar_type()));
+    const at::Tensor read = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+    DT_RETURN_IF_ERROR(
+        from.ReadStateTensor(place.rank, {own, dtype, read.sizes().vec()}, BytesOf(read)));
+    tensor.copy_(read);
+  }
+  return absl::OkStatus();
+}
+
 Json LossScaleJson(const EngineState& state) {
   const plan::LossScale& scale = state.loss_scale;
   return {{"scale", scale.scale},
@@ -284,6 +320,12 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
     snapshot.source.state.push_back(
         {{prefix + kMissed, DType::kInt64, {missed.numel()}}, BytesOf(missed)});
   }
+  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
+    const at::Tensor kept = OnHost(tensor, snapshot);
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
+    snapshot.keep.push_back(kept);
+    snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()}, BytesOf(kept)});
+  }
   if (engine.empty()) {  // The process has one.
     const at::Tensor rng = CpuRngState();
     snapshot.keep.push_back(rng);
@@ -329,6 +371,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
                              const std::string& name, std::string& note) {
   const at::NoGradGuard no_grad;
   const checkpoint::Manifest& manifest = from.manifest();
+  const bool same_ranks = manifest.world_size == place.world_size;
   const Json* const record = RecordOf(manifest.state.engine, name);
   if (record == nullptr) {
     return absl::FailedPreconditionError(
@@ -353,20 +396,19 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
   DT_RETURN_IF_ERROR(RestoreMissed(state, PrefixOf(name) + kMissed, from));
-  if (!name.empty()) {
-    // The random numbers come with the first engine.
-  } else if (manifest.world_size == place.world_size) {
+  DT_RETURN_IF_ERROR(RestoreOwnBuffers(state, PrefixOf(name), from, place));
+  if (name.empty()) {  // The random numbers come with the first engine.
+    // Between steps all ranks draw alike, so that any number of them goes on from rank 0's.
+    const int rank = same_ranks ? place.rank : 0;
     const at::Tensor rng = CpuRngState();
     DT_RETURN_IF_ERROR(
-        from.ReadStateTensor(place.rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
+        from.ReadStateTensor(rank, {kRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)));
     SetCpuRngState(rng);
-    DT_RETURN_IF_ERROR(RestoreDeviceRng(from, place.rank));
-  } else {
-    note = absl::StrFormat(
-        "; it was saved by %d ranks and %d read it: the same samples and weights, but random "
-        "numbers "
-        "of the model (dropout) start anew",
-        manifest.world_size, place.world_size);
+    DT_RETURN_IF_ERROR(RestoreDeviceRng(from, rank));
+    if (!same_ranks) {
+      note = absl::StrFormat("; %d ranks saved it and %d read it", manifest.world_size,
+                             place.world_size);
+    }
   }
   state.step = engine.value("step", int64_t{0});
   state.updates = engine.value("updates", state.step);

@@ -2,7 +2,8 @@
 //
 // model/ holds whole tensors under public names, each given by one rank (cut by bytes, in
 // registration order). state/ holds this rank's part of the flat moments and its RNG: what it owns
-// at ZeRO stages 1 and 2, an equal slice at stage 0, where every rank has all of them. The rank's
+// at ZeRO stages 1 to 3, an equal slice at stage 0, where every rank has all of them; and, with
+// module_buffers "local", its module buffers, of which model/ has rank 0's. The rank's
 // record says which ranges of the layout they are, so any world size and stage reads them. Weights
 // in fp32 are their own master and are not stored twice; in mixed precision model/ has the 2-byte
 // weights and state/ the master. With optimizer.skip_unused_parameters state/ also has how many
@@ -49,7 +50,7 @@ void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
 
 // Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
 // model or holds no engine `name`. Another world size or stage is fine: ranges are read from
-// whoever wrote them; the RNG is then not restored and `note` says so.
+// whoever wrote them, and of what is each rank's own all take rank 0's; `note` says so.
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
                              const std::string& name, std::string& note);
 

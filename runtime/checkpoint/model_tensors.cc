@@ -20,7 +20,7 @@ using PublicName = std::function<std::string(const std::string&)>;
 
 StoredTensor Named(const PublicName& public_name, const std::string& name,
                    const at::Tensor& tensor) {
-  return {public_name ? public_name(name) : name, name, tensor, std::nullopt};
+  return {.name = public_name ? public_name(name) : name, .module_name = name, .tensor = tensor};
 }
 
 // The parameters of `flat`, with how they are shared out where `shared`.
@@ -88,10 +88,12 @@ std::vector<StoredTensor> StoredTensors(const EngineState& state, const PublicNa
   }
   const std::vector<NamedTensor> none;
   const auto& frozen = with_frozen ? state.flat->frozen() : none;
-  for (const auto* list : {&frozen, &state.flat->module_buffers()}) {
-    for (const NamedTensor& item : *list) {
-      all.push_back(Named(public_name, item.name, item.tensor));
-    }
+  for (const NamedTensor& item : frozen) {
+    all.push_back(Named(public_name, item.name, item.tensor));
+  }
+  for (const NamedTensor& item : state.flat->module_buffers()) {
+    all.push_back(Named(public_name, item.name, item.tensor));
+    all.back().is_buffer = true;
   }
   return all;
 }
@@ -157,9 +159,11 @@ absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
   int64_t passing = 0;  // Bytes of copies that this rank keeps.
   uint64_t before = 0;
   for (const StoredTensor& item : model) {
-    const auto writer = static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
+    const auto by_bytes =
+        static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
     before += item.tensor.nbytes();
-    mine.push_back(writer == place.rank);
+    // Buffers of one rank, since a mean and a variance of two belong to no data.
+    mine.push_back((item.is_buffer ? 0 : by_bytes) == place.rank);
     passing += mine.back() && passes(item) ? CopyBytes(item.tensor) : 0;
   }
   DT_ASSIGN_OR_RETURN(Copies copies, Copies::Create(place.copies, passing));

@@ -37,7 +37,8 @@ struct StoredTensor {
     size_t index = 0;  // Of the entry.
     bool frozen = false;
   };
-  std::optional<Shared> shared;
+  std::optional<Shared> shared = {};
+  bool is_buffer = false;  // Of the module: ranks may have others, and rank 0's count.
 };
 // Everything that model/ holds, in one order on every rank.
 std::vector<StoredTensor> StoredTensors(const EngineState& state);

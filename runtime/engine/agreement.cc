@@ -26,6 +26,7 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     if (vote.of_shard != 0 || rank == 0) {
       verdict.sum_of_squares += vote.sum_of_squares;
     }
+    verdict.buffers_changed = verdict.buffers_changed || vote.buffers_changed != 0;
     if (verdict.stop_signal == 0) {
       verdict.stop_signal = vote.stop_signal;
     }

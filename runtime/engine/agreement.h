@@ -23,6 +23,7 @@ struct StepVote {
   int32_t of_shard = 0;  // sum_of_squares is of this rank's shard alone.
   // Of how many parameters that this rank's loss did not use it wants to know whether others did.
   int32_t unused_parameters = 0;
+  int32_t buffers_changed = 0;  // Of the module, on this rank.
 };
 
 struct StepVerdict {
@@ -35,6 +36,7 @@ struct StepVerdict {
   double sum_of_squares = 0;
   bool finite = true;            // The gradient is finite.
   bool compares_unused = false;  // Every rank's unused_parameters is above 0.
+  bool buffers_changed = false;  // On some rank.
 };
 
 // Collective; blocks. `name` is shown in reports. Sums are taken in rank order, so every rank gets

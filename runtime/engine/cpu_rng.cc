@@ -15,6 +15,11 @@ std::optional<at::Device>& RngDevice() {
 
 at::Generator DeviceGenerator() { return at::globalContext().defaultGenerator(*RngDevice()); }
 
+void Seed(at::Generator generator, uint64_t seed) {
+  std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
 }  // namespace
 
 void UseDeviceRng(at::Device device) { RngDevice() = device; }
@@ -32,6 +37,13 @@ void SetDeviceRngState(const at::Tensor& state) {
   at::Generator generator = DeviceGenerator();
   std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+void SeedRng(uint64_t seed) {
+  Seed(at::detail::getDefaultCPUGenerator(), seed);
+  if (RngDevice().has_value()) {
+    Seed(DeviceGenerator(), seed);
+  }
 }
 
 at::Tensor CpuRngState() {

@@ -2,6 +2,7 @@
 // where this process trains on a GPU, of that one's.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "ATen/core/MT19937RNGEngine.h"
@@ -26,6 +27,21 @@ class CpuRngSnapshot {
   std::optional<float> next_float_normal_;
   std::optional<double> next_double_normal_;
   at::Tensor device_state_;  // Of the GPU's generator; undefined without one.
+};
+
+// Both generators start from `seed`.
+void SeedRng(uint64_t seed);
+
+// While it lives, both generators give the numbers of a seed; then they go on from where they were.
+class ScopedSeed {
+ public:
+  explicit ScopedSeed(uint64_t seed) { SeedRng(seed); }
+  ~ScopedSeed() { before_.Restore(); }
+  ScopedSeed(const ScopedSeed&) = delete;
+  ScopedSeed& operator=(const ScopedSeed&) = delete;
+
+ private:
+  const CpuRngSnapshot before_;
 };
 
 // State of the default CPU generator: [5056] uint8.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/gemm_probe.h"
@@ -21,7 +22,6 @@
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
-#include "runtime/engine/transaction.h"
 #include "runtime/job/announce.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
@@ -145,6 +145,7 @@ absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptio
   count += loss_count;
   samples += options.samples > 0 ? options.samples : loss_count;
   ++micro_batches;
+  counted_micro_batches += loss_count > 0 || options.samples > 0 ? 1 : 0;
   DT_RETURN_IF_ERROR(BackgroundStatus());
   BeginPass(plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
   return reducer->FinishBackward();
@@ -156,28 +157,6 @@ void Engine::Impl::NoteActivations(int64_t left) {
     left -= activation_store->far_bytes();
   }
   activations = std::max(activations, left);
-}
-
-double Engine::Impl::TakeWaitedSeconds() {
-  double seconds = gather != nullptr ? gather->TakeWaitedSeconds() : 0;
-  for (LiveParameters* const live : state.lives()) {
-    seconds += live->TakeWaitedSeconds();
-  }
-  return seconds;
-}
-
-// Waiting for weights is no computing.
-void Engine::Impl::MoveWaited(double& phase_s) {
-  const double seconds = TakeWaitedSeconds();
-  phase_s -= seconds;
-  report.exposed_comm_s += seconds;
-}
-
-absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {
-  impl_->DropLeftGradients();
-  absl::Status status = impl_->Backward(loss, options);
-  impl_->MoveWaited(impl_->report.backward_s);
-  return status;
 }
 
 absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, bool failed) {
@@ -192,6 +171,7 @@ absl::StatusOr<StepVerdict> Engine::Impl::Vote(const GradientSquares& squares, b
   vote.stop_signal = job.stop_signal();
   vote.failed = failed ? 1 : 0;
   vote.unused_parameters = unused->Note(reducer->used());
+  vote.buffers_changed = buffers->Changed() ? 1 : 0;
   return Agree(job.group(), vote);
 }
 
@@ -346,6 +326,10 @@ absl::StatusOr<StepReport> Engine::Update() {
       DT_ASSIGN_OR_RETURN(culprit, FirstNonFinite(impl.job.group(), impl.state.flat->layout(),
                                                   impl.Reduced(), impl.reducer->reduced()));
     }
+    if (absl::Status settled = impl.SettleBuffers(*verdict); !settled.ok()) {
+      impl.FailTogether();
+      return settled;
+    }
     {
       const ScopedPhase phase("dtrain::update", impl.report.update_s);
       if (impl.broken = impl.DropGathered(); !impl.broken.ok()) {
@@ -409,6 +393,8 @@ absl::StatusOr<StepReport> Engine::Update() {
   if (!result.ok()) {
     impl.broken = result.status();
     impl.RefuseAfter(result.status());
+  } else if (impl.transaction == nullptr) {
+    impl.SeedNextForward();
   }
   return result;
 }
@@ -459,6 +445,8 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.first_reads->Restart();
   }
   StepTransaction transaction(impl.state.flat->module_buffers(), data);
+  impl.transaction = &transaction;
+  const absl::Cleanup over = [&impl] { impl.transaction = nullptr; };
   const int64_t accumulation = impl.job.config().gradient_accumulation_steps();
   const auto micro_steps = [&]() -> absl::Status {
     for (int64_t micro = 0; micro < accumulation; ++micro) {
@@ -473,6 +461,8 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
         }
       }
       impl.NoteFirstForward();
+      // Behind the data source, whose draws are the program's own.
+      const ScopedSeed numbers(impl.SeedOf(MicroBatchOf::kTraining, micro));
       std::optional<Loss> loss;
       try {
         impl.job.Beat("forward", impl.state.step);
@@ -503,11 +493,6 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     impl.job.Beat("update", impl.state.step);
     auto report = Update();
     if (report.ok()) {
-      if (impl.device_step != nullptr) {
-        transaction.RestoreBuffersWhere(impl.device_step->skip_flag());
-      } else if (report->skipped) {
-        transaction.RestoreBuffers();  // A bad batch must not stay in running statistics.
-      }
       return report;
     }
     status = report.status();

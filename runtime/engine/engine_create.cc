@@ -62,14 +62,16 @@ absl::StatusOr<int64_t> GranuleOf(const Config& config, const Device& device, DT
 
 // `guarded`: gathers go on behind the step.
 FlatOptions FlatOptionsOf(const Config& config, int world_size, bool guarded) {
+  const bool cast_buffers = config.precision().cast_buffers;
   if (config.zero_stage() == 0 && !guarded) {
-    return {};
+    return {.cast_buffers = cast_buffers};
   }
   return {.pad_to_multiple = ShardOptionsOf(config, world_size).grain(),
           .with_gradients = config.zero_stage() < 2,
           .values = config.zero_stage() == 3 ? ValueMemory::kReserved
                     : guarded                ? ValueMemory::kGuarded
-                                             : ValueMemory::kSymmetric};
+                                             : ValueMemory::kSymmetric,
+          .cast_buffers = cast_buffers};
 }
 
 // Up to how many elements the first steps may make buckets; 0: they stay as they are.
@@ -181,6 +183,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->CreateSync());
   impl->CreateGraphs();
   impl->CreateWeightCodes();
+  impl->CreateBuffers();
   if (state.live != nullptr || WantsBacktraces()) {
     impl->witness.WatchAlways();
   }

@@ -216,10 +216,18 @@ absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
   DT_RETURN_IF_ERROR(TakeUnused(*verdict));
   {
     const ScopedPhase phase("dtrain::update", report.update_s);
-    if (absl::Status launched = LaunchUpdate(*verdict); !launched.ok()) {
+    absl::Status launched = SettleBuffers(*verdict);
+    if (launched.ok()) {
+      launched = LaunchUpdate(*verdict);
+    }
+    if (!launched.ok()) {
       FailTogether();  // The others' devices would wait for this rank's part.
       broken = launched;
       return launched;
+    }
+    if (transaction != nullptr) {  // A bad batch must not stay in running statistics.
+      transaction->RestoreBuffersWhere(device_step->skip_flag());
+      buffers->Remember();
     }
   }
   if (verdict->stop_signal != 0) {

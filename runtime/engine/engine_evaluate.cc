@@ -4,9 +4,11 @@
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
+#include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/job/exception_status.h"
 #include "torch/nn/module.h"
@@ -37,12 +39,17 @@ class ModuleModes {
 
 }  // namespace
 
-absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next) {
+absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::Status()> load,
+                                             absl::FunctionRef<Loss()> forward) {
   Impl& impl = *impl_;
   DT_RETURN_IF_ERROR(impl.CheckIdle());
   DT_RETURN_IF_ERROR(impl.SettleGathers());
   impl.job.Beat("eval", impl.state.step);
   const at::NoGradGuard no_grad;
+  const CpuRngSnapshot numbers_before;
+  const absl::Cleanup over = [&numbers_before] { numbers_before.Restore(); };
+  DT_RETURN_IF_ERROR(impl.buffers->BeginEvaluation());
+  const absl::Cleanup give_back = [&impl] { impl.buffers->EndEvaluation(); };
   const ModuleModes modes(impl.module);
   impl.module.eval();
   StepVote vote;
@@ -55,13 +62,13 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::StatusOr<Lo
     for (int64_t i = 0; i < batches && failure.ok(); ++i) {
       impl.BeginPass(plan::GatherSchedule::Pass::kEvaluation);
       impl.witness.Begin(ForwardWitness::Pass::kEvaluation);
-      const auto loss = next();
-      failure = loss.status();
-      failure.Update(impl.BackgroundStatus());
-      if (loss.ok()) {
-        vote.loss_sum += loss->sum.item<double>();
-        vote.count += loss->count;
+      if (failure = load(); failure.ok()) {
+        const ScopedSeed numbers(impl.SeedOf(MicroBatchOf::kEvaluation, i));
+        const Loss loss = forward();
+        vote.loss_sum += loss.sum.item<double>();
+        vote.count += loss.count;
       }
+      failure.Update(impl.BackgroundStatus());
     }
   } catch (const std::exception& error) {
     failure =

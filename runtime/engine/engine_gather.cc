@@ -64,6 +64,21 @@ absl::Status Engine::Impl::SettleGathers() {
   return torn;
 }
 
+double Engine::Impl::TakeWaitedSeconds() {
+  double seconds = gather != nullptr ? gather->TakeWaitedSeconds() : 0;
+  for (LiveParameters* const live : state.lives()) {
+    seconds += live->TakeWaitedSeconds();
+  }
+  return seconds;
+}
+
+// Waiting for weights is no computing.
+void Engine::Impl::MoveWaited(double& phase_s) {
+  const double seconds = TakeWaitedSeconds();
+  phase_s -= seconds;
+  report.exposed_comm_s += seconds;
+}
+
 // Before a step's first backward. What forward did not read is waited for: no other waits are
 // needed until the update.
 absl::Status Engine::Impl::EndFirstForward() {

@@ -72,7 +72,9 @@ absl::Status Engine::Impl::RecordMicroStep(absl::FunctionRef<Loss()> forward,
   const ops::WithoutKeptCodes but_lasting(weight_codes.get());
   try {
     const int64_t before = BytesInUse(device());
+    const std::vector<int64_t> versions = buffers->Versions();
     const Loss loss = forward();
+    graph.buffers = buffers->WrittenSince(versions);
     graph.activations = BytesInUse(device()) - before;
     graph.count = loss.count;
     DT_RETURN_IF_ERROR(CheckLoss(loss));
@@ -152,6 +154,7 @@ absl::StatusOr<bool> Engine::Impl::MicroStepByGraph(
   MarkPhase(&StepNumbers::backward_s);  // Forward too: a graph is one operation.
   DT_RETURN_IF_ERROR(graph->work->Launch());
   MarkPhase(nullptr);
+  buffers->NoteWrites(graph->buffers);
   gradients.SetInPlace(graph->after);
   NoteActivations(graph->activations);
   reducing = options.last_micro_batch;

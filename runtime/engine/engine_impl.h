@@ -20,9 +20,12 @@
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
+#include "runtime/engine/micro_batch_seed.h"
+#include "runtime/engine/module_buffers.h"
 #include "runtime/engine/registered_parameters.h"
 #include "runtime/engine/step_graphs.h"
 #include "runtime/engine/step_trace.h"
+#include "runtime/engine/transaction.h"
 #include "runtime/engine/unused_parameters.h"
 #include "runtime/job/job_state.h"
 #include "runtime/offload/activation_store.h"
@@ -58,6 +61,7 @@ struct Engine::Impl {
   torch::nn::Module& module;
   const RegisteredParameters registered;  // Of the module, as `state` keeps them.
   EngineState state;
+  const StepsOfEngines::Entry counted;  // Its steps, among those of the job.
   SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
   // gathered. Else null.
@@ -101,6 +105,7 @@ struct Engine::Impl {
   std::optional<StepReport> unaccounted;
   std::optional<StepReport> unsaid;
   plan::LossScale scale_of_unsaid;
+  std::unique_ptr<ModuleBuffers> buffers;
   ForwardWitness witness;  // Of the loss functions that the engine calls.
   StepTrace trace;
   StepReport report;        // Of the step under way.
@@ -110,6 +115,11 @@ struct Engine::Impl {
   int64_t samples = 0;
   int64_t micro_batches = 0;
   bool reducing = false;  // The last micro-batch of this step has been through backward.
+  StepTransaction* transaction = nullptr;  // Of Step; null: the program calls its halves.
+  // Of a loop of the program's own: micro-batches of this step whose samples are counted, and which
+  // of them the random numbers are that its forward draws now.
+  int64_t counted_micro_batches = 0;
+  int64_t seeded_micro_batch = 0;
   int64_t step_start_nanos = 0;
   double gemm_rate = 0;
   double peak_flops = 0;  // FLOP/s of the datasheet; 0: none is known.
@@ -124,6 +134,7 @@ struct Engine::Impl {
       : job(j),
         module(m),
         registered(m),
+        counted(j.state().steps, state.step),
         witness(m),
         trace(j.config().metrics_trace(),
               {.path_prefix = absl::StrCat(j.run_dir(), "/trace/rank-", j.rank()),
@@ -218,6 +229,7 @@ struct Engine::Impl {
     count = 0;
     samples = 0;
     micro_batches = 0;
+    counted_micro_batches = 0;
     reducing = false;
     step_start_nanos = 0;
   }
@@ -230,6 +242,11 @@ struct Engine::Impl {
   absl::Status Differentiate(const Loss& loss, bool retain_graph);
   absl::Status EndMicroBatch(int64_t loss_count, const BackwardOptions& options);
   void MoveWaited(double& phase_s);
+  // Random numbers: engine_random.cc. The seed of this rank's micro-batch `micro` of a step or an
+  // evaluation.
+  uint64_t SeedOf(MicroBatchOf pass, int64_t micro) const;
+  // The micro-batch that follows those which are counted.
+  void SeedNextForward();
   void NoteActivations(int64_t left);
   absl::Status CheckIdle() const;
   absl::Status CheckMemory();
@@ -260,6 +277,7 @@ struct Engine::Impl {
   absl::Status CreateSyncBehindStep();
   absl::Status TakeParameters();
   void CreateWeightCodes();
+  void CreateBuffers();
   absl::StatusOr<StepVerdict> Vote(const GradientSquares& squares, bool failed);
   // Collective: what no rank used in the step that ends, which updates may skip.
   absl::Status TakeUnused(const StepVerdict& verdict);
@@ -273,6 +291,9 @@ struct Engine::Impl {
   // What of `lists` travels in an update, in the order of the buckets' turn.
   std::vector<StateChunk> ChunksOf(std::vector<std::vector<UpdatePiece>> lists) const;
   void CountUpdate();  // The step has changed weights.
+  // The module's buffers at the end of a step, before weights change: one set on all ranks, or, on
+  // the host, as they were before a step that is skipped.
+  absl::Status SettleBuffers(const StepVerdict& verdict);
   absl::Status Apply(const StepVerdict& verdict);
   UpdateStep StepOf(double gradient_scale) const;
   absl::Status UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient);

@@ -55,6 +55,7 @@ class EngineState {
     int64_t local = 0;
   };
   ValueWindow window;
+  bool local_buffers = false;  // module_buffers "local": each rank has its own.
   plan::LossScale loss_scale;
   // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
   // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.

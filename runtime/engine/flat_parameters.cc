@@ -16,6 +16,8 @@
 #include "runtime/engine/tensor_over.h"
 #include "runtime/engine/tensor_overlap.h"
 #include "torch/nn/module.h"
+#include "torch/nn/modules/batchnorm.h"
+#include "torch/nn/modules/instancenorm.h"
 
 namespace dtrain {
 namespace {
@@ -65,6 +67,36 @@ absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterMemory(
   return of_devices->RegisterDevice(device->data(), device->bytes());
 }
 
+template <typename... Layers>
+bool IsOneOf(const torch::nn::Module& module) {
+  return ((dynamic_cast<const Layers*>(&module) != nullptr) || ...);
+}
+
+// Weight, bias and running statistics of these go to one kernel, which takes them in one type.
+// Where there is no weight it takes statistics in fp32 beside 2-byte inputs.
+bool KernelWantsOneType(const torch::nn::Module& module) {
+  namespace nn = torch::nn;
+  return IsOneOf<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl,
+                 nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl>(module) &&
+         !module.parameters(/*recurse=*/false).empty();
+}
+
+std::unordered_set<const void*> NormStatistics(const torch::nn::Module& module) {
+  std::unordered_set<const void*> all;
+  const auto add = [&all](const torch::nn::Module& layer) {
+    if (KernelWantsOneType(layer)) {
+      for (const at::Tensor& buffer : layer.buffers(/*recurse=*/false)) {
+        all.insert(buffer.unsafeGetTensorImpl());
+      }
+    }
+  };
+  add(module);
+  for (const auto& layer : module.modules(/*include_self=*/false)) {
+    add(*layer);
+  }
+  return all;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::nn::Module& module,
@@ -99,6 +131,7 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
     flat->parameters_.push_back(trainable[static_cast<size_t>(entry.registration_index)]);
   }
   flat->frozen_ = std::move(frozen);
+  flat->norm_statistics_ = NormStatistics(module);
   for (const auto& item : module.named_buffers(/*recurse=*/true)) {
     if (item.value().defined()) {
       flat->module_buffers_.push_back({item.key(), item.value()});
@@ -262,10 +295,17 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
           gradients_.narrow(0, entry.offset, entry.elements).view(entry.shape));
     }
   }
-  for (const auto* list : {&frozen_, &module_buffers_}) {
-    for (const NamedTensor& item : *list) {
-      MoveInPlace(item.tensor, dtype_, device_.tensors());
-    }
+  const auto move = [this](const NamedTensor& item, bool cast) {
+    const at::ScalarType own = item.tensor.scalar_type();
+    const bool to_values = cast && dtype_ != DType::kFloat32;
+    MoveInPlace(item.tensor, to_values ? FloatTypeOf(dtype_) : own, device_.tensors());
+  };
+  for (const NamedTensor& item : frozen_) {
+    move(item, true);
+  }
+  for (const NamedTensor& item : module_buffers_) {
+    move(item,
+         options.cast_buffers || norm_statistics_.contains(item.tensor.unsafeGetTensorImpl()));
   }
   return absl::OkStatus();
 }

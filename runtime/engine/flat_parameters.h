@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct FlatOptions {
   int64_t pad_to_multiple = 1;  // The flat buffers' length in elements; the padding holds zeros.
   bool with_gradients = true;   // A flat gradient buffer as large as that of the values.
   ValueMemory values = ValueMemory::kPrivate;
+  bool cast_buffers = false;  // Module buffers to the type of the values, as the parameters are.
 };
 
 class FlatParameters {
@@ -67,9 +69,12 @@ class FlatParameters {
   absl::StatusOr<std::unique_ptr<FlatParameters>> TakeFrozen();
   bool CanBeSharedOut(const at::Tensor& frozen) const;  // So.
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
-  // and what else computes (frozen parameters, module buffers) to the device; floating-point ones
-  // are cast to the type of the values. `keep` sees each parameter before it is rounded to that
-  // type: [entry.elements] of its own; reserved values are in no other place afterwards.
+  // and what else computes (frozen parameters, module buffers) to the device. Frozen floating-point
+  // parameters are cast to the type of the values; buffers keep the type that the module gave them
+  // (tables and counters need it), but for FlatOptions::cast_buffers and for the statistics of
+  // torch's own norm layers, whose kernels want the type of the layer's weight. `keep` sees each
+  // parameter before it is rounded to the type of the values: [entry.elements] of its own; reserved
+  // values are in no other place afterwards.
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
@@ -132,6 +137,7 @@ class FlatParameters {
   std::vector<int64_t> versions_;  // LibTorch's counters of operations that write.
   std::vector<NamedTensor> frozen_;
   std::vector<NamedTensor> module_buffers_;
+  std::unordered_set<const void*> norm_statistics_;  // Of them, by TensorImpl.
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
   std::shared_ptr<comm::SymmetricBuffer> value_memory_;
   std::shared_ptr<comm::SharedMapping> value_view_;

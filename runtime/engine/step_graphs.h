@@ -30,6 +30,7 @@ struct MicroStepGraph {
   GradientsInPlace before;
   GradientsInPlace after;             // What a launch leaves.
   BucketMarks marks;                  // Which the graph records: it is dropped before them.
+  std::vector<bool> buffers;          // Of the module, to which it writes.
   std::unique_ptr<TensorGraph> work;  // Null: not captured yet.
   int64_t count = 0;                  // Of the loss.
   int64_t activations = 0;            // Bytes that forward left.

@@ -12,7 +12,8 @@
 
 namespace dtrain {
 
-// RNG of the CPU generator, module buffers (running statistics), the data position. Small: copied.
+// State of the default generators, module buffers (running statistics), the data position. Small:
+// copied.
 class StepTransaction {
  public:
   // Saves. `data` may be null. REQUIRES: both outlive this object.

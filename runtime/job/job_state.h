@@ -15,6 +15,7 @@
 #include "comm/net/store.h"
 #include "dtrain/job.h"
 #include "runtime/device/device.h"
+#include "runtime/engine/micro_batch_seed.h"
 #include "runtime/job/rendezvous.h"
 
 namespace dtrain {
@@ -47,6 +48,7 @@ struct Job::State {
   };
   std::vector<EngineFacts> engines;  // In the order of Create.
   bool groups_checked = false;
+  StepsOfEngines steps;
   std::atomic<int> stop_signal{0};  // Agreed by all ranks.
 };
 

@@ -162,7 +162,7 @@ const std::vector<Group>& Groups() {
   static const auto* const groups = new std::vector<Group>{
       {"Run",
        {"train_steps", "eval_interval", "eval_batches", "seed", "deterministic", "device",
-        "cuda_graphs"}},
+        "cuda_graphs", "module_buffers"}},
       {"Batch",
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"},
        kBatch},

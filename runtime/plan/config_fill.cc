@@ -294,6 +294,8 @@ void ConfigBuilder::FillTyped() {
   p.kind = v.boolean("bf16.enabled")   ? PrecisionConfig::Kind::kBFloat16
            : v.boolean("fp16.enabled") ? PrecisionConfig::Kind::kFloat16
                                        : PrecisionConfig::Kind::kFloat32;
+  p.cast_buffers = (p.kind == PrecisionConfig::Kind::kBFloat16 && v.boolean("bf16.cast_buffers")) ||
+                   (p.kind == PrecisionConfig::Kind::kFloat16 && v.boolean("fp16.cast_buffers"));
   p.loss_scale = v.number("fp16.loss_scale");
   p.initial_scale_power = v.integer("fp16.initial_scale_power");
   p.loss_scale_window = v.integer("fp16.loss_scale_window");

@@ -33,6 +33,14 @@ constexpr ConfigKey kKeys[] = {
      "host random numbers) therefore runs once, and the tensors that it reads must stay at the "
      "same address. A micro-batch that cannot be captured runs without a graph, and one log line "
      "gives the reason."},
+    {"module_buffers", KeyType::kString, "\"broadcast\"", "broadcast|average|local", KeyUse::kUsed,
+     "", kIdentity,
+     "What happens to the module's buffers (BatchNorm's statistics, counters) after a step in "
+     "which any rank's have changed. broadcast: all ranks take those of rank 0, as torch's "
+     "DistributedDataParallel does. average: floating-point buffers become the mean over the "
+     "ranks, and all others are those of rank 0. local: each rank keeps its own; evaluations and "
+     "the checkpoint's model/ use those of rank 0, and a resume on the same number of ranks gives "
+     "each rank its own back. Buffers that never change cost nothing."},
     // Batch.
     {"train_batch_size", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
@@ -264,12 +272,20 @@ constexpr ConfigKey kKeys[] = {
      0, "Put checkpoint.dir on storage that every rank can read."},
     // Precision.
     {"bf16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
-     "Trains in bf16: parameters, buffers and computation are bf16. Each rank keeps an fp32 master "
-     "copy of the weights that it updates, and gradients are summed in fp32. \"auto\" takes "
-     "false."},
+     "Trains in bf16: parameters and computation are bf16. Each rank keeps an fp32 master copy of "
+     "the weights that it updates, and gradients are summed in fp32. \"auto\" takes false."},
+    {"bf16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+     "Casts the module's floating-point buffers to bf16. Otherwise they keep the type that the "
+     "module gave them, so that tables stay exact and counters do not stop at 256; operations on "
+     "a bf16 tensor and an fp32 buffer then give fp32. The running statistics of torch's BatchNorm "
+     "and InstanceNorm layers always have the type of the layer's weight, because their kernels "
+     "want it. Integer buffers are never cast."},
     {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
      "Trains in fp16 with a scaled loss. Master copies and gradient sums are fp32, as with "
      "bf16.enabled. \"auto\" takes false."},
+    {"fp16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+     "Casts the module's floating-point buffers to fp16. The rules are those of "
+     "bf16.cast_buffers."},
     {"fp16.loss_scale", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
      "Factor that multiplies the loss before backward. 0 adjusts the factor during the run "
      "(dynamic loss scale)."},

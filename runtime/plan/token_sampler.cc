@@ -158,7 +158,7 @@ std::vector<SampleLocation> TokenSampler::MicroBatch(int64_t step, int64_t micro
            micro_step < options_.global_batch / row && slice.rank < slice.world_size)
       << "rank " << slice.rank << " of " << slice.world_size << ", micro-batch "
       << slice.micro_batch << ", micro-step " << micro_step;
-  const int64_t begin = (micro_step * slice.world_size + slice.rank) * slice.micro_batch;
+  const int64_t begin = slice.place(micro_step) * slice.micro_batch;
   std::vector<SampleLocation> samples;
   samples.reserve(static_cast<size_t>(slice.micro_batch));
   for (int64_t i = 0; i < slice.micro_batch; ++i) {

@@ -64,6 +64,9 @@ struct RankSlice {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t micro_batch = 1;
+
+  // Of micro-step `micro_step` among the micro-batches of all ranks in one step.
+  int64_t place(int64_t micro_step) const { return micro_step * world_size + rank; }
 };
 
 class TokenSampler {

@@ -162,6 +162,7 @@ Outcome OutcomeOf(int size, const Way& way) {
     EXPECT_EQ(outcome.losses, all.front().losses) << "rank " << rank;
     EXPECT_EQ(outcome.norms, all.front().norms) << "rank " << rank;
     EXPECT_EQ(outcome.weights, all.front().weights) << "rank " << rank;
+    EXPECT_EQ(outcome.buffers, all.front().buffers) << "rank " << rank;
   }
   for (const auto& result : (*cluster)->Join()) {
     EXPECT_TRUE(result.status.ok()) << result.status;

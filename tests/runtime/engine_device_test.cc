@@ -251,6 +251,28 @@ TEST(EngineDeviceTest, TheRateThatIsToldIsThatOfTheStepThoughTheOneBeforeWasSkip
   }
 }
 
+// OutcomeOf compares the ranks with each other; kStaged goes through the hosts' memory.
+TEST(EngineDeviceTest, ModuleBuffersBecomeOneSetAsOnTheHost) {
+  for (const char* const policy : {"module_buffers=broadcast", "module_buffers=average"}) {
+    for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=3"}) {
+      for (const int accumulation : {1, 2}) {
+        const Way host{.accumulation = accumulation, .more = {policy, stage}};
+        const Outcome expected = OutcomeOf(2, host);
+        for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+          Way device = host;
+          device.place = place;
+          const Outcome outcome = OutcomeOf(2, device);
+          ASSERT_EQ(outcome.buffers.size(), expected.buffers.size());
+          for (size_t i = 0; i < expected.buffers.size(); ++i) {
+            EXPECT_NEAR(outcome.buffers[i], expected.buffers[i], 1e-5) << policy << " " << stage;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_NE(OutcomeOf(2, {.more = {"module_buffers=average"}}).buffers, OutcomeOf(2, {}).buffers);
+}
+
 TEST(EngineDeviceTest, AStepReturnsBeforeItsNumbersAreRead) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);

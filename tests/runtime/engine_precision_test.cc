@@ -8,6 +8,8 @@
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/job_for_tests.h"
 #include "torch/nn/module.h"
+#include "torch/nn/modules/batchnorm.h"
+#include "torch/nn/modules/instancenorm.h"
 
 namespace dtrain::engine_precision_test {
 namespace {
@@ -25,7 +27,8 @@ class Net : public torch::nn::Module {
     count = register_buffer("count", at::zeros({1}, at::kLong));
   }
   at::Tensor Loss(const at::Tensor& x) {
-    const at::Tensor h = at::tanh(x.to(far.scalar_type()).matmul(far.t()) * frozen + table);
+    const at::Tensor h =
+        at::tanh(x.to(far.scalar_type()).matmul(far.t()) * frozen + table.to(far.scalar_type()));
     return (h.matmul(near.t()) * gain).square().sum(at::kFloat);
   }
   at::Tensor far, near, frozen, table, count;
@@ -134,13 +137,108 @@ TEST_P(PrecisionTypes, CastsWhatComputesAndKeepsAnFp32Master) {
   const EngineState& state = (*engine)->state();
   EXPECT_EQ(net.near.scalar_type(), type);
   EXPECT_EQ(net.frozen.scalar_type(), type);
-  EXPECT_EQ(net.table.scalar_type(), type);
-  EXPECT_EQ(net.count.scalar_type(), at::kLong) << "integers do not compute";
   EXPECT_EQ(state.master.scalar_type(), at::kFloat);
   const auto* const entry = state.flat->layout().Find("near");
   EXPECT_TRUE(state.master.narrow(0, entry->offset, entry->elements).view({6, 4}).equal(before))
       << "not rounded";
   EXPECT_TRUE(net.near.equal(before.to(type)));
+}
+
+// Buffers of every kind, of which a counter goes beyond what 8 bits can count.
+class Buffered : public torch::nn::Module {
+ public:
+  Buffered() {
+    weight = register_parameter("weight", at::ones({4}));
+    table = register_buffer("table", at::arange(0, 4, at::kFloat) / 3);
+    exact = register_buffer("exact", at::arange(0, 4, at::kDouble) / 3);
+    half = register_buffer("half", at::ones({2}, at::kBFloat16));
+    whole = register_buffer("whole", at::arange(0, 4, at::kLong));
+    flag = register_buffer("flag", at::ones({1}, at::kBool));
+    counter = register_buffer("counter", at::zeros({}));
+  }
+  at::Tensor Loss(const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    counter += 1;
+    const at::AutoGradMode again(true);
+    return (x.sum() * weight).square().sum(at::kFloat);
+  }
+  at::Tensor weight, table, exact, half, whole, flag, counter;
+};
+
+TEST_P(PrecisionTypes, BuffersKeepTheirTypesUnlessTheConfigurationCastsThem) {
+  const std::string section = GetParam();
+  const at::ScalarType type = section == "bf16" ? at::kBFloat16 : at::kHalf;
+  for (const bool cast : {false, true}) {
+    auto job = MakeJob({section + ".enabled=true",
+                        absl::StrCat(section, ".cast_buffers=", cast ? "true" : "false")});
+    ASSERT_TRUE(job.ok()) << job.status();
+    Buffered model;
+    const at::Tensor table = model.table.clone();
+    auto engine = Engine::Create(**job, model);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ(model.weight.scalar_type(), type);
+    EXPECT_EQ(model.table.scalar_type(), cast ? type : at::kFloat);
+    EXPECT_EQ(model.table.equal(table), !cast);
+    EXPECT_EQ(model.exact.scalar_type(), cast ? type : at::kDouble);
+    EXPECT_EQ(model.half.scalar_type(), cast ? type : at::kBFloat16);
+    EXPECT_EQ(model.whole.scalar_type(), at::kLong);
+    EXPECT_EQ(model.flag.scalar_type(), at::kBool);
+    Inputs inputs;
+    for (int step = 0; step < 300; ++step) {
+      const auto report =
+          (*engine)->Step(inputs, [&](const at::Tensor& x) { return model.Loss(x); });
+      ASSERT_TRUE(report.ok()) << report.status();
+      ASSERT_FALSE(report->skipped) << step;
+    }
+    const double counted = model.counter.item<double>();
+    EXPECT_EQ(counted, section == "bf16" && cast ? 256 : 300);
+  }
+}
+
+// Norm layers of torch with and without a weight, and with an own one beside fp32 statistics.
+class Norms : public torch::nn::Module {
+ public:
+  explicit Norms(bool affine) {
+    weight = register_parameter("weight", at::ones({3}));
+    batch = register_module(
+        "batch", torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(3).affine(affine)));
+    instance = register_module(
+        "instance",
+        torch::nn::InstanceNorm1d(
+            torch::nn::InstanceNorm1dOptions(3).affine(affine).track_running_stats(true)));
+  }
+  at::Tensor Loss(const at::Tensor& x) {
+    const at::Tensor h = x.view({2, 3, 2}).to(weight.scalar_type()) * weight.view({1, 3, 1});
+    return instance(batch(h)).exp().mul(h).sum(at::kFloat);
+  }
+  at::Tensor weight;
+  torch::nn::BatchNorm1d batch{nullptr};
+  torch::nn::InstanceNorm1d instance{nullptr};
+};
+
+TEST_P(PrecisionTypes, NormLayersOfTorchTrainAndEvaluate) {
+  for (const bool affine : {true, false}) {
+    for (const bool cast : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(affine ? "with" : "without", " a weight, cast ", cast));
+      auto job = MakeJob({absl::StrCat(GetParam(), ".enabled=true"),
+                          absl::StrCat(GetParam(), ".cast_buffers=", cast ? "true" : "false"),
+                          "fp16.initial_scale_power=4", "eval_batches=1"});
+      ASSERT_TRUE(job.ok()) << job.status();
+      Norms model(affine);
+      auto engine = Engine::Create(**job, model);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      Inputs inputs;
+      const auto loss = [&](const at::Tensor& x) { return model.Loss(x); };
+      for (int step = 0; step < 3; ++step) {
+        const auto report = (*engine)->Step(inputs, loss);
+        ASSERT_TRUE(report.ok()) << report.status();
+      }
+      const auto evaluated = (*engine)->Evaluate(inputs, loss);
+      ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+      EXPECT_EQ(model.batch->num_batches_tracked.item<int64_t>(), 3);
+      EXPECT_FALSE(model.batch->running_mean.eq(0).all().item<bool>());
+    }
+  }
 }
 
 TEST_F(PrecisionTest, AnOverflowSkipsTheStepHalvesTheScaleAndIsNamed) {

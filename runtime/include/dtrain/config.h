@@ -25,11 +25,12 @@
 
 namespace dtrain {
 
-// What the module computes in. With bf16 and fp16 its parameters and buffers are of that type, each
-// rank keeps an fp32 master of the weights that it updates, and gradients are summed in fp32.
+// What the module computes in. With bf16 and fp16 its parameters are of that type, each rank keeps
+// an fp32 master of the weights that it updates, and gradients are summed in fp32.
 struct PrecisionConfig {
   enum class Kind { kFloat32, kBFloat16, kFloat16 };
   Kind kind = Kind::kFloat32;
+  bool cast_buffers = false;  // The module's floating-point buffers are of that type too.
   // fp16: what the loss is multiplied with, so that small gradients do not vanish.
   double loss_scale = 0;  // 0: dynamic, by the rest (plan/loss_scale.h).
   int64_t initial_scale_power = 16;

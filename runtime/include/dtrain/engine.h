@@ -3,6 +3,18 @@
 // Not thread-safe: one thread drives an engine. Every public call is collective: all ranks make the
 // same calls in the same order. Parameters and gradients of the module live in flat buffers that
 // the engine owns; the module's tensors become views of them and must not be replaced afterwards.
+//
+// Random numbers. What a loss closure and backward draw from LibTorch's default generators
+// (dropout, torch::rand) follows from `seed`, the step and the micro-batch's place in the global
+// batch alone: ranks draw different numbers, and any number of ranks, accumulation or resume gives
+// each micro-batch the same ones. All else is the program's: what it draws while it makes the
+// model, in a data source and between steps comes from generators that every rank has seeded alike
+// (Job::Create), that checkpoints hold, and that neither steps nor evaluations move. A shuffle in a
+// data source is therefore the same on all ranks, and noise that is to differ by sample belongs in
+// the closure.
+//
+// Module buffers (BatchNorm's statistics, counters) that a step changed become one set on all ranks
+// at its end, by the rule of `module_buffers`.
 #pragma once
 
 #include <concepts>
@@ -177,19 +189,22 @@ class Engine {
 
   // The mean loss over `evaluation batches` micro-batches of `source` on every rank, without
   // gradients; the module is in eval mode meanwhile. `source` is restarted first when it can be.
+  // What the closure draws is the same each time, and no draw leaves a trace in the generators.
   template <typename Source, typename LossFunction>
   absl::StatusOr<double> Evaluate(Source& source, LossFunction&& loss) {
     if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
       if constexpr (requires { source.Restart(); }) {
         source.Restart();
       }
-      return RunEvaluation([&]() -> absl::StatusOr<Loss> {
-        auto batch = source.Next();
-        if (!batch.ok()) {
-          return batch.status();
+      std::optional<BatchOf<Source>> batch;
+      const auto load = [&]() -> absl::Status {
+        auto next = source.Next();
+        if (next.ok()) {
+          batch = *std::move(next);
         }
-        return Loss(loss(*batch));
-      });
+        return next.status();
+      };
+      return RunEvaluation(load, [&]() -> Loss { return loss(*batch); });
     } else {
       return absl::InternalError("this call does not compile");
     }
@@ -206,6 +221,13 @@ class Engine {
   // Backward after an Update.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
   absl::StatusOr<StepReport> Update();
+  // For such a loop: what the program draws from here on belongs to the micro-batch that its next
+  // Backward takes. Backward and Update do the same for the one that follows, so a program calls it
+  // once, before the loop (and after RestoreLatest); without it the first forward draws the same
+  // numbers on all ranks. Of several losses of a micro-batch the last must have the count. In such
+  // a loop the default generators differ by rank: numbers that all ranks share need a generator of
+  // the program's own.
+  void BeginMicroBatch();
 
   // Runs `function` with whole parameters (any stage), without gradients: sampling. At ZeRO stage 3
   // every rank has memory for the whole model meanwhile; ExportModel (dtrain/model_files.h) takes
@@ -221,7 +243,8 @@ class Engine {
                                      absl::FunctionRef<Loss()> forward,
                                      absl::FunctionRef<std::optional<GraphInputs>()> inputs,
                                      Tracked* data);
-  absl::StatusOr<double> RunEvaluation(absl::FunctionRef<absl::StatusOr<Loss>()> next);
+  absl::StatusOr<double> RunEvaluation(absl::FunctionRef<absl::Status()> load,
+                                       absl::FunctionRef<Loss()> forward);
   std::unique_ptr<Impl> impl_;
 };
 

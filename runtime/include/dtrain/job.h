@@ -37,8 +37,8 @@ struct JobOptions {
 class Job {
  public:
   // Collective over the ranks that the launcher started: resolves the environment, reads the
-  // config, meets the others, prepares the run directory. Blocks until all ranks came
-  // (comm.timeout_s).
+  // config, meets the others, prepares the run directory. Seeds LibTorch's default generators with
+  // `seed`, alike on all ranks. Blocks until all ranks came (comm.timeout_s).
   static absl::StatusOr<std::unique_ptr<Job>> Create(const JobOptions& options);
   ~Job();
   Job(const Job&) = delete;
