@@ -296,9 +296,7 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
     }
   }
   const auto move = [this](const NamedTensor& item, bool cast) {
-    const at::ScalarType own = item.tensor.scalar_type();
-    const bool to_values = cast && dtype_ != DType::kFloat32;
-    MoveInPlace(item.tensor, to_values ? FloatTypeOf(dtype_) : own, device_.tensors());
+    MoveInPlace(item.tensor, cast ? dtype_ : DType::kFloat32, device_.tensors());
   };
   for (const NamedTensor& item : frozen_) {
     move(item, true);

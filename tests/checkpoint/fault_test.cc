@@ -211,7 +211,8 @@ TEST(FaultTest, AnAttemptThatCannotBeginEndsOnAllRanksForNow) {
   std::vector<absl::Status> statuses(2);
   RunRanks(2, [&](int rank, Exchange& exchange) {
     statuses[static_cast<size_t>(rank)] =
-        BeginAttempt(*storage, exchange, "job", /*fresh=*/true, Deadline::After(absl::Minutes(1)))
+        BeginAttempt(*storage, exchange, {.job = "job", .fresh = true, .known_save = nullptr},
+                     Deadline::After(absl::Minutes(1)))
             .status();
   });
   for (const absl::Status& status : statuses) {

@@ -372,39 +372,7 @@ TEST(ConfigTest, FillsAutoByTheStatedRules) {
 }
 
 // By DeepSpeed's rules: h^2, 0.9 h^2 and 10 h; what is of stage 3 alone is the default elsewhere.
-TEST(ConfigTest, AutoSizesOfGathersFollowTheModelAtStageThreeAlone) {
-  for (const int stage : {0, 1, 2, 3}) {
-    const Config config = Parsed(absl::StrCat(R"({"train_batch_size": 8, "model": {"hidden_size": 64},
-        "zero_optimization": {"stage": )",
-                                              stage, R"(, "reduce_bucket_size": "auto",
-        "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})"));
-    EXPECT_EQ(config.reduce_bucket_elements(), 4096) << stage;
-    EXPECT_EQ(*config.Find("zero_optimization.stage3_prefetch_bucket_size"),
-              stage == 3 ? 3686 : 50000000)
-        << stage;
-    EXPECT_EQ(*config.Find("zero_optimization.stage3_param_persistence_threshold"),
-              stage == 3 ? 640 : 100000)
-        << stage;
-  }
-}
-
 // By DeepSpeed's rules: h^2, 0.9 h^2 and 10 h; what is of stage 3 alone is the default elsewhere.
-TEST(ConfigTest, AutoSizesOfGathersFollowTheModelAtStageThreeAlone) {
-  for (const int stage : {0, 1, 2, 3}) {
-    const Config config = Parsed(absl::StrCat(R"({"train_batch_size": 8, "model": {"hidden_size": 64},
-        "zero_optimization": {"stage": )",
-                                              stage, R"(, "reduce_bucket_size": "auto",
-        "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})"));
-    EXPECT_EQ(config.reduce_bucket_elements(), 4096) << stage;
-    EXPECT_EQ(*config.Find("zero_optimization.stage3_prefetch_bucket_size"),
-              stage == 3 ? 3686 : 50000000)
-        << stage;
-    EXPECT_EQ(*config.Find("zero_optimization.stage3_param_persistence_threshold"),
-              stage == 3 ? 640 : 100000)
-        << stage;
-  }
-}
-
 TEST(ConfigTest, SchedulerTakesOnlyItsOwnParameters) {
   EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupLR",
       "params": {"total_num_steps": 5}}})")
