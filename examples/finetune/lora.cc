@@ -126,7 +126,7 @@ absl::StatusOr<std::vector<std::string>> AddLora(GptImpl& model, const LoraOptio
       for (const Named& item : all) {
         names.push_back(item.name);
       }
-      // As Matches: a name without a star may be the end of a longer one.
+      // Matches takes a name without a star as the end of a longer one.
       const bool is_whole = pattern.find('*') != std::string::npos;
       const std::vector<std::string> nearest =
           dtrain::NearestNames(is_whole ? pattern : "*" + pattern, names);

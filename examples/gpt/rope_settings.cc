@@ -17,7 +17,7 @@ constexpr const char* kPlain[] = {"rope_theta", "partial_rotary_factor"};
 constexpr const char* kObjects[] = {"rope_scaling", "rope_parameters"};
 
 struct Setting {
-  std::string key;  // As it is written: "rope_parameters.rope_theta".
+  std::string key;  // The way it is written: "rope_parameters.rope_theta".
   Json value;
 };
 using Settings = std::map<std::string, Setting>;  // By today's name: "rope_theta", "rope_type".
@@ -149,7 +149,7 @@ absl::StatusOr<Json> WithRopeOf(const Json& given, Json file, const std::string&
        {"rope_theta", "partial_rotary_factor", "rope_scaling", "rope_parameters"}) {
     file.erase(key);
   }
-  // As the change spells it, for messages.
+  // Messages name the object by the spelling of the change.
   const char* const object = Has(given, "rope_scaling") && !Has(given, "rope_parameters")
                                  ? "rope_scaling"
                                  : "rope_parameters";

@@ -70,7 +70,7 @@ struct TokenLoader::State {
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
   bool other_batch = false;     // A change of train_batch_size has been accepted.
-  std::string corpus_identity;  // Of training data; "": not known.
+  std::string corpus_identity;  // A hash of the training data; "": not known.
   at::Device device = at::kCPU;
 
   std::mutex mutex;

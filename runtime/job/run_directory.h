@@ -26,8 +26,8 @@ struct RunDirectory {
   std::string path;
   std::string run_id;
   bool resumed = false;
-  // Of all resumes, in order: {"key", "was", "now", "attempt", "time"}. The last `accepted_now` of
-  // them are this one's.
+  // The changes of all resumes, in order: {"key", "was", "now", "attempt", "time"}. This one made
+  // the last `accepted_now` of them.
   Json accepted_changes = Json::array();
   size_t accepted_now = 0;
 };

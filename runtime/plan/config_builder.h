@@ -40,7 +40,7 @@ class ConfigBuilder {
   absl::StatusOr<int64_t> HiddenSize() const;
   void SayAutos();
   void SayClipping();
-  void SetWhy(absl::string_view key, const std::string& why);  // Of its "auto", if it is one.
+  void SetWhy(absl::string_view key, const std::string& why);  // Where it is "auto".
   absl::Status CheckPrecision() const;
   absl::Status CheckSharding() const;
   absl::Status CheckActivations();
@@ -71,7 +71,7 @@ class ConfigBuilder {
   };
 
   std::string text_;
-  std::map<std::string, std::string> spellings_;  // Of one document or --set: by key.
+  std::map<std::string, std::string> spellings_;  // By key, in one document or --set.
   std::map<std::string, Auto, std::less<>> autos_;
   bool is_deepspeeds_ = false;  // Something in the document is only there for DeepSpeed.
   std::shared_ptr<Config::Values> values_ = std::make_shared<Config::Values>();

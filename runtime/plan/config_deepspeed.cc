@@ -92,7 +92,7 @@ void ConfigBuilder::DropWhatIsOff() {
   }
 }
 
-// Of the model that the document describes or names; 0: it does neither.
+// The size of the model that the document describes or names; 0: it does neither.
 absl::StatusOr<int64_t> ConfigBuilder::HiddenSize() const {
   const auto given = values_->by_key.find("model");
   Json model = given == values_->by_key.end() ? Json::object() : given->second;

@@ -11,8 +11,8 @@ namespace dtrain::plan {
 namespace {
 
 constexpr int64_t kBlockTokens = 64;
-constexpr int64_t kBlocksMax = 256;  // Of all files together, but for the least of each.
-constexpr int64_t kBlocksMin = 4;    // Of a file.
+constexpr int64_t kBlocksMax = 256;  // For all files together.
+constexpr int64_t kBlocksMin = 4;    // For each file.
 
 }  // namespace
 

@@ -53,7 +53,7 @@ std::string WhatThereIs(absl::Span<const ParamLayout* const> layouts) {
   return absl::StrJoin(listed, ", ");
 }
 
-// Of all modules that hold parameters, and of all parameters, in registration order.
+// The names of all modules that hold parameters, and of all parameters, in registration order.
 std::vector<std::string> AllNames(absl::Span<const ParamLayout* const> layouts) {
   std::vector<std::string> all;
   for (const ParamLayout* const layout : layouts) {

