@@ -106,7 +106,7 @@ TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
       {
         EndWithALineAtLimits();
         AllowOneThread();
-        std::thread([] {}).join();
+        []() noexcept { std::thread([] {}).join(); }();  // Nothing above catches it.
       },
       ::testing::ExitedWithCode(kExitTemporary), "cannot start a thread.*\\(ulimit -u\\)");
 }
