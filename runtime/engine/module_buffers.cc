@@ -10,6 +10,7 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/match.h"
 #include "base/status.h"
+#include "runtime/engine/tensor_over.h"
 
 namespace dtrain {
 namespace {
@@ -173,6 +174,27 @@ absl::StatusOr<std::vector<bool>> ModuleBuffers::ChangedOnAny() {
   return any;
 }
 
+// On a GPU one block for every step: who asks CUDA for memory waits.
+absl::StatusOr<at::Tensor> ModuleBuffers::Memory(int64_t bytes) {
+  if (ranks_.of_devices == nullptr) {
+    return at::zeros({bytes}, at::TensorOptions(at::kByte));
+  }
+  if (memory_ == nullptr) {
+    const Packed all(buffers_, std::vector<bool>(buffers_.size(), true));
+    const int64_t parts = policy_ == Policy::kAverage ? 1 + ranks_.hosts.size() : 1;
+    DT_ASSIGN_OR_RETURN(
+        memory_, DeviceMemory::Create(ranks_.device, static_cast<size_t>(all.bytes() * parts),
+                                      "module buffers on their way"));
+  }
+  return TensorOver(memory_, bytes, at::kByte, ranks_.device.tensors());
+}
+
+ModuleBuffers::~ModuleBuffers() {
+  if (memory_ != nullptr) {
+    ranks_.of_devices->JoinStream(ranks_.device.stream()).IgnoreError();
+  }
+}
+
 absl::Status ModuleBuffers::Spread(const std::vector<bool>& which, bool average) {
   const Packed packed(buffers_, which);
   if (packed.bytes() == 0) {
@@ -180,12 +202,13 @@ absl::Status ModuleBuffers::Spread(const std::vector<bool>& which, bool average)
   }
   const bool on_device = ranks_.of_devices != nullptr;
   comm::Group& group = on_device ? *ranks_.of_devices : ranks_.hosts;
-  const at::TensorOptions bytes = at::TensorOptions(at::kByte).device(ranks_.device.tensors());
-  at::Tensor mine = at::zeros({packed.bytes()}, bytes);
+  const int64_t gathered = average ? packed.bytes() * group.size() : 0;
+  DT_ASSIGN_OR_RETURN(const at::Tensor memory, Memory(packed.bytes() + gathered));
+  const at::Tensor mine = memory.narrow(0, 0, packed.bytes());
   for (const Packed::Place& place : packed.places()) {
     place.In(mine).copy_(place.tensor);
   }
-  at::Tensor result = average ? at::empty({packed.bytes() * group.size()}, bytes) : mine;
+  const at::Tensor result = average ? memory.narrow(0, packed.bytes(), gathered) : mine;
   const auto buffer_of = [&](const at::Tensor& tensor) {
     return comm::Buffer{tensor.mutable_data_ptr(), tensor.nbytes(), DType::kUInt8,
                         ranks_.device.place()};

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -31,6 +32,9 @@ class ModuleBuffers {
   };
   // REQUIRES: all ranks have the same buffers, which lie where they stay; all outlive this object.
   ModuleBuffers(const std::vector<NamedTensor>& buffers, Policy policy, const Ranks& ranks);
+  ~ModuleBuffers();
+  ModuleBuffers(const ModuleBuffers&) = delete;
+  ModuleBuffers& operator=(const ModuleBuffers&) = delete;
 
   // Whether this rank's may be another set than the others', at the end of a step.
   bool Changed();
@@ -53,6 +57,8 @@ class ModuleBuffers {
   void Look();  // What has changed.
   bool alone() const { return buffers_.empty() || ranks_.hosts.size() == 1; }
   absl::StatusOr<std::vector<bool>> ChangedOnAny();
+  // Bytes through which buffers travel.
+  absl::StatusOr<at::Tensor> Memory(int64_t bytes);
   absl::Status Spread(const std::vector<bool>& which, bool average);
 
   const std::vector<NamedTensor>& buffers_;
@@ -67,7 +73,8 @@ class ModuleBuffers {
   std::vector<bool> unseen_;
   std::vector<at::Tensor> copies_;  // At Remember; empty after these steps.
   int64_t steps_ = 0;
-  std::vector<at::Tensor> own_;  // While rank 0's are lent.
+  std::shared_ptr<DeviceMemory> memory_;  // On a GPU that has made one set; else null.
+  std::vector<at::Tensor> own_;           // While rank 0's are lent.
 };
 
 }  // namespace dtrain
