@@ -232,7 +232,9 @@ class LostTest : public CorruptionTest {
     EXPECT_EQ(storage_->List("")->size(), entries);
   }
   void RemoveManifests() {
-    for (const StepId& id : *ListCheckpoints(*storage_)) {
+    const auto ids = ListCheckpoints(*storage_);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (const StepId& id : *ids) {
       ASSERT_TRUE(storage_->RemoveFile(id.DirectoryName() + "/" + kManifestName).ok());
     }
   }
