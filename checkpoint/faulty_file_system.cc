@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -25,6 +26,8 @@ absl::Status FaultyFileSystem::Next(const std::string& what) {
     case FaultKind::kIoError:
     case FaultKind::kShortWrite:
       return call == plan_.at ? ErrnoStatus(EIO, what) : absl::OkStatus();
+    case FaultKind::kBitRot:
+      break;
   }
   return absl::OkStatus();
 }
@@ -40,6 +43,12 @@ absl::Status FaultyFileSystem::Allocate(int handle, uint64_t bytes) {
 }
 
 absl::StatusOr<size_t> FaultyFileSystem::Write(int handle, absl::Span<const std::byte> data) {
+  if (plan_.kind == FaultKind::kBitRot && calls_.load() == plan_.at && !data.empty()) {
+    std::vector<std::byte> rotten(data.begin(), data.end());
+    rotten[0] ^= std::byte{1};
+    calls_.fetch_add(1);
+    return inner_.Write(handle, rotten);
+  }
   absl::Status status = Next("cannot write");
   if (full_.load()) {
     return ErrnoStatus(ENOSPC, "cannot write");

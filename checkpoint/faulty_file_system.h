@@ -22,6 +22,7 @@ enum class FaultKind {
   kStop,        // This call and all later ones fail: the process is gone.
   kTornStop,    // As kStop, but a write still takes half of its bytes.
   kSigkill,     // The process ends with SIGKILL before the call.
+  kBitRot,      // A write stores its first bit wrong and says nothing; other calls go through.
 };
 
 struct FaultPlan {

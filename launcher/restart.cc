@@ -1,6 +1,5 @@
 #include "launcher/restart.h"
 
-#include <algorithm>
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
@@ -56,10 +55,7 @@ RestartPlan RestartDecision(const RestartInput& input) {
     return plan;
   }
   plan.restart = true;
-  // 1, 2, 4 ... 60 s between attempts that got nowhere; none after progress.
-  const int repeats = std::min(input.without_progress, 7);
-  plan.wait = repeats == 0 ? absl::ZeroDuration()
-                           : std::min(absl::Seconds(1 << (repeats - 1)), absl::Seconds(60));
+  plan.wait = absl::Seconds(input.without_progress);
   plan.reason = absl::StrFormat("restart %d of %d", input.restarts_used + 1, input.restarts_max);
   return plan;
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "comm/net/job_key.h"
 #include "comm/net/socket.h"
@@ -102,6 +103,16 @@ absl::Status UnixMesh::AddPeer(int index, UniqueFd socket) {
   return absl::OkStatus();
 }
 
+std::string UnixMesh::Unconnected() const {
+  std::vector<int> ranks;
+  for (size_t i = static_cast<size_t>(self_) + 1; i < peers_.size(); ++i) {
+    if (!peers_[i].socket.valid()) {
+      ranks.push_back(peers_[i].rank);
+    }
+  }
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
 absl::StatusOr<UnixMesh> UnixMesh::Connect(UnixListener listener, std::vector<Member> members,
                                            int self, Deadline deadline) {
   UnixMesh mesh;
@@ -143,8 +154,9 @@ absl::StatusOr<UnixMesh> UnixMesh::Connect(UnixListener listener, std::vector<Me
   }
   int missing = static_cast<int>(members.size()) - 1 - self;
   while (missing > 0) {
-    DT_RETURN_IF_ERROR(Annotate(WaitReadable(listener.fd.get(), deadline),
-                                absl::StrFormat("%d ranks of this node did not connect", missing)));
+    DT_RETURN_IF_ERROR(Annotate(
+        WaitReadable(listener.fd.get(), deadline),
+        absl::StrCat(mesh.Unconnected(), " of this node did not connect")));
     UniqueFd fd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       continue;

@@ -63,6 +63,8 @@ class UnixMesh {
     UniqueFd pidfd;  // Notices a death even when a forked child holds the socket open.
   };
   absl::Status AddPeer(int index, UniqueFd socket);
+  // "ranks 2, 3": those after self whose connection is not there yet.
+  std::string Unconnected() const;
 
   int self_ = 0;
   std::vector<Peer> peers_;

@@ -42,7 +42,7 @@ bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
 }
 
 // What forward leaves to backward, before the weights.
-enum Saved : size_t { kRows, kRowsInverse, kWeightInverse, kWeightScale, kSavedNumber };
+enum SavedTensor : size_t { kRows, kRowsInverse, kWeightInverse, kWeightScale, kSavedNumber };
 
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  public:

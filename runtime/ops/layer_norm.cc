@@ -13,16 +13,16 @@ using kernels::CudaKernelTable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Forwarded {
+struct LayerNormed {
   at::Tensor y, sum, mean, rstd;
 };
 
 // `residual` (and then the sum) and `bias` may be undefined.
 template <class T>
-Forwarded Forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                  const at::Tensor& bias, double eps) {
+LayerNormed Forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                    const at::Tensor& bias, double eps) {
   RECORD_FUNCTION("dtrain::layer_norm", Inputs(x, residual, weight, bias));
-  Forwarded out;
+  LayerNormed out;
   kernels::LayerNormForwardArgs<T> args;
   args.hidden = weight.numel();
   args.tokens = x.numel() / args.hidden;
@@ -46,14 +46,15 @@ Forwarded Forward(const at::Tensor& x, const at::Tensor& residual, const at::Ten
   return out;
 }
 
-struct Saved {
+struct SavedOfLayerNorm {
   at::Tensor h, weight, mean, rstd;
   bool bias;
 };
 
 // Gradients of h, weight and bias; `dsum` may be undefined.
 template <class T>
-variable_list Backward(const Saved& saved, const at::Tensor& dy, const at::Tensor& dsum) {
+variable_list Backward(const SavedOfLayerNorm& saved, const at::Tensor& dy,
+                       const at::Tensor& dsum) {
   RECORD_FUNCTION("dtrain::layer_norm_backward",
                   Inputs(saved.h, saved.weight, saved.mean, saved.rstd, dy, dsum));
   at::Tensor dh = at::empty_like(saved.h);
@@ -82,11 +83,11 @@ variable_list Backward(const Saved& saved, const at::Tensor& dy, const at::Tenso
   return {dh, dweight, dbias};
 }
 
-variable_list BackwardOfSaved(AutogradContext* context, const at::Tensor& dy,
-                              const at::Tensor& dsum) {
+variable_list BackwardOfLayerNorm(AutogradContext* context, const at::Tensor& dy,
+                                  const at::Tensor& dsum) {
   const variable_list tensors = context->get_saved_variables();
-  const Saved saved = {tensors[0], tensors[1], tensors[2], tensors[3],
-                       context->saved_data["bias"].toBool()};
+  const SavedOfLayerNorm saved = {tensors[0], tensors[1], tensors[2], tensors[3],
+                                  context->saved_data["bias"].toBool()};
   const at::Tensor dense = DenseGradient(dy, saved.h);
   const at::Tensor past = dsum.defined() ? dsum.contiguous() : dsum;
   return saved.h.scalar_type() == at::kFloat ? Backward<float>(saved, dense, past)
@@ -94,7 +95,7 @@ variable_list BackwardOfSaved(AutogradContext* context, const at::Tensor& dy,
 }
 
 void Save(AutogradContext* context, const at::Tensor& h, const at::Tensor& weight,
-          const at::Tensor& bias, const Forwarded& out) {
+          const at::Tensor& bias, const LayerNormed& out) {
   context->save_for_backward({h, weight, out.mean, out.rstd});
   context->saved_data["bias"] = bias.defined();
 }
@@ -104,14 +105,14 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const MaybeTensor& maybe_bias, double eps) {
     const at::Tensor bias = Given(maybe_bias);
-    const Forwarded out = x.scalar_type() == at::kFloat
-                              ? Forward<float>(x, {}, weight, bias, eps)
-                              : Forward<BFloat16>(x, {}, weight, bias, eps);
+    const LayerNormed out = x.scalar_type() == at::kFloat
+                                ? Forward<float>(x, {}, weight, bias, eps)
+                                : Forward<BFloat16>(x, {}, weight, bias, eps);
     Save(context, x, weight, bias, out);
     return out.y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list out = BackwardOfSaved(context, gradients[0], {});
+    const variable_list out = BackwardOfLayerNorm(context, gradients[0], {});
     return {out[0], out[1], out[2], at::Tensor()};
   }
 };
@@ -123,14 +124,14 @@ class AddLayerNormFunction : public torch::autograd::Function<AddLayerNormFuncti
                                const MaybeTensor& maybe_bias, double eps) {
     const at::Tensor bias = Given(maybe_bias);
     context->set_materialize_grads(false);
-    const Forwarded out = x.scalar_type() == at::kFloat
-                              ? Forward<float>(x, residual, weight, bias, eps)
-                              : Forward<BFloat16>(x, residual, weight, bias, eps);
+    const LayerNormed out = x.scalar_type() == at::kFloat
+                                ? Forward<float>(x, residual, weight, bias, eps)
+                                : Forward<BFloat16>(x, residual, weight, bias, eps);
     Save(context, out.sum, weight, bias, out);
     return {out.y, out.sum};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list out = BackwardOfSaved(context, gradients[0], gradients[1]);
+    const variable_list out = BackwardOfLayerNorm(context, gradients[0], gradients[1]);
     return {out[0], out[0], out[1], out[2], at::Tensor()};
   }
 };

@@ -13,16 +13,16 @@ using kernels::CudaKernelTable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Forwarded {
+struct RmsNormed {
   at::Tensor y, sum, rstd;
 };
 
 // `residual` and the sum are undefined without a residual.
 template <class T>
-Forwarded Forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+RmsNormed Forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                   double eps) {
   RECORD_FUNCTION("dtrain::rms_norm", Inputs(x, residual, weight));
-  Forwarded out;
+  RmsNormed out;
   kernels::RmsNormForwardArgs<T> args;
   args.hidden = weight.numel();
   args.tokens = x.numel() / args.hidden;
@@ -69,8 +69,8 @@ variable_list Backward(const at::Tensor& h, const at::Tensor& weight, const at::
   return {dh, dweight};
 }
 
-variable_list BackwardOfSaved(AutogradContext* context, const at::Tensor& dy,
-                              const at::Tensor& dsum) {
+variable_list BackwardOfRmsNorm(AutogradContext* context, const at::Tensor& dy,
+                                const at::Tensor& dsum) {
   const variable_list saved = context->get_saved_variables();
   const at::Tensor past = dsum.defined() ? dsum.contiguous() : dsum;
   return saved[0].scalar_type() == at::kFloat
@@ -82,13 +82,13 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             double eps) {
-    const Forwarded out = x.scalar_type() == at::kFloat ? Forward<float>(x, {}, weight, eps)
+    const RmsNormed out = x.scalar_type() == at::kFloat ? Forward<float>(x, {}, weight, eps)
                                                         : Forward<BFloat16>(x, {}, weight, eps);
     context->save_for_backward({x, weight, out.rstd});
     return out.y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list out = BackwardOfSaved(context, gradients[0], {});
+    const variable_list out = BackwardOfRmsNorm(context, gradients[0], {});
     return {out[0], out[1], at::Tensor()};
   }
 };
@@ -98,14 +98,14 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const at::Tensor& residual, const at::Tensor& weight, double eps) {
     context->set_materialize_grads(false);
-    const Forwarded out = x.scalar_type() == at::kFloat
+    const RmsNormed out = x.scalar_type() == at::kFloat
                               ? Forward<float>(x, residual, weight, eps)
                               : Forward<BFloat16>(x, residual, weight, eps);
     context->save_for_backward({out.sum, weight, out.rstd});
     return {out.y, out.sum};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list out = BackwardOfSaved(context, gradients[0], gradients[1]);
+    const variable_list out = BackwardOfRmsNorm(context, gradients[0], gradients[1]);
     return {out[0], out[0], out[1], at::Tensor()};
   }
 };

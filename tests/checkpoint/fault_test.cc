@@ -16,6 +16,7 @@
 namespace dtrain::checkpoint::fault_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 EpochRecord Begin(Storage& storage, int world_size) {
@@ -83,6 +84,50 @@ TEST(FaultTest, AShortWriteThenAFullDiskKeepsTheLastGoodCheckpoint) {
 }
 TEST(FaultTest, AnErrorOnOneOfTwoRanksGivesUpTheSaveOnBoth) {
   FailAtEveryCall(FaultKind::kIoError, 2);
+}
+
+// Each write of a save in turn stores one bit wrong.
+struct RotOutcomes {
+  int given_up = 0;
+  int committed_damaged = 0;
+};
+RotOutcomes SaveWithEachWriteRotten(bool verify) {
+  SetLogLevel(LogLevel::kError);
+  RotOutcomes outcomes;
+  int64_t calls = 1;
+  for (int64_t at = 0; at < calls; ++at) {
+    SCOPED_TRACE(absl::StrCat("call ", at));
+    MemoryFileSystem memory;
+    const auto calm = MakePosixStorage(memory);
+    WriterOptions options = OptionsFor(Begin(*calm, 1));
+    SaveOnRanks(*calm, options, 1, 1);
+    options.verify_after_write = verify;
+    FaultyFileSystem faulty(memory, {at, FaultKind::kBitRot});
+    const auto rotting = MakePosixStorage(faulty);
+    const SaveReport report = SaveOnRanks(*rotting, options, 1, 2)[0];
+    calls = std::max(calls, faulty.calls());
+    if (report.outcome == SaveOutcome::kAbandoned) {
+      EXPECT_THAT(std::string(report.status.message()),
+                  AllOf(HasSubstr("is damaged"), HasSubstr("the manifest says")));
+      ExpectLoads(*calm, 1, 1);
+      ++outcomes.given_up;
+      continue;
+    }
+    EXPECT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+    const auto latest = FindLatest(*calm);
+    EXPECT_TRUE(latest.ok()) << latest.status();
+    outcomes.committed_damaged += latest.ok() && (*latest)->manifest().id.step == 1 ? 1 : 0;
+  }
+  return outcomes;
+}
+
+TEST(FaultTest, ASaveThatIsVerifiedIsGivenUpWhereTheMediumStoredAnotherBit) {
+  const RotOutcomes verified = SaveWithEachWriteRotten(/*verify=*/true);
+  EXPECT_GT(verified.given_up, 2);
+  EXPECT_LE(verified.committed_damaged, 1) << "the manifest alone, which names its own damage";
+  const RotOutcomes unverified = SaveWithEachWriteRotten(/*verify=*/false);
+  EXPECT_EQ(unverified.given_up, 0);
+  EXPECT_EQ(unverified.committed_damaged, verified.given_up + verified.committed_damaged);
 }
 
 TEST(FaultTest, TheMessageNamesTheRankTheFileAndTheError) {
