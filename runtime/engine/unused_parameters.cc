@@ -46,7 +46,7 @@ absl::Status UnusedParameters::Agree(bool compares, int64_t step) {
 }
 
 void UnusedParameters::Say(int64_t step) {
-  constexpr size_t kNamesMax = 8;
+  constexpr size_t kShownMax = 8;
   std::vector<absl::string_view> names;
   const auto& entries = layout_.entries();
   for (size_t i = entries.size(); i-- > 0;) {  // In the order of registration.
@@ -58,7 +58,7 @@ void UnusedParameters::Say(int64_t step) {
   if (names.empty() || group_.rank() != 0) {
     return;
   }
-  const size_t shown = std::min(names.size(), kNamesMax);
+  const size_t shown = std::min(names.size(), kShownMax);
   DT_LOG(Warning) << absl::StrFormat(
       "step %d: no rank's loss used %d of %d parameters: %s%s; %s. If the loss should use them, "
       "look for a member of the module that was assigned another tensor than the registered one",
