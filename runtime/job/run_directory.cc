@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/move_aside.h"
@@ -51,12 +54,24 @@ Json ExistingRecord(const std::string& path) {
   return json.ok() && json->is_object() ? *json : Json::object();
 }
 
+// Another schedule differs in several keys, which the name of the section accepts together.
+std::vector<std::string> WholeSchedule(std::vector<std::string> keys) {
+  const auto is_schedule = [](const std::string& key) {
+    return absl::StartsWith(key, "scheduler.");
+  };
+  if (std::count_if(keys.begin(), keys.end(), is_schedule) > 1) {
+    keys.erase(std::remove_if(keys.begin(), keys.end(), is_schedule), keys.end());
+    keys.emplace_back("scheduler");
+  }
+  return keys;
+}
+
 // Adds what differs from the saved values to directory.accepted_changes, or says which key is in
 // the way.
 absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& config,
                            const Json& saved, RunDirectory& directory) {
-  std::string refused;  // The first difference that is not accepted.
-  std::string how;      // Options that would accept all of them; "": one cannot be accepted.
+  std::string refused;            // The first difference that is not accepted.
+  std::vector<std::string> keys;  // That would have to be accepted.
   bool is_acceptable = true;
   for (const ConfigDifference& difference : config.IdentityDifferences(saved)) {
     if (plan::IsAccepted(difference, options.accept_changes)) {
@@ -74,15 +89,17 @@ absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& con
       refused = difference.text;
     }
     is_acceptable = is_acceptable && may_be;
-    absl::StrAppend(&how, " --accept-change ", difference.key);
+    keys.push_back(difference.key);
   }
   if (refused.empty()) {
     return absl::OkStatus();
   }
+  const std::string how = absl::StrJoin(WholeSchedule(std::move(keys)), " --accept-change ");
   return absl::FailedPreconditionError(absl::StrFormat(
       "run directory %s holds a run of another configuration: %s; %schoose another by --run-dir "
       "DIR, or --fresh moves the old run aside",
-      options.path, refused, is_acceptable ? absl::StrCat("accept it by", how, ", ") : ""));
+      options.path, refused,
+      is_acceptable ? absl::StrCat("accept it by --accept-change ", how, ", ") : ""));
 }
 
 }  // namespace
