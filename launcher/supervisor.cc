@@ -117,8 +117,7 @@ void Supervisor::OnStopSignal(int signal, bool from_peer) {
   const int forwarded = ForwardedSignal(signal);
   parts_.reporter.Say(absl::StrFormat(
       "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops "
-      "at "
-      "once",
+      "at once",
       SignalName(signal), from_peer ? " on another node" : "", Plural(processes_.alive(), "rank"),
       SignalName(forwarded), absl::FormatDuration(limits_.stop_grace)));
   parts_.reporter.Event("signal", {{"signal", SignalName(signal)}});

@@ -161,8 +161,7 @@ void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
   if (env.rank == 0) {
     DT_LOG(Info) << absl::StrFormat(
         "each rank of this node computes with %d of %d threads, because its cgroup has a CPU quota "
-        "of "
-        "%.2f CPUs; OMP_NUM_THREADS overrides this",
+        "of %.2f CPUs; OMP_NUM_THREADS overrides this",
         within, threads, quota);
   }
 }

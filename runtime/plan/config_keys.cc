@@ -50,8 +50,7 @@ constexpr ConfigKey kKeys[] = {
      "", kAutoAllowed,
      "Samples that one rank sends through the model at a time. If it is not set or \"auto\", it is "
      "computed from the other two batch keys. If one of this key and train_batch_size is \"auto\" "
-     "and "
-     "neither is a number, it is 8, as in the Hugging Face Trainer."},
+     "and neither is a number, it is 8, as in the Hugging Face Trainer."},
     {"gradient_accumulation_steps", KeyType::kInteger, "null", "[1, 2147483648]", KeyUse::kUsed, "",
      kAutoAllowed,
      "Micro-batches of each rank in one optimizer step. If it is not set or \"auto\", it is "
@@ -134,8 +133,7 @@ constexpr ConfigKey kKeys[] = {
      kAutoAllowed | kIdentity,
      "Clips the global gradient norm to this value. 0 turns clipping off. \"auto\" takes 1.0. The "
      "default is the one of DeepSpeed 0.19; older releases of DeepSpeed do not clip unless this "
-     "key "
-     "is set."},
+     "key is set."},
     {"gradient_clipping_value", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
      "Clips each element of the gradient to this magnitude, after gradient_clipping. 0 turns it "
      "off."},

@@ -63,9 +63,8 @@ constexpr ConfigKey kCommKeys[] = {
      "Whether dtrain measures the first ten steps at stage 0 and chooses the size of gradient "
      "buckets from them, up to zero_optimization.reduce_bucket_size. auto: only if messages leave "
      "the host. If deterministic is true, results do not depend on the choice; otherwise the last "
-     "bits of "
-     "the gradient norm may depend on it. It needs zero_optimization.overlap_comm and does not "
-     "work with comm.compression."},
+     "bits of the gradient norm may depend on it. It needs zero_optimization.overlap_comm and "
+     "does not work with comm.compression."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
      "Type in which gradients are sent. Sums are always fp32. fp16 has 3 more bits of precision "
      "than bf16, but a step is skipped if a sum is above 65,504. If it is not set, it is "

@@ -15,9 +15,8 @@ constexpr ConfigKey kZeroKeys[] = {
      "Largest number of elements that one call reduces and, at stage 3, gathers. Units that the "
      "program names (EngineOptions::units) may be larger. The default is 25 MiB of fp32, small "
      "enough to overlap with backward; DeepSpeed's is 5e8. \"auto\" takes the square of the "
-     "model's "
-     "hidden size (model.hidden_size, or what the file under model.config or model.pretrained "
-     "says), and the default if it is not known."},
+     "model's hidden size (model.hidden_size, or what the file under model.config or "
+     "model.pretrained says), and the default if it is not known."},
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
      "Reduces gradients while backward still runs. If it is not set, it is true (in DeepSpeed, "
      "only at stage 3). Results do not change."},

@@ -78,8 +78,7 @@ std::string WhyNotRawU16(absl::string_view head) {
   }
   if (AreWiderIds(head)) {
     return "each second u16 is 0 to 3, as in ids of 32 or 64 bits; write them as u16, or as u32 "
-           "behind "
-           "an llm.c header";
+           "behind an llm.c header";
   }
   if (IsText(head)) {
     return "it is text; dtrain data prepare makes tokens of text";
