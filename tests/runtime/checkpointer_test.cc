@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
+#include "runtime/job/job_state.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
