@@ -105,8 +105,6 @@ absl::Status AwaitAll(comm::Store& store, const JobEnv& env, const comm::Endpoin
                             absl::StrFormat("%s (%s)", where.ToString(), WhyRanks(env)));
 }
 
-bool HasKey(const JobEnv& env) { return env.token_fd >= 0 || !env.token_file.empty(); }
-
 absl::StatusOr<std::unique_ptr<comm::StoreServer>> Serve(const JobEnv& env, int port,
                                                          const comm::JobKey& key) {
   const bool one_node = env.local_world_size == env.world_size;
