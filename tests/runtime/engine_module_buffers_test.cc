@@ -251,7 +251,8 @@ TEST_P(ModuleBuffersTest, FollowTheRuleAsAPlainLoopDoes) {
     const Way way{.policy = GetParam(), .accumulation = accumulation};
     const auto expected = Plain(2, way);
     for (const int stage : {0, 1, 2, 3}) {
-      for (const bool own_loop : {false, true}) {
+      for (const bool own_loop :
+           stage == 0 ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
         SCOPED_TRACE(absl::StrCat("stage ", stage, ", ", accumulation, " micro-batches"));
         Way engine = way;
         engine.stage = stage;
