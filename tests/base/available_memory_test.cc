@@ -9,7 +9,7 @@
 namespace dtrain::available_memory_test {
 namespace {
 
-// Of /proc/meminfo, whose numbers are in units of 1,024 bytes.
+// Reads MemAvailable from /proc/meminfo, whose numbers are in units of 1,024 bytes.
 double AvailableKilobytes() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {

@@ -11,7 +11,7 @@
 namespace dtrain::utf8_test {
 namespace {
 
-// The shortest encoding of `code`, from the definition in RFC 3629, section 3.
+// Gives the shortest encoding of `code`, as RFC 3629 defines it in section 3.
 std::string Utf8Of(uint32_t code) {
   if (code < 0x80) {
     return {static_cast<char>(code)};
@@ -26,8 +26,8 @@ std::string Utf8Of(uint32_t code) {
 
 bool IsCharacter(uint32_t code) { return code < 0xd800 || (code > 0xdfff && code <= 0x10ffff); }
 
-// Whether `text` is one encoding after the other: some first bytes, decoded and encoded again, are
-// themselves.
+// Says whether `text` is a sequence of encodings: its first bytes, decoded and encoded again, must
+// be themselves, and so must the rest.
 bool AreEncodings(const std::string& text) {
   for (size_t n = 1; n <= std::min<size_t>(4, text.size()); ++n) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };

@@ -223,7 +223,7 @@ TEST(FaultTest, AnAttemptThatCannotBeginEndsOnAllRanksForNow) {
               HasSubstr("rank 0 could not begin the attempt: "));
 }
 
-// A rank whose verdict gets lost: its second broadcast of a save fails.
+// The second broadcast of a save, which is the verdict, does not reach this rank.
 class DeafExchange final : public Exchange {
  public:
   explicit DeafExchange(Exchange& inner) : inner_(inner) {}
@@ -282,7 +282,8 @@ TEST(FaultTest, ARankThatFailedItselfKnowsWithoutTheVerdictThatNothingWasCommitt
   EXPECT_EQ(calm->List("")->size(), 1U) << "only epochs/ may be left";
 }
 
-// A network disk that commits, but whose reply gets lost; what it does when it is asked afterwards.
+// This storage commits, but its reply gets lost. `then` says what it does when it is asked
+// afterwards.
 class LostReplyStorage final : public Storage {
  public:
   enum class Then { kAnswers, kCannotRead, kCannotSync };

@@ -179,7 +179,7 @@ TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
   EXPECT_THAT(epochs, ::testing::UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-// Their records may be lost; what was saved keeps its epoch's number for itself.
+// Records of epochs may be lost. The number of an epoch that saved something is never given again.
 TEST_F(FencingTest, AnAttemptNumbersItselfBehindTheCheckpointThatItResumes) {
   EXPECT_EQ(Begin(StepId{5, 10}).epoch, 6);
   EXPECT_EQ(Begin(StepId{5, 10}).epoch, 7);

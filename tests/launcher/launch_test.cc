@@ -290,7 +290,8 @@ TEST(Launch, ABugIsRestartedOnceHoweverManyRestartsAreAllowed) {
                                HasSubstr("no restart: exit code 70 is restarted only once")));
 }
 
-// 75 of a rank that could not save in time; whoever asked for the end does not want another start.
+// The rank ends with 75 because it could not save in time. Whoever asked for the end does not want
+// another start.
 TEST(Launch, AfterAStopSignalNothingIsStartedAgain) {
   LaunchedJob job({"launch", "--nproc-per-node", "1", "--max-restarts", "5", "--run-dir", "run",
                    "sh", "-c", "trap 'exit 75' TERM; echo ready; while :; do sleep 0.05; done"});

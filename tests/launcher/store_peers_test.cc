@@ -23,7 +23,7 @@ constexpr int kAtMostMs = 30'000;
 
 class StorePeersTest : public ::testing::Test {
  protected:
-  // Another agent's connection.
+  // Connects as the agent of `node`.
   std::unique_ptr<comm::StoreClient> Connect(int node) {
     auto client = comm::StoreClient::Connect(
         server_->endpoint(), key_,
@@ -40,7 +40,7 @@ class StorePeersTest : public ::testing::Test {
     EXPECT_TRUE(peers.ok()) << peers.status();
     return *std::move(peers);
   }
-  // Whether the peers have something to say before the time is over.
+  // Waits until the peers have something to say, and says whether they had it in time.
   static bool Wakes(const Peers& peers, int timeout_ms) {
     pollfd entry{peers.poll_fd(), POLLIN, 0};
     return poll(&entry, 1, timeout_ms) == 1;

@@ -235,8 +235,8 @@ TEST(EngineDeviceTest, ANonFiniteStepIsSkippedOnTheDeviceAsOnTheHost) {
 }
 
 TEST(EngineDeviceTest, TheRateThatIsToldIsThatOfTheStepThoughTheOneBeforeWasSkipped) {
-  // Linear from 0.001 to 0.005 in four steps; DeepSpeed begins behind the first, and a step that is
-  // skipped does not move the schedule.
+  // The rate rises linearly from 0.001 to 0.005 in four steps. DeepSpeed begins after the first
+  // step, and a step that is skipped does not move the schedule.
   const std::vector<double> rates = {0.001, 0.001, 0.002, 0.002, 0.003, 0.004};
   for (const char* const stage : {"zero_optimization.stage=0", "zero_optimization.stage=3"}) {
     for (const Way::Place place : {Way::Place::kHost, Way::Place::kNccl}) {

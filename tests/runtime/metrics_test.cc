@@ -151,7 +151,7 @@ TEST(StepMetrics, NamesTheRateByTheUnit) {
   EXPECT_EQ(rate(""), "perf/samples_per_s");
 }
 
-// Every number of a report, worked out by hand, at the name that tools read it by.
+// Tools read these names. The expected numbers are worked out by hand from the report.
 TEST(StepMetrics, AreTheReportsNumbersAndTheirRatios) {
   StepReport report = Report(10);
   report.grad_norm = 0.75;
@@ -214,7 +214,7 @@ TEST(StepMetrics, WhatAStepDoesNotHaveIsLeftOut) {
                   "memory/activations_bytes", "memory/resident_bytes"));
 }
 
-// What a device finds out of a step takes the place of what the host said of it.
+// The numbers of a device take the place of those that the host gave.
 TEST(StepReport, SettledHasTheNumbersOfTheDevice) {
   const auto numbers = std::make_shared<NumbersOfADevice>();
   numbers->Arrive({.loss = 1,

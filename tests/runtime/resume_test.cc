@@ -23,7 +23,7 @@ namespace {
 
 using testing::RankContext;
 
-// Draws numbers of both kinds, of which a normal one is left over for the next call.
+// This model draws numbers of both kinds. One of the normal ones is left over for the next call.
 class Noisy : public torch::nn::Module {
  public:
   Noisy() { weight = register_parameter("weight", at::full({64, 5}, 0.5)); }
@@ -44,8 +44,9 @@ struct ResumeWay {
   std::vector<int64_t> skipped = {};  // Steps whose loss is not finite.
 };
 
-// By step: loss, rate, scale, whether it was skipped, the first number drawn; last the engine's
-// record. Eight steps, of which the third is saved; with `resume` those behind it.
+// Takes eight steps, of which the third is saved; with `resume` those behind it. Gives a row for
+// each step (loss, rate, scale, whether it was skipped, the first number drawn) and last the
+// engine's record.
 absl::StatusOr<std::vector<std::vector<double>>> TrainNoisy(RankContext& context,
                                                             const std::string& folder,
                                                             const ResumeWay& way, bool resume) {

@@ -45,7 +45,7 @@ TEST(StopSignalTest, SighupStaysIgnoredUnderNohupAndTheOthersStop) {
   EXPECT_EQ(EndAfter(SIGINT, SIG_IGN), SIGINT);
 }
 
-// The record that a rank's process leaves which gets `signal` during training; null: none.
+// Gives the flight record of a process that gets `signal` during training; null if it leaves none.
 Json RecordAfter(int signal) {
   const testing::TempFolder folder;
   const std::string path = folder.path() + "/flight/rank-0.json";

@@ -43,7 +43,8 @@ TEST(ConfigSectionsTest, OlderSwitchesBecomeTodaysChoices) {
                                                     "zero_optimization.offload_optimizer.device")));
 }
 
-// By DeepSpeed's rules: h^2, 0.9 h^2 and 10 h; what is of stage 3 alone is the default elsewhere.
+// DeepSpeed's rules are h^2, 0.9 h^2 and 10 h. The last two apply at stage 3 alone; other stages
+// have the defaults.
 TEST(ConfigSectionsTest, AutoSizesOfGathersFollowTheModelAtStageThreeAlone) {
   for (const int stage : {0, 1, 2, 3}) {
     const Config config =
