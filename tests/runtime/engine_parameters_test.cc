@@ -39,7 +39,7 @@ struct Net : torch::nn::Module {
     scale = register_buffer("scale", at::ones({8}));
   }
   at::Tensor Loss(const at::Tensor& x) const {
-    const at::Tensor h = (x.matmul(first->weight) + own).matmul(frozen) * scale;
+    const at::Tensor h = (x.matmul(first->weight) + own).matmul(frozen) * scale.to(x.scalar_type());
     return h.matmul(second->weight).square().sum();
   }
   // Another registered tensor, as a subclass can have it.
@@ -86,8 +86,8 @@ class EngineParametersTest : public ::testing::Test {
                    })
             .status();
       };
-      ASSERT_TRUE(step().ok());
-      ASSERT_TRUE(step().ok());
+      ASSERT_EQ(step(), absl::OkStatus());
+      ASSERT_EQ(step(), absl::OkStatus());
       change(net);
       const absl::Status refused = step();
       EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
