@@ -110,7 +110,8 @@ class BadInput(EndToEnd):
         with open(data, "wb") as file:
             file.write(content)
         config = self.write_config("edited.json", model={"config": shape},
-                                   data={"sequence_length": 32, "train": [data]})
+                                   data={"sequence_length": 32, "train": [data],
+                                       "validation": [f"{self.folder}/data/val.bin"]})
         run_dir = self.train(1, "edited", ["train_steps=1"], config=config)
         for changes, says in (({"rms_norm_eps": 1e-5}, "rms_norm_eps was "),
                               ({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
