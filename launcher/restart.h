@@ -19,7 +19,7 @@ struct RestartInput {
 struct RestartPlan {
   bool restart = false;
   int exit_code = 0;    // When not restarting.
-  absl::Duration wait;  // Before the next attempt: 1 s a failed attempt in a row, none after progress.
+  absl::Duration wait;  // Before the next attempt: a second for each of without_progress.
   std::string reason;   // One sentence for the log.
 };
 

@@ -33,31 +33,6 @@ Engine::~Engine() = default;
 
 int64_t Engine::step() const { return impl_->state.step; }
 
-absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
-  const at::NoGradGuard no_grad;
-  DT_RETURN_IF_ERROR(impl_->CheckIdle());
-  DT_RETURN_IF_ERROR(impl_->SettleGathers());
-  impl_->DropWeightCodes();  // The function may write by any means.
-  impl_->with_parameters = true;
-  const absl::Cleanup over = [this] { impl_->with_parameters = false; };
-  try {
-    if (impl_->state.frozen != nullptr) {
-      absl::Status others;
-      absl::Status status = impl_->state.frozen->live->WithAll(
-          [&] { others = impl_->state.live->WithAll(function); });
-      status.Update(others);
-      return status;
-    }
-    if (impl_->state.live != nullptr) {
-      return impl_->state.live->WithAll(function);
-    }
-    function();
-  } catch (const std::exception& error) {
-    return FromException("in WithParameters", error);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Engine::Impl::CheckIdle() const {
   return with_parameters ? absl::FailedPreconditionError(
                                "an engine that runs a function of WithParameters cannot step, "

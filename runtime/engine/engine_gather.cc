@@ -1,12 +1,16 @@
 // What makes the weights whole behind the step, and the order in which that is done.
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <utility>
 
+#include "ATen/core/grad_mode.h"
+#include "absl/cleanup/cleanup.h"
 #include "base/status.h"
 #include "runtime/engine/engine_impl.h"
+#include "runtime/job/exception_status.h"
 #include "runtime/plan/need_order.h"
 
 namespace dtrain {
@@ -62,6 +66,31 @@ absl::Status Engine::Impl::SettleGathers() {
   torn.Update(gather->Wait());
   broken.Update(torn);
   return torn;
+}
+
+absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
+  const at::NoGradGuard no_grad;
+  DT_RETURN_IF_ERROR(impl_->CheckIdle());
+  DT_RETURN_IF_ERROR(impl_->SettleGathers());
+  impl_->DropWeightCodes();  // The function may write by any means.
+  impl_->with_parameters = true;
+  const absl::Cleanup over = [this] { impl_->with_parameters = false; };
+  try {
+    if (impl_->state.frozen != nullptr) {
+      absl::Status others;
+      absl::Status status = impl_->state.frozen->live->WithAll(
+          [&] { others = impl_->state.live->WithAll(function); });
+      status.Update(others);
+      return status;
+    }
+    if (impl_->state.live != nullptr) {
+      return impl_->state.live->WithAll(function);
+    }
+    function();
+  } catch (const std::exception& error) {
+    return FromException("in WithParameters", error);
+  }
+  return absl::OkStatus();
 }
 
 double Engine::Impl::TakeWaitedSeconds() {

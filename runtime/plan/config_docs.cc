@@ -58,9 +58,10 @@ is a small complete file for the example model:
   the number of ranks. A program's option `--accept-change KEY`, which may be repeated, accepts
   another value of `optimizer.params.*`, `optimizer.no_weight_decay`, `optimizer.param_groups`,
   `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
-  `deterministic` or, for files that have moved, `data.train`. KEY may be a section, such as `scheduler`. Each change is recorded in `run.json`
-  and in the manifests of later checkpoints. With another batch size the data goes on behind the
-  samples that the run has seen; less than one batch may be left out.
+  `deterministic` or, for files that have moved, `data.train`. KEY may be a section, such as
+  `scheduler`. Each change is recorded in `run.json` and in the manifests of later checkpoints.
+  With another batch size the data goes on behind the samples that the run has seen; less than one
+  batch may be left out.
 
 `dtrain config docs` writes this page from the table in `runtime/plan/config_keys*.cc`.
 

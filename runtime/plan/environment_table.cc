@@ -44,9 +44,11 @@ constexpr EnvironmentVariable kVariables[] = {
     {kUser, "PYTORCH_CUDA_ALLOC_CONF", kRanks, "see PyTorch", kNone,
      "Older name of PYTORCH_ALLOC_CONF."},
     {kUser, "OMP_WAIT_POLICY", kRanks, "active, passive", kNone,
-     "Whether threads that wait for work spin or sleep. If this or GOMP_SPINCOUNT is set, dtrain "
-     "leaves it at that; else threads that fill a rank's CPUs spin for some microseconds and then "
-     "sleep."},
+     "Whether threads that wait for work spin or sleep. If it is not set, threads that fill a "
+     "rank's CPUs spin for some microseconds and then sleep."},
+    {kUser, "GOMP_SPINCOUNT", kRanks, "an integer, 0 or more", kNone,
+     "How often a thread that waits for work looks for it before it sleeps. If it is set, dtrain "
+     "leaves it at that, as with OMP_WAIT_POLICY."},
     {kUser, "GLIBC_TUNABLES", kRanks, "see glibc", kNone,
      "Settings of glibc's allocator. If it is set, dtrain does not tune the allocator."},
     {kUser, "MALLOC_*", kRanks, "see glibc", kNone,

@@ -77,7 +77,7 @@ REFUSED = [
     ({"curriculum_learning": {"enabled": True, "curriculum_type": "seqlen"}},
      "curriculum_learning"),
     ({"data_efficiency": {"enabled": True}}, "data_efficiency"),
-    ({"compression_training": {"weight_quantization": {"shared_parameters": {}}}},
+    ({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": True}}}},
      "compression_training"),
     ({"progressive_layer_drop": {"enabled": True, "theta": 0.5}}, "progressive_layer_drop"),
     ({"sparse_attention": {"mode": "fixed", "block": 16}}, "sparse_attention"),
