@@ -38,9 +38,9 @@ All arguments go to dtrain-gpt:
   --fresh          Move the run that is there aside and start at step 0.
                    Default: off.
   --accept-change KEY
-                   Continue the run that is there although KEY has another value,
-                   such as optimizer.params.lr, scheduler or train_batch_size. May be
-                   repeated. Default: none.
+                   Continue the run that is there although KEY has another
+                   value, such as optimizer.params.lr, scheduler or
+                   train_batch_size. May be repeated. Default: none.
 
 Examples:
   dtrain train
