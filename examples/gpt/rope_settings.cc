@@ -63,10 +63,16 @@ absl::StatusOr<Settings> SettingsOf(const Json& json, const std::string& where,
   return found;
 }
 
-// What a document that says nothing means.
-Json TypeOf(const Settings& settings) {
-  const auto found = settings.find("rope_type");
-  return found == settings.end() ? Json("default") : found->second.value;
+// The rope_type of a document, by any name; "default" is what one that says nothing means.
+Json TypeIn(const Json& document) {
+  for (const char* const object : kObjects) {
+    for (const char* const name : {"rope_type", "type"}) {
+      if (Has(document, object) && Has(document.at(object), name)) {
+        return document.at(object).at(name);
+      }
+    }
+  }
+  return "default";
 }
 
 void KeepPlain(Settings& settings) {
@@ -134,7 +140,7 @@ absl::StatusOr<Json> WithRopeOf(const Json& given, Json file, const std::string&
   const bool is_cleared = std::any_of(
       std::begin(kObjects), std::end(kObjects),
       [&](const char* object) { return given.contains(object) && given.at(object).is_null(); });
-  if (is_cleared || (changes.count("rope_type") > 0 && TypeOf(changes) != TypeOf(all))) {
+  if (is_cleared || (changes.count("rope_type") > 0 && TypeIn(given) != TypeIn(file))) {
     KeepPlain(all);
   }
   for (const char* const key : kPlain) {

@@ -149,6 +149,7 @@ TEST(GptOptionsTest, OverridesWinInEverySpelling) {
       {{"model.rope_scaling=null"}, 100, Scaling::kNone, 1, 0},
       {{"model.rope_parameters=null", "model.rope_theta=3"}, 3, Scaling::kNone, 1, 0},
       {{R"(model.rope_parameters={"rope_type":"default"})"}, 100, Scaling::kNone, 1, 0},
+      {{"model.rope_scaling.rope_type=llama3"}, 100, Scaling::kLlama3, 4, 16},
       // A later --set takes the place of an earlier one in another spelling.
       {{"model.rope_parameters.rope_theta=500", "model.rope_theta=600"},
        600,
