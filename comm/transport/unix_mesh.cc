@@ -154,9 +154,8 @@ absl::StatusOr<UnixMesh> UnixMesh::Connect(UnixListener listener, std::vector<Me
   }
   int missing = static_cast<int>(members.size()) - 1 - self;
   while (missing > 0) {
-    DT_RETURN_IF_ERROR(Annotate(
-        WaitReadable(listener.fd.get(), deadline),
-        absl::StrCat(mesh.Unconnected(), " of this node did not connect")));
+    DT_RETURN_IF_ERROR(Annotate(WaitReadable(listener.fd.get(), deadline),
+                                absl::StrCat(mesh.Unconnected(), " of this node did not connect")));
     UniqueFd fd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       continue;

@@ -18,8 +18,7 @@ bool MatchesOne(const std::string& pattern, const std::vector<std::string>& name
 
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
 absl::Status CheckPatterns(const OptimizerConfig& optimizer,
-                           const std::vector<std::string>& trained,
-                           const GroupingOptions& options,
+                           const std::vector<std::string>& trained, const GroupingOptions& options,
                            std::vector<std::string>& unmatched_decay) {
   const std::vector<std::string>& frozen = options.frozen;
   for (const std::string& pattern : optimizer.no_weight_decay) {

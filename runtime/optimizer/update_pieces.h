@@ -31,8 +31,8 @@ struct GroupingOptions {
   // A range is one parameter, without the gap behind it; else neighbours with equal settings are
   // one range (gaps hold zeros and stay zero).
   bool by_parameter = false;
-  std::string engine = {};  // EngineOptions::name.
-  std::string module = {};  // The class of what it trains, for messages.
+  std::string engine = {};               // EngineOptions::name.
+  std::string module = {};               // The class of what it trains, for messages.
   std::vector<std::string> frozen = {};  // Names of the parameters that are not trained.
 };
 

@@ -102,7 +102,9 @@ TEST(CheckStack, RefusesOneThatARankWouldOutgrow) {
 }
 
 // Apart from what lets no exception out: g++ drops the exception where both are one function.
-__attribute__((noinline)) void StartAThread() { std::thread([] {}).join(); }
+__attribute__((noinline)) void StartAThread() {
+  std::thread([] {}).join();
+}
 
 TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
   EXPECT_EXIT(

@@ -122,7 +122,8 @@ struct Source {
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
                                              const Way& way) {
   std::vector<std::string> overrides = {
-      "train_micro_batch_size_per_gpu=1", "gradient_clipping=0",
+      "train_micro_batch_size_per_gpu=1",
+      "gradient_clipping=0",
       absl::StrCat("gradient_accumulation_steps=", way.accumulation),
       absl::StrCat("zero_optimization.stage=", way.stage),
       "zero_optimization.stage3_param_persistence_threshold=0",
