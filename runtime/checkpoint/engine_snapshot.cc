@@ -250,12 +250,9 @@ absl::Status RestoreOwnBuffers(EngineState& state, const std::string& prefix,
   if (from.manifest().world_size != place.world_size) {
     return absl::OkStatus();
   }
-  const auto stored = from.StateTensors(place.rank);
   for (const auto& [name, tensor] : OwnBuffers(state, place)) {
     const std::string own = prefix + name;
-    const bool saved = std::any_of(stored.begin(), stored.end(),
-                                   [&own](const auto& entry) { return entry.name == own; });
-    if (!saved) {  // By a run with another policy.
+    if (!Holds(from, place.rank, own)) {  // Saved by a run with another policy.
       continue;
     }
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(tensor.scalar_type()));

@@ -16,6 +16,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/engine/dtypes.h"
+#include "runtime/engine/model_sync.h"
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain {
@@ -50,23 +51,16 @@ absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> 
       hash.Add(spec->name).Add(Text(spec->dtype, spec->shape));
     }
   }
-  uint64_t mine = hash.value();
-  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group.AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
-                                      {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
-                                      {.name = "tracked tensors", .caller_waits = true}));
-  DT_RETURN_IF_ERROR(work.Wait());
+  DT_ASSIGN_OR_RETURN(const std::optional<int> other,
+                      FirstRankThatDiffers(group, hash.value(), "tracked tensors"));
   DT_RETURN_IF_ERROR(storable);
-  const auto other =
-      std::find_if(all.begin(), all.end(), [&](uint64_t hash_of) { return hash_of != all[0]; });
-  if (other == all.end()) {
+  if (!other.has_value()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "Checkpointer::Track got other tensors on rank %d than on rank 0; track tensors of the same "
       "names, types and shapes in the same order on every rank",
-      other - all.begin()));
+      *other));
 }
 
 absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const RankPlace& place,

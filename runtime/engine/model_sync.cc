@@ -109,26 +109,33 @@ absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat,
                    "; build the same module on every rank"));
 }
 
+absl::StatusOr<std::optional<int>> FirstRankThatDiffers(comm::Group& group, uint64_t mine,
+                                                        const char* name) {
+  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
+                                      {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
+                                      {.name = name, .caller_waits = true}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](uint64_t value) { return value != all[0]; });
+  return other == all.end() ? std::nullopt
+                            : std::optional<int>(static_cast<int>(other - all.begin()));
+}
+
 absl::Status CheckSameUnits(comm::Group& group, const std::vector<plan::FlatRange>& units) {
   plan::StableHash hash;
   for (const plan::FlatRange& unit : units) {
     hash.Add(static_cast<uint64_t>(unit.begin)).Add(static_cast<uint64_t>(unit.end));
   }
-  uint64_t mine = hash.value();
-  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group.AllGather({&mine, sizeof(mine), DType::kUInt8, {}},
-                                      {all.data(), all.size() * sizeof(mine), DType::kUInt8, {}},
-                                      {.name = "units", .caller_waits = true}));
-  DT_RETURN_IF_ERROR(work.Wait());
-  const auto other =
-      std::find_if(all.begin(), all.end(), [&](uint64_t hash_of) { return hash_of != all[0]; });
-  if (other == all.end()) {
+  DT_ASSIGN_OR_RETURN(const std::optional<int> other,
+                      FirstRankThatDiffers(group, hash.value(), "units"));
+  if (!other.has_value()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "EngineOptions::units of rank %d are not those of rank 0; name the same on every rank",
-      other - all.begin()));
+      *other));
 }
 
 absl::Status BroadcastModel(comm::Group& group, const FlatParameters& flat,

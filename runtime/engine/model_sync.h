@@ -1,9 +1,12 @@
 // Same model on every rank: structure compared, weights and buffers taken from rank 0.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "runtime/engine/flat_parameters.h"
 #include "runtime/plan/shard_plan.h"
@@ -14,6 +17,11 @@ namespace dtrain {
 // from rank 0's. `shares_out_frozen`: so do frozen parameters that some ranks could share out and
 // others could not (FlatParameters::CanBeSharedOut). REQUIRES: before FlatParameters::TakeFrozen.
 absl::Status CheckSameModel(comm::Group& group, const FlatParameters& flat, bool shares_out_frozen);
+
+// Collective: the first rank whose `mine` is not that of rank 0; nothing where all are equal.
+// `name` is shown in reports.
+absl::StatusOr<std::optional<int>> FirstRankThatDiffers(comm::Group& group, uint64_t mine,
+                                                        const char* name);
 
 // Collective. InvalidArgument on every rank when ranks have named other units
 // (EngineOptions::units): their collectives would not fit together.

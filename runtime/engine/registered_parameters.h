@@ -27,7 +27,7 @@ class RegisteredParameters {
   explicit RegisteredParameters(const torch::nn::Module& module);
 
   // FailedPrecondition names a parameter that `module`, the same one, has replaced, added, removed,
-  // frozen or unfrozen since. Compares an address and a flag each, a few nanoseconds a parameter.
+  // frozen or unfrozen since. Compares an address and a flag of each parameter.
   absl::Status CheckUnchanged(const torch::nn::Module& module) const;
 
  private:
