@@ -17,7 +17,7 @@ struct AvailableMemory {
   int64_t machine_bytes = kNoLimit;
   int64_t cgroup_bytes = kNoLimit;        // kNoLimit without a limit.
   int64_t machine_total_bytes = 0;        // 0: it cannot be read.
-  int64_t cgroup_limit_bytes = kNoLimit;  // Of the cgroup that has the least left.
+  int64_t cgroup_limit_bytes = kNoLimit;  // The limit of the cgroup with the least left.
 
   int64_t bytes() const { return std::min(machine_bytes, cgroup_bytes); }
 };

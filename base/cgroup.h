@@ -19,7 +19,7 @@ struct SystemRoots {
 
 struct CgroupFolder {
   int version = 2;
-  std::string path;    // Of the cgroup: "/a/b".
+  std::string path;    // The name in the hierarchy: "/a/b".
   std::string folder;  // With its files. It may not exist: a container sees the last one alone.
 };
 

@@ -31,7 +31,7 @@ struct SystemLimit {
   int which;
   const char* what;
   const char* unit;  // "" for a number of things.
-  const char* flag;  // Of ulimit.
+  const char* flag;  // The flag of ulimit.
 };
 constexpr SystemLimit kProcesses = {RLIMIT_NPROC, "the user's processes and threads", "", "-u"};
 constexpr SystemLimit kOpenFiles = {RLIMIT_NOFILE, "open files", "", "-n"};

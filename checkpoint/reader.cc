@@ -168,7 +168,7 @@ absl::StatusOr<std::string> Checkpoint::ReadModelFile(const std::string& name) {
 
 namespace {
 
-// What a look through the lineage gave.
+// The result of a look through the lineage.
 struct Search {
   std::vector<LineageSegment> lineage;
   std::unique_ptr<Checkpoint> found;  // Null: none can be used.

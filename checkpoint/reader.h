@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage);
 // A checkpoint that records of the run outside the storage say was committed.
 struct KnownSave {
   StepId id;
-  std::string path;  // As a person would write it.
+  std::string path;  // The full path, for messages.
 };
 
 struct AttemptOptions {

@@ -33,7 +33,7 @@ struct AdamWOptions {
   double l2 = 0;                // Weight decay added to the gradient.
   double grad_scale = 1;        // Multiplies the gradient: 1 / loss scale * clip factor.
   double grad_limit = 0;        // Largest magnitude of an element after that; 0: none.
-  int64_t step = 1;             // Of this update; the first is 1.
+  int64_t step = 1;             // Number of this update; the first is 1.
   bool bias_correction = true;  // False: the moments count as they are, as of an endless run.
 };
 

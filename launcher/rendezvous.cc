@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr char kJobKey[] = "launch/job";
-constexpr char kReadyKey[] = "launch/ready";  // What came of node 0's `prepare`.
+constexpr char kReadyKey[] = "launch/ready";  // Holds the result of node 0's `prepare`.
 
 std::string NodeKey(int node) { return absl::StrCat("launch/node/", node); }
 

@@ -44,7 +44,7 @@ class Rendezvous {
 
   // ranks_of_node, node_rank, attempt, run_id, store, addresses and node_id are filled in.
   const JobShape& shape() const { return shape_; }
-  // Of logs/attempt-N, the same on all nodes.
+  // N of logs/attempt-N, the same on all nodes.
   int log_number() const { return log_number_; }
   // Null on one node.
   Peers* peers() const { return peers_.get(); }

@@ -14,7 +14,7 @@
 struct ModelSource {
   GptOptions options;
   std::string pretrained;  // The folder of weights; "": random ones.
-  std::string warning;     // What MakeModel says once; "": nothing.
+  std::string warning;     // MakeModel logs it once; "" is none.
 };
 
 // A folder whose config.json ties the head to the embedding, while its files hold a head of other

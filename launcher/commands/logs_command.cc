@@ -37,7 +37,7 @@ struct Output {
   FileTail tail;
 };
 
-// Of the newest attempt.
+// The folder of the newest attempt.
 absl::StatusOr<std::string> LogFolder(const std::string& run_dir) {
   const std::string logs = run_dir + "/logs";
   const std::optional<int> newest = NewestAttempt(logs);

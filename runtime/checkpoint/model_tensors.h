@@ -38,7 +38,7 @@ struct StoredTensor {
     bool frozen = false;
   };
   std::optional<Shared> shared = {};
-  bool is_buffer = false;  // Of the module: ranks may have others, and rank 0's count.
+  bool is_buffer = false;  // Ranks may have others; rank 0's count.
 };
 // Everything that model/ holds, in one order on every rank.
 std::vector<StoredTensor> StoredTensors(const EngineState& state);

@@ -23,7 +23,7 @@ struct StepVote {
   int32_t of_shard = 0;  // sum_of_squares is of this rank's shard alone.
   // Of how many parameters that this rank's loss did not use it wants to know whether others did.
   int32_t unused_parameters = 0;
-  int32_t buffers_changed = 0;  // Of the module, on this rank.
+  int32_t buffers_changed = 0;  // This rank wrote to buffers of the module.
 };
 
 struct StepVerdict {

@@ -59,7 +59,7 @@ comm::CompressionOptions CompressionOf(const Config& config);
 struct Engine::Impl {
   Job& job;
   torch::nn::Module& module;
-  const RegisteredParameters registered;  // Of the module, as `state` keeps them.
+  const RegisteredParameters registered;  // The module's, which `state` keeps alive.
   EngineState state;
   const StepsOfEngines::Entry counted;  // Its steps, among those of the job.
   SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
@@ -84,7 +84,7 @@ struct Engine::Impl {
   // What this rank updates, cut where it is gathered: one piece list a bucket, or one in all.
   std::vector<std::vector<UpdatePiece>> update_pieces;
   std::unique_ptr<UnusedParameters> unused;
-  // Of update_pieces without parameters that this step skips: until the next step's gathers end.
+  // update_pieces without what this step skips. It is used until the next step's gathers end.
   std::vector<std::vector<UpdatePiece>> used_pieces;
   std::vector<int> update_order;  // Of update_pieces: as the next forward needs them.
   // Stages 1 and 2, and 0 behind the step; else null. Its thread may use all that is above.
@@ -115,7 +115,7 @@ struct Engine::Impl {
   int64_t samples = 0;
   int64_t micro_batches = 0;
   bool reducing = false;  // The last micro-batch of this step has been through backward.
-  StepTransaction* transaction = nullptr;  // Of Step; null: the program calls its halves.
+  StepTransaction* transaction = nullptr;  // Null: the program calls Step's halves.
   // Of a loop of the program's own: micro-batches of this step whose samples are counted, and which
   // of them the random numbers are that its forward draws now.
   int64_t counted_micro_batches = 0;

@@ -39,7 +39,7 @@ absl::Status CheckSupported(const std::string& name, const at::Tensor& parameter
                                            : absl::StrCat(", or ", c10::toString(values))));
 }
 
-// What MoveInPlace makes of a tensor that has `values` parameters beside it.
+// The type that MoveInPlace gives to a tensor beside parameters of the type `values`.
 at::ScalarType TypeBeside(const at::Tensor& tensor, DType values) {
   const bool cast = tensor.is_floating_point() && values != DType::kFloat32;
   return cast ? FloatTypeOf(values) : tensor.scalar_type();

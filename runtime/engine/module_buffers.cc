@@ -16,7 +16,7 @@ namespace dtrain {
 namespace {
 
 constexpr int kBufferComparisons = 2;
-constexpr int64_t kBufferAlign = 16;  // Of a buffer among others: that of any type.
+constexpr int64_t kBufferAlign = 16;  // Suits every type of buffer.
 
 int64_t VersionOf(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());

@@ -42,7 +42,7 @@ class RegisteredParameters {
   // Where all is as it was but for the order, OK.
   absl::Status Difference(const torch::nn::Module& module) const;
 
-  std::vector<Registered> all_;  // As named_parameters has them, shared ones several times.
+  std::vector<Registered> all_;  // In named_parameters' order; shared ones several times.
 };
 
 }  // namespace dtrain

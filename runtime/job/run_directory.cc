@@ -71,7 +71,7 @@ std::vector<std::string> WholeSchedule(std::vector<std::string> keys) {
 absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& config,
                            const Json& saved, RunDirectory& directory) {
   std::string refused;            // The first difference that is not accepted.
-  std::vector<std::string> keys;  // That would have to be accepted.
+  std::vector<std::string> keys;  // These would have to be accepted.
   bool is_acceptable = true;
   for (const ConfigDifference& difference : config.IdentityDifferences(saved)) {
     if (plan::IsAccepted(difference, options.accept_changes)) {

@@ -23,7 +23,7 @@ namespace {
 using testing::RankContext;
 
 constexpr int64_t kWidth = 6;
-constexpr int64_t kRows = 8;  // Of a micro-batch.
+constexpr int64_t kRows = 8;  // Rows in a micro-batch.
 
 // Normalises by the batch's statistics and keeps running ones, as BatchNorm does, with operations
 // that any type of buffer goes with.

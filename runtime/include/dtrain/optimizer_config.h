@@ -16,7 +16,7 @@ namespace dtrain {
 // One entry of optimizer.param_groups: what it gives holds for the parameters that it names.
 struct ParamGroupConfig {
   std::vector<std::string> params;  // Patterns; `*` stands for any text.
-  // Of the engine whose parameters they are (EngineOptions::name); "": of all engines.
+  // Only this engine's parameters (EngineOptions::name); "": those of all.
   std::string engine = {};
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
@@ -58,7 +58,7 @@ struct OptimizerConfig {
   // and DeepSpeed: all are decayed.
   std::vector<std::string> no_weight_decay = {};
   std::vector<ParamGroupConfig> groups = {};
-  // What no rank's loss used in a step stays as it is, as in torch; else its gradient is zero.
+  // A parameter that no rank used in a step stays as it is; else its gradient is zero.
   bool skip_unused = false;
 
   // "AdamW": as checkpoints name it.
