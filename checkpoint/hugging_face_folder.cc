@@ -40,7 +40,7 @@ std::string WhatIsThere(const std::string& directory) {
   return "";
 }
 
-bool IsPlainName(const std::string& name) {
+bool IsFileName(const std::string& name) {
   return absl::EndsWith(name, ".safetensors") && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos && name[0] != '.';
 }
@@ -78,7 +78,7 @@ absl::Status HuggingFaceFolder::OpenShards(const std::string& index_name, const 
   }
   std::set<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string() || !IsPlainName(file.get<std::string>())) {
+    if (!file.is_string() || !IsFileName(file.get<std::string>())) {
       return absl::InvalidArgumentError(
           absl::StrCat(index_name, ": tensor ", tensor, " is said to be in ", file.dump(),
                        "; allowed: the name of a .safetensors file of the same folder"));

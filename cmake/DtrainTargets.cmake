@@ -20,7 +20,13 @@
 # precompiled header left pending once more in every compilation, which costs more than most of our
 # files do: 6 s with LibTorch's header. Names in unnamed namespaces of one folder must differ, therefore;
 # each file of tests has a namespace of its own.
-set(DTRAIN_UNITY 8 CACHE STRING "Files compiled together; 0 compiles each alone")
+# Tests are in groups of 8 files at most, for they change most; so are files of LibTorch, by runtime/.
+set(DTRAIN_UNITY 16 CACHE STRING "Files compiled together; 0 compiles each alone")
+if(DTRAIN_UNITY GREATER 8)
+  set(_dtrain_unity_of_tests 8)
+else()
+  set(_dtrain_unity_of_tests ${DTRAIN_UNITY})
+endif()
 
 function(_dtrain_common target)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
@@ -120,6 +126,7 @@ function(dtrain_test_program name)
   add_executable(${name} ${ARG_SOURCES})
   _dtrain_common(${name})
   dtrain_optimise(${name} -O1)  # Tests are compiled more often than they are run.
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${_dtrain_unity_of_tests})
   if(ARG_NO_MAIN)
     target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest)
   else()

@@ -129,7 +129,7 @@ Json Metadata(const char* what, int rank, int track, const Json& arguments) {
   return {{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", track}, {"args", arguments}};
 }
 
-Json Arguments(const FlightEntry& entry, const std::map<Key, Arrival>& arrivals) {
+Json ArgumentsOf(const FlightEntry& entry, const std::map<Key, Arrival>& arrivals) {
   Json arguments = {{"call", entry.call}, {"bytes", entry.bytes}, {"sequence", entry.sequence}};
   if (entry.step >= 0) {
     arguments["step"] = entry.step;
@@ -243,7 +243,7 @@ Json ChromeTrace(absl::Span<const FlightFile> files, absl::Span<const ClockOffse
                         {"tid", track},
                         {"ts", Micros(entry.started - offsets[i].nanos - origin)},
                         {"dur", Micros(end - entry.started)},
-                        {"args", Arguments(entry, arrivals)}});
+                        {"args", ArgumentsOf(entry, arrivals)}});
     }
     for (const auto& [track, group] : named) {
       events.push_back(Metadata("thread_name", file.rank, track, {{"name", group}}));

@@ -15,7 +15,7 @@ constexpr int64_t kVersion = 1;
 constexpr MetricsKind kKinds[] = {MetricsKind::kStep, MetricsKind::kEval, MetricsKind::kCheckpoint,
                                   MetricsKind::kEvent, MetricsKind::kConfig};
 
-absl::Status Bad(absl::string_view field, const std::string& want) {
+absl::Status BadField(absl::string_view field, const std::string& want) {
   return absl::InvalidArgumentError(
       absl::StrFormat("metrics line: \"%s\" is missing or not %s", field, want));
 }
@@ -39,7 +39,7 @@ absl::Status ReadInteger(const Json& json, const char* field, int64_t max, int64
   const absl::StatusOr<int64_t> value =
       found == json.end() ? absl::StatusOr<int64_t>(-1) : JsonInteger(*found);
   if (!value.ok() || *value < 0 || *value > max) {
-    return Bad(field, absl::StrFormat("an integer from 0 to %d", max));
+    return BadField(field, absl::StrFormat("an integer from 0 to %d", max));
   }
   *out = *value;
   return absl::OkStatus();
@@ -48,7 +48,7 @@ absl::Status ReadInteger(const Json& json, const char* field, int64_t max, int64
 absl::Status ReadString(const Json& json, const char* field, std::string* out) {
   const auto found = json.find(field);
   if (found == json.end() || !found->is_string()) {
-    return Bad(field, "a string");
+    return BadField(field, "a string");
   }
   *out = found->get<std::string>();
   return absl::OkStatus();
@@ -119,7 +119,7 @@ absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
   record.rank = static_cast<int>(rank);
   const auto ts = json.find("ts");
   if (ts == json.end() || !ts->is_number()) {
-    return Bad("ts", "a number");
+    return BadField("ts", "a number");
   }
   record.unix_seconds = ts->get<double>();
   bool known = false;
@@ -130,16 +130,16 @@ absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
     }
   }
   if (!known) {
-    return Bad("kind", "step, eval, ckpt, event or config");
+    return BadField("kind", "step, eval, ckpt, event or config");
   }
   const auto metrics = json.find("m");
   if (metrics == json.end() || !metrics->is_object()) {
-    return Bad("m", "an object");
+    return BadField("m", "an object");
   }
   for (const auto& [name, value] : metrics->items()) {
     const std::optional<double> number = Number(value);
     if (!number) {
-      return Bad(absl::StrCat("m.", name), "a number");
+      return BadField(absl::StrCat("m.", name), "a number");
     }
     record.metrics.emplace_back(name, *number);
   }
