@@ -62,7 +62,7 @@ TEST(NcclFailures, ARankThatStaysAwayIsNamedAtTheDeadline) {
       EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status)) << status;
       EXPECT_THAT(std::string(status.message()),
                   AllOf(HasSubstr("did not arrive: rank 1"), HasSubstr("bucket 7"),
-                        HasSubstr("all_reduce of 5000 fp32 (sum)"), HasSubstr("3s")));
+                        HasSubstr("all_reduce of 5000 fp32 (sum)"), HasSubstr(" 3s;")));
       ExpectBroken(*group, self);
       EXPECT_EQ(self.nccl.aborts(), 1);
     } else {
@@ -393,7 +393,7 @@ TEST(NcclFailures, InitialisationNamesTheRankThatDidNotCome) {
     const auto group = self.TryMakeGroup();
     EXPECT_EQ(group.status().code(), absl::StatusCode::kDeadlineExceeded) << group.status();
     EXPECT_THAT(std::string(group.status().message()),
-                AllOf(HasSubstr("did not come: rank 2"), HasSubstr("2s"), HasSubstr("of 3")));
+                AllOf(HasSubstr("did not come: rank 2"), HasSubstr("(after 2s)"), HasSubstr("of 3")));
     self.ExpectClean();
   });
 }
