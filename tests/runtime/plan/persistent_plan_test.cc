@@ -39,8 +39,8 @@ TEST(PersistentPlan, TakesWhatIsAtMostTheThresholdInTheOrderOfRegistration) {
 
 TEST(PersistentPlan, LeavesOutWhatBeginsInAUnitAndDoesNotCountIt) {
   const ParamLayout layout = Layout();
-  const FlatRange unit{layout.entries()[1].offset, layout.entries()[3].offset + 1};
-  EXPECT_THAT(PersistentEntries(layout, {.parameter_max = 300, .model_max = 306}, {unit}),
+  const FlatRange unit{layout.entries()[1].offset, layout.entries()[3].offset};  // d and c.
+  EXPECT_THAT(PersistentEntries(layout, {.parameter_max = 300, .model_max = 307}, {unit}),
               ElementsAre(0, 4));
 }
 
