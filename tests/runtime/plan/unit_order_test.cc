@@ -39,19 +39,23 @@ class UnitOrderTest : public ::testing::Test {
     EXPECT_THAT(Come(kIn), IsEmpty());
     EXPECT_THAT(EndPass(), IsEmpty());
   }
+  // A pass as the recorded one.
+  void ExpectRecord() {
+    order_.Begin(Pass::kTraining);
+    EXPECT_FALSE(order_.wants_ends());
+    for (const int place : {kIn, kIn, 0, 0, kOut, 1, UnitOrder::kBackward, kOut}) {
+      EXPECT_THAT(Come(place), IsEmpty()) << place;
+    }
+    EXPECT_THAT(Come(0), ElementsAre(End(1)));
+    EXPECT_THAT(Come(kIn), ElementsAre(End(0)));
+    EXPECT_THAT(EndPass(), IsEmpty());
+  }
   UnitOrder order_;
 };
 
 TEST_F(UnitOrderTest, ARankThatUsesEveryUnitHasTheEndsOfTheRecord) {
   Record();
-  order_.Begin(Pass::kTraining);
-  EXPECT_FALSE(order_.wants_ends());
-  for (const int place : {kIn, kIn, 0, 0, kOut, 1, UnitOrder::kBackward, kOut}) {
-    EXPECT_THAT(Come(place), IsEmpty()) << place;
-  }
-  EXPECT_THAT(Come(0), ElementsAre(End(1)));
-  EXPECT_THAT(Come(kIn), ElementsAre(End(0)));
-  EXPECT_THAT(EndPass(), IsEmpty());
+  ExpectRecord();
 }
 
 TEST_F(UnitOrderTest, ARankThatUsesNoneOpensAndEndsThemWhereTheRecordDoes) {
@@ -63,7 +67,7 @@ TEST_F(UnitOrderTest, ARankThatUsesNoneOpensAndEndsThemWhereTheRecordDoes) {
   EXPECT_THAT(Come(kOut), IsEmpty());
   EXPECT_THAT(Come(kIn), ElementsAre(End(1), Open(0), End(0)));
   EXPECT_THAT(EndPass(), IsEmpty());
-  Record();  // The first record is kept.
+  ExpectRecord();  // It is kept.
 }
 
 TEST_F(UnitOrderTest, WhatTheRecordHasBehindTheLastPlaceComesAtTheEnd) {
@@ -114,7 +118,7 @@ TEST_F(UnitOrderTest, APassThatIsNotEndedLeavesTheRecordAsItWas) {
   Record();
   order_.Begin(Pass::kTraining);
   Come(UnitOrder::OfBucket(7));
-  Record();
+  ExpectRecord();
 }
 
 TEST_F(UnitOrderTest, ASecondBackwardOfAGraphIsNoPassOfTheRecord) {
@@ -123,7 +127,7 @@ TEST_F(UnitOrderTest, ASecondBackwardOfAGraphIsNoPassOfTheRecord) {
   EXPECT_THAT(Come(UnitOrder::kBackward), IsEmpty());
   EXPECT_THAT(Come(kOut), IsEmpty());
   EXPECT_THAT(EndPass(), IsEmpty());
-  Record();
+  ExpectRecord();
 }
 
 }  // namespace
