@@ -4,11 +4,14 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace dtrain::comm {
 namespace {
+
+constexpr char kRanksDiffer[] = "ranks differ at collective";
 
 bool Reduces(CallKind kind) {
   return kind == CallKind::kAllReduce || kind == CallKind::kReduceScatter;
@@ -118,9 +121,10 @@ absl::Status CompareCalls(int my_rank, const CallHeader& mine, int their_rank,
     std::swap(first, second);
   }
   const std::string text = absl::StrFormat(
-      "ranks differ at collective %d: rank %d called %s, rank %d called %s: all ranks must make "
-      "the same calls in the same order",
-      mine.sequence, first.first, Describe(*first.second), second.first, Describe(*second.second));
+      "%s %d: rank %d called %s, rank %d called %s: all ranks must make the same calls in the same "
+      "order",
+      kRanksDiffer, mine.sequence, first.first, Describe(*first.second), second.first,
+      Describe(*second.second));
   const bool order = mine.kind != theirs.kind || !same_name || mine.sequence != theirs.sequence;
   return order ? absl::FailedPreconditionError(text) : absl::InvalidArgumentError(text);
 }
@@ -136,6 +140,10 @@ absl::Status CompareSendReceive(int sender, const CallHeader& send, int receiver
       "types and order of sends and receives must match",
       receive.sequence, sender, receiver, sender, Describe(send), receiver, Describe(receive));
   return order ? absl::FailedPreconditionError(text) : absl::InvalidArgumentError(text);
+}
+
+bool AreRanksDifferent(const absl::Status& status) {
+  return absl::StrContains(status.message(), kRanksDiffer);
 }
 
 }  // namespace dtrain::comm

@@ -56,8 +56,13 @@ std::string Describe(const CallHeader& header);
 // or root, FailedPrecondition for another order; the text has both sides and is the same on both.
 absl::Status CompareCalls(int my_rank, const CallHeader& mine, int their_rank,
                           const CallHeader& theirs);
+
 // The same between a send and the receive that it met.
 absl::Status CompareSendReceive(int sender, const CallHeader& send, int receiver,
                                 const CallHeader& receive);
+
+// Whether `status` is what CompareCalls says of other calls or another order, on this rank or on
+// one that gave up because of it.
+bool AreRanksDifferent(const absl::Status& status);
 
 }  // namespace dtrain::comm

@@ -152,7 +152,9 @@ absl::Status Engine::Impl::CheckMemory() {
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
   if (request.zero_stage == 3) {
-    CountGathers(state, SharesOfLive(), request);
+    DT_ASSIGN_OR_RETURN(const plan::LiveShares live, SharesOfLive());
+    request.live_elements = std::max(request.live_elements, live.training + live.frozen);
+    CountGathers(state, live, request);
   }
   if (UpdatesOnHost() && request.offload_buffers == 0) {  // A program's own optimizer.
     request.offload_buffers = StateOffload().buffers;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "comm/call.h"
 #include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -22,6 +23,7 @@
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
+#include "runtime/engine/rank_difference.h"
 #include "runtime/job/announce.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
@@ -101,6 +103,7 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
   witness.Begin(ForwardWitness::Pass::kBackward);
   try {
     RefreshWeightCodes();
+    BeginBackwardPass();
     status = Differentiate(loss, options.retain_graph);
   } catch (const std::exception& error) {
     status = FromException("in backward", error, witness.Describe(error));
@@ -110,10 +113,26 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
     status = EndMicroBatch(loss.count, options);
   }
   if (!status.ok()) {
+    status = Explained(status);
     FailStep(status);
     Abandon();  // Nothing takes gradients from this backward any more.
   }
   return status;
+}
+
+absl::Status Engine::Impl::Explained(const absl::Status& failure) {
+  if (failure.ok() || state.live == nullptr || job.state().store == nullptr ||
+      !comm::AreRanksDifferent(failure) || std::exchange(explained, true)) {
+    return failure;
+  }
+  const RankTrace mine{.reads = state.live->reads(),
+                       .frozen_reads = state.frozen == nullptr ? std::vector<int64_t>{}
+                                                               : state.frozen->live->reads(),
+                       .gradients = reducer->readiness()};
+  const std::string prefix = absl::StrFormat("ranks-differ/%d/%d", job.group().epoch(), state.step);
+  return NameDifference(failure, state, mine,
+                        {*job.state().store, prefix, job.rank(), job.world_size()},
+                        job.config().gather_limits().live_max);
 }
 
 absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptions& options) {
@@ -121,6 +140,8 @@ absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptio
   samples += options.samples > 0 ? options.samples : loss_count;
   ++micro_batches;
   counted_micro_batches += loss_count > 0 || options.samples > 0 ? 1 : 0;
+  DT_RETURN_IF_ERROR(BackgroundStatus());
+  EndPass();
   DT_RETURN_IF_ERROR(BackgroundStatus());
   BeginPass(plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
   return reducer->FinishBackward();
@@ -366,6 +387,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     }
   }
   if (!result.ok()) {
+    result = impl.Explained(result.status());
     impl.broken = result.status();
     impl.RefuseAfter(result.status());
   } else if (impl.transaction == nullptr) {
@@ -472,6 +494,7 @@ absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int6
     }
     status = report.status();
   } else {
+    status = impl.Explained(status);
     impl.FailStep(status);
   }
   impl.Abandon();

@@ -25,7 +25,6 @@
 #include "runtime/plan/bucket_plan.h"
 #include "runtime/plan/need_order.h"
 #include "runtime/plan/offload_plan.h"
-#include "runtime/plan/units.h"
 #include "runtime/shard/partitioned_gradients.h"
 #include "runtime/shard/sharded_gradients.h"
 #include "torch/nn/module.h"
@@ -181,6 +180,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   DT_RETURN_IF_ERROR(impl->TakeParameters());
   state.flat->RememberVersions();
   DT_RETURN_IF_ERROR(impl->CreateSync());
+  impl->ReduceByUnits();
   impl->CreateGraphs();
   impl->CreateWeightCodes();
   impl->CreateBuffers();
@@ -203,35 +203,17 @@ void Engine::Impl::CreateWeightCodes() {
   weight_codes = std::make_unique<ops::KeptWeightCodes>(std::move(weights));
 }
 
-// Collective.
-absl::Status Engine::Impl::TakeUnits() {
-  DT_ASSIGN_OR_RETURN(const plan::ParamLayout whole, state.flat->FrozenLayout());
-  std::vector<const plan::ParamLayout*> layouts = {&state.flat->layout(), &whole};
-  if (state.frozen != nullptr) {
-    layouts.push_back(&state.frozen->flat->layout());
-  }
-  DT_ASSIGN_OR_RETURN(auto units, plan::FindUnits(layouts, state.options.units));
-  state.units = std::move(units[0]);
-  std::vector<plan::FlatRange> all = state.units;
-  if (state.frozen != nullptr) {
-    state.frozen->units = std::move(units[2]);
-    all.insert(all.end(), state.frozen->units.begin(), state.frozen->units.end());
-  }
-  return CheckSameUnits(job.group(), all);
-}
-
-plan::LiveShares Engine::Impl::SharesOfLive() const {
-  const plan::ShardOptions options = ShardOptionsOf(job.config(), job.world_size());
-  return plan::ShareLive(
-      job.config().gather_limits().live_max, options.padded(state.flat->layout().total_elements()),
-      state.frozen == nullptr ? 0 : options.padded(state.frozen->flat->layout().total_elements()));
+absl::StatusOr<plan::ShardOptions> Engine::Impl::OptionsOfShards() const {
+  DT_ASSIGN_OR_RETURN(const int64_t granule,
+                      GranuleOf(job.config(), device(), state.flat->dtype()));
+  return ShardOptionsOf(job.config(), job.world_size(), granule);
 }
 
 absl::Status Engine::Impl::MakeShardPlans() {
   if (job.config().zero_stage() == 0) {
     return absl::OkStatus();
   }
-  const plan::LiveShares live = SharesOfLive();
+  DT_ASSIGN_OR_RETURN(const plan::LiveShares live, SharesOfLive());
   DT_ASSIGN_OR_RETURN(state.shards,
                       MakeShardPlan(state.flat->layout(), state.units, live.training));
   if (FrozenShards* const frozen = state.frozen.get(); frozen != nullptr) {
@@ -245,8 +227,7 @@ absl::StatusOr<std::unique_ptr<plan::ShardPlan>> Engine::Impl::MakeShardPlan(
     const plan::ParamLayout& layout, const std::vector<plan::FlatRange>& units,
     int64_t live_max) const {
   const Config& config = job.config();
-  DT_ASSIGN_OR_RETURN(const int64_t granule, GranuleOf(config, device(), state.flat->dtype()));
-  plan::ShardOptions options = ShardOptionsOf(config, job.world_size(), granule);
+  DT_ASSIGN_OR_RETURN(plan::ShardOptions options, OptionsOfShards());
   options.buckets.bucket_elements =
       plan::BucketElements(config, layout.total_elements(), GathersBehindStep());
   if (config.zero_stage() == 3) {

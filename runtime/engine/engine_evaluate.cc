@@ -67,6 +67,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::Status()> l
         const Loss loss = forward();
         vote.loss_sum += loss.sum.item<double>();
         vote.count += loss.count;
+        impl.EndPass();
       }
       failure.Update(impl.BackgroundStatus());
     }
@@ -79,6 +80,7 @@ absl::StatusOr<double> Engine::RunEvaluation(absl::FunctionRef<absl::Status()> l
   }
   modes.Restore();
   if (!failure.ok() && impl.state.live != nullptr) {
+    failure = impl.Explained(failure);
     impl.FailTogether();  // The others may wait for weights, not for the agreement.
     impl.DropAllGathered().IgnoreError();
     return failure;

@@ -61,7 +61,8 @@ struct Engine::Impl {
   torch::nn::Module& module;
   const RegisteredParameters registered;  // The module's, which `state` keeps alive.
   EngineState state;
-  const StepsOfEngines::Entry counted;  // Its steps, among those of the job.
+  const StepsOfEngines::Entry counted;    // Its steps, among those of the job.
+  std::vector<std::string> leaf_modules;  // Each is a unit: zero_optimization.leaf_module.
   SmallGroup small_group;  // With zero_hpz_partition_size: of all weights, which share it.
   // Stage 0 whose updates go on behind the step: how gradients are shared out until they are
   // gathered. Else null.
@@ -126,6 +127,7 @@ struct Engine::Impl {
   NonFiniteSteps non_finite;
   bool first_forward_noted = false;
   bool with_parameters = false;  // A function of WithParameters runs.
+  bool explained = false;        // Explained has asked the others, of this failure.
   absl::Status torn;     // Gathers failed: some weights are of a step, some of the one before.
   absl::Status broken;   // After an error inside Update there is no way on.
   absl::Status refusal;  // Of all later calls: says what broke it and what to do.
@@ -184,6 +186,17 @@ struct Engine::Impl {
   void BeginPass(plan::GatherSchedule::Pass pass) {
     for (LiveParameters* const live : state.lives()) {
       live->BeginPass(pass);
+    }
+  }
+  // The forward of the pass is over; its backward is, or the evaluation batch.
+  void BeginBackwardPass() {
+    for (LiveParameters* const live : state.lives()) {
+      live->BeginBackward();
+    }
+  }
+  void EndPass() {
+    for (LiveParameters* const live : state.lives()) {
+      live->EndPass();
     }
   }
   // First error of what runs beside forward and backward: a gather that an operation waited for,
@@ -258,11 +271,11 @@ struct Engine::Impl {
     const ShardMemory& memory;  // and where they are.
     PersistenceLimits persistence;
     int64_t live_max = 0;
-    bool has_units = false;
+    const std::vector<plan::FlatRange>& units;
   };
   // Memory for what a rank owns, and `values` [elements] over it.
   absl::StatusOr<ShardMemory> MakeShard(int64_t elements, at::Tensor& values);
-  plan::LiveShares SharesOfLive() const;
+  absl::StatusOr<plan::ShardOptions> OptionsOfShards() const;
   absl::StatusOr<std::unique_ptr<LiveParameters>> MakeLive(const LiveSet& set);
   absl::Status CreateLive(const ShardMemory& memory);
   // REQUIRES: state.frozen.
@@ -271,7 +284,10 @@ struct Engine::Impl {
   absl::StatusOr<std::unique_ptr<plan::ShardPlan>> MakeShardPlan(
       const plan::ParamLayout& layout, const std::vector<plan::FlatRange>& units,
       int64_t live_max) const;
+  // Units: engine_units.cc.
   absl::Status TakeUnits();
+  absl::StatusOr<plan::LiveShares> SharesOfLive() const;
+  void ReduceByUnits();
   absl::Status MakeShardPlans();  // Of what stages 1 to 3 share out.
   absl::Status CreateSync();
   absl::Status CreateSyncBehindStep();
@@ -316,6 +332,8 @@ struct Engine::Impl {
   void FailStep(const absl::Status& failure);
   // After a failed step, when there is no way on: calls from now on are refused.
   void RefuseAfter(const absl::Status& failure);
+  // With where ranks of stage 3 have parted, if that is what failed. Before the group ends.
+  absl::Status Explained(const absl::Status& failure);
   absl::Status Usable() const { return refusal.ok() ? broken : refusal; }
   // The GPU's side: engine_device.cc.
   const Device& device() const { return *job.state().device; }

@@ -70,6 +70,15 @@ class GradientSync {
   // First error inside a hook (a sparse gradient, a collective that could not start).
   virtual const absl::Status& status() const = 0;
 
+  // Stage 3: the buckets of a unit, which has these entries of the layout, are reduced when it has
+  // ended, at the same place of backward on all ranks. REQUIRES: no step is under way.
+  virtual void UseUnits(std::vector<std::vector<size_t>> /*units*/) {}
+  // In backward: what has no gradient of the unit here by now gets none.
+  virtual void EndUnit(size_t /*unit*/) {}
+  // Entries of the layout in the order in which their gradients came in this backward, or in the
+  // last one; without those that had none.
+  const std::vector<int>& readiness() const { return queue().readiness(); }
+
   // Collective, after each step: takes rank 0's order of readiness, once; later what Tune does.
   // `need`, equal on all ranks: buckets of the shard plan in the order in which a forward needs
   // them, which decides where readiness does not.

@@ -13,6 +13,7 @@
 #include "runtime/job/job_state.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/persistent_plan.h"
+#include "runtime/plan/units.h"
 #include "runtime/shard/gather_blocks.h"
 #include "runtime/shard/gather_pages.h"
 #include "runtime/shard/quantized_on_device.h"
@@ -48,9 +49,10 @@ absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const Liv
   const DType dtype = set.flat.dtype();
   comm::DeviceGroup* const device_group =
       device().is_host() ? nullptr : job.state().device_group.get();
+  const std::vector<plan::FlatRange> whole_units = plan::WholeUnits(set.shards, set.units);
   GatherWays ways;
-  if (plan::PersistentPlan small = plan::MakePersistentPlan(set.flat.layout(), set.shards,
-                                                            job.world_size(), set.persistence);
+  if (plan::PersistentPlan small = plan::MakePersistentPlan(
+          set.flat.layout(), set.shards, job.world_size(), set.persistence, whole_units);
       !small.empty()) {
     DT_ASSIGN_OR_RETURN(ways.persistent, PersistentParameters::Create(
                                              job.group(), device_group, set.flat,
@@ -73,7 +75,7 @@ absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const Liv
   }
   GatherLimits limits = config.gather_limits();
   limits.live_max = set.live_max;
-  if (limits.prefetch_max > 0 && set.has_units) {  // The next unit, however large.
+  if (limits.prefetch_max > 0 && !set.units.empty()) {  // The next unit, however large.
     limits.prefetch_max = std::max(limits.prefetch_max, set.shards.largest_bucket());
   }
   std::unique_ptr<GatherMemory> memory;
@@ -86,17 +88,18 @@ absl::StatusOr<std::unique_ptr<LiveParameters>> Engine::Impl::MakeLive(const Liv
   }
   comm::Group& group = device_group == nullptr ? job.group() : *device_group;
   return LiveParameters::Create(group, set.flat, set.shards, limits, std::move(ways),
-                                std::move(memory));
+                                std::move(memory), whole_units);
 }
 
 absl::Status Engine::Impl::CreateLive(const ShardMemory& memory) {
+  DT_ASSIGN_OR_RETURN(const plan::LiveShares shares, SharesOfLive());
   DT_ASSIGN_OR_RETURN(state.live, MakeLive({.flat = *state.flat,
                                             .shards = *state.shards,
                                             .values = state.shard_values,
                                             .memory = memory,
                                             .persistence = job.config().persistence_limits(),
-                                            .live_max = SharesOfLive().training,
-                                            .has_units = !state.units.empty()}));
+                                            .live_max = shares.training,
+                                            .units = state.units}));
   return absl::OkStatus();
 }
 
@@ -115,16 +118,18 @@ absl::Status Engine::Impl::ShareOutFrozen() {
       }));
   // What may stay whole is counted over all parameters.
   PersistenceLimits persistence = job.config().persistence_limits();
-  for (const size_t entry : plan::PersistentEntries(state.flat->layout(), persistence)) {
+  const std::vector<plan::FlatRange> units = plan::WholeUnits(*state.shards, state.units);
+  for (const size_t entry : plan::PersistentEntries(state.flat->layout(), persistence, units)) {
     persistence.model_max -= state.flat->layout().entries()[entry].elements;
   }
+  DT_ASSIGN_OR_RETURN(const plan::LiveShares shares, SharesOfLive());
   DT_ASSIGN_OR_RETURN(frozen.live, MakeLive({.flat = *frozen.flat,
                                              .shards = *frozen.shards,
                                              .values = frozen.values,
                                              .memory = memory,
                                              .persistence = persistence,
-                                             .live_max = SharesOfLive().frozen,
-                                             .has_units = !frozen.units.empty()}));
+                                             .live_max = shares.frozen,
+                                             .units = frozen.units}));
   frozen.flat->RememberVersions();
   return absl::OkStatus();
 }

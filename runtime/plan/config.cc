@@ -95,6 +95,17 @@ PersistenceLimits Config::persistence_limits() const {
   return {.parameter_max = values_->integer("zero_optimization.stage3_param_persistence_threshold"),
           .model_max = values_->integer("zero_optimization.stage3_model_persistence_threshold")};
 }
+LeafModuleConfig Config::leaf_modules() const {
+  constexpr char kClasses[] = "zero_optimization.leaf_module.classes";
+  const auto list = [this](const char* key) {
+    return values_->at(key).get<std::vector<std::string>>();
+  };
+  return {.classes = list(kClasses),
+          .names = list("zero_optimization.leaf_module.names"),
+          .name_suffixes = list("zero_optimization.leaf_module.name_suffixes"),
+          .default_classes = Json::parse(plan::FindConfigKey(kClasses)->default_value)
+                                 .get<std::vector<std::string>>()};
+}
 bool Config::quantized_weights() const {
   return values_->boolean("zero_optimization.zero_quantized_weights");
 }

@@ -43,8 +43,6 @@ constexpr ConfigKey kDeepSpeedKeys[] = {
      kNoted, "", 0, "Weights are gathered by buckets."},
     {"zero_optimization.stage3_allgather_sequential", KeyType::kBool, "false", "", kNoted, "", 0,
      "Weights are gathered by buckets."},
-    {"zero_optimization.leaf_module", KeyType::kFree, "{}", "", kNoted, "", 0,
-     "dtrain gathers what an operation reads, whatever module it belongs to."},
     {"zero_optimization.offload_optimizer.super_offload", KeyType::kBool, "false", "", kNoted, "",
      0, "dtrain has one implementation of the offloaded update."},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", KeyType::kNumber, "0.8", "[0, 1]",

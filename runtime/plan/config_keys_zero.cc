@@ -83,8 +83,28 @@ constexpr ConfigKey kZeroKeys[] = {
      "counted in the order in which the module registers them."},
     {"zero_optimization.stage3_module_granularity_threshold", KeyType::kInteger, "0", "[0, inf)",
      KeyUse::kIgnored, "", 0,
-     "Neighbouring parameters are gathered together in buckets. A program can name its own units "
-     "with EngineOptions::units."},
+     "Neighbouring parameters are gathered together in buckets. Set leaf_module or "
+     "EngineOptions::units to name what is gathered together."},
+    {"zero_optimization.leaf_module.classes", KeyType::kStringList,
+     "[\"transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock\", "
+     "\"transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock\", "
+     "\"transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock\"]",
+     "", KeyUse::kUsed, "", 0,
+     "Stage 3: makes each module of these classes a unit, as EngineOptions::units does: every rank "
+     "gathers and reduces its weights as a whole, even if ranks use different parts of it, as they "
+     "do in a mixture of experts. The weights of one are gathered together even if they exceed "
+     "stage3_max_live_parameters. The name of a C++ class is compared without namespaces and "
+     "without a final Impl; if the value has a namespace (::), that is compared too. Of a Python "
+     "class, only the last word is compared. A class that an engine's model does not have is an "
+     "error, unless it is one of the default. In a program with several engines, set "
+     "EngineOptions::units for each instead."},
+    {"zero_optimization.leaf_module.names", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", 0,
+     "Stage 3: names of modules that are made units as in leaf_module.classes. The names are those "
+     "of torch::nn::Module::named_modules. A name that the model does not have is an error."},
+    {"zero_optimization.leaf_module.name_suffixes", KeyType::kStringList, "[]", "", KeyUse::kUsed,
+     "", 0,
+     "Stage 3: makes each module whose name ends with one of these a unit, as in "
+     "leaf_module.classes. A suffix that fits no module is an error."},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KeyType::kBool, "false", "",
      KeyUse::kIgnored, "", 0, "Checkpoints always hold whole weights."},
     {"zero_optimization.zero_hpz_partition_size", KeyType::kInteger, "1", "[1, 65536]",

@@ -21,7 +21,18 @@ LaunchQueue::LaunchQueue(std::vector<BucketSpan> spans, std::vector<int> order)
   Arm();
 }
 
+void LaunchQueue::UseUnits(std::vector<std::vector<size_t>> units) {
+  units_ = std::move(units);
+  is_held_.assign(units_.empty() ? 0 : spans_.size(), 0);
+  Arm();
+}
+
 void LaunchQueue::Arm() {
+  for (const std::vector<size_t>& unit : units_) {
+    for (const size_t entry : unit) {
+      is_held_[entry] = 1;
+    }
+  }
   pending_ = parts_;
   std::fill(launched_.begin(), launched_.end(), uint8_t{0});
   std::fill(ready_.begin(), ready_.end(), uint8_t{0});
@@ -34,11 +45,29 @@ void LaunchQueue::Ready(size_t entry, Launch launch) {
     return;
   }
   ready_[entry] = 1;
+  if (!is_held_.empty() && is_held_[entry] != 0) {
+    return;
+  }
+  Count(entry);
+  LaunchFull(launch);
+}
+
+void LaunchQueue::EndUnit(size_t unit, Launch launch) {
+  for (const size_t entry : units_[unit]) {
+    if (is_held_[entry] != 0) {
+      is_held_[entry] = 0;
+      ready_[entry] = 1;
+      Count(entry);
+    }
+  }
+  LaunchFull(launch);
+}
+
+void LaunchQueue::Count(size_t entry) {
   readiness_.push_back(static_cast<int>(entry));
   for (int bucket = spans_[entry].first; bucket < spans_[entry].last; ++bucket) {
     --pending_[static_cast<size_t>(bucket)];
   }
-  LaunchFull(launch);
 }
 
 void LaunchQueue::ReadyAll(Launch launch) {

@@ -1,6 +1,9 @@
 // Which buckets may be reduced, as gradients become ready: in one order on every rank.
 //
-// Not thread-safe. No memory is taken after the constructor.
+// Entries of a unit count as ready together, when the unit has ended: whichever of them have a
+// gradient on a rank, its buckets are launched at the same place on all.
+//
+// Not thread-safe. No memory is taken after the constructor and UseUnits.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +21,18 @@ class LaunchQueue {
   // `spans` by entry; `order`: every bucket once.
   LaunchQueue(std::vector<BucketSpan> spans, std::vector<int> order);
 
+  // By unit its entries, of which each is in one unit at most. REQUIRES: between backwards.
+  void UseUnits(std::vector<std::vector<size_t>> units);
+
   // A backward begins: nothing is ready, nothing launched.
   void Arm();
   // The entry's gradient is in place. Calls `launch` for each bucket that is full now and before
-  // which no bucket of the order is missing. An entry that was ready changes nothing.
+  // which no bucket of the order is missing. An entry that was ready changes nothing, and one of a
+  // unit is held until EndUnit.
   void Ready(size_t entry, Launch launch);
+  // Every entry of the unit is in place, as with Ready. A unit that has ended changes nothing.
+  void EndUnit(size_t unit, Launch launch);
+  const std::vector<size_t>& unit(size_t index) const { return units_[index]; }
   // Whatever is missing counts as ready.
   void ReadyAll(Launch launch);
   bool is_ready(size_t entry) const { return ready_[entry] != 0; }
@@ -36,6 +46,7 @@ class LaunchQueue {
   void UseOrder(std::vector<int> order);
 
  private:
+  void Count(size_t entry);
   void LaunchFull(Launch launch);
 
   std::vector<BucketSpan> spans_;
@@ -45,6 +56,8 @@ class LaunchQueue {
   std::vector<uint8_t> launched_;
   std::vector<uint8_t> ready_;
   std::vector<int> readiness_;
+  std::vector<std::vector<size_t>> units_;
+  std::vector<uint8_t> is_held_;  // By entry: its unit has not ended. Empty: there are no units.
   size_t next_ = 0;
 };
 

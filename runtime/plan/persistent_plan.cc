@@ -4,12 +4,19 @@
 
 namespace dtrain::plan {
 
-std::vector<size_t> PersistentEntries(const ParamLayout& layout, const PersistenceLimits& limits) {
+std::vector<size_t> PersistentEntries(const ParamLayout& layout, const PersistenceLimits& limits,
+                                      absl::Span<const FlatRange> units) {
+  const auto is_in_unit = [units](int64_t offset) {
+    return std::any_of(units.begin(), units.end(), [offset](const FlatRange& unit) {
+      return unit.begin <= offset && offset < unit.end;
+    });
+  };
   std::vector<size_t> entries;
   int64_t total = 0;
   for (size_t i = layout.entries().size(); i-- > 0;) {  // Reverse registration order, reversed.
     const int64_t elements = layout.entries()[i].elements;
-    if (elements > 0 && elements <= limits.parameter_max && elements <= limits.model_max - total) {
+    if (elements > 0 && elements <= limits.parameter_max && elements <= limits.model_max - total &&
+        !is_in_unit(layout.entries()[i].offset)) {
       entries.push_back(i);
       total += elements;
     }
@@ -19,10 +26,11 @@ std::vector<size_t> PersistentEntries(const ParamLayout& layout, const Persisten
 }
 
 PersistentPlan MakePersistentPlan(const ParamLayout& layout, const ShardPlan& shards,
-                                  int world_size, const PersistenceLimits& limits) {
+                                  int world_size, const PersistenceLimits& limits,
+                                  absl::Span<const FlatRange> units) {
   constexpr int64_t kAlign = ParamLayout::kAlignElements;
   PersistentPlan plan;
-  plan.entries = PersistentEntries(layout, limits);
+  plan.entries = PersistentEntries(layout, limits, units);
   for (const size_t entry : plan.entries) {
     plan.offsets.push_back(plan.elements);
     plan.elements += (layout.entries()[entry].elements + kAlign - 1) / kAlign * kAlign;

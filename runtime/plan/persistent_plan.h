@@ -3,13 +3,15 @@
 // DeepSpeed's rule (stage3_param_persistence_threshold): a parameter of at most `parameter_max`
 // elements is persistent, in registration order while all of them together have at most
 // `model_max`. Persistent parameters lie one after the other in a memory of their own; who owns
-// which of their elements is the ShardPlan's. Pure; thread-safe.
+// which of their elements is the ShardPlan's. A parameter that begins in one of `units`
+// (WholeUnits) is never persistent: it comes and goes with its unit. Pure; thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "dtrain/config.h"
 #include "runtime/plan/layout.h"
 #include "runtime/plan/shard_plan.h"
@@ -17,7 +19,8 @@
 namespace dtrain::plan {
 
 // Of the layout's entries, ascending.
-std::vector<size_t> PersistentEntries(const ParamLayout& layout, const PersistenceLimits& limits);
+std::vector<size_t> PersistentEntries(const ParamLayout& layout, const PersistenceLimits& limits,
+                                      absl::Span<const FlatRange> units = {});
 
 // `elements` from `local` on of a rank's shard are those from `at` on of the persistent memory.
 struct PersistentPiece {
@@ -39,6 +42,7 @@ struct PersistentPlan {
 };
 
 PersistentPlan MakePersistentPlan(const ParamLayout& layout, const ShardPlan& shards,
-                                  int world_size, const PersistenceLimits& limits);
+                                  int world_size, const PersistenceLimits& limits,
+                                  absl::Span<const FlatRange> units = {});
 
 }  // namespace dtrain::plan

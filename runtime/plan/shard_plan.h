@@ -85,6 +85,7 @@ class ShardPlan {
   const std::vector<FlatRange>& buckets() const { return buckets_; }
   // Length of a flat buffer with its padding, of zeros.
   int64_t padded_elements() const { return buckets_.back().end; }
+  int64_t total_elements() const { return total_elements_; }  // Of the layout.
   // Of one rank.
   int64_t shard_elements() const { return padded_elements() / world_size_; }
   int64_t largest_bucket() const { return largest_bucket_; }

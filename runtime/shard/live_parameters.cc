@@ -14,6 +14,8 @@
 namespace dtrain {
 namespace {
 
+constexpr size_t kReadsMax = 65536;  // On record for an error.
+
 std::vector<int64_t> BucketSizes(const plan::ShardPlan& shards) {
   std::vector<int64_t> sizes;
   for (const plan::FlatRange& bucket : shards.buckets()) {
@@ -46,13 +48,22 @@ LiveParameters::LiveParameters(comm::Group& group, FlatParameters& flat,
 
 absl::StatusOr<std::unique_ptr<LiveParameters>> LiveParameters::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-    const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory) {
+    const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory,
+    absl::Span<const plan::FlatRange> units) {
   auto live = std::unique_ptr<LiveParameters>(
       new LiveParameters(group, flat, shards, limits, std::move(ways), std::move(memory)));
+  if (!units.empty()) {
+    live->units_ =
+        std::make_unique<LedUnits>(shards, units, static_cast<LedUnits::Buckets&>(*live));
+  }
   live->BeginPass(plan::GatherSchedule::Pass::kTraining);
   DT_RETURN_IF_ERROR(live->Refresh());
-  live->observer_.emplace(flat.values(), *live);
+  live->observer_.emplace(flat.values(), live->listener());
   return live;
+}
+
+StorageObserver::Listener& LiveParameters::listener() {
+  return units_ != nullptr ? static_cast<StorageObserver::Listener&>(*units_) : *this;
 }
 
 LiveParameters::~LiveParameters() {
@@ -66,17 +77,52 @@ LiveParameters::~LiveParameters() {
 }
 
 void LiveParameters::SetStep(int64_t step) {
+  {
+    const std::lock_guard lock(mutex_);
+    reads_.clear();
+    last_read_ = -1;
+  }
   if (ways_.secondary != nullptr) {
     ways_.secondary->SetStep(step);
   }
 }
 
 void LiveParameters::BeginPass(plan::GatherSchedule::Pass pass) {
+  if (units_ != nullptr) {
+    units_->BeginPass(pass);
+  }
   const std::lock_guard lock(mutex_);
   BeginPassLocked(pass);
 }
 
+void LiveParameters::BeginBackward() {
+  if (units_ != nullptr) {
+    units_->BeginBackward();
+  }
+}
+
+void LiveParameters::EndPass() {
+  if (units_ != nullptr) {
+    units_->EndPass();
+  }
+}
+
+void LiveParameters::OnUnitEnd(std::function<void(size_t unit)> on_end) {
+  if (units_ != nullptr) {
+    units_->OnEnd(std::move(on_end));
+  }
+}
+
+std::vector<int64_t> LiveParameters::reads() const {
+  const std::lock_guard lock(mutex_);
+  return reads_;
+}
+
 void LiveParameters::BeginPassLocked(plan::GatherSchedule::Pass pass) {
+  if (pass != pass_) {
+    reads_.clear();
+    last_read_ = -1;
+  }
   pass_ = pass;
   schedule_.Begin(pass);
 }
@@ -93,6 +139,9 @@ void LiveParameters::CloseAll() {
 }
 
 absl::Status LiveParameters::Invalidate() {
+  if (units_ != nullptr) {
+    units_->BeginPass(plan::GatherSchedule::Pass::kTraining);  // What is in use of one is not.
+  }
   const std::lock_guard lock(mutex_);
   CloseAll();
   if (ways_.secondary != nullptr) {
@@ -142,7 +191,7 @@ absl::Status LiveParameters::WithNone(absl::FunctionRef<void()> function) {
 
 absl::Status LiveParameters::WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function) {
   BeginPass(plan::GatherSchedule::Pass::kOther);
-  Use(span);
+  Use(span, 0);
   {
     const absl::Cleanup done = [&] {  // `function` may throw, on one rank alone.
       Done(span);
@@ -162,14 +211,18 @@ void LiveParameters::Abort(const std::string& reason) {
 }
 
 void LiveParameters::BeforeRead(int64_t begin, int64_t end) {
-  Use(shards_.BucketsOf({begin, end}));
+  Use(shards_.BucketsOf({begin, end}), begin);
 }
 void LiveParameters::AfterRead(int64_t begin, int64_t end) {
   Done(shards_.BucketsOf({begin, end}));
 }
 
-void LiveParameters::Use(plan::BucketSpan span) {
+void LiveParameters::Use(plan::BucketSpan span, int64_t element) {
   const std::lock_guard lock(mutex_);
+  if (span.first != last_read_ && reads_.size() < kReadsMax) {
+    reads_.push_back(element);
+    last_read_ = span.first;
+  }
   if (live_is_quantized_ != quantizes()) {  // A pass of the other kind begins: nothing is in use.
     CloseAll();
     live_is_quantized_ = quantizes();

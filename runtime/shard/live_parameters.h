@@ -2,12 +2,14 @@
 // to read, bucket by bucket, into the addresses that the module's tensors have.
 //
 // plan::GatherSchedule decides; this class moves memory and data. Gathers are collectives, so every
-// rank must read the same parameters in the same order. A gather that fails leaves
-// anything in the weights, and status(), because no error can leave the operation that waits for
-// it. On a GPU operations wait in the stream's order, the host does not. Thread-safe.
+// rank must read the same parameters in the same order, but for those inside units (led_units.h). A
+// gather that fails leaves anything in the weights, and status(), because no error can leave the
+// operation that waits for it. On a GPU operations wait in the stream's order, the host does not.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +23,7 @@
 #include "runtime/plan/gather_schedule.h"
 #include "runtime/plan/shard_plan.h"
 #include "runtime/shard/gather_memory.h"
+#include "runtime/shard/led_units.h"
 #include "runtime/shard/persistent_parameters.h"
 #include "runtime/shard/quantized_gather.h"
 #include "runtime/shard/secondary_shards.h"
@@ -36,19 +39,29 @@ struct GatherWays {
   std::unique_ptr<QuantizedGather> quantized;
 };
 
-class LiveParameters final : public StorageObserver::Listener {
+class LiveParameters final : public StorageObserver::Listener, private LedUnits::Buckets {
  public:
   // Collective. REQUIRES: all outlive this object; the values of `flat` are reserved. `group`: of
-  // the memory that weights are in.
+  // the memory that weights are in. `units`: what is gathered as a whole (plan::WholeUnits).
   static absl::StatusOr<std::unique_ptr<LiveParameters>> Create(
       comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
-      const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory);
+      const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory,
+      absl::Span<const plan::FlatRange> units);
   ~LiveParameters() override;
 
   // The training step that reports of the small groups name; the world's group is the caller's.
   void SetStep(int64_t step);
   // A micro-batch or an evaluation batch starts.
   void BeginPass(plan::GatherSchedule::Pass pass);
+  // Its forward is over; it is over. Collective where units are gathered of which this rank has
+  // used nothing. Without units they do nothing.
+  void BeginBackward();
+  void EndPass();
+  // `on_end(unit)`: a backward has come past that one of `units` (LedUnits::OnEnd).
+  void OnUnitEnd(std::function<void(size_t unit)> on_end);
+  // Of the passes of a step, or of evaluations one after the other: the first element of each read
+  // that was in other buckets than the one before, up to a limit. Within a unit: of the unit.
+  std::vector<int64_t> reads() const;
   // The shard changes: what was gathered is void. Gives and clears the first error since the last
   // call.
   absl::Status Invalidate();
@@ -82,6 +95,7 @@ class LiveParameters final : public StorageObserver::Listener {
   LiveParameters(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                  const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory);
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
+  StorageObserver::Listener& listener();
   // Whether the present pass gathers in int8 blocks.
   bool quantizes() const {
     return ways_.quantized != nullptr && pass_ != plan::GatherSchedule::Pass::kOther;
@@ -96,8 +110,8 @@ class LiveParameters final : public StorageObserver::Listener {
   void BeginPassLocked(plan::GatherSchedule::Pass pass);
   // Waits for what is under way; nothing is live any more. Memory is kept: it is filled again.
   void CloseAll();
-  void Use(plan::BucketSpan span);
-  void Done(plan::BucketSpan span);
+  void Use(plan::BucketSpan span, int64_t element) override;
+  void Done(plan::BucketSpan span) override;
   void Act();
   void Gather(int bucket);
   void Release(int bucket);
@@ -125,6 +139,9 @@ class LiveParameters final : public StorageObserver::Listener {
   int64_t backed_elements_ = 0;
   int64_t waited_nanos_ = 0;
   absl::Status status_;
+  std::vector<int64_t> reads_;
+  int last_read_ = -1;               // The first bucket of the last of them.
+  std::unique_ptr<LedUnits> units_;  // Null: there are none.
   std::optional<StorageObserver> observer_;
 };
 

@@ -207,16 +207,30 @@ void PartitionedGradients::CollectAll() {
   }
 }
 
+void PartitionedGradients::StageMissing(size_t index) {
+  if (queue_.is_ready(index)) {
+    return;
+  }
+  if (flat_.parameters()[index].mutable_grad().defined()) {  // Left there before the step.
+    OnGradient(index);
+  } else {
+    Stage(index, nullptr, Fill::kZero);
+  }
+}
+
+void PartitionedGradients::EndUnit(size_t unit) {
+  if (!in_step_ || !status_.ok()) {
+    return;
+  }
+  for (const size_t index : queue_.unit(unit)) {
+    StageMissing(index);
+  }
+  queue_.EndUnit(unit, [this](int bucket) { Launch(bucket); });
+}
+
 absl::Status PartitionedGradients::FinishBackward() {
   for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
-    if (queue_.is_ready(i)) {
-      continue;
-    }
-    if (flat_.parameters()[i].mutable_grad().defined()) {  // Left there before the step.
-      OnGradient(i);
-    } else {  // Unused in this micro-batch: the others may have used it.
-      Stage(i, nullptr, Fill::kZero);
-    }
+    StageMissing(i);
   }
   queue_.ReadyAll([this](int bucket) { Launch(bucket); });
   return status_;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -41,6 +42,10 @@ class PartitionedGradients final : public GradientSync {
   void OnGradient(size_t index) override;
   void BeginMicroBatch(int64_t /*step*/, bool last) override;
   absl::Status FinishBackward() override;
+  void UseUnits(std::vector<std::vector<size_t>> units) override {
+    queue_.UseUnits(std::move(units));
+  }
+  void EndUnit(size_t unit) override;
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
   std::vector<uint8_t> used() const override { return used_; }
@@ -65,6 +70,8 @@ class PartitionedGradients final : public GradientSync {
                                  const std::vector<int>& need) override;
   // Writes an entry's gradient (none with kZero) to the slots of its buckets.
   void Stage(size_t index, const float* gradient, Fill fill);
+  // Of an entry whose gradient has not come: others may have it.
+  void StageMissing(size_t index);
   Slot& SlotOf(int bucket);
   void Launch(int bucket);
   absl::StatusOr<comm::Work> Start(int bucket, Slot& slot);

@@ -257,17 +257,32 @@ absl::Status PartitionedOnDevice::Reduce(int bucket) {
   return absl::OkStatus();
 }
 
+void PartitionedOnDevice::StageMissing(size_t index) {
+  if (queue_.is_ready(index) || !status_.ok()) {
+    return;
+  }
+  if (flat_.parameters()[index].mutable_grad().defined()) {  // Left there before the step.
+    OnGradient(index);
+  } else {
+    status_ = Stage(index, {}, Fill::kZero);
+  }
+}
+
+void PartitionedOnDevice::EndUnit(size_t unit) {
+  if (!in_step_ || !status_.ok()) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  for (const size_t index : queue_.unit(unit)) {
+    StageMissing(index);
+  }
+  queue_.EndUnit(unit, [this](int bucket) { Launch(bucket); });
+}
+
 absl::Status PartitionedOnDevice::FinishBackward() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
-    if (queue_.is_ready(i)) {
-      continue;
-    }
-    if (flat_.parameters()[i].mutable_grad().defined()) {  // Left there before the step.
-      OnGradient(i);
-    } else {  // Unused in this micro-batch: the others may have used it.
-      status_ = Stage(i, {}, Fill::kZero);
-    }
+    StageMissing(i);
   }
   queue_.ReadyAll([this](int bucket) { Launch(bucket); });
   return status_;

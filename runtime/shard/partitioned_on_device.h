@@ -12,6 +12,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -44,6 +45,10 @@ class PartitionedOnDevice final : public DeviceGradientSync {
     queue_.Arm();
   }
   absl::Status FinishBackward() override;
+  void UseUnits(std::vector<std::vector<size_t>> units) override {
+    queue_.UseUnits(std::move(units));
+  }
+  void EndUnit(size_t unit) override;
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
   ReducedGradient reduced() const override { return {shard(), true}; }
@@ -74,6 +79,8 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   float* shard() const { return static_cast<float*>(shard_->data()); }
   // `gradient` is flat, or undefined for kZero.
   absl::Status Stage(size_t index, const at::Tensor& gradient, Fill fill);
+  // Of an entry whose gradient has not come: others may have it.
+  void StageMissing(size_t index);
   // That which the bucket fills: on first use one that is free, or soon will be, on the device.
   absl::StatusOr<Slot*> SlotOf(int bucket);
   void Launch(int bucket);

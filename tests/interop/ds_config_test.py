@@ -244,10 +244,12 @@ class BesideDeepSpeed(unittest.TestCase):
         from deepspeed.runtime import precision_config as precision
         from deepspeed.runtime.zero import offload_config as offload
         from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+        from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
         known = {key for key in dir(config) if key.isupper()}
         self.assertIn("TRAIN_BATCH_SIZE", known)
         sections = {
             "zero_optimization": DeepSpeedZeroConfig,
+            "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
             "zero_optimization.offload_optimizer": offload.DeepSpeedZeroOffloadOptimizerConfig,
             "zero_optimization.offload_param": offload.DeepSpeedZeroOffloadParamConfig,
             "fp16": precision.DeepSpeedFP16Config, "bf16": precision.DeepSpeedBF16Config,

@@ -18,6 +18,7 @@
 #include "runtime/engine/engine_state.h"
 #include "tests/runtime/device_net.h"
 #include "tests/runtime/device_training.h"
+#include "tests/runtime/experts_for_tests.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/job_for_tests.h"
 
@@ -83,6 +84,32 @@ TEST(EngineDeviceShardsTest, FrozenWeightsAreGatheredAsTheOthersAre) {
       for (const auto& more : ways) {
         SCOPED_TRACE(absl::StrCat(precision, ", place ", static_cast<int>(place), ", ", more[0]));
         ExpectSame(OutcomeOf(3, With(stage3, more)), whole);
+      }
+    }
+  }
+}
+
+// The host's calls are in one order, whichever experts a rank uses; gradients are held in slots of
+// the device until a unit has ended.
+TEST(EngineDeviceShardsTest, ExpertsOfAUnitTrainAsInOneProcessThoughRanksUseOthers) {
+  for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+    for (const testing::Router& router :
+         {testing::Router(testing::AnotherOnEachRank), testing::Router(testing::NoneOnSomeRanks)}) {
+      testing::ExpertsWay way{.accumulation = 2, .router = router};
+      way.units = {{"first"}, {"second"}};
+      comm::FakeFabric fabric;
+      const auto results =
+          testing::RunRanks({.size = way.size}, [&](testing::RankContext& context) -> absl::Status {
+            at::set_num_threads(1);
+            FakeGpu gpu(&fabric);
+            const testing::TempFolder folder;
+            const Way on_device{.place = place, .more = testing::ExpertsOverrides(way)};
+            DT_ASSIGN_OR_RETURN(auto job, MakeJob(&context, folder.path(), on_device, &gpu));
+            DT_ASSIGN_OR_RETURN(const auto outcome, testing::TrainExperts(*job, way));
+            return testing::CompareExperts(outcome, testing::ExpectedOfExperts(way), 1e-4);
+          });
+      for (const auto& result : results) {
+        EXPECT_TRUE(result.status.ok()) << result.status;
       }
     }
   }

@@ -53,6 +53,15 @@ struct PersistenceLimits {
   int64_t model_max = 0;      // Of all together.
 };
 
+// Modules that are units of ZeRO stage 3 (EngineOptions::units) by what
+// zero_optimization.leaf_module says of them.
+struct LeafModuleConfig {
+  std::vector<std::string> classes;
+  std::vector<std::string> names;
+  std::vector<std::string> name_suffixes;
+  std::vector<std::string> default_classes;  // Of which a model need have none.
+};
+
 // What of forward is computed again in backward (<dtrain/recompute.h>): the model asks and obeys.
 struct ActivationCheckpointingConfig {
   enum class Mode { kNone, kFull, kSelective };
@@ -199,6 +208,7 @@ class Config {
   int zero_stage() const;
   GatherLimits gather_limits() const;
   PersistenceLimits persistence_limits() const;
+  LeafModuleConfig leaf_modules() const;
   bool quantized_weights() const;    // Stage 3: gathers in int8 blocks.
   bool quantized_gradients() const;  // Stages 2 and 3: reduce-scatters in int8 blocks.
   int hpz_partition_size() const;    // Ranks of a second sharding of weights; 1: none.

@@ -77,9 +77,15 @@ struct EngineOptions {
   // neighbours in the order of registration, among those that train and among frozen ones, which
   // are a bucket of their own; none is in two units, and what is in no unit is cut as without.
   // Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU 2 MiB at least;
-  // for a weight across one, both sides are gathered. A unit above what may be live of its kind is
-  // several equal buckets: zero_optimization.stage3_max_live_parameters, of which, where there are
-  // frozen weights, the kind that has fewer elements takes up to half and the other the rest.
+  // for a unit across one, both sides are gathered. Ranks may use different parts of a unit, as
+  // they do of a mixture of experts: the first read inside it gathers all of it, and its gradients
+  // are reduced together, zero where a rank has none. In the first micro-batch and the first
+  // evaluation every rank uses some part of each unit, so a unit of experts had best have the
+  // router's weights too. A unit above what may be live of its kind is several equal buckets, which
+  // come and go apart, so that ranks must read them in one order:
+  // zero_optimization.stage3_max_live_parameters, of which, where there are frozen weights, the
+  // kind that has fewer elements takes up to half and the other the rest.
+  // zero_optimization.leaf_module names units too.
   // reduce_bucket_size does not hold for units, and stage3_prefetch_bucket_size, unless 0, is as
   // large as the largest unit at least. Empty: automatic. Deterministic runs have the same bits
   // with any units, and checkpoints are read whatever they are.

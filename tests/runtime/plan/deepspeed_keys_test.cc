@@ -15,6 +15,7 @@ namespace dtrain::plan::deepspeed_keys_test {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -108,7 +109,6 @@ const std::vector<Section>& DeepSpeedTable() {
         "stage3_module_granularity_threshold",
         "stage3_allgather_sequential",
         "stage3_partition_stream_chunk_size",
-        "leaf_module",
         "stage3_gather_16bit_weights_on_model_save",
         "zero_hpz_partition_size",
         "zero_quantized_weights",
@@ -126,6 +126,7 @@ const std::vector<Section>& DeepSpeedTable() {
         "cpu_offload_params",
         "cpu_offload_use_pin_memory",
         "memory_efficient_linear"}},
+      {"zero_optimization.leaf_module", {"classes", "names", "name_suffixes"}},
       {"zero_optimization.zeropp_loco_param", {"err_beta", "reset_T"}},
       {"zero_optimization.zenflow",
        {"topk_ratio", "select_strategy", "select_interval", "update_interval", "overlap_step",
@@ -239,6 +240,36 @@ TEST(DeepSpeedKeysTest, WhatOnlyTunesOrBelongsToWhatIsOffIsNotedOnce) {
     EXPECT_THAT(config->warnings(), SizeIs(1)) << section;
     EXPECT_THAT(config->warnings(), Contains(HasSubstr(note)));
   }
+}
+
+// Values as DeepSpeed takes them: lists, one string, the section empty or null.
+TEST(DeepSpeedKeysTest, LeafModulesAreTakenAsDeepSpeedTakesThem) {
+  const auto leaves = [](const std::string& section) {
+    const absl::StatusOr<Config> config =
+        Parse(absl::StrCat(R"("zero_optimization": {"stage": 3, "leaf_module": )", section, "}"));
+    EXPECT_TRUE(config.ok()) << config.status();
+    EXPECT_THAT(config->warnings(), SizeIs(0));
+    return config->leaf_modules();
+  };
+  for (const char* const nothing : {"{}", "null"}) {
+    const LeafModuleConfig absent = leaves(nothing);
+    EXPECT_THAT(absent.classes, SizeIs(3));
+    EXPECT_EQ(absent.classes, absent.default_classes);
+    EXPECT_THAT(absent.names, SizeIs(0));
+    EXPECT_THAT(absent.name_suffixes, SizeIs(0));
+  }
+  const LeafModuleConfig given =
+      leaves(R"({"classes": "Moe", "names": ["a.b", "c"], "name_suffixes": [".moe"]})");
+  EXPECT_THAT(given.classes, ElementsAre("Moe"));
+  EXPECT_THAT(given.names, ElementsAre("a.b", "c"));
+  EXPECT_THAT(given.name_suffixes, ElementsAre(".moe"));
+  EXPECT_THAT(given.default_classes, SizeIs(3));
+  const absl::Status wrong =
+      Parse(R"("zero_optimization": {"leaf_module": {"names": [3]}})").status();
+  EXPECT_THAT(std::string(wrong.message()), HasSubstr("zero_optimization.leaf_module.names"));
+  const absl::Status unknown =
+      Parse(R"("zero_optimization": {"leaf_module": {"name": ["a"]}})").status();
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("zero_optimization.leaf_module.names"));
 }
 
 }  // namespace

@@ -73,5 +73,36 @@ TEST_F(LaunchQueueTest, FollowsAnotherOrder) {
   EXPECT_THAT(Ready(queue, 2), ElementsAre(1, 0));
 }
 
+TEST_F(LaunchQueueTest, EntriesOfAUnitAreHeldUntilItEnds) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  queue.UseUnits({{0, 1}});
+  EXPECT_THAT(Ready(queue, 1), IsEmpty());
+  EXPECT_TRUE(queue.is_ready(1));
+  EXPECT_THAT(Ready(queue, 0), IsEmpty()) << "its gradients are there, but not on every rank";
+  EXPECT_THAT(Ready(queue, 2), IsEmpty());
+  const auto end = [&] {
+    std::vector<int> launched;
+    queue.EndUnit(0, [&](int bucket) { launched.push_back(bucket); });
+    return launched;
+  };
+  EXPECT_THAT(end(), ElementsAre(0, 1));
+  EXPECT_THAT(end(), IsEmpty());
+  EXPECT_THAT(Ready(queue, 3), ElementsAre(2, 3));
+  EXPECT_THAT(queue.readiness(), ElementsAre(2, 0, 1, 3)) << "together, when it ended";
+  queue.Arm();
+  EXPECT_THAT(Ready(queue, 0), IsEmpty()) << "held anew";
+  EXPECT_THAT(end(), ElementsAre(0)) << "entry 1 is missing and gets none";
+  EXPECT_TRUE(queue.is_ready(1));
+}
+
+TEST_F(LaunchQueueTest, UnitsThatDoNotEndAreReadyWithAllElse) {
+  LaunchQueue queue(spans_, {0, 1, 2, 3});
+  queue.UseUnits({{1}, {3}});
+  Ready(queue, 1);
+  std::vector<int> launched;
+  queue.ReadyAll([&](int bucket) { launched.push_back(bucket); });
+  EXPECT_THAT(launched, ElementsAre(0, 1, 2, 3));
+}
+
 }  // namespace
 }  // namespace dtrain::plan::launch_queue_test

@@ -37,6 +37,13 @@ TEST(PersistentPlan, TakesWhatIsAtMostTheThresholdInTheOrderOfRegistration) {
       << "what does not fit is left out, not the rest";
 }
 
+TEST(PersistentPlan, LeavesOutWhatBeginsInAUnitAndDoesNotCountIt) {
+  const ParamLayout layout = Layout();
+  const FlatRange unit{layout.entries()[1].offset, layout.entries()[3].offset};  // d and c.
+  EXPECT_THAT(PersistentEntries(layout, {.parameter_max = 300, .model_max = 307}, {unit}),
+              ElementsAre(0, 4));
+}
+
 TEST(PersistentPlan, EveryElementComesFromOneRankToItsPlace) {
   const ParamLayout layout = Layout();
   for (const int world_size : {1, 2, 3, 5}) {

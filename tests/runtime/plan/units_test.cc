@@ -106,5 +106,52 @@ TEST(Units, AUnitThatIsNotOfNeighboursNamesWhatLiesBetween) {
                         "layers.0.up.bias is registered between embed.weight and layers.1.norm"));
 }
 
+absl::StatusOr<std::vector<FlatRange>> FindWithLeaves(const Units& units,
+                                                      const std::vector<std::string>& leaves) {
+  auto all = FindUnits({&Model()}, units, leaves);
+  return all.ok() ? absl::StatusOr<std::vector<FlatRange>>(all->front()) : all.status();
+}
+
+TEST(Units, ALeafModuleIsAUnitUnlessAnotherHoldsIt) {
+  EXPECT_THAT(*FindWithLeaves({}, {"layers.0", "layers.1"}),
+              ElementsAre(FlatRange{32, 128}, FlatRange{128, 224}));
+  EXPECT_THAT(*FindWithLeaves({{"layers.1"}}, {"layers.1", "layers.1.up", "layers.0.up"}),
+              ElementsAre(FlatRange{32, 128}, FlatRange{128, 192}));
+  EXPECT_THAT(*FindWithLeaves({}, {"layers", "layers.0", "layers.0.up"}),
+              ElementsAre(FlatRange{32, 224}));
+  EXPECT_THAT(*FindWithLeaves({}, {""}), ElementsAre(FlatRange{0, 256})) << "the model itself";
+  EXPECT_THAT(*FindWithLeaves({}, {"layers.7"}), IsEmpty()) << "no parameter has its name";
+  EXPECT_THAT(*FindWithLeaves({}, {"layers.0.up.weight"}), IsEmpty()) << "that is no module";
+}
+
+TEST(Units, ALeafModuleThatHoldsAPartOfAUnitIsRefused) {
+  const auto found = FindWithLeaves({{"layers.0.up"}}, {"layers.0"});
+  EXPECT_THAT(std::string(found.status().message()),
+              HasSubstr("parameter layers.0.up.bias is in EngineOptions::units[0] and in "
+                        "zero_optimization.leaf_module, "
+                        "\"layers.0\"; remove it from one of them"));
+}
+
+TEST(Units, TheLargestLeafIsMeasuredFromItsFirstParameterToItsLast) {
+  EXPECT_EQ(LargestLeaf(Model(), {}), 0);
+  EXPECT_EQ(LargestLeaf(Model(), std::vector<std::string>{"head", "layers.1", "layers.0.up"}), 96);
+  EXPECT_EQ(LargestLeaf(Model(), std::vector<std::string>{"frozen"}), 0);
+}
+
+TEST(Units, AUnitIsWholeUnlessItIsCutIntoSeveralBuckets) {
+  const std::vector<FlatRange> units = *Find(Model(), {{"layers.0"}, {"layers.1"}});
+  const auto whole = [&](int64_t most) {
+    ShardOptions options{.buckets = {.bucket_elements = 32, .first_bucket_elements = 32},
+                         .world_size = 2,
+                         .units = units,
+                         .unit_elements_max = most};
+    return WholeUnits(*ShardPlan::Create(Model(), options), units);
+  };
+  EXPECT_THAT(whole(128), ElementsAre(units[0], units[1]));
+  // Borders are kept to multiples of 64: 0 to 128 and 128 to 192.
+  EXPECT_THAT(whole(64), ElementsAre(units[1]));
+  EXPECT_THAT(WholeUnits(*ShardPlan::Create(Model(), {}), {}), IsEmpty());
+}
+
 }  // namespace
 }  // namespace dtrain::plan::units_test
