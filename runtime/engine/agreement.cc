@@ -30,6 +30,10 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     if (verdict.stop_signal == 0) {
       verdict.stop_signal = vote.stop_signal;
     }
+    verdict.ranks_with_batch += vote.has_batch != 0 ? 1 : 0;
+    if (vote.lacks_spare != 0 && verdict.rank_without_spare < 0) {
+      verdict.rank_without_spare = static_cast<int>(rank);
+    }
     if (vote.failed != 0 && !verdict.failed) {
       verdict.failed = true;
       verdict.failed_rank = static_cast<int>(rank);
