@@ -61,6 +61,7 @@ absl::Status Engine::Impl::AfterSkip(const StepReport& skipped, const std::strin
                   << (scaled ? absl::StrFormat("; loss scale %g, next %g", scale.scale,
                                                state.loss_scale.scale)
                              : "");
+  without_target = {};
   if (non_finite.count++ == 0) {
     non_finite.first_step = skipped.step;
     non_finite.culprit = culprit;

@@ -242,8 +242,8 @@ TEST(EngineDeviceTest, AStepOfNoSampleIsSkippedOnTheDeviceAsOnTheHost) {
     Way device = host;
     device.place = Way::Place::kNccl;
     const Outcome outcome = OutcomeOf(2, device);
-    EXPECT_EQ(expected.skipped, std::vector<double>({0, 0, 0, 1, 0, 0})) << more;
     EXPECT_EQ(outcome.skipped, expected.skipped) << more;
+    EXPECT_EQ(outcome.skipped[3], 1) << more;
     EXPECT_EQ(outcome.losses[3], -1) << more << ": NaN";
     for (size_t i = 0; i < expected.weights.size(); ++i) {
       ASSERT_NEAR(outcome.weights[i], expected.weights[i], 1e-2) << more;  // fp16's 11 bits.

@@ -237,7 +237,7 @@ TEST(EvaluatedLoader, GivesShortBatchesAndThenSaysThatItHasEnded) {
   });
 }
 
-TEST(EndOfData, IsNoOtherError) {
+TEST(EndOfDataTest, IsNoOtherError) {
   EXPECT_TRUE(IsEndOfData(EndOfData()));
   EXPECT_TRUE(IsEndOfData(Annotate(EndOfData(), "the file")));
   EXPECT_FALSE(IsEndOfData(absl::OkStatus()));
@@ -375,7 +375,7 @@ void ExpectNoResult(int size, int stage, const std::function<Loss(Chain&, const 
   }
 }
 
-TEST(NoTarget, IsAnErrorThatNamesTheFilesAndNotALossOfZero) {
+TEST(EvaluationWithoutTarget, IsAnErrorThatNamesTheFilesAndNotALossOfZero) {
   for (const int size : {1, 2}) {
     for (const int stage : {0, 3}) {
       const std::vector<std::string> texts = {"has no loss", "data.validation (",
@@ -389,7 +389,7 @@ TEST(NoTarget, IsAnErrorThatNamesTheFilesAndNotALossOfZero) {
 }
 
 // A mean over targets of which all are ignored is NaN: it weighs nothing.
-TEST(NoTarget, OfSomeMicroBatchesWeighsNothing) {
+TEST(EvaluationWithoutTarget, OfSomeMicroBatchesWeighsNothing) {
   OnRanks(2, [](RankContext& context) -> absl::Status {
     const testing::TempFolder folder;
     // Window 2 is three documents of one token, each of which ignores its last target.
@@ -406,7 +406,7 @@ TEST(NoTarget, OfSomeMicroBatchesWeighsNothing) {
   });
 }
 
-TEST(NoBatch, IsAnErrorToo) {
+TEST(EvaluationWithoutBatch, IsAnErrorToo) {
   OnRanks(2, [](RankContext& context) -> absl::Status {
     const testing::TempFolder folder;
     DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), {}));
@@ -424,8 +424,8 @@ TEST(NoBatch, IsAnErrorToo) {
   });
 }
 
-class StopSignal : public ::testing::TestWithParam<std::tuple<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(All, StopSignal,
+class StoppedEvaluation : public ::testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(All, StoppedEvaluation,
                          ::testing::Combine(::testing::Values(1, 2), ::testing::Values(0, 3)),
                          [](const auto& test) {
                            return absl::StrCat("ranks", std::get<0>(test.param), "_stage",
@@ -433,7 +433,7 @@ INSTANTIATE_TEST_SUITE_P(All, StopSignal,
                          });
 
 // The last rank gets it in its third micro-batch of 40.
-TEST_P(StopSignal, EndsTheEvaluationOfAllRanksAndTheStepIsSaved) {
+TEST_P(StoppedEvaluation, EndsOnAllRanksWithoutAResultAndTheStepIsSaved) {
   const auto& [size, stage] = GetParam();
   const testing::TempFolder shared;
   OnRanks(size, [&](RankContext& context) -> absl::Status {

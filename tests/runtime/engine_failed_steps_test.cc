@@ -215,14 +215,14 @@ TEST_P(FailedStep, OfOneRankEndsTheStepsOfAllWithWhatToDo) {
   EXPECT_THAT(std::string(results[0].status.message()), ContainsRegex("rank 1|on rank 1"));
 }
 
-class NoTarget : public ::testing::TestWithParam<Way> {};
+class StepWithoutTarget : public ::testing::TestWithParam<Way> {};
 
-INSTANTIATE_TEST_SUITE_P(All, NoTarget, ::testing::ValuesIn(Ways()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(All, StepWithoutTarget, ::testing::ValuesIn(Ways()), [](const auto& test) {
   return absl::StrCat("ranks", test.param.ranks, "_stage", test.param.stage);
 });
 
 // Neither momentum nor decay moves a weight; the step counts and the run goes on.
-TEST_P(NoTarget, OnAnyRankSkipsTheStepAndManyInARowEndTheRun) {
+TEST_P(StepWithoutTarget, IsSkippedAndManyInARowEndTheRun) {
   for (const auto& result :
        testing::RunRanks({.size = GetParam().ranks}, [](RankContext& context) -> absl::Status {
          at::set_num_threads(1);
