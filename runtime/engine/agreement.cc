@@ -42,13 +42,15 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
   return verdict;
 }
 
-absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote, const char* name) {
+absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote, const char* name,
+                                  Deadline deadline) {
   std::vector<StepVote> votes(static_cast<size_t>(group.size()));
   StepVote mine = vote;
   const comm::Buffer input{&mine, sizeof(mine), DType::kUInt8, {}};
   const comm::Buffer output{votes.data(), votes.size() * sizeof(StepVote), DType::kUInt8, {}};
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group.AllGather(input, output, {.name = name, .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      group.AllGather(input, output, {.name = name, .caller_waits = true, .deadline = deadline}));
   DT_RETURN_IF_ERROR(work.Wait());
   return Decide(votes);
 }

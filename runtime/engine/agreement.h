@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/deadline.h"
 #include "comm/group.h"
 
 namespace dtrain {
@@ -54,9 +55,11 @@ struct StepVerdict {
 };
 
 // Collective; blocks. `name` is shown in reports. Sums are taken in rank order, so every rank gets
-// the same bits. Internal names ranks that are not at the same step or epoch.
+// the same bits. Internal names ranks that are not at the same step or epoch. `deadline`: as
+// CollectiveOptions has it.
 absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote,
-                                  const char* name = "step agreement");
+                                  const char* name = "step agreement",
+                                  Deadline deadline = Deadline::Infinite());
 
 // The decision alone: pure.
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes);

@@ -105,8 +105,10 @@ absl::StatusOr<StepVerdict> Engine::Impl::EvaluateBatches(const EvaluationCalls&
     }
     vote.failed = failure.ok() ? 0 : 1;
     vote.stop_signal = job.stop_signal();
+    // Closures may do what takes its time on one rank, such as writing samples: no learnt limit.
     DT_ASSIGN_OR_RETURN(const StepVerdict verdict,
-                        Agree(job.group(), vote, "evaluation agreement"));
+                        Agree(job.group(), vote, "evaluation agreement",
+                              Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
     DT_RETURN_IF_ERROR(failure);
     if (verdict.failed) {
       return absl::AbortedError(absl::StrFormat("rank %d failed in the evaluation after step %d",
