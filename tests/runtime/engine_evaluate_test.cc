@@ -55,7 +55,7 @@ struct Run {
 };
 
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::string& folder,
-                                             const Run& run, const std::string& group = "world") {
+                                             const Run& run) {
   const std::string path = WriteWindows(folder, run.windows);
   std::vector<std::string> more = {
       absl::StrCat("train_micro_batch_size_per_gpu=", run.micro_batch),
@@ -66,9 +66,8 @@ absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::st
       absl::StrCat("data.validation=[\"", path, "\"]"),
   };
   more.insert(more.end(), run.more.begin(), run.more.end());
-  return testing::MakeChainJob(&context, folder,
-                               {.stage = run.stage, .accumulation = run.accumulation, .more = more},
-                               group);
+  return testing::MakeChainJob(
+      &context, folder, {.stage = run.stage, .accumulation = run.accumulation, .more = more});
 }
 
 // Runs `body` on `size` ranks; each must end well.

@@ -255,7 +255,8 @@ TEST_P(StepWithoutTarget, IsSkippedAndManyInARowEndTheRun) {
          DT_RETURN_IF_ERROR(step(true).status());
          const double before = sum();
          DT_ASSIGN_OR_RETURN(const StepReport empty, step(false));
-         if (!empty.skipped || !std::isnan(empty.loss) || empty.step != 2 || sum() != before) {
+         if (!empty.skipped || !std::isnan(static_cast<double>(empty.loss)) || empty.step != 2 ||
+             sum() != before) {
            return absl::InternalError(
                absl::StrCat("a step without a target: ", before, ", then ", sum()));
          }
