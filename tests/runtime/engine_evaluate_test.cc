@@ -45,7 +45,7 @@ std::string WriteWindows(const std::string& folder, int64_t windows) {
   return path;
 }
 
-struct Run {
+struct Reading {
   int stage = 0;
   int64_t windows = 5;
   int micro_batch = 1;
@@ -55,19 +55,20 @@ struct Run {
 };
 
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::string& folder,
-                                             const Run& run) {
-  const std::string path = WriteWindows(folder, run.windows);
+                                             const Reading& reading) {
+  const std::string path = WriteWindows(folder, reading.windows);
   std::vector<std::string> more = {
-      absl::StrCat("train_micro_batch_size_per_gpu=", run.micro_batch),
-      absl::StrCat("eval_batches=", run.eval_batches),
+      absl::StrCat("train_micro_batch_size_per_gpu=", reading.micro_batch),
+      absl::StrCat("eval_batches=", reading.eval_batches),
       absl::StrCat("data.sequence_length=", kSequence),
       "data.format=nanogpt-u16",
       absl::StrCat("data.train=[\"", path, "\"]"),
       absl::StrCat("data.validation=[\"", path, "\"]"),
   };
-  more.insert(more.end(), run.more.begin(), run.more.end());
+  more.insert(more.end(), reading.more.begin(), reading.more.end());
   return testing::MakeChainJob(
-      &context, folder, {.stage = run.stage, .accumulation = run.accumulation, .more = more});
+      &context, folder,
+      {.stage = reading.stage, .accumulation = reading.accumulation, .more = more});
 }
 
 // Runs `body` on `size` ranks; each must end well.
@@ -125,18 +126,18 @@ TEST_P(EveryWindowOnce, WhereTheSplitHasFewerThanAreAskedFor) {
   for (const auto& [windows, micro_batch, accumulation] :
        {std::tuple(5, 1, 1), std::tuple(5, 2, 1), std::tuple(5, 6, 1), std::tuple(1, 2, 1),
         std::tuple(7, 1, 2), std::tuple(12, 2, 2)}) {
-    const Run run{.stage = stage,
-                  .windows = windows,
-                  .micro_batch = micro_batch,
-                  .accumulation = accumulation};
+    const Reading reading{.stage = stage,
+                          .windows = windows,
+                          .micro_batch = micro_batch,
+                          .accumulation = accumulation};
     OnRanks(
         size,
         [&](RankContext& context) -> absl::Status {
           const testing::TempFolder folder;
-          DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), run));
+          DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), reading));
           at::manual_seed(3);
           Chain model;
-          const double plain = PlainLoss(model, run.windows);
+          const double plain = PlainLoss(model, reading.windows);
           DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
           DT_ASSIGN_OR_RETURN(auto valid, TokenLoader::Open(*job, Split::kValidation));
           for (int times = 0; times < 2; ++times) {  // The same windows in each evaluation.
@@ -148,7 +149,7 @@ TEST_P(EveryWindowOnce, WhereTheSplitHasFewerThanAreAskedFor) {
             DT_ASSIGN_OR_RETURN(value, engine->Evaluate(*valid, [&](const Batch& batch) {
               return PowersOfTwo(model, batch);
             }));
-            const auto count = static_cast<double>(run.windows);
+            const auto count = static_cast<double>(reading.windows);
             DT_RETURN_IF_ERROR(ExpectNear(value, (std::exp2(count) - 1) / count, 1e-9, "windows"));
             DT_ASSIGN_OR_RETURN(value, engine->Evaluate(*valid, [&](const Batch& batch) {
               return MeanOfWindows(model, batch);
@@ -164,10 +165,10 @@ TEST_P(EveryWindowOnce, WhereTheSplitHasFewerThanAreAskedFor) {
 TEST_P(EveryWindowOnce, TheFirstOnesWhereTheSplitHasMore) {
   const auto& [size, stage] = GetParam();
   // Twelve windows in global batches of six, whatever the number of ranks.
-  const Run run{.stage = stage, .windows = 20, .micro_batch = 6 / size, .eval_batches = 2};
+  const Reading reading{.stage = stage, .windows = 20, .micro_batch = 6 / size, .eval_batches = 2};
   OnRanks(size, [&](RankContext& context) -> absl::Status {
     const testing::TempFolder folder;
-    DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), run));
+    DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), reading));
     Chain model;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     DT_ASSIGN_OR_RETURN(auto valid, TokenLoader::Open(*job, Split::kValidation));
@@ -184,8 +185,8 @@ TEST_P(EveryWindowOnce, TheFirstOnesWhereTheSplitHasMore) {
 TEST(EvaluatedLoader, GoesOnFromWhereItStoodAndHasNoEndOfItsOwn) {
   OnRanks(1, [](RankContext& context) -> absl::Status {
     const testing::TempFolder folder;
-    const Run run{.windows = 5, .micro_batch = 2};
-    DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), run));
+    const Reading reading{.windows = 5, .micro_batch = 2};
+    DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), reading));
     Chain model;
     DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
     DT_ASSIGN_OR_RETURN(auto valid, TokenLoader::Open(*job, Split::kValidation));
