@@ -20,6 +20,7 @@
 #include "dtrain/engine.h"
 #include "dtrain/token_loader.h"
 #include "runtime/job/stop_signal.h"
+#include "runtime/plan/token_file.h"
 #include "tests/runtime/chain_for_tests.h"
 #include "tests/runtime/job_for_tests.h"
 
@@ -35,7 +36,7 @@ constexpr int64_t kSequence = 3;
 
 // Window i of the file is [i, i, i] and its last target i + 1, the first token of the next one.
 std::string WriteWindows(const std::string& folder, int64_t windows) {
-  std::string bytes;
+  std::string bytes = plan::MakeTokenHeader(windows * kSequence + 1, /*vocabulary=*/0);
   for (int64_t i = 0; i <= windows * kSequence; ++i) {
     const auto token = static_cast<uint16_t>(i / kSequence);
     bytes.append(reinterpret_cast<const char*>(&token), sizeof(token));
@@ -61,7 +62,6 @@ absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::st
       absl::StrCat("train_micro_batch_size_per_gpu=", reading.micro_batch),
       absl::StrCat("eval_batches=", reading.eval_batches),
       absl::StrCat("data.sequence_length=", kSequence),
-      "data.format=nanogpt-u16",
       absl::StrCat("data.train=[\"", path, "\"]"),
       absl::StrCat("data.validation=[\"", path, "\"]"),
   };
