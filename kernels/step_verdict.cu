@@ -8,7 +8,7 @@ namespace {
 __global__ void __launch_bounds__(32)
     StepVerdictKernel(const StepTally* tallies, int ranks, bool of_shards, const StepInputs* inputs,
                       StepScalarsView scalars, StepVerdictNumbers* verdict) {
-  const StepVerdictNumbers mine = StepVerdictOf(tallies, ranks, of_shards);
+  const StepVerdictNumbers mine = StepVerdictOf(tallies, ranks, of_shards, *inputs);
   for (int i = static_cast<int>(threadIdx.x); i < scalars.count; i += 32) {
     SetStepScalars(mine, *inputs, scalars, i);
   }

@@ -20,14 +20,14 @@ struct StepTally {
 
 // What changes by step, in device memory at a fixed address.
 struct StepInputs {
-  double unscale = 1;   // The mean's gradient is the reduced one times this.
+  double unscale = 1;   // The mean's gradient is the reduced one times this; 0: no sample counts.
   double norm_max = 0;  // 0: no clipping by the norm.
 };
 
 struct StepVerdictNumbers {
   double loss_sum = 0;
   double sum_of_squares = 0;
-  int32_t skip = 0;  // Not 0: the gradient is not finite, nothing is updated.
+  int32_t skip = 0;  // Not 0: the gradient is not finite or of no sample, nothing is updated.
   int32_t unused = 0;
 };
 
@@ -42,7 +42,7 @@ struct StepScalarsView {
 
 // Sums in rank order, so every rank gets the same bits; the clip factor is ClipFactor's.
 DT_HOST_DEVICE inline StepVerdictNumbers StepVerdictOf(const StepTally* tallies, int ranks,
-                                                       bool of_shards) {
+                                                       bool of_shards, const StepInputs& inputs) {
   StepVerdictNumbers verdict;
   for (int rank = 0; rank < ranks; ++rank) {
     verdict.loss_sum += tallies[rank].loss_sum;
@@ -51,7 +51,8 @@ DT_HOST_DEVICE inline StepVerdictNumbers StepVerdictOf(const StepTally* tallies,
     }
   }
   // Infinities and NaNs alone have no difference of zero with themselves.
-  verdict.skip = verdict.sum_of_squares - verdict.sum_of_squares == 0 ? 0 : 1;
+  const bool finite = verdict.sum_of_squares - verdict.sum_of_squares == 0;
+  verdict.skip = finite && inputs.unscale != 0 ? 0 : 1;
   return verdict;
 }
 
@@ -68,9 +69,9 @@ DT_HOST_DEVICE inline void SetStepScalars(const StepVerdictNumbers& verdict,
   *reinterpret_cast<int32_t*>(group + scalars.skip_offset) = verdict.skip;
 }
 
-// *verdict = StepVerdictOf(tallies [ranks], of_shards), then SetStepScalars for every group. All
-// device pointers. Queues one kernel on `stream`, does not synchronise; Internal when the launch
-// fails.
+// *verdict = StepVerdictOf(tallies [ranks], of_shards, *inputs), then SetStepScalars for every
+// group. All device pointers. Queues one kernel on `stream`, does not synchronise; Internal when
+// the launch fails.
 absl::Status StepVerdictCuda(const StepTally* tallies, int ranks, bool of_shards,
                              const StepInputs* inputs, StepScalarsView scalars,
                              StepVerdictNumbers* verdict, CudaStream stream);

@@ -4,16 +4,20 @@
 #include <array>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "ATen/Functions.h"
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/worker.h"
+#include "dtrain/batch_source.h"
 #include "runtime/job/job_state.h"
 #include "runtime/plan/corpus_identity.h"
 #include "runtime/plan/documents.h"
@@ -27,11 +31,19 @@ static_assert(kIgnoredTarget == plan::kIgnoredTarget);
 
 constexpr size_t kReadAhead = 4;  // Micro-batches.
 
+constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
+
 // Where the loader stands: micro-batch `micro` of global step `step`.
 struct Position {
   int64_t step = 0;
   int64_t micro = 0;
 };
+
+// As Batch::targets_counted.
+int64_t CountTargets(const at::Tensor& targets) {
+  const auto* const ids = targets.const_data_ptr<int64_t>();
+  return targets.numel() - std::count(ids, ids + targets.numel(), plan::kIgnoredTarget);
+}
 
 plan::RankSlice SliceOf(const Job& job) {
   return {job.rank(), job.world_size(), job.config().micro_batch()};
@@ -69,6 +81,7 @@ struct TokenLoader::State {
   int64_t sequence_length;
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
+  std::string key;              // Of the configuration: "data.train".
   bool other_batch = false;     // A change of train_batch_size has been accepted.
   std::string corpus_identity;  // A hash of the training data; "": not known.
   at::Device device = at::kCPU;
@@ -79,6 +92,8 @@ struct TokenLoader::State {
   std::deque<absl::StatusOr<Batch>> ready;  // Guarded, as all below.
   Position next_read;
   Position next_given;
+  int64_t end = kEndless;               // Samples that may be read, of all ranks.
+  std::optional<Position> before_pass;  // In a pass: where the loader stood before it.
   uint64_t generation = 0;  // Changes when the position jumps: what was read before is dropped.
   bool stop = false;
   std::thread reader;
@@ -89,11 +104,24 @@ struct TokenLoader::State {
     return at.micro + 1 < accumulation ? Position{at.step, at.micro + 1} : Position{at.step + 1, 0};
   }
 
-  absl::StatusOr<Batch> Read(Position at) const {
+  // EndOfData where no sample of this rank's micro-batch is before `before`.
+  absl::StatusOr<Batch> Read(Position at, int64_t before) const {
+    const int64_t first =
+        at.step * sampler.options().global_batch + slice.place(at.micro) * slice.micro_batch;
+    if (first >= before) {
+      return EndOfData();
+    }
+    std::vector<plan::SampleLocation> samples = sampler.MicroBatch(at.step, at.micro, slice);
+    samples.resize(static_cast<size_t>(std::min(slice.micro_batch, before - first)));
+    return ReadSamples(samples);
+  }
+
+  absl::StatusOr<Batch> ReadSamples(const std::vector<plan::SampleLocation>& samples) const {
     const int64_t width = sequence_length + 1;
-    at::Tensor rows = at::empty({slice.micro_batch, width}, at::TensorOptions(at::kLong));
+    at::Tensor rows =
+        at::empty({static_cast<int64_t>(samples.size()), width}, at::TensorOptions(at::kLong));
     int64_t* out = rows.mutable_data_ptr<int64_t>();
-    for (const plan::SampleLocation& sample : sampler.MicroBatch(at.step, at.micro, slice)) {
+    for (const plan::SampleLocation& sample : samples) {
       DT_RETURN_IF_ERROR(corpus.Read(sample, sequence_length, vocabulary_limit, out));
       out += width;
     }
@@ -104,10 +132,7 @@ struct TokenLoader::State {
       MarkRows(rows, batch);
       batch.document_lengths = DocumentLengths(batch.positions);
     }
-    const auto* const targets = batch.targets.const_data_ptr<int64_t>();
-    batch.targets_counted =
-        batch.targets.numel() -
-        std::count(targets, targets + batch.targets.numel(), plan::kIgnoredTarget);
+    batch.targets_counted = CountTargets(batch.targets);
     return batch;
   }
 
@@ -138,9 +163,10 @@ struct TokenLoader::State {
       }
       const Position at = next_read;
       const uint64_t of_generation = generation;
+      const int64_t before = end;
       next_read = After(at);
       lock.unlock();
-      absl::StatusOr<Batch> batch = Read(at);
+      absl::StatusOr<Batch> batch = Read(at, before);
       lock.lock();
       if (of_generation == generation) {
         ready.push_back(std::move(batch));
@@ -151,11 +177,30 @@ struct TokenLoader::State {
 
   void JumpTo(Position at) {
     std::lock_guard lock(mutex);
+    before_pass.reset();
+    Jump(at, kEndless);
+  }
+
+  // REQUIRES: `mutex` is held.
+  void Jump(Position at, int64_t before) {
     ++generation;
     ready.clear();
     next_read = at;
     next_given = at;
+    end = before;
     room.notify_one();
+  }
+
+  // What was read, on the device.
+  void Send(Batch& batch) const {
+    if (device.is_cpu()) {
+      return;
+    }
+    batch.tokens = batch.tokens.to(device, /*non_blocking=*/true);
+    batch.targets = batch.targets.to(device, /*non_blocking=*/true);
+    if (batch.positions.defined()) {
+      batch.positions = batch.positions.to(device, /*non_blocking=*/true);
+    }
   }
 };
 
@@ -194,6 +239,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   state->accumulation = config.gradient_accumulation_steps();
   state->sequence_length = config.sequence_length();
   state->vocabulary_limit = options.vocabulary > 0 ? options.vocabulary : ModelVocabulary(config);
+  state->key = key;
   state->documents = {config.data_document_token(), config.data_document_token_starts()};
   state->corpus_identity = std::move(identity);
   state->other_batch = job.state().accepts("train_batch_size");
@@ -221,17 +267,47 @@ absl::StatusOr<Batch> TokenLoader::Next() {
   state.ready.pop_front();
   state.next_given = state.After(state.next_given);
   state.room.notify_one();
-  if (batch.ok() && !state.device.is_cpu()) {
-    batch->tokens = batch->tokens.to(state.device, /*non_blocking=*/true);
-    batch->targets = batch->targets.to(state.device, /*non_blocking=*/true);
-    if (batch->positions.defined()) {
-      batch->positions = batch->positions.to(state.device, /*non_blocking=*/true);
-    }
+  if (batch.ok()) {
+    state.Send(*batch);
   }
   return batch;
 }
 
 void TokenLoader::Restart() { state_->JumpTo({}); }
+
+void TokenLoader::BeginPass() {
+  State& state = *state_;
+  std::lock_guard lock(state.mutex);
+  if (!state.before_pass.has_value()) {
+    state.before_pass = state.next_given;
+  }
+  state.Jump({}, state.sampler.windows());
+}
+
+void TokenLoader::EndPass() {
+  State& state = *state_;
+  std::lock_guard lock(state.mutex);
+  if (const auto before = std::exchange(state.before_pass, std::nullopt); before.has_value()) {
+    state.Jump(*before, kEndless);
+  }
+}
+
+absl::StatusOr<Batch> TokenLoader::Spare() const {
+  absl::StatusOr<Batch> batch = state_->ReadSamples({state_->sampler.At(0, 0)});
+  if (batch.ok()) {
+    batch->targets.fill_(kIgnoredTarget);
+    batch->targets_counted = 0;
+    state_->Send(*batch);
+  }
+  return batch;
+}
+
+std::string TokenLoader::Description() const {
+  const auto& files = state_->corpus.files();
+  return absl::StrFormat("%s (%s%s; %d windows of %d tokens)", state_->key, files.front().path(),
+                         files.size() > 1 ? absl::StrFormat(" and %d more", files.size() - 1) : "",
+                         state_->sampler.windows(), state_->sequence_length);
+}
 
 int64_t TokenLoader::vocabulary() const { return state_->corpus.vocabulary(); }
 

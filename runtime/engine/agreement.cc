@@ -30,6 +30,10 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     if (verdict.stop_signal == 0) {
       verdict.stop_signal = vote.stop_signal;
     }
+    verdict.ranks_with_batch += vote.has_batch != 0 ? 1 : 0;
+    if (vote.lacks_spare != 0 && verdict.rank_without_spare < 0) {
+      verdict.rank_without_spare = static_cast<int>(rank);
+    }
     if (vote.failed != 0 && !verdict.failed) {
       verdict.failed = true;
       verdict.failed_rank = static_cast<int>(rank);
@@ -38,13 +42,15 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
   return verdict;
 }
 
-absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote, const char* name) {
+absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote, const char* name,
+                                  Deadline deadline) {
   std::vector<StepVote> votes(static_cast<size_t>(group.size()));
   StepVote mine = vote;
   const comm::Buffer input{&mine, sizeof(mine), DType::kUInt8, {}};
   const comm::Buffer output{votes.data(), votes.size() * sizeof(StepVote), DType::kUInt8, {}};
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group.AllGather(input, output, {.name = name, .caller_waits = true}));
+  DT_ASSIGN_OR_RETURN(
+      const comm::Work work,
+      group.AllGather(input, output, {.name = name, .caller_waits = true, .deadline = deadline}));
   DT_RETURN_IF_ERROR(work.Wait());
   return Decide(votes);
 }

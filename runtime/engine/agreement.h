@@ -1,11 +1,13 @@
 // The small exchange that ends every step: what all ranks must know before anything durable
-// changes.
+// changes. In an evaluation it comes before each micro-batch, and once behind the last.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/deadline.h"
 #include "comm/group.h"
 
 namespace dtrain {
@@ -14,7 +16,7 @@ namespace dtrain {
 struct StepVote {
   double loss_sum = 0;
   int64_t count = 0;          // Samples behind loss_sum.
-  int64_t samples = 0;        // Of this rank's micro-batches, for rates.
+  int64_t samples = 0;        // Of this rank's micro-batches, for rates. In an evaluation: batches.
   int64_t step = 0;           // Steps finished before this one.
   uint64_t epoch = 0;         // Of the group.
   double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank, unless of_shard.
@@ -24,6 +26,10 @@ struct StepVote {
   // Of how many parameters that this rank's loss did not use it wants to know whether others did.
   int32_t unused_parameters = 0;
   int32_t buffers_changed = 0;  // This rank wrote to buffers of the module.
+  // In an evaluation: this rank has a batch for what follows, or it must run the loss function like
+  // the others and has none to run it on.
+  int32_t has_batch = 0;
+  int32_t lacks_spare = 0;
 };
 
 struct StepVerdict {
@@ -37,12 +43,23 @@ struct StepVerdict {
   bool finite = true;            // The gradient is finite.
   bool compares_unused = false;  // Every rank's unused_parameters is above 0.
   bool buffers_changed = false;  // On some rank.
+  int ranks_with_batch = 0;
+  int rank_without_spare = -1;  // The first that lacks one.
+
+  double loss() const {  // NaN of no samples.
+    return count > 0 ? loss_sum / static_cast<double>(count)
+                     : std::numeric_limits<double>::quiet_NaN();
+  }
+  // Whether the step changes weights: of a mean over no samples there is no gradient.
+  bool updates() const { return finite && count > 0; }
 };
 
 // Collective; blocks. `name` is shown in reports. Sums are taken in rank order, so every rank gets
-// the same bits. Internal names ranks that are not at the same step or epoch.
+// the same bits. Internal names ranks that are not at the same step or epoch. `deadline`: as
+// CollectiveOptions has it.
 absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote,
-                                  const char* name = "step agreement");
+                                  const char* name = "step agreement",
+                                  Deadline deadline = Deadline::Infinite());
 
 // The decision alone: pure.
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes);

@@ -198,7 +198,8 @@ absl::Status DeviceStep::Passed(const DevicePhases& phases, Deadline deadline) c
 void DeviceStep::ReadVerdict(StepNumbers& numbers) const {
   StepVerdictNumbers landed;
   std::memcpy(&landed, landed_->data(), sizeof(landed));
-  numbers.loss = landed.loss_sum / static_cast<double>(std::max<int64_t>(1, plan_.count));
+  numbers.loss = plan_.count > 0 ? landed.loss_sum / static_cast<double>(plan_.count)
+                                 : std::numeric_limits<double>::quiet_NaN();
   numbers.grad_norm = std::sqrt(landed.sum_of_squares) * plan_.to_mean;
   numbers.skipped = landed.skip != 0;
 }

@@ -236,7 +236,7 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   report.grad_norm = std::sqrt(verdict.sum_of_squares) * to_mean;
   report.loss_scale = state.loss_scale.scale;
   report.learning_rate = plan::LrAt(config.scheduler(), state.updates);
-  if (!verdict.finite) {
+  if (!verdict.updates()) {
     report.skipped = true;
     ++state.skipped;
     return absl::OkStatus();
@@ -271,7 +271,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   report.tokens = verdict.samples;
   report.unit = state.options.sample_unit;
   job.metrics().SetStep(state.step);
-  report.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(1, verdict.count));
+  report.loss = verdict.loss();
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
   report.gemm_flops_per_s = gemm_rate;
   report.peak_flops_per_s = peak_flops;
@@ -300,6 +300,7 @@ absl::StatusOr<StepReport> Engine::Update() {
   impl.DropWeightCodes();
   const plan::LossScale scale_before = impl.state.loss_scale;
   std::string culprit;
+  int64_t counted = 0;
   const auto work = [&]() -> absl::StatusOr<StepReport> {
     std::optional<StepVerdict> verdict;
     {
@@ -339,8 +340,11 @@ absl::StatusOr<StepReport> Engine::Update() {
         return applied;
       }
     }
-    impl.state.loss_scale =
-        plan::NextLossScale(impl.job.config().precision(), impl.state.loss_scale, !verdict->finite);
+    counted = verdict->count;
+    if (counted > 0) {  // Else nothing was seen of how gradients fit the scale.
+      impl.state.loss_scale = plan::NextLossScale(impl.job.config().precision(),
+                                                  impl.state.loss_scale, !verdict->finite);
+    }
     if (impl.gather != nullptr) {
       const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
       if (const absl::Status ended = impl.gather->End(); !ended.ok()) {
@@ -349,7 +353,7 @@ absl::StatusOr<StepReport> Engine::Update() {
         return ended;
       }
     }
-    if (impl.state.live != nullptr && verdict->finite) {
+    if (impl.state.live != nullptr && verdict->updates()) {
       const ScopedPhase phase("dtrain::wait", impl.report.exposed_comm_s);
       if (impl.broken = impl.state.live->Refresh(); !impl.broken.ok()) {
         return impl.broken;
@@ -380,9 +384,15 @@ absl::StatusOr<StepReport> Engine::Update() {
     impl.witness.End(ForwardWitness::Pass::kBackward);
   }
   if (result.ok() && impl.device_step == nullptr) {  // There how it ended is not known yet.
+    absl::Status ended;
     if (!result->skipped) {
-      impl.non_finite = {};
-    } else if (absl::Status ended = impl.AfterSkip(*result, culprit, scale_before); !ended.ok()) {
+      impl.EndSkipping();
+    } else if (counted == 0) {
+      ended = impl.AfterNoTarget(*result);
+    } else {
+      ended = impl.AfterSkip(*result, culprit, scale_before);
+    }
+    if (!ended.ok()) {
       result = std::move(ended);
     }
   }

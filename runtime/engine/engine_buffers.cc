@@ -21,7 +21,7 @@ void Engine::Impl::CreateBuffers() {
 }
 
 absl::Status Engine::Impl::SettleBuffers(const StepVerdict& verdict) {
-  if (transaction != nullptr && !verdict.finite) {
+  if (transaction != nullptr && !verdict.updates()) {
     transaction->RestoreBuffers();  // A bad batch must not stay in running statistics.
   } else if (verdict.buffers_changed) {
     const ScopedPhase phase("dtrain::wait", report.exposed_comm_s);

@@ -135,14 +135,16 @@ absl::Status Engine::Impl::AccountForLastStep() {
       device_step->Settle(Deadline::After(absl::Seconds(config.comm_timeout_seconds()))));
   const StepReport done = *std::exchange(unaccounted, std::nullopt);
   const plan::LossScale scale = state.loss_scale;
-  state.loss_scale = plan::NextLossScale(config.precision(), scale, done.skipped);
+  if (unaccounted_count > 0) {
+    state.loss_scale = plan::NextLossScale(config.precision(), scale, done.skipped);
+  }
   if (done.skipped) {
     ++state.skipped;
     unsaid = done;
     scale_of_unsaid = scale;
   } else {
     CountUpdate();
-    non_finite = {};
+    EndSkipping();
   }
   return absl::OkStatus();
 }
@@ -153,6 +155,9 @@ absl::Status Engine::Impl::SaySkipped() {
     return absl::OkStatus();
   }
   const StepReport skipped = *std::exchange(unsaid, std::nullopt);
+  if (unaccounted_count == 0) {
+    return AfterNoTarget(skipped);
+  }
   DT_ASSIGN_OR_RETURN(int64_t first, device_gradients->squares().FirstNonFinite());
   first = first < 0 ? std::numeric_limits<int64_t>::max() : first;
   DT_ASSIGN_OR_RETURN(
@@ -239,6 +244,7 @@ absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
   finished.grad_norm = Late<double>(late, &StepNumbers::grad_norm);
   finished.skipped = Late<bool>(late, &StepNumbers::skipped);
   unaccounted = finished;
+  unaccounted_count = verdict->count;
   if (absl::Status adopted = reducer->AdoptReadinessOrder(job.group(), {}); !adopted.ok()) {
     FailTogether();  // It may be of this rank alone: memory for the new cut.
     broken = adopted;

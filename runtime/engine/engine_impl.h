@@ -28,6 +28,7 @@
 #include "runtime/engine/transaction.h"
 #include "runtime/engine/unused_parameters.h"
 #include "runtime/job/job_state.h"
+#include "runtime/job/stop_signal.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/offload/share_return.h"
@@ -49,6 +50,12 @@ struct NonFiniteSteps {
   int64_t first_step = 0;
   std::string culprit;  // Of the first of them: what went bad before all else.
   double loss = 0;
+};
+
+// Steps one after the other in which no sample counted, up to the last one.
+struct StepsWithoutTarget {
+  int count = 0;
+  int64_t first_step = 0;
 };
 
 // comm.wire_dtype.
@@ -105,6 +112,7 @@ struct Engine::Impl {
   // That step, until its outcome is in `state`; then, when it was skipped, until that is said.
   std::optional<StepReport> unaccounted;
   std::optional<StepReport> unsaid;
+  int64_t unaccounted_count = 0;  // Samples behind that step's loss.
   plan::LossScale scale_of_unsaid;
   std::unique_ptr<ModuleBuffers> buffers;
   ForwardWitness witness;  // Of the loss functions that the engine calls.
@@ -125,6 +133,7 @@ struct Engine::Impl {
   double gemm_rate = 0;
   double peak_flops = 0;  // FLOP/s of the datasheet; 0: none is known.
   NonFiniteSteps non_finite;
+  StepsWithoutTarget without_target;
   bool first_forward_noted = false;
   bool with_parameters = false;  // A function of WithParameters runs.
   bool explained = false;        // Explained has asked the others, of this failure.
@@ -158,6 +167,7 @@ struct Engine::Impl {
 
   void Begin() {
     if (micro_batches == 0 && step_start_nanos == 0) {
+      DeferStopSignals();
       step_start_nanos = Clock::Real().MonotonicNanos();
       job.group().SetStep(state.step + 1);
       for (LiveParameters* const live : state.lives()) {
@@ -262,6 +272,12 @@ struct Engine::Impl {
   void SeedNextForward();
   void NoteActivations(int64_t left);
   absl::Status CheckIdle() const;
+  // Evaluations: engine_evaluate.cc.
+  absl::Status LoadForEvaluation(const EvaluationCalls& calls, StepVote& vote);
+  absl::Status LoadSpare(const EvaluationCalls& calls, StepVote& vote);
+  absl::Status EvaluateBatch(const EvaluationCalls& calls, int64_t micro, StepVote& vote);
+  absl::StatusOr<StepVerdict> EvaluateBatches(const EvaluationCalls& calls);
+  absl::StatusOr<double> EvaluatedLoss(const EvaluationCalls& calls, const StepVerdict& verdict);
   absl::Status CheckMemory();
   // Stage 3: shard_weights.cc. Weights that are shared out together.
   struct LiveSet {
@@ -326,6 +342,8 @@ struct Engine::Impl {
   absl::Status AdoptOrders();
   absl::Status AfterSkip(const StepReport& skipped, const std::string& culprit,
                          const plan::LossScale& scale);
+  absl::Status AfterNoTarget(const StepReport& skipped);
+  void EndSkipping();  // A step was not skipped.
   void FailTogether();
   // This rank's step has failed before its update. The others may have its part of some buckets and
   // wait for the rest: they end too.

@@ -9,7 +9,8 @@
 namespace dtrain {
 namespace {
 
-constexpr int kNonFiniteStepsMax = 20;  // In a row; then the run is stopped as diverged.
+constexpr int kNonFiniteStepsMax = 20;      // In a row; then the run is stopped as diverged.
+constexpr int kStepsWithoutTargetMax = 20;  // In a row; then the data is wrong.
 
 std::string LossText(double loss) {
   return std::isfinite(loss) ? "" : absl::StrFormat(", where the loss was %g", loss);
@@ -26,6 +27,29 @@ std::string Advice(bool updated, bool fixed_scale) {
 
 }  // namespace
 
+void Engine::Impl::EndSkipping() {
+  non_finite = {};
+  without_target = {};
+}
+
+// One batch of padding alone is no reason to end a run, which would meet it again when it resumes.
+absl::Status Engine::Impl::AfterNoTarget(const StepReport& skipped) {
+  if (without_target.count++ == 0) {
+    without_target.first_step = skipped.step;
+  }
+  DT_LOG(Warning) << "step " << skipped.step << " skipped: in its " << skipped.tokens << " "
+                  << (skipped.unit.empty() ? "samples" : skipped.unit)
+                  << " no target counts, so there is no loss and no gradient; look at the labels "
+                     "of its batch";
+  if (without_target.count < kStepsWithoutTargetMax) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%d steps in a row, from step %d to step %d, had no target that counts (each Loss has a "
+      "count of 0): look at the labels of the data and at the loss function",
+      without_target.count, without_target.first_step, skipped.step));
+}
+
 // Says what was skipped, and ends a run that no further step can save; `scale` is that of the step.
 absl::Status Engine::Impl::AfterSkip(const StepReport& skipped, const std::string& culprit,
                                      const plan::LossScale& scale) {
@@ -37,6 +61,7 @@ absl::Status Engine::Impl::AfterSkip(const StepReport& skipped, const std::strin
                   << (scaled ? absl::StrFormat("; loss scale %g, next %g", scale.scale,
                                                state.loss_scale.scale)
                              : "");
+  without_target = {};
   if (non_finite.count++ == 0) {
     non_finite.first_step = skipped.step;
     non_finite.culprit = culprit;

@@ -49,7 +49,8 @@ struct Job::State {
   std::vector<EngineFacts> engines;  // In the order of Create.
   bool groups_checked = false;
   StepsOfEngines steps;
-  std::atomic<int> stop_signal{0};  // Agreed by all ranks.
+  std::atomic<int> stop_signal{0};              // Agreed by all ranks.
+  std::atomic<bool> evaluation_stopped{false};  // By that signal, before it had a result.
 };
 
 // Says how the program ended: to stderr, to the agent, to torchrun's error file.

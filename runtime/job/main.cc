@@ -29,9 +29,20 @@ int JobExitCode(const Job* job, const absl::Status& status) {
   return ExitCodeFor(status);
 }
 
+// What a stop signal ended has to be followed by a save, which ends the program with Cancelled.
+absl::Status CheckStopWasSaved(Job& job) {
+  return job.state().evaluation_stopped
+             ? absl::UnavailableError(
+                   "a stop signal has ended an evaluation, and the program has ended without a "
+                   "Checkpointer::MaybeSave behind it; the same command goes on from the last "
+                   "checkpoint")
+             : absl::OkStatus();
+}
+
 absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
   try {
-    return train(job);
+    const absl::Status status = train(job);
+    return status.ok() ? CheckStopWasSaved(job) : status;
   } catch (const std::exception& error) {  // From the user's module, LibTorch or std.
     return FromException("in the training program", error);
   }
@@ -61,7 +72,6 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
   EndWithALineAtLimits();
   InstallStopSignals();
   auto job = CreateJob(arguments->options);
-  DeferStopSignals();
   const absl::Status status = job.ok() ? RunTraining(**job, train) : job.status();
   const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);
   ReportEnd(job.ok() ? &(*job)->state() : nullptr, status, code);

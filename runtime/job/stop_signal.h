@@ -11,11 +11,13 @@ namespace dtrain {
 
 // Installs the handlers for SIGTERM, SIGINT and SIGHUP. Until DeferStopSignals() the first signal
 // ends the process at once with a line on stderr: with 75 on SIGTERM, else 130. Nothing can be lost
-// before training has begun, and who waits for other ranks shall not wait on.
+// before training has begun, and who waits for other ranks, makes a model or reads a checkpoint
+// shall not go on with it.
 void InstallStopSignals();
 
 // From now on the first signal is only noted (ReceivedStopSignal), for a save before the stop, and
-// a second Ctrl-C ends the process with _exit(130).
+// a second Ctrl-C ends the process with _exit(130). The engine says so when its first step or
+// evaluation begins.
 void DeferStopSignals();
 
 // The first signal received, 0 when none.

@@ -65,6 +65,7 @@ struct Metrics::State {
   std::mutex mutex;  // Guards what follows.
   double mean_step_s = 0;
   int64_t step = 0;
+  bool evaluations_ended = false;
   std::unique_ptr<RunConsole> console;  // Null where an agent shows the run, and beside rank 0.
   // Steps whose numbers a device still computes, the oldest first.
   std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
@@ -190,11 +191,19 @@ void Metrics::Log(absl::string_view name, double value) {
   }
   state_->CompleteLate(/*wait=*/false);
   const bool evaluation = absl::string_view(name).substr(0, 5) == "eval/";
+  if (evaluation && state_->evaluations_ended) {
+    return;
+  }
   plan::MetricsRecord record =
       state_->Record(evaluation ? plan::MetricsKind::kEval : plan::MetricsKind::kStep);
   record.metrics = {{std::string(name), value}};
   state_->Append(record);
   state_->Show(record);
+}
+
+void Metrics::EndEvaluations() {
+  std::lock_guard lock(state_->mutex);
+  state_->evaluations_ended = true;
 }
 
 void Metrics::SetStep(int64_t step) {

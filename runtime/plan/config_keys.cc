@@ -17,7 +17,9 @@ constexpr ConfigKey kKeys[] = {
     {"eval_interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Evaluates after every N steps and after the last one. 0 turns evaluation off."},
     {"eval_batches", KeyType::kInteger, "16", "[1, inf)", KeyUse::kUsed, "", 0,
-     "Number of global batches in one evaluation. Every evaluation reads the same batches."},
+     "Number of global batches (train_batch_size) in one evaluation. Every evaluation reads the "
+     "same windows, the first ones of data.validation, whatever the number of ranks. If there are "
+     "fewer, it reads each of them once, and its last batch is short."},
     {"seed", KeyType::kInteger, "1234", "[0, inf)", KeyUse::kUsed, "", kIdentity,
      "Seed of the initial weights, of dropout and of the order of the data."},
     {"deterministic", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,

@@ -13,6 +13,7 @@ from end_to_end import BIN, EndToEnd
 from time_bounds import bound_s
 
 LONG = ["train_steps=100000", "checkpoint.interval=0"]
+SHORT_WINDOWS = ["train_batch_size=2", "train_micro_batch_size_per_gpu=1", "data.sequence_length=8"]
 
 
 def ranks_of(launcher_pid):
@@ -117,6 +118,42 @@ class Failures(EndToEnd):
         straight = self.train(2, "not-terminated", [f"train_steps={last}"])
         self.assertEqual(self.losses(run_dir), self.losses(straight))
 
+    def start_long_evaluation(self, name, program):
+        """A run whose first step is done and whose evaluation takes minutes: every window of the
+        training file, one at a time."""
+        run_dir = f"{self.folder}/{name}"
+        process = self.start(self.launch_command(
+            2, run_dir, [*SHORT_WINDOWS, "eval_interval=1", "eval_batches=1000000", "train_steps=100",
+                         f'data.validation=["{self.folder}/data/train.bin"]'], program=program))
+        self.await_step(run_dir, 1, process)
+        return run_dir, process
+
+    def check_stopped_evaluation(self, run_dir, result, code):
+        self.assertEqual(result.code, code, result.output)
+        self.assertEqual(list(self.losses(run_dir)), [1], "it was not in the evaluation")
+        self.assertEqual([r for r in self.records(run_dir) if r["kind"] == "eval"], [])
+        self.assertTrue(glob.glob(f"{run_dir}/checkpoints/step-*1.e*/MANIFEST.json"))
+
+    def test_sigterm_in_an_evaluation_saves_and_the_same_command_goes_on_to_the_bit(self):
+        for program in ("dtrain-gpt", "dtrain-minimal"):
+            name = f"evaluates-{program}"
+            run_dir, process = self.start_long_evaluation(name, program)
+            start = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            result = self.finish(process)
+            self.assertLess(time.monotonic() - start, bound_s(30), "1 s on a quiet machine")
+            self.check_stopped_evaluation(run_dir, result, 143)
+            for folder in (name, f"{name}-straight"):
+                result = self.run_program(self.launch_command(
+                    2, f"{self.folder}/{folder}", [*SHORT_WINDOWS, "train_steps=3"], program=program))
+                self.assertEqual(result.code, 0, result.output)
+            self.assertEqual(self.losses(run_dir), self.losses(f"{run_dir}-straight"))
+
+    def test_ctrl_c_in_an_evaluation_saves_too(self):
+        run_dir, process = self.start_long_evaluation("evaluates-interrupted", "dtrain-gpt")
+        process.send_signal(signal.SIGINT)
+        self.check_stopped_evaluation(run_dir, self.finish(process), 130)
+
     def test_ctrl_c_saves_and_a_second_one_stops_at_once(self):
         run_dir, process = self.start_long_run("interrupted")
         process.send_signal(signal.SIGINT)
@@ -151,6 +188,22 @@ class Failures(EndToEnd):
         self.assertEqual(result.code, 75, result.output)
         self.assertIn("nothing to save", result.output)
         self.assertLess(time.monotonic() - start, 10, "comm.timeout_s is 60")
+
+    def test_a_rank_that_reads_what_it_begins_with_ends_at_once_on_sigterm(self):
+        pipe = f"{self.folder}/never-written.bin"
+        os.mkfifo(pipe)  # Opening it waits for somebody who writes.
+        run_dir = f"{self.folder}/reads"
+        process = self.start([f"{BIN}/dtrain-gpt", self.config, "--run-dir", run_dir,
+                              "--set", f'data.train=["{pipe}"]'])
+        end = time.monotonic() + end_to_end.TIME_BOUND_S
+        while not os.path.exists(f"{run_dir}/run.json"):
+            self.assertLess(time.monotonic(), end, "the job does not begin")
+            time.sleep(0.02)
+        self.await_rest(process)
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, 75, result.output)
+        self.assertIn("nothing to save", result.output)
 
     def test_killing_the_launcher_leaves_no_rank(self):
         _, process = self.start_long_run("orphans")

@@ -148,8 +148,12 @@ TEST_F(Cuda, AStepsVerdictSetsTheScalarsOfEveryGroup) {
     AdamWStepScalars groups[40] = {};  // More than a warp has threads.
     StepVerdictNumbers verdict;
   } memory;
-  for (const double bad : {0.0, std::numeric_limits<double>::infinity()}) {
-    memory.tallies[2].sum_of_squares = bad;
+  for (const auto& [square, unscale] :
+       {std::pair(0.0, 0.5), std::pair(std::numeric_limits<double>::infinity(), 0.5),
+        std::pair(0.0, 0.0)}) {
+    memory.tallies[2].sum_of_squares = square;
+    memory.inputs.unscale = unscale;
+    const bool updates = square == 0 && unscale > 0;
     Memory* device = nullptr;
     ASSERT_CUDA(cudaMalloc(&device, sizeof(memory)));
     ASSERT_CUDA(cudaMemcpy(device, &memory, sizeof(memory), cudaMemcpyHostToDevice));
@@ -163,8 +167,8 @@ TEST_F(Cuda, AStepsVerdictSetsTheScalarsOfEveryGroup) {
     ASSERT_CUDA(cudaMemcpy(&got, device, sizeof(got), cudaMemcpyDeviceToHost));
     EXPECT_EQ(got.verdict.loss_sum, 7.0);
     for (const AdamWStepScalars& group : got.groups) {
-      EXPECT_EQ(group.skip, bad == 0 ? 0 : 1);
-      EXPECT_EQ(group.grad_scale, bad == 0 ? static_cast<float>(0.5 * ClipFactor(2.5, 1.0)) : 0.0F);
+      EXPECT_EQ(group.skip, updates ? 0 : 1);
+      EXPECT_EQ(group.grad_scale, updates ? static_cast<float>(0.5 * ClipFactor(2.5, 1.0)) : 0.0F);
     }
     cudaFree(device);
   }

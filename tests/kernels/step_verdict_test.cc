@@ -16,19 +16,25 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(StepVerdictTest, LossesAddUpAndSquaresOnlyWhereRanksHaveShards) {
   const StepTally tallies[] = {{1.5, 9.0}, {2.5, 16.0}, {3.0, 0.0}};
-  EXPECT_EQ(StepVerdictOf(tallies, 3, /*of_shards=*/true).loss_sum, 7.0);
-  EXPECT_EQ(StepVerdictOf(tallies, 3, /*of_shards=*/true).sum_of_squares, 25.0);
-  EXPECT_EQ(StepVerdictOf(tallies, 3, /*of_shards=*/false).sum_of_squares, 9.0);
+  EXPECT_EQ(StepVerdictOf(tallies, 3, /*of_shards=*/true, {}).loss_sum, 7.0);
+  EXPECT_EQ(StepVerdictOf(tallies, 3, /*of_shards=*/true, {}).sum_of_squares, 25.0);
+  EXPECT_EQ(StepVerdictOf(tallies, 3, /*of_shards=*/false, {}).sum_of_squares, 9.0);
 }
 
 TEST(StepVerdictTest, OneRanksInfinityOrNanSkipsTheStepOfAll) {
   for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
     const StepTally tallies[] = {{1, 4}, {1, bad}};
-    EXPECT_NE(StepVerdictOf(tallies, 2, true).skip, 0);
-    EXPECT_EQ(StepVerdictOf(tallies, 2, false).skip, 0);
+    EXPECT_NE(StepVerdictOf(tallies, 2, true, {}).skip, 0);
+    EXPECT_EQ(StepVerdictOf(tallies, 2, false, {}).skip, 0);
   }
   const StepTally largest[] = {{kInfinity, 1e300}};
-  EXPECT_EQ(StepVerdictOf(largest, 1, true).skip, 0) << "the loss alone does not skip";
+  EXPECT_EQ(StepVerdictOf(largest, 1, true, {}).skip, 0) << "the loss alone does not skip";
+}
+
+TEST(StepVerdictTest, AStepOfNoSampleIsSkipped) {
+  const StepTally tallies[] = {{0, 4}, {0, 4}};
+  EXPECT_NE(StepVerdictOf(tallies, 2, true, {.unscale = 0}).skip, 0);
+  EXPECT_EQ(StepVerdictOf(tallies, 2, true, {.unscale = 1e-300}).skip, 0);
 }
 
 template <class Scalars>

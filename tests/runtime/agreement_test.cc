@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace dtrain::agreement_test {
@@ -53,6 +54,29 @@ TEST(AgreementTest, UnusedParametersAreComparedWhereEveryRankHasSome) {
   EXPECT_FALSE(Decide(votes)->compares_unused);
   votes[1].unused_parameters = 1;
   EXPECT_TRUE(Decide(votes)->compares_unused);
+}
+
+TEST(AgreementTest, AnEvaluationGoesOnWhileSomeRankHasABatch) {
+  std::vector<StepVote> votes(3);
+  EXPECT_EQ(Decide(votes)->ranks_with_batch, 0);
+  EXPECT_EQ(Decide(votes)->rank_without_spare, -1);
+  votes[0].has_batch = votes[2].has_batch = 1;
+  votes[1].lacks_spare = 1;
+  EXPECT_EQ(Decide(votes)->ranks_with_batch, 2);
+  EXPECT_EQ(Decide(votes)->rank_without_spare, 1);
+}
+
+TEST(AgreementTest, AStepOfNoSampleHasNoLossAndUpdatesNothing) {
+  std::vector<StepVote> votes(2);
+  votes[0].sum_of_squares = votes[1].sum_of_squares = 4;
+  EXPECT_FALSE(Decide(votes)->updates());
+  EXPECT_TRUE(std::isnan(Decide(votes)->loss()));
+  votes[1].loss_sum = 6;
+  votes[1].count = 4;
+  EXPECT_TRUE(Decide(votes)->updates());
+  EXPECT_EQ(Decide(votes)->loss(), 1.5);
+  votes[0].sum_of_squares = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(Decide(votes)->updates());
 }
 
 TEST(AgreementTest, RanksAtDifferentStepsOrEpochsAreAnError) {

@@ -83,15 +83,16 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
       if (way.reads) {
         loss.item<float>();
       }
-      return Loss(i == way.bad_step && context.rank == 0 ? loss * INFINITY : loss, x.size(0));
+      return Loss(i == way.bad_step && context.rank == 0 ? loss * INFINITY : loss,
+                  i == way.empty_step ? 0 : x.size(0));
     }));
     if (i > 1) {  // At the end of the second the GEMM rate is measured.
       outcome.waits += WaitingOperations::Count() + gpu->cuda.synchronizations() - before;
     }
   }
   // A skipped step is looked into, and staged groups wait in a thread of their own.
-  if (way.place == Way::Place::kNccl && way.bad_step < 0 && !way.reads && !way.waits &&
-      outcome.waits > 0) {
+  if (way.place == Way::Place::kNccl && way.bad_step < 0 && way.empty_step < 0 && !way.reads &&
+      !way.waits && outcome.waits > 0) {
     return absl::InternalError(absl::StrCat(outcome.waits, " waits of the host inside steps"));
   }
   for (const StepReport& report : reports) {

@@ -19,6 +19,7 @@ struct Way {
   int accumulation = 1;
   int steps = 6;
   int bad_step = -1;      // From 0: its loss is infinite on rank 0.
+  int empty_step = -1;    // From 0: its loss counts no sample on any rank.
   bool reads = false;     // The closure reads its loss: it waits.
   bool waits = false;     // Steps may wait for the device: the host updates.
   bool segments = false;  // Of recomputed segments.

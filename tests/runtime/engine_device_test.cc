@@ -234,6 +234,23 @@ TEST(EngineDeviceTest, ANonFiniteStepIsSkippedOnTheDeviceAsOnTheHost) {
   }
 }
 
+TEST(EngineDeviceTest, AStepOfNoSampleIsSkippedOnTheDeviceAsOnTheHost) {
+  for (const char* const more : {"zero_optimization.stage=0", "zero_optimization.stage=1",
+                                 "zero_optimization.stage=3", "fp16.enabled=true"}) {
+    const Way host{.empty_step = 3, .more = {more}};
+    const Outcome expected = OutcomeOf(2, host);
+    Way device = host;
+    device.place = Way::Place::kNccl;
+    const Outcome outcome = OutcomeOf(2, device);
+    EXPECT_EQ(outcome.skipped, expected.skipped) << more;
+    EXPECT_EQ(outcome.skipped[3], 1) << more;
+    EXPECT_EQ(outcome.losses[3], -1) << more << ": NaN";
+    for (size_t i = 0; i < expected.weights.size(); ++i) {
+      ASSERT_NEAR(outcome.weights[i], expected.weights[i], 1e-2) << more;  // fp16's 11 bits.
+    }
+  }
+}
+
 TEST(EngineDeviceTest, TheRateThatIsToldIsThatOfTheStepThoughTheOneBeforeWasSkipped) {
   // The rate rises linearly from 0.001 to 0.005 in four steps. DeepSpeed begins after the first
   // step, and a step that is skipped does not move the schedule.

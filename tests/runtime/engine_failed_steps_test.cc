@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -212,6 +213,71 @@ TEST_P(FailedStep, OfOneRankEndsTheStepsOfAllWithWhatToDo) {
   }
   EXPECT_THAT(std::string(results[1].status.message()), HasSubstr("on purpose"));
   EXPECT_THAT(std::string(results[0].status.message()), ContainsRegex("rank 1|on rank 1"));
+}
+
+class StepWithoutTarget : public ::testing::TestWithParam<Way> {};
+
+INSTANTIATE_TEST_SUITE_P(All, StepWithoutTarget, ::testing::ValuesIn(Ways()), [](const auto& test) {
+  return absl::StrCat("ranks", test.param.ranks, "_stage", test.param.stage);
+});
+
+// Neither momentum nor decay moves a weight; the step counts and the run goes on.
+TEST_P(StepWithoutTarget, IsSkippedAndManyInARowEndTheRun) {
+  for (const auto& result :
+       testing::RunRanks({.size = GetParam().ranks}, [](RankContext& context) -> absl::Status {
+         at::set_num_threads(1);
+         const testing::TempFolder folder;
+         DT_ASSIGN_OR_RETURN(
+             auto job, testing::MakeChainJob(&context, folder.path(),
+                                             {.stage = GetParam().stage,
+                                              .more = {"optimizer.params.weight_decay=0.1"}}));
+         Chain model;
+         DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+         testing::Tokens source{.rank = context.rank, .size = context.size};
+         const auto sum = [&] {
+           double value = 0;
+           engine
+               ->WithParameters([&] {
+                 for (const at::Tensor& parameter : model.parameters()) {
+                   value += parameter.to(at::kDouble).sum().item<double>();
+                 }
+               })
+               .IgnoreError();
+           return value;
+         };
+         const auto step = [&](bool counts) {
+           return engine->Step(source, [&](const at::Tensor& tokens) -> Loss {
+             // On two ranks one alone has targets: those suffice.
+             const bool mine = counts && context.rank == context.size - 1;
+             return {model.Loss(tokens), mine ? tokens.size(0) : 0};
+           });
+         };
+         DT_RETURN_IF_ERROR(step(true).status());
+         const double before = sum();
+         DT_ASSIGN_OR_RETURN(const StepReport empty, step(false));
+         if (!empty.skipped || !std::isnan(static_cast<double>(empty.loss)) || empty.step != 2 ||
+             sum() != before) {
+           return absl::InternalError(
+               absl::StrCat("a step without a target: ", before, ", then ", sum()));
+         }
+         DT_ASSIGN_OR_RETURN(const StepReport next, step(true));
+         if (next.skipped || sum() == before || engine->state().updates != 2) {
+           return absl::InternalError("the step behind it");
+         }
+         absl::Status end;
+         int64_t empty_steps = 0;
+         for (; end.ok() && empty_steps < 30; ++empty_steps) {
+           end = step(false).status();
+         }
+         return empty_steps == 20 && absl::IsFailedPrecondition(end) &&
+                        end.message().find(
+                            "20 steps in a row, from step 4 to step 23, had no "
+                            "target that counts") != std::string::npos
+                    ? absl::OkStatus()
+                    : absl::InternalError(absl::StrCat(empty_steps, ": ", end.ToString()));
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 TEST(FiniteAgain, AGoodStepBetweenBadOnesCountsThemAnew) {

@@ -226,7 +226,7 @@ absl::Status StepVerdict(const kernels::StepTally* tallies, int ranks, bool of_s
                          const kernels::StepInputs* inputs, kernels::StepScalarsView scalars,
                          kernels::StepVerdictNumbers* verdict, CudaStream stream) {
   return Queue(stream, [=] {
-    *verdict = kernels::StepVerdictOf(tallies, ranks, of_shards);
+    *verdict = kernels::StepVerdictOf(tallies, ranks, of_shards, *inputs);
     for (int i = 0; i < scalars.count; ++i) {
       kernels::SetStepScalars(*verdict, *inputs, scalars, i);
     }

@@ -73,6 +73,26 @@ TEST(Metrics, PrintsOwnColumnsAndUnitsAtTheInterval) {
   EXPECT_THAT(steps, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12));
 }
 
+TEST(Metrics, LeavesOutWhatAnEvaluationThatWasStoppedGave) {
+  const testing::TempFolder folder;
+  {
+    auto metrics = Metrics::Open({.directory = folder.path()});
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
+    (*metrics)->Log("eval/loss", 2);
+    (*metrics)->EndEvaluations();
+    (*metrics)->Log("eval/loss", 3);
+    (*metrics)->Log("own/loss", 4);
+  }
+  std::ifstream file(folder.path() + "/rank-0.jsonl");
+  std::vector<double> values;
+  for (std::string line; std::getline(file, line);) {
+    for (const auto& [name, value] : Json::parse(line)["m"].items()) {
+      values.push_back(value.get<double>());
+    }
+  }
+  EXPECT_THAT(values, ElementsAre(2, 4));
+}
+
 TEST(Metrics, PrintsNothingWhereAnAgentShowsTheRunAndBesideRankZero) {
   for (const auto& [rank, print_progress] : {std::pair(0, false), std::pair(1, true)}) {
     const testing::TempFolder folder;

@@ -1,14 +1,35 @@
 // What Engine::Step and Engine::Evaluate take: where batches come from, and the loss of one.
+//
+// Each rank has a source of its own and takes its own share of the data from it. A source may be
+// finite: then its Next returns EndOfData() behind its last batch. Ranks may end at different
+// batches. A step needs all of its batches and fails with that error; an evaluation ends once no
+// rank has a batch.
+//
+// Further member functions that an evaluation calls where a source has them:
+// - BeginPass() and EndPass(), before and after: each sample once from the first on, and back to
+//   where the source stood.
+// - Restart(), where it has no such pass: back to the first batch.
+// - absl::StatusOr<Batch> Spare(): a batch of which nothing counts. At ZeRO stage 3 a rank that has
+//   no batch left runs the loss function on it, to take part in gathering the weights that other
+//   ranks read. Without Spare it takes the last batch that it had. Its loss is not counted.
+// - std::string Description(): what the source reads, for messages.
 #pragma once
 
 #include <concepts>
+#include <string>
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtrain/loss.h"
 
 namespace dtrain {
+
+// "There is no further batch", as an OutOfRange error.
+absl::Status EndOfData();
+// Whether `status` is EndOfData(), or that with a prefix. Any other OutOfRange is an error.
+bool IsEndOfData(const absl::Status& status);
 
 namespace internal {
 template <typename T>
@@ -37,6 +58,25 @@ concept LossFunctionOf = requires(LossFunction& loss, Batch& batch) {
 };
 
 namespace internal {
+// What else a source may have.
+template <typename Source>
+concept HasPasses = requires(Source& source) {
+  source.BeginPass();
+  source.EndPass();
+};
+template <typename Source>
+concept HasRestart = requires(Source& source) {
+  source.Restart();
+};
+template <typename Source>
+concept HasSpare = requires(Source& source) {
+  { source.Spare() } -> std::same_as<decltype(source.Next())>;
+};
+template <typename Source>
+concept HasDescription = requires(Source& source) {
+  { source.Description() } -> std::convertible_to<std::string>;
+};
+
 // Says what is wrong with the arguments of Engine::Step and Engine::Evaluate in one line.
 template <typename Source, typename LossFunction>
 constexpr bool AreSourceAndLoss() {

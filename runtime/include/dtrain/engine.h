@@ -110,6 +110,23 @@ int64_t SampleCount(const Batch& batch) {
   }
 }
 
+// What the mean loss of a batch weighs in an evaluation: the samples that the batch says count for
+// its loss (Batch: targets that are not ignored), else those that it holds, else 1.
+template <typename Batch>
+int64_t MeanWeight(const Batch& batch) {
+  if constexpr (requires {
+                  { batch.counted_sample_count() } -> std::convertible_to<int64_t>;
+                }) {
+    return batch.counted_sample_count();
+  } else if constexpr (requires {
+                         { batch.sample_count() } -> std::convertible_to<int64_t>;
+                       }) {
+    return batch.sample_count();
+  } else {
+    return 1;
+  }
+}
+
 // Says what its samples are.
 template <typename Batch>
 concept NamesItsSamples = requires {
@@ -193,24 +210,64 @@ class Engine {
     }
   }
 
-  // The mean loss over `evaluation batches` micro-batches of `source` on every rank, without
-  // gradients; the module is in eval mode meanwhile. `source` is restarted first when it can be.
-  // What the closure draws is the same each time, and no draw leaves a trace in the generators.
+  // The mean loss over eval_batches global batches of `source`, without gradients; the module is in
+  // eval mode meanwhile. `source` begins anew first when it can (dtrain/batch_source.h), so that
+  // evaluations read the same samples each time: of a TokenLoader the first windows of its files,
+  // whatever the number of ranks, and none twice. It ends early where the source does: once no rank
+  // has a batch. Ranks need not have equally many; at ZeRO stage 3 the closure then also runs on
+  // batches that do not count (Spare). What the closure draws is the same each time, and no draw
+  // leaves a trace in the generators.
+  //
+  // InvalidArgument where nothing was counted: no batch, or none with a target. Between two
+  // micro-batches the ranks look for a stop signal. One that comes ends the evaluation: then
+  // Job::stop_agreed() is true, the result is NaN, Metrics::Log writes no value named eval/ from
+  // there on, and the next MaybeSave saves the step and ends the run. That is no error, which would
+  // lead a program past its MaybeSave.
   template <typename Source, typename LossFunction>
   absl::StatusOr<double> Evaluate(Source& source, LossFunction&& loss) {
     if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
-      if constexpr (requires { source.Restart(); }) {
-        source.Restart();
-      }
       std::optional<BatchOf<Source>> batch;
-      const auto load = [&]() -> absl::Status {
-        auto next = source.Next();
+      const auto take = [&](absl::StatusOr<BatchOf<Source>> next) -> absl::Status {
         if (next.ok()) {
           batch = *std::move(next);
         }
         return next.status();
       };
-      return RunEvaluation(load, [&]() -> Loss { return loss(*batch); });
+      const auto begin = [&] {
+        if constexpr (internal::HasPasses<Source>) {
+          source.BeginPass();
+        } else if constexpr (internal::HasRestart<Source>) {
+          source.Restart();
+        }
+      };
+      const auto end = [&] {
+        if constexpr (internal::HasPasses<Source>) {
+          source.EndPass();
+        }
+      };
+      const auto load = [&] { return take(source.Next()); };
+      const auto load_spare = [&]() -> absl::Status {
+        if constexpr (internal::HasSpare<Source>) {
+          return take(source.Spare());
+        } else {
+          return batch.has_value() ? absl::OkStatus() : EndOfData();
+        }
+      };
+      const auto forward = [&]() -> Loss {
+        Loss value = loss(*batch);
+        if (value.is_mean) {
+          value.count = MeanWeight(*batch);
+        }
+        return value;
+      };
+      const auto description = [&]() -> std::string {
+        if constexpr (internal::HasDescription<Source>) {
+          return source.Description();
+        } else {
+          return "the program's data source";
+        }
+      };
+      return RunEvaluation({begin, end, load, load_spare, forward, description});
     } else {
       return absl::InternalError("this call does not compile");
     }
@@ -249,8 +306,15 @@ class Engine {
                                      absl::FunctionRef<Loss()> forward,
                                      absl::FunctionRef<std::optional<GraphInputs>()> inputs,
                                      Tracked* data);
-  absl::StatusOr<double> RunEvaluation(absl::FunctionRef<absl::Status()> load,
-                                       absl::FunctionRef<Loss()> forward);
+  struct EvaluationCalls {
+    absl::FunctionRef<void()> begin;  // Before the first load.
+    absl::FunctionRef<void()> end;
+    absl::FunctionRef<absl::Status()> load;        // The next batch.
+    absl::FunctionRef<absl::Status()> load_spare;  // One that does not count.
+    absl::FunctionRef<Loss()> forward;             // Of what was loaded last.
+    absl::FunctionRef<std::string()> description;  // Of the source.
+  };
+  absl::StatusOr<double> RunEvaluation(const EvaluationCalls& calls);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -41,8 +41,9 @@ struct StepReport {
   int64_t tokens = 0;            // Samples of the global batch; for language models, tokens.
   std::string unit;              // What they are: "tokens", "images"; "": samples.
   double loss_scale = 1;         // fp16: the loss was multiplied with it before backward.
-  Late<bool> skipped = false;    // The gradient was not finite; nothing was updated.
-  double seconds = 0;            // Whole step.
+  // The gradient was not finite, or no sample counted (then `loss` is NaN): nothing was updated.
+  Late<bool> skipped = false;
+  double seconds = 0;  // Whole step.
   double data_s = 0;
   double forward_s = 0;
   double backward_s = 0;
@@ -95,6 +96,9 @@ class Metrics {
   // only. It is recorded and exported as dtrain's own are, and stands in the progress line where
   // metrics.console names it: in its step's line if it is logged before the step's report.
   void Log(absl::string_view name, double value);
+  // A stop signal has ended an evaluation before it had a result: values named eval/ are not
+  // recorded from here on. The engine says so.
+  void EndEvaluations();
   // The current step from here on. The engine says so after each step, a restore after it.
   void SetStep(int64_t step);
   // Something that happened, with details (an object). All ranks.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -37,6 +38,10 @@ struct Batch {
 
   static constexpr absl::string_view kSampleUnit = "tokens";
   int64_t sample_count() const { return targets.numel(); }
+  // Those that a loss counts, as far as it is known.
+  int64_t counted_sample_count() const {
+    return targets_counted >= 0 ? targets_counted : sample_count();
+  }
   GraphInputs graph_inputs() {
     GraphInputs inputs{{&tokens, &targets, &positions}, {targets_counted}};
     inputs.numbers.insert(inputs.numbers.end(), document_lengths.begin(), document_lengths.end());
@@ -61,10 +66,21 @@ class TokenLoader final : public Tracked {
                                                            TokenLoaderOptions options = {});
   ~TokenLoader() override;
 
-  // The next micro-batch of this rank, on its device (Job::device).
+  // The next micro-batch of this rank, on its device (Job::device). Goes on without an end, file by
+  // file and epoch by epoch, except in a pass.
   absl::StatusOr<Batch> Next();
-  // Back to the first sample: evaluation sees the same batches each time.
+  // Back to the first sample.
   void Restart();
+  // A pass is what Engine::Evaluate reads: from the first sample on, each window once. The last
+  // global batch may be short, where a rank's micro-batch may have fewer rows; behind it Next
+  // returns EndOfData(). EndPass goes back to where the loader stood before BeginPass.
+  void BeginPass();
+  void EndPass();
+  // The first window as a batch of one row whose targets are all ignored: takes no part in the
+  // order of samples.
+  absl::StatusOr<Batch> Spare() const;
+  // The key, its files and how many windows they hold, for messages.
+  std::string Description() const;
   // Largest token id + 1 that the files say they hold; 0: they do not say.
   int64_t vocabulary() const;
 
