@@ -50,7 +50,7 @@ struct StepReport {
   double update_s = 0;
   double recompute_s = 0;        // Of backward: running segments again (<dtrain/recompute.h>).
   double activation_wait_s = 0;  // Of backward: for what they kept in a far tier.
-  double gemm_flops_per_s = 0;   // Best GEMM rate so far of this rank in this run; 0: none yet.
+  double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
   double peak_flops_per_s = 0;  // Of this rank's GPU by its datasheet, dense; 0: a CPU, or unknown.
   MemoryReport memory;
   double model_flops = 0;  // Strict model FLOPs of this rank's share of the step; 0: unknown.
