@@ -121,6 +121,15 @@ absl::Status CannotStart(absl::string_view what, int error_number) {
                                                    LimitsBehind(error_number)));
 }
 
+void AllowOpenFiles(uint64_t more) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return;
+  }
+  limit.rlim_cur = more < limit.rlim_max - limit.rlim_cur ? limit.rlim_cur + more : limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 std::optional<absl::Status> FromLimitException(const std::exception& error) {
   if (const auto* const system = dynamic_cast<const std::system_error*>(&error);
       system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {

@@ -4,6 +4,7 @@
 // Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>
@@ -20,6 +21,10 @@ std::string LimitsBehind(int error_number);
 
 // A thread or process did not start.
 absl::Status CannotStart(absl::string_view what, int error_number);
+
+// Raises the soft limit of open files by `more`, as far as the hard limit allows: for files that
+// stay open beside all others. Opening them says what is missing.
+void AllowOpenFiles(uint64_t more);
 
 // What std throws when the system refuses a thread or memory, with the limits behind it; nothing
 // for any other exception.

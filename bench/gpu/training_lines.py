@@ -16,7 +16,7 @@ def why_not(run):
 
 
 def percent(share):
-    return f"{100 * share:.1f}"
+    return "-" if share is None else f"{100 * share:.1f}"
 
 
 def reached(run):

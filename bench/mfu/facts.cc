@@ -30,6 +30,12 @@ double TokensPerSecond(const MfuFacts& facts) {
   return seconds > 0 ? TokensPerStep(facts) / seconds : 0;
 }
 
+bool GemmRateIsDisturbed(const MfuFacts& facts) { return GemmFraction(facts) > 1; }
+
+bool PeakIsDisturbed(const MfuFacts& facts) {
+  return facts.peak_is_gemm_rate && GemmRateIsDisturbed(facts);
+}
+
 double StrictMfu(const MfuFacts& facts) {
   return ShareOf(facts, StrictFlopsPerToken(facts.shape, facts.sequence), facts.peak_flops_per_s);
 }

@@ -34,6 +34,7 @@ struct MfuFacts {
   int threads = 1;              // Of a rank.
   double peak_flops_per_s = 0;  // Mean of a rank.
   std::string peak_source;      // A datasheet, --peak-tflops, or the GEMM rate of this run.
+  bool peak_is_gemm_rate = false;
   // With FP8: parameters in such products, and the peak of what is not. 0: one type alone.
   double low_parameters = 0;
   double high_peak_flops_per_s = 0;
@@ -59,6 +60,12 @@ double TokensPerStep(const MfuFacts& facts);
 // At the median step.
 double MedianStepSeconds(const MfuFacts& facts);
 double TokensPerSecond(const MfuFacts& facts);
+
+// Whether something else slowed the products down that gave the GEMM rate: no step is faster than
+// these alone. Nothing follows then from shares of that rate.
+bool GemmRateIsDisturbed(const MfuFacts& facts);
+// Likewise of the peak, where it is that rate.
+bool PeakIsDisturbed(const MfuFacts& facts);
 
 // docs/PERFORMANCE.md has the formulas; shares of ranks x peak.
 double StrictMfu(const MfuFacts& facts);

@@ -239,6 +239,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   facts.copy_bytes_per_s = rates.copy_bytes_per_s;
   if (facts.peak_flops_per_s == 0) {
     facts.peak_flops_per_s = facts.gemm_flops_per_s;
+    facts.peak_is_gemm_rate = true;
     facts.peak_source = "the fastest GEMM of this run (CPUs have no datasheet peak)";
   }
   DT_RETURN_IF_ERROR(Reduce(job, facts.memory_peak_bytes, comm::ReduceOp::kMax));

@@ -20,6 +20,13 @@ void Row(std::string& out, const char* name, const std::string& value) {
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
+// Of a rate that other programs may have slowed down.
+std::string PercentUnless(bool disturbed, double share) {
+  return disturbed ? "unknown: other programs slowed the products down" : Percent(share);
+}
+
+Json NumberUnless(bool disturbed, double share) { return disturbed ? Json() : Json(share); }
+
 std::string Tera(double flops) {
   return flops >= 1e12 ? absl::StrFormat("%.1f TFLOP/s", flops * 1e-12)
                        : absl::StrFormat("%.1f GFLOP/s", flops * 1e-9);
@@ -73,15 +80,18 @@ std::string MfuTable(const MfuFacts& facts) {
   Row(out, "achieved a rank", Tera(strict * TokensPerSecond(facts) / facts.ranks));
   Row(out, "peak a rank",
       absl::StrFormat("%s: %s", Tera(facts.peak_flops_per_s), facts.peak_source));
-  Row(out, facts.on_gpu ? "MFU (strict)" : "MFU (strict) of GEMM rate", Percent(StrictMfu(facts)));
+  const bool disturbed = PeakIsDisturbed(facts);
+  Row(out, facts.on_gpu ? "MFU (strict)" : "MFU (strict) of GEMM rate",
+      PercentUnless(disturbed, StrictMfu(facts)));
   if (const double sol = SpeedOfLightFraction(facts); sol > 0) {
     Row(out, "each type at its peak (SOL)", Percent(sol));
   }
-  Row(out, "PaLM-style MFU", Percent(PalmMfu(facts)));
-  Row(out, "HFU", Percent(Hfu(facts)));
+  Row(out, "PaLM-style MFU", PercentUnless(disturbed, PalmMfu(facts)));
+  Row(out, "HFU", PercentUnless(disturbed, Hfu(facts)));
   Row(out, "GEMM rate of this run",
       absl::StrFormat("%s (%d x %d, %s); strict fraction of it %s", Tera(facts.gemm_flops_per_s),
-                      facts.gemm_size, facts.gemm_size, facts.dtype, Percent(GemmFraction(facts))));
+                      facts.gemm_size, facts.gemm_size, facts.dtype,
+                      PercentUnless(GemmRateIsDisturbed(facts), GemmFraction(facts))));
   Row(out, "copy rate of this run", absl::StrFormat("%.1f GB/s", facts.copy_bytes_per_s * 1e-9));
   Row(out, "memory peak a rank", absl::StrFormat("%.1f MB", facts.memory_peak_bytes * 1e-6));
   absl::StrAppendFormat(&out,
@@ -96,6 +106,7 @@ std::string MfuTable(const MfuFacts& facts) {
 }
 
 Json MfuJson(const MfuFacts& facts) {
+  const bool disturbed = PeakIsDisturbed(facts);
   return {{"bench", "mfu"},
           {"schema", 1},
           {"model", facts.model},
@@ -123,13 +134,13 @@ Json MfuJson(const MfuFacts& facts) {
           {"flop_per_token_palm", PalmFlopsPerToken(facts.shape, facts.sequence)},
           {"peak_flops_per_s", facts.peak_flops_per_s},
           {"peak_source", facts.peak_source},
-          {"mfu_strict", StrictMfu(facts)},
-          {"mfu_palm", PalmMfu(facts)},
-          {"hfu", Hfu(facts)},
+          {"mfu_strict", NumberUnless(disturbed, StrictMfu(facts))},
+          {"mfu_palm", NumberUnless(disturbed, PalmMfu(facts))},
+          {"hfu", NumberUnless(disturbed, Hfu(facts))},
           {"speed_of_light_fraction", SpeedOfLightFraction(facts)},
           {"gemm_flops_per_s", facts.gemm_flops_per_s},
           {"gemm_size", facts.gemm_size},
-          {"gemm_fraction", GemmFraction(facts)},
+          {"gemm_fraction", NumberUnless(GemmRateIsDisturbed(facts), GemmFraction(facts))},
           {"copy_bytes_per_s", facts.copy_bytes_per_s},
           {"memory_peak_bytes", facts.memory_peak_bytes},
           {"profiled_step_s", facts.profiled_step_s},
@@ -141,7 +152,8 @@ Json MfuJson(const MfuFacts& facts) {
 
 Roofline MfuRoofline(const MfuFacts& facts) {
   Roofline roofline;
-  roofline.title = absl::StrFormat("%s: strict MFU %s", Title(facts), Percent(StrictMfu(facts)));
+  roofline.title = absl::StrFormat("%s: strict MFU %s", Title(facts),
+                                   PercentUnless(PeakIsDisturbed(facts), StrictMfu(facts)));
   roofline.subtitle =
       absl::StrFormat("%s; one rank, products and attention of a profiled step", facts.device);
   roofline.bytes_per_s = facts.copy_bytes_per_s;

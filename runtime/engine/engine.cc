@@ -17,7 +17,6 @@
 #include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/loss_unit.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/non_finite.h"
@@ -265,6 +264,18 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   return absl::OkStatus();
 }
 
+// Rank 0 alone shows a fraction, and repeats while the others train, as they do beside its steps. A
+// GPU, which nothing else uses, is measured once: each time would wait for it.
+GemmProbe Engine::Impl::MakeGemmProbe() const {
+  const auto type = [this] { return FloatTypeOf(state.flat->dtype()); };
+  GemmProbe::Measures measures;
+  measures.first = [this, type] { return MeasureGemmRate(device(), type()); };
+  if (job.rank() == 0 && device().is_host()) {
+    measures.repeat = [type](int64_t size) { return RepeatGemmRate(type(), size); };
+  }
+  return GemmProbe(std::move(measures));
+}
+
 StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   ++state.step;
   report.step = state.step;
@@ -273,7 +284,7 @@ StepReport Engine::Impl::Finish(const StepVerdict& verdict) {
   job.metrics().SetStep(state.step);
   report.loss = verdict.loss();
   report.model_flops = state.options.flops_per_sample * static_cast<double>(samples);
-  report.gemm_flops_per_s = gemm_rate;
+  report.gemm_flops_per_s = gemm_probe.rate();
   report.peak_flops_per_s = peak_flops;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - step_start_nanos) * 1e-9;
   report.memory = MemoryNow(activations);
@@ -364,9 +375,7 @@ absl::StatusOr<StepReport> Engine::Update() {
     }
     const StepReport finished = impl.Finish(*verdict);
     DT_RETURN_IF_ERROR(impl.AdoptOrders());
-    if (impl.state.step == kGemmProbeStep) {
-      impl.gemm_rate = MeasureGemmRate(impl.device(), FloatTypeOf(impl.state.flat->dtype()));
-    }
+    impl.gemm_probe.AfterStep(finished.seconds);
     return finished;
   };
   auto result = [&]() -> absl::StatusOr<StepReport> {

@@ -157,6 +157,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
                       FlatParameters::Describe(model, ValueType(job.config()), impl->device()));
   DT_RETURN_IF_ERROR(CheckSameModel(job.group(), *state.flat, state.zero_stage == 3));
   Announce(job.state(), SizeOf(*state.flat));
+  WarnOfSlowProducts(job.state());
   if (state.zero_stage == 3) {
     DT_ASSIGN_OR_RETURN(auto frozen, state.flat->TakeFrozen());
     if (frozen != nullptr) {

@@ -10,9 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "runtime/engine/device_gradients.h"
-#include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/phase.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/plan/bucket_plan.h"
@@ -253,9 +251,7 @@ absl::StatusOr<StepReport> Engine::Impl::UpdateOnDevice() {
   if (graphs != nullptr) {
     graphs->EndStep();
   }
-  if (state.step == kGemmProbeStep) {
-    gemm_rate = MeasureGemmRate(device(), FloatTypeOf(state.flat->dtype()));
-  }
+  gemm_probe.AfterStep(/*seconds=*/0);  // They are not known yet, and a GPU does not repeat.
   return finished;
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/engine/device_step.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/engine/forward_witness.h"
+#include "runtime/engine/gemm_probe.h"
 #include "runtime/engine/gradient_sync.h"
 #include "runtime/engine/memory_in_use.h"
 #include "runtime/engine/memory_report.h"
@@ -130,7 +131,7 @@ struct Engine::Impl {
   int64_t counted_micro_batches = 0;
   int64_t seeded_micro_batch = 0;
   int64_t step_start_nanos = 0;
-  double gemm_rate = 0;
+  GemmProbe gemm_probe = MakeGemmProbe();
   double peak_flops = 0;  // FLOP/s of the datasheet; 0: none is known.
   NonFiniteSteps non_finite;
   StepsWithoutTarget without_target;
@@ -331,6 +332,7 @@ struct Engine::Impl {
   absl::Status UpdateFromFar(const UpdateStep& step, const ReducedGradient& gradient);
   absl::Status MakeStates(int64_t elements);
   StepReport Finish(const StepVerdict& verdict);
+  GemmProbe MakeGemmProbe() const;
   // Gathers that go on behind the step: engine_gather.cc.
   bool GathersBehindStep() const;
   absl::Status SettleGathers();

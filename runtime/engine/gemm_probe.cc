@@ -1,52 +1,119 @@
 #include "runtime/engine/gemm_probe.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "base/clock.h"
-#include "runtime/engine/transaction.h"
+#include "runtime/engine/cpu_rng.h"
 
 namespace dtrain {
 namespace {
 
-void Finish(const Device& device) {
-  if (!device.is_host()) {
-    device.Synchronize().IgnoreError();
-  }
+constexpr int64_t kSmallest = 256;
+constexpr int64_t kLargestOnHost = 1024;
+constexpr int64_t kLargestOnGpu = 8192;  // It is not full before.
+constexpr double kProductSecondsMax = 0.01;
+
+double Since(int64_t start) {
+  return static_cast<double>(Clock::Real().MonotonicNanos() - start) * 1e-9;
 }
 
-// FLOP/s of the best of three products; `seconds`: of one.
-double RateOf(const Device& device, int64_t size, at::ScalarType type, double& seconds) {
+double FlopOf(int64_t size) { return 2.0 * static_cast<double>(size * size * size); }
+
+// A GPU's clock depends on the operands' bits, which are random there. On the host nothing does,
+// and random numbers would take as long as the product.
+at::Tensor Operand(const Device& device, int64_t size, at::ScalarType type) {
+  if (device.is_host()) {
+    return at::linspace(-1, 1, size * size, at::TensorOptions(at::kFloat))
+        .view({size, size})
+        .to(type);
+  }
   const CpuRngSnapshot rng;  // The probe must not change what the run draws.
-  const at::Tensor a = at::randn({size, size}).to(device.tensors(), type);
-  const at::Tensor b = at::randn({size, size}).to(device.tensors(), type);
+  at::Tensor operand = at::randn({size, size}).to(device.tensors(), type);
   rng.Restore();
-  at::Tensor c = at::mm(a, b);  // Warm-up.
-  Finish(device);
-  seconds = 1e9;
-  for (int round = 0; round < 3; ++round) {
+  return operand;
+}
+
+// Seconds of the fastest of `rounds` products.
+double ProductSeconds(const Device& device, int64_t size, at::ScalarType type, int rounds,
+                      bool warm_up) {
+  const auto finish = [&device] {
+    if (!device.is_host()) {
+      device.Synchronize().IgnoreError();
+    }
+  };
+  const at::Tensor a = Operand(device, size, type);
+  const at::Tensor b = Operand(device, size, type);
+  at::Tensor c = at::zeros({size, size}, a.options());  // Its pages are there.
+  if (warm_up) {
+    at::mm_out(c, a, b);
+  }
+  finish();
+  double fastest = 1e9;
+  for (int round = 0; round < rounds; ++round) {
     const int64_t start = Clock::Real().MonotonicNanos();
     at::mm_out(c, a, b);
-    Finish(device);
-    seconds = std::min(seconds, static_cast<double>(Clock::Real().MonotonicNanos() - start) * 1e-9);
+    finish();
+    fastest = std::min(fastest, Since(start));
   }
-  return 2.0 * static_cast<double>(size * size * size) / seconds;
+  return std::max(fastest, 1e-9);
 }
 
 }  // namespace
 
-double MeasureGemmRate(const Device& device, at::ScalarType type) {
-  constexpr double kProductSecondsMax = 0.01;
+GemmTiming MeasureGemmRate(const Device& device, at::ScalarType type) {
   const at::NoGradGuard no_grad;
-  double rate = 0;
+  GemmTiming timing;
   double seconds = 0;
   // A 2-byte type without instructions of its own is hundreds of times slower than fp32.
-  const int64_t largest = device.is_host() ? 1024 : 8192;  // A GPU is not full before.
-  for (int64_t size = 256; size <= largest && seconds < kProductSecondsMax; size *= 2) {
-    rate = std::max(rate, RateOf(device, size, type, seconds));
+  const int64_t largest = device.is_host() ? kLargestOnHost : kLargestOnGpu;
+  for (int64_t size = kSmallest; size <= largest && seconds < kProductSecondsMax; size *= 2) {
+    seconds = ProductSeconds(device, size, type, /*rounds=*/3, /*warm_up=*/true);
+    timing.flops_per_s = std::max(timing.flops_per_s, FlopOf(size) / seconds);
+    if (size == kSmallest || seconds < kProductSecondsMax) {
+      timing.size = size;
+      timing.product_seconds = seconds;
+      timing.repeat_seconds = 3 * seconds;  // Two products, and their operands.
+    }
   }
-  return rate;
+  return timing;
+}
+
+GemmTiming RepeatGemmRate(at::ScalarType type, int64_t size) {
+  const at::NoGradGuard no_grad;
+  const int64_t start = Clock::Real().MonotonicNanos();
+  GemmTiming timing{.size = size};
+  timing.product_seconds = ProductSeconds(Device(), size, type, /*rounds=*/2, /*warm_up=*/false);
+  timing.flops_per_s = FlopOf(size) / timing.product_seconds;
+  timing.repeat_seconds = Since(start);
+  return timing;
+}
+
+void GemmProbe::AfterStep(double seconds) {
+  if (++steps_ <= kGemmProbeStep) {
+    if (steps_ == kGemmProbeStep) {
+      Take(measures_.first());
+    }
+    return;
+  }
+  trained_s_ += seconds;
+  if (measures_.repeat != nullptr && cost_s_ <= kShareMax * trained_s_) {
+    trained_s_ = 0;
+    Take(measures_.repeat(size_));
+  }
+}
+
+void GemmProbe::Take(const GemmTiming& timing) {
+  rate_ = std::max(rate_, timing.flops_per_s);
+  size_ = timing.size;
+  cost_s_ = timing.repeat_seconds;
+  // On a busy machine the first one may have stopped at small matrices, whose rate is lower.
+  if (size_ < kLargestOnHost && 8 * timing.product_seconds < kProductSecondsMax) {
+    size_ *= 2;
+    cost_s_ *= 8;
+  }
 }
 
 }  // namespace dtrain

@@ -52,6 +52,20 @@ void Announce(Job::State& state, const ModelSize& model) {
                           {{"name", kBannerEvent}, {"title", banner.title}, {"rows", rows}});
 }
 
+void WarnOfSlowProducts(Job::State& state) {
+  const PrecisionConfig::Kind kind = state.config->precision().kind;
+  if (state.env.rank != 0 || !state.device->is_host() || kind == PrecisionConfig::Kind::kFloat32 ||
+      std::exchange(state.products_checked, true)) {
+    return;
+  }
+  const std::string warning =
+      SlowProductsWarning(kind == PrecisionConfig::Kind::kFloat16 ? "fp16" : "bf16",
+                          state.measure_products(*state.config));
+  if (!warning.empty()) {
+    DT_LOG(Warning) << warning;
+  }
+}
+
 void CheckGroupEngines(Job::State& state) {
   if (state.env.rank != 0 || std::exchange(state.groups_checked, true)) {
     return;

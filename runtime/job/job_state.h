@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "dtrain/job.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/micro_batch_seed.h"
+#include "runtime/engine/slow_products.h"
 #include "runtime/job/rendezvous.h"
 
 namespace dtrain {
@@ -42,6 +44,8 @@ struct Job::State {
   int64_t train_tokens = 0;
   int64_t train_files = 0;
   bool announced = false;
+  std::function<ProductRates(const Config&)> measure_products = MeasureProducts;  // Or a test's.
+  bool products_checked = false;
   struct EngineFacts {
     std::string name;                          // EngineOptions::name.
     std::vector<std::string> unmatched_decay;  // UpdateGroups::unmatched_decay.

@@ -52,9 +52,11 @@ std::vector<std::pair<std::string, double>> StepMetrics(const StepReport& report
       metrics.emplace_back("train/skipped", 1);
     }
     metrics.emplace_back(RateName(report.unit), static_cast<double>(report.tokens) / seconds);
-    if (report.gemm_flops_per_s > 0 && report.model_flops > 0) {
-      metrics.emplace_back("perf/gemm_fraction",
-                           report.model_flops / seconds / report.gemm_flops_per_s);
+    // No step multiplies faster than products alone: above 1 these were slowed down by something
+    // else, or the program states more FLOPs than it computes.
+    const double model_rate = report.model_flops / seconds;
+    if (model_rate > 0 && model_rate <= report.gemm_flops_per_s) {
+      metrics.emplace_back("perf/gemm_fraction", model_rate / report.gemm_flops_per_s);
     }
     if (report.peak_flops_per_s > 0 && report.model_flops > 0) {
       metrics.emplace_back("perf/mfu", report.model_flops / seconds / report.peak_flops_per_s);

@@ -32,10 +32,16 @@ absl::StatusOr<MappedFile> MappedFile::Create(const std::string& folder, size_t 
   if (mmap(far, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, all.fd(), 0) != far) {
     return failed();
   }
+  all.fault_ = std::make_unique<FileFault>(
+      far, size,
+      absl::StrFormat("error: %s \"%s\": a page of a file of %d bytes cannot be read or written; "
+                      "check the disk, or name a folder on another one",
+                      setting, folder, size));
   return all;
 }
 
 MappedFile::~MappedFile() {
+  fault_.reset();
   if (data_ != nullptr) {
     munmap(data_, bytes_);
   }

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
+#include "runtime/shard/memory_fault.h"
 
 namespace dtrain {
 
@@ -19,17 +21,20 @@ class MappedFile {
   // `bytes` of zeros, all but the first `near_bytes` in `folder`, whose blocks are reserved at
   // once: a disk that is too small is an error here, not a SIGBUS later. NotFound, PermissionDenied
   // and ResourceExhausted begin with `setting`, which says where the folder comes from, and name
-  // folder and size. REQUIRES: near_bytes is a multiple of the page size, up to `bytes`.
+  // folder and size. A page that the disk cannot give or take later ends the process with such a
+  // line and exit code 75. REQUIRES: near_bytes is a multiple of the page size, up to `bytes`.
   static absl::StatusOr<MappedFile> Create(const std::string& folder, size_t bytes,
                                            absl::string_view setting, size_t near_bytes = 0);
   MappedFile(MappedFile&& other) noexcept
       : file_(std::move(other.file_)),
         data_(std::exchange(other.data_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
+        bytes_(std::exchange(other.bytes_, 0)),
+        fault_(std::move(other.fault_)) {}
   MappedFile& operator=(MappedFile&& other) noexcept {
     std::swap(file_, other.file_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(fault_, other.fault_);
     return *this;
   }
   ~MappedFile();
@@ -44,6 +49,7 @@ class MappedFile {
   UniqueFd file_;
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  std::unique_ptr<FileFault> fault_;
 };
 
 }  // namespace dtrain

@@ -273,7 +273,9 @@ constexpr ConfigKey kKeys[] = {
     // Precision.
     {"bf16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
      "Trains in bf16: parameters and computation are bf16. Each rank keeps an fp32 master copy of "
-     "the weights that it updates, and gradients are summed in fp32. \"auto\" takes false."},
+     "the weights that it updates, and gradients are summed in fp32. A CPU without instructions "
+     "for bf16 multiplies slower than in fp32; the run then warns with the measured ratio. "
+     "\"auto\" takes false."},
     {"bf16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Casts the module's floating-point buffers to bf16. Otherwise they keep the type that the "
      "module gave them, so that tables stay exact and counters do not stop at 256; operations on "
@@ -282,7 +284,7 @@ constexpr ConfigKey kKeys[] = {
      "want it. Integer buffers are never cast."},
     {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
      "Trains in fp16 with a scaled loss. Master copies and gradient sums are fp32, as with "
-     "bf16.enabled. \"auto\" takes false."},
+     "bf16.enabled, and a CPU may be slower than in fp32 likewise. \"auto\" takes false."},
     {"fp16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Casts the module's floating-point buffers to fp16. The rules are those of "
      "bf16.cast_buffers."},

@@ -57,13 +57,11 @@ bool IsText(absl::string_view head) {
 }  // namespace
 
 bool HasLlmcHeader(absl::string_view head) {
-  if (head.size() < 8) {
+  if (head.size() < 4) {
     return false;
   }
   const int32_t magic = WordAt(head, 0);
-  const int32_t version = WordAt(head, 1);
-  return (magic == kTokenMagicU16 && version == kTokenVersionU16) ||
-         (magic == kTokenMagicU32 && version == kTokenVersionU32);
+  return magic == kTokenMagicU16 || magic == kTokenMagicU32;
 }
 
 std::string WhyNotRawU16(absl::string_view head) {

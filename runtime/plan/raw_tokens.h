@@ -11,7 +11,7 @@ namespace dtrain::plan {
 // what to do: "it has an llm.c header; set data.format to auto". "" where it may be raw u16 tokens.
 std::string WhyNotRawU16(absl::string_view head);
 
-// Whether `head` begins with llm.c's magic and its version.
+// Whether `head` begins with one of llm.c's magics, of whatever version.
 bool HasLlmcHeader(absl::string_view head);
 
 }  // namespace dtrain::plan

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 
 namespace dtrain::plan {
@@ -57,6 +58,7 @@ absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::
 absl::StatusOr<TokenCorpus> TokenCorpus::Open(absl::Span<const std::string> patterns,
                                               TokenFormat format) {
   DT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandTokenPaths(patterns));
+  AllowOpenFiles(paths.size());  // A large corpus may have more shards than the usual limit.
   TokenCorpus corpus;
   const std::string* said_by = nullptr;
   for (const std::string& path : paths) {
@@ -96,11 +98,9 @@ int64_t TokenCorpus::tokens() const {
 absl::Status TokenCorpus::Read(const SampleLocation& sample, int64_t sequence_length,
                                int64_t vocabulary, int64_t* out) const {
   const TokenFile& file = files_[static_cast<size_t>(sample.file)];
-  if (vocabulary > 0) {
-    DT_RETURN_IF_ERROR(file.CheckIds(sample.offset, sequence_length + 1, vocabulary));
-  }
-  file.Copy(sample.offset, sequence_length + 1, out);
-  return absl::OkStatus();
+  const absl::Span<int64_t> tokens(out, static_cast<size_t>(sequence_length + 1));
+  DT_RETURN_IF_ERROR(file.Copy(sample.offset, tokens));
+  return vocabulary > 0 ? file.CheckIds(sample.offset, tokens, vocabulary) : absl::OkStatus();
 }
 
 }  // namespace dtrain::plan

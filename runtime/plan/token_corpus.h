@@ -34,7 +34,8 @@ class TokenCorpus {
 
   // The sequence_length + 1 tokens of a sample into `out`. With `vocabulary` > 0 also checks the
   // ids (error as TokenFile::CheckIds): a loader finds a bad id when it reads it, not hours later
-  // in a gather. REQUIRES: `sample` comes from a sampler over tokens_per_file().
+  // in a gather; errors as TokenFile::Copy too. REQUIRES: `sample` comes from a sampler over
+  // tokens_per_file().
   absl::Status Read(const SampleLocation& sample, int64_t sequence_length, int64_t vocabulary,
                     int64_t* out) const;
 

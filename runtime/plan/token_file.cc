@@ -1,10 +1,11 @@
 #include "runtime/plan/token_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -137,73 +138,85 @@ std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary) {
 }
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, TokenFormat format) {
-  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY);
+  TokenFile file;
+  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY | O_NONBLOCK);  // Not a FIFO.
   if (!fd.ok()) {
     return Annotate(fd.status(), "token file");
   }
+  file.path_ = path;
+  file.fd_ = *std::move(fd);
   struct stat info {};
-  if (fstat(fd->get(), &info) != 0) {
+  if (fstat(file.fd_.get(), &info) != 0) {
     return ErrnoStatus(errno, absl::StrFormat("token file %s", path));
   }
   if (!S_ISREG(info.st_mode)) {
     return Bad(path, "it is not a regular file");
   }
-  TokenFile file;
-  file.path_ = path;
-  const auto bytes = static_cast<int64_t>(info.st_size);
-  if (bytes > 0) {
-    void* map = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, fd->get(), 0);
-    if (map == MAP_FAILED) {
-      return ErrnoStatus(errno, absl::StrFormat("cannot map token file %s", path));
-    }
-    file.map_ = map;
-    file.map_bytes_ = static_cast<size_t>(bytes);
-  }
-  const size_t head = std::min(file.map_bytes_, static_cast<size_t>(kTokenHeaderBytes));
-  DT_ASSIGN_OR_RETURN(file.header_, ParseTokenHeader({static_cast<const char*>(file.map_), head},
-                                                     bytes, path, format));
+  file.bytes_ = static_cast<int64_t>(info.st_size);
+  std::string head(static_cast<size_t>(std::min(file.bytes_, kTokenHeaderBytes)), '\0');
+  DT_RETURN_IF_ERROR(file.ReadAt(0, absl::MakeSpan(head)));
+  DT_ASSIGN_OR_RETURN(file.header_, ParseTokenHeader(head, file.bytes_, path, format));
   return file;
 }
 
-TokenFile::TokenFile(TokenFile&& other) noexcept { *this = std::move(other); }
-
-TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(header_, other.header_);
-  std::swap(map_, other.map_);
-  std::swap(map_bytes_, other.map_bytes_);
-  return *this;
-}
-
-TokenFile::~TokenFile() {
-  if (map_ != nullptr) {
-    munmap(map_, map_bytes_);
-  }
-}
-
-void TokenFile::Copy(int64_t begin, int64_t count, int64_t* out) const {
-  DT_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count)
-      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path_;
-  const char* data = static_cast<const char*>(map_) + header_.data_offset;
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = LoadToken(data, header_.bytes_per_token, begin + i);
-  }
-}
-
-absl::Status TokenFile::CheckIds(int64_t begin, int64_t count, int64_t vocabulary) const {
-  DT_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count)
-      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path_;
-  const char* data = static_cast<const char*>(map_) + header_.data_offset;
-  for (int64_t i = begin; i < begin + count; ++i) {
-    const int64_t id = LoadToken(data, header_.bytes_per_token, i);
-    if (id >= vocabulary) {
-      return Bad(path_, absl::StrFormat("token %d (byte %d) is %d, not below the vocabulary of %d; "
-                                        "is it of another tokenizer?",
-                                        i, header_.data_offset + i * header_.bytes_per_token, id,
-                                        vocabulary));
+absl::Status TokenFile::ReadAt(int64_t offset, absl::Span<char> into) const {
+  size_t done = 0;
+  while (done < into.size()) {
+    const int64_t at = offset + static_cast<int64_t>(done);
+    const ssize_t n = pread(fd_.get(), into.data() + done, into.size() - done, at);
+    if (n < 0 && errno != EINTR) {
+      const int error = errno;
+      return ErrnoStatus(error, absl::StrFormat("token file %s: cannot read %d bytes at byte %d",
+                                                path_, into.size() - done, at));
     }
+    if (n == 0) {
+      return EndedEarly();
+    }
+    done += n > 0 ? static_cast<size_t>(n) : 0;
   }
   return absl::OkStatus();
+}
+
+absl::Status TokenFile::EndedEarly() const {
+  struct stat info {};
+  const int64_t now = fstat(fd_.get(), &info) == 0 ? static_cast<int64_t>(info.st_size) : -1;
+  return Bad(path_, absl::StrFormat("it had %d bytes when it was opened and has %d while it is "
+                                    "read: it was cut or is written anew; restore it and start "
+                                    "again, and replace such files by renaming, never in place",
+                                    bytes_, now));
+}
+
+absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  DT_CHECK(begin >= 0 && begin <= tokens() - count)
+      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path_;
+  constexpr int64_t kBlockBytes = 16384;
+  std::array<char, kBlockBytes> block;
+  const int width = header_.bytes_per_token;
+  for (int64_t done = 0; done < count;) {
+    const int64_t tokens = std::min(count - done, kBlockBytes / width);
+    const auto bytes = static_cast<size_t>(tokens * width);
+    DT_RETURN_IF_ERROR(ReadAt(header_.data_offset + (begin + done) * width, {block.data(), bytes}));
+    for (int64_t i = 0; i < tokens; ++i) {
+      out[static_cast<size_t>(done + i)] = LoadToken(block.data(), width, i);
+    }
+    done += tokens;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::CheckIds(int64_t begin, absl::Span<const int64_t> ids,
+                                 int64_t vocabulary) const {
+  const auto bad =
+      std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id >= vocabulary; });
+  if (bad == ids.end()) {
+    return absl::OkStatus();
+  }
+  const int64_t token = begin + (bad - ids.begin());
+  return Bad(path_, absl::StrFormat("token %d (byte %d) is %d, not below the vocabulary of %d; "
+                                    "is it of another tokenizer?",
+                                    token, header_.data_offset + token * header_.bytes_per_token,
+                                    *bad, vocabulary));
 }
 
 }  // namespace dtrain::plan

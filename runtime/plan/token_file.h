@@ -1,8 +1,9 @@
-// Token files: read-only, memory-mapped. docs/DATA_FORMAT.md describes the formats.
+// Token files: read-only, each open as long as its object lives. docs/DATA_FORMAT.md describes the
+// formats.
 //
-// Errors name the file and the byte offset at which it stops being one. A file that is truncated
-// while it is mapped ends the process with SIGBUS (as with any mmap): replace token files by
-// renaming, never in place. Thread-safe after Open.
+// Errors name the file and the byte offset at which it stops being one. Tokens are read by pread
+// and not through a mapping: there a file that is cut, or whose storage fails, would end the
+// process with SIGBUS. Replace token files by renaming, never in place. Thread-safe after Open.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
 
 namespace dtrain::plan {
 
@@ -49,28 +52,27 @@ class TokenFile {
   // NotFound (no such file), InvalidArgument (empty, truncated, not of `format`).
   static absl::StatusOr<TokenFile> Open(const std::string& path,
                                         TokenFormat format = TokenFormat::kAuto);
-  TokenFile(TokenFile&& other) noexcept;
-  TokenFile& operator=(TokenFile&& other) noexcept;
-  ~TokenFile();
-
   const std::string& path() const { return path_; }
   int64_t tokens() const { return header_.tokens; }
   const TokenHeader& header() const { return header_; }
 
-  // The tokens [begin, begin + count) as int64, the index type of LibTorch.
-  // REQUIRES: 0 <= begin, 0 <= count, begin + count <= tokens().
-  void Copy(int64_t begin, int64_t count, int64_t* out) const;
-  // InvalidArgument naming file, token offset and id when one of the tokens [begin, begin + count)
-  // is not below `vocabulary`. Reads every page of the range.
-  absl::Status CheckIds(int64_t begin, int64_t count, int64_t vocabulary) const;
-  absl::Status CheckIds(int64_t vocabulary) const { return CheckIds(0, tokens(), vocabulary); }
+  // The tokens [begin, begin + out.size()) as int64, the index type of LibTorch. InvalidArgument
+  // with the file's length then and now when it has been cut since Open; Unavailable when it cannot
+  // be read. REQUIRES: 0 <= begin, begin + out.size() <= tokens().
+  absl::Status Copy(int64_t begin, absl::Span<int64_t> out) const;
+  // InvalidArgument naming file, token offset and id when one of `ids`, the tokens from `begin` on,
+  // is not below `vocabulary`. Reads nothing.
+  absl::Status CheckIds(int64_t begin, absl::Span<const int64_t> ids, int64_t vocabulary) const;
 
  private:
   TokenFile() = default;
+  absl::Status ReadAt(int64_t offset, absl::Span<char> into) const;
+  absl::Status EndedEarly() const;
+
   std::string path_;
   TokenHeader header_;
-  void* map_ = nullptr;
-  size_t map_bytes_ = 0;
+  UniqueFd fd_;
+  int64_t bytes_ = 0;  // When it was opened.
 };
 
 }  // namespace dtrain::plan

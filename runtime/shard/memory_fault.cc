@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <utility>
+
+#include "base/status.h"
 
 namespace dtrain {
 namespace {
@@ -24,7 +27,42 @@ struct Slot {
 };
 
 std::array<Slot, kWatchedMax> slots;
-struct sigaction before_us;
+
+struct FileSlot {
+  std::atomic<bool> taken{false};
+  std::atomic<const std::byte*> begin{nullptr};
+  std::atomic<const std::byte*> end{nullptr};
+  std::atomic<const std::string*> line{nullptr};
+};
+
+std::array<FileSlot, 256> file_slots;
+struct sigaction before_segv;
+struct sigaction before_bus;
+
+// To whoever handled it before.
+void PassOn(const struct sigaction& before, int signal, siginfo_t* info, void* context) {
+  if ((before.sa_flags & SA_SIGINFO) != 0) {
+    before.sa_sigaction(signal, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(signal);
+  } else {
+    sigaction(signal, &before, nullptr);  // The instruction runs again and ends the process.
+    if (info->si_code <= 0) {
+      raise(signal);  // No instruction: somebody sent it.
+    }
+  }
+}
+
+void OnBus(int signal, siginfo_t* info, void* context) {
+  const auto* const at = static_cast<const std::byte*>(info->si_addr);
+  for (const FileSlot& slot : file_slots) {
+    const std::string* const line = slot.line.load();
+    if (line != nullptr && at >= slot.begin.load() && at < slot.end.load()) {
+      MemoryFault::SayAndExit({*line}, kExitTemporary);
+    }
+  }
+  PassOn(before_bus, signal, info, context);
+}
 
 void OnSignal(int signal, siginfo_t* info, void* context) {
   const int error = errno;
@@ -37,23 +75,24 @@ void OnSignal(int signal, siginfo_t* info, void* context) {
       return;
     }
   }
-  if ((before_us.sa_flags & SA_SIGINFO) != 0) {
-    before_us.sa_sigaction(signal, info, context);
-  } else if (before_us.sa_handler != SIG_DFL && before_us.sa_handler != SIG_IGN) {
-    before_us.sa_handler(signal);
-  } else {
-    sigaction(SIGSEGV, &before_us, nullptr);  // The instruction runs again and ends the process.
-  }
+  PassOn(before_segv, signal, info, context);
+}
+
+void Install(int signal, void (*handler)(int, siginfo_t*, void*), struct sigaction& before) {
+  struct sigaction action = {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(signal, &action, &before);
 }
 
 void InstallOnce() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction action = {};
-    action.sa_sigaction = OnSignal;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGSEGV, &action, &before_us);
-  });
+  std::call_once(once, [] { Install(SIGSEGV, OnSignal, before_segv); });
+}
+
+void InstallForFilesOnce() {
+  static std::once_flag once;
+  std::call_once(once, [] { Install(SIGBUS, OnBus, before_bus); });
 }
 
 }  // namespace
@@ -79,6 +118,28 @@ MemoryFault::~MemoryFault() {
   if (slot_ >= 0) {
     Slot& slot = slots[static_cast<size_t>(slot_)];
     slot.listener.store(nullptr);
+    slot.taken.store(false);
+  }
+}
+
+FileFault::FileFault(const void* begin, size_t bytes, std::string line) : line_(std::move(line)) {
+  for (size_t i = 0; i < file_slots.size() && slot_ < 0; ++i) {
+    FileSlot& slot = file_slots[i];
+    if (!slot.taken.exchange(true)) {
+      const auto* const first = static_cast<const std::byte*>(begin);
+      slot.begin.store(first);
+      slot.end.store(first + bytes);
+      slot.line.store(&line_);
+      slot_ = static_cast<int>(i);
+    }
+  }
+  InstallForFilesOnce();
+}
+
+FileFault::~FileFault() {
+  if (slot_ >= 0) {
+    FileSlot& slot = file_slots[static_cast<size_t>(slot_)];
+    slot.line.store(nullptr);
     slot.taken.store(false);
   }
 }

@@ -1,9 +1,11 @@
-// What happens when code touches memory that the engine has closed: the one SIGSEGV handler of the
-// runtime asks whoever closed it. Other faults go to whoever handled them before.
+// What happens when code touches memory that the engine has closed, or that is a file which cannot
+// be read or written: the one handler of SIGSEGV and SIGBUS of the runtime asks whoever closed it,
+// or names the file. Other faults go to whoever handled them before.
 #pragma once
 
 #include <cstddef>
 #include <initializer_list>
+#include <string>
 
 #include "absl/strings/string_view.h"
 
@@ -36,6 +38,22 @@ class MemoryFault {
   [[noreturn]] static void SayAndExit(std::initializer_list<absl::string_view> texts, int code);
 
  private:
+  int slot_ = -1;
+};
+
+// Memory that is a file: a failing disk would end the process with a bare SIGBUS.
+class FileFault {
+ public:
+  // Until destroyed, a page of [begin, begin + bytes) that the system cannot read or write ends the
+  // process with `line` on stderr and exit code 75. A process may have 256 of them; the others stay
+  // bare.
+  FileFault(const void* begin, size_t bytes, std::string line);
+  ~FileFault();
+  FileFault(const FileFault&) = delete;
+  FileFault& operator=(const FileFault&) = delete;
+
+ private:
+  const std::string line_;
   int slot_ = -1;
 };
 

@@ -7,7 +7,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -99,6 +101,20 @@ TEST(CheckStack, RefusesOneThatARankWouldOutgrow) {
   const SoftLimit small(RLIMIT_STACK, (1 << 20) - 4096);
   EXPECT_EQ(ExitCodeFor(CheckStack()), kExitUsage);
   EXPECT_THAT(std::string(CheckStack().message()), HasSubstr("1044480 bytes"));
+}
+
+TEST(AllowOpenFiles, RaisesTheSoftLimitUpToTheHardOne) {
+  const SoftLimit files(RLIMIT_NOFILE, 100);
+  const auto after = [](uint64_t more) {
+    AllowOpenFiles(more);
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return limit;
+  };
+  EXPECT_EQ(after(0).rlim_cur, 100);
+  EXPECT_EQ(after(7).rlim_cur, 107);
+  const rlimit most = after(std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(most.rlim_cur, most.rlim_max);
 }
 
 // Apart from what lets no exception out: g++ drops the exception where both are one function.

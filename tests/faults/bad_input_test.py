@@ -3,6 +3,7 @@ nothing left behind."""
 import glob
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -65,6 +66,21 @@ class BadInput(EndToEnd):
             file.write(struct.pack("<256i", 20240520, 1, len(tokens), *([0] * 253)))
             file.write(struct.pack(f"<{len(tokens)}H", *tokens))
         self.refused("bad-id.bin", "299", sets=[f"data.train=[\"{bad}\"]"])
+
+    def test_a_token_file_that_is_cut_while_it_trains_ends_the_run_with_both_lengths(self):
+        for split, original in (("train", "train"), ("validation", "val")):
+            path = f"{self.folder}/cut-{split}.bin"
+            shutil.copyfile(f"{self.folder}/data/{original}.bin", path)
+            size = os.path.getsize(path)
+            run_dir = f"{self.folder}/cut-{split}"
+            process = self.start(self.launch_command(
+                2, run_dir, ["train_steps=1000000", "eval_interval=2", f"data.{split}=[\"{path}\"]"]))
+            self.await_step(run_dir, 2, process)
+            os.truncate(path, 1024)
+            result = self.finish(process)
+            self.assertEqual(result.code, 64, result.output)
+            self.assert_one_line(result.output, f"token file {path}: it had {size} bytes",
+                                 "has 1024 while it is read", "renaming")
 
     def test_a_run_directory_of_another_configuration_is_refused(self):
         self.train(1, "taken", ["train_steps=1"])

@@ -286,7 +286,8 @@ class Records(EndToEnd):
         for name in ("train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_s",
                      "comm/exposed_ratio"):
             self.assertIn(name, steps[-1]["m"])
-        self.assertIn("perf/gemm_fraction", steps[-1]["m"])
+        for record in steps:  # It is left out where a busy machine disturbed what it divides by.
+            self.assertLessEqual(record["m"].get("perf/gemm_fraction", 0), 1)
         self.assertEqual([r["step"] for r in self.records(run_dir) if r["kind"] == "eval"], [2, 4])
         others = [r for r in self.records(run_dir, 1) if r["kind"] == "step"]
         self.assertNotIn("train/loss", others[-1]["m"])

@@ -143,7 +143,9 @@ TEST_F(EngineReportTest, MeasuringTheMachineDrawsNoNumberOfTheRuns) {
   const at::Tensor expected = at::cat({at::randn({3}), at::rand({3})});
   at::manual_seed(11);
   at::randn({1});
-  EXPECT_GT(MeasureGemmRate(Device(), at::kFloat), 0);
+  const GemmTiming timing = MeasureGemmRate(Device(), at::kFloat);
+  EXPECT_GT(timing.flops_per_s, 0);
+  EXPECT_GT(RepeatGemmRate(at::kFloat, timing.size).flops_per_s, 0);
   EXPECT_TRUE(at::cat({at::randn({3}), at::rand({3})}).equal(expected));
 }
 

@@ -220,6 +220,28 @@ TEST(StepMetrics, AreTheReportsNumbersAndTheirRatios) {
   EXPECT_EQ(StepMetrics(report, context, /*everything=*/true), all);
 }
 
+// Products alone are never slower than a step: what says so was measured on a busy machine.
+TEST(StepMetrics, AGemmFractionAboveOneIsLeftOut) {
+  StepReport report = Report(10);
+  const auto fraction = [&report](double model_flops) {
+    report.model_flops = model_flops;
+    for (const auto& [name, value] : StepMetrics(report, {}, /*everything=*/true)) {
+      if (name == "perf/gemm_fraction") {
+        return value;
+      }
+    }
+    return -1.0;
+  };
+  report.gemm_flops_per_s = 10e9;
+  report.peak_flops_per_s = 60e9;
+  EXPECT_DOUBLE_EQ(fraction(2.5e9), 0.5);  // In half a second.
+  EXPECT_DOUBLE_EQ(fraction(5e9), 1);
+  EXPECT_EQ(fraction(5.001e9), -1);
+  EXPECT_EQ(fraction(56e9), -1);
+  report.gemm_flops_per_s = 0;
+  EXPECT_EQ(fraction(2.5e9), -1) << "not measured yet";
+}
+
 TEST(StepMetrics, WhatAStepDoesNotHaveIsLeftOut) {
   std::vector<std::string> names;
   for (const auto& [name, value] : StepMetrics(Report(10), {}, /*everything=*/true)) {

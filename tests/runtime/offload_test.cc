@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -11,10 +13,12 @@
 
 #include "ATen/ATen.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/engine_state.h"
 #include "runtime/offload/far_tier.h"
+#include "runtime/offload/mapped_file.h"
 #include "runtime/offload/state_stream.h"
 #include "runtime/plan/offload_plan.h"
 #include "tests/runtime/job_for_tests.h"
@@ -166,6 +170,33 @@ TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
   ASSERT_FALSE(full.ok());
   EXPECT_THAT(std::string(full.status().message()),
               HasSubstr("4194304 bytes cannot be reserved there"));
+}
+
+// What a failing disk does to a mapping, done by cutting the file.
+TEST(MappedFile, APageThatCannotBeReadOrWrittenEndsTheProcessWithALine) {
+  const testing::TempFolder folder;
+  auto file = MappedFile::Create(folder.path(), 1 << 20, "key", /*near_bytes=*/4096);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const MappedFile moved = *std::move(file);
+  const auto other = MappedFile::Create(folder.path(), 1 << 20, "other");
+  ASSERT_TRUE(other.ok()) << other.status();
+  auto* const data = static_cast<volatile char*>(moved.data());
+  EXPECT_EXIT(
+      {
+        static_cast<void>(ftruncate(moved.fd(), 0) == 0);
+        data[100] = 1;  // Near memory, which is no file.
+        data[8192] = 1;
+      },
+      ::testing::ExitedWithCode(kExitTemporary),
+      "^error: key \"" + folder.path() +
+          "\": a page of a file of 1044480 bytes cannot be read or written; check the disk");
+  EXPECT_EXIT(
+      {
+        static_cast<void>(ftruncate(moved.fd(), 0) == 0);
+        void* const bare = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, moved.fd(), 0);
+        static_cast<void>(*static_cast<volatile char*>(bare));
+      },
+      ::testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST(OffloadChunkElements, AreManyForSmallShardsAndLimitedForLargeOnes) {

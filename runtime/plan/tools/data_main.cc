@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/command_line.h"
 #include "base/status.h"
 #include "runtime/plan/prepare_corpus.h"
@@ -67,7 +68,7 @@ absl::Status Show(const std::string& path, const std::string& format_name, int64
   const TokenHeader& header = file.header();
   const int64_t count = std::min(head, file.tokens());
   std::vector<int64_t> tokens(static_cast<size_t>(count));
-  file.Copy(0, count, tokens.data());
+  DT_RETURN_IF_ERROR(file.Copy(0, absl::MakeSpan(tokens)));
   std::string ids;
   for (const int64_t token : tokens) {
     absl::StrAppendFormat(&ids, "%s%d", ids.empty() ? "" : " ", token);

@@ -100,6 +100,27 @@ TEST(MfuReport, OfACpuTheMeasuredRateIsNamedAsThePeak) {
   EXPECT_THAT(MfuTable(facts), HasSubstr("MFU (strict) of GEMM rate"));
 }
 
+// Products that other programs slowed down say nothing of the step, which was faster.
+TEST(MfuReport, OfDisturbedProductsNoShareIsShown) {
+  MfuFacts facts = Qwen7B();
+  facts.gemm_flops_per_s = 500e12;  // The step has 596.7.
+  EXPECT_TRUE(GemmRateIsDisturbed(facts));
+  EXPECT_FALSE(PeakIsDisturbed(facts)) << "a datasheet's is not";
+  EXPECT_THAT(MfuTable(facts), HasSubstr("strict fraction of it unknown"));
+  EXPECT_THAT(MfuTable(facts), HasSubstr("60.3 %"));
+  EXPECT_TRUE(MfuJson(facts)["gemm_fraction"].is_null());
+  EXPECT_NEAR(MfuJson(facts)["mfu_strict"].get<double>(), 0.603, 5e-4);
+  facts.on_gpu = false;
+  facts.peak_flops_per_s = facts.gemm_flops_per_s;
+  facts.peak_is_gemm_rate = true;
+  EXPECT_THAT(MfuTable(facts), HasSubstr("MFU (strict) of GEMM rate   unknown: other programs"));
+  for (const char* const share : {"mfu_strict", "mfu_palm", "hfu", "gemm_fraction"}) {
+    EXPECT_TRUE(MfuJson(facts)[share].is_null()) << share;
+  }
+  facts.gemm_flops_per_s = facts.peak_flops_per_s = 700e12;
+  EXPECT_NEAR(MfuJson(facts)["mfu_strict"].get<double>(), 596.7 / 700, 5e-4);
+}
+
 TEST(MfuReport, JsonHasWhatTheTableHas) {
   MfuFacts facts = Qwen7B();
   facts.breakdown.seconds[static_cast<int>(Work::kGemm)] = 3;

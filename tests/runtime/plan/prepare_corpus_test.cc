@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,9 +41,9 @@ class PrepareCorpusTest : public ::testing::Test {
   std::string Text(const std::string& name) const {
     const TokenFile file = *TokenFile::Open(out() + "/" + name);
     EXPECT_EQ(file.header().vocabulary, 256);
-    EXPECT_TRUE(file.CheckIds(256).ok());
     std::vector<int64_t> tokens(static_cast<size_t>(file.tokens()));
-    file.Copy(0, file.tokens(), tokens.data());
+    EXPECT_TRUE(file.Copy(0, absl::MakeSpan(tokens)).ok());
+    EXPECT_TRUE(file.CheckIds(0, tokens, 256).ok());
     return {tokens.begin(), tokens.end()};
   }
   TempFolder folder_;

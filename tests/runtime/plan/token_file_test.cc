@@ -1,11 +1,16 @@
 #include "runtime/plan/token_file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 
+#include "absl/types/span.h"
 #include "base/file.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/plan/token_corpus.h"
@@ -51,7 +56,7 @@ class TokenFileTest : public ::testing::Test {
 
 std::vector<int64_t> All(const TokenFile& file) {
   std::vector<int64_t> tokens(static_cast<size_t>(file.tokens()));
-  file.Copy(0, file.tokens(), tokens.data());
+  EXPECT_TRUE(file.Copy(0, absl::MakeSpan(tokens)).ok());
   return tokens;
 }
 
@@ -70,9 +75,9 @@ TEST_F(TokenFileTest, CopiesAnyPartAndKeepsTheVocabulary) {
   const TokenFile file = *TokenFile::Open(Write("a.bin", U16File({5, 6, 7, 8}, 256)));
   EXPECT_EQ(file.header().vocabulary, 256);
   std::vector<int64_t> part(2);
-  file.Copy(1, 2, part.data());
+  EXPECT_TRUE(file.Copy(1, absl::MakeSpan(part)).ok());
   EXPECT_THAT(part, ElementsAre(6, 7));
-  file.Copy(4, 0, part.data());
+  EXPECT_TRUE(file.Copy(4, {}).ok());
 }
 
 TEST_F(TokenFileTest, ForeignUseOfTheReservedWordIsNoVocabulary) {
@@ -111,6 +116,7 @@ TEST_F(TokenFileTest, WhatIsNoRawU16IsRefusedByItsName) {
   EXPECT_THAT(raw(U16File({1, 2, 3})),
               HasSubstr("it has an llm.c header; set data.format to auto"));
   EXPECT_THAT(raw(Header(20240801, 7, 0)), HasSubstr("set data.format to auto"));
+  EXPECT_THAT(raw(Header(20240520, 2, 0)), HasSubstr("llm.c")) << "a version that is not known";
   const std::vector<uint32_t> wide = {15496, 11, 995, 0, 50256, 464, 3290, 198, 131071, 128000};
   EXPECT_THAT(raw(Tokens(wide)), HasSubstr("each second u16 is 0 to 3"));
   EXPECT_THAT(raw(Tokens(std::vector<uint64_t>(wide.begin(), wide.end()))),
@@ -169,14 +175,90 @@ TEST_F(TokenFileTest, EveryBitFlipOfTheCheckedHeaderIsFound) {
 TEST_F(TokenFileTest, IdBeyondTheVocabularyNamesFileOffsetAndId) {
   const std::string path = Write("a.bin", U16File({1, 2, 300, 4}));
   const TokenFile file = *TokenFile::Open(path);
-  EXPECT_TRUE(file.CheckIds(301).ok());
-  EXPECT_TRUE(file.CheckIds(0, 2, 256).ok());
-  const absl::Status status = file.CheckIds(256);
+  const std::vector<int64_t> tokens = All(file);
+  EXPECT_TRUE(file.CheckIds(0, tokens, 301).ok());
+  EXPECT_TRUE(file.CheckIds(0, absl::MakeSpan(tokens).first(2), 256).ok());
+  const absl::Status status = file.CheckIds(1, absl::MakeSpan(tokens).subspan(1), 256);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(status.message()),
             "token file " + path +
                 ": token 2 (byte 1028) is 300, not below the vocabulary of 256; is it of another "
                 "tokenizer?");
+}
+
+// A longer read than the file has left: in the middle of a page too, where a mapping has zeros.
+TEST_F(TokenFileTest, AFileThatIsCutWhileItIsOpenIsNamedWithBothLengths) {
+  const std::vector<uint16_t> tokens(20000, 7);
+  for (const int64_t bytes : {int64_t{0}, int64_t{500}, int64_t{1024 + 4096 + 6}}) {
+    const std::string path = Write("cut.bin", U16File(tokens));
+    const TokenFile file = *TokenFile::Open(path);
+    const TokenCorpus corpus = *TokenCorpus::Open({path}, TokenFormat::kAuto);
+    ASSERT_EQ(truncate(path.c_str(), bytes), 0);
+    std::vector<int64_t> out(tokens.size());
+    const std::vector<absl::Status> ends = {
+        file.Copy(0, absl::MakeSpan(out)), file.Copy(19999, absl::MakeSpan(out).first(1)),
+        corpus.Read({0, 4000, 0}, 1000, /*vocabulary=*/256, out.data())};
+    for (const absl::Status& status : ends) {
+      EXPECT_EQ(ExitCodeFor(status), kExitUsage);
+      EXPECT_THAT(
+          std::string(status.message()),
+          HasSubstr("token file " + path + ": it had 41024 bytes when it was opened and has " +
+                    std::to_string(bytes) + " while it is read"));
+    }
+    if (bytes > 1024) {  // What is left can be read.
+      EXPECT_TRUE(file.Copy(0, absl::MakeSpan(out).first(2051)).ok());
+      EXPECT_FALSE(file.Copy(0, absl::MakeSpan(out).first(2052)).ok());
+    }
+  }
+}
+
+// The descriptor of an open file: the only one that leads to `path`.
+int DescriptorOf(const std::string& path) {
+  for (int fd = 0; fd < 1024; ++fd) {
+    std::array<char, 4096> target{};
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (readlink(link.c_str(), target.data(), target.size() - 1) > 0 && path == target.data()) {
+      return fd;
+    }
+  }
+  return -1;
+}
+
+TEST_F(TokenFileTest, AReadThatFailsNamesFilePlaceAndReason) {
+  const std::string path = Write("bad.bin", U16File({1, 2, 3}));
+  const TokenFile file = *TokenFile::Open(path);
+  const int folder = open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(dup2(folder, DescriptorOf(path)), 0);  // Reading it fails as failed storage would.
+  close(folder);
+  int64_t token = 0;
+  const absl::Status status = file.Copy(1, absl::MakeSpan(&token, 1));
+  EXPECT_EQ(std::string(status.message()),
+            "token file " + path + ": cannot read 2 bytes at byte 1026: Is a directory");
+}
+
+TEST_F(TokenFileTest, AFifoIsRefusedAndWaitsForNobody) {
+  const std::string path = folder_.path() + "/fifo";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(TokenFile::Open(path).status().message()),
+              HasSubstr("not a regular file"));
+}
+
+// Files stay open: a corpus of more shards than the usual limit raises it.
+TEST_F(TokenFileTest, MoreShardsThanTheSoftLimitOfOpenFilesAreOneCorpus) {
+  constexpr int kShards = 100;
+  for (int i = 0; i < kShards; ++i) {
+    Write("shard_" + std::to_string(i) + ".bin", U16File({1, 2, 3}));
+  }
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{64, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto corpus = TokenCorpus::Open({folder_.path() + "/shard_*.bin"}, TokenFormat::kAuto);
+  EXPECT_TRUE(corpus.ok()) << corpus.status();
+  rlimit after{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, 64 + kShards);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_F(TokenFileTest, FormatNames) {
