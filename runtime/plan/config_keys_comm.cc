@@ -10,10 +10,14 @@ constexpr ConfigKey kCommKeys[] = {
      "error names the missing rank. The first call of a collective gets this limit, and the next "
      "two calls get at least a minute. Later calls get five times the longest time so far, but at "
      "least comm.timeout_min_s."},
-    {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "Smallest limit that dtrain sets by itself, in seconds. Raise it if one rank may pause "
-     "between collectives, for example for a slow disk or an export on rank 0. If it is at least "
-     "comm.timeout_s, every call gets comm.timeout_s."},
+    {"comm.timeout_min_s", KeyType::kNumber, "null", "(0, 86400]", KeyUse::kUsed, "", 0,
+     "Smallest limit that dtrain sets by itself, in seconds. If it is not set, it is 10; for "
+     "ranks on GPUs, and over RDMA between hosts, at least 60. If the network card may take "
+     "longer until it gives up on a link that is down, it is that time: 4 x 4.096 us x "
+     "2^comm.rdma.timeout x (1 + comm.rdma.retries), and for NCCL between hosts the same of "
+     "NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT (137 s by NCCL's defaults). Raise it if one rank may "
+     "pause between collectives, for example for a slow disk or an export on rank 0. If it is at "
+     "least comm.timeout_s, every call gets comm.timeout_s."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
      "How ranks exchange data in host memory. auto: shared memory inside a host; between hosts "
