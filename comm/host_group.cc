@@ -34,7 +34,7 @@ CallQueueOptions QueueOptions(const GroupOptions& options, Backend* backend,
   }
   CallCarriers carriers;
   if (absl::EndsWith(transport, "rdma")) {
-    carriers.rdma = {.timeout = options.rdma.timeout, .retries = options.rdma.retries};
+    carriers.rdma = RdmaRetries{options.rdma.timeout, options.rdma.retries};
   }
   queue.timeouts = {.most = options.timeout, .least = LeastTimeout(options.timeout_min, carriers)};
   queue.recorder = FlightRecorder::Create({.name = options.name,
