@@ -17,10 +17,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "comm/group.h"
@@ -385,6 +388,33 @@ TEST(RdmaGroupTest, WhatADeviceSaysOfItselfIsLoggedAndAFailedOneEndsTheWait) {
   EXPECT_EQ(failed[1].status.code(), absl::StatusCode::kUnavailable) << failed[1].status;
   EXPECT_THAT(Text(failed[1]), HasSubstr("port fake0/1 failed (IBV_EVENT_DEVICE_FATAL)"));
   EXPECT_THAT(Text(failed[0]), HasSubstr("reported by rank 1"));
+}
+
+// Eleven seconds: longer than the limit that a group over TCP learns, and well within what a device
+// repeats.
+TEST(RdmaGroupTest, ALinkThatIsDownForAMomentIsRiddenOut) {
+  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+         const auto down = std::make_shared<std::atomic<bool>>(false);
+         FakeVerbs verbs({.down = down});
+         DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
+         for (int call = 0; call < 5; ++call) {  // So that the limit is learnt.
+           DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
+         }
+         down->store(context.rank == 1);
+         std::thread repair([down] {
+           absl::SleepFor(absl::Seconds(11));
+           down->store(false);
+         });
+         absl::Status status = ReduceOnes(*group, 1000);
+         repair.join();
+         if (status.ok()) {
+           status = group->Barrier(Deadline::After(absl::Seconds(10)));
+         }
+         return status;
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_GT(result.duration, absl::Seconds(11));
+  }
 }
 
 // The extensions that rank r has, and those that its queue pairs agreed on with each peer in rank

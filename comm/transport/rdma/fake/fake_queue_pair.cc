@@ -244,7 +244,8 @@ void FakeQueuePair::Pump() {
 }
 
 void FakeQueuePair::PumpOut() {
-  while (!outgoing_.empty() && socket_.valid() && !device_->cut && !broken_) {
+  while (!outgoing_.empty() && socket_.valid() && !device_->cut && !device_->LinkIsDown() &&
+         !broken_) {
     Outgoing& message = outgoing_.front();
     const size_t of_header = std::min(out_done_, sizeof(Header));
     const size_t of_bytes = out_done_ - of_header;

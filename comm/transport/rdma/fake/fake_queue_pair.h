@@ -37,6 +37,7 @@ struct FakeDeviceState {
   bool cut = false;
   int64_t cut_nanos = 0;
 
+  bool LinkIsDown() const { return faults.down != nullptr && faults.down->load(); }
   const Region* Find(uint32_t key, uint64_t address, size_t bytes) const;
   void Complete(const Completion& completion);
 };

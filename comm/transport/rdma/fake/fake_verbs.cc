@@ -60,7 +60,7 @@ class FakeDevice final : public VerbsDevice {
   }
 
   absl::StatusOr<size_t> Poll(absl::Span<Completion> completions) override {
-    if (TakenOut()) {
+    if (TakenOut() || (state_->LinkIsDown() && state_->completions.empty())) {
       return size_t{0};
     }
     if (state_->completions.empty()) {
@@ -76,7 +76,9 @@ class FakeDevice final : public VerbsDevice {
   }
 
   absl::Status Arm() override { return absl::OkStatus(); }  // The sockets stay readable.
-  int fd() const override { return TakenOut() ? broken_.get() : state_->epoll.get(); }
+  int fd() const override {
+    return TakenOut() ? broken_.get() : state_->LinkIsDown() ? kNever : state_->epoll.get();
+  }
   void TakeEvents() override {}
   std::string PortState() override { return state_->cut ? "DOWN" : "ACTIVE"; }
 

@@ -33,6 +33,8 @@ struct FakeVerbsFaults {
   std::shared_ptr<std::atomic<uint32_t>> largest_write = {};
   // No fault: when not null, how many times memory was registered.
   std::shared_ptr<std::atomic<int>> registered = {};
+  // The link is down while it is true: nothing leaves or comes in, and the device goes on trying.
+  std::shared_ptr<std::atomic<bool>> down = {};
   // The device is taken out while it is true: it completes nothing, and both of its descriptors
   // report an error without end, as the kernel's do.
   std::shared_ptr<std::atomic<bool>> taken_out = {};
