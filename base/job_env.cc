@@ -310,6 +310,7 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
   job.agent_socket = reader.Text(env::kAgentSocket);
   job.host_address = reader.Text(env::kHost);
   job.node_id = reader.Text(env::kNodeId);
+  job.rdma_device = reader.Text(env::kRdmaDevice);
   job.torch_error_file = reader.Text("TORCHELASTIC_ERROR_FILE");
   return job;
 }

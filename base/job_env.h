@@ -28,6 +28,8 @@ inline constexpr char kAgentSocket[] = "DTRAIN_AGENT_SOCKET";  // Unix socket of
 inline constexpr char kHost[] =
     "DTRAIN_HOST_ADDRESS";                           // Address that other nodes reach this one by.
 inline constexpr char kNodeId[] = "DTRAIN_NODE_ID";  // Same for ranks that may share memory.
+// RDMA device nearest to the rank's GPU and cores.
+inline constexpr char kRdmaDevice[] = "DTRAIN_RDMA_DEVICE";
 inline constexpr char kPluginDirectory[] = "DTRAIN_PLUGIN_DIR";  // Folder of libdtrain_cuda.so.
 inline constexpr char kLogLevel[] = "DTRAIN_LOG_LEVEL";          // debug, info, warning, error.
 // 1: the log shows the backtrace of an exception, and errors of the loss name what was read last.
@@ -58,6 +60,7 @@ struct JobEnv {
   std::string agent_socket;
   std::string host_address;      // "" : take the one that reaches the store.
   std::string node_id;           // "" : take the host name and boot id.
+  std::string rdma_device;       // "" : the launcher knows none.
   std::string torch_error_file;  // TORCHELASTIC_ERROR_FILE.
 };
 

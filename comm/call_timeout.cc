@@ -1,6 +1,7 @@
 #include "comm/call_timeout.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
@@ -14,6 +15,26 @@ uint64_t KeyOf(const CallHeader& header) {
 }
 
 }  // namespace
+
+absl::Duration RetryBudget(const RdmaRetries& retries) {
+  if (retries.timeout <= 0) {
+    return absl::InfiniteDuration();
+  }
+  const absl::Duration nominal = absl::Nanoseconds(4096) * std::exp2(retries.timeout);
+  return 4 * (1 + retries.retries) * nominal;
+}
+
+absl::Duration LeastTimeout(std::optional<absl::Duration> configured,
+                            const CallCarriers& carriers) {
+  if (configured.has_value()) {
+    return *configured;
+  }
+  absl::Duration least = kLeastTimeout;
+  if (carriers.gpu || carriers.rdma.has_value()) {
+    least = kLeastDeviceTimeout;
+  }
+  return carriers.rdma.has_value() ? std::max(least, RetryBudget(*carriers.rdma)) : least;
+}
 
 absl::Duration CallTimeout(const TimeoutLimits& limits, int64_t calls, absl::Duration longest) {
   if (calls == 0) {

@@ -7,10 +7,16 @@
 // not be measured by its steps. The next ones have at least kEarlyLeast, because sizes are tuned
 // and graphs captured then; after three the limit is learnt. It never falls below `least`, because
 // a wrong stop costs more than a late one. Durations come from the caller: there is no clock here.
+//
+// A limit below what the hardware takes to ride out a link that is down for a moment would end the
+// job by the name of a rank where a link is the cause. An RDMA device repeats a lost packet for up
+// to half a minute by its defaults, NCCL's for two, and only then says that the peer cannot be
+// reached. LeastTimeout owns that rule.
 // CallTimeouts is driven by one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
@@ -20,9 +26,32 @@ namespace dtrain::comm {
 
 struct TimeoutLimits {
   absl::Duration most = absl::Minutes(10);  // As configured: never more.
-  absl::Duration least =
-      absl::Seconds(10);  // Of a learnt limit; `most` or more: nothing is learnt.
+  // Of a learnt limit; `most` or more: nothing is learnt.
+  absl::Duration least = absl::Seconds(10);
 };
+
+// How often an RDMA device repeats a packet that nobody acknowledges.
+struct RdmaRetries {
+  int timeout = 18;  // 4.096 us x 2^timeout without an answer; 0: it waits without end.
+  int retries = 6;   // Then so many more times.
+};
+// How long the device may take until it says that the peer cannot be reached: each of the
+// 1 + retries waits may last up to four times its nominal length (InfiniBand specification,
+// volume 1, 9.7.6.1.3).
+absl::Duration RetryBudget(const RdmaRetries& retries);
+
+// What the messages of a group depend on.
+struct CallCarriers {
+  bool gpu = false;                      // Collectives run on GPUs.
+  std::optional<RdmaRetries> rdma = {};  // Messages leave the node over such a device.
+};
+// TimeoutLimits::least where nothing is configured, over shared memory and TCP.
+inline constexpr absl::Duration kLeastTimeout = absl::Seconds(10);
+// The same with GPUs or RDMA, whose drivers make connections at the first use of an algorithm, and
+// ride out a link that is down for a moment.
+inline constexpr absl::Duration kLeastDeviceTimeout = absl::Seconds(60);
+// TimeoutLimits::least: as configured; else what `carriers` need.
+absl::Duration LeastTimeout(std::optional<absl::Duration> configured, const CallCarriers& carriers);
 
 inline constexpr int64_t kTimeoutFactor = 5;
 // Of a kind and name: calls before the limit is learnt. The first has `most`, the others at least

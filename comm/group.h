@@ -134,7 +134,8 @@ struct GroupOptions {
   // Of each collective, until its like have shown how long they take (comm/call_timeout.h); after
   // that five times as long, but never less than timeout_min nor more than this.
   absl::Duration timeout = absl::Minutes(10);
-  absl::Duration timeout_min = absl::Seconds(10);     // At least `timeout`: nothing is learnt.
+  // At least `timeout`: nothing is learnt. None: what the group's connections need (LeastTimeout).
+  std::optional<absl::Duration> timeout_min = {};
   absl::Duration connect_timeout = absl::Minutes(2);  // Of Create.
   bool deterministic = false;  // Sum in rank order whatever the transport and chunk.
   // Other than automatic: taken wherever the promised bits allow it (tests, measurements).

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/json.h"
@@ -31,7 +32,11 @@ CallQueueOptions QueueOptions(const GroupOptions& options, Backend* backend,
     queue.glance = [backend] { return backend->Glance(); };
     queue.give_up = [backend](const absl::Status& reason) { backend->Break(reason); };
   }
-  queue.timeouts = {.most = options.timeout, .least = options.timeout_min};
+  CallCarriers carriers;
+  if (absl::EndsWith(transport, "rdma")) {
+    carriers.rdma = RdmaRetries{options.rdma.timeout, options.rdma.retries};
+  }
+  queue.timeouts = {.most = options.timeout, .least = LeastTimeout(options.timeout_min, carriers)};
   queue.recorder = FlightRecorder::Create({.name = options.name,
                                            .rank = options.rank,
                                            .size = options.size,

@@ -1,4 +1,4 @@
-// How ranks of different nodes use RoCE.
+// How ranks of different nodes use RDMA: RoCE v2 or InfiniBand.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,20 @@ class VerbsApi;  // comm/transport/rdma/verbs_api.h
 
 // What carries messages between ranks that do not share memory.
 enum class Network : uint8_t {
-  kAutomatic,  // RDMA when every rank has an active RoCE port that reaches the others, else TCP.
+  kAutomatic,  // RDMA when every rank has an active port that reaches the others, else TCP.
   kTcp,
   kRdma,  // An error where RDMA cannot be had.
 };
 
 struct RdmaOptions {
-  std::string device = {};  // "mlx5_0"; "": the one that holds this rank's address, else the first.
-  int gid_index = -1;       // Of the port; -1: chosen (comm/transport/rdma/gid.h).
-  int queue_pairs = 1;      // To each peer, in [1, 8]; several spread over the paths of a switch.
-  int traffic_class = 0;    // In [0, 255]: DSCP x 4 (+ ECN bits) of the packets.
+  // "mlx5_0"; "": the nearest, else the one that holds this rank's address, else the first.
+  std::string device = {};
+  // The device nearest to this rank's GPU and cores; "": unknown. Where the nearest ones do not
+  // reach each other, those that hold the ranks' addresses are tried.
+  std::string near_device = {};
+  int gid_index = -1;     // Of the port; -1: chosen (comm/transport/rdma/gid.h).
+  int queue_pairs = 1;    // To each peer, in [1, 8]; several spread over the paths of a switch.
+  int traffic_class = 0;  // In [0, 255]: DSCP x 4 (+ ECN bits) of the packets.
   int service_level = 0;  // In [0, 7]: the priority that PFC acts on where it follows the VLAN tag.
   int timeout = 18;       // In [1, 31]: 4.096 us x 2^timeout without an answer is a lost packet.
   // In [0, 7]: of a lost packet, then the peer counts as unreachable. 7 is for ever on soft-RoCE.

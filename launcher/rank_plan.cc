@@ -22,8 +22,12 @@ std::vector<RankSlot> PlanRanks(const JobShape& shape, const RankPlan& bindings)
     RankSlot& slot = slots.emplace_back();
     slot.rank = shape.first_rank() + local;
     slot.local_rank = local;
-    if (!bindings.ranks.empty() && !bindings.cores_shared) {
-      const RankBinding& binding = bindings.ranks.at(static_cast<size_t>(local));
+    if (bindings.ranks.empty()) {
+      continue;
+    }
+    const RankBinding& binding = bindings.ranks.at(static_cast<size_t>(local));
+    slot.nic = binding.nic;
+    if (!bindings.cores_shared) {
       slot.cpus = binding.cpus;
       slot.cores = binding.cores;
     }
@@ -64,6 +68,9 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   if (base.count("OMP_NUM_THREADS") == 0) {
     set("OMP_NUM_THREADS", std::max(1, slot.cores));
+  }
+  if (!slot.nic.empty() && base.count(env::kRdmaDevice) == 0) {
+    set(env::kRdmaDevice, slot.nic);
   }
   if (!shape.gpu_order.empty() && base.count("CUDA_VISIBLE_DEVICES") == 0) {
     set("CUDA_VISIBLE_DEVICES", absl::StrJoin(shape.gpu_order, ","));

@@ -16,6 +16,7 @@ struct RankSlot {
   int local_rank = 0;
   std::vector<int> cpus;  // Logical CPUs that it is bound to; empty: not bound.
   int cores = 0;          // To which those belong.
+  std::string nic = {};   // RDMA device; "": none is known.
 };
 
 // What all ranks of one attempt on one node share.
@@ -50,8 +51,9 @@ std::vector<RankSlot> PlanRanks(const JobShape& shape, const RankPlan& bindings)
 std::vector<int> GpuOrder(const RankPlan& bindings);
 
 // `base` (the launcher's own environment) with the rank's variables of base/job_env.h and
-// torchrun's set. Only where `base` has none: OMP_NUM_THREADS, the rank's cores, and
-// CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER, so that the device LOCAL_RANK is the planned one.
+// torchrun's set. Only where `base` has none: OMP_NUM_THREADS, the rank's cores, its RDMA device,
+// and CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER, so that the device LOCAL_RANK is the planned
+// one.
 Environment RankEnvironment(Environment base, const JobShape& shape, const RankSlot& slot);
 
 // "KEY=value" lines, for exec.

@@ -34,6 +34,13 @@ absl::StatusOr<VerbsFunctions> BindVerbs(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(library.Bind("ibv_modify_qp", &f.modify_qp));
   DT_RETURN_IF_ERROR(library.Bind("ibv_destroy_qp", &f.destroy_qp));
   DT_RETURN_IF_ERROR(library.Bind("ibv_wc_status_str", &f.wc_status_str));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_get_async_event", &f.get_async_event));
+  DT_RETURN_IF_ERROR(library.Bind("ibv_ack_async_event", &f.ack_async_event));
+  // Without these the library does less, and still enough.
+  (void)library.Bind("ibv_reg_mr_iova2", &f.reg_mr_iova2);
+  (void)library.Bind("ibv_query_ece", &f.query_ece);
+  (void)library.Bind("ibv_set_ece", &f.set_ece);
+  (void)library.Bind("_ibv_query_gid_table", &f.query_gid_table);
   return f;
 }
 

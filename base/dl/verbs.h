@@ -6,6 +6,8 @@
 // as verbs is.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,11 +16,14 @@
 #include "absl/status/statusor.h"
 
 struct ibv_ah;
+struct ibv_async_event;
 struct ibv_comp_channel;
 struct ibv_context;
 struct ibv_cq;
 struct ibv_device;
 struct ibv_device_attr;
+struct ibv_ece;
+struct ibv_gid_entry;
 struct ibv_mr;
 struct ibv_pd;
 struct ibv_port_attr;
@@ -54,6 +59,19 @@ struct VerbsFunctions {
   int (*modify_qp)(ibv_qp* qp, ibv_qp_attr* attr, int mask) = nullptr;
   int (*destroy_qp)(ibv_qp* qp) = nullptr;
   const char* (*wc_status_str)(int status) = nullptr;
+  int (*get_async_event)(ibv_context* context, ibv_async_event* event) = nullptr;
+  void (*ack_async_event)(ibv_async_event* event) = nullptr;
+
+  // Null where the library is older than they are.
+  // Registers with access flags that the kernel may leave out: rdma-core 28.
+  ibv_mr* (*reg_mr_iova2)(ibv_pd* pd, void* data, size_t bytes, uint64_t iova,
+                          unsigned access) = nullptr;
+  // rdma-core 30.
+  int (*query_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
+  int (*set_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
+  // The GIDs of all ports, by the kernel's own call: rdma-core 32. Below 0: -errno.
+  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t entries_max,
+                             uint32_t flags, size_t entry_bytes) = nullptr;
 };
 
 class Verbs {

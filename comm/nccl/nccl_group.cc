@@ -165,7 +165,8 @@ absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator) {
   watchdog.device = options_.device;
   watchdog.group = label_;
   watchdog.recorder = recorder_;
-  watchdog.timeouts = {.most = options_.group.timeout, .least = options_.group.timeout_min};
+  watchdog.timeouts = {.most = options_.group.timeout,
+                       .least = LeastTimeout(options_.group.timeout_min, {.gpu = true})};
   NcclArrivals arrivals(store_, StorePrefix(options_.group), rank(), size());
   DT_RETURN_IF_ERROR(arrivals.Introduce(WhoAmI()));
   watchdog_ = std::make_unique<NcclWatchdog>(watchdog, std::move(arrivals));

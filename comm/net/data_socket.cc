@@ -145,7 +145,7 @@ absl::StatusOr<size_t> DataSocket::Put(absl::Span<const std::byte> payload) {
       return size_t{0};
     }
     if (errno != EINTR) {
-      return Broken("send to", absl::UnavailableError(std::strerror(errno)));
+      return Broken("send to", BrokenConnection(errno));
     }
   }
 }
@@ -175,7 +175,7 @@ absl::StatusOr<size_t> DataSocket::Get(absl::Span<std::byte> payload) {
       return size_t{0};
     }
     if (errno != EINTR) {
-      return Broken("receive from", absl::UnavailableError(std::strerror(errno)));
+      return Broken("receive from", BrokenConnection(errno));
     }
   }
 }
@@ -238,8 +238,7 @@ absl::Status DataSocket::CheckPayload(absl::Span<const std::byte> chunk) const {
 }
 
 absl::Status DataSocket::Broken(absl::string_view what, const absl::Status& why) const {
-  return absl::Status(why.code(), absl::StrFormat("cannot %s rank %d (%s): %s", what, peers_.peer,
-                                                  name_, why.message()));
+  return Annotate(why, absl::StrFormat("cannot %s rank %d (%s)", what, peers_.peer, name_));
 }
 
 void DataSocket::Shutdown() { ::shutdown(fd_.get(), SHUT_RDWR); }

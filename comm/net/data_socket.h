@@ -46,7 +46,8 @@ struct DataSocketOptions {
   bool tls = false;
   // A chunk is summed while it is in the cache; both ends use the smaller of their values.
   uint32_t chunk_bytes = 256U << 10;  // In [4 KiB, 4 MiB].
-  absl::Duration user_timeout = absl::Seconds(30);
+  // How long the peer may acknowledge nothing, unless WaitForLateReader was called.
+  absl::Duration user_timeout = kSilenceMax;
 };
 
 class DataSocket {
@@ -59,8 +60,9 @@ class DataSocket {
                                                              const DataPeers& peers,
                                                              const DataSocketOptions& options,
                                                              Deadline deadline);
-  // Moves one whole message. Unavailable: the peer is gone. DataLoss: a chunk was altered; the
-  // message names the chunk. After an error the socket is of no further use.
+  // Moves one whole message. Unavailable: the peer is gone (HostFellSilent: or its host). DataLoss:
+  // a chunk was altered; the message names the chunk. After an error the socket is of no further
+  // use.
   absl::Status Send(absl::Span<const std::byte> message, Deadline deadline);
   absl::Status Receive(absl::Span<std::byte> message, Deadline deadline);
 
@@ -73,6 +75,10 @@ class DataSocket {
   // (a reduction may use them already). 0 between messages.
   size_t sent_bytes() const { return sent_; }
   size_t received_bytes() const { return received_; }
+
+  // From now on the peer may leave what is sent unread for as long as it likes, as ranks do that
+  // compute while others send ahead. Whether its host still lives, another connection must tell.
+  absl::Status WaitForLateReader() { return comm::WaitForLateReader(fd_.get()); }
 
   // Makes both ends fail with Unavailable; safe from any thread. Never blocks.
   void Shutdown();

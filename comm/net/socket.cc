@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,9 @@
 
 namespace dtrain::comm {
 namespace {
+
+// Marks a status for HostFellSilent.
+constexpr absl::string_view kSilentHost = "dtrain/silent-host";
 
 // One resolved address.
 struct Address {
@@ -232,12 +236,34 @@ bool IsWildcard(absl::string_view host) {
 }
 
 absl::Status PrepareSocket(int fd, absl::Duration user_timeout) {
+  // Idle for a third, then four probes that share the rest: of 30 s, 10 s and 4 x 5 s.
   const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(user_timeout));
+  const int idle_s = std::max(1, timeout_ms / 3000);
+  const int interval_s = std::max(1, timeout_ms / 6000);
   DT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   DT_RETURN_IF_ERROR(SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
-  DT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10, "TCP_KEEPIDLE"));
-  DT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5, "TCP_KEEPINTVL"));
+  DT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle_s, "TCP_KEEPIDLE"));
+  DT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s, "TCP_KEEPINTVL"));
+  DT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4, "TCP_KEEPCNT"));
   return SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms, "TCP_USER_TIMEOUT");
+}
+
+absl::Status WaitForLateReader(int fd) {
+  return SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0, "TCP_USER_TIMEOUT");
+}
+
+absl::Status BrokenConnection(int error_number) {
+  absl::Status broken = absl::UnavailableError(std::strerror(error_number));
+  // The kernel gives the last ICMP error of the path in place of ETIMEDOUT where there was one.
+  if (error_number == ETIMEDOUT || error_number == EHOSTUNREACH || error_number == ENETUNREACH ||
+      error_number == EHOSTDOWN || error_number == ENETDOWN) {
+    broken.SetPayload(kSilentHost, absl::Cord());
+  }
+  return broken;
+}
+
+bool HostFellSilent(const absl::Status& status) {
+  return status.GetPayload(kSilentHost).has_value();
 }
 
 absl::StatusOr<UniqueFd> Listen(const Endpoint& where, const ListenOptions& options) {

@@ -3,6 +3,14 @@
 // Thread-safe functions on plain descriptors; the caller owns each UniqueFd. All sockets are
 // non-blocking, close-on-exec, TCP_NODELAY, with keep-alive and TCP_USER_TIMEOUT, so a peer whose
 // host died is noticed. IPv4, IPv6 and names. Nothing here raises SIGPIPE.
+//
+// How a dead host is noticed. The kernel asks a peer that says nothing (keep-alive) only while
+// nothing is on its way to it. Bytes that it does not acknowledge are sent again for about 15
+// minutes, and bytes that wait because its window is closed are waited for without end as long as
+// its kernel answers the probes. TCP_USER_TIMEOUT bounds all three, but it cannot tell a dead host
+// from a live process that reads late: it also counts the time for which a window stays closed. So
+// connections with little traffic keep it, and connections that carry data do without
+// (WaitForLateReader) and have a silent one beside them that tells.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/unique_fd.h"
@@ -36,6 +45,9 @@ bool IsLoopback(absl::string_view host);
 // Whether `host` is 0.0.0.0, :: or "" (listen on every interface).
 bool IsWildcard(absl::string_view host);
 
+// How long a peer's host may answer nothing.
+inline constexpr absl::Duration kSilenceMax = absl::Seconds(30);
+
 struct ListenOptions {
   bool any_address = false;  // Allow a wildcard address: only when the user asked for it.
   int backlog = 1024;
@@ -47,8 +59,8 @@ absl::StatusOr<UniqueFd> Listen(const Endpoint& where, const ListenOptions& opti
 struct ConnectOptions {
   // Try again while nothing listens yet, until the deadline: ranks may start before their server.
   bool retry_refused = true;
-  // How long sent bytes may stay unacknowledged before the connection counts as broken.
-  absl::Duration user_timeout = absl::Seconds(30);
+  // How long the peer may acknowledge nothing before the connection counts as broken.
+  absl::Duration user_timeout = kSilenceMax;
 };
 // A connected socket. Tries each address of the name. Unavailable or DeadlineExceeded name the
 // peer, the last cause and the number of tries.
@@ -87,7 +99,17 @@ absl::Status WaitWritable(int fd, Deadline deadline);
 absl::Status ReadExactly(int fd, absl::Span<std::byte> bytes, Deadline deadline);
 absl::Status WriteAll(int fd, absl::Span<const std::byte> bytes, Deadline deadline);
 
-// Sets non-blocking, no-delay, keep-alive and the user timeout on a TCP socket.
+// Sets no-delay, keep-alive and the user timeout on a TCP socket. An idle connection is asked
+// after a third of `user_timeout` whether its peer's host is there, and breaks after all of it.
 absl::Status PrepareSocket(int fd, absl::Duration user_timeout);
+// From now on the peer may leave bytes unread for as long as it likes. Keep-alive stays: a host
+// that dies while nothing is on its way to it is noticed as before.
+absl::Status WaitForLateReader(int fd);
+
+// Unavailable, with the text of `error_number`: of a connection that broke.
+absl::Status BrokenConnection(int error_number);
+// Whether a connection broke, or what is made of such a status, because the peer's host did not
+// answer or could not be reached any more. A process that ends is another thing: its host says so.
+bool HostFellSilent(const absl::Status& status);
 
 }  // namespace dtrain::comm

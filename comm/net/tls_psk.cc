@@ -159,9 +159,8 @@ absl::Status TransferError(Ending ending, int error_number) {
       return absl::UnavailableError("the peer closed the connection");
     case Ending::kBroken:
       ERR_clear_error();
-      return absl::UnavailableError(
-          error_number == 0 ? "the connection broke"
-                            : absl::StrCat("the connection broke: ", std::strerror(error_number)));
+      return error_number == 0 ? absl::UnavailableError("the connection broke")
+                               : Annotate(BrokenConnection(error_number), "the connection broke");
     default:
       return absl::DataLossError(
           absl::StrCat("a TLS record is not what the peer sent: ", OpenSslError()));

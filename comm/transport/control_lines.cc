@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "comm/net/socket.h"
 
 namespace dtrain::comm {
 namespace {
@@ -118,7 +119,11 @@ absl::Status ControlLines::ReadOne(size_t peer, bool in_call, AwaitedOf awaited)
   while (from.open) {
     const auto whole = lines_[peer].channel->TryReceive(BytesOf(from.in));
     if (!whole.ok()) {
-      from.open = false;  // It ended without a word; the data connection will tell.
+      from.open = false;  // Of a process that ended without a word the data connection will tell.
+      if (HostFellSilent(whole.status())) {
+        from.silence = whole.status();
+        any_silent_ = true;
+      }
       break;
     }
     if (!*whole) {

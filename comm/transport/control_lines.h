@@ -44,6 +44,12 @@ class ControlLines {
   void NoteCall(const CallHeader& header);
   // What to poll: all that may bring a message.
   void AddDescriptors(std::vector<pollfd>& items) const;
+  // Not OK: the line to `peer` broke because its host answered nothing any more. Connections for
+  // data do not tell that (net/socket.h), so this line decides.
+  bool any_silent() const { return any_silent_; }
+  const absl::Status& silence_of(int peer) const {
+    return peers_.at(static_cast<size_t>(peer)).silence;
+  }
   // What some peer gave as its reason, or OK. Answers who asks. ReadBetween: this rank is in no
   // call.
   absl::Status Read(AwaitedOf awaited) { return Read(/*in_call=*/true, awaited); }
@@ -76,7 +82,8 @@ class ControlLines {
   static_assert(sizeof(Answer) == sizeof(Message::body));
   struct Peer {
     bool open = false;
-    Message in = {};  // Being received.
+    absl::Status silence = {};  // Not OK: its host fell silent.
+    Message in = {};            // Being received.
     Message out = {};
     bool leaving = false;  // `out` is sent in part.
   };
@@ -101,6 +108,7 @@ class ControlLines {
   CallHeader last_collective_ = {};  // The last of all, or that at hand.
   std::vector<Whereabouts> said_;
   bool heard_reason_ = false;
+  bool any_silent_ = false;  // Of the peers' hosts.
   std::mutex send_mutex_;
   bool told_ = false;  // Guarded by send_mutex_: nothing follows a reason.
 };

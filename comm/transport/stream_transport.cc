@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/net/socket.h"
 
 namespace dtrain::comm {
 namespace {
@@ -56,6 +57,9 @@ void StreamTransport::AddDescriptors(std::vector<pollfd>& items,
 }
 
 bool StreamTransport::Ended(int peer) const {
+  if (!control_.silence_of(peer).ok()) {
+    return true;
+  }
   char byte = 0;
   const int fd = peers_.at(static_cast<size_t>(peer)).data.at(0)->fd();
   const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -65,6 +69,9 @@ bool StreamTransport::Ended(int peer) const {
 absl::Status StreamTransport::Explain(int peer, const absl::Status& symptom,
                                       ControlLines::AwaitedOf awaited) {
   DT_RETURN_IF_ERROR(control_.ReadFrom(peer, awaited));
+  if (!control_.silence_of(peer).ok()) {
+    return Gone(peer, control_.silence_of(peer), awaited);
+  }
   if (Ended(peer)) {
     return Gone(peer, absl::UnavailableError("it closed the connection"), awaited);
   }
@@ -78,7 +85,24 @@ absl::Status StreamTransport::Gone(int peer, const absl::Status& what,
   }
   DT_RETURN_IF_ERROR(control_.ReadFrom(peer, awaited));
   DT_RETURN_IF_ERROR(explain_(peer));
+  if (HostFellSilent(what)) {
+    return absl::UnavailableError(absl::StrCat(
+        PeerName(peer), " is gone: its host answers nothing any more (", what.message(),
+        "); check that the host runs and that the network between the two is up"));
+  }
   return absl::UnavailableError(absl::StrCat(PeerName(peer), " is gone: ", what.message()));
+}
+
+absl::Status StreamTransport::FindSilentHost() {
+  if (!control_.any_silent()) {
+    return absl::OkStatus();
+  }
+  for (const int peer : Awaited()) {
+    if (const absl::Status& silence = control_.silence_of(peer); !silence.ok()) {
+      return Gone(peer, silence);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StreamTransport::Progress(int peer, Channel& channel, Lane& lane, bool sending) {
@@ -190,6 +214,7 @@ absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
                   [](const pollfd& item) { return item.revents != 0; })) {
     DT_RETURN_IF_ERROR(control_.Read([this] { return Awaited(); }));
   }
+  DT_RETURN_IF_ERROR(FindSilentHost());
   return context.deadline.Expired() ? TimedOut(*this) : absl::OkStatus();
 }
 

@@ -60,7 +60,7 @@ class StreamTransport final : public Transport {
   // of deaths and reasons; no data is sent over them meanwhile, only what ControlLines says. What
   // to poll: all that may bring a reason, and the connections of the peers that are `awaited`.
   void AddDescriptors(std::vector<pollfd>& items, absl::FunctionRef<bool(int peer)> awaited) const;
-  // Whether the connection to `peer` has ended.
+  // Whether the connection to `peer` has ended, or its host fell silent.
   bool Ended(int peer) const;
   // The best that is known of why `peer` does not answer, waiting a moment for its reason: that,
   // or that it is gone, or `symptom`. `awaited`: as of ControlLines.
@@ -97,6 +97,8 @@ class StreamTransport final : public Transport {
     return Gone(peer, what, [this] { return Awaited(); });
   }
   absl::Status Gone(int peer, const absl::Status& what, ControlLines::AwaitedOf awaited);
+  // Not OK: the host of a peer that this Move waits for fell silent.
+  absl::Status FindSilentHost();
   absl::Status WaitForAny(const WaitContext& context);
   // Whether something of polled_ is ready soon, while a compute thread waits for it: to fall asleep
   // and be woken takes longer, in a virtual machine most of all.

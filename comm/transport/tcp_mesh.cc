@@ -83,8 +83,14 @@ absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
       if (!socket.ok()) {
         return Annotate(socket.status(), absl::StrCat("connecting to ", peer.name));
       }
-      auto& place = channel == kControlChannel ? peer.control : peer.data.emplace_back();
-      place = std::make_unique<DataChannel>(*std::move(socket));
+      if (channel == kControlChannel) {
+        peer.control = std::make_unique<DataChannel>(*std::move(socket));
+        continue;
+      }
+      // Ranks send ahead, and one that is late leaves more unread than its window holds. The
+      // deadlines of collectives bound that; the control line tells of a dead host.
+      DT_RETURN_IF_ERROR((*socket)->WaitForLateReader());
+      peer.data.push_back(std::make_unique<DataChannel>(*std::move(socket)));
     }
   }
   return std::make_unique<StreamTransport>(options.rank, std::move(peers),

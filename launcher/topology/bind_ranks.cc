@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -103,13 +104,61 @@ void ObeyQuota(const Topology& topology, RankPlan* plan) {
   }
 }
 
-void BindNic(const Topology& topology, RankBinding* rank, std::map<std::string, int>* uses) {
+// The fastest active port; null: none.
+const NicPort* BestPort(const Nic& nic) {
+  const NicPort* best = nullptr;
+  for (const NicPort& port : nic.ports) {
+    if (port.state == "ACTIVE" && (best == nullptr || port.rate_gbps > best->rate_gbps)) {
+      best = &port;
+    }
+  }
+  return best;
+}
+
+// Ethernet ports whose GIDs can be read need one of RoCE v2.
+bool CanCarry(const NicPort& port) {
+  return port.link_layer != "Ethernet" || port.gids.empty() ||
+         std::any_of(port.gids.begin(), port.gids.end(),
+                     [](const Gid& gid) { return gid.type == "RoCE v2"; });
+}
+
+// Those among which ranks choose by distance.
+std::vector<const Nic*> UsableNics(const Topology& topology) {
+  std::vector<std::pair<const Nic*, const NicPort*>> nics;
+  double fastest = 0;
+  for (const Nic& nic : topology.nics) {
+    const NicPort* const port = BestPort(nic);
+    if (port != nullptr && CanCarry(*port)) {
+      nics.emplace_back(&nic, port);
+      fastest = std::max(fastest, port->rate_gbps);
+    }
+  }
+  // A bond of two slow ports has half a fast one's rate: it is left out too.
+  const auto slow = [fastest](const auto& nic) {
+    return nic.second->rate_gbps < fastest && nic.second->rate_gbps * 2 <= fastest;
+  };
+  nics.erase(std::remove_if(nics.begin(), nics.end(), slow), nics.end());
+  std::map<std::string, double> rates;  // By kind of link.
+  for (const auto& [nic, port] : nics) {
+    rates[port->link_layer] += port->rate_gbps;
+  }
+  const auto most = std::max_element(
+      rates.begin(), rates.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::vector<const Nic*> usable;
+  for (const auto& [nic, port] : nics) {
+    if (port->link_layer == most->first) {
+      usable.push_back(nic);
+    }
+  }
+  return usable;
+}
+
+void BindNic(const Topology& topology, const std::vector<const Nic*>& nics, RankBinding* rank,
+             std::map<std::string, int>* uses) {
   const Nic* best = nullptr;
   std::tuple<PciDistance, int> best_key;
-  for (const Nic& nic : topology.nics) {
-    if (!nic.active()) {
-      continue;
-    }
+  for (const Nic* const candidate : nics) {
+    const Nic& nic = *candidate;
     const Gpu* const gpu = rank->gpu < 0 ? nullptr : &topology.gpus[static_cast<size_t>(rank->gpu)];
     const PciDistance distance =
         gpu == nullptr ? DistanceBetween({}, rank->numa, {}, nic.numa)
@@ -154,9 +203,10 @@ absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
   }
   BindCores(topology, &plan);
   ObeyQuota(topology, &plan);
+  const std::vector<const Nic*> nics = UsableNics(topology);
   std::map<std::string, int> uses;
   for (RankBinding& rank : plan.ranks) {
-    BindNic(topology, &rank, &uses);
+    BindNic(topology, nics, &rank, &uses);
   }
   // Until here `gpu` was a position; the caller knows NVML's index.
   for (RankBinding& rank : plan.ranks) {

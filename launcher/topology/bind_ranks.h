@@ -32,6 +32,10 @@ struct RankPlan {
 // the same distance in turn). Without GPUs the cores are cut into equal neighbouring blocks, whole
 // NUMA nodes first where the number of ranks allows it; a remainder of cores stays free for the
 // system. InvalidArgument when ranks < 1.
+//
+// NICs compete by what carries data: one that is less than half as fast as the fastest is left out
+// (a front-end's, beside those of the GPUs' network), and so is the smaller part where some are
+// InfiniBand and some Ethernet, because the two cannot be connected.
 absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks);
 
 }  // namespace dtrain::launcher

@@ -8,7 +8,9 @@ comm::GroupOptions GroupOptionsFrom(const Config& config) {
   const NetworkConfig& network = config.comm_network();
   comm::GroupOptions options;
   options.timeout = absl::Seconds(config.comm_timeout_seconds());
-  options.timeout_min = absl::Seconds(config.comm_timeout_min_seconds());
+  if (const auto least = config.comm_timeout_min_seconds(); least.has_value()) {
+    options.timeout_min = absl::Seconds(*least);
+  }
   options.connect_timeout = options.timeout;
   options.deterministic = config.deterministic();
   options.allow_shared_memory = network.transport != "tcp";

@@ -75,6 +75,9 @@ comm::GroupOptions WorldOptions(const Job::State& state) {
   options.epoch = static_cast<uint64_t>(state.env.attempt);
   options.node_id = NodeId(state.env);
   options.host_address = state.env.host_address;
+  if (options.host_interface.empty()) {  // Else whoever named the interface chose the device too.
+    options.rdma.near_device = state.env.rdma_device;
+  }
   if (state.rendezvous != nullptr) {
     options.job_key = state.rendezvous->key_bytes;
   }

@@ -1,5 +1,7 @@
 #include "runtime/job/job_device.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -7,13 +9,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/job_env.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/call_timeout.h"
 #include "comm/nccl/nccl_group.h"
 #include "comm/nccl/staged_group.h"
 #include "runtime/device/choose_device.h"
 #include "runtime/device/cuda_backend.h"
 #include "runtime/engine/cpu_rng.h"
+#include "runtime/plan/nccl_variables.h"
 
 namespace dtrain {
 namespace {
@@ -27,6 +32,27 @@ absl::StatusOr<DeviceTransport> AgreeOnTransport(comm::Group& group, RankDevice 
                       {.name = "devices", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   return ChooseTransport(ranks);
+}
+
+// Before NCCL is called, which reads each variable once.
+void TellNccl(const Config& config) {
+  for (const plan::NcclVariable& variable : plan::NcclVariables(config, ReadEnvironment())) {
+    setenv(variable.name.c_str(), variable.value.c_str(), /*overwrite=*/0);
+    DT_LOG(Info) << "setting " << variable.name << "=" << variable.value << ", " << variable.reason;
+  }
+}
+
+// What the learnt limits of a group on GPUs must ride out.
+comm::CallCarriers CarriersOf(const Job::State& state, DeviceTransport transport,
+                              const comm::RdmaOptions& rdma) {
+  comm::CallCarriers carriers{.gpu = true};
+  if (state.env.local_world_size != state.env.world_size) {
+    const plan::NcclRetries nccl = plan::NcclRetriesIn(ReadEnvironment());
+    carriers.rdma = transport == DeviceTransport::kNccl
+                        ? comm::RdmaRetries{nccl.timeout, nccl.retries}
+                        : comm::RdmaRetries{rdma.timeout, rdma.retries};
+  }
+  return carriers;
 }
 
 // NCCL of the plugin; its error is a reason to go through host memory, not to end.
@@ -57,6 +83,7 @@ absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
         opened.Update(CheckFp8Units(gpu.name, gpu.compute_capability));
       }
       mine.cuda = 1;
+      TellNccl(*state.config);
       seams = OpenNccl();
       mine.nccl = seams.ok() ? 1 : 0;
     }
@@ -73,6 +100,8 @@ absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
   UseDeviceRng(state.device->tensors());
   comm::GroupOptions group = options;
   group.name = "device";
+  group.timeout_min =
+      comm::LeastTimeout(options.timeout_min, CarriersOf(state, *transport, options.rdma));
   if (*transport == DeviceTransport::kNccl) {
     comm::NcclGroupOptions nccl;
     nccl.group = group;

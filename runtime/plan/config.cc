@@ -149,7 +149,10 @@ int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.ke
 const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
 
 double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
-double Config::comm_timeout_min_seconds() const { return values_->number("comm.timeout_min_s"); }
+std::optional<double> Config::comm_timeout_min_seconds() const {
+  constexpr char kKey[] = "comm.timeout_min_s";
+  return values_->at(kKey).is_null() ? std::nullopt : std::optional(values_->number(kKey));
+}
 const NetworkConfig& Config::comm_network() const { return values_->network; }
 const PrecisionConfig& Config::precision() const { return values_->precision; }
 const CompressionConfig& Config::comm_compression() const { return values_->compression; }

@@ -10,33 +10,46 @@ constexpr ConfigKey kCommKeys[] = {
      "error names the missing rank. The first call of a collective gets this limit, and the next "
      "two calls get at least a minute. Later calls get five times the longest time so far, but at "
      "least comm.timeout_min_s."},
-    {"comm.timeout_min_s", KeyType::kNumber, "10", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "Smallest limit that dtrain sets by itself, in seconds. Raise it if one rank may pause "
-     "between collectives, for example for a slow disk or an export on rank 0. If it is at least "
-     "comm.timeout_s, every call gets comm.timeout_s."},
+    {"comm.timeout_min_s", KeyType::kNumber, "null", "(0, 86400]", KeyUse::kUsed, "", 0,
+     "Smallest limit that dtrain sets by itself, in seconds. If it is not set, it is 10; for "
+     "ranks on GPUs, and over RDMA between hosts, at least 60. If the network card may take "
+     "longer until it gives up on a link that is down, it is that time: 4 x 4.096 us x "
+     "2^comm.rdma.timeout x (1 + comm.rdma.retries), and for NCCL between hosts the same of "
+     "NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT (137 s by NCCL's defaults). Raise it if one rank may "
+     "pause between collectives, for example for a slow disk or an export on rank 0. If it is at "
+     "least comm.timeout_s, every call gets comm.timeout_s."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
      "How ranks exchange data in host memory. auto: shared memory inside a host; between hosts "
-     "RoCE if every rank has an active port that reaches the others, otherwise TCP. shm: shared "
-     "memory inside a host and TCP between hosts. tcp: TCP everywhere. rdma: shared memory inside "
-     "a host and RoCE between hosts, or an error if RoCE does not work. nccl is refused: ranks on "
-     "GPUs use NCCL without being told."},
+     "RDMA (RoCE v2 or InfiniBand) if every rank has an active port that reaches the others, "
+     "otherwise TCP. shm: shared memory inside a host and TCP between hosts. tcp: TCP everywhere. "
+     "rdma: shared memory inside a host and RDMA between hosts, or an error if RDMA does not work. "
+     "nccl is refused: ranks on GPUs use NCCL without being told."},
     {"comm.interface", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Network device for the connections between ranks, for example \"eth0\". If it is empty, "
-     "dtrain takes the device that reaches the launcher."},
+     "dtrain takes the device that reaches the launcher. NCCL uses it too, unless "
+     "NCCL_SOCKET_IFNAME is set."},
     {"comm.tcp.connections", KeyType::kInteger, "1", "[1, 16]", KeyUse::kUsed, "", 0,
      "TCP connections between each pair of ranks. Long messages are split over all of them. Use "
      "several if the network balances connections over several paths or loses packets."},
     {"comm.tcp.tls", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
      "Encrypts the data between ranks of different hosts with TLS 1.3, with keys derived from the "
-     "job's key. RoCE cannot be encrypted: with comm.transport auto, hosts then use TCP, and rdma "
+     "job's key. RDMA cannot be encrypted: with comm.transport auto, hosts then use TCP, and rdma "
      "is refused."},
     {"comm.rdma.device", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
-     "RDMA device, for example \"mlx5_0\". If it is empty, dtrain takes the device that holds the "
-     "rank's address, otherwise the first active one."},
+     "RDMA device, for example \"mlx5_0\". If it is empty, each rank takes the device nearest to "
+     "its "
+     "GPU and cores (DTRAIN_RDMA_DEVICE, which dtrain launch sets), unless comm.interface is set. "
+     "If there is none, or if these devices do not reach each other, it takes the device that "
+     "holds "
+     "the rank's address, otherwise the first active one. If it is set, NCCL uses only this "
+     "device, "
+     "and the same holds for the keys of comm.rdma below: NCCL gets gid_index, queue_pairs, "
+     "traffic_class, service_level, timeout and retries through its environment variables, if they "
+     "are set here and not there."},
     {"comm.rdma.gid_index", KeyType::kInteger, "-1", "[-1, 255]", KeyUse::kUsed, "", 0,
      "Index of the port's GID. -1 chooses a GID of RoCE v2: the one of the rank's own address if "
-     "there is one, otherwise IPv4 before IPv6."},
+     "there is one, otherwise IPv4 before IPv6. On InfiniBand it chooses the first."},
     {"comm.rdma.queue_pairs", KeyType::kInteger, "1", "[1, 8]", KeyUse::kUsed, "", 0,
      "Queue pairs between each pair of ranks. Several queue pairs use several paths of the "
      "network."},

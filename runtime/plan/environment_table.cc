@@ -116,6 +116,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "Address under which other nodes reach this node."},
     {kRank, "DTRAIN_NODE_ID", kRanks, "text", "host name and boot id",
      "Name of the node. Ranks with the same name use shared memory."},
+    {kRank, "DTRAIN_RDMA_DEVICE", kRanks, "an RDMA device", kNone,
+     "RDMA device nearest to the GPU and the cores of the rank, by which it reaches other hosts if "
+     "neither comm.rdma.device nor comm.interface is set."},
     {kRank, "CUDA_DEVICE_ORDER", "dtrain launch sets it for ranks", "PCI_BUS_ID", kNone,
      "Makes CUDA number GPUs as nvidia-smi does. It is set together with CUDA_VISIBLE_DEVICES."},
     {kRank, "OMPI_COMM_WORLD_RANK", kRanks, "an integer", kNone, "Rank, set by Open MPI."},
@@ -155,6 +158,34 @@ constexpr EnvironmentVariable kVariables[] = {
     {kLibrary, "CUBLAS_WORKSPACE_CONFIG", "dtrain sets it for cuBLAS", "see cuBLAS", ":4096:8",
      "Gives cuBLAS a workspace for each stream, so that its sums are the same in every run. dtrain "
      "keeps a value that is set."},
+    {kLibrary, "NCCL_SOCKET_IFNAME", "dtrain sets it for NCCL", "see NCCL",
+     "= and comm.interface, if that is set",
+     "Network device of NCCL's TCP connections. dtrain keeps a value that is set, and logs what it "
+     "sets."},
+    {kLibrary, "NCCL_IB_HCA", "dtrain sets it for NCCL", "see NCCL",
+     "= and comm.rdma.device, if that is set",
+     "RDMA devices that NCCL uses. dtrain keeps a value that is set."},
+    {kLibrary, "NCCL_IB_GID_INDEX", "dtrain sets it for NCCL", "see NCCL",
+     "comm.rdma.gid_index, if that is set",
+     "Index of the GID that NCCL uses. dtrain keeps a value that is set."},
+    {kLibrary, "NCCL_IB_QPS_PER_CONNECTION", "dtrain sets it for NCCL", "see NCCL",
+     "comm.rdma.queue_pairs, if that is set",
+     "Queue pairs of each of NCCL's connections. dtrain keeps a value that is set."},
+    {kLibrary, "NCCL_IB_TC", "dtrain sets it for NCCL", "see NCCL",
+     "comm.rdma.traffic_class, if that is set",
+     "Traffic class of NCCL's packets. dtrain keeps a value that is set."},
+    {kLibrary, "NCCL_IB_SL", "dtrain sets it for NCCL", "see NCCL",
+     "comm.rdma.service_level, if that is set",
+     "Service level of NCCL's packets. dtrain keeps a value that is set."},
+    {kLibrary, "NCCL_IB_TIMEOUT", "dtrain sets it for NCCL", "see NCCL",
+     "comm.rdma.timeout, if that is set",
+     "Time before NCCL's RDMA devices repeat a packet. dtrain keeps a value that is set, and "
+     "counts "
+     "it into comm.timeout_min_s."},
+    {kLibrary, "NCCL_IB_RETRY_CNT", "dtrain sets it for NCCL", "see NCCL",
+     "comm.rdma.retries, if that is set",
+     "How often they repeat it. dtrain keeps a value that is set, and counts it into "
+     "comm.timeout_min_s."},
     {kLibrary, "KINETO_LOG_LEVEL", "dtrain bench mfu sets it for LibTorch's profiler", "see Kineto",
      "5", "Hides the profiler's notes. dtrain keeps a value that is set."},
     // For developers.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 
 namespace dtrain::comm::call_timeout_test {
@@ -51,6 +53,50 @@ TEST(CallTimeoutTest, ALearntLimitIsFiveTimesTheLongestBetweenLeastAndMost) {
 TEST(CallTimeoutTest, NothingIsLearntWhereTheLeastIsTheMost) {
   const TimeoutLimits fixed{.most = absl::Seconds(3), .least = absl::Seconds(10)};
   EXPECT_EQ(CallTimeout(fixed, 1000, absl::Seconds(1)), absl::Seconds(3));
+}
+
+// 4.096 us x 2^exponent, for each try, up to four times as long.
+TEST(RetryBudgetTest, IsWhatTheDeviceMayTakeUntilItGivesUp) {
+  const auto seconds = [](int timeout, int retries) {
+    return absl::ToDoubleSeconds(RetryBudget({.timeout = timeout, .retries = retries}));
+  };
+  EXPECT_NEAR(seconds(18, 6), 30.06, 0.01) << "comm.rdma's defaults: 7 tries of 1.07 s to 4.29 s";
+  EXPECT_NEAR(seconds(20, 7), 137.44, 0.01) << "NCCL's defaults";
+  EXPECT_NEAR(seconds(14, 7), 2.147, 0.001) << "perftest's";
+  EXPECT_NEAR(seconds(1, 0), 32.768e-6, 1e-9);
+  EXPECT_NEAR(seconds(31, 7), 281474.98, 0.01);
+  EXPECT_EQ(RetryBudget({.timeout = 0, .retries = 7}), absl::InfiniteDuration());
+}
+
+TEST(LeastTimeoutTest, IsConfiguredOrWhatTheCarriersNeed) {
+  const RdmaRetries by_default;
+  const RdmaRetries nccl{.timeout = 20, .retries = 7};
+  const RdmaRetries brief{.timeout = 14, .retries = 2};
+  struct Row {
+    std::optional<absl::Duration> configured;
+    CallCarriers carriers;
+    absl::Duration least;
+  };
+  const Row rows[] = {
+      {{}, {}, absl::Seconds(10)},
+      {{}, {.gpu = true}, absl::Seconds(60)},
+      {{}, {.rdma = by_default}, absl::Seconds(60)},
+      {{}, {.rdma = brief}, absl::Seconds(60)},
+      {{}, {.gpu = true, .rdma = brief}, absl::Seconds(60)},
+      {{}, {.rdma = nccl}, RetryBudget(nccl)},
+      {{}, {.gpu = true, .rdma = nccl}, RetryBudget(nccl)},
+      {{}, {.rdma = RdmaRetries{.timeout = 0}}, absl::InfiniteDuration()},
+      {absl::Seconds(2), {}, absl::Seconds(2)},
+      {absl::Seconds(2), {.gpu = true, .rdma = nccl}, absl::Seconds(2)},
+      {absl::Minutes(5), {.rdma = by_default}, absl::Minutes(5)},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(LeastTimeout(row.configured, row.carriers), row.least) << (&row - rows);
+  }
+  // A device that never gives up leaves the configured limit.
+  EXPECT_EQ(CallTimeout({.most = absl::Minutes(10), .least = absl::InfiniteDuration()}, 1000,
+                        absl::Seconds(1)),
+            absl::Minutes(10));
 }
 
 TEST(CallTimeoutsTest, EachKindAndNameHasFirstCallsOfItsOwn) {

@@ -73,6 +73,20 @@ TEST(PlanRanks, BindsNobodyWithoutAPlanOrWhenRanksOutnumberCores) {
   }
 }
 
+TEST(RankEnvironment, NamesTheRanksRdmaDeviceUnlessOneIsNamedAlready) {
+  RankPlan plan = Bound({-1, -1, -1});
+  plan.ranks[1].nic = "mlx5_3";
+  for (const bool shared : {false, true}) {
+    plan.cores_shared = shared;
+    const std::vector<RankSlot> slots = PlanRanks(TwoNodes(), plan);
+    EXPECT_EQ(RankEnvironment({}, TwoNodes(), slots[1]).at(env::kRdmaDevice), "mlx5_3");
+    EXPECT_EQ(RankEnvironment({}, TwoNodes(), slots[0]).count(env::kRdmaDevice), 0U);
+    EXPECT_EQ(
+        RankEnvironment({{env::kRdmaDevice, "own0"}}, TwoNodes(), slots[1]).at(env::kRdmaDevice),
+        "own0");
+  }
+}
+
 TEST(GpuOrder, IsToldOnlyWhereItIsNotTheDrivers) {
   EXPECT_THAT(GpuOrder(Bound({2, 0, 1})), ElementsAre(2, 0, 1));
   EXPECT_THAT(GpuOrder(Bound({0, 1, 2})), IsEmpty());

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/prng.h"
 #include "base/status.h"
+#include "comm/call_timeout.h"
 #include "comm/transport/rdma/rdma_transport.h"
 #include "comm/transport/rdma/real_verbs.h"
 #include "comm/transport/rdma/request_id.h"
@@ -19,7 +23,7 @@ namespace dtrain::comm {
 namespace {
 
 constexpr int kQueuePairsMax = 8;
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
 
 // What a rank tells a peer about its end, byte for byte; `code` not 0: why it cannot connect.
 struct EndCard {
@@ -37,8 +41,13 @@ struct EndCard {
   uint64_t direct_bytes_min = 0;
   uint32_t numbers[kQueuePairsMax] = {};
   uint32_t first_packets[kQueuePairsMax] = {};
+  Ece extensions[kQueuePairsMax] = {};  // The lower rank's offer, then the higher one's answer.
+  int32_t ethernet = 0;
+  uint32_t lid = 0;
+  int32_t has_other_port = 0;  // One that the rank would take if the nearest were not known.
+  int32_t unused = 0;
 };
-static_assert(sizeof(EndCard) == 1088, "the same on every host, without padding");
+static_assert(sizeof(EndCard) == 1168, "the same on every host, without padding");
 
 // The set-up has nobody else who could end it, or wait for it.
 constexpr auto kNever = [] { return absl::OkStatus(); };
@@ -59,6 +68,18 @@ absl::Status StatusOf(const EndCard& card) {
                       absl::string_view(card.text, strnlen(card.text, sizeof(card.text))));
 }
 
+// Once a process: every group of a rank would say the same.
+void TellOfCopies(const absl::Status& refused) {
+  static std::once_flag told;
+  std::call_once(told, [&] {
+    DT_LOG(Warning) << "long messages over RDMA are copied where their memory is not registered, "
+                       "because this system refuses userfaultfd ("
+                    << refused.message()
+                    << "): let the container's seccomp profile allow it, or set sysctl "
+                       "vm.unprivileged_userfaultfd to 1";
+  });
+}
+
 // The set-up of one rank, in steps that all ranks take together.
 class Connector {
  public:
@@ -73,6 +94,7 @@ class Connector {
         theirs_(size_) {
     parts_.mesh = std::move(mesh);
     parts_.probe_interval = options.probe_interval;
+    parts_.retry_budget = RetryBudget({.timeout = options.timeout, .retries = options.retries});
     parts_.direct_bytes_min = options.direct_bytes_min;
   }
 
@@ -80,6 +102,7 @@ class Connector {
   absl::Status Run() {
     DT_RETURN_IF_ERROR(Agree(FindPort()));
     DT_RETURN_IF_ERROR(Agree(Prepare()));
+    DT_RETURN_IF_ERROR(Agree(AnswerOffers()));
     DT_RETURN_IF_ERROR(Agree(ConnectPairs()));
     transport_ = std::make_unique<RdmaTransport>(std::move(parts_));
     return Agree(Greet());
@@ -87,6 +110,8 @@ class Connector {
   // Whether the ranks still understand each other: after a failed Run they may go on over the mesh.
   bool agreed() const { return agreed_; }
   bool any_port() const { return any_port_; }
+  // Whether some rank took a port for its nearness, and would take another one without that.
+  bool any_other_port() const { return any_other_port_; }
   std::unique_ptr<RdmaTransport> transport() { return std::move(transport_); }
   std::unique_ptr<StreamTransport> TakeMesh() {
     return transport_ != nullptr ? transport_->TakeMesh() : std::move(parts_.mesh);
@@ -98,6 +123,15 @@ class Connector {
   absl::Status FindPort() {
     DT_ASSIGN_OR_RETURN(port_, FindRdmaPort(options_, address_));
     parts_.port_name = absl::StrFormat("%s/%d", port_.device, port_.port);
+    if (!options_.near_device.empty()) {
+      RdmaOptions anywhere = options_;
+      anywhere.near_device = "";
+      const auto other = FindRdmaPort(anywhere, address_);
+      const bool differs = other.ok() && other->device != port_.device;
+      for (EndCard& card : mine_) {
+        card.has_other_port = differs ? 1 : 0;
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -118,6 +152,9 @@ class Connector {
     DT_ASSIGN_OR_RETURN(parts_.region,
                         parts_.device->Register(parts_.staging->data(), parts_.staging->bytes()));
     auto watch = UserfaultWatch::Create();  // Without it only what is registered goes directly.
+    if (!watch.ok()) {
+      TellOfCopies(watch.status());
+    }
     parts_.memory = std::make_unique<MemoryCache>(
         *parts_.device, watch.ok() ? *std::move(watch) : nullptr, options_.kept_bytes_max);
     SplitMix64 random(static_cast<uint64_t>(Clock::Real().MonotonicNanos()) ^ rank_);
@@ -140,6 +177,8 @@ class Connector {
   absl::Status MakePairs(size_t peer, RdmaPeer& made, int depth, SplitMix64& random) {
     EndCard& card = mine_[peer];
     card.gid = port_.gid.bytes;
+    card.ethernet = port_.ethernet ? 1 : 0;
+    card.lid = port_.lid;
     card.mtu_bytes = port_.mtu_bytes;
     card.pairs = options_.queue_pairs;
     card.slots = parts_.plan.slots;
@@ -152,40 +191,71 @@ class Connector {
       DT_ASSIGN_OR_RETURN(auto created, parts_.device->CreateQueuePair(depth, depth));
       card.numbers[pair] = created->number();
       card.first_packets[pair] = static_cast<uint32_t>(random.Below(1U << 24));
+      card.extensions[pair] = created->Offer();
       made.pairs.push_back(std::move(created));
     }
     return absl::OkStatus();
   }
 
+  absl::Status AnswerOffers() {
+    return ForEachPeer([this](size_t peer) { return AnswerOffersOf(peer); });
+  }
   absl::Status ConnectPairs() {
+    return ForEachPeer([this](size_t peer) { return ConnectTo(peer); });
+  }
+  absl::Status ForEachPeer(absl::FunctionRef<absl::Status(size_t peer)> act) {
     for (size_t peer = 0; peer < size_; ++peer) {
       if (peer != rank_) {
-        DT_RETURN_IF_ERROR(
-            Annotate(ConnectTo(peer), parts_.mesh->PeerName(static_cast<int>(peer))));
+        DT_RETURN_IF_ERROR(Annotate(act(peer), parts_.mesh->PeerName(static_cast<int>(peer))));
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status ConnectTo(size_t peer) {
-    const EndCard& mine = mine_[peer];
-    const EndCard& theirs = theirs_[peer];
-    DT_RETURN_IF_ERROR(CheckAlike(mine, theirs));
+  // Of two ranks the lower one's queue pairs offer extensions, and the higher one's answer.
+  absl::Status AnswerOffersOf(size_t peer) {
+    DT_RETURN_IF_ERROR(CheckAlike(mine_[peer], theirs_[peer]));
+    const QueuePairSettings settings = SettingsTowards(peer);
     RdmaPeer& made = parts_.peers[peer];
-    made.remote_slots = theirs.slots_address;
-    made.remote_offers = theirs.offers_address;
-    made.remote_key = theirs.region_key;
+    for (size_t pair = 0; peer < rank_ && pair < made.pairs.size(); ++pair) {
+      DT_ASSIGN_OR_RETURN(mine_[peer].extensions[pair],
+                          made.pairs[pair]->Answer(settings, theirs_[peer].extensions[pair]));
+    }
+    return absl::OkStatus();
+  }
+
+  QueuePairSettings SettingsTowards(size_t peer) const {
     QueuePairSettings settings;
     settings.port = port_.port;
+    settings.ethernet = port_.ethernet;
     settings.gid_index = port_.gid.index;
-    settings.mtu_bytes = std::min(mine.mtu_bytes, theirs.mtu_bytes);
+    settings.mtu_bytes = std::min(mine_[peer].mtu_bytes, theirs_[peer].mtu_bytes);
     settings.traffic_class = options_.traffic_class;
     settings.service_level = options_.service_level;
     settings.timeout = options_.timeout;
     settings.retries = options_.retries;
+    return settings;
+  }
+
+  static QueuePairEnd EndOf(const EndCard& card, size_t pair) {
+    return {card.gid, card.numbers[pair], card.first_packets[pair],
+            static_cast<uint16_t>(card.lid)};
+  }
+
+  absl::Status ConnectTo(size_t peer) {
+    const EndCard& mine = mine_[peer];
+    const EndCard& theirs = theirs_[peer];
+    RdmaPeer& made = parts_.peers[peer];
+    made.remote_slots = theirs.slots_address;
+    made.remote_offers = theirs.offers_address;
+    made.remote_key = theirs.region_key;
+    const QueuePairSettings settings = SettingsTowards(peer);
     for (size_t pair = 0; pair < made.pairs.size(); ++pair) {
-      const QueuePairEnd self{mine.gid, mine.numbers[pair], mine.first_packets[pair]};
-      const QueuePairEnd other{theirs.gid, theirs.numbers[pair], theirs.first_packets[pair]};
+      const QueuePairEnd self = EndOf(mine, pair);
+      const QueuePairEnd other = EndOf(theirs, pair);
+      if (rank_ < peer) {
+        DT_RETURN_IF_ERROR(made.pairs[pair]->Take(theirs.extensions[pair]));
+      }
       DT_RETURN_IF_ERROR(
           Annotate(made.pairs[pair]->Connect(settings, self, other),
                    absl::StrFormat("from %s to %s", GidText(self.gid), GidText(other.gid))));
@@ -210,7 +280,14 @@ class Connector {
           theirs.pairs, theirs.slots, theirs.slot_bytes, theirs.direct_bytes_min, mine.pairs,
           mine.slots, mine.slot_bytes, mine.direct_bytes_min));
     }
-    if (IsIpv4Mapped(mine.gid) != IsIpv4Mapped(theirs.gid)) {
+    if (mine.ethernet != theirs.ethernet) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "its port is %s and this rank's is %s, which cannot be connected: set comm.rdma.device "
+          "to a device of one network on each node",
+          theirs.ethernet != 0 ? "Ethernet" : "InfiniBand",
+          mine.ethernet != 0 ? "Ethernet" : "InfiniBand"));
+    }
+    if (mine.ethernet != 0 && IsIpv4Mapped(mine.gid) != IsIpv4Mapped(theirs.gid)) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "its GID is %s and this rank's is %s: RoCE v2 connects IPv4 to IPv4 and IPv6 to IPv6; "
           "set gid_index, or give both network devices an address of one family",
@@ -242,6 +319,7 @@ class Connector {
     agreed_ = true;
     for (const EndCard& card : theirs_) {
       any_port_ = any_port_ || card.code == 0;
+      any_other_port_ = any_other_port_ || card.has_other_port != 0;
     }
     for (size_t rank = 0; rank < size_; ++rank) {
       DT_RETURN_IF_ERROR(
@@ -262,6 +340,7 @@ class Connector {
   std::unique_ptr<RdmaTransport> transport_;
   bool agreed_ = false;
   bool any_port_ = false;  // Of any rank.
+  bool any_other_port_ = false;
 };
 
 absl::Status CheckRange(absl::string_view name, int64_t value, int64_t min, int64_t max) {
@@ -288,26 +367,41 @@ absl::Status CheckRdmaOptions(const RdmaOptions& options) {
 
 absl::StatusOr<PortChoice> FindRdmaPort(const RdmaOptions& options, const std::string& address) {
   DT_ASSIGN_OR_RETURN(const std::vector<RdmaPort> ports, VerbsOf(options).Ports());
-  return ChoosePort(ports, {options.device, options.gid_index, address});
+  return ChoosePort(ports, {options.device, options.gid_index, address, options.near_device});
 }
 
 absl::StatusOr<RdmaConnection> ConnectRdma(std::unique_ptr<StreamTransport> mesh,
                                            const RdmaOptions& options, const std::string& address,
                                            bool required, Deadline deadline) {
-  Connector connector(std::move(mesh), options, address, deadline);
-  const absl::Status status = connector.Run();
+  std::optional<Connector> connector(std::in_place, std::move(mesh), options, address, deadline);
+  const absl::Status status = connector->Run();
   if (status.ok()) {
-    return RdmaConnection{connector.transport(), true};
+    return RdmaConnection{connector->transport(), true};
   }
-  absl::Status reason = Annotate(status, "connecting over RDMA");
-  auto kept = connector.TakeMesh();
-  if (required || !connector.agreed()) {
-    if (!connector.agreed()) {  // Else all know, and in the same words.
+  const absl::Status reason = Annotate(status, "connecting over RDMA");
+  auto kept = connector->TakeMesh();
+  const bool agreed = connector->agreed();
+  const bool any_port = connector->any_port();
+  const bool any_other_port = connector->any_other_port();
+  connector.reset();  // Its pinned memory too.
+  if (agreed && any_other_port) {
+    // Some networks join only devices of one place on each node, as rails do.
+    if (kept->rank() == 0) {
+      DT_LOG(Warning) << "the RDMA devices nearest to the ranks do not reach each other; trying "
+                         "those of the ranks' addresses: "
+                      << reason.message();
+    }
+    RdmaOptions anywhere = options;
+    anywhere.near_device = "";
+    return ConnectRdma(std::move(kept), anywhere, address, required, deadline);
+  }
+  if (required || !agreed) {
+    if (!agreed) {  // Else all know, and in the same words.
       kept->Shutdown(reason);
     }
     return reason;
   }
-  if (kept->rank() == 0 && connector.any_port()) {
+  if (kept->rank() == 0 && any_port) {
     DT_LOG(Warning) << "going on over TCP: " << reason.message();
   }
   return RdmaConnection{std::move(kept), false};

@@ -1,5 +1,7 @@
 // How ranks make RDMA connections: each chooses a port, then they exchange what the other end must
-// know over their authenticated TCP connections, connect, and try every connection once.
+// know over their authenticated TCP connections, connect, and try every connection once. Where the
+// ports nearest to the ranks do not reach each other, they do so again with those that hold the
+// ranks' addresses.
 #pragma once
 
 #include <memory>

@@ -47,8 +47,6 @@ bool Holds(const RdmaPort& port, const std::string& address) {
                      [&](const RdmaGid& gid) { return GidText(gid.bytes) == address; });
 }
 
-bool Usable(const RdmaPort& port) { return port.ethernet && port.active; }
-
 }  // namespace
 
 bool IsIpv4Mapped(const GidBytes& gid) {
@@ -120,13 +118,31 @@ absl::StatusOr<RdmaGid> ChooseGid(absl::Span<const RdmaGid> gids, int wanted_ind
                       DescribeGids(gids)));
 }
 
+absl::StatusOr<RdmaGid> ChooseInfiniBandGid(absl::Span<const RdmaGid> gids, int wanted_index) {
+  const RdmaGid* best = nullptr;
+  for (const RdmaGid& gid : gids) {
+    const bool wanted = wanted_index < 0 || gid.index == wanted_index;
+    if (wanted && (best == nullptr || gid.index < best->index)) {
+      best = &gid;
+    }
+  }
+  if (best != nullptr) {
+    return *best;
+  }
+  return absl::NotFoundError(
+      wanted_index < 0
+          ? std::string("it has no GID; load the InfiniBand driver anew, or look at ibstat")
+          : absl::StrFormat("gid_index %d does not exist; there are: %s", wanted_index,
+                            DescribeGids(gids)));
+}
+
 absl::StatusOr<PortChoice> ChoosePort(absl::Span<const RdmaPort> ports, const PortWish& wish) {
   std::vector<const RdmaPort*> candidates;
   bool exists = false;
   for (const RdmaPort& port : ports) {
     const bool wanted = wish.device.empty() || port.device == wish.device;
     exists = exists || wanted;
-    if (wanted && Usable(port)) {
+    if (wanted && port.active) {
       candidates.push_back(&port);
     }
   }
@@ -140,18 +156,22 @@ absl::StatusOr<PortChoice> ChoosePort(absl::Span<const RdmaPort> ports, const Po
   }
   if (candidates.empty()) {
     return absl::NotFoundError(
-        absl::StrFormat("no active RoCE port%s; there are: %s; bring its network device up (ip "
-                        "link), or set comm.transport to tcp",
+        absl::StrFormat("no active RDMA port%s; there are: %s; bring its network device up (ip "
+                        "link; InfiniBand: its subnet manager), or set comm.transport to tcp",
                         wish.device.empty() ? "" : " on " + wish.device, DescribePorts(ports)));
   }
   const std::string own = Normalized(wish.address);
   std::stable_partition(candidates.begin(), candidates.end(),
                         [&](const RdmaPort* port) { return Holds(*port, own); });
+  std::stable_partition(candidates.begin(), candidates.end(),
+                        [&](const RdmaPort* port) { return port->device == wish.near; });
   absl::Status why_not;
   for (const RdmaPort* const port : candidates) {
-    const auto gid = ChooseGid(port->gids, wish.gid_index, wish.address);
+    const auto gid = port->ethernet ? ChooseGid(port->gids, wish.gid_index, wish.address)
+                                    : ChooseInfiniBandGid(port->gids, wish.gid_index);
     if (gid.ok()) {
-      return PortChoice{port->device, port->number, port->mtu_bytes, *gid};
+      return PortChoice{port->device,    port->number, port->ethernet,
+                        port->mtu_bytes, port->lid,    *gid};
     }
     if (why_not.ok()) {
       why_not =

@@ -12,15 +12,18 @@
 namespace dtrain::comm {
 
 struct PortWish {
-  std::string device;   // "": any.
-  int gid_index = -1;   // -1: any.
-  std::string address;  // The rank's own, numeric: the port and GID that hold it are preferred.
+  std::string device;     // "": any.
+  int gid_index = -1;     // -1: any.
+  std::string address;    // The rank's own, numeric: the port and GID that hold it are preferred.
+  std::string near = {};  // The device nearest to the rank, preferred before that; "": unknown.
 };
 
 struct PortChoice {
   std::string device;
   int port = 1;
+  bool ethernet = true;
   int mtu_bytes = 1024;
+  uint16_t lid = 0;  // InfiniBand.
   RdmaGid gid;
 };
 
@@ -38,8 +41,12 @@ std::string DescribePorts(absl::Span<const RdmaPort> ports);
 absl::StatusOr<RdmaGid> ChooseGid(absl::Span<const RdmaGid> gids, int wanted_index,
                                   absl::string_view address);
 
-// An active Ethernet port of the wanted device, or of any: the one that holds `address` first, else
-// the first that has a RoCE v2 GID. NotFound says which devices and states there are.
+// Of an InfiniBand port: the wanted index, else the lowest. NotFound lists the GIDs there are.
+absl::StatusOr<RdmaGid> ChooseInfiniBandGid(absl::Span<const RdmaGid> gids, int wanted_index);
+
+// An active port of the wanted device, or of any: that of the nearest device first, then the one
+// that holds `address`, else the first with a GID (Ethernet: of RoCE v2). NotFound says which
+// devices and states there are.
 absl::StatusOr<PortChoice> ChoosePort(absl::Span<const RdmaPort> ports, const PortWish& wish);
 
 }  // namespace dtrain::comm

@@ -2,11 +2,13 @@
 
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
+#include <net/if.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,12 +19,44 @@
 namespace dtrain::comm {
 namespace {
 
+// Of all ports of a device; a table has 16 to 256 entries, most of them empty.
+constexpr size_t kGidsMax = 1024;
+
 // The first line of a small file of sysfs; "" when it cannot be read, as entries without a value.
 std::string ReadLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
   return line;
+}
+
+// The GIDs of a port as the kernel gives them through the device; none where it does not.
+std::vector<RdmaGid> AskForGids(const VerbsFunctions& verbs, ibv_context* context, int port) {
+  std::vector<RdmaGid> gids;
+  if (verbs.query_gid_table == nullptr) {
+    return gids;
+  }
+  std::vector<ibv_gid_entry> entries(kGidsMax);
+  const ssize_t count =
+      verbs.query_gid_table(context, entries.data(), entries.size(), 0, sizeof(ibv_gid_entry));
+  for (ssize_t i = 0; i < count; ++i) {
+    const ibv_gid_entry& entry = entries[static_cast<size_t>(i)];
+    if (static_cast<int>(entry.port_num) != port) {
+      continue;
+    }
+    RdmaGid gid;
+    gid.index = static_cast<int>(entry.gid_index);
+    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+    gid.type = entry.gid_type == IBV_GID_TYPE_ROCE_V2   ? RdmaGid::Type::kRoceV2
+               : entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? RdmaGid::Type::kRoceV1
+                                                        : RdmaGid::Type::kInfiniBand;
+    char netdev[IF_NAMESIZE] = {};
+    if (entry.ndev_ifindex != 0 && if_indextoname(entry.ndev_ifindex, netdev) != nullptr) {
+      gid.netdev = netdev;
+    }
+    gids.push_back(std::move(gid));
+  }
+  return gids;
 }
 
 RdmaPort ReadPort(const VerbsFunctions& verbs, ibv_context* context, const std::string& device,
@@ -41,8 +75,17 @@ RdmaPort ReadPort(const VerbsFunctions& verbs, ibv_context* context, const std::
   port.active = attributes.state == IBV_PORT_ACTIVE;
   port.state = PortStateName(attributes.state);
   port.mtu_bytes = 128 << static_cast<int>(attributes.active_mtu);
+  port.lid = port.ethernet ? uint16_t{0} : attributes.lid;
   port.gids = ReadGids(absl::StrCat("/sys/class/infiniband/", device, "/ports/", number),
                        attributes.gid_tbl_len);
+  if (port.gids.empty()) {
+    port.gids = AskForGids(verbs, context, number);
+  }
+  if (!port.ethernet) {  // Sysfs has one name for InfiniBand's and the first version of RoCE's.
+    for (RdmaGid& gid : port.gids) {
+      gid.type = RdmaGid::Type::kInfiniBand;
+    }
+  }
   return port;
 }
 

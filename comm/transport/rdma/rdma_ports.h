@@ -1,5 +1,8 @@
-// What the RDMA devices of this host are, read through verbs and sysfs (which alone tells the type
-// and the network device of a GID). Internal to the real twin of VerbsApi.
+// What the RDMA devices of this host are, read through verbs and sysfs. Internal to the real twin
+// of VerbsApi.
+//
+// The type and the network device of a GID are read from sysfs, which every kernel has. Containers
+// may hide it; then the kernel is asked through the device (ibv_query_gid_table).
 #pragma once
 
 #include <string>

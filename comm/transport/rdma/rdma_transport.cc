@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "comm/transport/rdma/request_id.h"
 #include "comm/transport/rdma/wc_status.h"
@@ -364,15 +365,27 @@ absl::Status RdmaTransport::WaitForAny(const WaitContext& context) {
   if (any) {
     return absl::OkStatus();
   }
-  std::vector<pollfd> items = {{parts_.device->fd(), POLLIN, 0}};
+  std::vector<pollfd> items = {{parts_.device->fd(), POLLIN, 0},
+                               {parts_.device->event_fd(), POLLIN, 0}};
   parts_.mesh->AddDescriptors(items, [this](int peer) {
     const auto i = static_cast<size_t>(peer);
     return !states_[i].ended && Busy(i);
   });
   const int timeout = Earlier(context.deadline, Deadline::After(kWaitSlice)).PollTimeoutMs();
   poll(items.data(), items.size(), timeout);
-  if (items[0].revents != 0) {
+  if ((items[0].revents & POLLIN) != 0) {
     parts_.device->TakeEvents();
+  }
+  if ((items[1].revents & POLLIN) != 0) {
+    DT_RETURN_IF_ERROR(NoteDeviceEvents());
+  }
+  if (((items[0].revents | items[1].revents) & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+    DT_ASSIGN_OR_RETURN(any, Drain());
+    // It stays so: to poll again would burn the core until the deadline.
+    return any ? absl::OkStatus()
+               : absl::UnavailableError(absl::StrCat(
+                     "the RDMA device of port ", parts_.port_name,
+                     " is gone: it was taken out or its driver was unloaded; look at dmesg"));
   }
   DT_RETURN_IF_ERROR(control()->Read([this] { return Awaited(); }));
   for (size_t peer = 0; peer < states_.size(); ++peer) {
@@ -383,6 +396,29 @@ absl::Status RdmaTransport::WaitForAny(const WaitContext& context) {
   }
   DT_RETURN_IF_ERROR(ProbeTheSilent());
   return context.deadline.Expired() ? TimedOut(*this) : absl::OkStatus();
+}
+
+absl::Status RdmaTransport::NoteDeviceEvents() {
+  for (const DeviceEvent& event : parts_.device->TakeDeviceEvents()) {
+    switch (event.kind) {
+      case DeviceEvent::Kind::kDeviceFailed:
+        return absl::UnavailableError(absl::StrCat("the RDMA device of port ", parts_.port_name,
+                                                   " failed (", event.name,
+                                                   "): look at dmesg and at its firmware"));
+      case DeviceEvent::Kind::kPortDown:
+        DT_LOG(Warning) << "RDMA port " << parts_.port_name << " went down (" << event.name
+                        << "): what is lost is repeated for up to "
+                        << absl::FormatDuration(absl::Trunc(parts_.retry_budget, absl::Seconds(1)));
+        break;
+      case DeviceEvent::Kind::kPortUp:
+        DT_LOG(Info) << "RDMA port " << parts_.port_name << " is up again (" << event.name << ")";
+        break;
+      case DeviceEvent::Kind::kOther:
+        DT_LOG(Warning) << "the RDMA device of port " << parts_.port_name << " says " << event.name;
+        break;
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<int> RdmaTransport::Awaited() const {

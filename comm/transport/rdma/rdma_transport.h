@@ -5,7 +5,8 @@
 // TCP connections to the same peers stay open beside it, silent: they tell at once when a process
 // ends and carry the reason of a rank that gives up. A peer that sends nothing for a while is sent
 // an empty write, which its device answers without its process: so a path that is cut is found
-// before the deadline, and a process that is merely stopped is not taken for a dead one.
+// before the deadline, and a process that is merely stopped is not taken for a dead one. What the
+// device says of itself and its port is read where a rank waits, and logged.
 #pragma once
 
 #include <algorithm>
@@ -55,6 +56,7 @@ class RdmaTransport final : public Transport {
     std::string port_name;  // "rxe0/1".
     RingPlan plan;
     absl::Duration probe_interval;
+    absl::Duration retry_budget;  // How long the device repeats what is lost, at most.
     size_t direct_bytes_min = 0;
     // In the order in which they are made; destroyed from the last to the first.
     std::unique_ptr<VerbsDevice> device;
@@ -177,6 +179,8 @@ class RdmaTransport final : public Transport {
   absl::Status Probe(size_t peer, size_t pair);
   absl::Status ProbeTheSilent();
   absl::Status WaitForAny(const WaitContext& context);
+  // Logs what happened to the device and its port. Unavailable: it works no more.
+  absl::Status NoteDeviceEvents();
   absl::StatusOr<bool> Spin(const WaitContext& context);
   absl::Status Explain(size_t peer);
 

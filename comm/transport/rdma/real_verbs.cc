@@ -58,10 +58,40 @@ class RealQueuePair final : public QueuePair {
   ~RealQueuePair() override { verbs_.destroy_qp(pair_); }
   uint32_t number() const override { return pair_->qp_num; }
 
+  Ece Offer() override {
+    ibv_ece ece{};
+    // EOPNOTSUPP: the driver has none, as soft-RoCE.
+    return verbs_.query_ece != nullptr && verbs_.query_ece(pair_, &ece) == 0
+               ? Ece{ece.vendor_id, ece.options}
+               : Ece{};
+  }
+
+  // What is left of the offer is known in the INIT state, when the device has seen it.
+  absl::StatusOr<Ece> Answer(const QueuePairSettings& settings, const Ece& offer) override {
+    if (offer.vendor == 0 || Offer().vendor == 0) {
+      return Ece{};
+    }
+    DT_RETURN_IF_ERROR(Take(offer));
+    DT_RETURN_IF_ERROR(ToInit(settings));
+    return Offer();
+  }
+
+  absl::Status Take(const Ece& answer) override {
+    const Ece own = answer.vendor == 0 ? Ece{} : Offer();
+    if (own.vendor == 0) {
+      return absl::OkStatus();
+    }
+    ibv_ece ece{};
+    ece.vendor_id = own.vendor;
+    ece.options = answer.vendor == own.vendor ? answer.options : 0;  // Of another vendor: none.
+    const int error = verbs_.set_ece(pair_, &ece);
+    return error == 0 || error == EOPNOTSUPP ? absl::OkStatus() : ErrnoStatus(error, "ibv_set_ece");
+  }
+
   absl::Status Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
                        const QueuePairEnd& peer) override {
     DT_RETURN_IF_ERROR(ToInit(settings));
-    DT_RETURN_IF_ERROR(ToReceive(settings, peer));
+    DT_RETURN_IF_ERROR(ToReceive(settings, self, peer));
     return ToSend(settings, self);
   }
 
@@ -108,6 +138,9 @@ class RealQueuePair final : public QueuePair {
   }
 
   absl::Status ToInit(const QueuePairSettings& settings) {
+    if (std::exchange(initialised_, true)) {
+      return absl::OkStatus();
+    }
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_INIT;
     attributes.port_num = static_cast<uint8_t>(settings.port);
@@ -116,18 +149,23 @@ class RealQueuePair final : public QueuePair {
                   "INIT");
   }
 
-  absl::Status ToReceive(const QueuePairSettings& settings, const QueuePairEnd& peer) {
+  absl::Status ToReceive(const QueuePairSettings& settings, const QueuePairEnd& self,
+                         const QueuePairEnd& peer) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTR;
     attributes.path_mtu = MtuOf(settings.mtu_bytes);
     attributes.dest_qp_num = peer.number;
     attributes.rq_psn = peer.first_packet;
     attributes.min_rnr_timer = kNotReadyTimer;
-    attributes.ah_attr.is_global = 1;
-    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-    attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(settings.gid_index);
-    attributes.ah_attr.grh.hop_limit = kHopLimit;
-    attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+    attributes.ah_attr.dlid = peer.lid;
+    // RoCE addresses by GID. InfiniBand does between subnets, and by the LID inside one.
+    if (settings.ethernet || !SameSubnet(self.gid, peer.gid)) {
+      attributes.ah_attr.is_global = 1;
+      std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+      attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(settings.gid_index);
+      attributes.ah_attr.grh.hop_limit = kHopLimit;
+      attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+    }
     attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
     attributes.ah_attr.port_num = static_cast<uint8_t>(settings.port);
     return Modify(attributes,
@@ -149,6 +187,11 @@ class RealQueuePair final : public QueuePair {
                   "RTS");
   }
 
+  // The first half of a GID is the subnet's.
+  static bool SameSubnet(const GidBytes& a, const GidBytes& b) {
+    return std::equal(a.begin(), a.begin() + 8, b.begin());
+  }
+
   static ibv_mtu MtuOf(int bytes) {
     return bytes >= 4096   ? IBV_MTU_4096
            : bytes >= 2048 ? IBV_MTU_2048
@@ -159,7 +202,49 @@ class RealQueuePair final : public QueuePair {
 
   const VerbsFunctions& verbs_;
   ibv_qp* const pair_;
+  bool initialised_ = false;  // In the INIT state, or beyond.
 };
+
+// Makes reads of `fd` return at once. Of a device's `what`.
+absl::Status SetNonBlocking(int fd, const std::string& what) {
+  const int flags = fcntl(fd, F_GETFL);
+  return fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? absl::OkStatus() : ErrnoStatus(errno, what);
+}
+
+bool IsOfPort(ibv_event_type type) {
+  return type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_PORT_ACTIVE ||
+         type == IBV_EVENT_GID_CHANGE || type == IBV_EVENT_LID_CHANGE ||
+         type == IBV_EVENT_PKEY_CHANGE;
+}
+
+// Without a name: what happens while all is well.
+DeviceEvent EventOf(ibv_event_type type) {
+  using Kind = DeviceEvent::Kind;
+  switch (type) {
+    case IBV_EVENT_PORT_ERR:
+      return {Kind::kPortDown, "IBV_EVENT_PORT_ERR"};
+    case IBV_EVENT_PORT_ACTIVE:
+      return {Kind::kPortUp, "IBV_EVENT_PORT_ACTIVE"};
+    case IBV_EVENT_DEVICE_FATAL:
+      return {Kind::kDeviceFailed, "IBV_EVENT_DEVICE_FATAL"};
+    case IBV_EVENT_CQ_ERR:
+      return {Kind::kDeviceFailed, "IBV_EVENT_CQ_ERR"};
+    case IBV_EVENT_QP_FATAL:
+      return {Kind::kOther, "IBV_EVENT_QP_FATAL"};
+    case IBV_EVENT_QP_REQ_ERR:
+      return {Kind::kOther, "IBV_EVENT_QP_REQ_ERR"};
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return {Kind::kOther, "IBV_EVENT_QP_ACCESS_ERR"};
+    case IBV_EVENT_GID_CHANGE:
+      return {Kind::kOther, "IBV_EVENT_GID_CHANGE"};
+    case IBV_EVENT_LID_CHANGE:
+      return {Kind::kOther, "IBV_EVENT_LID_CHANGE"};
+    case IBV_EVENT_PKEY_CHANGE:
+      return {Kind::kOther, "IBV_EVENT_PKEY_CHANGE"};
+    default:
+      return {Kind::kOther, ""};
+  }
+}
 
 class RealDevice final : public VerbsDevice {
  public:
@@ -188,10 +273,8 @@ class RealDevice final : public VerbsDevice {
     if (channel_ == nullptr) {
       return ErrnoStatus(errno, "ibv_create_comp_channel on " + name_);
     }
-    const int flags = fcntl(channel_->fd, F_GETFL);
-    if (fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-      return ErrnoStatus(errno, "completion channel of " + name_);
-    }
+    DT_RETURN_IF_ERROR(SetNonBlocking(channel_->fd, "completion channel of " + name_));
+    DT_RETURN_IF_ERROR(SetNonBlocking(context_->async_fd, "event channel of " + name_));
     queue_ = verbs_.create_cq(context_, completions_max, nullptr, channel_, 0);
     if (queue_ == nullptr) {
       return Annotate(ErrnoStatus(errno, "ibv_create_cq"),
@@ -203,8 +286,16 @@ class RealDevice final : public VerbsDevice {
   }
 
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) override {
+    constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    // Relaxed ordering lets the PCI bus reorder the writes of data, without which some hosts and
+    // most virtual machines reach a part of the link's rate. A completion's own write is never
+    // reordered before them, and nothing here looks at memory without a completion. The library
+    // leaves the flag out where the kernel does not know it.
     ibv_mr* const region =
-        verbs_.reg_mr(domain_, data, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        verbs_.reg_mr_iova2 == nullptr
+            ? verbs_.reg_mr(domain_, data, bytes, kAccess)
+            : verbs_.reg_mr_iova2(domain_, data, bytes, reinterpret_cast<uint64_t>(data),
+                                  static_cast<unsigned>(kAccess) | IBV_ACCESS_RELAXED_ORDERING);
     if (region != nullptr) {
       return std::make_unique<RealRegion>(verbs_, region);
     }
@@ -274,6 +365,22 @@ class RealDevice final : public VerbsDevice {
     }
   }
 
+  int event_fd() const override { return context_->async_fd; }
+
+  std::vector<DeviceEvent> TakeDeviceEvents() override {
+    std::vector<DeviceEvent> events;
+    ibv_async_event event{};
+    while (verbs_.get_async_event(context_, &event) == 0) {
+      DeviceEvent taken = EventOf(event.event_type);
+      const bool elsewhere = IsOfPort(event.event_type) && event.element.port_num != port_;
+      verbs_.ack_async_event(&event);  // Else the queue pair or queue could never be destroyed.
+      if (!taken.name.empty() && !elsewhere) {
+        events.push_back(std::move(taken));
+      }
+    }
+    return events;
+  }
+
   std::string PortState() override {
     ibv_port_attr attributes{};
     return verbs_.query_port(context_, static_cast<uint8_t>(port_), &attributes) == 0
@@ -292,6 +399,23 @@ class RealDevice final : public VerbsDevice {
   ibv_cq* queue_ = nullptr;
 };
 
+}  // namespace
+
+std::unique_ptr<QueuePair> TakeQueuePair(const VerbsFunctions& verbs, ibv_qp* pair) {
+  return std::make_unique<RealQueuePair>(verbs, pair);
+}
+
+absl::StatusOr<std::unique_ptr<VerbsDevice>> TakeDevice(const VerbsFunctions& verbs,
+                                                        ibv_context* context,
+                                                        const std::string& name, int port,
+                                                        int completions_max) {
+  auto device = std::make_unique<RealDevice>(verbs, context, name, port);
+  DT_RETURN_IF_ERROR(device->Prepare(completions_max));
+  return device;
+}
+
+namespace {
+
 class RealVerbsApi final : public VerbsApi {
  public:
   absl::StatusOr<std::vector<RdmaPort>> Ports() override {
@@ -303,9 +427,7 @@ class RealVerbsApi final : public VerbsApi {
                                                     int completions_max) override {
     DT_ASSIGN_OR_RETURN(const Verbs* const verbs, Verbs::Open());
     DT_ASSIGN_OR_RETURN(ibv_context* const context, OpenByName(verbs->functions(), device));
-    auto opened = std::make_unique<RealDevice>(verbs->functions(), context, device, port);
-    DT_RETURN_IF_ERROR(opened->Prepare(completions_max));
-    return opened;
+    return TakeDevice(verbs->functions(), context, device, port, completions_max);
   }
 
  private:
@@ -335,10 +457,6 @@ class RealVerbsApi final : public VerbsApi {
 VerbsApi& RealVerbs() {
   static RealVerbsApi verbs;
   return verbs;
-}
-
-std::unique_ptr<QueuePair> TakeQueuePair(const VerbsFunctions& verbs, ibv_qp* pair) {
-  return std::make_unique<RealQueuePair>(verbs, pair);
 }
 
 }  // namespace dtrain::comm

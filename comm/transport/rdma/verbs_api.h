@@ -36,7 +36,19 @@ struct RdmaPort {
   bool active = true;
   std::string state;  // "ACTIVE", "DOWN", ...
   int mtu_bytes = 1024;
+  uint16_t lid = 0;           // InfiniBand: the port's address inside its subnet.
   std::vector<RdmaGid> gids;  // Without empty ones.
+};
+
+// What a device can do beyond the standard, such as a faster way to repeat lost packets: Enhanced
+// Connection Establishment. Both ends must do the same; the options mean something to the vendor
+// alone.
+struct Ece {
+  uint32_t vendor = 0;  // 0: none.
+  uint32_t options = 0;
+  bool operator==(const Ece& other) const {
+    return vendor == other.vendor && options == other.options;
+  }
 };
 
 // What one end of a connection must know of the other.
@@ -44,11 +56,13 @@ struct QueuePairEnd {
   GidBytes gid = {};
   uint32_t number = 0;
   uint32_t first_packet = 0;  // Packet sequence number, 24 bits.
+  uint16_t lid = 0;           // InfiniBand.
 };
 
 // How a queue pair sends; RdmaOptions says what the numbers mean.
 struct QueuePairSettings {
   int port = 1;
+  bool ethernet = true;  // Else InfiniBand.
   int gid_index = 0;
   int mtu_bytes = 1024;
   int traffic_class = 0;
@@ -77,6 +91,13 @@ struct Completion {
   uint32_t immediate = 0;
 };
 
+// Something that happened to a device or its port, which no completion tells.
+struct DeviceEvent {
+  enum class Kind : uint8_t { kPortDown, kPortUp, kDeviceFailed, kOther };
+  Kind kind = Kind::kOther;
+  std::string name;  // "IBV_EVENT_PORT_ERR".
+};
+
 class MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
@@ -89,6 +110,11 @@ class QueuePair {
  public:
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
+  // The extensions of a connection, before Connect: one end offers, the other answers with those
+  // of the offer that it has too, and the first takes that answer.
+  virtual Ece Offer() = 0;
+  virtual absl::StatusOr<Ece> Answer(const QueuePairSettings& settings, const Ece& offer) = 0;
+  virtual absl::Status Take(const Ece& answer) = 0;
   // Both ends may connect in any order; an end may write when both have.
   virtual absl::Status Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
                                const QueuePairEnd& peer) = 0;
@@ -103,7 +129,9 @@ class QueuePair {
 class VerbsDevice {
  public:
   virtual ~VerbsDevice() = default;
-  // Peers may write there. ResourceExhausted: the memory cannot be pinned.
+  // Peers may write there, in any order within a message and between messages: what was written is
+  // there when a later completion has been polled, and not before. ResourceExhausted: the memory
+  // cannot be pinned.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(int sends_max,
                                                                      int receives_max) = 0;
@@ -115,6 +143,11 @@ class VerbsDevice {
   virtual int fd() const = 0;
   // Call when `fd` was readable.
   virtual void TakeEvents() = 0;
+  // Readable when the device has events. Both descriptors report POLLERR for ever once the device
+  // is gone.
+  virtual int event_fd() const = 0;
+  // What happened since the last call. Never blocks.
+  virtual std::vector<DeviceEvent> TakeDeviceEvents() = 0;
   // "ACTIVE", "DOWN", ...: of the opened port, now.
   virtual std::string PortState() = 0;
 };

@@ -229,7 +229,8 @@ class Config {
 
   // --- Comm.
   double comm_timeout_seconds() const;
-  double comm_timeout_min_seconds() const;  // Of a learnt limit.
+  // Of a learnt limit; none: what the connections need (comm/call_timeout.h).
+  std::optional<double> comm_timeout_min_seconds() const;
   const NetworkConfig& comm_network() const;
   const std::string& comm_wire_dtype() const;  // "fp32", "bf16", "fp16".
 

@@ -247,6 +247,38 @@ TEST_F(DataSocketTest, DeadlineTellsHowFarAMessageCameAndItCanGoOn) {
   EXPECT_EQ(full.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+// The readers of both connections are late and have more unread than their windows hold. The one
+// with a user timeout breaks, which shows that the time is over; the other, which has waited for
+// longer, still delivers every byte.
+TEST_F(DataSocketTest, ALateReaderWithMoreUnreadThanItsWindowLosesNothing) {
+  const DataSocketOptions brief{.user_timeout = absl::Milliseconds(300)};
+  Listen(brief);
+  const auto late_sender = ConnectAs({3, 1, 0, 0}, brief).value();
+  const auto late_reader = listener_->AcceptFrom(1, 0, Soon()).value();
+  const auto watched_sender = ConnectAs({3, 1, 0, 1}, brief).value();
+  const auto watched_reader = listener_->AcceptFrom(1, 1, Soon()).value();
+  ASSERT_TRUE(late_sender->WaitForLateReader().ok());
+  ASSERT_TRUE(late_reader->WaitForLateReader().ok());
+  const auto sent = Pattern(32U << 20);
+  ASSERT_EQ(late_sender->TrySend(sent).value(), false) << "the kernel took all of it";
+  ASSERT_EQ(watched_sender->TrySend(sent).value(), false);
+  pollfd broken{watched_sender->fd(), POLLHUP, 0};
+  ASSERT_EQ(::poll(&broken, 1, 30000), 1) << "a window that stays closed counts as silence";
+  const absl::Status status = watched_sender->TrySend(sent).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(HostFellSilent(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("timed out"));
+
+  std::vector<std::byte> received(sent.size());
+  absl::Status whole;
+  std::thread sender([&] { whole = late_sender->Send(sent, Soon()); });
+  const absl::Status read = late_reader->Receive(absl::MakeSpan(received), Soon());
+  sender.join();
+  EXPECT_TRUE(read.ok()) << read;
+  EXPECT_TRUE(whole.ok()) << whole;
+  EXPECT_TRUE(sent == received);
+}
+
 TEST_F(DataSocketTest, PeerThatDiesIsUnavailable) {
   Pair();
   client_.reset();
@@ -254,6 +286,7 @@ TEST_F(DataSocketTest, PeerThatDiesIsUnavailable) {
   const absl::Status status = server_->Receive(absl::MakeSpan(received), Soon());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+  EXPECT_FALSE(HostFellSilent(status)) << "its host said that the process ended";
 }
 
 TEST_F(DataSocketTest, ShutdownWakesABlockedReceive) {

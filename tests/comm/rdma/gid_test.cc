@@ -135,13 +135,38 @@ TEST(ChoosePortTest, ThePortOfTheAddressBeforeTheFirst) {
   EXPECT_EQ(ChoosePort(ports, {.device = "mlx5_0", .address = "10.0.1.1"})->device, "mlx5_0");
 }
 
-TEST(ChoosePortTest, SkipsWhatCannotCarryRoce) {
-  const std::vector<RdmaPort> ports = {Port("ib0", "10.0.0.1", true, false),
+TEST(ChoosePortTest, SkipsWhatIsDownOrHasNoGid) {
+  const std::vector<RdmaPort> ports = {Port("ib0", "", true, false),
                                        Port("down0", "10.0.0.1", false), Port("bare0", ""),
                                        Port("good0", "10.0.0.1")};
   const auto chosen = ChoosePort(ports, {.address = "10.0.0.1"});
   ASSERT_TRUE(chosen.ok()) << chosen.status();
   EXPECT_EQ(chosen->device, "good0");
+}
+
+TEST(ChoosePortTest, TheNearestDeviceBeforeThatOfTheAddress) {
+  const std::vector<RdmaPort> ports = {Port("front0", "10.0.0.1"), Port("mlx5_0", "10.1.0.1"),
+                                       Port("mlx5_1", "10.2.0.1"), Port("mlx5_2", "", false)};
+  const auto device = [&](const PortWish& wish) { return ChoosePort(ports, wish)->device; };
+  EXPECT_EQ(device({.address = "10.0.0.1", .near = "mlx5_1"}), "mlx5_1");
+  EXPECT_EQ(device({.device = "mlx5_0", .address = "10.0.0.1", .near = "mlx5_1"}), "mlx5_0")
+      << "a wish is a wish";
+  EXPECT_EQ(device({.address = "10.0.0.1", .near = "mlx5_2"}), "front0") << "it is down";
+  EXPECT_EQ(device({.address = "10.1.0.1", .near = "mlx5_9"}), "mlx5_0") << "it does not exist";
+}
+
+TEST(ChoosePortTest, AnInfiniBandPortIsTakenWithItsLidAndItsLowestGid) {
+  RdmaPort port = Port("mlx5_0", "", true, false);
+  port.lid = 77;
+  port.gids = {Gid(1, "fec0::9", Type::kInfiniBand, ""), Gid(0, "fe80::9", Type::kInfiniBand, "")};
+  const auto chosen = ChoosePort({port}, {.address = "10.0.0.1"});
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_FALSE(chosen->ethernet);
+  EXPECT_EQ(chosen->lid, 77);
+  EXPECT_EQ(chosen->gid.index, 0);
+  EXPECT_EQ(ChoosePort({port}, {.gid_index = 1})->gid.index, 1);
+  EXPECT_THAT(std::string(ChoosePort({port}, {.gid_index = 5}).status().message()),
+              testing::AllOf(HasSubstr("gid_index 5"), HasSubstr("0: fe80::9 (InfiniBand)")));
 }
 
 TEST(ChoosePortTest, ErrorsSayWhatThereIs) {
@@ -155,7 +180,7 @@ TEST(ChoosePortTest, ErrorsSayWhatThereIs) {
   EXPECT_THAT(
       text(down, {.device = "mlx5_0"}),
       testing::AllOf(HasSubstr("\"mlx5_0\" does not exist"), HasSubstr("rxe0/1 (Ethernet, DOWN)")));
-  EXPECT_THAT(text(down, {}), testing::AllOf(HasSubstr("no active RoCE port"), HasSubstr("DOWN"),
+  EXPECT_THAT(text(down, {}), testing::AllOf(HasSubstr("no active RDMA port"), HasSubstr("DOWN"),
                                              HasSubstr("ip link")));
   const std::vector<RdmaPort> bare = {Port("rxe0", "")};
   EXPECT_THAT(text(bare, {}), testing::AllOf(HasSubstr("rxe0/1: no RoCE v2 GID; there are: none"),

@@ -2,19 +2,28 @@
 // and says what to do, or goes on over TCP where that was allowed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "comm/group.h"
@@ -304,6 +313,254 @@ TEST(RdmaGroupTest, ACutPathIsFoundBeforeTheDeadlineByAWaitThatSendsNothing) {
   }
 }
 
+// Rank 1 has a device with the faults that `set` makes possible, and waits for rank 0 when `begin`
+// has let them begin. Rank 0 sends when rank 1 has read all events. What both get; what rank 1
+// logged is in its text.
+std::vector<RankResult> WaitWithDevice(const std::function<void(FakeVerbsFaults&)>& set,
+                                       const std::function<void(FakeVerbsFaults&)>& begin) {
+  return RunRanks({.size = 2}, [=](RankContext& context) -> absl::Status {
+    const Deadline soon = Deadline::After(absl::Seconds(20));
+    FakeVerbsFaults faults;
+    set(faults);
+    const auto tell = [&] { EXPECT_TRUE(context.store->Set("begun", "", soon).ok()); };
+    faults.events_read = tell;
+    FakeVerbs verbs(context.rank == 1 ? faults : FakeVerbsFaults());
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
+    float value = 0;
+    const Buffer one{&value, 4};
+    if (context.rank == 0) {
+      DT_RETURN_IF_ERROR(context.store->Get("begun", soon).status());
+      DT_ASSIGN_OR_RETURN(const Work work, group->Send(one, 1));
+      DT_RETURN_IF_ERROR(work.Wait());
+      return group->Barrier(soon);
+    }
+    begin(faults);
+    ::testing::internal::CaptureStderr();
+    DT_ASSIGN_OR_RETURN(const Work work, group->Receive(one, 0));
+    if (faults.events == nullptr) {
+      tell();
+    }
+    absl::Status status = work.Wait();
+    if (status.ok()) {
+      status = group->Barrier(soon);
+    }
+    const std::string logged = ::testing::internal::GetCapturedStderr();
+    return absl::Status(status.ok() ? absl::StatusCode::kUnknown : status.code(),
+                        absl::StrCat(status.message(), " LOG ", logged));
+  });
+}
+
+// The kernel then reports an error on the descriptors for ever: a rank that only polled again would
+// burn its core until its deadline, which is 30 s away.
+TEST(RdmaGroupTest, ADeviceThatIsTakenOutEndsTheWaitOnAllRanks) {
+  const auto results = WaitWithDevice(
+      [](FakeVerbsFaults& faults) {
+        faults.taken_out = std::make_shared<std::atomic<bool>>(false);
+      },
+      [](FakeVerbsFaults& faults) { faults.taken_out->store(true); });
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kUnavailable) << results[1].status;
+  EXPECT_THAT(Text(results[1]), HasSubstr("the RDMA device of port fake0/1 is gone"));
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnavailable) << results[0].status;
+  EXPECT_THAT(Text(results[0]), HasSubstr("reported by rank 1"));
+  EXPECT_LT(results[1].duration, absl::Seconds(15));
+}
+
+std::vector<RankResult> WaitWithEvents(const std::vector<DeviceEvent>& events) {
+  return WaitWithDevice(
+      [](FakeVerbsFaults& faults) { faults.events = std::make_shared<std::vector<DeviceEvent>>(); },
+      [events](FakeVerbsFaults& faults) { *faults.events = events; });
+}
+
+TEST(RdmaGroupTest, WhatADeviceSaysOfItselfIsLoggedAndAFailedOneEndsTheWait) {
+  using Kind = DeviceEvent::Kind;
+  const auto lived = WaitWithEvents({{Kind::kPortDown, "IBV_EVENT_PORT_ERR"},
+                                     {Kind::kOther, "IBV_EVENT_GID_CHANGE"},
+                                     {Kind::kPortUp, "IBV_EVENT_PORT_ACTIVE"}});
+  EXPECT_TRUE(lived[0].status.ok()) << lived[0].status;
+  EXPECT_EQ(lived[1].status.code(), absl::StatusCode::kUnknown) << lived[1].status;
+  EXPECT_THAT(Text(lived[1]),
+              HasSubstr("RDMA port fake0/1 went down (IBV_EVENT_PORT_ERR): what is lost is "
+                        "repeated for up to 30s"));
+  EXPECT_THAT(Text(lived[1]), HasSubstr("says IBV_EVENT_GID_CHANGE"));
+  EXPECT_THAT(Text(lived[1]), HasSubstr("RDMA port fake0/1 is up again"));
+
+  const auto failed = WaitWithEvents({{Kind::kDeviceFailed, "IBV_EVENT_DEVICE_FATAL"}});
+  EXPECT_EQ(failed[1].status.code(), absl::StatusCode::kUnavailable) << failed[1].status;
+  EXPECT_THAT(Text(failed[1]), HasSubstr("port fake0/1 failed (IBV_EVENT_DEVICE_FATAL)"));
+  EXPECT_THAT(Text(failed[0]), HasSubstr("reported by rank 1"));
+}
+
+// Eleven seconds: longer than the limit that a group over TCP learns, and well within what a device
+// repeats.
+TEST(RdmaGroupTest, ALinkThatIsDownForAMomentIsRiddenOut) {
+  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+         const auto down = std::make_shared<std::atomic<bool>>(false);
+         FakeVerbs verbs({.down = down});
+         DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
+         for (int call = 0; call < 5; ++call) {  // So that the limit is learnt.
+           DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
+         }
+         down->store(context.rank == 1);
+         std::thread repair([down] {
+           absl::SleepFor(absl::Seconds(11));
+           down->store(false);
+         });
+         absl::Status status = ReduceOnes(*group, 1000);
+         repair.join();
+         if (status.ok()) {
+           status = group->Barrier(Deadline::After(absl::Seconds(10)));
+         }
+         return status;
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_GT(result.duration, absl::Seconds(11));
+  }
+}
+
+// The extensions that rank r has, and those that its queue pairs agreed on with each peer in rank
+// order.
+void ExpectExtensions(const std::vector<Ece>& own, const std::vector<std::vector<Ece>>& agreed) {
+  const int size = static_cast<int>(own.size());
+  for (const RankResult& result : RunRanks({.size = size}, [=](RankContext& context) {
+         const auto run = [&]() -> absl::Status {
+           const auto i = static_cast<size_t>(context.rank);
+           const auto seen = std::make_shared<std::vector<Ece>>();
+           FakeVerbs verbs({.extensions = own[i], .agreed_extensions = seen});
+           DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
+           DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
+           DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+           return *seen == agreed[i] ? absl::OkStatus() : absl::InternalError("other extensions");
+         };
+         return run();
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(RdmaGroupTest, TwoEndsAgreeOnTheExtensionsThatBothHave) {
+  constexpr uint32_t kVendor = 0x15b3;
+  ExpectExtensions({{kVendor, 0b0111}, {kVendor, 0b1110}, {kVendor, 0b0100}},
+                   {{{kVendor, 0b0110}, {kVendor, 0b0100}},
+                    {{kVendor, 0b0110}, {kVendor, 0b0100}},
+                    {{kVendor, 0b0100}, {kVendor, 0b0100}}});
+  // Without any on one end there are none, and those of another vendor mean something else.
+  ExpectExtensions({{kVendor, 0b0111}, {}, {0x8086, 0b0001}},
+                   {{{}, {kVendor, 0}}, {{}, {}}, {{0x8086, 0}, {}}});
+}
+
+RdmaPort PortIn(uint8_t network, const std::string& device) {
+  RdmaPort port = FakePort();
+  port.device = device;
+  port.gids[0].bytes[12] = network;
+  return port;
+}
+
+// By which devices each rank went: the last one it opened.
+std::vector<RankResult> CreateNear(const std::function<std::string(int rank)>& near) {
+  return RunRanks({.size = 3}, [near](RankContext& context) -> absl::Status {
+    const auto opened = std::make_shared<std::vector<std::string>>();
+    FakeVerbs verbs({.ports = {PortIn(10, "front0"), PortIn(11, "rail1"), PortIn(12, "rail2")},
+                     .opened = opened,
+                     .rails = true});
+    GroupOptions options = Options(context, verbs);
+    options.rdma.near_device = near(context.rank);
+    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+    DT_RETURN_IF_ERROR(ReduceOnes(*group, 100000));
+    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+    return absl::UnknownError(absl::StrCat(group->transport(), " by ", opened->back()));
+  });
+}
+
+TEST(RdmaGroupTest, RanksUseTheNearestDeviceWhereThoseReachEachOther) {
+  for (const RankResult& result : CreateNear([](int) { return "rail2"; })) {
+    EXPECT_EQ(result.status, absl::UnknownError("rdma by rail2"));
+  }
+  for (const RankResult& result : CreateNear([](int) { return ""; })) {
+    EXPECT_EQ(result.status, absl::UnknownError("rdma by front0"));
+  }
+}
+
+TEST(RdmaGroupTest, WhereTheNearestDevicesDoNotReachEachOtherThoseOfTheAddressesAreUsed) {
+  for (const RankResult& result :
+       CreateNear([](int rank) { return rank == 1 ? "rail1" : "rail2"; })) {
+    EXPECT_EQ(result.status, absl::UnknownError("rdma by front0"));
+  }
+}
+
+RdmaPort InfiniBandPort() {
+  RdmaPort port = FakePort();
+  port.ethernet = false;
+  port.lid = 7;
+  port.gids[0].index = 0;
+  port.gids[0].type = RdmaGid::Type::kInfiniBand;
+  return port;
+}
+
+TEST(RdmaGroupTest, InfiniBandPortsConnectToEachOtherAndNotToEthernet) {
+  for (const bool mixed : {false, true}) {
+    for (const RankResult& result : RunRanks({.size = 2}, [mixed](RankContext& context) {
+           const auto run = [&]() -> absl::Status {
+             const auto connected = std::make_shared<std::vector<QueuePairSettings>>();
+             const bool ethernet = mixed && context.rank == 1;
+             FakeVerbs verbs(
+                 {.ports = {ethernet ? FakePort() : InfiniBandPort()}, .connected = connected});
+             DT_ASSIGN_OR_RETURN(auto group,
+                                 CreateHostGroup(context.store, Options(context, verbs)));
+             DT_RETURN_IF_ERROR(ReduceOnes(*group, 100000));
+             DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
+             return connected->at(0).ethernet ? absl::InternalError("as Ethernet")
+                                              : absl::OkStatus();
+           };
+           return run();
+         })) {
+      if (mixed) {
+        EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+        EXPECT_THAT(Text(result), HasSubstr("which cannot be connected: set comm.rdma.device"));
+      } else {
+        EXPECT_TRUE(result.status.ok()) << result.status;
+      }
+    }
+  }
+}
+
+// As a container's seccomp profile does.
+absl::Status RefuseUserfaultfd() {
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{4, steps};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                 prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0
+             ? absl::OkStatus()
+             : ErrnoStatus(errno, "seccomp");
+}
+
+TEST(RdmaGroupTest, ASystemThatRefusesUserfaultfdIsNamedOnceAndTheSumsAreTheSame) {
+  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+         DT_RETURN_IF_ERROR(RefuseUserfaultfd());
+         ::testing::internal::CaptureStderr();
+         FakeVerbs verbs;
+         GroupOptions options = Options(context, verbs);
+         DT_ASSIGN_OR_RETURN(auto first, CreateHostGroup(context.store, options));
+         options.name = "second";
+         DT_ASSIGN_OR_RETURN(auto second, CreateHostGroup(context.store, options));
+         DT_RETURN_IF_ERROR(ReduceOnes(*first, 1 << 20));
+         DT_RETURN_IF_ERROR(ReduceOnes(*second, 1 << 20));
+         DT_RETURN_IF_ERROR(second->Barrier(Deadline::Infinite()));
+         return absl::UnknownError(::testing::internal::GetCapturedStderr());
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kUnknown) << result.status;
+    const std::string text = Text(result);
+    const size_t line = text.find("this system refuses userfaultfd");
+    EXPECT_NE(line, std::string::npos) << text;
+    EXPECT_EQ(text.find("this system refuses userfaultfd", line + 1), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr("seccomp"));
+  }
+}
+
 // What the ranks get from Create, and over what, when rank 1 has `faults`.
 std::vector<RankResult> CreateWith(Network network, const FakeVerbsFaults& faults,
                                    const std::string& device = "") {
@@ -343,7 +600,7 @@ std::vector<Lack> Lacks() {
        {.ports = {down}},
        "",
        absl::StatusCode::kNotFound,
-       {"no active RoCE port", "fake0/1 (Ethernet, DOWN)"}},
+       {"no active RDMA port", "fake0/1 (Ethernet, DOWN)"}},
       {"device",
        {},
        "mlx5_7",

@@ -44,6 +44,7 @@ TEST(ConfigTest, FillsDeepSpeedsDefaults) {
   EXPECT_EQ(config.comm_wire_dtype(), "fp32");
   EXPECT_EQ(config.comm_network().transport, "auto");
   EXPECT_EQ(config.comm_network().rdma_timeout, 18);
+  EXPECT_EQ(config.comm_timeout_min_seconds(), std::nullopt) << "it follows from the connections";
   EXPECT_THAT(config.warnings(), IsEmpty());
 }
 

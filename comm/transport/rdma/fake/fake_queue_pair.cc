@@ -26,11 +26,19 @@ namespace {
 // How long a cut path tries again before the device gives up.
 constexpr int64_t kRetryNanos = 200'000'000;
 
+// The last bytes of a fake GID are its process.
+constexpr size_t kNetworkBytes = 13;
+
+bool SameNetwork(const GidBytes& a, const GidBytes& b) {
+  return std::equal(a.begin(), a.begin() + kNetworkBytes, b.begin());
+}
+
 // Of a queue pair of any process of this host, in the abstract namespace.
 std::pair<sockaddr_un, socklen_t> AddressOf(const GidBytes& gid, uint32_t number) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string name = absl::StrFormat("dtrain-fake-verbs-%s-%d", GidText(gid), number);
+  const std::string name = absl::StrFormat("dtrain-fake-verbs-%d.%d.%d-%d", gid[kNetworkBytes],
+                                           gid[kNetworkBytes + 1], gid[kNetworkBytes + 2], number);
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
@@ -87,6 +95,28 @@ absl::StatusOr<std::unique_ptr<FakeQueuePair>> FakeQueuePair::Create(
 
 FakeQueuePair::~FakeQueuePair() = default;
 
+// As a device does: options of another vendor mean nothing to it, and none can be chosen any more
+// once it is connected.
+absl::StatusOr<Ece> FakeQueuePair::Answer(const QueuePairSettings& /*settings*/, const Ece& offer) {
+  const Ece own = device_->faults.extensions;
+  if (own.vendor == 0 || offer.vendor == 0) {
+    return Ece{};
+  }
+  DT_RETURN_IF_ERROR(Take(offer));
+  return Ece{own.vendor, agreed_.options};
+}
+
+absl::Status FakeQueuePair::Take(const Ece& answer) {
+  if (connected_) {
+    return ErrnoStatus(EINVAL, "ibv_set_ece");
+  }
+  const Ece own = device_->faults.extensions;
+  if (own.vendor != 0 && answer.vendor != 0) {
+    agreed_ = {own.vendor, answer.vendor == own.vendor ? own.options & answer.options : 0};
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FakeQueuePair::Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
                                     const QueuePairEnd& peer) {
   if (device_->faults.connected != nullptr) {
@@ -95,7 +125,15 @@ absl::Status FakeQueuePair::Connect(const QueuePairSettings& settings, const Que
   if (device_->faults.cannot_connect) {
     return absl::InvalidArgumentError("ibv_modify_qp to RTR: Invalid argument");
   }
+  connected_ = true;
+  if (device_->faults.agreed_extensions != nullptr) {
+    device_->faults.agreed_extensions->push_back(agreed_);
+  }
   DT_CHECK_EQ(self.number, number_);
+  unreachable_ = device_->faults.rails && !SameNetwork(self.gid, peer.gid);
+  if (unreachable_) {
+    return absl::OkStatus();
+  }
   if (std::pair(self.gid, self.number) < std::pair(peer.gid, peer.number)) {
     DT_ASSIGN_OR_RETURN(socket_, Socket());
     const auto [address, length] = AddressOf(peer.gid, peer.number);
@@ -124,6 +162,10 @@ absl::Status FakeQueuePair::Post(const RdmaWrite& write) {
   unacknowledged_.push_back(write.id);
   if (broken_) {
     CompleteOldest(unacknowledged_, {.status = kWcFlushed});
+    return absl::OkStatus();
+  }
+  if (unreachable_) {
+    lost_since_nanos_ = lost_since_nanos_ == 0 ? Clock::Real().MonotonicNanos() : lost_since_nanos_;
     return absl::OkStatus();
   }
   const int index = device_->writes++;
@@ -179,6 +221,13 @@ void FakeQueuePair::AcceptIfCalled() {
 }
 
 void FakeQueuePair::Pump() {
+  if (unreachable_) {
+    if (!unacknowledged_.empty() &&
+        Clock::Real().MonotonicNanos() - lost_since_nanos_ > kRetryNanos) {
+      BreakWith(kWcRetriesExceeded);
+    }
+    return;
+  }
   AcceptIfCalled();
   if (device_->cut) {
     if (!unacknowledged_.empty() &&
@@ -195,7 +244,8 @@ void FakeQueuePair::Pump() {
 }
 
 void FakeQueuePair::PumpOut() {
-  while (!outgoing_.empty() && socket_.valid() && !device_->cut && !broken_) {
+  while (!outgoing_.empty() && socket_.valid() && !device_->cut && !device_->LinkIsDown() &&
+         !broken_) {
     Outgoing& message = outgoing_.front();
     const size_t of_header = std::min(out_done_, sizeof(Header));
     const size_t of_bytes = out_done_ - of_header;

@@ -37,6 +37,7 @@ struct FakeDeviceState {
   bool cut = false;
   int64_t cut_nanos = 0;
 
+  bool LinkIsDown() const { return faults.down != nullptr && faults.down->load(); }
   const Region* Find(uint32_t key, uint64_t address, size_t bytes) const;
   void Complete(const Completion& completion);
 };
@@ -48,6 +49,9 @@ class FakeQueuePair final : public QueuePair {
   ~FakeQueuePair() override;
 
   uint32_t number() const override { return number_; }
+  Ece Offer() override { return device_->faults.extensions; }
+  absl::StatusOr<Ece> Answer(const QueuePairSettings& settings, const Ece& offer) override;
+  absl::Status Take(const Ece& answer) override;
   absl::Status Connect(const QueuePairSettings& settings, const QueuePairEnd& self,
                        const QueuePairEnd& peer) override;
   absl::Status Post(const RdmaWrite& write) override;
@@ -96,6 +100,10 @@ class FakeQueuePair final : public QueuePair {
   const size_t receives_max_;
   UniqueFd listener_;
   UniqueFd socket_;
+  Ece agreed_;
+  bool connected_ = false;
+  bool unreachable_ = false;  // Its peer is in another network.
+  int64_t lost_since_nanos_ = 0;
   bool broken_ = false;
   bool watched_writable_ = false;
   std::deque<uint64_t> unacknowledged_;

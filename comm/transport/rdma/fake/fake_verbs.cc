@@ -1,6 +1,8 @@
 #include "comm/transport/rdma/fake/fake_verbs.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,7 +36,8 @@ class FakeRegion final : public MemoryRegion {
 
 class FakeDevice final : public VerbsDevice {
  public:
-  explicit FakeDevice(std::shared_ptr<FakeDeviceState> state) : state_(std::move(state)) {}
+  FakeDevice(std::shared_ptr<FakeDeviceState> state, UniqueFd readable, UniqueFd broken)
+      : state_(std::move(state)), readable_(std::move(readable)), broken_(std::move(broken)) {}
 
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) override {
     const bool too_many = state_->faults.regions_max >= 0 && made_++ >= state_->faults.regions_max;
@@ -57,6 +60,9 @@ class FakeDevice final : public VerbsDevice {
   }
 
   absl::StatusOr<size_t> Poll(absl::Span<Completion> completions) override {
+    if (TakenOut() || (state_->LinkIsDown() && state_->completions.empty())) {
+      return size_t{0};
+    }
     if (state_->completions.empty()) {
       for (FakeQueuePair* const pair : pairs_) {
         pair->Pump();
@@ -70,12 +76,38 @@ class FakeDevice final : public VerbsDevice {
   }
 
   absl::Status Arm() override { return absl::OkStatus(); }  // The sockets stay readable.
-  int fd() const override { return state_->epoll.get(); }
+  int fd() const override {
+    return TakenOut() ? broken_.get() : state_->LinkIsDown() ? kNever : state_->epoll.get();
+  }
   void TakeEvents() override {}
   std::string PortState() override { return state_->cut ? "DOWN" : "ACTIVE"; }
 
+  int event_fd() const override {
+    const auto& events = state_->faults.events;
+    return TakenOut()                              ? broken_.get()
+           : events != nullptr && !events->empty() ? readable_.get()
+                                                   : kNever;
+  }
+  std::vector<DeviceEvent> TakeDeviceEvents() override {
+    std::vector<DeviceEvent> taken;
+    if (auto& events = state_->faults.events; events != nullptr && !events->empty()) {
+      taken = std::exchange(*events, {});
+      if (state_->faults.events_read) {
+        state_->faults.events_read();
+      }
+    }
+    return taken;
+  }
+
  private:
+  static constexpr int kNever = -1;  // poll(2) leaves it out.
+  bool TakenOut() const {
+    return state_->faults.taken_out != nullptr && state_->faults.taken_out->load();
+  }
+
   const std::shared_ptr<FakeDeviceState> state_;
+  const UniqueFd readable_;
+  const UniqueFd broken_;              // Reports an error without end.
   std::vector<FakeQueuePair*> pairs_;  // They outlive the last Poll.
   uint32_t next_key_ = 0x1000;
   int made_ = 0;
@@ -119,8 +151,11 @@ absl::StatusOr<std::vector<RdmaPort>> FakeVerbs::Ports() {
   return faults_.ports.empty() ? std::vector<RdmaPort>{FakePort()} : faults_.ports;
 }
 
-absl::StatusOr<std::unique_ptr<VerbsDevice>> FakeVerbs::Open(const std::string& /*device*/,
+absl::StatusOr<std::unique_ptr<VerbsDevice>> FakeVerbs::Open(const std::string& device,
                                                              int /*port*/, int completions_max) {
+  if (faults_.opened != nullptr) {
+    faults_.opened->push_back(device);
+  }
   auto state = std::make_shared<FakeDeviceState>();
   state->faults = faults_;
   state->gid = FakePort().gids[0].bytes;
@@ -129,7 +164,13 @@ absl::StatusOr<std::unique_ptr<VerbsDevice>> FakeVerbs::Open(const std::string& 
   if (!state->epoll.valid()) {
     return ErrnoStatus(errno, "epoll_create1");
   }
-  return std::make_unique<FakeDevice>(std::move(state));
+  UniqueFd readable(eventfd(1, EFD_CLOEXEC));
+  int ends[2];
+  if (!readable.valid() || pipe2(ends, O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "descriptors of a fake device");
+  }
+  close(ends[0]);  // A pipe without a reader.
+  return std::make_unique<FakeDevice>(std::move(state), std::move(readable), UniqueFd(ends[1]));
 }
 
 }  // namespace dtrain::comm

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,23 @@ struct FakeVerbsFaults {
   std::shared_ptr<std::atomic<uint32_t>> largest_write = {};
   // No fault: when not null, how many times memory was registered.
   std::shared_ptr<std::atomic<int>> registered = {};
+  // The link is down while it is true: nothing leaves or comes in, and the device goes on trying.
+  std::shared_ptr<std::atomic<bool>> down = {};
+  // The device is taken out while it is true: it completes nothing, and both of its descriptors
+  // report an error without end, as the kernel's do.
+  std::shared_ptr<std::atomic<bool>> taken_out = {};
+  // What the device says of itself, until it is read; then `events_read` is called.
+  std::shared_ptr<std::vector<DeviceEvent>> events = {};
+  std::function<void()> events_read = {};
+  // No fault: the extensions that its queue pairs have.
+  Ece extensions = {};
+  // No fault: when not null, those that each connected queue pair has agreed on with its peer.
+  std::shared_ptr<std::vector<Ece>> agreed_extensions = {};
+  // No fault: when not null, by which names devices were opened.
+  std::shared_ptr<std::vector<std::string>> opened = {};
+  // Ports reach those of the same network alone, as the rails of a cluster do: their GIDs are equal
+  // but for the last three bytes, which are the process.
+  bool rails = false;
   // No fault: when not null, what each queue pair was connected with.
   std::shared_ptr<std::vector<QueuePairSettings>> connected = {};
 };
