@@ -30,7 +30,7 @@ struct FakeRank {
   int rank;
   int size;
   Store* store;
-  FakeCuda cuda;
+  FakeCuda cuda{2};
   FakeNccl nccl;
   NcclGroupOptions options;  // Timeouts generous; tests of timeouts shorten them.
   std::vector<void*> allocated;

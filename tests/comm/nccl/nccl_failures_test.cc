@@ -435,7 +435,7 @@ TEST(NcclFailures, AGroupDestroyedWithWorkUnderWayFinishesItWithAborted) {
 // The fake is itself checked: a test that passes because the fake looks away proves nothing.
 TEST(FakeNccl, NoticesEachWrongUse) {
   FakeFabric fabric;
-  FakeCuda cuda;
+  FakeCuda cuda(2);
   FakeNccl nccl(&fabric, &cuda);
   NcclUniqueId id = {};
   ASSERT_EQ(nccl.GetUniqueId(&id), NcclResult::kSuccess);
@@ -456,6 +456,14 @@ TEST(FakeNccl, NoticesEachWrongUse) {
   EXPECT_EQ(reduce(host), NcclResult::kInvalidUsage);
   EXPECT_THAT(nccl.violations(), Contains(HasSubstr("not the device's")));
   EXPECT_EQ(reduce(static_cast<char*>(device) + 56), NcclResult::kInvalidUsage);  // Past the end.
+  CudaStream* elsewhere = nullptr;
+  ASSERT_EQ(cuda.SetDevice(1), CudaResult::kSuccess);
+  ASSERT_EQ(cuda.StreamCreate(&elsewhere, false), CudaResult::kSuccess);
+  EXPECT_EQ(
+      nccl.AllReduce(device, device, 4, NcclDType::kFloat32, NcclReduceOp::kSum, comm, elsewhere),
+      NcclResult::kInvalidUsage);
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("a stream of another device")));
+  ASSERT_EQ(cuda.SetDevice(0), CudaResult::kSuccess);
   void* handle = nullptr;
   EXPECT_EQ(nccl.CommRegister(comm, device, 64, &handle), NcclResult::kSuccess);
   EXPECT_EQ(nccl.GroupEnd(), NcclResult::kInvalidUsage);
