@@ -9,6 +9,8 @@
 
 namespace dtrain::comm {
 
+inline constexpr absl::Duration kAbortBound = absl::Seconds(30);
+
 // Aborts `communicator` on a thread of its own. ncclCommAbort waits for the streams of the
 // communicator and for NCCL's threads. When it has not returned after `bound` the process ends with
 // kExitTemporary and one line that begins with `who`: the device cannot be used any more, and a

@@ -11,6 +11,7 @@
 #include "base/float16.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_status.h"
 
 namespace dtrain::comm {
@@ -62,16 +63,15 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
                : api->CommInitRankConfig(&comm, ranks, ids[0], rank, kept->c_str());
   DT_RETURN_IF_ERROR(NcclStatus(*api, result, nullptr, what));
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, comm, rank, ranks, kept));
-  DT_RETURN_IF_ERROR(made->Settle(what, deadline));
+  const absl::Status settled = made->Settle(what, deadline);
+  if (!settled.ok()) {
+    AbortOrEndProcess(std::move(made), kAbortBound, what);
+    return settled;
+  }
   return made;
 }
 
 NcclCommunicator::~NcclCommunicator() { Abort(); }
-
-bool NcclCommunicator::gone() const {
-  std::lock_guard lock(mutex_);
-  return comm_ == nullptr;
-}
 
 absl::Status NcclCommunicator::Settle(absl::string_view what, Deadline deadline) {
   for (int polls = 0;; ++polls) {
@@ -229,7 +229,11 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(int co
     return nullptr;
   }
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api_, split, 0, 1, name_));
-  DT_RETURN_IF_ERROR(made->Settle(what, deadline));
+  const absl::Status settled = made->Settle(what, deadline);
+  if (!settled.ok()) {
+    AbortOrEndProcess(std::move(made), kAbortBound, what);
+    return settled;
+  }
   std::lock_guard lock(made->mutex_);
   DT_RETURN_IF_ERROR(
       NcclStatus(*api_, api_->CommShape(split, &made->rank_, &made->ranks_), split, what));
@@ -279,6 +283,7 @@ absl::Status NcclCommunicator::Close(Deadline deadline) {
   if (comm_ == nullptr) {
     return GoneError("ncclCommDestroy");
   }
+  gone_ = true;
   const NcclResult result = api_->CommDestroy(std::exchange(comm_, nullptr));
   return NcclStatus(*api_, result, nullptr, "ncclCommDestroy");
 }
@@ -295,6 +300,7 @@ void NcclCommunicator::Abort() {
     registrations_.clear();
     averages_.clear();
     comm = std::exchange(comm_, nullptr);  // Nobody else comes to it from now on.
+    gone_ = true;
     splits.swap(splits_);
   }
   AbortOne(comm);

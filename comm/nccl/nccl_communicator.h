@@ -28,8 +28,9 @@ namespace dtrain::comm {
 class NcclCommunicator {
  public:
   // `ids`: one, or several for scalable initialisation. Blocks until all `ranks` have come.
-  // DeadlineExceeded when they do not; the half-made communicator is aborted. REQUIRES: the calling
-  // thread's CUDA device is set; `api` outlives it, and those that are split off it.
+  // DeadlineExceeded when they do not; the half-made communicator is aborted (nccl_abort.h).
+  // REQUIRES: the calling thread's CUDA device is set; `api` outlives it, and those that are split
+  // off it.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       NcclApi* api, absl::Span<const NcclUniqueId> ids, int rank, int ranks,
       const std::string& name, Deadline deadline);
@@ -40,8 +41,8 @@ class NcclCommunicator {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  // Closed, or aborted.
-  bool gone() const;
+  // Closed, or being aborted. Never waits.
+  bool gone() const { return gone_; }
 
   // Runs `call` alone on the communicator and waits until NCCL has taken it (not until the device
   // has done it). An error has `what` in front.
@@ -90,8 +91,9 @@ class NcclCommunicator {
   NcclApi* const api_;
   const Name name_;
   std::atomic<bool> ending_{false};  // Abort was called.
+  std::atomic<bool> gone_{false};    // comm_ is null.
   std::mutex call_mutex_;            // Held through a whole call.
-  mutable std::mutex mutex_;         // Held through one entry into NCCL.
+  std::mutex mutex_;                 // Held through one entry into NCCL.
   NcclComm* comm_;                   // Null when closed or aborted.
   int rank_;                         // Set once, before the object is shared.
   int ranks_;

@@ -25,6 +25,7 @@
 #include "comm/group.h"
 #include "comm/nccl/cuda_api.h"
 #include "comm/nccl/device_group.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_api.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl/nccl_family.h"
@@ -50,7 +51,7 @@ struct NcclGroupOptions {
   // Ranks that meet at one unique id; more ranks use several (scalable initialisation), where this
   // NCCL can. Equal on all ranks.
   int ranks_per_id = 128;
-  absl::Duration abort_bound = absl::Seconds(30);  // See AbortOrEndProcess.
+  absl::Duration abort_bound = kAbortBound;  // See AbortOrEndProcess.
 };
 
 class NcclGroup final : public DeviceGroup {

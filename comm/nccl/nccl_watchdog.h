@@ -26,6 +26,7 @@
 #include "comm/call_timeout.h"
 #include "comm/flight_recorder.h"
 #include "comm/nccl/cuda_api.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_arrivals.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl/nccl_family.h"
@@ -65,7 +66,7 @@ struct NcclWatchdogOptions {
   absl::Duration poll_interval = absl::Milliseconds(1);
   absl::Duration error_interval = absl::Milliseconds(20);  // Between questions to NCCL.
   absl::Duration peer_interval = absl::Milliseconds(400);  // Between looks for what peers say.
-  absl::Duration abort_bound = absl::Seconds(30);          // See AbortOrEndProcess.
+  absl::Duration abort_bound = kAbortBound;                // See AbortOrEndProcess.
   TimeoutLimits timeouts;
 };
 

@@ -8,7 +8,6 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "tests/comm/nccl/forked_ranks.h"
-#include "tests/testing/cluster.h"
 
 namespace dtrain::comm::nccl_abort_test {
 namespace {
@@ -68,40 +67,30 @@ TEST(NcclAbort, ARegistrationThatGoesAfterTheAbortWaitsForNobody) {
       OnEveryRank({.deregister_hangs = true}));
 }
 
-// Rank 0's abort never returns.
-absl::Status AbortForEver(testing::RankContext& context, FakeFabric* fabric) {
-  FakeRank self(fabric, context.store, context.rank, 2, {.abort_hangs = context.rank == 0});
-  self.options.abort_bound = absl::Seconds(3);
-  auto group = self.MakeGroup();
-  if (group == nullptr) {
-    return absl::InternalError("no group");
-  }
-  const Deadline soon = Deadline::After(absl::Seconds(30));
-  if (context.rank == 0) {
-    const auto work = group->Receive(MakeBuffer(self), 1);  // Never sent.
-    group->Abort("a test");
-    const absl::Status ended = work->Wait(Deadline::After(absl::Seconds(2)));
-    if (ended.code() != absl::StatusCode::kAborted) {
-      return absl::InternalError("the work waited for the abort");
-    }
-    DT_RETURN_IF_ERROR(context.store->Set("the work has ended", "", soon));
-    group.reset();
-    return absl::InternalError("the group was destroyed although its abort does not return");
-  }
-  const auto work = group->AllReduce(MakeBuffer(self), ReduceOp::kSum);
-  const absl::Status ended = work->Wait(soon);
-  DT_RETURN_IF_ERROR(context.store->Get("the work has ended", soon).status());
-  return absl::StrContains(ended.message(), "a peer gave up: rank 0")
-             ? absl::OkStatus()
-             : absl::InternalError("the peer was not told");
-}
-
 TEST(NcclAbort, AnAbortThatDoesNotReturnComesAfterWorksAndPeersAndEndsTheProcess) {
-  FakeFabric fabric;
-  const auto results = testing::RunRanks(
-      {.size = 2}, [&](testing::RankContext& context) { return AbortForEver(context, &fabric); });
-  EXPECT_EQ(results[0].exit_code, kExitTemporary) << results[0].status;
-  EXPECT_TRUE(results[1].status.ok()) << results[1].status;
+  RunRanks(
+      2,
+      [](FakeRank& self) {
+        self.options.abort_bound = absl::Seconds(3);
+        auto group = self.MakeGroup();
+        const Deadline bound = Deadline::After(absl::Seconds(30));
+        if (self.rank == 0) {
+          const auto work = group->Receive(MakeBuffer(self), 1);  // Never sent.
+          group->Abort("a test");
+          const absl::Status ended = work->Wait(Deadline::After(absl::Seconds(2)));
+          ASSERT_EQ(ended.code(), absl::StatusCode::kAborted) << ended;
+          ASSERT_TRUE(self.store->Set("the work has ended", "", bound).ok());
+          group.reset();
+          FAIL() << "the group was destroyed although its abort does not return";
+        }
+        const auto work = group->AllReduce(MakeBuffer(self), ReduceOp::kSum);
+        EXPECT_THAT(std::string(work->Wait(bound).message()), HasSubstr("a peer gave up: rank 0"));
+        EXPECT_TRUE(self.store->Get("the work has ended", bound).ok());
+        group.reset();
+        self.ExpectClean();
+      },
+      [](int rank) { return FakeNcclFaults{.abort_hangs = rank == 0}; },
+      {.rank = 0, .exit_code = kExitTemporary});
 }
 
 // The collective of the split group cannot begin, because its stream follows the compute stream,

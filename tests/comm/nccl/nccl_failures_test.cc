@@ -204,22 +204,21 @@ TEST(NcclFailures, AbortFromAnotherThreadEndsAWaitHereAndAtThePeer) {
 }
 
 TEST(NcclFailures, AKilledRankIsNamedByTheOthers) {
-  RunRanks(
-      2,
-      [](FakeRank& self) {
-        self.options.group.timeout = absl::Seconds(3);
-        auto group = self.MakeGroup();
-        if (self.rank == 1) {
-          raise(SIGKILL);
-        }
-        const absl::Status status =
-            EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
-        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-        EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
-        group.reset();
-        self.ExpectClean();
-      },
-      /*faults=*/{}, /*victim=*/1);
+  RunRanks(2,
+           [](FakeRank& self) {
+             self.options.group.timeout = absl::Seconds(3);
+             auto group = self.MakeGroup();
+             if (self.rank == 1) {
+               raise(SIGKILL);
+             }
+             const absl::Status status =
+                 EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
+             EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+             EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
+             group.reset();
+             self.ExpectClean();
+           },
+           /*faults=*/{}, {.rank = 1});
 }
 
 TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
@@ -254,7 +253,7 @@ TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
         group.reset();
         self.ExpectClean();
       },
-      /*faults=*/{}, /*victim=*/1);
+      /*faults=*/{}, {.rank = 1});
 }
 
 // `rounds` all-reduces of one name.
