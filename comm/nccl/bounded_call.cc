@@ -12,7 +12,7 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr absl::Duration kLongest = absl::Hours(24 * 365);  // What a clock of chrono can add.
+constexpr absl::Duration kLongest = absl::Hours(24 * 365);  // More than chrono can add overflows.
 
 struct Progress {
   std::mutex mutex;

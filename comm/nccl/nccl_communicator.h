@@ -82,7 +82,7 @@ class NcclCommunicator {
       : api_(api), name_(std::move(name)), comm_(comm), rank_(rank), ranks_(ranks) {}
   // Polls until the communicator is no longer in progress.
   absl::Status Settle(absl::string_view what, Deadline deadline);
-  // What the split with this slot made, which is the caller's from now on.
+  // Gives the caller the communicator that the split with this slot made.
   absl::StatusOr<NcclComm*> TakeSplit(absl::string_view what, NcclComm** slot);
   void DropHandles();  // REQUIRES: mutex_ held.
   void AbortOne(NcclComm* comm);

@@ -14,7 +14,7 @@ struct NcclVariable {
   std::string reason;  // Half a sentence: "because ...".
 };
 
-// What NCCL is told where `environment` has nothing about it. Pure.
+// The variables that NCCL needs and `environment` does not have. Pure.
 std::vector<NcclVariable> MissingNcclVariables(const Environment& environment);
 
 // Sets those in this process and logs each with its reason. REQUIRES: NCCL has not been called yet:

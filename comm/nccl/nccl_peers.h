@@ -46,7 +46,7 @@ class NcclPeers {
 
  private:
   void Run();
-  // What an answer about `sequence` says; nullopt: the device is not in it yet.
+  // The answer about `sequence`; nullopt: the device is not in it yet.
   std::optional<std::string> Answer(uint64_t sequence) const;
   void AskAll(const std::vector<uint64_t>& sequences);
   void Look();

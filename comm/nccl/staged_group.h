@@ -99,7 +99,7 @@ class StagedGroup final : public DeviceGroup {
   std::mutex start_mutex_;      // Guards event_; one call is queued at a time.
   std::mutex places_mutex_;
   std::vector<CudaEvent*> free_places_;  // One for each call that is on its way, used again.
-  std::unique_ptr<Pinned> whole_;        // Of the worker: host copies of the larger buffer,
+  std::unique_ptr<Pinned> whole_;        // Host copies of the worker: the larger buffer,
   std::unique_ptr<Pinned> apart_;        // and of an input that lies elsewhere.
   mutable std::mutex health_mutex_;
   absl::Status health_;

@@ -43,8 +43,8 @@ class FakeNcclComm {
   int device = 0;
   int rank = 0;
   int ranks = 0;
-  const char* name = nullptr;  // As NCCL keeps it,
-  std::string named;           // and what it was.
+  const char* name = nullptr;  // NCCL keeps the pointer.
+  std::string named;           // Its text when it was given.
   bool ready = false;
   bool finalizing = false;
   std::unique_ptr<FakeSplit> split;  // Under way.

@@ -41,7 +41,7 @@ using RankBody = std::function<void(FakeRank&)>;
 // A rank that does not come to its end.
 struct Victim {
   int rank = -1;      // None.
-  int exit_code = 0;  // That it ends with; 0: it must die of SIGKILL.
+  int exit_code = 0;  // It ends with this; 0: it must die of SIGKILL.
 };
 
 // Runs `body` in `size` forked processes, each with its own fakes over one fabric, and fails the

@@ -1,5 +1,5 @@
-// What the calls of an NCCL group cost the thread that makes them, and what its watchdog costs the
-// others.
+// The cost of an NCCL group: of its calls for the thread that makes them, and of its watchdog for
+// the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -89,7 +89,7 @@ TEST(NcclCalls, AWatchdogAsksTheDeviceSeldomWhileNobodyWaits) {
       ASSERT_TRUE(work.ok()) << work.status();
       const absl::Time start = absl::Now();
       const int64_t before = self.cuda.event_queries();
-      absl::SleepFor(absl::Milliseconds(300));  // What is measured.
+      absl::SleepFor(absl::Milliseconds(300));  // The time that is measured.
       const int64_t asked = self.cuda.event_queries() - before;
       const double milliseconds = absl::ToDoubleMilliseconds(absl::Now() - start);
       EXPECT_LT(static_cast<double>(asked), 2 * milliseconds + 20);

@@ -35,7 +35,7 @@ TEST(NcclRegistration, RangesWithinTheSamePagesAreEachDeregistered) {
     EXPECT_EQ(Count(self, "CommDeregister"), 2);
     first->reset();
     EXPECT_EQ(Count(self, "CommDeregister"), 3);
-    // What is registered there next is another registration.
+    // A range that is registered there next is another registration.
     auto again = group->RegisterDevice(aligned, 100);
     ASSERT_TRUE(again.ok());
     group.reset();
