@@ -130,7 +130,7 @@ TEST(NcclAbort, WhatASplitMakesAfterItsDeadlineIsAbortedWithItsParent) {
   RunRanks(
       2,
       [](FakeRank& self) {
-        self.options.group.connect_timeout = absl::Seconds(2);
+        self.options.group.connect_timeout = absl::Seconds(5);
         auto group = self.MakeGroup();
         const auto split = group->Split(0, self.rank, "late");
         EXPECT_EQ(split.status().code(), absl::StatusCode::kDeadlineExceeded) << split.status();
