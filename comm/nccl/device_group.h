@@ -34,9 +34,10 @@ class DeviceGroup : public Group {
   // Drop it before the memory is freed.
   virtual absl::StatusOr<std::unique_ptr<Registration>> RegisterDevice(void* data,
                                                                        size_t bytes) = 0;
-  // Collective and blocking: the group of the ranks that gave this `color` (from 0), in the order
-  // of `key`, with a stream of its own: its collectives and this group's are in no order but that
-  // of the compute stream. `store` is the one that this group was made with; `name`: of its role.
+  // Collective and blocking: the group of the ranks that gave this `color`, in the order of `key`,
+  // with a stream of its own: its collectives and this group's are in no order but that of the
+  // compute stream. Null for a negative colour. `store` is the one that this group was made with;
+  // `name`: of its role.
   virtual absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitGroup(Store* store, int color, int key,
                                                                   const std::string& name) = 0;
 };

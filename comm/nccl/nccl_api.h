@@ -57,7 +57,9 @@ class NcclApi {
   // 22809 is 2.28.9.
   virtual NcclResult GetVersion(int* version) = 0;
   virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;
-  // Non-blocking: kInProgress until every rank has called it; `*comm` is set at once.
+  // Non-blocking: kInProgress until every rank has called it; `*comm` is set at once. It is of the
+  // calling thread's device. NCCL keeps the pointer `name`, also in communicators that are split
+  // off.
   virtual NcclResult CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id,
                                         int rank, const char* name) = 0;
   // Whether this NCCL has CommInitRankScalable (2.23 and later).
@@ -73,14 +75,20 @@ class NcclApi {
   virtual NcclResult CommFinalize(NcclComm* comm) = 0;
   // REQUIRES: finalized. Frees `comm`.
   virtual NcclResult CommDestroy(NcclComm* comm) = 0;
-  // Ends what runs on the device and frees `comm`.
+  // Ends what runs on the device and frees `comm` with its registrations and operators. Waits for
+  // its streams and for the jobs of calls under way: it may never return. Any thread.
   virtual NcclResult CommAbort(NcclComm* comm) = 0;
-  // A communicator of the ranks with the same `color`, ordered by `key`.
+  // A communicator of the ranks with the same `color`, ordered by `key`; -1: this rank is in none.
+  // `*split` is null until the job of this call ends, which stores there, with `comm` in progress
+  // until then. A job that fails or is aborted may store a half-made communicator: abort it too.
   virtual NcclResult CommSplit(NcclComm* comm, int color, int key, NcclComm** split) = 0;
   // This rank and the number of ranks of `comm`.
   virtual NcclResult CommShape(NcclComm* comm, int* rank, int* ranks) = 0;
-  // User-buffer registration: collectives on the range need no staging copy.
+  // User-buffer registration: collectives on the range need no staging copy. Ranges within the
+  // pages of one that is registered get its handle, which counts them. Null: NCCL keeps nothing.
   virtual NcclResult CommRegister(NcclComm* comm, void* data, size_t bytes, void** handle) = 0;
+  // Not while a call is in progress. The last one of a handle asks the processes of other ranks to
+  // unmap the memory and waits for them.
   virtual NcclResult CommDeregister(NcclComm* comm, void* handle) = 0;
 
   virtual NcclResult GroupStart() = 0;

@@ -70,7 +70,7 @@ void NcclArrivals::Announce(uint64_t sequence, absl::string_view what) {
   }
 }
 
-std::string NcclArrivals::Explain(uint64_t sequence, const std::string& what) {
+std::string NcclArrivals::Explain(uint64_t sequence, const std::string& what) const {
   if (store_ == nullptr) {
     return "this rank is alone: its device or stream is stuck";
   }
@@ -91,7 +91,7 @@ std::string NcclArrivals::Explain(uint64_t sequence, const std::string& what) {
   return "every rank arrived: a device, a link or the network is stuck";
 }
 
-void NcclArrivals::AnnounceAbort(const std::string& reason) {
+void NcclArrivals::AnnounceAbort(const std::string& reason) const {
   if (store_ != nullptr) {
     const auto set = store_->CompareExchange(absl::StrCat(prefix_, "/abort"), std::nullopt,
                                              absl::StrCat("rank ", rank_, ": ", reason),
@@ -100,7 +100,7 @@ void NcclArrivals::AnnounceAbort(const std::string& reason) {
   }
 }
 
-void NcclArrivals::Ask(uint64_t sequence) {
+void NcclArrivals::Ask(uint64_t sequence) const {
   if (store_ != nullptr) {
     Warn("asking who is in a collective",
          store_->Set(QuestionKey(sequence % kQuestions), absl::StrCat(sequence),

@@ -3,8 +3,8 @@
 //
 // Beside its name a rank writes nothing while collectives finish in time. One whose time is over
 // asks; the others look for that now and then and answer if their devices are in the same
-// collective, or through it. Used by one thread at a time. Every call to the store is bounded by
-// kStoreBound.
+// collective, or through it. Announce and Look are one thread's at a time; everything else is
+// thread-safe. Every call to the store is bounded by kStoreBound.
 #pragma once
 
 #include <array>
@@ -29,6 +29,7 @@ class NcclArrivals {
   NcclArrivals(Store* store, std::string prefix, int rank, int size)
       : store_(store), prefix_(std::move(prefix)), rank_(rank), size_(size) {}
 
+  bool has_store() const { return store_ != nullptr; }
   // Makes this rank known to the others, as "host a, pid 12".
   absl::Status Introduce(const std::string& who);
   // "rank 1 (host a, pid 12)", or "rank 1" of one that did not say.
@@ -37,11 +38,11 @@ class NcclArrivals {
   // Again: nothing.
   void Announce(uint64_t sequence, absl::string_view what);
   // Who did not announce `sequence`, and who announced something else than `what`. One line.
-  std::string Explain(uint64_t sequence, const std::string& what);
+  std::string Explain(uint64_t sequence, const std::string& what) const;
   // Tells the peers that this rank gave up. The first reason stays.
-  void AnnounceAbort(const std::string& reason);
+  void AnnounceAbort(const std::string& reason) const;
   // Has the ranks that are in `sequence`, or through it, announce that.
-  void Ask(uint64_t sequence);
+  void Ask(uint64_t sequence) const;
   struct Sight {
     std::optional<std::string> abort;  // A peer's "rank 3: reason", when one gave up.
     std::vector<uint64_t> asked;       // Sequences that this rank did not announce.

@@ -1,5 +1,7 @@
 #include "comm/nccl/nccl_communicator.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -9,12 +11,17 @@
 #include "base/float16.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_status.h"
 
 namespace dtrain::comm {
 namespace {
 
+// NCCL hands each call to a thread that it starts for it, which takes some 50 us: polls before the
+// first sleep last about twice that.
+constexpr int kPollsAwake = 256;
 constexpr auto kPollInterval = std::chrono::microseconds(50);
+constexpr int kNoColor = -1;  // NCCL_SPLIT_NOCOLOR.
 
 // `value` as the scalar of type `dtype` that NCCL reads.
 std::array<char, 8> Scalar(double value, DType dtype) {
@@ -49,23 +56,28 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
   const std::string what =
       absl::StrCat(scalable ? "ncclCommInitRankScalable of \"" : "ncclCommInitRankConfig of \"",
                    name, "\", rank ", rank, " of ", ranks);
+  const auto kept = std::make_shared<const std::string>(name);
   NcclComm* comm = nullptr;
-  const NcclResult result = scalable
-                                ? api->CommInitRankScalable(&comm, ranks, ids, rank, name.c_str())
-                                : api->CommInitRankConfig(&comm, ranks, ids[0], rank, name.c_str());
+  const NcclResult result =
+      scalable ? api->CommInitRankScalable(&comm, ranks, ids, rank, kept->c_str())
+               : api->CommInitRankConfig(&comm, ranks, ids[0], rank, kept->c_str());
   DT_RETURN_IF_ERROR(NcclStatus(*api, result, nullptr, what));
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, comm, rank, ranks));
-  DT_RETURN_IF_ERROR(made->Settle(what, deadline));
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, comm, rank, ranks, kept));
+  const absl::Status settled = made->Settle(what, deadline);
+  if (!settled.ok()) {
+    AbortOrEndProcess(std::move(made), kAbortBound, what);
+    return settled;
+  }
   return made;
 }
 
 NcclCommunicator::~NcclCommunicator() { Abort(); }
 
 absl::Status NcclCommunicator::Settle(absl::string_view what, Deadline deadline) {
-  while (true) {
+  for (int polls = 0;; ++polls) {
     {
       std::lock_guard lock(mutex_);
-      if (comm_ == nullptr) {
+      if (ending_ || comm_ == nullptr) {
         return GoneError(what);
       }
       NcclResult state = NcclResult::kSuccess;
@@ -79,7 +91,11 @@ absl::Status NcclCommunicator::Settle(absl::string_view what, Deadline deadline)
       return absl::DeadlineExceededError(
           absl::StrCat(what, ": NCCL still says \"in progress\" at the deadline"));
     }
-    std::this_thread::sleep_for(kPollInterval);
+    if (polls < kPollsAwake) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPollInterval);
+    }
   }
 }
 
@@ -90,7 +106,7 @@ absl::Status NcclCommunicator::Call(absl::string_view what,
   NcclResult result = NcclResult::kSuccess;
   {
     std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) {
+    if (ending_ || comm_ == nullptr) {
       return GoneError(what);
     }
     result = call(*api_, comm_);
@@ -117,8 +133,8 @@ absl::Status NcclCommunicator::GroupCall(absl::string_view what,
 }
 
 absl::Status NcclCommunicator::AsyncError() {
-  std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || comm_ == nullptr) {
     return absl::OkStatus();
   }
   NcclResult state = NcclResult::kSuccess;
@@ -171,8 +187,8 @@ absl::StatusOr<void*> NcclCommunicator::Register(void* data, size_t bytes, Deadl
       "ncclCommRegister",
       [&](NcclApi& api, NcclComm* comm) {
         const NcclResult result = api.CommRegister(comm, data, bytes, &handle);
-        if (result == NcclResult::kSuccess) {
-          registrations_.insert(handle);
+        if (result == NcclResult::kSuccess && handle != nullptr) {  // Null: NCCL keeps nothing.
+          ++registrations_[handle];
         }
         return result;
       },
@@ -181,9 +197,15 @@ absl::StatusOr<void*> NcclCommunicator::Register(void* data, size_t bytes, Deadl
 }
 
 void NcclCommunicator::Deregister(void* handle) {
+  // NCCL's thread of a call under way reads the registrations.
+  std::lock_guard alone(call_mutex_);
   std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || registrations_.erase(handle) == 0) {
+  const auto found = registrations_.find(handle);
+  if (ending_ || comm_ == nullptr || found == registrations_.end()) {
     return;
+  }
+  if (--found->second == 0) {
+    registrations_.erase(found);
   }
   const NcclResult result = api_->CommDeregister(comm_, handle);
   if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
@@ -194,22 +216,47 @@ void NcclCommunicator::Deregister(void* handle) {
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(int color, int key,
                                                                           Deadline deadline) {
   const std::string what = absl::StrCat("ncclCommSplit into colour ", color, " with key ", key);
-  NcclComm* split = nullptr;
-  // The new handle is valid once the parent has settled, which Call waits for.
+  NcclComm** slot = nullptr;  // Set once this communicator has settled, which Call waits for.
   DT_RETURN_IF_ERROR(Call(
-      what, [&](NcclApi& api, NcclComm* comm) { return api.CommSplit(comm, color, key, &split); },
+      what,
+      [&](NcclApi& api, NcclComm* comm) {
+        slot = splits_.emplace_back(std::make_unique<NcclComm*>(nullptr)).get();
+        return api.CommSplit(comm, std::max(color, kNoColor), key, slot);
+      },
       deadline));
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api_, split, 0, 1));
-  DT_RETURN_IF_ERROR(made->Settle(what, deadline));
+  DT_ASSIGN_OR_RETURN(NcclComm* const split, TakeSplit(what, slot));
+  if (split == nullptr) {
+    return nullptr;
+  }
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api_, split, 0, 1, name_));
+  const absl::Status settled = made->Settle(what, deadline);
+  if (!settled.ok()) {
+    AbortOrEndProcess(std::move(made), kAbortBound, what);
+    return settled;
+  }
   std::lock_guard lock(made->mutex_);
   DT_RETURN_IF_ERROR(
       NcclStatus(*api_, api_->CommShape(split, &made->rank_, &made->ranks_), split, what));
   return made;
 }
 
+absl::StatusOr<NcclComm*> NcclCommunicator::TakeSplit(absl::string_view what, NcclComm** slot) {
+  std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) {
+    return GoneError(what);  // Abort ends what the split made too.
+  }
+  const auto found = std::find_if(splits_.begin(), splits_.end(),
+                                  [slot](const auto& kept) { return kept.get() == slot; });
+  NcclComm* const made = **found;
+  splits_.erase(found);
+  return made;
+}
+
 void NcclCommunicator::DropHandles() {
-  for (void* const handle : registrations_) {
-    (void)api_->CommDeregister(comm_, handle);
+  for (const auto& [handle, uses] : registrations_) {
+    for (int use = 0; use < uses; ++use) {
+      (void)api_->CommDeregister(comm_, handle);
+    }
   }
   registrations_.clear();
   for (const auto& [dtype, op] : averages_) {
@@ -220,34 +267,53 @@ void NcclCommunicator::DropHandles() {
 
 absl::Status NcclCommunicator::Close(Deadline deadline) {
   {
+    std::lock_guard alone(call_mutex_);
     std::lock_guard lock(mutex_);
     if (comm_ == nullptr) {
       return absl::OkStatus();
     }
-    DropHandles();
+    if (!ending_) {
+      DropHandles();
+    }
   }
-  absl::Status finalized = Call(
+  DT_RETURN_IF_ERROR(Call(
       "ncclCommFinalize", [](NcclApi& api, NcclComm* comm) { return api.CommFinalize(comm); },
-      deadline);
-  if (!finalized.ok()) {
-    Abort();
-    return finalized;
-  }
+      deadline));
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr) {
     return GoneError("ncclCommDestroy");
   }
+  gone_ = true;
   const NcclResult result = api_->CommDestroy(std::exchange(comm_, nullptr));
   return NcclStatus(*api_, result, nullptr, "ncclCommDestroy");
 }
 
 void NcclCommunicator::Abort() {
-  std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) {
-    return;
+  ending_ = true;
+  NcclComm* comm = nullptr;
+  std::vector<std::unique_ptr<NcclComm*>> splits;
+  {
+    std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) {
+      return;
+    }
+    registrations_.clear();
+    averages_.clear();
+    comm = std::exchange(comm_, nullptr);  // Nobody else comes to it from now on.
+    gone_ = true;
+    splits.swap(splits_);
   }
-  DropHandles();
-  const NcclResult result = api_->CommAbort(std::exchange(comm_, nullptr));
+  AbortOne(comm);
+  // Its jobs have ended. What a split that nobody waited for has made, if only half, is left.
+  for (const auto& slot : splits) {
+    if (*slot != nullptr) {
+      AbortOne(*slot);
+    }
+  }
+}
+
+void NcclCommunicator::AbortOne(NcclComm* comm) {
+  const NcclResult result = api_->CommAbort(comm);
   if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
     DT_LOG(Warning) << "ncclCommAbort: " << api_->ErrorString(result);
   }

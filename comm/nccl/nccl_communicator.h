@@ -2,16 +2,18 @@
 //
 // NCCL wants one thread at a time and may answer any call with "in progress": this class serialises
 // the calls, waits each to its end with a deadline, and lets Abort cut in from any thread between
-// two polls. Everything made on the communicator is dropped before it is destroyed or aborted.
-// Thread-safe.
+// two polls. Everything made on the communicator is dropped before it is destroyed. Abort leaves
+// that to NCCL: ncclCommDeregister waits for other processes, which may be stopped, and unmaps
+// memory that a kernel may still use. Thread-safe.
 #pragma once
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -26,8 +28,9 @@ namespace dtrain::comm {
 class NcclCommunicator {
  public:
   // `ids`: one, or several for scalable initialisation. Blocks until all `ranks` have come.
-  // DeadlineExceeded when they do not; the half-made communicator is aborted. REQUIRES: the calling
-  // thread's CUDA device is set; `api` outlives it.
+  // DeadlineExceeded when they do not; the half-made communicator is aborted (nccl_abort.h).
+  // REQUIRES: the calling thread's CUDA device is set; `api` outlives it, and those that are split
+  // off it.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       NcclApi* api, absl::Span<const NcclUniqueId> ids, int rank, int ranks,
       const std::string& name, Deadline deadline);
@@ -38,6 +41,8 @@ class NcclCommunicator {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  // Closed, or being aborted. Never waits.
+  bool gone() const { return gone_; }
 
   // Runs `call` alone on the communicator and waits until NCCL has taken it (not until the device
   // has done it). An error has `what` in front.
@@ -47,41 +52,56 @@ class NcclCommunicator {
   absl::Status GroupCall(absl::string_view what,
                          absl::FunctionRef<NcclResult(NcclApi&, NcclComm*)> call,
                          Deadline deadline);
-  // OK while NCCL knows of no error. Does not wait for a call under way.
+  // OK while NCCL knows of no error, and while another thread is inside of NCCL. Never waits.
   absl::Status AsyncError();
 
   // NCCL's operator for `op` on `dtype`: the average is a sum of inputs multiplied by 1 / ranks.
   absl::StatusOr<NcclReduceOp> ReduceOperator(ReduceOp op, DType dtype, Deadline deadline);
 
+  // The same handle for several ranges within the pages of one; each is deregistered once.
   absl::StatusOr<void*> Register(void* data, size_t bytes, Deadline deadline);
-  // Does nothing when the communicator is gone already.
+  // Waits for a call under way, and for other ranks' processes. Does nothing once the communicator
+  // has ended or is about to.
   void Deregister(void* handle);
 
-  // A communicator of the ranks with the same colour, ordered by key. Collective and blocking.
+  // A communicator of the ranks with the same colour, ordered by key; null for a negative colour.
+  // Collective and blocking. After an error this one must be aborted: NCCL may still be at it.
   absl::StatusOr<std::unique_ptr<NcclCommunicator>> Split(int color, int key, Deadline deadline);
 
-  // Flushes and destroys, together with the other ranks. When they do not come in time: aborts and
-  // gives DeadlineExceeded.
+  // Flushes and destroys, together with the other ranks. After an error Abort is left to the
+  // caller. May be longer than `deadline` inside of NCCL.
   absl::Status Close(Deadline deadline);
-  // Ends everything on the device. Never waits for another call; idempotent.
+  // Ends everything on the device. Waits for its streams, and for a thread that is inside of NCCL
+  // but not for a call that polls. Idempotent.
   void Abort();
 
  private:
-  NcclCommunicator(NcclApi* api, NcclComm* comm, int rank, int ranks)
-      : api_(api), comm_(comm), rank_(rank), ranks_(ranks) {}
+  // NCCL keeps the pointer to a name, and so do the communicators that are split off.
+  using Name = std::shared_ptr<const std::string>;
+  NcclCommunicator(NcclApi* api, NcclComm* comm, int rank, int ranks, Name name)
+      : api_(api), name_(std::move(name)), comm_(comm), rank_(rank), ranks_(ranks) {}
   // Polls until the communicator is no longer in progress.
   absl::Status Settle(absl::string_view what, Deadline deadline);
+  // Gives the caller the communicator that the split with this slot made.
+  absl::StatusOr<NcclComm*> TakeSplit(absl::string_view what, NcclComm** slot);
   void DropHandles();  // REQUIRES: mutex_ held.
+  void AbortOne(NcclComm* comm);
   static absl::Status GoneError(absl::string_view what);
 
   NcclApi* const api_;
-  std::mutex call_mutex_;  // Held through a whole call.
-  std::mutex mutex_;       // Held through one entry into NCCL.
-  NcclComm* comm_;         // Null when closed or aborted.
-  int rank_;               // Set once, before the object is shared.
+  const Name name_;
+  std::atomic<bool> ending_{false};  // Abort was called.
+  std::atomic<bool> gone_{false};    // comm_ is null.
+  std::mutex call_mutex_;            // Held through a whole call.
+  std::mutex mutex_;                 // Held through one entry into NCCL.
+  NcclComm* comm_;                   // Null when closed or aborted.
+  int rank_;                         // Set once, before the object is shared.
   int ranks_;
-  std::set<void*> registrations_;
+  std::map<void*, int> registrations_;  // How often each handle was given.
   std::map<DType, NcclReduceOp> averages_;
+  // Where NCCL stores the communicators of splits when their jobs end. A job may end after Split
+  // has given up, at the latest inside of ncclCommAbort.
+  std::vector<std::unique_ptr<NcclComm*>> splits_;
 };
 
 }  // namespace dtrain::comm

@@ -14,6 +14,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/nccl/bounded_call.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_call.h"
 #include "comm/nccl/nccl_status.h"
 #include "comm/net/store.h"
@@ -134,9 +136,8 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclSeams& se
     return absl::InvalidArgumentError("NCCL group of more than one rank needs a store");
   }
   const Deadline deadline = Deadline::After(group.connect_timeout);
-  DT_RETURN_IF_ERROR(CudaStatus(*seams.cuda, seams.cuda->SetDevice(options.device),
-                                absl::StrCat("cudaSetDevice(", options.device, ")")));
   std::unique_ptr<NcclGroup> made(new NcclGroup(seams, store, options));
+  DT_RETURN_IF_ERROR(made->ChooseDevice());
   const auto ids = MeetForIds(*seams.nccl, store, options, deadline);
   if (!ids.ok()) {
     return ExplainInit(Annotate(ids.status(), made->label_), store, group);
@@ -146,12 +147,19 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclSeams& se
   if (!communicator.ok()) {
     return ExplainInit(Annotate(communicator.status(), made->label_), store, group);
   }
-  DT_RETURN_IF_ERROR(made->Begin(*std::move(communicator)));
+  DT_RETURN_IF_ERROR(made->Begin(*std::move(communicator), std::make_shared<NcclFamily>()));
   return made;
 }
 
-absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator) {
+absl::Status NcclGroup::ChooseDevice() const {
+  return CudaStatus(*seams_.cuda, seams_.cuda->SetDevice(options_.device),
+                    absl::StrCat("cudaSetDevice(", options_.device, ")"));
+}
+
+absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator,
+                              std::shared_ptr<NcclFamily> family) {
   communicator_ = std::move(communicator);
+  family_ = std::move(family);
   CudaApi& cuda = *seams_.cuda;
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.StreamCreate(&stream_, true), "cudaStreamCreate"));
   DT_RETURN_IF_ERROR(
@@ -161,7 +169,9 @@ absl::Status NcclGroup::Begin(std::shared_ptr<NcclCommunicator> communicator) {
                                           seams_.kernels.scratch_bytes));
   NcclWatchdogOptions watchdog;
   watchdog.cuda = &cuda;
-  watchdog.communicator = communicator_.get();
+  watchdog.communicator = communicator_;
+  watchdog.family = family_;
+  watchdog.abort_bound = options_.abort_bound;
   watchdog.device = options_.device;
   watchdog.group = label_;
   watchdog.recorder = recorder_;
@@ -180,7 +190,7 @@ NcclGroup::~NcclGroup() {
   }
   watchdog_.reset();
   if (communicator_ != nullptr) {
-    communicator_->Abort();  // Nothing to do after a good Close.
+    AbortOrEndProcess(communicator_, options_.abort_bound, label_);
   }
   scratch_.reset();
   if (ordering_event_ != nullptr) {
@@ -196,7 +206,19 @@ absl::Status NcclGroup::Close(Deadline deadline) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(watchdog_->Drain(0, deadline));
-  return communicator_->Close(deadline);
+  // Deregistering and destroying wait for the processes of other ranks, without a limit.
+  const auto closed = std::make_shared<absl::Status>();
+  const bool returned = ReturnsWithin(deadline.Remaining() + kDestructorBound,
+                                      [communicator = communicator_, closed, deadline] {
+                                        *closed = communicator->Close(deadline);
+                                      });
+  if (returned && closed->ok()) {
+    return absl::OkStatus();
+  }
+  AbortOrEndProcess(communicator_, options_.abort_bound, label_);
+  return returned ? *closed
+                  : absl::DeadlineExceededError(
+                        absl::StrCat(label_, ": NCCL did not close in time and was aborted"));
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::Register(
@@ -208,6 +230,7 @@ absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::Register(
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> NcclGroup::RegisterDevice(void* data, size_t bytes) {
+  DT_RETURN_IF_ERROR(ChooseDevice());
   DT_ASSIGN_OR_RETURN(
       void* const handle,
       communicator_->Register(data, bytes, Deadline::After(options_.group.timeout)));
@@ -229,14 +252,14 @@ absl::Status NcclGroup::FollowComputeStream(CudaEvent* after) {
 absl::Status NcclGroup::Then(std::function<absl::Status(CudaStream* stream)> launch) {
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(watchdog_->health());
-  CudaApi& cuda = *seams_.cuda;
-  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
+  DT_RETURN_IF_ERROR(ChooseDevice());
   return launch(stream_);
 }
 
 absl::Status NcclGroup::JoinStream(CudaStream* stream) {
   std::lock_guard lock(start_mutex_);
   CudaApi& cuda = *seams_.cuda;
+  DT_RETURN_IF_ERROR(ChooseDevice());  // A null stream is one of the thread's device.
   DT_RETURN_IF_ERROR(
       CudaStatus(cuda, cuda.EventRecord(ordering_event_, stream_), "cudaEventRecord"));
   return CudaStatus(cuda, cuda.StreamWaitEvent(stream, ordering_event_), "cudaStreamWaitEvent");
@@ -244,6 +267,7 @@ absl::Status NcclGroup::JoinStream(CudaStream* stream) {
 
 absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
   DT_RETURN_IF_ERROR(watchdog_->health());  // Of a broken group the event comes, the data do not.
+  DT_RETURN_IF_ERROR(ChooseDevice());
   return CudaStatus(*seams_.cuda, seams_.cuda->StreamWaitEvent(stream, event),
                     "cudaStreamWaitEvent");
 }
@@ -251,11 +275,12 @@ absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
 absl::StatusOr<Work> NcclGroup::Start(const Call& call, const CollectiveOptions& given) {
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(watchdog_->health());
+  DT_RETURN_IF_ERROR(ChooseDevice());  // Before events are made, which belong to it.
   const absl::Duration timeout = std::min(options_.group.timeout, given.deadline.Remaining());
   const Deadline deadline = Deadline::After(timeout);
   DT_RETURN_IF_ERROR(watchdog_->Drain(options_.pending_max - 1, deadline));
   NcclPending pending;
-  pending.work = std::make_shared<NcclWork>();
+  pending.work = std::make_shared<NcclWork>(watchdog_->waiters());
   FlightCall flight = call.flight;
   flight.peer = call.peer;
   flight.header.step = step_.load(std::memory_order_relaxed);
@@ -288,7 +313,6 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call, const CollectiveOptions&
 absl::Status NcclGroup::Queue(const Call& call, CudaEvent* after, Deadline deadline,
                               NcclPending* pending) {
   CudaApi& cuda = *seams_.cuda;
-  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
   DT_RETURN_IF_ERROR(FollowComputeStream(after));
   DT_RETURN_IF_ERROR(
       CudaStatus(cuda, cuda.EventRecord(pending->start, stream_), "cudaEventRecord"));
@@ -329,14 +353,24 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Split(int color, int key,
                                                             const std::string& name) {
   const Deadline deadline = Deadline::After(options_.group.connect_timeout);
   DT_RETURN_IF_ERROR(watchdog_->health());
-  DT_ASSIGN_OR_RETURN(auto communicator, communicator_->Split(color, key, deadline));
+  DT_RETURN_IF_ERROR(ChooseDevice());
+  auto communicator = communicator_->Split(color, key, deadline);
+  if (!communicator.ok()) {
+    watchdog_->Abort(
+        absl::StrCat("splitting off \"", name, "\": ", communicator.status().message()));
+    return Annotate(communicator.status(), label_);
+  }
+  // A name of its own in the store for each split, the same on all ranks.
+  const uint64_t number = splits_++;
+  if (*communicator == nullptr) {
+    return nullptr;
+  }
   NcclGroupOptions options = options_;
-  options.group.rank = communicator->rank();
-  options.group.size = communicator->ranks();
-  // A name of its own in the store for each split: sequences are equal on all ranks.
-  options.group.name = absl::StrCat(options_.group.name, "/", name, sequence(), ".", color);
+  options.group.rank = (*communicator)->rank();
+  options.group.size = (*communicator)->ranks();
+  options.group.name = absl::StrCat(options_.group.name, "/", name, number, ".", color);
   std::unique_ptr<NcclGroup> made(new NcclGroup(seams_, store_, options));
-  DT_RETURN_IF_ERROR(made->Begin(std::move(communicator)));
+  DT_RETURN_IF_ERROR(made->Begin(*std::move(communicator), family_));
   return made;
 }
 

@@ -4,8 +4,10 @@
 // queued on the caller's compute stream at the call; JoinStream makes the compute stream wait for
 // the results. Calls queue work and return; none blocks on the device. The watchdog thread finishes
 // Works and breaks the group on an error, a passed deadline or Abort, with a report that names the
-// ranks that did not come. After an error Work, the device may still touch the buffers until the
-// group is destroyed. Thread-safe; all ranks call in the same order.
+// ranks that did not come. Groups split off one another end together, since one that hangs holds up
+// the streams of the others. After an error Work, the device may still touch the buffers until the
+// group is destroyed. An abort that does not return ends the process (nccl_abort.h). Thread-safe;
+// all ranks call in the same order.
 //
 // With 16 bits on the wire (CollectiveOptions::wire, fp32 buffers) ranks exchange rounded parts,
 // add them in fp32 in rank order, round once more and share the sums: half of NCCL's own bytes, and
@@ -23,8 +25,10 @@
 #include "comm/group.h"
 #include "comm/nccl/cuda_api.h"
 #include "comm/nccl/device_group.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_api.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "comm/nccl/nccl_family.h"
 #include "comm/nccl/nccl_kernels.h"
 #include "comm/nccl/nccl_scratch.h"
 #include "comm/nccl/nccl_watchdog.h"
@@ -47,6 +51,7 @@ struct NcclGroupOptions {
   // Ranks that meet at one unique id; more ranks use several (scalable initialisation), where this
   // NCCL can. Equal on all ranks.
   int ranks_per_id = 128;
+  absl::Duration abort_bound = kAbortBound;  // See AbortOrEndProcess.
 };
 
 class NcclGroup final : public DeviceGroup {
@@ -55,7 +60,7 @@ class NcclGroup final : public DeviceGroup {
   // DeadlineExceeded names the ranks that did not come.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Create(const NcclSeams& seams, Store* store,
                                                            const NcclGroupOptions& options);
-  // Waits at most 2 s for the peers to close as well, then aborts.
+  // Waits at most 2 s for the peers to close as well, then aborts (at most abort_bound).
   ~NcclGroup() override;
 
   int rank() const override { return options_.group.rank; }
@@ -94,19 +99,23 @@ class NcclGroup final : public DeviceGroup {
   absl::Status JoinStream(CudaStream* stream) override;
   absl::Status Await(CudaEvent* event, CudaStream* stream) override;
   absl::Status Health() const override { return watchdog_->health(); }
-  // The group of the ranks with the same `color`, in the order of `key`. Collective and blocking.
+  // The group of the ranks with the same `color`, in the order of `key`; null for a negative
+  // colour. Collective and blocking. An error ends this group too: NCCL may still be at the split.
   absl::StatusOr<std::unique_ptr<NcclGroup>> Split(int color, int key, const std::string& name);
   absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitGroup(Store* /*store*/, int color, int key,
                                                           const std::string& name) override {
     return Split(color, key, name);
   }
-  // Waits for the collectives, then closes together with the other ranks.
+  // Waits for the collectives, then closes together with the other ranks, or aborts.
   absl::Status Close(Deadline deadline);
 
  private:
   struct Call;  // One collective: its text, buffers and options.
   NcclGroup(const NcclSeams& seams, Store* store, NcclGroupOptions options);
-  absl::Status Begin(std::shared_ptr<NcclCommunicator> communicator);
+  absl::Status Begin(std::shared_ptr<NcclCommunicator> communicator,
+                     std::shared_ptr<NcclFamily> family);
+  // Makes the group's device the calling thread's.
+  absl::Status ChooseDevice() const;
   absl::Status CheckBuffer(absl::string_view what, const Buffer& buffer) const;
   absl::Status CheckReduction(absl::string_view what, const Buffer& buffer, ReduceOp op,
                               const CollectiveOptions& options) const;
@@ -152,11 +161,13 @@ class NcclGroup final : public DeviceGroup {
   CudaStream* stream_ = nullptr;
   CudaEvent* ordering_event_ = nullptr;  // Between streams.
   std::shared_ptr<NcclCommunicator> communicator_;
+  std::shared_ptr<NcclFamily> family_;
   std::unique_ptr<NcclScratch> scratch_;
   std::unique_ptr<NcclWatchdog> watchdog_;
   std::mutex start_mutex_;  // One collective is queued at a time.
   std::atomic<uint64_t> sequence_{0};
   uint64_t collectives_ = 0;  // Without sends and receives: the same on every rank.
+  std::atomic<uint64_t> splits_{0};
 };
 
 }  // namespace dtrain::comm

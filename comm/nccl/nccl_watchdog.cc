@@ -11,16 +11,21 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/worker.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_status.h"
 
 namespace dtrain::comm {
 
 NcclWatchdog::NcclWatchdog(NcclWatchdogOptions options, NcclArrivals arrivals)
-    : options_(std::move(options)), arrivals_(std::move(arrivals)), timeouts_(options_.timeouts) {
+    : options_(std::move(options)),
+      peers_(std::move(arrivals), options_.peer_interval),
+      timeouts_(options_.timeouts) {
   thread_ = std::thread([this] { Run(); });
+  options_.family->Join(this, [this](const std::string& reason) { Abort(reason); });
 }
 
 NcclWatchdog::~NcclWatchdog() {
+  options_.family->Leave(this);
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -117,7 +122,6 @@ void NcclWatchdog::Run() {
   PrepareThread("dt-nccl", false);
   (void)options_.cuda->SetDevice(options_.device);
   next_error_look_ = Deadline::After(options_.error_interval);
-  next_peer_look_ = Deadline::After(options_.peer_interval);
   std::unique_lock lock(mutex_);
   // An abort asked for just before the end is still carried out: the peers must hear of it.
   while (!stop_ || (abort_asked_ && health_.ok())) {
@@ -127,7 +131,7 @@ void NcclWatchdog::Run() {
       Break(absl::AbortedError(text));
       lock.lock();
     } else if (pending_.empty()) {
-      AwaitNext(lock);
+      changed_.wait(lock);  // An abort of a peer is the next call's to find.
     } else {
       lock.unlock();
       const bool finished = FinishHead();
@@ -137,33 +141,21 @@ void NcclWatchdog::Run() {
       }
       lock.lock();
       if (!finished && !stop_ && !abort_asked_) {
-        changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.poll_interval));
+        const bool waited = *waiters_ > 0;
+        changed_.wait_for(lock, absl::ToChronoNanoseconds(waited ? options_.waited_poll_interval
+                                                                 : options_.poll_interval));
       }
     }
   }
 }
 
-void NcclWatchdog::AwaitNext(std::unique_lock<std::mutex>& lock) {
-  if (!health_.ok()) {
-    changed_.wait(lock);
-    return;
-  }
-  // A rank that is through a collective may be asked about it by one that is stuck in it.
-  changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.peer_interval));
-  if (pending_.empty() && !stop_ && !abort_asked_ && next_peer_look_.Expired()) {
-    lock.unlock();
-    next_peer_look_ = Deadline::After(options_.peer_interval);
-    AnnounceFinished(arrivals_.Look());  // An abort is the next call's to find.
-    lock.lock();
-  }
+const NcclPending* NcclWatchdog::Head() const {
+  std::lock_guard lock(mutex_);
+  return pending_.empty() ? nullptr : &pending_.front();
 }
 
 bool NcclWatchdog::FinishHead() {
-  NcclPending head;
-  {
-    std::lock_guard lock(mutex_);
-    head = pending_.front();  // Only this thread removes.
-  }
+  const NcclPending& head = *Head();
   const CudaResult result = options_.cuda->EventQuery(head.end);
   if (result != CudaResult::kSuccess) {
     device_error_ = result == CudaResult::kNotReady
@@ -178,23 +170,20 @@ bool NcclWatchdog::FinishHead() {
     *head.sum_to = *head.sum_from;
   }
   if (head.peer < 0) {
-    finished_ = head.sequence + 1;
+    peers_.FinishedBefore(head.sequence + 1);
   }
   std::lock_guard lock(mutex_);
+  const NcclPending done = std::move(pending_.front());
   pending_.pop_front();
-  free_events_.emplace_back(head.start, head.end);
+  free_events_.emplace_back(done.start, done.end);
   // At least 1 ns: 0 means "not done".
-  Finish(head, absl::OkStatus(), 1 + static_cast<int64_t>(milliseconds * 1e6F));
+  Finish(done, absl::OkStatus(), 1 + static_cast<int64_t>(milliseconds * 1e6F));
   changed_.notify_all();
   return true;
 }
 
 absl::Status NcclWatchdog::Examine() {
-  NcclPending head;
-  {
-    std::lock_guard lock(mutex_);
-    head = pending_.front();
-  }
+  const NcclPending& head = *Head();
   const auto broken = [&](absl::string_view reason) {
     return absl::AbortedError(absl::StrCat(options_.group, ": ", head.what, ": ", reason));
   };
@@ -210,16 +199,8 @@ absl::Status NcclWatchdog::Examine() {
       return broken(error.message());
     }
   }
-  if (next_peer_look_.Expired()) {
-    next_peer_look_ = Deadline::After(options_.peer_interval);
-    const NcclArrivals::Sight sight = arrivals_.Look();
-    if (sight.abort.has_value()) {
-      return broken(absl::StrCat("a peer gave up: ", *sight.abort));
-    }
-    AnnounceFinished(sight);
-    if (std::find(sight.asked.begin(), sight.asked.end(), head.sequence) != sight.asked.end()) {
-      Announce(head);
-    }
+  if (const auto abort = peers_.abort(); abort.has_value()) {
+    return broken(absl::StrCat("a peer gave up: ", *abort));
   }
   return absl::OkStatus();
 }
@@ -229,6 +210,9 @@ void NcclWatchdog::NoteStart(const NcclPending& head) {
     started_ = head.ticket;
     limit_ = timeouts_.Of(head.header);
     limit_deadline_ = head.learns ? Deadline::After(limit_) : Deadline::Infinite();
+    if (head.peer < 0) {
+      peers_.Entered(head.sequence, head.what);
+    }
   }
 }
 
@@ -243,24 +227,9 @@ absl::Status NcclWatchdog::ExamineTime(const NcclPending& head) {
   if (asked_ != head.ticket) {
     asked_ = head.ticket;
     grace_ = Deadline::After(kArrivalGrace);
-    arrivals_.Ask(head.sequence);
-    Announce(head);
+    peers_.Ask(head.sequence);
   }
   return grace_.Expired() ? Late(head) : absl::OkStatus();
-}
-
-void NcclWatchdog::Announce(const NcclPending& head) {
-  if (head.peer < 0 && Started(head)) {
-    arrivals_.Announce(head.sequence, head.what);
-  }
-}
-
-void NcclWatchdog::AnnounceFinished(const NcclArrivals::Sight& sight) {
-  for (const uint64_t sequence : sight.asked) {
-    if (sequence < finished_) {
-      arrivals_.Announce(sequence, kThrough);
-    }
-  }
 }
 
 absl::Status NcclWatchdog::Late(const NcclPending& head) {
@@ -268,9 +237,9 @@ absl::Status NcclWatchdog::Late(const NcclPending& head) {
   if (!Started(head)) {
     known = "this rank's device has not come to it: what was queued before it goes on";
   } else if (head.peer >= 0) {
-    known = absl::StrCat(arrivals_.NameOf(head.peer), " did not take part");
+    known = absl::StrCat(peers_.NameOf(head.peer), " did not take part");
   } else {
-    known = arrivals_.Explain(head.sequence, head.what);
+    known = peers_.Explain(head.sequence, head.what);
   }
   const absl::Duration limit = Started(head) && limit_deadline_.Expired() ? limit_ : head.timeout;
   const std::string step = head.header.step >= 0 ? absl::StrCat(" in step ", head.header.step) : "";
@@ -283,23 +252,23 @@ absl::Status NcclWatchdog::Late(const NcclPending& head) {
 
 void NcclWatchdog::Break(const absl::Status& status) {
   DT_LOG(Error) << status.message();
+  const std::string reason(status.message());
   std::deque<NcclPending> ended;
   {
     std::lock_guard lock(mutex_);
-    health_ = absl::AbortedError(status.message());
+    health_ = absl::AbortedError(reason);
     ended.swap(pending_);
-  }
-  options_.communicator->Abort();
-  for (NcclPending& pending : ended) {
-    {
-      std::lock_guard lock(mutex_);
+    for (const NcclPending& pending : ended) {
       free_events_.emplace_back(pending.start, pending.end);
     }
+    changed_.notify_all();
+  }
+  for (const NcclPending& pending : ended) {
     Finish(pending, status, 0);
   }
-  arrivals_.AnnounceAbort(std::string(status.message()));
-  std::lock_guard lock(mutex_);
-  changed_.notify_all();
+  options_.family->AbortOthers(this, reason);
+  peers_.AnnounceAbort(reason);
+  AbortOrEndProcess(options_.communicator, options_.abort_bound, options_.group);
 }
 
 }  // namespace dtrain::comm

@@ -1,5 +1,8 @@
-// The one thread of an NCCL group: it finishes Works as the device passes their events, and ends
-// the group when NCCL reports an error, a deadline passes, a peer gave up, or someone aborts.
+// The thread of an NCCL group that finishes Works as the device passes their events, and ends the
+// group when NCCL reports an error, a deadline passes, a peer gave up, or someone aborts.
+//
+// An end first finishes the Works, so that whoever waits goes on and reports, then tells the peers,
+// and aborts the communicator last, because ncclCommAbort waits for the device and may not return.
 //
 // A collective has the configured limit from its call on, because the device may come to it late;
 // from the moment at which the device is seen to have begun it the limit is the learnt one
@@ -23,8 +26,11 @@
 #include "comm/call_timeout.h"
 #include "comm/flight_recorder.h"
 #include "comm/nccl/cuda_api.h"
+#include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_arrivals.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "comm/nccl/nccl_family.h"
+#include "comm/nccl/nccl_peers.h"
 #include "comm/nccl/nccl_work.h"
 
 namespace dtrain::comm {
@@ -49,13 +55,18 @@ struct NcclPending {
 
 struct NcclWatchdogOptions {
   CudaApi* cuda = nullptr;
-  NcclCommunicator* communicator = nullptr;
+  std::shared_ptr<NcclCommunicator> communicator;
+  std::shared_ptr<NcclFamily> family;  // The groups that end with this one.
   std::shared_ptr<FlightRecorder> recorder;
   int device = 0;
   std::string group;  // "NCCL group world epoch 0, rank 1 of 2": starts each report.
-  absl::Duration poll_interval = absl::Microseconds(100);
+  // Between questions to the device: while somebody waits for a Work, and otherwise. Each takes
+  // locks of the driver that threads which launch kernels need as well.
+  absl::Duration waited_poll_interval = absl::Microseconds(100);
+  absl::Duration poll_interval = absl::Milliseconds(1);
   absl::Duration error_interval = absl::Milliseconds(20);  // Between questions to NCCL.
   absl::Duration peer_interval = absl::Milliseconds(400);  // Between looks for what peers say.
+  absl::Duration abort_bound = kAbortBound;                // See AbortOrEndProcess.
   TimeoutLimits timeouts;
 };
 
@@ -80,7 +91,10 @@ class NcclWatchdog {
   size_t pending() const;
   // Blocks until at most `most` collectives are pending. DeadlineExceeded otherwise.
   absl::Status Drain(size_t most, Deadline deadline);
-  // A pair of events for the next collective, used again after it.
+  // Counted by the Works that are watched.
+  const std::shared_ptr<NcclWaiters>& waiters() const { return waiters_; }
+  // A pair of events for the next collective, used again after it. REQUIRES: the calling thread's
+  // CUDA device is the group's.
   absl::Status TakeEvents(CudaEvent** start, CudaEvent** end);
   void ReturnEvents(CudaEvent* start, CudaEvent* end);
 
@@ -92,19 +106,17 @@ class NcclWatchdog {
   void NoteStart(const NcclPending& head);     // If the device has come to it.
   bool Started(const NcclPending& head) const { return started_ == head.ticket; }
   absl::Status ExamineTime(const NcclPending& head);
-  void Announce(const NcclPending& head);  // If the device is in it.
-  void AnnounceFinished(const NcclArrivals::Sight& sight);
-  // Until a collective comes, or for peer_interval: then answers who asks. Holds the lock.
-  void AwaitNext(std::unique_lock<std::mutex>& lock);
+  const NcclPending* Head() const;  // Null when nothing is pending. Of the thread alone.
   void Break(const absl::Status& status);
   // Tells whoever waits, and the records.
   void Finish(const NcclPending& pending, const absl::Status& status, int64_t nanos);
 
   const NcclWatchdogOptions options_;
-  NcclArrivals arrivals_;  // Of the thread.
+  NcclPeers peers_;
+  const std::shared_ptr<NcclWaiters> waiters_ = std::make_shared<NcclWaiters>(0);
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<NcclPending> pending_;
+  std::deque<NcclPending> pending_;  // Only the thread removes, so the first one stays in place.
   std::deque<std::pair<CudaEvent*, CudaEvent*>> free_events_;
   absl::Status health_;
   std::string abort_reason_;  // Asked for, not yet done.
@@ -113,14 +125,12 @@ class NcclWatchdog {
   // Of the thread alone:
   absl::Status device_error_;
   CallTimeouts timeouts_;
-  uint64_t finished_ = 0;                           // Collectives that are through.
   uint64_t started_ = 0;                            // Tickets: of what the device is seen to be in,
   uint64_t asked_ = 0;                              // and of what was asked about.
   absl::Duration limit_;                            // Of the one begun,
   Deadline limit_deadline_ = Deadline::Infinite();  // from then on.
   Deadline grace_ = Deadline::Infinite();           // For answers.
   Deadline next_error_look_ = Deadline::Infinite();
-  Deadline next_peer_look_ = Deadline::Infinite();
   std::thread thread_;
 };
 

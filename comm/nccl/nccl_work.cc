@@ -5,8 +5,28 @@
 #include <utility>
 
 namespace dtrain::comm {
+namespace {
+
+class Waiting {
+ public:
+  explicit Waiting(NcclWaiters* waiters) : waiters_(waiters) { Count(1); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() { Count(-1); }
+
+ private:
+  void Count(int more) {
+    if (waiters_ != nullptr) {
+      *waiters_ += more;
+    }
+  }
+  NcclWaiters* const waiters_;
+};
+
+}  // namespace
 
 absl::Status NcclWork::Wait(Deadline deadline) {
+  const Waiting counted(waiters_.get());
   std::unique_lock lock(mutex_);
   while (!done_) {
     if (deadline.Expired()) {

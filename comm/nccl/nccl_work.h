@@ -6,14 +6,23 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "comm/work_state.h"
 
 namespace dtrain::comm {
 
+// How many threads wait for Works of one group: its watchdog looks more often for them.
+using NcclWaiters = std::atomic<int>;
+
 class NcclWork final : public WorkState {
  public:
+  // `waiters`: null where nobody looks.
+  explicit NcclWork(std::shared_ptr<NcclWaiters> waiters = nullptr)
+      : waiters_(std::move(waiters)) {}
+
   absl::Status Wait(Deadline deadline) override;
   bool Done() const override { return done_; }
   int64_t DurationNanos() const override { return duration_nanos_; }
@@ -22,6 +31,7 @@ class NcclWork final : public WorkState {
   void Finish(absl::Status status, int64_t duration_nanos);
 
  private:
+  const std::shared_ptr<NcclWaiters> waiters_;
   std::mutex mutex_;
   std::condition_variable changed_;
   absl::Status status_;

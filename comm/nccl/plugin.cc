@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/job_env.h"
 #include "base/status.h"
+#include "comm/nccl/nccl_environment.h"
 #include "comm/nccl/nccl_status.h"
 #include "comm/nccl/plugin/plugin_table.h"
 
@@ -19,6 +20,8 @@ namespace dtrain::comm {
 CudaApi& Plugin::cuda() const { return *table_->cuda(); }
 
 absl::StatusOr<NcclApi*> Plugin::nccl() const {
+  static std::once_flag told;
+  std::call_once(told, SetNcclVariables);
   std::string error;
   NcclApi* const api = table_->nccl(&error);
   if (api == nullptr) {

@@ -92,6 +92,9 @@ StagedGroup::~StagedGroup() {
   if (event_ != nullptr) {
     (void)options_.cuda->EventDestroy(event_);
   }
+  for (CudaEvent* const event : free_places_) {
+    (void)options_.cuda->EventDestroy(event);
+  }
   if (stream_ != nullptr) {
     (void)options_.cuda->StreamDestroy(stream_);
   }
@@ -126,16 +129,40 @@ absl::Status StagedGroup::CheckBuffer(const Buffer& buffer) const {
       buffer.device.index, options_.device));
 }
 
-absl::Status StagedGroup::FollowComputeStream() {
+absl::StatusOr<StagedGroup::Place> StagedGroup::PlaceOfCall(CudaEvent* after) {
+  if (after != nullptr) {
+    return Place{.event = after, .ours = false};
+  }
   CudaApi& cuda = *options_.cuda;
-  DT_RETURN_IF_ERROR(
-      CudaStatus(cuda, cuda.EventRecord(event_, options_.compute_stream), "cudaEventRecord"));
-  return Follow(event_);
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
+  Place place{.event = nullptr, .ours = true};
+  {
+    std::lock_guard lock(places_mutex_);
+    if (!free_places_.empty()) {
+      place.event = free_places_.back();
+      free_places_.pop_back();
+    }
+  }
+  if (place.event == nullptr) {
+    DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventCreate(&place.event, false), "cudaEventCreate"));
+  }
+  const absl::Status recorded =
+      CudaStatus(cuda, cuda.EventRecord(place.event, options_.compute_stream), "cudaEventRecord");
+  if (!recorded.ok()) {
+    std::lock_guard lock(places_mutex_);
+    free_places_.push_back(place.event);
+    return recorded;
+  }
+  return place;
 }
 
-absl::Status StagedGroup::Follow(CudaEvent* event) {
-  return CudaStatus(*options_.cuda, options_.cuda->StreamWaitEvent(stream_, event),
-                    "cudaStreamWaitEvent");
+absl::Status StagedGroup::Follow(const Place& place) {
+  const CudaResult result = options_.cuda->StreamWaitEvent(stream_, place.event);
+  if (place.ours) {  // The wait is for what it recorded so far, so it may be recorded again.
+    std::lock_guard lock(places_mutex_);
+    free_places_.push_back(place.event);
+  }
+  return CudaStatus(*options_.cuda, result, "cudaStreamWaitEvent");
 }
 
 absl::Status StagedGroup::Copy(void* to, const void* from, size_t bytes) {
@@ -151,35 +178,34 @@ absl::StatusOr<Work> StagedGroup::Start(Buffer input, Buffer output, CudaEvent* 
   }
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(Health());
-  if (after == nullptr) {
-    DT_RETURN_IF_ERROR(FollowComputeStream());
-  } else if (worker_ == nullptr) {
-    DT_RETURN_IF_ERROR(Follow(after));
-  }
+  DT_ASSIGN_OR_RETURN(const Place place, PlaceOfCall(after));
   if (worker_ == nullptr) {  // The only rank's part is the result.
+    DT_RETURN_IF_ERROR(Follow(place));
     if (output.data != nullptr && output.data != input.data) {
       DT_RETURN_IF_ERROR(Copy(output.data, input.data, output.bytes));
     }
     return Work();
   }
   auto state = std::make_shared<NcclWork>();
-  worker_->Submit([this, input, output, after, run = std::move(run), state] {
+  worker_->Submit([this, input, output, place, run = std::move(run), state] {
     absl::Status status = Health();
     if (status.ok()) {
-      status = Exchange(input, output, after, run);
+      status = Exchange(input, output, place, run);
       Break(status);
+    } else {
+      Follow(place).IgnoreError();  // Only to have the event back.
     }
     state->Finish(status, 0);
   });
   return Work(state);
 }
 
-// The worker's part. Copies are queued on the stream behind what the compute stream held, or behind
-// `after`: that wait is queued here, since those of several calls at once would stand before the
-// first one's copies.
-absl::Status StagedGroup::Exchange(Buffer input, Buffer output, CudaEvent* after,
+// The worker's part. The wait for the call's place is queued here: those of several calls at once
+// would stand before the first one's copies.
+absl::Status StagedGroup::Exchange(Buffer input, Buffer output, const Place& place,
                                    const HostCall& run) {
   CudaApi& cuda = *options_.cuda;
+  DT_RETURN_IF_ERROR(Follow(place));
   const Buffer result = output.data == nullptr ? input : output;
   const int64_t result_in_input = OffsetIn(result, input);
   const int64_t input_in_result = OffsetIn(input, result);
@@ -195,9 +221,6 @@ absl::Status StagedGroup::Exchange(Buffer input, Buffer output, CudaEvent* after
     host_input.data = base + input_in_result;
   } else {
     DT_ASSIGN_OR_RETURN(host_input.data, apart_->AtLeast(input.bytes, stream_));
-  }
-  if (after != nullptr) {
-    DT_RETURN_IF_ERROR(Follow(after));
   }
   DT_RETURN_IF_ERROR(Copy(host_input.data, input.data, input.bytes));
   DT_RETURN_IF_ERROR(
@@ -235,15 +258,18 @@ absl::Status StagedGroup::AwaitWorker() {
 
 absl::Status StagedGroup::Await(CudaEvent* event, CudaStream* stream) {
   std::lock_guard lock(start_mutex_);
+  CudaApi& cuda = *options_.cuda;
   DT_RETURN_IF_ERROR(AwaitWorker());
-  return CudaStatus(*options_.cuda, options_.cuda->StreamWaitEvent(stream, event),
-                    "cudaStreamWaitEvent");
+  // A null stream is one of the thread's device.
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
+  return CudaStatus(cuda, cuda.StreamWaitEvent(stream, event), "cudaStreamWaitEvent");
 }
 
 absl::Status StagedGroup::JoinStream(CudaStream* stream) {
   std::lock_guard lock(start_mutex_);
   CudaApi& cuda = *options_.cuda;
   DT_RETURN_IF_ERROR(AwaitWorker());
+  DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventRecord(event_, stream_), "cudaEventRecord"));
   return CudaStatus(cuda, cuda.StreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
 }
@@ -265,6 +291,9 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> StagedGroup::SplitGroup(Store* stor
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(AwaitWorker());  // The host group is the worker's while it has work.
   DT_ASSIGN_OR_RETURN(auto host, SplitHostGroup(*host_, store, color, key));
+  if (host == nullptr) {
+    return nullptr;  // A negative colour.
+  }
   return Create(std::move(host), options_);
 }
 

@@ -1,11 +1,11 @@
 // The group of CUDA buffers where NCCL cannot serve (two ranks on one GPU, no NCCL library): data
 // goes through pinned host memory and a host group.
 //
-// A call queues the copy to the host on the group's stream and returns; one worker thread waits for
-// it, runs the collective on the host group and queues the copy back. JoinStream and Work::Wait
-// wait for that thread. A group of one rank exchanges nothing and has no thread. Results are those
-// of the host group, bit for bit. sum_of_squares is host memory, as with NcclGroup. Thread-safe as
-// Group is.
+// A call marks its place on the compute stream and returns; one worker thread has the data copied
+// to the host behind that place, whatever calls came later, waits for it, runs the collective on
+// the host group and queues the copy back. JoinStream and Work::Wait wait for that thread. A group
+// of one rank exchanges nothing and has no thread. Results are those of the host group, bit for
+// bit. sum_of_squares is host memory, as with NcclGroup. Thread-safe as Group is.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/worker.h"
 #include "comm/nccl/device_group.h"
@@ -77,21 +78,29 @@ class StagedGroup final : public DeviceGroup {
   class Pinned;
   StagedGroup(std::unique_ptr<Group> host, const StagedGroupOptions& options);
   absl::Status CheckBuffer(const Buffer& buffer) const;
+  // Where a call's data are ready on the device.
+  struct Place {
+    CudaEvent* event = nullptr;
+    bool ours = false;  // Recorded by this group on the compute stream, at the call.
+  };
   absl::StatusOr<Work> Start(Buffer input, Buffer output, CudaEvent* after, HostCall run);
-  absl::Status Exchange(Buffer input, Buffer output, CudaEvent* after, const HostCall& run);
+  absl::StatusOr<Place> PlaceOfCall(CudaEvent* after);
+  absl::Status Exchange(Buffer input, Buffer output, const Place& place, const HostCall& run);
   absl::Status Copy(void* to, const void* from, size_t bytes);
-  absl::Status FollowComputeStream();
-  absl::Status Follow(CudaEvent* event);
+  // The group's stream waits for it.
+  absl::Status Follow(const Place& place);
   absl::Status AwaitWorker();
   void Break(const absl::Status& status);
 
   const std::unique_ptr<Group> host_;
   const StagedGroupOptions options_;
   CudaStream* stream_ = nullptr;
-  CudaEvent* event_ = nullptr;     // Between streams.
-  std::mutex start_mutex_;         // Guards event_; one call is queued at a time.
-  std::unique_ptr<Pinned> whole_;  // Of the worker: host copies of the larger buffer,
-  std::unique_ptr<Pinned> apart_;  // and of an input that lies elsewhere.
+  CudaEvent* event_ = nullptr;  // Between streams.
+  std::mutex start_mutex_;      // Guards event_; one call is queued at a time.
+  std::mutex places_mutex_;
+  std::vector<CudaEvent*> free_places_;  // One for each call that is on its way, used again.
+  std::unique_ptr<Pinned> whole_;        // Host copies of the worker: the larger buffer,
+  std::unique_ptr<Pinned> apart_;        // and of an input that lies elsewhere.
   mutable std::mutex health_mutex_;
   absl::Status health_;
   std::unique_ptr<Worker> worker_;  // Null when alone. Last: its closures use the members above.

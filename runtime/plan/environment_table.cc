@@ -43,6 +43,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "Settings of LibTorch's allocator of GPU memory. dtrain keeps them if they are set."},
     {kUser, "PYTORCH_CUDA_ALLOC_CONF", kRanks, "see PyTorch", kNone,
      "Older name of PYTORCH_ALLOC_CONF."},
+    {kUser, "NCCL_LAUNCH_ORDER_IMPLICIT", kRanks, "0, 1", "1",
+     "Whether NCCL starts the kernels of several communicators in the order of the program. dtrain "
+     "sets it if it is not set, because communicators that start in different orders on two GPUs "
+     "can wait for each other for ever. NCCL knows it from version 2.26 on."},
     {kUser, "OMP_WAIT_POLICY", kRanks, "active, passive", kNone,
      "Whether threads that wait for work spin or sleep. If it is not set, threads that fill a "
      "rank's CPUs spin for some microseconds and then sleep."},

@@ -17,11 +17,20 @@ constexpr auto kOutOfMemory = static_cast<CudaResult>(2);      // cudaErrorMemor
 constexpr auto kInvalidDevice = static_cast<CudaResult>(101);
 constexpr auto kLaunchFailure = static_cast<CudaResult>(719);
 
+// The device that a thread chose, and of which fake.
+struct ChosenDevice {
+  uint64_t fake = 0;
+  int device = 0;
+};
+thread_local ChosenDevice chosen_device;
+
+std::atomic<uint64_t> fakes_made{0};
+
 }  // namespace
 
-FakeCuda::FakeCuda(int devices) : devices_(devices) {
-  streams_.emplace(nullptr, std::make_shared<FakeStream>());
-  auto host = std::make_shared<FakeStream>(FakeStream::Kind::kCaller);
+FakeCuda::FakeCuda(int devices) : number_(++fakes_made), devices_(devices) {
+  streams_.emplace(nullptr, std::make_shared<FakeStream>(0));
+  auto host = std::make_shared<FakeStream>(0, FakeStream::Kind::kCaller);
   host_stream_ = reinterpret_cast<CudaStream*>(host.get());
   streams_.emplace(host_stream_, std::move(host));
 }
@@ -68,7 +77,14 @@ CudaResult FakeCuda::DeviceFacts(int device, CudaDeviceFacts* facts) {
   return CudaResult::kSuccess;
 }
 CudaResult FakeCuda::SetDevice(int device) {
-  return device >= 0 && device < devices_ ? CudaResult::kSuccess : kInvalidDevice;
+  if (device < 0 || device >= devices_) {
+    return kInvalidDevice;
+  }
+  chosen_device = {.fake = number_, .device = device};
+  return CudaResult::kSuccess;
+}
+int FakeCuda::current_device() const {
+  return chosen_device.fake == number_ ? chosen_device.device : 0;
 }
 CudaResult FakeCuda::MemoryInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = free_bytes_;
@@ -77,7 +93,7 @@ CudaResult FakeCuda::MemoryInfo(size_t* free_bytes, size_t* total_bytes) {
 }
 
 CudaResult FakeCuda::StreamCreate(CudaStream** stream, bool /*high_priority*/) {
-  auto made = std::make_shared<FakeStream>();
+  auto made = std::make_shared<FakeStream>(current_device());
   std::lock_guard lock(mutex_);
   *stream = reinterpret_cast<CudaStream*>(made.get());
   streams_.emplace(*stream, std::move(made));
@@ -148,6 +164,7 @@ CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
 
 CudaResult FakeCuda::EventCreate(CudaEvent** event, bool /*timing*/) {
   auto made = std::make_shared<FakeEvent>();
+  made->device = current_device();
   std::lock_guard lock(mutex_);
   *event = reinterpret_cast<CudaEvent*>(made.get());
   events_.emplace(*event, std::move(made));
@@ -174,6 +191,9 @@ CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
   auto found = Find(event);
   if (found == nullptr) {
     return Violation("cudaEventRecord of an event that does not exist");
+  }
+  if (!IsOnDevice(stream, found->device)) {
+    return Violation("cudaEventRecord of an event on a stream of another device");
   }
   uint64_t host_copies = 0;
   {
@@ -202,7 +222,19 @@ CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
   });
 }
 
+bool FakeCuda::IsOnDevice(CudaStream* stream, int device) {
+  if (stream == host_stream_) {
+    return true;  // It stands for a stream of whatever device.
+  }
+  if (stream == nullptr) {
+    return current_device() == device;
+  }
+  const auto found = Find(stream);
+  return found == nullptr || found->device() == device;
+}
+
 CudaResult FakeCuda::EventQuery(CudaEvent* event) {
+  ++event_queries_;
   const auto found = Find(event);
   if (found == nullptr) {
     return Violation("cudaEventQuery of an event that does not exist");

@@ -10,6 +10,10 @@
 // is found done, and pinned memory that changed between a copy from it and such an event is a
 // violation.
 //
+// Each thread has a current device, 0 until it chooses. Streams and events are of the device that
+// was current when they were made, the default stream is of the current one, and an event is
+// recorded on streams of its own device alone.
+//
 // One capture at a time, on whatever stream. A graph runs its operations one after the other in the
 // order of their recording, whatever streams they were recorded on.
 #pragma once
@@ -88,6 +92,11 @@ class FakeCuda final : public CudaApi {
   int waits_inside_graphs() const { return waits_inside_graphs_; }
   // Launches of graphs so far.
   int graph_launches() const { return graph_launches_; }
+  // EventQuery calls so far, of all threads.
+  int64_t event_queries() const { return event_queries_; }
+  // The current device of the calling thread.
+  int current_device() const;
+  bool IsOnDevice(CudaStream* stream, int device);
   // What a call does that waits: spoils a capture of the calling thread. The result that the call
   // then gives, or kSuccess.
   CudaResult Forbid();
@@ -141,11 +150,13 @@ class FakeCuda final : public CudaApi {
   CudaResult Malloc(std::map<char*, size_t>& blocks, void** data, size_t bytes);
   CudaResult Free(std::map<char*, size_t>& blocks, void* data, const char* what);
 
+  const uint64_t number_;  // Tells this fake from others that the same thread used before.
   const int devices_;
   std::string name_ = "fake GPU";
   std::atomic<bool> stopping_{false};
   std::atomic<int> synchronizations_{0};
   std::atomic<int64_t> queued_{0};
+  std::atomic<int64_t> event_queries_{0};
   std::atomic<int> graph_launches_{0};
   std::atomic<int> waits_inside_graphs_{0};
   std::atomic<int64_t> delay_us_{0};

@@ -1,5 +1,8 @@
 #include "comm/nccl/fake/fake_nccl.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,33 +20,32 @@ void Join(FakeNcclComm& comm, FakeShared& shared, int index) {
   ++comm.shared->joined;
 }
 
-// Whether every rank of the parent has called CommSplit and this rank knows its new communicator.
-bool AdvanceSplit(FakeNcclComm& comm, FakeShared& fabric) {
-  FakeNcclComm& parent = *comm.split_from;
+// The rank, size and place of `made`, which `parent` splits off; false while a rank has yet to
+// call.
+bool JoinSplit(const FakeNcclComm& parent, FakeNcclComm& made, int color, FakeShared& fabric) {
   FakeSharedComm& shared = *parent.shared;
   if (shared.split_posted < parent.ranks) {
     return false;
   }
   int first = -1;
+  made.rank = made.ranks = 0;
   for (int rank = 0; rank < parent.ranks; ++rank) {
-    if (shared.split_color[rank] != comm.split_color) {
+    if (shared.split_color[rank] != color) {
       continue;
     }
     first = first < 0 ? rank : first;
-    ++comm.ranks;
+    ++made.ranks;
     const auto order = std::make_pair(shared.split_key[rank], rank);
-    comm.rank += order < std::make_pair(shared.split_key[parent.rank], parent.rank) ? 1 : 0;
+    made.rank += order < std::make_pair(shared.split_key[parent.rank], parent.rank) ? 1 : 0;
   }
-  if (first == parent.rank) {
+  if (first == parent.rank && shared.split_comm[first] == 0) {
     shared.split_comm[first] = ++fabric.comms_used;
   }
-  const int made = shared.split_comm[first];
-  if (made == 0) {
-    comm.ranks = comm.rank = 0;
+  const int index = shared.split_comm[first];
+  if (index == 0) {
     return false;
   }
-  Join(comm, fabric, made - 1);
-  comm.split_from = nullptr;
+  Join(made, fabric, index - 1);
   return true;
 }
 
@@ -114,13 +116,16 @@ NcclComm* FakeNccl::Add(std::shared_ptr<FakeNcclComm> comm) {
 }
 
 NcclResult FakeNccl::CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id,
-                                        int rank, const char* /*name*/) {
+                                        int rank, const char* name) {
   if (id[0] != 'F' || ranks < 1 || ranks > kFakeRanksMax || rank < 0 || rank >= ranks) {
     return NcclResult::kInvalidArgument;
   }
   auto made = std::make_shared<FakeNcclComm>();
+  made->device = cuda_->current_device();
   made->rank = rank;
   made->ranks = ranks;
+  made->name = name;
+  made->named = name;
   Join(*made, fabric_->shared(), id[1]);
   *comm = Add(std::move(made));
   return NcclResult::kInProgress;
@@ -161,8 +166,7 @@ NcclResult FakeNccl::CommGetAsyncError(NcclComm* handle, NcclResult* error) {
     return NcclResult::kSuccess;
   }
   *error = NcclResult::kInProgress;
-  if (faults_.init_hangs ||
-      (comm->split_from != nullptr && !AdvanceSplit(*comm, fabric_->shared()))) {
+  if (faults_.init_hangs || held_ || !AdvanceSplit(*comm)) {
     return NcclResult::kSuccess;
   }
   const int arrived = comm->finalizing ? comm->shared->finalized : comm->shared->joined;
@@ -212,33 +216,92 @@ NcclResult FakeNccl::CommDestroy(NcclComm* handle) {
 
 NcclResult FakeNccl::CommAbort(NcclComm* handle) {
   const Use use(this, handle, "CommAbort");
-  if (use.comm() == nullptr) {
+  const std::shared_ptr<FakeNcclComm>& comm = use.comm();
+  if (comm == nullptr) {
     return NcclResult::kInvalidUsage;
   }
-  if (!use.comm()->registrations.empty()) {
-    Violation("CommAbort with registered buffers");
+  if (faults_.abort_hangs) {
+    WaitFor([] { return false; });
   }
-  use.comm()->aborted = true;
+  comm->aborted = true;
+  if (comm->split != nullptr) {
+    EndSplit(*comm);
+  }
+  WaitFor([&comm] { return comm->in_flight == 0; });  // Behind whatever else is on the streams.
   ++aborts_;
   std::lock_guard lock(mutex_);
   comms_.erase(handle);
   return NcclResult::kSuccess;
 }
 
+void FakeNccl::WaitFor(const std::function<bool()>& done) {
+  while (!done() && !stopping_ && !cuda_->stopping()) {
+    usleep(200);
+  }
+}
+
 NcclResult FakeNccl::CommSplit(NcclComm* handle, int color, int key, NcclComm** split) {
   const Use use(this, handle, "CommSplit");
-  if (use.comm() == nullptr || use.comm()->shared->split_posted == use.comm()->ranks) {
+  FakeNcclComm* const comm = use.comm().get();
+  if (comm == nullptr || comm->shared->split_posted == comm->ranks) {
     return Violation("CommSplit: the fake splits a communicator once");
   }
-  FakeSharedComm& shared = *use.comm()->shared;
-  shared.split_color[use.comm()->rank] = color;
-  shared.split_key[use.comm()->rank] = key;
+  *split = nullptr;
+  comm->split = std::make_unique<FakeSplit>();
+  comm->split->slot = split;
+  comm->split->color = color;
+  if (color >= 0) {
+    comm->split->made = std::make_shared<FakeNcclComm>();
+    comm->split->made->device = comm->device;
+    comm->split->made->name = comm->name;
+    comm->split->made->named = comm->named;
+  }
+  FakeSharedComm& shared = *comm->shared;
+  shared.split_color[comm->rank] = color;
+  shared.split_key[comm->rank] = key;
   ++shared.split_posted;
-  auto made = std::make_shared<FakeNcclComm>();
-  made->split_from = use.comm();
-  made->split_color = color;
-  *split = Add(std::move(made));
   return NcclResult::kInProgress;
+}
+
+bool FakeNccl::AdvanceSplit(FakeNcclComm& comm) {
+  FakeSplit* const split = comm.split.get();
+  if (split == nullptr) {
+    return true;
+  }
+  if (faults_.split_hangs) {
+    return false;
+  }
+  FakeNcclComm* const made = split->made.get();
+  if (made == nullptr) {
+    if (comm.shared->split_posted < comm.ranks) {
+      return false;
+    }
+  } else {
+    split->joined = split->joined || JoinSplit(comm, *made, split->color, fabric_->shared());
+    if (!split->joined || made->shared->joined < made->ranks) {
+      return false;
+    }
+    CheckName(*made, "the job of CommSplit");
+  }
+  EndSplit(comm);
+  return true;
+}
+
+void FakeNccl::EndSplit(FakeNcclComm& comm) {
+  const std::unique_ptr<FakeSplit> split = std::move(comm.split);
+  if (split->made == nullptr) {
+    return;
+  }
+  if (!split->joined) {
+    split->made->error = NcclResult::kInternalError;  // Half-made.
+  }
+  *split->slot = Add(split->made);
+}
+
+void FakeNccl::CheckName(const FakeNcclComm& comm, const char* call) {
+  if (comm.name != nullptr && comm.named != comm.name) {
+    Violation(absl::StrCat(call, " reads the communicator's name, which has gone"));
+  }
 }
 
 NcclResult FakeNccl::CommShape(NcclComm* handle, int* rank, int* ranks) {
@@ -259,18 +322,44 @@ NcclResult FakeNccl::CommRegister(NcclComm* handle, void* data, size_t bytes, vo
   if (!cuda_->IsDeviceMemory(data, bytes)) {
     return Violation("CommRegister of memory that is not the device's");
   }
-  *result = reinterpret_cast<void*>(++use.comm()->registered);  // Each call has its own handle.
-  use.comm()->registrations.insert(*result);
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto from = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = from & ~(page - 1);
+  const uintptr_t end = (from + bytes + page - 1) & ~(page - 1);
+  auto& all = use.comm()->registrations;
+  auto found = std::find_if(all.begin(), all.end(), [&](const auto& registration) {
+    return registration->begin <= begin && end <= registration->end;
+  });
+  if (found == all.end()) {
+    found = all.insert(all.end(), std::make_unique<FakeRegistration>());
+    **found = {.begin = begin, .end = end, .uses = 0};
+  }
+  ++(*found)->uses;
+  *result = found->get();
   return NcclResult::kSuccess;
 }
 
 NcclResult FakeNccl::CommDeregister(NcclComm* handle, void* registration) {
   const Use use(this, handle, "CommDeregister");
-  if (use.comm() == nullptr) {
+  FakeNcclComm* const comm = use.comm().get();
+  if (comm == nullptr) {
     return NcclResult::kInvalidUsage;
   }
-  if (use.comm()->registrations.erase(registration) == 0) {
-    return Violation("CommDeregister of what was not registered");
+  if (comm->polls_left > 0 || held_) {
+    return Violation("CommDeregister while a call is in progress");
+  }
+  auto& all = comm->registrations;
+  const auto found = std::find_if(all.begin(), all.end(), [registration](const auto& kept) {
+    return kept.get() == registration;
+  });
+  if (found == all.end()) {
+    return Violation("CommDeregister of what is not registered");
+  }
+  if (faults_.deregister_hangs) {
+    WaitFor([comm] { return comm->aborted.load(); });
+  }
+  if (--(*found)->uses == 0) {
+    all.erase(found);
   }
   return NcclResult::kSuccess;
 }

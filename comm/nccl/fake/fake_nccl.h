@@ -1,13 +1,16 @@
 // A NcclApi that moves real bytes between forked processes and is stricter than NCCL about order.
 //
 // Collectives run on FakeCuda's streams. Wrong use (a destroyed communicator, a second thread at
-// the same time, a call before initialisation ended, memory that is not the device's, destruction
-// with registrations left) gives kInvalidUsage and a line in violations(). Faults are injected by
-// FakeNcclFaults. Thread-safe in its own bookkeeping. REQUIRES: fabric and cuda outlive it; made
-// after fork.
+// the same time, a call before initialisation or the last call ended, memory that is not the
+// device's, a stream of another device, a name that has gone, destruction with registrations left)
+// gives kInvalidUsage and a line in violations(). As NCCL does, CommAbort frees registrations, and
+// waits for what is on the streams; CommSplit stores its result when its job ends; ranges within
+// the same pages share a registration. Faults are injected by FakeNcclFaults. Thread-safe in its
+// own bookkeeping. REQUIRES: fabric and cuda outlive it; made after fork.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +31,9 @@ struct FakeNcclFaults {
   NcclResult async_error = NcclResult::kRemoteError;
   // CommGetAsyncError answers kInProgress so often after each call, as a busy NCCL does.
   int polls_in_progress = 1;
+  bool split_hangs = false;       // The job of CommSplit ends when its parent is aborted.
+  bool abort_hangs = false;       // CommAbort never returns.
+  bool deregister_hangs = false;  // CommDeregister waits for a peer that is stopped.
 };
 
 class FakeNcclComm;
@@ -82,6 +88,10 @@ class FakeNccl final : public NcclApi {
   std::vector<std::string> calls() const;
   int live_comms() const;
   int aborts() const { return aborts_; }
+  // Calls for which a non-blocking NCCL starts a thread: those that queue on streams.
+  int jobs() const { return jobs_; }
+  // Whether every call stays in progress.
+  void HoldCalls(bool held) { held_ = held; }
 
  private:
   class Use;  // One call on one communicator.
@@ -99,7 +109,16 @@ class FakeNccl final : public NcclApi {
   NcclResult Start(const char* call, NcclComm* comm, CudaStream* stream, FakeOperation operation,
                    size_t send_parts, size_t receive_parts);
   NcclResult Launch(const std::vector<Queued>& operations);
+  // Has `operation` run on the stream, counted as in flight until it ends.
+  void Enqueue(const std::shared_ptr<FakeNcclComm>& comm, CudaStream* stream,
+               std::function<void()> operation);
   NcclComm* Add(std::shared_ptr<FakeNcclComm> comm);
+  void CheckName(const FakeNcclComm& comm, const char* call);
+  // Whether no split of `comm` is under way any more; ends the one that can end.
+  bool AdvanceSplit(FakeNcclComm& comm);
+  void EndSplit(FakeNcclComm& comm);
+  // Until it is true, or the fakes end.
+  void WaitFor(const std::function<bool()>& done);
 
   FakeFabric* const fabric_;
   FakeCuda* const cuda_;
@@ -107,6 +126,8 @@ class FakeNccl final : public NcclApi {
   std::atomic<bool> stopping_{false};
   std::atomic<int> aborts_{0};
   std::atomic<int> operations_{0};
+  std::atomic<int> jobs_{0};
+  std::atomic<bool> held_{false};
   mutable std::mutex mutex_;
   std::map<NcclComm*, std::shared_ptr<FakeNcclComm>> comms_;
   std::vector<std::string> violations_;

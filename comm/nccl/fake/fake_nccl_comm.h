@@ -5,13 +5,31 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "comm/nccl/fake/fake_fabric.h"
 #include "comm/nccl/fake/fake_nccl.h"
 
 namespace dtrain::comm {
+
+class FakeNcclComm;
+
+// A range of pages that is registered; its address is the handle. It counts the ranges that NCCL
+// was given within it.
+struct FakeRegistration {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  int uses = 0;
+};
+
+// The job of a CommSplit, which stores what it made when it ends.
+struct FakeSplit {
+  NcclComm** slot = nullptr;
+  int color = 0;
+  std::shared_ptr<FakeNcclComm> made;  // Null for no colour.
+  bool joined = false;
+};
 
 // One rank's communicator in this process.
 class FakeNcclComm {
@@ -20,15 +38,17 @@ class FakeNcclComm {
   std::atomic<bool> aborted{false};
   std::atomic<NcclResult> error{NcclResult::kSuccess};
   std::atomic<int> polls_left{0};
-  FakeSharedComm* shared = nullptr;  // Null while a split is under way.
+  std::atomic<int> in_flight{0};     // Operations on streams that have not ended.
+  FakeSharedComm* shared = nullptr;  // Null of a split that ended half-made.
+  int device = 0;
   int rank = 0;
   int ranks = 0;
+  const char* name = nullptr;  // NCCL keeps the pointer.
+  std::string named;           // Its text when it was given.
   bool ready = false;
   bool finalizing = false;
-  std::shared_ptr<FakeNcclComm> split_from;
-  int split_color = 0;
-  std::set<void*> registrations;
-  uintptr_t registered = 0;
+  std::unique_ptr<FakeSplit> split;  // Under way.
+  std::vector<std::unique_ptr<FakeRegistration>> registrations;
   std::map<int, double> factors;  // Of pre-multiplied sums, by op.
   int next_op = static_cast<int>(NcclReduceOp::kMin) + 2;
   std::unique_ptr<FakeExchange> exchange;

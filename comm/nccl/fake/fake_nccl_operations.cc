@@ -46,6 +46,9 @@ NcclResult FakeNccl::Start(const char* call, NcclComm* handle, CudaStream* strea
   if (!comm->ready || comm->finalizing || comm->polls_left > 0) {
     return Violation(absl::StrCat(call, " while the communicator is busy or not ready"));
   }
+  if (!cuda_->IsOnDevice(stream, comm->device)) {
+    return Violation(absl::StrCat(call, " on a stream of another device"));
+  }
   const auto ranks = static_cast<size_t>(comm->ranks);
   const size_t bytes = operation.descriptor.count * NcclDTypeBytes(operation.descriptor.dtype);
   const auto on_device = [&](const char* data, size_t parts) {
@@ -68,7 +71,20 @@ NcclResult FakeNccl::Start(const char* call, NcclComm* handle, CudaStream* strea
   return Launch({std::move(queued)});
 }
 
+void FakeNccl::Enqueue(const std::shared_ptr<FakeNcclComm>& comm, CudaStream* stream,
+                       std::function<void()> operation) {
+  ++comm->in_flight;
+  cuda_->Enqueue(stream, [comm, run = std::move(operation)] {
+    run();
+    --comm->in_flight;
+  });
+}
+
 NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
+  if (operations.empty()) {
+    return NcclResult::kSuccess;
+  }
+  ++jobs_;
   // As in NCCL, the sends and receives of a group run together, after its collectives.
   std::map<std::pair<FakeNcclComm*, CudaStream*>, std::vector<FakeOperation>> together;
   for (const Queued& queued : operations) {
@@ -81,12 +97,12 @@ NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
     }
     const FakeKind kind = queued.operation.descriptor.kind;
     if (breaks || index == faults_.hanging_operation) {
-      cuda_->Enqueue(queued.stream, [held = queued.comm] { held->exchange->Hang(); });
+      Enqueue(queued.comm, queued.stream, [held = queued.comm] { held->exchange->Hang(); });
     } else if (kind == FakeKind::kSend || kind == FakeKind::kReceive) {
       together[{comm, queued.stream}].push_back(queued.operation);
     } else {
-      cuda_->Enqueue(queued.stream,
-                     [queued] { queued.comm->exchange->Collective(queued.operation); });
+      Enqueue(queued.comm, queued.stream,
+              [queued] { queued.comm->exchange->Collective(queued.operation); });
     }
   }
   for (auto& [where, transfers] : together) {
@@ -94,8 +110,7 @@ NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
     for (const Queued& queued : operations) {
       held = queued.comm.get() == where.first ? queued.comm : held;
     }
-    cuda_->Enqueue(where.second,
-                   [held, moved = transfers] { held->exchange->PointToPoint(moved); });
+    Enqueue(held, where.second, [held, moved = transfers] { held->exchange->PointToPoint(moved); });
   }
   return faults_.polls_in_progress > 0 ? NcclResult::kInProgress : NcclResult::kSuccess;
 }

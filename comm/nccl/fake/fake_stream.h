@@ -17,13 +17,15 @@ namespace dtrain::comm {
 class FakeStream {
  public:
   enum class Kind { kThread, kCaller };
-  explicit FakeStream(Kind kind = Kind::kThread)
-      : thread_(kind == Kind::kThread ? std::thread([this] { Run(); }) : std::thread()) {}
+  explicit FakeStream(int device, Kind kind = Kind::kThread)
+      : device_(device),
+        thread_(kind == Kind::kThread ? std::thread([this] { Run(); }) : std::thread()) {}
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
   // Runs what is queued, then joins. REQUIRES: operations that hang have been told to end.
   ~FakeStream();
 
+  int device() const { return device_; }
   // A caller's stream: runs it.
   void Push(std::function<void()> operation);
   // Blocks until everything queued so far has run.
@@ -31,6 +33,7 @@ class FakeStream {
 
  private:
   void Run();
+  const int device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> operations_;
@@ -40,6 +43,7 @@ class FakeStream {
 };
 
 struct FakeEvent {
+  int device = 0;
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0;

@@ -56,6 +56,14 @@ cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(
 ncclDataType_t Native(NcclDType dtype) { return static_cast<ncclDataType_t>(dtype); }
 ncclRedOp_t Native(NcclReduceOp op) { return static_cast<ncclRedOp_t>(op); }
 
+// Names of communicators came with NCCL 2.27: an older nccl.h has no place for them.
+template <typename Config>
+void SetName(Config& config, const char* name) {
+  if constexpr (requires { config.commName; }) {
+    config.commName = name;
+  }
+}
+
 class Real final : public NcclApi {
  public:
   Real(const Functions& functions, std::string path) : f_(functions), path_(std::move(path)) {}
@@ -172,7 +180,7 @@ class Real final : public NcclApi {
   static ncclConfig_t ConfigOf(const char* name) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.commName = name;
+    SetName(config, name);
     return config;
   }
   const Functions f_;

@@ -51,7 +51,7 @@ void FakeRank::ExpectClean() {
 }
 
 void RunRanks(int size, const RankBody& body, const std::function<FakeNcclFaults(int)>& faults,
-              int victim) {
+              Victim victim) {
   FakeFabric fabric;
   const auto results =
       testing::RunRanks({.size = size}, [&](testing::RankContext& context) -> absl::Status {
@@ -66,8 +66,12 @@ void RunRanks(int size, const RankBody& body, const std::function<FakeNcclFaults
       });
   for (int rank = 0; rank < size; ++rank) {
     const testing::RankResult& result = results.at(static_cast<size_t>(rank));
-    EXPECT_EQ(result.signal, rank == victim ? SIGKILL : 0) << "rank " << rank;
-    EXPECT_TRUE(result.status.ok() || rank == victim) << "rank " << rank << ": " << result.status;
+    const bool dies = rank == victim.rank;
+    EXPECT_EQ(result.signal, dies && victim.exit_code == 0 ? SIGKILL : 0) << "rank " << rank;
+    EXPECT_TRUE(result.status.ok() || dies) << "rank " << rank << ": " << result.status;
+    if (dies) {
+      EXPECT_EQ(result.exit_code, victim.exit_code) << "rank " << rank << ": " << result.status;
+    }
   }
 }
 

@@ -30,7 +30,7 @@ struct FakeRank {
   int rank;
   int size;
   Store* store;
-  FakeCuda cuda;
+  FakeCuda cuda{2};
   FakeNccl nccl;
   NcclGroupOptions options;  // Timeouts generous; tests of timeouts shorten them.
   std::vector<void*> allocated;
@@ -38,10 +38,16 @@ struct FakeRank {
 
 using RankBody = std::function<void(FakeRank&)>;
 
+// A rank that does not come to its end.
+struct Victim {
+  int rank = -1;      // None.
+  int exit_code = 0;  // It ends with this; 0: it must die of SIGKILL.
+};
+
 // Runs `body` in `size` forked processes, each with its own fakes over one fabric, and fails the
-// test for each that has a failure, crashes (but for `victim`, which must die of SIGKILL), or is
-// not done after a minute (it is killed).
+// test for each that has a failure, crashes (but for `victim`), or is not done after a minute (it
+// is killed).
 void RunRanks(int size, const RankBody& body,
-              const std::function<FakeNcclFaults(int rank)>& faults = {}, int victim = -1);
+              const std::function<FakeNcclFaults(int rank)>& faults = {}, Victim victim = {});
 
 }  // namespace dtrain::comm

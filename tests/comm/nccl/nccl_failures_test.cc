@@ -204,22 +204,21 @@ TEST(NcclFailures, AbortFromAnotherThreadEndsAWaitHereAndAtThePeer) {
 }
 
 TEST(NcclFailures, AKilledRankIsNamedByTheOthers) {
-  RunRanks(
-      2,
-      [](FakeRank& self) {
-        self.options.group.timeout = absl::Seconds(3);
-        auto group = self.MakeGroup();
-        if (self.rank == 1) {
-          raise(SIGKILL);
-        }
-        const absl::Status status =
-            EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
-        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-        EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
-        group.reset();
-        self.ExpectClean();
-      },
-      /*faults=*/{}, /*victim=*/1);
+  RunRanks(2,
+           [](FakeRank& self) {
+             self.options.group.timeout = absl::Seconds(3);
+             auto group = self.MakeGroup();
+             if (self.rank == 1) {
+               raise(SIGKILL);
+             }
+             const absl::Status status =
+                 EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum), absl::Seconds(30));
+             EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+             EXPECT_THAT(std::string(status.message()), HasSubstr("did not arrive: rank 1"));
+             group.reset();
+             self.ExpectClean();
+           },
+           /*faults=*/{}, {.rank = 1});
 }
 
 TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
@@ -254,7 +253,7 @@ TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
         group.reset();
         self.ExpectClean();
       },
-      /*faults=*/{}, /*victim=*/1);
+      /*faults=*/{}, {.rank = 1});
 }
 
 // `rounds` all-reduces of one name.
@@ -435,7 +434,7 @@ TEST(NcclFailures, AGroupDestroyedWithWorkUnderWayFinishesItWithAborted) {
 // The fake is itself checked: a test that passes because the fake looks away proves nothing.
 TEST(FakeNccl, NoticesEachWrongUse) {
   FakeFabric fabric;
-  FakeCuda cuda;
+  FakeCuda cuda(2);
   FakeNccl nccl(&fabric, &cuda);
   NcclUniqueId id = {};
   ASSERT_EQ(nccl.GetUniqueId(&id), NcclResult::kSuccess);
@@ -456,6 +455,14 @@ TEST(FakeNccl, NoticesEachWrongUse) {
   EXPECT_EQ(reduce(host), NcclResult::kInvalidUsage);
   EXPECT_THAT(nccl.violations(), Contains(HasSubstr("not the device's")));
   EXPECT_EQ(reduce(static_cast<char*>(device) + 56), NcclResult::kInvalidUsage);  // Past the end.
+  CudaStream* elsewhere = nullptr;
+  ASSERT_EQ(cuda.SetDevice(1), CudaResult::kSuccess);
+  ASSERT_EQ(cuda.StreamCreate(&elsewhere, false), CudaResult::kSuccess);
+  EXPECT_EQ(
+      nccl.AllReduce(device, device, 4, NcclDType::kFloat32, NcclReduceOp::kSum, comm, elsewhere),
+      NcclResult::kInvalidUsage);
+  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("a stream of another device")));
+  ASSERT_EQ(cuda.SetDevice(0), CudaResult::kSuccess);
   void* handle = nullptr;
   EXPECT_EQ(nccl.CommRegister(comm, device, 64, &handle), NcclResult::kSuccess);
   EXPECT_EQ(nccl.GroupEnd(), NcclResult::kInvalidUsage);

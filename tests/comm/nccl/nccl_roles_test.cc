@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "tests/comm/nccl/forked_ranks.h"
@@ -53,6 +54,67 @@ TEST(NcclGroup, ARoleOfItsOwnIsNotHeldUpByTheOther) {
     EXPECT_EQ(Values(all)[kCount], 1.0F);
     gathers->reset();
     reductions.reset();
+    self.ExpectClean();
+  });
+}
+
+// Two of three ranks have sent and received before: all still meet under one name in the store.
+TEST(NcclGroup, RanksOfASplitFindEachOtherWhateverTheySentBefore) {
+  RunRanks(3, [](FakeRank& self) {
+    auto group = self.MakeGroup();
+    const Deadline bound = Deadline::After(absl::Seconds(30));
+    const Buffer message = Filled(self, kCount, 1);
+    if (self.rank < 2) {
+      const auto work = self.rank == 0 ? group->Send(message, 1) : group->Receive(message, 0);
+      ASSERT_TRUE(work->Wait(bound).ok());
+    }
+    auto split = group->Split(0, self.rank, "split");
+    ASSERT_TRUE(split.ok()) << split.status();
+    if (self.rank == 0) {
+      CollectiveOptions options;
+      options.deadline = Deadline::After(absl::Seconds(2));
+      const auto work = (*split)->AllReduce(Filled(self, kCount, 1), ReduceOp::kSum, options);
+      const absl::Status status = work->Wait(bound);
+      EXPECT_THAT(std::string(status.message()),
+                  testing::HasSubstr("did not arrive: rank 1 (host "));
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr(", rank 2 (host "));
+      ASSERT_TRUE(self.store->Set("named", "", bound).ok());
+    }
+    EXPECT_TRUE(self.store->Get("named", bound).ok());
+    split->reset();
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+// NCCL reads a communicator's name again when one is split off it.
+TEST(NcclGroup, TheNameThatNcclKeepsOutlivesTheOptions) {
+  RunRanks(2, [](FakeRank& self) {
+    self.options.group.name = "a name that is too long for a short string";
+    auto group = self.MakeGroup();
+    std::fill(self.options.group.name.begin(), self.options.group.name.end(), 'x');
+    auto split = group->Split(0, self.rank, "split");
+    ASSERT_TRUE(split.ok()) << split.status();
+    split->reset();
+    group.reset();
+    self.ExpectClean();
+  });
+}
+
+TEST(NcclGroup, ARankThatGivesANegativeColourIsInNoGroup) {
+  RunRanks(3, [](FakeRank& self) {
+    auto group = self.MakeGroup();
+    auto split = group->SplitGroup(self.store, self.rank == 1 ? -5 : 0, self.rank, "split");
+    ASSERT_TRUE(split.ok()) << split.status();
+    EXPECT_EQ(*split == nullptr, self.rank == 1);
+    if (*split != nullptr) {
+      EXPECT_EQ((*split)->size(), 2);
+      const Buffer buffer = Filled(self, kCount, 1);
+      ASSERT_TRUE((*split)->AllReduce(buffer, ReduceOp::kSum)->Wait().ok());
+      EXPECT_THAT(Values(buffer), testing::Each(2.0F));
+    }
+    split->reset();
+    group.reset();
     self.ExpectClean();
   });
 }

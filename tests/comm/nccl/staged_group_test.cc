@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status.h"
 #include "comm/nccl/fake/fake_cuda.h"
 #include "tests/comm/nccl/graph_of_buckets.h"
@@ -155,6 +157,74 @@ TEST(StagedGroupTest, CallsWaitForTheirPlacesInAGraphAndNotForItsEnd) {
   for (const auto& result : results) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
+}
+
+// The worker comes to the first call when the second has been made too; the compute stream reaches
+// the second one's place only after the first has ended.
+TEST(StagedGroupTest, ACallWaitsForItsOwnPlaceAndNotForThoseOfLaterCalls) {
+  const auto results =
+      dtrain::testing::RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+        Rank self(context);
+        CudaStream* compute = nullptr;
+        (void)self.cuda.StreamCreate(&compute, false);
+        DT_RETURN_IF_ERROR(self.Open(context, compute));
+        const size_t n = 1000;
+        float* const first = self.Floats(n, -1);
+        float* const second = self.Floats(n, -1);
+        const auto fill = [&](float* bucket, float value) {
+          (void)self.cuda.Enqueue(compute, [=] { std::fill(bucket, bucket + n, value); });
+        };
+        std::atomic<bool> both_made{false};
+        std::atomic<bool> first_ended{false};
+        DT_RETURN_IF_ERROR(self.group->Then([&](CudaStream*) {
+          while (!both_made) {
+            absl::SleepFor(absl::Milliseconds(1));
+          }
+          return absl::OkStatus();
+        }));
+        fill(first, 1);
+        DT_ASSIGN_OR_RETURN(const Work one,
+                            self.group->AllReduce(Rank::Of(first, n), ReduceOp::kSum));
+        (void)self.cuda.Enqueue(compute, [&] {
+          const Deadline bound = Deadline::After(absl::Seconds(20));
+          while (!first_ended && !bound.Expired()) {
+            absl::SleepFor(absl::Milliseconds(1));
+          }
+        });
+        fill(second, 2);
+        DT_ASSIGN_OR_RETURN(const Work two,
+                            self.group->AllReduce(Rank::Of(second, n), ReduceOp::kSum));
+        both_made = true;
+        const absl::Status waited = one.Wait(Deadline::After(absl::Seconds(10)));
+        first_ended = true;
+        DT_RETURN_IF_ERROR(two.Wait(Deadline::After(absl::Seconds(30))));
+        DT_RETURN_IF_ERROR(waited);
+        DT_RETURN_IF_ERROR(self.group->JoinStream(compute));
+        (void)self.cuda.StreamSynchronize(compute);
+        DT_RETURN_IF_ERROR(Expect(first[0] == 2 && second[n - 1] == 4, "sums"));
+        self.group.reset();
+        (void)self.cuda.StreamDestroy(compute);
+        DT_RETURN_IF_ERROR(Expect(self.cuda.live_handles() == 2, "handles were left"));
+        return Expect(self.cuda.violations().empty(), "CUDA was used wrongly");
+      });
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(StagedGroupTest, ARankThatGivesANegativeColourIsInNoGroup) {
+  RunOn(3, [](Rank& self) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto split,
+                        self.group->SplitGroup(self.store, self.rank == 1 ? -1 : 0, 0, "split"));
+    if (self.rank == 1) {
+      return Expect(split == nullptr, "a group without a colour");
+    }
+    DT_RETURN_IF_ERROR(Expect(split != nullptr && split->size() == 2, "a wrong size"));
+    float* const data = self.Floats(1, 1);
+    DT_RETURN_IF_ERROR(split->AllReduce(Rank::Of(data, 1), ReduceOp::kSum).status());
+    DT_RETURN_IF_ERROR(split->JoinStream(self.cuda.host_stream()));
+    return Expect(data[0] == 2, "the sum of two");
+  });
 }
 
 TEST(StagedGroupTest, AnErrorOnTheHostBreaksTheGroupWithItsReason) {
