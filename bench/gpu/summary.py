@@ -62,7 +62,7 @@ def kernel_lines(kernels, peers):
         return [f"Kernels: {kernels.get('error', 'no result')}."]
     ways, ratios = peer_ratios(peers)
     rows = [(row["name"], f"{row['us']:.1f}", f"{row['gb_per_s']:.0f}",
-             f"{100 * row['copy_fraction']:.1f}", "ok" if row["ok"] else "short",
+             f"{100 * row['copy_fraction']:.1f}", row["verdict"],
              *ratios(row["name"], row["us"])) for row in kernels["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in (peers or {}).get("peers", {}).items())
     lines = [f"Kernels, {kernels['elements']} elements a stream; peers: {versions or 'none there'}; "

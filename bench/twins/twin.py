@@ -104,6 +104,14 @@ def gemm_attention_share(profiler, seconds):
                                 if re.search(pattern, event.key))
 
 
+def mapped_cuda_libraries(path="/proc/self/maps"):
+    """How many of CUDA's libraries this process maps: torch's wheel of PyPI loads them all, also
+    where there is no GPU."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        names = {os.path.basename(line.split()[-1]) for line in file if ".so" in line}
+    return sum(bool(re.match(r"lib(cu|nv|nccl|torch_cuda|c10_cuda|torch_nv)", name)) for name in names)
+
+
 class Facts:
     """Rank 0's JSON lines; the other ranks write none."""
 
@@ -152,6 +160,7 @@ def train(args, setting, peer, facts):
         profiled_s += seconds if profiler else 0.0
         facts.say(kind="step", step=step + 1, loss=mean.item() / world,
                   tokens_per_s=setting.global_batch * setting.sequence / seconds, seconds=seconds)
+    facts.say(kind="libraries", cuda=mapped_cuda_libraries())
     if profiler is not None:
         profiler.__exit__(None, None, None)
         facts.say(kind="profile", gemm_attention_share=gemm_attention_share(profiler,
