@@ -160,7 +160,6 @@ def main():
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.elements = 3, 4 << 20
-    args.json = report.begin("kernels", args.json)
     program = [f"{args.bin}/dtrain-bench-kernels", "--elements", str(args.elements)]
     known = json.loads(subprocess.run([*program, "--list"], check=True, capture_output=True,
                                       text=True).stdout)
@@ -168,6 +167,7 @@ def main():
     if not cases:
         sys.exit(f"bench: --filter {args.filter!r} matches no case; there are: "
                  f"{', '.join(case['name'] for case in known['cases'])}")
+    args.json = report.begin("kernels", args.json)
     ours, twin = Server([*program, "--serve"]), None
     if not args.no_peers:
         shapes = {case["name"]: case["shape"] for case in cases if case["shape"]}

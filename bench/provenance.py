@@ -125,9 +125,7 @@ def kept_path(path, marks):
     inside = os.path.relpath(os.path.abspath(path), RESULTS)
     if not marks or inside.startswith(os.pardir):
         return path
-    elsewhere = os.path.join(SOURCE, "build", "bench", inside)
-    os.makedirs(os.path.dirname(elsewhere), exist_ok=True)
-    return elsewhere
+    return os.path.join(SOURCE, "build", "bench", inside)
 
 
 def say_marks(marks, path="", kept=""):

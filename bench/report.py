@@ -126,6 +126,7 @@ def merged(before, taken_now, keys):
 
 def write_json(path, results):
     """Whole or not at all: an earlier result outlives an end at any moment."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         json.dump(results, file, indent=2)
         file.write("\n")

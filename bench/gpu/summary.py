@@ -106,8 +106,11 @@ def page(folder):
     if known is None:
         return None
     results = results_of(folder)
-    lines = [f"# {known['gpu']}", "", f"Driver {known['driver']}, {known['memory']}. "
-             "`./dev gpu pack`, then `run` on that machine.", "", *goal_lines(results), ""]
+    marks = known.get("marks", [])
+    lines = [f"# {known['gpu']}", "", f"Driver {known['driver']}, {known['memory']}; "
+             f"{known.get('date') or 'no date'}, commit {known.get('commit') or 'not known'}. "
+             "`./dev gpu pack`, then `run` on that machine."
+             + (f" **Marked:** {'; '.join(marks)}." if marks else ""), "", *goal_lines(results), ""]
     for part, write in (("tests", lambda: tests_lines(results["tests"])),
                         ("kernels", lambda: kernel_lines(results["kernels"],
                                                          results.get("kernel_peers"))),

@@ -33,8 +33,8 @@ def check_equal(name, eager, compiled):
     for index, (a, b) in enumerate(zip(flatten(eager), flatten(compiled))):
         distances.append(((a - b).norm() / a.norm().clamp_min(1e-30)).item())
         if not distances[-1] <= GROSS * limit:
-            raise SystemExit(f"{name}: output {index} of torch.compile is {distances[-1]:.2g} off "
-                             f"eager's, allowed: {limit}, and at most {GROSS} times that")
+            raise SystemExit(f"{name}: output {index} is {distances[-1]:.2g} off eager's, allowed: "
+                             f"{limit}, and at most {GROSS} times that")
     return {"distance": max(distances), "allowed": limit}
 
 
@@ -56,7 +56,7 @@ class Ready:
             self.choose_eager(name)
         eager, compiled = self.forms["eager"](), self.forms["compile"]()
         if not (getattr(self.twin, "in_place", False) or getattr(self.twin, "random", False)):
-            self.said.update(check_equal(name, eager, compiled))
+            self.said.update(check_equal(f"{name}, torch.compile", eager, compiled))
         for form in self.forms.values():
             form()
 

@@ -15,6 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from cuda_libraries import mapped_cuda_libraries
 from gpt_model import DEFAULTS, Gpt
 from tokens import TokenSampler
 
@@ -102,14 +103,6 @@ def gemm_attention_share(profiler, seconds):
     pattern = r"aten::(mm|addmm|bmm)$|scaled_dot_product|flash_attention|extern_kernels"
     return 1e-6 / seconds * sum(event.self_cpu_time_total for event in profiler.key_averages()
                                 if re.search(pattern, event.key))
-
-
-def mapped_cuda_libraries(path="/proc/self/maps"):
-    """How many of CUDA's libraries this process maps: torch's wheel of PyPI loads them all, also
-    where there is no GPU."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        names = {os.path.basename(line.split()[-1]) for line in file if ".so" in line}
-    return sum(bool(re.match(r"lib(cu|nv|nccl|torch_cuda|c10_cuda|torch_nv)", name)) for name in names)
 
 
 class Facts:
