@@ -2,11 +2,12 @@
 
 A block of the page is `<!-- figures: TABLE, FILE... -->`, a caption that says where the files come
 from, the table, and `<!-- end of figures -->`. This program writes what stands between the two
-lines; FILEs are paths in bench/results (`*/*.json`: all), and page_tables.py has the tables by name. After a new
-run on another kind of machine, name its file in the first line and start this program again.
+lines; FILEs are paths in bench/results (`*/*.json`: all), and page_tables.py has the tables by
+name. After a new run on another kind of machine, name its file in the first line and start this
+program again.
 
 Prose has no measured figures, for they would go stale unseen: tests/tidy/figures_test.py fails for
-what looks like one, unless a line `<!-- not measured: 3 %, 0.9 -->` of its section names it.
+what looks like one, unless a line `<!-- not measured: 3 %; 0.9 -->` of its section names it.
 
 --check writes nothing, and ends with 1 where the page is not what the files say.
 """
@@ -85,7 +86,8 @@ def caption_of(name, results):
     dates = ", ".join(dict.fromkeys(date or results.get("date") or "no date" for date, _, _ in runs))
     commits = ", ".join(dict.fromkeys(commit or "no commit" for _, commit, _ in runs))
     commands = " and ".join(f"`{command}`" for command in dict.fromkeys(c for _, _, c in runs) if command)
-    text = f"From [{name}](../bench/results/{name}): {dates}; {commits}" + (f"; {commands}" if commands else "")
+    text = f"From [{name}](../bench/results/{name}): {dates}; {commits}"
+    text += f"; {commands}" if commands else ""
     marks = marks_of(results)
     return f"{text}.{' **Marked:** ' + '; '.join(marks) + '.' if marks else ''}"
 

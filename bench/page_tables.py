@@ -69,7 +69,8 @@ def step_speed(files):
             f"{compiled['measured']:.3f} {range_of(row['over_compile'])}: {cell_of(compiled)}",
             percent(outside["measured"], 1) + (f", of it {100 * wait:.1f} waiting" if wait > 0.001 else "")
             + f": {cell_of(outside)}"))
-    few = "the range of the rounds" if "least" in found["speed"][0]["over_eager"] else "the 10th and 90th percentile"
+    few = "the range of the rounds" if "least" in found["speed"][0]["over_eager"] else \
+        "the 10th and 90th percentile"
     return table(("", *step.WAYS, "f", f"x eager ({few})", "goal", "", "x compile (goal 1)",
                   "outside (goal 10 %)"), rows)
 
@@ -150,9 +151,10 @@ def roce(files):
         cells, targets = [], []
         for setup in where:
             row = setups[setup]["summary"][i]
-            goal = goal_named(found, f"comm.roce_{setup}_{row['what']}_{comm.label_of(row['bytes'])}_", missing=True)
-            cells += [f"{percent(row['share'])} ({percent(row['share_least'])}–{percent(row['share_most'])}) of "
-                      f"{row['ib_write_bw_mb_s']:.1f} MB/s", cell_of(goal)]
+            size = comm.label_of(row["bytes"])
+            goal = goal_named(found, f"comm.roce_{setup}_{row['what']}_{size}_", missing=True)
+            spread = f"({percent(row['share_least'])}–{percent(row['share_most'])})"
+            cells += [f"{percent(row['share'])} {spread} of {row['ib_write_bw_mb_s']:.1f} MB/s", cell_of(goal)]
             targets.append(percent(goal["target"]) if goal else "")
         rows.append((name, *cells, targets[0]))
     return table(("of ib_write_bw", *(word for text in where.values() for word in (text, "")), "goal"), rows)

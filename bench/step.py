@@ -81,7 +81,8 @@ class Job:
         lines = read_facts(facts_path)
         first = next(line["ts"] for line in lines if line["kind"] == "first_forward")
         result = self.result(start, first, steps_of(lines, "tokens_per_s"), watch)
-        result["cuda_libraries"] = next(line["cuda"] for line in lines if line["kind"] == "libraries")
+        libraries = next(line for line in lines if line["kind"] == "libraries")
+        result.update(cuda_libraries=libraries["cuda"], torch=libraries["torch"])
         if profile:
             result["f"] = next(line["gemm_attention_share"] for line in lines
                                if line["kind"] == "profile")
@@ -200,7 +201,7 @@ def start_row(key, rounds):
         if way in rounds[0]:
             row[peer] = statistics.median(values(way))
             row[ratio] = statistics.median(a / b for a, b in zip(ours, values(way)))
-            row[f"{peer}_cuda_libraries"] = rounds[0][way]["cuda_libraries"]
+            row.update({f"{peer}_{fact}": rounds[0][way][fact] for fact in ("cuda_libraries", "torch")})
     return row
 
 

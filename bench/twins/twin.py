@@ -153,7 +153,7 @@ def train(args, setting, peer, facts):
         profiled_s += seconds if profiler else 0.0
         facts.say(kind="step", step=step + 1, loss=mean.item() / world,
                   tokens_per_s=setting.global_batch * setting.sequence / seconds, seconds=seconds)
-    facts.say(kind="libraries", cuda=mapped_cuda_libraries())
+    facts.say(kind="libraries", cuda=mapped_cuda_libraries(), torch=torch.__version__)
     if profiler is not None:
         profiler.__exit__(None, None, None)
         facts.say(kind="profile", gemm_attention_share=gemm_attention_share(profiler,
