@@ -1,9 +1,9 @@
 // A goal's verdict: met, missed, or without a bound.
 #include "bench/goal_line.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
+
+#include "gtest/gtest.h"
 
 namespace dtrain::bench::goal_line_test {
 namespace {
