@@ -60,7 +60,7 @@ GROUPS = (
     Group("optimizer", "", "mixed-precision update 1.3 x torch", "optimizer.*_vs_best_torch_sequence", times),
     Group("optimizer", "", "mixed-precision update at most 1.05 of the probe's time",
           "optimizer.*_time_of_probe", times),
-    Group("step", STEP, "min(1.25, 0.92 / f) x eager", "step.*vs_eager", times),
+    Group("step", STEP, "min(1.25, 0.92 / f) x eager, never below 1", "step.*vs_eager", times),
     Group("step", "", "1.0 x torch.compile", "step.*vs_compile", times),
     Group("step", "", "at most 10 % of it outside GEMM and attention", "step.*outside.*",
           lambda value: percent(value, 1)),

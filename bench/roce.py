@@ -11,7 +11,7 @@ import os
 import sys
 
 from comm import label_of
-from report import begin, how_taken, judged, measured_before, print_goals, write_results
+from report import begin, how_taken, judged, measured_before, of_probe, print_goals, write_results
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, f"{SOURCE}/tests/roce")
@@ -51,8 +51,8 @@ def hang_of(setup, guests, ended, seconds):
 
 
 def goals_of(setup, rounds):
-    return [(f"comm.roce_{setup}_{row['what']}_{label_of(row['bytes'])}_of_ib_write_bw",
-             row["share"], ">=", bandwidth.target_of(row))
+    return [of_probe(f"comm.roce_{setup}_{row['what']}_{label_of(row['bytes'])}_of_ib_write_bw",
+                     row["share"], bandwidth.target_of(row))
             for row in bandwidth.summary(rounds) if bandwidth.target_of(row) is not None]
 
 

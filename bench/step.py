@@ -148,7 +148,8 @@ def speed_goals(result):
     name = f"step.{result['model']}.{result['ranks']}"
     goals = []
     if "over_eager" in result:
-        target = min(OVER_EAGER, OF_POSSIBLE / result["f"])
+        # With eager's own products nobody is much faster; but to be slower is never enough.
+        target = max(1.0, min(OVER_EAGER, OF_POSSIBLE / result["f"]))
         goals.append((f"{name}.vs_eager", result["over_eager"]["median"], ">=", target))
     if "over_compile" in result:
         goals.append((f"{name}.vs_compile", result["over_compile"]["median"], ">=", OVER_COMPILE))

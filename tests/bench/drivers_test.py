@@ -260,6 +260,13 @@ class RoceRounds(unittest.TestCase):
                                         "90%", "short"])
         self.assertTrue(reduced.endswith("60% ok"), reduced)
 
+    def test_what_was_faster_than_ib_write_bw_was_not_bound_by_it(self):
+        guests = self.guests()
+        for i in range(3):
+            guests[0].sections[f"group_bw-{i}"] = (self.group_line(1.0, 50.0), 0)
+        goals = report.judged(roce.goals_of("pair", roce.bandwidth.read_rounds(guests, 3)))
+        self.assertEqual({goal["verdict"] for goal in goals}, {"no bound"})
+
     def test_goals_begin_at_a_mebibyte(self):
         goals = roce.goals_of("pair", roce.bandwidth.read_rounds(self.guests(), 3))
         self.assertEqual([(name, target) for name, _, _, target in goals],
@@ -341,6 +348,7 @@ class StepShares(unittest.TestCase):
         target = {goal[0]: goal[3] for goal in step.speed_goals(result)}
         self.assertAlmostEqual(target["step.5M.1.vs_eager"], 0.92 / 0.9)
         self.assertEqual(step.speed_goals({**result, "f": 0.5})[0][3], 1.25)
+        self.assertEqual(step.speed_goals({**result, "f": 0.99})[0][3], 1)
         self.assertEqual(target["step.5M.1.outside_gemm_attention"], 0.10)
 
 
@@ -457,6 +465,8 @@ class Overlap(unittest.TestCase):
         self.assertAlmostEqual(summary["waited_of_last_s"], 0.01)
         self.assertEqual(overlap.goals_of("x", summary)[0][:1],
                          ("overlap.x.exposed_of_communication",))
+        fast = overlap.summary(self.facts(step=1.69, communication=0.8), "dtrain")
+        self.assertEqual(report.judged(overlap.goals_of("x", fast))[0]["verdict"], "no bound")
 
     def test_above_nine_tenths_of_backward_the_step_is_set_against_what_is_possible(self):
         summary = overlap.summary(self.facts(step=2.06, communication=2.0), "dtrain")
@@ -464,6 +474,8 @@ class Overlap(unittest.TestCase):
         name, measured, relation, target = overlap.goals_of("x", summary)[0]
         self.assertEqual((name, relation, target), ("overlap.x.step_of_possible", "<=", 1.03))
         self.assertAlmostEqual(measured, 1.03)
+        fast = overlap.summary(self.facts(step=1.9, communication=2.0), "dtrain")
+        self.assertEqual(report.judged(overlap.goals_of("x", fast))[0]["verdict"], "no bound")
         slow = overlap.summary(self.facts(step=1.87, communication=0.95), "dtrain")
         self.assertAlmostEqual(slow["step_of_possible"], 1.1)
 
