@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 SOURCE, BIN = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BIN"]
-sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/twins"]
+sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/twins", f"{SOURCE}/tests/testing"]
 
 import comm  # noqa: E402
 import compression  # noqa: E402
@@ -23,6 +23,7 @@ import roce  # noqa: E402
 import step  # noqa: E402
 import step_trace  # noqa: E402
 import zero  # noqa: E402
+from gpu_fakes import write_program  # noqa: E402
 
 
 def one_round(kernel, eager, compiled, probe=1.0, steady=True):
@@ -313,6 +314,40 @@ class KernelDriver(unittest.TestCase):
         done = self.run_driver("--filter", "no such")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("copy_f32", done.stderr)
+
+
+PROGRAM = """import json, sys
+word = dict(zip(sys.argv[1:], sys.argv[2:]))
+with open(word["--json"], "w") as file:
+    json.dump({"bench": "classifier", "commit": "of the build", "load_average": 99,
+               "rounds": int(word["--rounds"]), "goals": []}, file)
+"""
+
+
+class ProgramDriver(unittest.TestCase):
+    """Benchmarks that are one program in C++."""
+
+    def run_driver(self, folder, text):
+        write_program(f"{folder}/bench_classifier", text, sys.executable)
+        return subprocess.run([sys.executable, f"{SOURCE}/bench/classifier.py", "--bin", folder, "--json",
+                               f"{folder}/out.json", "--rounds", "3"], text=True, capture_output=True,
+                              timeout=100, check=False)
+
+    def test_its_results_have_the_provenance_that_all_have(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.run_driver(folder, PROGRAM)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            written = report.read_results(f"{folder}/out.json")
+        self.assertEqual(written["rounds"], 3)
+        self.assertEqual(written["command"], "./dev bench classifier --rounds 3")
+        self.assertNotEqual(written["commit"], "of the build")
+        self.assertLess(written["load_average"], 99)
+        self.assertIn("busy_cores", written)
+
+    def test_a_program_that_fails_leaves_no_results(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.run_driver(folder, "raise SystemExit(64)").returncode, 64)
+            self.assertFalse(os.path.exists(f"{folder}/out.json"))
 
 
 class StepShares(unittest.TestCase):
