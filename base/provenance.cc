@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
