@@ -20,8 +20,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/provenance.h"
 #include "base/status.h"
-#include "base/version.h"
+#include "bench/goal_line.h"
 #include "dtrain/ops.h"
 #include "runtime/device/cuda_backend.h"
 #include "runtime/plan/classifier_plan.h"
@@ -122,13 +123,6 @@ Json Measure(const Options& options, const Device& device, int64_t vocab) {
           {"eager_peak_mib", theirs.peak_mib}};
 }
 
-Json Goal(const std::string& name, double measured, const char* op, double target) {
-  const bool ok = op[0] == '<' ? measured <= target : measured >= target;
-  absl::PrintF("goal %s measured %.3f target %s %.2f %s\n", name, measured, op, target,
-               ok ? "ok" : "short");
-  return {{"name", name}, {"measured", measured}, {"op", op}, {"target", target}, {"ok", ok}};
-}
-
 // Before LibTorch is asked for anything: a GPU cannot be opened afterwards.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& wish) {
   if (wish == "cpu") {
@@ -141,12 +135,17 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& wish) {
 absl::Status Run(const Options& options) {
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(options.device));
   at::set_num_threads(options.threads);
-  Json json = {{"bench", "classifier"},    {"commit", kCommit},
-               {"device", options.device}, {"device_name", device->description()},
-               {"dtype", options.dtype},   {"tokens", options.tokens},
-               {"width", options.width},   {"threads", options.threads},
-               {"rounds", options.rounds}, {"results", Json::array()},
-               {"goals", Json::array()}};
+  Json json = {{"bench", "classifier"}};
+  json.update(Provenance());
+  json.update(Json{{"device", options.device},
+                   {"device_name", device->description()},
+                   {"dtype", options.dtype},
+                   {"tokens", options.tokens},
+                   {"width", options.width},
+                   {"threads", options.threads},
+                   {"rounds", options.rounds},
+                   {"results", Json::array()},
+                   {"goals", Json::array()}});
   absl::PrintF("%10s %10s %10s %7s %9s %12s %12s\n", "vocabulary", "fused s", "eager s", "ratio",
                "fused TF", "fused MiB", "eager MiB");
   for (const int64_t vocab : options.vocabularies) {
@@ -161,9 +160,9 @@ absl::Status Run(const Options& options) {
     const auto vocab = row["vocabulary"].get<int64_t>();
     const std::string name = absl::StrCat("classifier.", vocab);
     json["goals"].push_back(
-        Goal(name + ".vs_eager", row["over_eager"].get<double>(), ">=", kOverEager));
-    json["goals"].push_back(Goal(name + ".peak_mib", row["fused_peak_mib"].get<double>(),
-                                 "<=", PeakMibMax(options, vocab, device->is_host())));
+        JudgeGoal(name + ".vs_eager", row["over_eager"].get<double>(), ">=", kOverEager));
+    json["goals"].push_back(JudgeGoal(name + ".peak_mib", row["fused_peak_mib"].get<double>(),
+                                      "<=", PeakMibMax(options, vocab, device->is_host())));
   }
   return options.json.empty() ? absl::OkStatus()
                               : WriteFileAtomic(options.json, DumpJson(json, 2) + "\n");

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 from jobs import launch_command, rank_pids, records, series
-from report import write_results
+from report import begin, write_results
 
 RANKS = 2
 LAST_STEPS = 20
@@ -126,6 +126,7 @@ def main():
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=list(POLICIES))
     parser.add_argument("--json", default="")
     args = parser.parse_args()
+    args.json = begin("compression", args.json)
     folder = tempfile.mkdtemp(prefix="dtrain-compression-")
     rows = []
     try:

@@ -2,7 +2,9 @@
 
 One process, one set of buffers and threads. A round is: a probe that streams the minimal bytes,
 each contender once in an order that turns with the round, the probe again; ratios are those of one
-round, goals are medians over rounds. Rounds whose probes differ by more than a tenth do not count.
+round, goals are medians over rounds. Rounds whose probes differ by more than a tenth do not count
+and are taken again, so that as many count as were asked for; a machine on which that takes more
+than three times as many rounds is too busy to measure.
 Gradients are put back before each call, so that nobody works on what another left.
 
 Two jobs. adamw: fp32, 28 bytes a parameter. mixed: unscale, norm, clip, finite check, AdamW on the
@@ -17,11 +19,12 @@ import statistics
 import sys
 import time
 
-from report import print_goals, write_results
+from report import NO_BOUND, begin, print_goals, spread, write_results
 
 LR, BETAS, EPS, DECAY = 1e-4, (0.9, 0.95), 1e-8, 0.1
 UNSCALE, NORM_MAX = 1 / 1024, 1.0
 DRIFT_MAX = 0.1
+TRIES = 3  # Times the rounds that should count.
 # torch sums the squares of one large tensor in fp32 and comes out 1.1 % too small at 100M elements.
 # The first step has the sign's length, but for gradients near eps, where the clip shows.
 TOLERANCE = {"adamw": 1e-6, "mixed": 1e-2}
@@ -226,13 +229,13 @@ def check_equal(buffers, calls, tolerance):
 
 
 def measure(buffers, probe, calls, rounds, label):
-    """[{name: seconds, "probe": seconds}], one a round that counts; and how many did not."""
+    """[{name: seconds, "probe": seconds}] of `rounds` rounds that count; and how many did not."""
     for call in calls.values():
         seconds_of(buffers, call)
     counted, discarded, names = [], 0, list(calls)
-    for i in range(rounds):
+    while len(counted) < rounds and len(counted) + discarded < TRIES * rounds:
         before = probe.seconds()
-        turn = i % len(names)
+        turn = (len(counted) + discarded) % len(names)
         row = {name: seconds_of(buffers, calls[name]) for name in names[turn:] + names[:turn]}
         after = probe.seconds()
         if abs(before - after) > DRIFT_MAX * min(before, after):
@@ -241,20 +244,16 @@ def measure(buffers, probe, calls, rounds, label):
         counted.append({**row, "probe": (before + after) / 2})
     print(f"{label}: {len(counted)} rounds, {discarded} discarded, load {os.getloadavg()[0]:.1f}",
           flush=True)
-    if not counted:
-        sys.exit("bench: the probe moved by more than a tenth in every round: too busy to measure")
+    if len(counted) < rounds:
+        sys.exit(f"bench: {label}: the probe moved by more than a tenth in {discarded} of "
+                 f"{len(counted) + discarded} rounds, so only {len(counted)} of {rounds} count: the machine "
+                 "is too busy to measure; end what else runs")
     return counted, discarded
-
-
-def quantiles(values):
-    values = sorted(values)
-    at = [values[round(q * (len(values) - 1))] for q in (0.1, 0.9)]
-    return {"median": statistics.median(values), "p10": at[0], "p90": at[1]}
 
 
 def times_faster(rounds, peer):
     """Of dtrain over `peer`, with the spread."""
-    return quantiles([row[peer] / row["dtrain"] for row in rounds])
+    return spread([row[peer] / row["dtrain"] for row in rounds])
 
 
 def print_table(job, rounds, probe, count):
@@ -279,7 +278,7 @@ def cut(name, count):
 def run(torch, args, library):
     import importlib.metadata
     buffers = Buffers(torch, args.parameters // GRAIN * GRAIN)
-    results, goals = {}, []
+    results = {}
     ours = Ours(library, buffers)
     for layout in args.layouts:
         sizes = cut(layout, buffers.count)
@@ -306,15 +305,21 @@ def run(torch, args, library):
                                         f"{job} {layout} ({len(sizes)} tensors)")
             print_table(f"{job} {layout}", rounds, probe, buffers.count)
             results[f"{job}.{layout}"] = {
-                "tensors": len(sizes), "rounds": rounds, "discarded": discarded,
+                "tensors": len(sizes), "rounds_counted": len(rounds), "discarded": discarded,
+                "rounds": rounds,
                 "faster_than": {name: times_faster(rounds, name) for name in rounds[0]
                                 if name not in ("dtrain", "probe")}}
-            goals += goals_of(job, layout, rounds)
     versions = {"torch": torch.__version__,
                 "deepspeed": importlib.metadata.version("deepspeed") if deepspeed else None}
     write_results(args.json, "optimizer", parameters=buffers.count, threads=args.threads,
                   simd=library.dt_variant().decode(), versions=versions, results=results,
-                  goals=print_goals(goals))
+                  goals=print_goals(all_goals({"results": results})))
+
+
+def all_goals(results):
+    """Of a results file."""
+    return [goal for name, found in results["results"].items()
+            for goal in goals_of(*name.split("."), found["rounds"])]
 
 
 def goals_of(job, layout, rounds):
@@ -330,7 +335,7 @@ def goals_of(job, layout, rounds):
         row[peer] for row in rounds))
     over_probe = statistics.median(row["dtrain"] / row["probe"] for row in rounds)
     return [(f"{name}_vs_best_torch_sequence", times_faster(rounds, best)["median"], ">=", 1.3),
-            (f"{name}_time_of_probe", over_probe, "<=", 1.05)]
+            (f"{name}_time_of_probe", over_probe, "<=", 1.05, *([NO_BOUND] if over_probe < 1 else []))]
 
 
 def main():
@@ -339,7 +344,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--parameters", type=int, default=100_000_000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=15, help="that count")
     parser.add_argument("--jobs", nargs="+", default=["adamw", "mixed"],
                         choices=["adamw", "mixed"])
     parser.add_argument("--layouts", nargs="+", default=["flat", "model"],
@@ -355,6 +360,7 @@ def main():
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     import torch
     torch.set_num_threads(args.threads)
+    args.json = begin("optimizer", args.json)
     with torch.no_grad():
         run(torch, args, load_library(args.bin))
 

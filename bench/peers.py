@@ -11,15 +11,15 @@ def twin_path(peer):
     return os.path.join(TWINS, f"gpt_{peer}.py")
 
 
-def torchrun(script, config, facts, sets, extra, ranks):
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks),
+def torchrun(script, config, facts, sets, extra, ranks, python=sys.executable):
+    return [python, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks),
             "--standalone", script, config, "--facts", facts,
             *[word for value in sets for word in ("--set", value)], *extra]
 
 
-def twin_command(peer, config, facts, sets=(), extra=(), ranks=2):
+def twin_command(peer, config, facts, sets=(), extra=(), ranks=2, python=sys.executable):
     """`peer`: ddp, deepspeed or fsdp2; `sets`: KEY=VALUE of --set."""
-    return torchrun(twin_path(peer), config, facts, sets, extra, ranks)
+    return torchrun(twin_path(peer), config, facts, sets, extra, ranks, python)
 
 
 def stages_command(ways, config, facts, sets=(), extra=(), ranks=2):

@@ -11,7 +11,7 @@ import os
 import sys
 
 from comm import label_of
-from report import how_taken, judged, measured_before, print_goals, write_results
+from report import begin, how_taken, judged, measured_before, of_probe, print_goals, write_results
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, f"{SOURCE}/tests/roce")
@@ -51,12 +51,14 @@ def hang_of(setup, guests, ended, seconds):
 
 
 def goals_of(setup, rounds):
-    return [(f"comm.roce_{setup}_{row['what']}_{label_of(row['bytes'])}_of_ib_write_bw",
-             row["share"], ">=", bandwidth.target_of(row))
+    return [of_probe(f"comm.roce_{setup}_{row['what']}_{label_of(row['bytes'])}_of_ib_write_bw",
+                     row["share"], bandwidth.target_of(row))
             for row in bandwidth.summary(rounds) if bandwidth.target_of(row) is not None]
 
 
-def all_goals(setups):
+def all_goals(results):
+    """Of a results file."""
+    setups = results["setups"]
     return [goal for name in SETUPS if name in setups
             for goal in goals_of(name, setups[name]["rounds"])]
 
@@ -79,18 +81,19 @@ def main():
     kernel = guest.kernel_of(SOURCE)
     if reason := guest.why_not(kernel):
         sys.exit(f"bench: no soft-RoCE guest here: {reason}")
+    args.json = begin("roce", args.json)
     setups = {name: setup for name, setup in measured_before(args.json).get("setups", {}).items()
               if "ib_write_bw" in setup["rounds"][0]}  # Else of another form of this bench.
     with Lab(kernel, [f"{args.bin}/{program}" for program in bandwidth.PROGRAMS]) as lab:
         for name in args.setups:
             rounds = rounds_of(lab, name, args.rounds, args.sizes)
             setups[name] = {"accelerator": lab.accelerator[1], "rounds": rounds,
-                            "summary": bandwidth.summary(rounds), **how_taken("roce")}
+                            "summary": bandwidth.summary(rounds), **how_taken()}
             print("\n".join([f"\n{name}, {lab.accelerator[1]}", *bandwidth.table(rounds)]),
                   flush=True)
             # A pair that hangs must not lose what one guest alone has measured.
-            write_results(args.json, "roce", setups=setups, goals=judged(all_goals(setups)))
-    print_goals(all_goals(setups))
+            write_results(args.json, "roce", setups=setups, goals=judged(all_goals({"setups": setups})))
+    print_goals(all_goals({"setups": setups}))
 
 
 if __name__ == "__main__":

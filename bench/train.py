@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from jobs import first_forward, launch_command, rank_pids, records, series
-from report import print_goals, write_results
+from report import begin, print_goals, write_results
 
 TRAINING_S = 180
 
@@ -57,6 +57,14 @@ def seconds_from_kill_to_end(args, run_dir):
     return seconds
 
 
+def all_goals(results):
+    """Of a results file."""
+    best = min((loss for seconds, _, loss in results["losses"] if seconds <= TRAINING_S),
+               default=float("inf"))
+    return [("train.validation_loss_within_3_minutes", best, "<=", 2.4),
+            ("train.slowest_kill_to_exit_s", max(results["kills_s"]), "<=", 1.0)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True)
@@ -64,6 +72,7 @@ def main():
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--json", default="")
     args = parser.parse_args()
+    args.json = begin("train", args.json)
     with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
         losses = default_training(args, folder)
         for seconds, step, loss in losses:
@@ -71,11 +80,8 @@ def main():
         kills = [seconds_from_kill_to_end(args, f"{folder}/kill-{i}") for i in range(args.kills)]
     print("SIGKILL of a rank to the end of dtrain launch: " +
           ", ".join(f"{seconds * 1e3:.0f}" for seconds in kills) + " ms")
-    best = min((loss for seconds, _, loss in losses if seconds <= TRAINING_S), default=float("inf"))
-    goals = [("train.validation_loss_within_3_minutes", best, "<=", 2.4),
-             ("train.slowest_kill_to_exit_s", max(kills), "<=", 1.0)]
-    write_results(args.json, "train", losses=losses, kills_s=kills,
-                  kill_median_s=statistics.median(kills), goals=print_goals(goals))
+    facts = {"losses": losses, "kills_s": kills, "kill_median_s": statistics.median(kills)}
+    write_results(args.json, "train", **facts, goals=print_goals(all_goals(facts)))
 
 
 if __name__ == "__main__":

@@ -54,9 +54,11 @@ def slowest_kernel(backward):
         if not rows:
             return None
         least = min(rows, key=lambda row: row["copy_fraction"])
-        short = sum(not row["ok"] for row in rows)
+        verdicts = [row["verdict"] for row in rows]
+        unbound = verdicts.count(report.NO_BOUND)
         return (100 * least["copy_fraction"],
-                f"the slowest, {least['name']}; {len(rows) - short} of {len(rows)} meet it")
+                f"the slowest, {least['name']}; {verdicts.count('ok')} of {len(rows)} meet it"
+                + (f", {unbound} were faster than the copy: no bound" if unbound else ""))
     return measure
 
 

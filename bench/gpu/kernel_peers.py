@@ -60,18 +60,23 @@ def measure(call, args):
 
 
 def ways_of(name, setting):
-    """way -> a function that makes its call."""
+    """way -> a function that makes its forms, {form: call}; without any there is no such way."""
     maker, dtype = kernel_twins.find(name)
     twin = maker(setting, dtype)
-    return {"eager": lambda: twin.eager,
-            "compile": twin.form_of_compile,
-            "liger": lambda: liger_forms.form(name, setting, dtype)}
+
+    def liger():
+        call = liger_forms.form(name, setting, dtype)
+        return {"liger": call} if call else {}
+    return {"eager": twin.eager_forms, "compile": lambda: {"compile": twin.form_of_compile()},
+            "liger": liger}
 
 
 def row(name, way, make, args):
+    """The time of the fastest form."""
     try:
-        call = make()
-        return {"name": name, "way": way, "us": measure(call, args)} if call else None
+        taken = {form: measure(call, args) for form, call in make().items()}
+        form = min(taken, key=taken.get, default=None)
+        return form and {"name": name, "way": way, "us": taken[form], "form": form}
     except Exception as error:  # A peer that is absent or fails must not end the others.
         return {"name": name, "way": way, "missing": f"{type(error).__name__}: {error}"[:200]}
 

@@ -16,10 +16,14 @@ import sys
 
 from torch_release import release_in
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import provenance  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda", "dtrain-bench-comm"]
 PLUGINS = ["libdtrain_cuda.so", "libdtrain_torch_cuda.so"]
-SCRIPTS = ["bench/gpu", "bench/report.py", "bench/twins", "examples/configs"]
+SCRIPTS = ["bench/gpu", "bench/provenance.py", "bench/report.py", "bench/twins", "examples/configs"]
 BYTES_MAX = 64_000_000
 # glibc's parts belong to the kernel and loader of a machine.
 OF_THE_SYSTEM = re.compile(
@@ -103,11 +107,9 @@ def pack(build, out):
             shutil.copy(f"{SOURCE}/{name}", target)
     shutil.copy(f"{SOURCE}/bench/gpu/run.sh", f"{out}/run")
     os.chmod(f"{out}/run", 0o755)
-    commit = subprocess.run(["git", "-C", SOURCE, "rev-parse", "--short", "HEAD"], check=False,
-                            capture_output=True, text=True).stdout.strip()
     built_with = release_in(os.path.dirname(torch))
     with open(f"{out}/pack.json", "w", encoding="utf-8") as file:
-        json.dump({"commit": commit, "libraries": sorted(carried),
+        json.dump({"commit": provenance.commit(), "libraries": sorted(carried),
                    "torch": dataclasses.asdict(built_with) if built_with else None,
                    "tests": [{"name": name, "program": f"tests/{os.path.basename(command)}",
                               "limit_s": limit} for name, command, limit in tests]}, file, indent=2)

@@ -27,9 +27,10 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import goals  # noqa: E402
 import machine  # noqa: E402
+import provenance  # noqa: E402
 import summary  # noqa: E402
 import trainings as plans  # noqa: E402
-from report import merged  # noqa: E402
+from report import merged, write_json  # noqa: E402
 from training_lines import is_measured  # noqa: E402
 
 EXIT_USAGE = 64
@@ -102,6 +103,10 @@ class Run:
         self.environment = {**os.environ, "DTRAIN_PLUGIN_DIR": f"{self.pack}/lib",
                             "LD_LIBRARY_PATH": ":".join(folders), "PYTHONDONTWRITEBYTECODE": "1"}
         self.call = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
+        with open(f"{self.pack}/pack.json", encoding="utf-8") as file:
+            self.listed = json.load(file)
+        self.taken = provenance.look(self.listed["commit"])
+        provenance.say_marks(self.taken["marks"])
         self.parts = {}
 
     def command(self, words, limit=None):
@@ -118,17 +123,12 @@ class Run:
     def keep(self, part, facts):
         self.parts[part] = facts
         kept = with_earlier(self.earlier(part), facts) if part in plans.ALL else facts
-        path = f"{self.folder}/{part}.json"
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump({**self.facts, "part": part, "results": kept}, file, indent=2)
-            file.write("\n")
-        os.replace(f"{path}.new", path)  # Earlier results outlive an end at any moment.
+        write_json(f"{self.folder}/{part}.json",
+                   {**self.facts, "part": part, **self.taken, "results": kept})
 
     def tests(self):
-        with open(f"{self.pack}/pack.json", encoding="utf-8") as file:
-            listed = json.load(file)["tests"]
         results = []
-        for test in listed:
+        for test in self.listed["tests"]:
             done = self.command([f"{self.pack}/{test['program']}"], test["limit_s"])
             # 77 and this word: the project's way to say that nothing was tested.
             skipped = done["code"] == 77 or "SKIPPED: NOT TESTED ON" in done["output"]
@@ -192,7 +192,9 @@ class Run:
             steps = plans.plan(waiting, self.budget.left())
             training = waiting.pop(0)
             result = self.train(training, steps.get(training.name, 0))
-            rows.append({**training.facts(), "call": self.call, **result})
+            rows.append({**training.facts(), "call": self.call,
+                         **{key: self.taken[key] for key in ("date", "commit", "load_average", "marks")},
+                         **result})
             self.keep(part, rows)
             said = result.get("skipped") or result.get("error") or \
                 f"{result['tokens_per_s']:.0f} tokens/s"

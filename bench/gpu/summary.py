@@ -62,7 +62,7 @@ def kernel_lines(kernels, peers):
         return [f"Kernels: {kernels.get('error', 'no result')}."]
     ways, ratios = peer_ratios(peers)
     rows = [(row["name"], f"{row['us']:.1f}", f"{row['gb_per_s']:.0f}",
-             f"{100 * row['copy_fraction']:.1f}", "ok" if row["ok"] else "short",
+             f"{100 * row['copy_fraction']:.1f}", row["verdict"],
              *ratios(row["name"], row["us"])) for row in kernels["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in (peers or {}).get("peers", {}).items())
     lines = [f"Kernels, {kernels['elements']} elements a stream; peers: {versions or 'none there'}; "
@@ -106,8 +106,11 @@ def page(folder):
     if known is None:
         return None
     results = results_of(folder)
-    lines = [f"# {known['gpu']}", "", f"Driver {known['driver']}, {known['memory']}. "
-             "`./dev gpu pack`, then `run` on that machine.", "", *goal_lines(results), ""]
+    marks = known.get("marks", [])
+    lines = [f"# {known['gpu']}", "", f"Driver {known['driver']}, {known['memory']}; "
+             f"{known.get('date') or 'no date'}, commit {known.get('commit') or 'not known'}. "
+             "`./dev gpu pack`, then `run` on that machine."
+             + (f" **Marked:** {'; '.join(marks)}." if marks else ""), "", *goal_lines(results), ""]
     for part, write in (("tests", lambda: tests_lines(results["tests"])),
                         ("kernels", lambda: kernel_lines(results["kernels"],
                                                          results.get("kernel_peers"))),

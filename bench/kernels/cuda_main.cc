@@ -20,8 +20,9 @@
 #include "base/dl/cuda_versions.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/provenance.h"
 #include "base/status.h"
-#include "base/version.h"
+#include "bench/goal_line.h"
 #include "bench/kernels/cuda_case.h"
 #include "bench/kernels/cuda_products.h"
 #include "bench/kernels/cuda_timer.h"
@@ -80,8 +81,7 @@ Json MeasureCase(const Case& one, const Arena& arena, const Options& options, Ti
           {"gb_per_s", Median(rates) * 1e-9},
           {"copy_gb_per_s", Median(copies) * 1e-9},
           {"copy_fraction", Median(fractions)},
-          {"goal", goal},
-          {"ok", Median(fractions) >= goal}};
+          {"goal", goal}};
 }
 
 // The runtime is this program's own, linked in.
@@ -106,15 +106,15 @@ absl::Status Run(const Options& options) {
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   const Arena arena = MakeArena(options.elements);
   Timer timer;
-  Json json = {{"bench", "kernels-cuda"},
-               {"commit", kCommit},
-               {"gpu", properties.name},
-               {"multiprocessors", properties.multiProcessorCount},
-               {"l2_bytes", properties.l2CacheSize},
-               {"elements", options.elements},
-               {"hidden", kHidden},
-               {"rounds", options.rounds},
-               {"results", Json::array()}};
+  Json json = {{"bench", "kernels-cuda"}};
+  json.update(Provenance());
+  json.update(Json{{"gpu", properties.name},
+                   {"multiprocessors", properties.multiProcessorCount},
+                   {"l2_bytes", properties.l2CacheSize},
+                   {"elements", options.elements},
+                   {"hidden", kHidden},
+                   {"rounds", options.rounds},
+                   {"results", Json::array()}});
   absl::PrintF("%s, %d elements a stream, %d rounds of %d launches\n%-26s %9s %9s %9s %7s\n",
                properties.name, options.elements, options.rounds, options.launches, "kernel", "us",
                "GB/s", "copy", "%");
@@ -122,14 +122,12 @@ absl::Status Run(const Options& options) {
     if (!absl::StrContains(one.name, options.filter)) {
       continue;
     }
-    const Json row = MeasureCase(one, arena, options, timer);
+    Json row = MeasureCase(one, arena, options, timer);
     absl::PrintF("%-26s %9.1f %9.1f %9.1f %7.1f\n", one.name, row["us"].get<double>(),
                  row["gb_per_s"].get<double>(), row["copy_gb_per_s"].get<double>(),
                  100 * row["copy_fraction"].get<double>());
-    absl::PrintF("goal kernels_cuda.%s measured %.3f target >= %.2f %s\n", one.name,
-                 row["copy_fraction"].get<double>(), row["goal"].get<double>(),
-                 row["ok"].get<bool>() ? "ok" : "short");
-    std::fflush(stdout);
+    row["verdict"] = JudgeShare("kernels_cuda." + one.name, row["copy_fraction"].get<double>(),
+                                row["goal"].get<double>())["verdict"];
     json["results"].push_back(row);
   }
   // A machine without cublasLt has its kernels measured all the same.

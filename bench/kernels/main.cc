@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <string>
@@ -19,8 +18,9 @@
 #include "base/command_line.h"
 #include "base/cpu_features.h"
 #include "base/file.h"
+#include "base/provenance.h"
 #include "base/status.h"
-#include "base/version.h"
+#include "bench/goal_line.h"
 #include "bench/kernels/measure.h"
 #include "kernels/variant.h"
 
@@ -63,21 +63,6 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::string CpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) {
-      return line.substr(line.find(':') + 2);
-    }
-  }
-  return "unknown";
-}
-
-double LoadAverage() {
-  double load = -1;
-  return getloadavg(&load, 1) == 1 ? load : -1;
-}
-
 std::vector<Result> Measure(const Options& options, const std::vector<Case>& cases) {
   Arena arena(options.elements);
   std::vector<Result> results;
@@ -97,27 +82,28 @@ std::vector<Result> Measure(const Options& options, const std::vector<Case>& cas
   return results;
 }
 
+// To be asked for before anything is measured.
 Json Facts(const Options& options) {
-  return {{"bench", "kernels"},
-          {"commit", kCommit},
-          {"cpu", CpuName()},
-          {"cores", std::thread::hardware_concurrency()},
-          {"variant", std::string(kernels::ActiveVariant())},
-          {"elements", options.elements},
-          {"hidden", kHidden},
-          {"rounds", options.rounds},
-          {"load_average", LoadAverage()}};
+  Json facts = {{"bench", "kernels"}};
+  facts.update(Provenance());
+  facts.update(Json{{"variant", std::string(kernels::ActiveVariant())},
+                    {"elements", options.elements},
+                    {"hidden", kHidden},
+                    {"rounds", options.rounds}});
+  return facts;
 }
 
-void PrintTable(const Options& options, const std::vector<Result>& results) {
-  absl::PrintF("%s, variant %s, %d elements, %d rounds, load average %.1f\n", CpuName(),
-               kernels::ActiveVariant(), options.elements, options.rounds, LoadAverage());
+void PrintTable(const Options& options, const Json& facts, const std::vector<Result>& results) {
+  absl::PrintF("%s, variant %s, %d elements, %d rounds, load average %.1f before\n",
+               facts["cpu"].get<std::string>(), kernels::ActiveVariant(), options.elements,
+               options.rounds, facts["load_average"].get<double>());
   absl::PrintF("%-26s %7s %9s %9s %6s %9s\n", "kernel", "threads", "GB/s", "probe", "%", "kept");
   bool all_kept = true;
   for (const Result& result : results) {
-    absl::PrintF("%-26s %7d %9.2f %9.2f %6.1f %4d of %d\n", result.measured.bench_case().name,
+    absl::PrintF("%-26s %7d %9.2f %9.2f %6.1f %4d of %d%s\n", result.measured.bench_case().name,
                  result.measured.threads(), Median(result.kernel_gb_s), Median(result.probe_gb_s),
-                 100 * Median(result.fraction), result.fraction.size(), options.rounds);
+                 100 * Median(result.fraction), result.fraction.size(), options.rounds,
+                 Median(result.fraction) > 1 ? "  probe slower than the kernel: no bound" : "");
     all_kept = all_kept && !result.fraction.empty();
   }
   if (!all_kept) {
@@ -126,9 +112,8 @@ void PrintTable(const Options& options, const std::vector<Result>& results) {
 }
 
 // Prints the table and the goals; gives both as JSON.
-Json Report(const Options& options, const std::vector<Result>& results) {
-  PrintTable(options, results);
-  Json json = Facts(options);
+Json Report(const Options& options, Json json, const std::vector<Result>& results) {
+  PrintTable(options, json, results);
   json["results"] = Json::array();
   json["goals"] = Json::array();
   const int most_threads = *std::max_element(options.threads.begin(), options.threads.end());
@@ -145,15 +130,9 @@ Json Report(const Options& options, const std::vector<Result>& results) {
     if (result.measured.threads() != most_threads || result.fraction.empty()) {
       continue;
     }
-    const bool ok = fraction >= kGoalFraction;
-    const std::string name = "kernels." + result.measured.bench_case().name + ".probe_fraction";
-    absl::PrintF("goal %s measured %.3f target >= %.2f %s\n", name, fraction, kGoalFraction,
-                 ok ? "ok" : "short");
-    json["goals"].push_back({{"name", name},
-                             {"measured", fraction},
-                             {"op", ">="},
-                             {"target", kGoalFraction},
-                             {"ok", ok}});
+    json["goals"].push_back(
+        JudgeShare("kernels." + result.measured.bench_case().name + ".probe_fraction", fraction,
+                   kGoalFraction));
   }
   return json;
 }
@@ -199,13 +178,14 @@ int Serve(const Options& options, const std::vector<Case>& cases) {
 }
 
 int MeasureAll(const Options& options, const std::vector<Case>& cases) {
+  const Json facts = Facts(options);
   const std::vector<Result> results = Measure(options, cases);
   if (results.empty()) {
     std::cerr << "--filter \"" << options.filter << "\" matches no kernel; the first is "
               << cases.front().name << "\n";
     return kExitUsage;
   }
-  const Json json = Report(options, results);
+  const Json json = Report(options, facts, results);
   if (!options.json.empty()) {
     if (const absl::Status status = WriteFileAtomic(options.json, DumpJson(json, 2) + "\n");
         !status.ok()) {

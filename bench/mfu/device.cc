@@ -1,24 +1,10 @@
 #include "bench/mfu/device.h"
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
 #include "base/dl/cuda_versions.h"
+#include "base/provenance.h"
 
 namespace dtrain::bench {
-namespace {
-
-std::string CpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) {
-      return line.substr(line.find(':') + 2);
-    }
-  }
-  return "a CPU without a name";
-}
-
-}  // namespace
 
 absl::Status CheckDevice(const std::string& name) {
   const absl::Status usable =

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/job_env.h"
+#include "base/provenance.h"
 #include "base/version.h"
 #include "bench/mfu/check_options.h"
 #include "bench/mfu/device.h"
@@ -246,8 +247,12 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   return facts;
 }
 
-absl::Status WriteResults(const MfuOptions& options, const MfuFacts& facts, std::FILE* out) {
-  const std::string json = DumpJson(MfuJson(facts), 2) + "\n";
+// `provenance`: of the moment before the measurement.
+absl::Status WriteResults(const MfuOptions& options, const MfuFacts& facts, const Json& provenance,
+                          std::FILE* out) {
+  Json results = MfuJson(facts);
+  results.update(provenance);
+  const std::string json = DumpJson(results, 2) + "\n";
   std::fputs(options.json_file == "-" ? json.c_str() : MfuTable(facts).c_str(), out);
   std::fflush(out);
   if (!options.json_file.empty() && options.json_file != "-") {
@@ -289,8 +294,9 @@ absl::Status Run(MfuOptions options, std::FILE* out, std::unique_ptr<Job>& job) 
     }
   };
   DT_ASSIGN_OR_RETURN(job, Job::Create(job_options));
+  const Json provenance = Provenance();
   DT_ASSIGN_OR_RETURN(const MfuFacts facts, Measure(options, shape, *job, DeviceOf(*job)));
-  return job->rank() == 0 ? WriteResults(options, facts, out) : absl::OkStatus();
+  return job->rank() == 0 ? WriteResults(options, facts, provenance, out) : absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {

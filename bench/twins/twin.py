@@ -15,6 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from cuda_libraries import mapped_cuda_libraries
 from gpt_model import DEFAULTS, Gpt
 from tokens import TokenSampler
 
@@ -152,6 +153,7 @@ def train(args, setting, peer, facts):
         profiled_s += seconds if profiler else 0.0
         facts.say(kind="step", step=step + 1, loss=mean.item() / world,
                   tokens_per_s=setting.global_batch * setting.sequence / seconds, seconds=seconds)
+    facts.say(kind="libraries", cuda=mapped_cuda_libraries(), torch=torch.__version__)
     if profiler is not None:
         profiler.__exit__(None, None, None)
         facts.say(kind="profile", gemm_attention_share=gemm_attention_share(profiler,

@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/provenance.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "comm/tools/bench_backends.h"
@@ -176,7 +177,8 @@ absl::Status MeasureBackend(BenchBackend& backend, const BenchPlan& plan, Json& 
   return backend.control->Barrier(Deadline::Infinite());
 }
 
-absl::Status RunRank(const GroupOptions& base, Store& store, const BenchPlan& plan) {
+absl::Status RunRank(const GroupOptions& base, Store& store, const BenchPlan& plan,
+                     const Json& provenance) {
   GroupOptions options = base;
   options.name = "control";
   DT_ASSIGN_OR_RETURN(std::shared_ptr<Group> control, CreateHostGroup(&store, options));
@@ -185,7 +187,7 @@ absl::Status RunRank(const GroupOptions& base, Store& store, const BenchPlan& pl
     DT_ASSIGN_OR_RETURN(BenchBackend backend, OpenBackend(name, plan, base, store, control));
     DT_RETURN_IF_ERROR(MeasureBackend(backend, plan, rows));
   }
-  return base.rank == 0 && !plan.json.empty() ? WriteReport(plan, std::move(rows))
+  return base.rank == 0 && !plan.json.empty() ? WriteReport(plan, provenance, std::move(rows))
                                               : absl::OkStatus();
 }
 
@@ -240,8 +242,9 @@ int Main(int argc, char** argv) {
                    "need more memory than is available\n",
                    plan.left_out_above, plan.ranks);
     }
+    const Json provenance = Provenance();
     status = RunLocalRanks(plan.ranks, [&](const GroupOptions& options, Store& store) {
-      return RunRank(options, store, plan);
+      return RunRank(options, store, plan, provenance);
     });
   }
   if (!status.ok()) {

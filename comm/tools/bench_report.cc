@@ -1,30 +1,16 @@
 #include "comm/tools/bench_report.h"
 
-#include <fstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "base/file.h"
+#include "base/provenance.h"
 #include "base/status.h"
-#include "base/version.h"
 #include "comm/tools/bench_elements.h"
 
 namespace dtrain::comm {
 namespace {
-
-std::string CpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) {
-      return line.substr(line.find(':') + 2);
-    }
-  }
-  return "unknown";
-}
 
 std::string Columns(const std::optional<BenchTime>& time) {
   return time.has_value() ? absl::StrFormat(" %10.2f %8.3f %8.3f %7d", time->micros, time->algbw,
@@ -102,18 +88,14 @@ Json RowJson(const BenchPlan& plan, const BenchBackend& backend, const BenchRow&
           {"in_place", TimeJson(row.in_place)}};
 }
 
-absl::Status WriteReport(const BenchPlan& plan, Json rows) {
-  const Json report = {
-      {"bench", "comm"},
-      {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},
-      {"cpu", CpuName()},
-      {"cores", std::thread::hardware_concurrency()},
-      {"version", kVersion},
-      {"commit", kCommit},
-      {"ranks", plan.ranks},
-      {"registered", plan.registered},
-      {"left_out_above", plan.left_out_above == 0 ? Json(nullptr) : Json(plan.left_out_above)},
-      {"rows", std::move(rows)}};
+absl::Status WriteReport(const BenchPlan& plan, const Json& provenance, Json rows) {
+  Json report = {{"bench", "comm"}};
+  report.update(provenance);
+  report.update(
+      Json{{"ranks", plan.ranks},
+           {"registered", plan.registered},
+           {"left_out_above", plan.left_out_above == 0 ? Json(nullptr) : Json(plan.left_out_above)},
+           {"rows", std::move(rows)}});
   const std::string text = DumpJson(report, 1) + "\n";
   if (plan.json != "-") {
     return WriteFileAtomic(plan.json, text);

@@ -38,7 +38,7 @@ void PrintHead(const BenchPlan& plan, const BenchBackend& backend, BenchKind kin
 void PrintRow(const BenchPlan& plan, const BenchRow& row);
 
 Json RowJson(const BenchPlan& plan, const BenchBackend& backend, const BenchRow& row, double limit);
-// With what stands for all rows: date, machine, build.
-absl::Status WriteReport(const BenchPlan& plan, Json rows);
+// With what stands for all rows. `provenance`: base/provenance.h's, of before the measurement.
+absl::Status WriteReport(const BenchPlan& plan, const Json& provenance, Json rows);
 
 }  // namespace dtrain::comm

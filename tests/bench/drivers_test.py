@@ -7,19 +7,23 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 SOURCE, BIN = os.environ["DTRAIN_SOURCE"], os.environ["DTRAIN_BIN"]
-sys.path.insert(0, f"{SOURCE}/bench")
+sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/twins", f"{SOURCE}/tests/testing"]
 
 import comm  # noqa: E402
 import compression  # noqa: E402
+import cuda_libraries  # noqa: E402
 import kernels  # noqa: E402
+import optimizer  # noqa: E402
 import overlap  # noqa: E402
 import report  # noqa: E402
 import roce  # noqa: E402
 import step  # noqa: E402
 import step_trace  # noqa: E402
 import zero  # noqa: E402
+from gpu_fakes import write_program  # noqa: E402
 
 
 def one_round(kernel, eager, compiled, probe=1.0, steady=True):
@@ -56,6 +60,30 @@ class KernelSummary(unittest.TestCase):
         self.assertEqual(target["kernels.op.vs_eager"], 2)
         self.assertEqual(target["kernels.op.vs_compile"], 0.97)
 
+    def test_no_goal_asks_for_less_than_eagers_own_speed(self):
+        # Eager at 0.96 of the probe, and one that the probe did not bound.
+        for eager in (1 / 0.96, 1 / 1.3):
+            row = kernels.summary(CASE, [one_round(1.2, eager, 1)], kernels.PEERS)
+            goal = next(goal for goal in kernels.goals_of(row) if goal[0].endswith("vs_eager"))
+            self.assertEqual(goal[3], 1)
+            self.assertEqual(report.judged([goal])[0]["verdict"], "short")
+
+    def test_a_probe_that_was_slower_than_the_kernel_bounds_nothing(self):
+        for kernel, verdict in ((1 / 0.8, "short"), (1 / 0.95, "ok"), (1 / 1.05, "no bound")):
+            row = kernels.summary(CASE, [one_round(kernel, 2, 2)], kernels.PEERS)
+            goal = report.judged(kernels.goals_of(row))[0]
+            self.assertEqual((goal["name"], goal["verdict"]), ("kernels.op.probe_fraction", verdict))
+
+    def test_a_slow_eager_form_of_an_older_file_judges_nothing(self):
+        row = kernels.summary(CASE, [one_round(1, 30, 1)], kernels.PEERS)
+        row["eager"]["not_fastest"] = "torch.linalg.vector_norm"
+        verdicts = {goal["name"]: goal["verdict"] for goal in report.judged(kernels.goals_of(row))}
+        self.assertEqual(verdicts["kernels.op.vs_eager"], "no bound")
+
+    def test_the_eager_form_that_was_fastest_is_kept(self):
+        row = kernels.summary(CASE, [one_round(1, 2, 1)], kernels.PEERS, {"eager_form": "aminmax"})
+        self.assertEqual(row["eager"]["eager_form"], "aminmax")
+
     def test_goal_lines_say_ok_or_short(self):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
@@ -77,7 +105,42 @@ class KernelSummary(unittest.TestCase):
         self.assertEqual(kernels.note_of(kernels.summary(CASE, rounds, [], {})), "")
 
 
+def begun(path, changed=(), busy=0.0):
+    """report.begin() where git and the machine say this."""
+    with mock.patch("provenance.changed_files", lambda: list(changed)), \
+            mock.patch("provenance.busy_cores", lambda: busy), \
+            contextlib.redirect_stderr(io.StringIO()) as said:
+        return report.begin("step", path), said.getvalue()
+
+
 class Results(unittest.TestCase):
+    def test_a_file_has_the_provenance_of_the_moment_before_it_was_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, said = begun(f"{folder}/r.json")
+            report.write_results(path, "step", rows=[])
+            written = report.read_results(path)
+        self.assertEqual(said, "")
+        self.assertEqual(list(written), ["bench", "command", "date", "commit", "cpu", "cores",
+                                         "load_average", "busy_cores", "marks", "rows"])
+        self.assertEqual(written["marks"], [])
+        self.assertEqual(set(report.how_taken()), set(written) - {"bench", "cpu", "cores", "rows"})
+
+    def test_a_dirty_tree_or_a_busy_machine_is_said_loudly_and_kept_apart(self):
+        kept = f"{SOURCE}/bench/results/zen3-2core/step.json"
+        for changed, busy, mark in ((["a.cc"], 0, "dirty: a.cc"), ([], 99, "busy: others used 99.00")):
+            path, said = begun(kept, changed, busy)
+            self.assertEqual(path, f"{SOURCE}/build/bench/zen3-2core/step.json")
+            self.assertIn(f"MARKED RESULT: {mark}", said)
+            self.assertTrue(report.how_taken()["marks"][0].startswith(mark))
+
+    def test_few_rounds_have_a_range_and_many_have_percentiles(self):
+        few = report.spread([3.0, 1.0, 2.0] * 3)
+        self.assertEqual(few, {"median": 2.0, "rounds": 9, "least": 1.0, "most": 3.0})
+        self.assertEqual(report.spread_text(few, 1), "2.0 (range of 9 rounds 1.0 to 3.0)")
+        many = report.spread([float(i) for i in range(21)])
+        self.assertEqual(many, {"median": 10.0, "rounds": 21, "p10": 2.0, "p90": 18.0})
+        self.assertIn("10th to 90th percentile 2.0", report.spread_text(many, 1))
+
     def test_the_command_has_its_arguments_and_no_path_of_the_machine(self):
         words = ["--bin", "/some/bin", "--json=/some/file", "--set", "a={\"b\": 1}", "--rounds", "3"]
         self.assertEqual(report.command_of("step", words),
@@ -89,6 +152,7 @@ class Results(unittest.TestCase):
                 contextlib.redirect_stdout(io.StringIO()) as out:
             path = f"{folder}/r.json"
             self.assertEqual(report.measured_before(path), {})
+            begun(path)
             report.write_results(path, "step", start=[1])
             before = report.measured_before(path)
             self.assertEqual((before["start"], out.getvalue()), ([1], ""))
@@ -109,7 +173,8 @@ class CommGoals(unittest.TestCase):
     @staticmethod
     def verdict(probe):
         size = 256 << 20
-        times = {"registered": {size: 100.0, 4096: 1.0}, "probe": {size: probe, 4096: 0.5}}
+        times = {"registered": {size: 100.0, 4096: 1.0}, "plain": {size: 300.0, 4096: 2.0},
+                 "probe": {size: probe, 4096: 0.5}}
         times.update({peer: {size: 1000.0, 4096: 30.0} for peer in comm.PEERS})
         with contextlib.redirect_stdout(io.StringIO()):
             goals = report.print_goals(comm.goals_of([times], [4096, size]))
@@ -121,6 +186,16 @@ class CommGoals(unittest.TestCase):
         self.assertEqual(self.verdict(100), ("ok", True))
         self.assertEqual(self.verdict(125), ("no bound", False))
 
+    def test_plain_memory_has_goals_of_its_own(self):
+        sizes = [4096, 64 << 20]
+        times = {peer: dict.fromkeys(sizes, 30.0) for peer in comm.PEERS}
+        times.update(registered=dict.fromkeys(sizes, 1.0), plain=dict.fromkeys(sizes, 10.0),
+                     probe=dict.fromkeys(sizes, 1.0))
+        goals = {goal["name"]: goal for goal in report.judged(comm.goals_of([times], sizes))}
+        for name in ("comm.shm_4KiB_vs_gloo", "comm.shm_from_1MiB_vs_gloo"):
+            self.assertEqual((goals[name]["measured"], goals[f"{name}_plain"]["measured"]), (30, 3))
+            self.assertEqual(goals[name]["target"], goals[f"{name}_plain"]["target"])
+            self.assertEqual((goals[name]["verdict"], goals[f"{name}_plain"]["verdict"]), ("ok", "short"))
 
     def test_every_size_has_a_line_for_the_bound(self):
         sizes = [4096, 65536, 25 << 20]
@@ -186,6 +261,13 @@ class RoceRounds(unittest.TestCase):
                                         "90%", "short"])
         self.assertTrue(reduced.endswith("60% ok"), reduced)
 
+    def test_what_was_faster_than_ib_write_bw_was_not_bound_by_it(self):
+        guests = self.guests()
+        for i in range(3):
+            guests[0].sections[f"group_bw-{i}"] = (self.group_line(1.0, 50.0), 0)
+        goals = report.judged(roce.goals_of("pair", roce.bandwidth.read_rounds(guests, 3)))
+        self.assertEqual({goal["verdict"] for goal in goals}, {"no bound"})
+
     def test_goals_begin_at_a_mebibyte(self):
         goals = roce.goals_of("pair", roce.bandwidth.read_rounds(self.guests(), 3))
         self.assertEqual([(name, target) for name, _, _, target in goals],
@@ -225,11 +307,47 @@ class KernelDriver(unittest.TestCase):
         self.assertIn("copy_f32", [row["name"] for row in written["rows"]])
         self.assertGreater(written["rows"][0]["gb_per_s"], 0)
         self.assertEqual(written["elements"], 65536)
+        for fact in ("date", "commit", "cpu", "cores", "load_average", "busy_cores", "marks"):
+            self.assertIn(fact, written)
 
     def test_a_filter_without_a_case_names_the_cases(self):
         done = self.run_driver("--filter", "no such")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("copy_f32", done.stderr)
+
+
+PROGRAM = """import json, sys
+word = dict(zip(sys.argv[1:], sys.argv[2:]))
+with open(word["--json"], "w") as file:
+    json.dump({"bench": "classifier", "commit": "of the build", "load_average": 99,
+               "rounds": int(word["--rounds"]), "goals": []}, file)
+"""
+
+
+class ProgramDriver(unittest.TestCase):
+    """Benchmarks that are one program in C++."""
+
+    def run_driver(self, folder, text):
+        write_program(f"{folder}/bench_classifier", text, sys.executable)
+        return subprocess.run([sys.executable, f"{SOURCE}/bench/classifier.py", "--bin", folder, "--json",
+                               f"{folder}/out.json", "--rounds", "3"], text=True, capture_output=True,
+                              timeout=100, check=False)
+
+    def test_its_results_have_the_provenance_that_all_have(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.run_driver(folder, PROGRAM)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            written = report.read_results(f"{folder}/out.json")
+        self.assertEqual(written["rounds"], 3)
+        self.assertEqual(written["command"], "./dev bench classifier --rounds 3")
+        self.assertNotEqual(written["commit"], "of the build")
+        self.assertLess(written["load_average"], 99)
+        self.assertIn("busy_cores", written)
+
+    def test_a_program_that_fails_leaves_no_results(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.run_driver(folder, "raise SystemExit(64)").returncode, 64)
+            self.assertFalse(os.path.exists(f"{folder}/out.json"))
 
 
 class StepShares(unittest.TestCase):
@@ -265,7 +383,70 @@ class StepShares(unittest.TestCase):
         target = {goal[0]: goal[3] for goal in step.speed_goals(result)}
         self.assertAlmostEqual(target["step.5M.1.vs_eager"], 0.92 / 0.9)
         self.assertEqual(step.speed_goals({**result, "f": 0.5})[0][3], 1.25)
+        self.assertEqual(step.speed_goals({**result, "f": 0.99})[0][3], 1)
         self.assertEqual(target["step.5M.1.outside_gemm_attention"], 0.10)
+
+
+class StartRows(unittest.TestCase):
+    @staticmethod
+    def rounds(ways):
+        return [{way: {"first_forward_s": seconds, "memory_before": 1e6, "memory_peak": 2e6,
+                       "cuda_libraries": libraries, "torch": "2"} for way, (seconds, libraries) in ways.items()}] * 3
+
+    def goals(self, ways):
+        rows = [step.start_row(key, self.rounds(ways)) for key, _, _ in step.START_GOALS]
+        return rows, {goal["name"]: goal for goal in report.judged(step.start_goals(rows))}
+
+    def test_the_peer_that_maps_cudas_libraries_says_how_many(self):
+        rows, goals = self.goals({"dtrain": (0.2, 0), "eager": (2.0, 14)})
+        self.assertEqual((rows[0]["ratio"], rows[0]["ddp_cuda_libraries"]), (0.1, 14))
+        self.assertEqual(rows[1]["ddp"], 1)
+        self.assertEqual(goals["step.first_forward_vs_torchrun"]["verdict"], "ok")
+
+    def test_goals_are_set_against_the_twin_without_them_where_there_is_one(self):
+        rows, goals = self.goals({"dtrain": (0.2, 0), "eager": (2.0, 14), "eager-cpu": (0.8, 0)})
+        self.assertEqual((rows[0]["ratio"], rows[0]["ratio_cpu"]), (0.1, 0.25))
+        self.assertEqual(goals["step.first_forward_vs_torchrun_without_cuda"]["verdict"], "short")
+        self.assertNotIn("step.first_forward_vs_torchrun", goals)
+
+    def test_cudas_libraries_are_known_by_their_names(self):
+        text = "".join(f"7f00-7f01 r-xp 0 0:0 1 /some/{name}\n" for name in (
+            "libtorch_cpu.so", "libtorch_cuda.so", "libcudart.so.13", "libcublasLt.so.13", "libcublasLt.so.13",
+            "libnccl.so.2", "libnvJitLink.so.13", "libc10.so", "libcurl.so.4", "libm.so.6"))
+        with tempfile.NamedTemporaryFile("w", suffix=".maps") as file:
+            file.write(text)
+            file.flush()
+            self.assertEqual(cuda_libraries.mapped_cuda_libraries(file.name), 5)
+
+
+class FakeProbe:
+    """Seconds in pairs: before and after each round."""
+
+    def __init__(self, pairs):
+        self.taken = iter([seconds for pair in pairs for seconds in pair])
+
+    def seconds(self):
+        return next(self.taken)
+
+
+class OptimizerRounds(unittest.TestCase):
+    def measure(self, pairs, rounds):
+        with mock.patch("optimizer.seconds_of", lambda buffers, call: call()), \
+                contextlib.redirect_stdout(io.StringIO()):
+            return optimizer.measure(None, FakeProbe(pairs), {"dtrain": lambda: 1.0}, rounds, "adamw")
+
+    def test_rounds_that_do_not_count_are_taken_again(self):
+        counted, discarded = self.measure([(1, 2), (1, 1), (2, 1), (1, 1)], rounds=2)
+        self.assertEqual((len(counted), discarded), (2, 2))
+
+    def test_a_machine_that_is_too_busy_is_refused_with_what_counted(self):
+        with self.assertRaisesRegex(SystemExit, "adamw: .* 5 of 6 rounds, so only 1 of 2 count"):
+            self.measure([(1, 1)] + [(1, 2)] * 5, rounds=2)
+
+    def test_a_probe_that_was_slower_bounds_nothing(self):
+        rounds = [{"dtrain": 0.9, "probe": 1.0, "torch-calls": 2.0, "torch-scaled": 2.0}]
+        goals = report.judged(optimizer.goals_of("mixed", "flat", rounds))
+        self.assertEqual([goal["verdict"] for goal in goals], ["ok", "no bound"])
 
 
 class ZeroResults(unittest.TestCase):
@@ -292,11 +473,12 @@ class ZeroResults(unittest.TestCase):
                                    [{"stage": 2, "ratio": 0.97}])
         goals = {name: (measured, op, target)
                  for name, measured, op, target in zero.goals_of(results)}
-        # 1.1 of the best peer is further from its 1.2 than 11 / 12 of stage 0 from its 0.97.
-        self.assertEqual(set(goals), {"zero.5M.stage0_vs_ddp", "zero.5M.stage3_vs_stage0",
+        # Stage 0's speed takes the place of no goal.
+        self.assertEqual(set(goals), {"zero.5M.stage0_vs_ddp", "zero.5M.stage3_vs_best_peer",
                                       "zero.5M.stage3_step_of_stage0",
                                       "zero.100M.stage2_states_off_the_plan"})
         self.assertEqual(goals["zero.5M.stage0_vs_ddp"], (1.2, ">=", 1.0))
+        self.assertEqual(goals["zero.5M.stage3_vs_best_peer"], (1.1, ">=", 1.2))
         self.assertAlmostEqual(goals["zero.100M.stage2_states_off_the_plan"][0], 0.03)
 
 
@@ -318,6 +500,8 @@ class Overlap(unittest.TestCase):
         self.assertAlmostEqual(summary["waited_of_last_s"], 0.01)
         self.assertEqual(overlap.goals_of("x", summary)[0][:1],
                          ("overlap.x.exposed_of_communication",))
+        fast = overlap.summary(self.facts(step=1.69, communication=0.8), "dtrain")
+        self.assertEqual(report.judged(overlap.goals_of("x", fast))[0]["verdict"], "no bound")
 
     def test_above_nine_tenths_of_backward_the_step_is_set_against_what_is_possible(self):
         summary = overlap.summary(self.facts(step=2.06, communication=2.0), "dtrain")
@@ -325,6 +509,8 @@ class Overlap(unittest.TestCase):
         name, measured, relation, target = overlap.goals_of("x", summary)[0]
         self.assertEqual((name, relation, target), ("overlap.x.step_of_possible", "<=", 1.03))
         self.assertAlmostEqual(measured, 1.03)
+        fast = overlap.summary(self.facts(step=1.9, communication=2.0), "dtrain")
+        self.assertEqual(report.judged(overlap.goals_of("x", fast))[0]["verdict"], "no bound")
         slow = overlap.summary(self.facts(step=1.87, communication=0.95), "dtrain")
         self.assertAlmostEqual(slow["step_of_possible"], 1.1)
 

@@ -12,6 +12,7 @@ import torch  # noqa: E402
 import kernel_peers  # noqa: E402
 import kernel_twins  # noqa: E402
 import liger_forms  # noqa: E402
+import kernels as kernels_twin  # noqa: E402
 
 SETTING = kernel_twins.Setting(1024 * 256, 256, {"cross_entropy": {"vocabulary": 64}})
 # Liger's names and how many results they give; of the release that was read, 0.8.5.
@@ -82,6 +83,24 @@ class Peers(unittest.TestCase):
             big = [x for x in self.calls[-1][1] if torch.is_tensor(x) and x.dtype == torch.bfloat16
                    and x.requires_grad == (name == "cross_entropy") and x.dim() != 3]
             self.assertEqual(sum(x.numel() for x in big), SETTING.elements, name)
+
+    def test_the_fastest_of_several_forms_is_the_peer(self):
+        times = {"slow": 3.0, "fast": 1.0}
+        with mock.patch("kernel_peers.measure", lambda call, args: times[call()]):
+            row = kernel_peers.row("amax_f32", "eager", lambda: {"slow": lambda: "slow",
+                                                                 "fast": lambda: "fast"}, None)
+            self.assertEqual(row, {"name": "amax_f32", "way": "eager", "us": 1.0, "form": "fast"})
+            self.assertIsNone(kernel_peers.row("amax_f32", "liger", dict, None))
+
+    def test_forms_of_one_operation_give_the_same(self):
+        for name in ("amax_f32", "amax_bf16", "cast_to_e4m3_f32", "cast_to_e5m2_bf16"):
+            maker, dtype = kernel_twins.find(name)
+            forms = maker(SETTING, dtype).eager_forms()
+            self.assertGreater(len(forms), 1)
+            first, *others = [kernels_twin.flatten(form()) for form in forms.values()]
+            for other in others:
+                for a, b in zip(first, other):
+                    self.assertTrue(torch.equal(a, b), name)
 
     def test_without_liger_a_row_says_so_and_the_others_are_measured(self):
         with mock.patch.dict(sys.modules, {"liger_kernel.ops.layer_norm": None}):

@@ -59,6 +59,8 @@ class BenchComm(unittest.TestCase):
                                  "--root", "1", "--backend", "shm")
         self.assertRegex(report["date"], r"^20\d\d-\d\d-\d\d$")
         self.assertTrue(report["cpu"])
+        for fact in ("version", "commit", "cores", "load_average"):  # bench/provenance.py has the same.
+            self.assertIn(fact, report)
         self.assertTrue(report["registered"])
         rows = {row["collective"]: row for row in report["rows"]}
         self.assertEqual([rows["broadcast"][key] for key in ("redop", "root", "type")],

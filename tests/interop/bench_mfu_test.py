@@ -68,6 +68,8 @@ class BenchMfu(unittest.TestCase):
         self.assertGreater(facts["copy_bytes_per_s"], 1e8)
         self.assertGreater(facts["memory_peak_bytes"], 1e7)
         self.assertLess(abs(facts["loss"] - math.log(SHAPE["vocab_size"])), 1)
+        for fact in ("date", "version", "commit", "cpu", "cores", "load_average"):
+            self.assertIn(fact, facts)
         self.assertIn("MFU (strict)", done.stdout)
         self.assertNotIn("train_steps", done.stdout)  # What the engine says is not the result.
 

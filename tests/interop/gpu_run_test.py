@@ -314,12 +314,14 @@ class Goals(unittest.TestCase):
 
     def test_goals_are_judged_by_what_was_measured(self):
         def kernel(name, fraction, goal):
-            return {"name": name, "copy_fraction": fraction, "ok": fraction >= goal}
+            verdict = "no bound" if fraction > 1 else "ok" if fraction >= goal else "short"
+            return {"name": name, "copy_fraction": fraction, "verdict": verdict}
 
         time_of = {"of_limit": 0.7}
         found = {goal["name"]: goal for goal in goals.judged({
             "tests": [{"state": "passed"}, {"state": "failed"}, {"state": "skipped"}],
             "kernels": {"results": [kernel("a_forward", 0.96, 0.95), kernel("b", 0.94, 0.95),
+                                    kernel("c", 1.02, 0.95),
                                     kernel("a_backward", 0.93, 0.9)]},
             "comm": [{"backend": "nccl", "ranks": 2, "rows": [
                 {"collective": "all_reduce", "size": 8, "limit": "one link", "in_place": time_of,
@@ -334,7 +336,8 @@ class Goals(unittest.TestCase):
             "kernels.backward": (93.0, "ok"), "comm.all_reduce": (70.0, "-"),
             "tests.cuda": (50.0, "short")})
         self.assertIn("qwen2.5-7b-bf16-offload", found["mfu.qwen2.5-7b"]["how"])
-        self.assertIn("1 of 2 meet it", found["kernels.forward"]["how"])
+        self.assertIn("1 of 3 meet it, 1 were faster than the copy: no bound",
+                      found["kernels.forward"]["how"])
         self.assertIn("1 of 2, 1 skipped", found["tests.cuda"]["how"])
 
 
@@ -351,7 +354,8 @@ class Summary(unittest.TestCase):
             os.mkdir(folder)
             self.write(folder, "tests", [{"name": "t", "state": "passed", "s": 1.0}])
             self.write(folder, "kernels", {"elements": 8, "results": [
-                {"name": "op", "us": 10.0, "gb_per_s": 100.0, "copy_fraction": 0.5, "ok": False}]})
+                {"name": "op", "us": 10.0, "gb_per_s": 100.0, "copy_fraction": 0.5,
+                 "verdict": "short"}]})
             self.write(folder, "kernel_peers", {"peers": {"torch": "2"}, "results": [
                 {"name": "op", "way": "eager", "us": 25.0},
                 {"name": "op", "way": "liger", "missing": "ImportError"}]})

@@ -69,6 +69,11 @@ def target_of(row):
     return GOALS[row["what"]] if row["bytes"] >= GOAL_BYTES else None
 
 
+def verdict_of(share, target):
+    """bench/report.py's: what is faster than ib_write_bw was not bound by it."""
+    return "no bound" if share > 1 else "ok" if share >= target else "short"
+
+
 def table(rounds):
     """Lines that show a summary."""
     lines = [f"medians of {len(rounds)} rounds, shares with least-most",
@@ -76,8 +81,7 @@ def table(rounds):
     for row in summary(rounds):
         target = target_of(row)
         spread = f"({row['share_least']:.0%}-{row['share_most']:.0%})"
-        verdict = "" if target is None else \
-            f"{target:7.0%} {'ok' if row['share'] >= target else 'short'}"
+        verdict = "" if target is None else f"{target:7.0%} {verdict_of(row['share'], target)}"
         lines.append(f"{row['what']:18}{row['bytes']:12}{row['mb_s']:10.1f}"
                      f"{row['ib_write_bw_mb_s']:13.1f}{row['share']:11.0%} "
                      f"{spread:>13}{verdict}")

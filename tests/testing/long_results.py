@@ -4,13 +4,13 @@ JUNIT is what `ctest --output-junit` wrote. JSON gets when they ran, at which co
 each test how long it took and how it ended; a run of some of them alone (`ctest -R`) replaces these
 and leaves the others, with the date and commit of their own last run.
 """
-import json
 import os
 import sys
 import xml.etree.ElementTree
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
 
+import provenance  # noqa: E402
 import report  # noqa: E402
 
 ENDED = {"run": "passed", "fail": "failed", "notrun": "skipped", "disabled": "skipped"}
@@ -28,7 +28,7 @@ def tests_of(junit):
 
 
 def merged(before, tests, stamp):
-    """The kept result after a run of `tests`; `stamp`: date, commit, cpu and cores of this run."""
+    """The kept result after a run of `tests`; `stamp`: the provenance of this run."""
     kept = dict(before.get("tests", {}))
     for name, (seconds, ended) in tests.items():
         kept[name] = {"result": ended, "seconds": seconds, **stamp}
@@ -44,13 +44,14 @@ def main():
     if not tests:
         sys.exit(f"long_results.py: {junit} names no test, so {path} is left as it was")
     before = report.measured_before(path)
-    stamp = {"date": report.today(), "commit": report.commit(), "cpu": report.cpu_name(),
-             "cores": os.cpu_count()}
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(merged(before, tests, stamp), file, indent=2)
-        file.write("\n")
-    os.replace(f"{path}.new", path)
+    # Without the load: whether tests pass is no speed.
+    cores = os.cpu_count()
+    stamp = {"command": "./dev test long", "date": provenance.today(), "commit": provenance.commit(),
+             "cpu": provenance.cpu_name(), "cores": cores,
+             "marks": provenance.marks_of(provenance.changed_files(), 0, cores)}
+    path = provenance.kept_path(path, stamp["marks"])
+    provenance.say_marks(stamp["marks"], sys.argv[2], path)
+    report.write_json(path, merged(before, tests, stamp))
     print(f"kept in {path}: " + ", ".join(f"{name} {ended} in {seconds:.0f} s"
                                           for name, (seconds, ended) in sorted(tests.items())))
 

@@ -7,10 +7,17 @@ FP8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 INT8_BLOCK = 256
 
 
+def largest_magnitude(x):
+    """In one pass, without a copy of the magnitudes."""
+    low, high = torch.aminmax(x)
+    return torch.maximum(-low, high)
+
+
 @twin("amax")
 def amax(setting, dtype):
     x = setting.flat(dtype)
-    return Twin(lambda: torch.linalg.vector_norm(x, float("inf")), lambda: x.abs().amax())
+    return Twin(lambda: x.abs().amax(), others={"aminmax": lambda: largest_magnitude(x), "vector_norm":
+                lambda: torch.linalg.vector_norm(x, float("inf"))})
 
 
 def cast_to_fp8(name):
@@ -18,7 +25,11 @@ def cast_to_fp8(name):
 
     def make(setting, dtype):
         x = setting.flat(dtype)
-        return Twin(lambda: ((x.float() * 16).clamp(-largest, largest).to(FP8[name]), x.abs().amax()))
+
+        def codes():
+            return (x.float() * 16).clamp(-largest, largest).to(FP8[name])
+        return Twin(lambda: (codes(), x.abs().amax()),
+                    others={"aminmax": lambda: (codes(), largest_magnitude(x))})
     return make
 
 

@@ -25,11 +25,16 @@ class Setting:
 
 class Twin:
     """`eager` and `compiled` each do the operation once and return what it wrote; `compiled` is
-    what torch.compile is given, unless `never_compiled`. Operands live in the closures."""
+    what torch.compile is given, unless `never_compiled`. Operands live in the closures. `others`:
+    {name: eager form} of the same operation where torch has several; the fastest is the peer."""
 
-    def __init__(self, eager, compiled=None, never_compiled=False):
+    def __init__(self, eager, compiled=None, never_compiled=False, others=None):
         self.eager, self.compiled = eager, compiled or eager
         self.never_compiled = never_compiled
+        self.others = others or {}
+
+    def eager_forms(self):
+        return {"eager": self.eager, **self.others}
 
     def form_of_compile(self):
         return self.compiled if self.never_compiled else torch.compile(self.compiled, dynamic=False)

@@ -1,0 +1,12 @@
+"""Which of CUDA's libraries a process maps."""
+import os
+import re
+
+OF_CUDA = re.compile(r"lib(cu(da|pti|blas|dnn|fft|file|rand|solver|sparse)|nv|nccl|torch_cuda|c10_cuda)")
+
+
+def mapped_cuda_libraries(path="/proc/self/maps"):
+    """How many: torch's wheel of PyPI loads them all, also where there is no GPU."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        names = {os.path.basename(line.split()[-1]) for line in file if ".so" in line}
+    return sum(bool(OF_CUDA.match(name)) for name in names)

@@ -1,0 +1,242 @@
+"""Every figure of docs/PERFORMANCE.md is in a file of bench/results, and every file says where it
+comes from. Needs no build: it reads the page, the files and the drivers' rules."""
+import glob
+import importlib
+import json
+import os
+import re
+import sys
+import unittest
+
+SOURCE = os.environ["DTRAIN_SOURCE"]
+sys.path.insert(0, f"{SOURCE}/bench")
+
+import page  # noqa: E402
+import provenance  # noqa: E402
+import report  # noqa: E402
+
+RESULTS = f"{SOURCE}/bench/results"
+FACTS = ("bench", "command", "date", "commit", "cpu", "cores", "marks")
+LOAD = ("load_average", "busy_cores")  # Of what is a speed: whether long tests pass is none.
+# Results from before these facts were kept, and those kept by hand. One that is measured again on a
+# quiet machine, from a commit, leaves this list; none is added.
+MARKED = {"zen3-2core/comm.json", "zen3-2core/kernels.json", "zen3-2core/overlap.json",
+          "zen3-2core/roce.json", "zen3-2core/tcp.json", "zen3-2core/train.json",
+          "zen3-2core/zero.json", "zen5-2core/classifier.json", "zen5-2core/kernels.json",
+          "zen5-2core/mfu.json", "zen5-2core/step.json", "intel-xeon-2core/optimizer.json",
+          "amd-epyc-avx512-2core/build.json"}
+DRIVERS = {"tcp": "comm_tcp"}  # Others have the name of their benchmark.
+WITHOUT_GOALS = {"mfu", "compression", "build", "long"}
+# A number with a unit, or with a fraction: what a measured figure looks like.
+FIGURE = re.compile(
+    r"(?<![\w.,/-])\d[\d,]*(?:\.\d+)?(?:e-\d+)?"
+    r"(?:\s?(?:%|(?:ms|us|s|min|[KMG]i?B(?:/s)?|kB|[MG]bit/s|tokens/s|G?FLOP(?:/s)?|times|nats|x)(?![\w/-]))"
+    r"|(?<=\.\d)|(?<=\.\d\d)|(?<=\.\d\d\d)|(?<=e-\d))")
+NO_MEASUREMENTS = {"Words", "On a GPU"}  # Sections of words, and of what will be measured.
+
+
+def facts_of(results):
+    return FACTS if results["bench"] == "long" else (*FACTS, *LOAD)
+
+
+def machine_files():
+    """{name: results} of what was measured on CPUs."""
+    found = {}
+    for path in sorted(glob.glob(f"{RESULTS}/*/*.json")):
+        results = report.read_results(path)
+        if "gpu" not in results:
+            found[os.path.relpath(path, RESULTS)] = results
+    return found
+
+
+def sections(text):
+    """[(heading, its lines)] of the second level."""
+    found = [("", [])]
+    for line in text.split("\n"):
+        if line.startswith("## "):
+            found.append((line[3:], []))
+        found[-1][1].append(line)
+    return found
+
+
+def prose_of(lines):
+    """What people read of a section beside its tables, code, links' targets and comments."""
+    kept, inside = [], ""
+    for line in lines:
+        if line.startswith("```"):
+            inside = "" if inside == "code" else "code"
+        elif page.BEGIN.match(line):
+            inside = "block"
+        elif line == page.END:
+            inside = ""
+        elif not inside and not line.startswith(("|", "<!--", "#")):
+            kept.append(line)
+    text = re.sub(r"`[^`]*`", "", " ".join(kept))
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def named_as_not_measured(lines):
+    named = []
+    for line in lines:
+        if match := re.match(r"<!-- not measured: (.+) -->$", line):
+            named += match[1].split("; ")
+    return named
+
+
+def unnamed_figures(lines):
+    """Those of the prose that no line of the section says to be set."""
+    return sorted(set(FIGURE.findall(prose_of(lines))) - set(named_as_not_measured(lines)))
+
+
+def tables_without_files(lines):
+    """The heads of tables that stand in no block and behind no reason."""
+    found, inside, reason, before = [], False, False, ""
+    for line in lines:
+        if page.BEGIN.match(line):
+            inside = True
+        elif line == page.END:
+            inside = False
+        elif page.NONE.match(line):
+            reason = True
+        elif line.startswith("|") and not before.startswith("|") and not inside:
+            if not reason:
+                found.append(line)
+            reason = False
+        before = line
+    return found
+
+
+class Page(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        with open(page.PAGE, encoding="utf-8") as file:
+            self.text = file.read()
+
+    def test_tables_are_what_the_files_say(self):
+        self.assertEqual(page.rewritten(self.text), self.text, "./dev bench page writes them anew")
+
+    def test_a_figure_that_no_file_has_is_found(self):
+        for inside in re.findall(r"\| [^|\n]*?(\d+\.\d+)[^|\n]*? \|", self.text)[::40]:
+            wrong = self.text.replace(f" {inside} ", f" {inside}7 ", 1)
+            if wrong != self.text:
+                self.assertNotEqual(page.rewritten(wrong), wrong, inside)
+
+    def test_every_table_names_its_files_or_why_it_has_none(self):
+        self.assertEqual(tables_without_files(self.text.split("\n")), [])
+
+    def test_prose_has_no_figure_that_may_be_measured(self):
+        wrong = {heading: figures for heading, lines in sections(self.text)
+                 if heading not in NO_MEASUREMENTS and (figures := unnamed_figures(lines))}
+        self.assertEqual(wrong, {}, "move it into a table, or name it in a line <!-- not measured: ... -->")
+
+    def test_what_is_named_as_not_measured_is_in_the_prose(self):
+        stale = {heading: left for heading, lines in sections(self.text)
+                 if (left := [name for name in named_as_not_measured(lines)
+                              if name not in FIGURE.findall(prose_of(lines))])}
+        self.assertEqual(stale, {})
+
+
+class Checks(unittest.TestCase):
+    """That the checks above would find what they are for."""
+
+    def test_figures_of_prose_are_seen_and_counts_are_not(self):
+        self.assertEqual(unnamed_figures([
+            "It took 3.5 ms, 40 % of 12 GB/s, 1,234 tokens/s and 1.5e-7 of 0.9; 2 ranks, 300 steps,",
+            "`--rounds 0.5`, [a link](x.md#1.5-x), Qwen2.5 and 7B.", "| 5.5 ms |", "<!-- 6.5 ms -->"]),
+            ["0.9", "1,234 tokens/s", "1.5e-7", "12 GB/s", "3.5 ms", "40 %"])
+        self.assertEqual(unnamed_figures(["At least 0.9 of 3 %.", "<!-- not measured: 0.9; 3 % -->"]), [])
+
+    def test_a_table_without_a_file_is_seen(self):
+        table = ["| a |", "|---|", "| 1.5 |"]
+        self.assertEqual(tables_without_files(table), ["| a |"])
+        self.assertEqual(tables_without_files(["<!-- no figures: words -->", "", *table]), [])
+        self.assertEqual(tables_without_files(["<!-- no figures: words -->", *table, "", *table]), ["| a |"])
+        self.assertEqual(tables_without_files(["<!-- figures: comm, a.json -->", *table, page.END]), [])
+
+
+class Files(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.files = machine_files()
+        self.assertGreater(len(self.files), 5)
+
+    def test_each_says_where_it_comes_from(self):
+        lacking = {name: left for name, results in self.files.items()
+                   if (left := [fact for fact in facts_of(results) if fact not in results])}
+        self.assertEqual(lacking, {})
+
+    def test_a_result_without_marks_has_every_fact_and_a_clean_commit(self):
+        wrong = []
+        for name, results in self.files.items():
+            if name in MARKED:
+                continue
+            wrong += [f"{name}: no {fact}" for fact in facts_of(results) if results[fact] is None]
+            if not re.fullmatch(r"[0-9a-f]{7,40}", results["commit"] or ""):
+                wrong.append(f"{name}: commit {results['commit']!r} is not a clean one")
+            wrong += [f"{name}: {mark}" for mark in page.marks_of(results)]
+        self.assertEqual(wrong, [], "measure it again with ./dev bench, from a commit and on a quiet machine")
+
+    def test_those_that_may_have_marks_have_some(self):
+        self.assertEqual([name for name in sorted(MARKED) if name not in self.files
+                          or not page.marks_of(self.files[name])], [], "take it out of MARKED")
+
+    def test_results_of_different_machines_stand_in_different_folders(self):
+        machines = {}
+        for name, results in self.files.items():
+            if name not in MARKED:
+                machines.setdefault(os.path.dirname(name), set()).add((results["cpu"], results["cores"]))
+        self.assertEqual({folder: found for folder, found in machines.items() if len(found) > 1}, {})
+
+    def test_goals_are_those_that_follow_from_the_rows_by_todays_rules(self):
+        for name, results in self.files.items():
+            bench = results["bench"]
+            if bench in WITHOUT_GOALS:
+                continue
+            driver = importlib.import_module(DRIVERS.get(bench, bench))
+            self.assertEqual(results["goals"], report.judged(driver.all_goals(results)), name)
+
+    def test_few_rounds_have_a_range_and_no_percentiles(self):
+        def percentiles(value, where):
+            if isinstance(value, dict):
+                if "p10" in value and value.get("rounds", 0) < report.PERCENTILE_ROUNDS_MIN:
+                    yield where
+                for key, one in value.items():
+                    yield from percentiles(one, f"{where}.{key}")
+            elif isinstance(value, list):
+                for i, one in enumerate(value):
+                    yield from percentiles(one, f"{where}.{i}")
+
+        self.assertEqual([at for name, results in self.files.items()
+                          for at in percentiles(results, name)], [])
+        for name, results in self.files.items():
+            self.assertNotIn("_p10", json.dumps(results), name)
+
+
+class Provenance(unittest.TestCase):
+    def test_folders_have_the_names_of_cpus(self):
+        zen3 = {"vendor_id": "AuthenticAMD", "model name": "AMD EPYC", "cpu family": "25", "model": "1"}
+        self.assertEqual(provenance.machine_folder(zen3, 2), "zen3-2core")
+        self.assertEqual(provenance.machine_folder({**zen3, "cpu family": "26", "model": "2"}, 4), "zen5-4core")
+        self.assertEqual(provenance.machine_folder({"model name": "Intel(R) Xeon(R) 8481C",
+                                                    "cpu family": "6", "model": "143"}, 8),
+                         "intel-xeon-8481c-family-6-model-143-8core")
+
+    def test_a_dirty_tree_and_a_busy_machine_are_marked(self):
+        self.assertEqual(provenance.marks_of([], 0.2, 2), [])
+        self.assertEqual(provenance.marks_of([], 0.21, 2),
+                         ["busy: others used 0.21 of 2 cores before the start"])
+        self.assertEqual(provenance.marks_of(list("abcde"), 0, 2),
+                         ["dirty: a, b, c and 2 more differ from the commit"])
+
+    def test_a_marked_result_does_not_take_the_place_of_a_kept_one(self):
+        kept = f"{provenance.RESULTS}/zen3-2core/step.json"
+        self.assertEqual(provenance.kept_path(kept, []), kept)
+        self.assertEqual(provenance.kept_path(kept, ["busy"]),
+                         f"{provenance.SOURCE}/build/bench/zen3-2core/step.json")
+        self.assertEqual(provenance.kept_path("/tmp/step.json", ["busy"]), "/tmp/step.json")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
