@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -113,6 +114,39 @@ TEST(AgentMessage, CutsALongTextSoThatItStaysOneDatagram) {
   AgentMessage message;
   message.text = std::string(1'000'000, 'x');
   EXPECT_LT(message.Encode().size(), 8192U);
+}
+
+TEST(AgentMessage, KeepsFourKilobytesOfText) {
+  for (const size_t bytes : {4095U, 4096U, 4097U}) {
+    AgentMessage message;
+    message.text = std::string(bytes, 'x');
+    const auto parsed = AgentMessage::Parse(message.Encode());
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->text.size(), std::min<size_t>(bytes, 4096));
+  }
+}
+
+TEST(AgentMessage, EveryKindAndNumberIsReadBack) {
+  using Kind = AgentMessage::Kind;
+  for (const Kind kind : {Kind::kHello, Kind::kBeat, Kind::kError, Kind::kDone}) {
+    AgentMessage message;
+    message.kind = kind;
+    message.rank = 1;
+    message.pid = 2;
+    message.step = 3;
+    message.collective = 4;
+    message.exit_code = 5;
+    message.phase = "backward";
+    const auto parsed = AgentMessage::Parse(message.Encode());
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->kind, kind);
+    EXPECT_EQ(parsed->rank, 1);
+    EXPECT_EQ(parsed->pid, 2);
+    EXPECT_EQ(parsed->step, 3);
+    EXPECT_EQ(parsed->collective, 4U);
+    EXPECT_EQ(parsed->exit_code, 5);
+    EXPECT_EQ(parsed->phase, "backward");
+  }
 }
 
 TEST(AgentMessage, ParseRefusesWhatNoRankSends) {

@@ -107,6 +107,51 @@ TEST_F(CgroupTest, Version1SaysNoLimitByAVeryLargeNumber) {
   EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, AvailableMemory::kNoLimit);
 }
 
+TEST_F(CgroupTest, FileCacheAndReclaimableSlabAreAvailableButNotMoreThanTheLimit) {
+  IsIn("0::/job\n");
+  Write("cgroup/job/memory.max", "1000000\n");
+  Write("cgroup/job/memory.current", "800000\n");
+  Write("cgroup/job/memory.stat",
+        "anon 7\ninactive_file 100000\nactive_file 20000\nslab_reclaimable 3000\n");
+  EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, 1000000 - (800000 - 123000));
+  Write("cgroup/job/memory.current", "100000\n");  // Read a moment after what it is made of.
+  EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, 1000000);
+  Write("cgroup/job/memory.current", "1500000\n");
+  EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, 0) << "over its limit, for a moment";
+  Write("cgroup/job/memory.max", "max\n");
+  EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, AvailableMemory::kNoLimit);
+}
+
+TEST_F(CgroupTest, TheLimitOfVersion1CountsCacheOfAllBelow) {
+  IsIn("4:memory:/job\n");
+  Write("cgroup/memory/job/memory.limit_in_bytes", "1000000\n");
+  Write("cgroup/memory/job/memory.usage_in_bytes", "600000\n");
+  Write("cgroup/memory/job/memory.stat",
+        "inactive_file 1\ntotal_inactive_file 100000\ntotal_active_file 20000\n");
+  const AvailableMemory memory = ReadAvailableMemory(roots_);
+  EXPECT_EQ(memory.cgroup_bytes, 1000000 - (600000 - 120000));
+  EXPECT_EQ(memory.cgroup_limit_bytes, 1000000);
+}
+
+TEST_F(CgroupTest, ProcessesAreToldApartByTheCgroupWhoseLimitCounts) {
+  const auto cgroup_of = [&](const std::string& path) {
+    IsIn("0::" + path + "\n");
+    return ReadAvailableMemory(roots_).cgroup;
+  };
+  Write("cgroup/a/memory.max", "1000000\n");
+  Write("cgroup/a/memory.current", "0\n");
+  Write("cgroup/b/memory.max", "1000000\n");
+  Write("cgroup/b/memory.current", "0\n");
+  EXPECT_NE(cgroup_of("/a"), cgroup_of("/b"));
+  EXPECT_EQ(cgroup_of("/a/x"), cgroup_of("/a/y")) << "they share the limit of their parent";
+}
+
+TEST_F(CgroupTest, MemoryThatCannotBeReadIsWithoutLimit) {
+  Write("proc/meminfo", "MemTotal:  4000 kB\n");
+  EXPECT_EQ(ReadAvailableMemory(roots_).machine_bytes, AvailableMemory::kNoLimit);
+  EXPECT_EQ(ReadAvailableMemory(roots_).machine_total_bytes, 4000 * 1024);
+}
+
 TEST(CpusWithin, RoundsDownToAtLeastOne) {
   EXPECT_EQ(CpusWithin(kNoCpuQuota, 8), 8);
   EXPECT_EQ(CpusWithin(8, 8), 8);

@@ -52,5 +52,15 @@ TEST(ExpandHostList, RefusesListsThatWouldFillTheMemory) {
   EXPECT_THAT(ErrorOf("a[1-60000],b[1-60000]"), HasSubstr("more than 65536 names"));
 }
 
+TEST(ExpandHostList, Takes65536Names) {
+  EXPECT_EQ(Expand("n[1-65536]").size(), 65536U);
+  EXPECT_THAT(ErrorOf("n[0-65536]"), HasSubstr("bad range"));
+  EXPECT_EQ(Expand("n[1-256]m[1-256]").size(), 65536U);
+  EXPECT_THAT(ErrorOf("n[1-256]m[0-256]"), HasSubstr("more than 65536 names"));
+  EXPECT_EQ(Expand("a[1-65535],b").size(), 65536U);
+  EXPECT_THAT(ErrorOf("a[1-65535],b,c"), HasSubstr("more than 65536 names"));
+  EXPECT_THAT(Expand("n[7]"), ElementsAre("n7"));
+}
+
 }  // namespace
 }  // namespace dtrain::host_list_test

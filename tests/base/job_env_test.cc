@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace dtrain::job_env_test {
 namespace {
 
@@ -196,6 +198,102 @@ TEST(ResolveJobEnv, RefusesASlurmStepThatContradictsItself) {
               HasSubstr("SLURM_STEP_TASKS_PER_NODE"));
   EXPECT_THAT(ErrorOf(With(kSlurmStep, {{"SLURM_STEP_NODELIST", "gpu[7"}})),
               HasSubstr("host list"));
+}
+
+TEST(ResolveJobEnv, AddressesGivenByTheUserWinOverThoseOfSlurm) {
+  JobEnv job = Resolve(With(kSlurmStep, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "1234"}}));
+  EXPECT_EQ(job.store_host, "head");
+  EXPECT_EQ(job.store_port, 1234);
+  job = Resolve(With(Without(kSlurmStep, "SLURM_STEP_NUM_TASKS"), {{"SLURM_NTASKS", "7"}}));
+  EXPECT_EQ(job.world_size, 7);
+  EXPECT_EQ(job.world_size_name, "SLURM_NTASKS");
+  EXPECT_EQ(Resolve(Without(kSlurmStep, "SLURM_STEP_NODELIST")).store_host, "127.0.0.1");
+}
+
+TEST(ResolveJobEnv, FindsThePlaceOfARankAmongTasksThatRepeat) {
+  const auto tasks_of = [](const char* node, const char* tasks) {
+    return Resolve(With(kSlurmStep, {{"SLURM_NODEID", node}, {"SLURM_STEP_TASKS_PER_NODE", tasks}}))
+        .local_world_size;
+  };
+  EXPECT_EQ(tasks_of("0", "4,2(x3),1"), 4);
+  EXPECT_EQ(tasks_of("1", "4,2(x3),1"), 2);
+  EXPECT_EQ(tasks_of("3", "4,2(x3),1"), 2);
+  EXPECT_EQ(tasks_of("4", "4,2(x3),1"), 1);
+  EXPECT_THAT(ErrorOf(With(kSlurmStep,
+                           {{"SLURM_NODEID", "5"}, {"SLURM_STEP_TASKS_PER_NODE", "4,2(x3),1"}})),
+              HasSubstr("gives 0 tasks on node 5"));
+}
+
+TEST(ResolveJobEnv, ReadsEveryNumberOfMpirunAndHydra) {
+  const JobEnv open_mpi = Resolve({{"OMPI_COMM_WORLD_RANK", "5"},
+                                   {"OMPI_COMM_WORLD_SIZE", "8"},
+                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                   {"OMPI_MCA_ess_base_jobid", "77"}});
+  EXPECT_EQ(open_mpi.rank, 5);
+  EXPECT_EQ(open_mpi.world_size, 8);
+  EXPECT_EQ(open_mpi.local_rank, 1);
+  EXPECT_EQ(open_mpi.local_world_size, 4);
+  EXPECT_EQ(open_mpi.run_id, "77");
+  EXPECT_EQ(open_mpi.store_port, 20000) << "without a Slurm job";
+  EXPECT_EQ(open_mpi.world_size_name, "OMPI_COMM_WORLD_SIZE");
+  const JobEnv hydra = Resolve(
+      {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  EXPECT_EQ(hydra.source, LaunchSource::kMpich);
+  EXPECT_EQ(hydra.rank, 3);
+  EXPECT_EQ(hydra.world_size, 4);
+  EXPECT_EQ(hydra.local_rank, 1);
+  EXPECT_EQ(hydra.node_rank, -1);
+  EXPECT_EQ(Resolve({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).node_rank, -1);
+}
+
+TEST(ResolveJobEnv, TheFirstAttemptOfDtrainIsZeroWhateverTorchrunCounts) {
+  EXPECT_EQ(Resolve(With(kTorchrun, {{env::kAttempt, "0"}})).attempt, 0);
+  EXPECT_EQ(Resolve(With(kTorchrun, {{env::kTokenFile, "/run/token"}})).token_file, "/run/token");
+  EXPECT_EQ(Resolve(kTorchrun).token_fd, -1);
+  EXPECT_FALSE(
+      Resolve(With(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).torch_agent_store);
+}
+
+TEST(ResolveJobEnv, TakesEveryPortThatThereIs) {
+  const auto store = [](const std::string& text) { return With(kTorchrun, {{env::kStore, text}}); };
+  EXPECT_EQ(Resolve(store("a:1")).store_port, 1);
+  EXPECT_EQ(Resolve(store("a:65535")).store_port, 65535);
+  for (const char* const bad : {"a:0", "a:65536", "a:", "a:x", ":"}) {
+    EXPECT_THAT(ErrorOf(store(bad)), HasSubstr("allowed: host:port")) << bad;
+  }
+  EXPECT_EQ(Resolve(With(kTorchrun, {{"MASTER_PORT", "65535"}})).store_port, 65535);
+  EXPECT_THAT(ErrorOf(With(kTorchrun, {{"MASTER_PORT", "65536"}})), HasSubstr("MASTER_PORT"));
+}
+
+TEST(LaunchSourceName, IsWhatAPersonCallsIt) {
+  using Source = LaunchSource;
+  for (const auto& [source, name] :
+       {std::pair(Source::kAlone, "alone"), std::pair(Source::kDtrain, "dtrain launch"),
+        std::pair(Source::kTorchrun, "torchrun"), std::pair(Source::kOpenMpi, "Open MPI"),
+        std::pair(Source::kMpich, "MPICH"), std::pair(Source::kSlurm, "Slurm"),
+        std::pair(Source::kPmi, "PMI")}) {
+    EXPECT_STREQ(LaunchSourceName(source), name);
+  }
+}
+
+TEST(TunesHeap, ByAnyOfGlibcsVariables) {
+  EXPECT_FALSE(TunesHeap({}));
+  EXPECT_FALSE(TunesHeap({{"MALLOC_ARENA_MAX", ""}, {"HOME", "/root"}}));
+  EXPECT_TRUE(TunesHeap({{"MALLOC_ARENA_MAX", "2"}}));
+  EXPECT_TRUE(TunesHeap({{"GLIBC_TUNABLES", "glibc.malloc.check=1"}}));
+}
+
+TEST(ThreadsAreChosen, ByOpenMpsVariable) {
+  EXPECT_FALSE(ThreadsAreChosen({}));
+  EXPECT_FALSE(ThreadsAreChosen({{"OMP_NUM_THREADS", ""}}));
+  EXPECT_TRUE(ThreadsAreChosen({{"OMP_NUM_THREADS", "1"}}));
+}
+
+TEST(TerminalIsDumb, WhereTermSaysSo) {
+  EXPECT_FALSE(TerminalIsDumb({}));
+  EXPECT_FALSE(TerminalIsDumb({{"TERM", "xterm"}}));
+  EXPECT_TRUE(TerminalIsDumb({{"TERM", "dumb"}}));
 }
 
 TEST(AllocatorIsConfigured, ByEitherOfLibTorchsNames) {

@@ -79,6 +79,26 @@ TEST(JsonInteger, TakesTheSpellingsOfDeepSpeedsBucketSizes) {
   EXPECT_EQ(JsonInteger(Json::parse("9223372036854775807")).value(), INT64_MAX);
 }
 
+TEST(ParseJson, TakesSixtyFourLevels) {
+  EXPECT_EQ(ErrorOf(std::string(64, '[') + "1" + std::string(64, ']')), "parsed");
+  EXPECT_THAT(ErrorOf(std::string(65, '[') + "1" + std::string(65, ']')),
+              HasSubstr("nested deeper than 64 levels"));
+}
+
+TEST(DumpJson, IndentsWhereItIsAsked) {
+  EXPECT_EQ(DumpJson(Json{{"a", 1}}, 1), "{\n \"a\": 1\n}");
+  EXPECT_EQ(DumpJson(Json{{"a", 1}}, 0), "{\"a\":1}");
+}
+
+// Beyond 2^53 a double leaves integers out, so what was written is not known.
+TEST(JsonInteger, TakesADoubleBelowTwoToThe53) {
+  EXPECT_EQ(JsonInteger(Json(9007199254740991.0)).value(), 9007199254740991);
+  EXPECT_EQ(JsonInteger(Json(-9007199254740991.0)).value(), -9007199254740991);
+  EXPECT_FALSE(JsonInteger(Json(9007199254740992.0)).ok());
+  EXPECT_FALSE(JsonInteger(Json(-9007199254740992.0)).ok());
+  EXPECT_EQ(JsonInteger(Json(INT64_MIN)).value(), INT64_MIN);
+}
+
 TEST(JsonInteger, RefusesWhatIsNoInteger) {
   for (const char* const text : {"1.5", "1e300", "9223372036854775808", "\"7\"", "true", "null"}) {
     EXPECT_EQ(JsonInteger(Json::parse(text)).status().code(), absl::StatusCode::kInvalidArgument)

@@ -184,6 +184,57 @@ TEST(FormatBytes, KeepsTwoDigitsAtLeast) {
   EXPECT_EQ(FormatBytes(1.5e21), "1500 EB");
 }
 
+TEST(FormatDuration, ChangesItsFormAtAnHourAndADay) {
+  EXPECT_EQ(FormatDuration(0), "0:00");
+  EXPECT_EQ(FormatDuration(59.5), "1:00");
+  EXPECT_EQ(FormatDuration(3599), "59:59");
+  EXPECT_EQ(FormatDuration(3600), "1:00:00");
+  EXPECT_EQ(FormatDuration(86399), "23:59:59");
+  EXPECT_EQ(FormatDuration(86400), "1d 00:00");
+}
+
+TEST(FormatAge, ChangesItsUnitWhereThereIsOneOfIt) {
+  EXPECT_EQ(FormatAge(60), "1 min");
+  EXPECT_EQ(FormatAge(3599), "59 min");
+  EXPECT_EQ(FormatAge(3600), "1 h");
+  EXPECT_EQ(FormatAge(2 * 86400 - 1), "47 h");
+  EXPECT_EQ(FormatAge(2 * 86400), "2 days");
+  EXPECT_EQ(FormatAge(std::nan("")), "?");
+}
+
+TEST(FormatBytes, ChangesItsUnitWhereFourDigitsWouldStand) {
+  EXPECT_EQ(FormatBytes(999.4), "999 B");
+  EXPECT_EQ(FormatBytes(999.5), "1.0 kB");
+  EXPECT_EQ(FormatBytes(9.94e3), "9.9 kB");
+  EXPECT_EQ(FormatBytes(9.96e3), "10 kB");
+  EXPECT_EQ(FormatBytes(-2e9), "-2.0 GB");
+  EXPECT_EQ(FormatBytes(3e12), "3.0 TB");
+  EXPECT_EQ(FormatBytes(3e15), "3.0 PB");
+}
+
+TEST(FormatProgress, RatesHaveThreeDigitsOrAllOfTheirIntegers) {
+  const auto rate = [](double value) {
+    return FormatProgress(
+        {{"kind", "step"}, {"step", 7}, {"m", {{"perf/images_per_s", value}, {"time/step_s", 1}}}},
+        {.columns = {"rate"}});
+  };
+  EXPECT_EQ(rate(9.99), "step 7  9.99 images/s");
+  EXPECT_EQ(rate(10), "step 7  10.0 images/s");
+  EXPECT_EQ(rate(99.9), "step 7  99.9 images/s");
+  EXPECT_EQ(rate(100), "step 7  100 images/s");
+  EXPECT_EQ(rate(2e15), "step 7  2e15 images/s");
+}
+
+TEST(FormatShort, HasThreeDigitsOrAnExponent) {
+  EXPECT_EQ(FormatShort(0.001), "0.001");
+  EXPECT_EQ(FormatShort(0.00099), "9.9e-4");
+  EXPECT_EQ(FormatShort(99.95), "100");
+  EXPECT_EQ(FormatShort(1234.4), "1234");
+  EXPECT_EQ(FormatShort(99999), "99999");
+  EXPECT_EQ(FormatShort(1e5), "1e5");
+  EXPECT_EQ(FormatShort(-0.5), "-0.5");
+}
+
 TEST(WithThousands, GroupsFromTheRight) {
   EXPECT_EQ(WithThousands(0), "0");
   EXPECT_EQ(WithThousands(999), "999");

@@ -283,10 +283,10 @@ TEST(FaultTest, ARankThatFailedItselfKnowsWithoutTheVerdictThatNothingWasCommitt
 }
 
 // This storage commits, but its reply gets lost. `then` says what it does when it is asked
-// afterwards.
+// afterwards; with kHoldsAnother it was a second process of this epoch that committed.
 class LostReplyStorage final : public Storage {
  public:
-  enum class Then { kAnswers, kCannotRead, kCannotSync };
+  enum class Then { kAnswers, kCannotRead, kCannotSync, kHoldsAnother };
   LostReplyStorage(Storage& inner, Then then) : inner_(inner), then_(then) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
@@ -300,7 +300,8 @@ class LostReplyStorage final : public Storage {
     return inner_.OpenFile(path);
   }
   absl::Status Publish(const std::string& path, absl::string_view content) override {
-    const absl::Status done = inner_.Publish(path, content);
+    const absl::Status done = inner_.Publish(
+        path, then_ == Then::kHoldsAnother ? absl::StrCat(content, "\n") : std::string(content));
     lost_ = true;
     return done.ok() ? absl::UnavailableError("the reply was lost") : done;
   }
@@ -345,6 +346,20 @@ TEST(FaultTest, ACommitWhoseReplyIsLostIsKeptWhateverCanBeLearntOfIt) {
       EXPECT_EQ(report.status.ok(), outcome == SaveOutcome::kCommitted);
     }
     ExpectLoads(*storage, 5, 2);
+  }
+}
+
+TEST(FaultTest, ACommitOfASecondProcessOfThisEpochFencesThisOne) {
+  MemoryFileSystem memory;
+  const auto storage = MakePosixStorage(memory);
+  const WriterOptions options = OptionsFor(Begin(*storage, 2));
+  LostReplyStorage losing(*storage, LostReplyStorage::Then::kHoldsAnother);
+  for (const SaveReport& report : SaveOnRanks(losing, options, 2, 5)) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kFenced) << report.status;
+    EXPECT_FALSE(report.durable());
+    EXPECT_EQ(report.status.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(report.status.message()),
+                HasSubstr("was written by another process of epoch 1; this one must end"));
   }
 }
 

@@ -55,6 +55,20 @@ TEST(LineageTest, ARecordThatPointsForwardsDoesNotLoop) {
               ElementsAre(StepId{2, 6}, StepId{1, 5}));
 }
 
+TEST(LineageTest, ARecordThatPointsAtItselfOrAtALostOneEndsTheLine) {
+  EXPECT_THAT(OnLineage(Lineage({{2, Record(2, StepId{2, 5})}}), {{1, 5}, {2, 6}}),
+              ElementsAre(StepId{2, 6}));
+  EXPECT_THAT(OnLineage(Lineage({{3, Record(3, StepId{1, 5})}}), {{1, 5}, {1, 6}, {2, 1}}),
+              ElementsAre(StepId{1, 5}))
+      << "the record of epoch 1 is lost, its commits are not";
+}
+
+TEST(LineageTest, DamagedRecordsLeadBackToTheFirst) {
+  const EpochMap epochs = {{1, std::nullopt}, {3, std::nullopt}, {4, Record(4, StepId{3, 20})}};
+  EXPECT_THAT(OnLineage(Lineage(epochs), {{1, 10}, {3, 20}, {3, 21}, {4, 22}}),
+              ElementsAre(StepId{4, 22}, StepId{3, 20}, StepId{1, 10}));
+}
+
 TEST(LineageTest, WithoutRecordsEveryCommitCounts) {
   EXPECT_THAT(OnLineage({}, {{1, 5}, {2, 3}}), ElementsAre(StepId{2, 3}, StepId{1, 5}));
 }
@@ -86,6 +100,23 @@ TEST(RetentionTest, NeverFewerThanTwo) {
   EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}, {3, 12}}, 1), kAllGood),
               ElementsAre(StepId{3, 12}));
   EXPECT_THAT(CommitsToRemove(Input({{3, 14}, {3, 13}}, 1), kAllGood), IsEmpty());
+}
+
+TEST(RetentionTest, NothingOffTheLineGoesBeforeEnoughIsKept) {
+  const RetentionInput input = Input({{3, 14}, {3, 13}, {3, 12}, {2, 99}}, 2);
+  const auto one_good = [](const StepId& id) { return id.step == 12; };
+  EXPECT_THAT(CommitsToRemove(input, one_good), IsEmpty());
+}
+
+TEST(RetentionTest, WhatIsBesideTheLineGoesFromItsOldestEpochOnButNotItsSource) {
+  RetentionInput input = Input({{3, 14}, {3, 13}, {3, 12}, {2, 99}, {4, 1}}, 2);
+  input.resumed_from = StepId{2, 99};
+  EXPECT_THAT(CommitsToRemove(input, kAllGood), ElementsAre(StepId{3, 12}))
+      << "epoch 4 is newer than this attempt";
+  input.own_epoch = 5;
+  input.resumed_from = std::nullopt;
+  EXPECT_THAT(CommitsToRemove(input, kAllGood),
+              ElementsAre(StepId{2, 99}, StepId{3, 12}, StepId{4, 1}));
 }
 
 TEST(RetentionTest, ZeroKeepsAll) {
@@ -234,6 +265,37 @@ TEST_F(FencingTest, AnAttemptThatWasOvertakenCollectsNothing) {
   Begin(std::nullopt);
   EXPECT_EQ(SaveOnRanks(*storage_, OptionsFor(second), 1, 10)[0].outcome, SaveOutcome::kFenced);
   EXPECT_TRUE(storage_->List("step-000000000020.e1").ok());
+}
+
+TEST_F(FencingTest, NothingGoesWhereADamagedRecordHidesTheLine) {
+  const EpochRecord first = Begin(std::nullopt);
+  ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 1)[0].durable());
+  WriterOptions options = OptionsFor(Begin(StepId{1, 1}));
+  ASSERT_TRUE(storage_->Replace(EpochPath(1), "damaged").ok());
+  options.keep = 2;
+  AloneExchange alone;
+  Writer writer(*storage_, options);
+  for (const int64_t step : {2, 3, 4, 5}) {
+    FakeState state(step, 0, 1);
+    ASSERT_TRUE(writer.Save(step, state.source(), alone).durable());
+  }
+  EXPECT_EQ(ListCheckpoints(*storage_)->size(), 5U);
+}
+
+TEST_F(FencingTest, TheSourceOfTheResumeStaysHoweverOld) {
+  const EpochRecord first = Begin(std::nullopt);
+  ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 1)[0].durable());
+  ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 2)[0].durable());
+  WriterOptions options = OptionsFor(Begin(StepId{1, 2}));
+  options.keep = 2;
+  AloneExchange alone;
+  Writer writer(*storage_, options);
+  for (const int64_t step : {3, 4, 5}) {
+    FakeState state(step, 0, 1);
+    ASSERT_TRUE(writer.Save(step, state.source(), alone).durable());
+  }
+  EXPECT_THAT(*ListCheckpoints(*storage_), ElementsAre(StepId{2, 5}, StepId{2, 4}, StepId{1, 2}));
+  EXPECT_EQ(ReadManifest(*storage_, {2, 4})->parent, (StepId{2, 3}));
 }
 
 TEST_F(FencingTest, AWriterKeepsWhatItIsToldToKeep) {

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
 #include "checkpoint/posix_storage.h"
 #include "checkpoint/save_attempt.h"
+#include "checkpoint/verify.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::save_load_test {
@@ -179,6 +183,68 @@ TEST_F(SaveLoadTest, StateIsItsOwnersAloneAndTheModelEveryones) {
   EXPECT_EQ(info.st_mode & 0777U, 0600U);
   ASSERT_EQ(stat((base + "model/model.safetensors").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0077U, 0044U);
+}
+
+// Other programs read what is in model/, and the tool lists a checkpoint of another user's run.
+TEST_F(SaveLoadTest, EveryoneMayReadTheSmallFilesAndTheManifest) {
+  SaveOnRanks(*storage_, OptionsFor(Begin(2)), 2, 3);
+  const std::string base = folder_.path() + "/checkpoints/step-000000000003.e1/";
+  for (const char* const name : {"model/config.json", "model/model.safetensors.index.json",
+                                 "model/model-00002-of-00002.safetensors", "MANIFEST.json"}) {
+    struct stat info {};
+    ASSERT_EQ(stat((base + name).c_str(), &info), 0) << name;
+    EXPECT_EQ(info.st_mode & 0777U, 0644U) << name;
+  }
+  struct stat info {};
+  ASSERT_EQ(stat((base + "state/rank-1-of-2.safetensors").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U);
+}
+
+TEST_F(SaveLoadTest, TheReportAndTheEventSayBytesOnDiskAndSeconds) {
+  WriterOptions options = OptionsFor(Begin(2));
+  std::vector<DurableEvent> events;
+  options.on_durable = [&](const DurableEvent& event) { events.push_back(event); };
+  const absl::Time begin = absl::Now();
+  const std::vector<SaveReport> reports = SaveOnRanks(*storage_, options, 2, 3, /*scale=*/64);
+  const absl::Time end = absl::Now();
+  uint64_t bytes = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(
+           folder_.path() + "/checkpoints/step-000000000003.e1")) {
+    bytes += file.is_regular_file() ? file.file_size() : 0;
+  }
+  ASSERT_EQ(events.size(), 1U) << "rank 0's alone";
+  EXPECT_EQ(events[0].id, (StepId{1, 3}));
+  EXPECT_EQ(events[0].bytes, bytes);
+  for (const double seconds : {events[0].seconds, reports[0].seconds, reports[1].seconds}) {
+    EXPECT_GT(seconds, 1e-6);
+    EXPECT_LE(seconds, absl::ToDoubleSeconds(end - begin));
+  }
+  for (const SaveReport& report : reports) {
+    EXPECT_EQ(report.bytes, bytes);
+    EXPECT_EQ(report.id, (StepId{1, 3}));
+  }
+  const auto manifest = ReadManifest(*storage_, {1, 3});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_GE(manifest->created_unix_ms, absl::ToUnixMillis(begin));
+  EXPECT_LE(manifest->created_unix_ms, absl::ToUnixMillis(end));
+  EXPECT_EQ(manifest->job, "job");
+  EXPECT_EQ(manifest->world_size, 2);
+  EXPECT_EQ(manifest->parent, std::nullopt);
+}
+
+TEST_F(SaveLoadTest, TensorsAreListedByRankInTheirOrder) {
+  SaveOnRanks(*storage_, OptionsFor(Begin(2)), 2, 3);
+  auto latest = FindLatest(*storage_);
+  ASSERT_TRUE(latest.ok()) << latest.status();
+  for (const int rank : {0, 1}) {
+    std::vector<std::string> names;
+    for (const TensorEntry& tensor : (*latest)->StateTensors(rank)) {
+      names.push_back(tensor.name);
+    }
+    EXPECT_THAT(names, ::testing::UnorderedElementsAre("master", "exp_avg", "rng"));
+  }
+  EXPECT_THAT((*latest)->StateTensors(2), ::testing::IsEmpty()) << "there is no such rank";
+  EXPECT_TRUE(absl::IsNotFound((*latest)->ReadModelFile("nothing.json").status()));
 }
 
 TEST_F(SaveLoadTest, AnotherWorldSizeReadsModelAndStateAndAnotherLayoutIsRefused) {

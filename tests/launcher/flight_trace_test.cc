@@ -119,6 +119,26 @@ TEST(ChromeTraceTest, EachRankHasATrackWithItsCallsOnOneTimeline) {
   EXPECT_NEAR(end(call), end(one["bucket 2"]), 2000);
 }
 
+// A Chrome trace counts in microseconds, here from the first call of any rank.
+TEST(ChromeTraceTest, TimesAreMicrosecondsFromTheFirstCall) {
+  const auto files = Ranks({0, 0}, kMs, {"a", "a"});
+  const Json trace = ChromeTrace(files, AlignClocks(files));
+  // Collective 1 begins at 100 ms: rank 1 enters then, rank 0 3 ms later, and it ends at 104 ms.
+  auto zero = CallsOf(trace, 0);
+  auto one = CallsOf(trace, 1);
+  EXPECT_EQ(one["bucket 1"]["ts"], 0.0);
+  EXPECT_EQ(one["bucket 1"]["dur"], 4'000.0);
+  EXPECT_EQ(zero["bucket 1"]["ts"], 3'000.0);
+  EXPECT_EQ(zero["bucket 1"]["dur"], 1'000.0);
+  EXPECT_EQ(zero["bucket 2"]["ts"], 100'000.0);
+  for (auto& calls : {zero, one}) {
+    EXPECT_EQ(calls.at("bucket 1")["args"]["last_to_enter"], 0);
+    EXPECT_EQ(calls.at("bucket 1")["args"]["waited_for_last_us"], 3'000.0);
+    EXPECT_EQ(calls.at("bucket 1")["args"]["sequence"], 1);
+  }
+  EXPECT_EQ(one["bucket 1"]["tid"], zero["bucket 3"]["tid"]) << "a track for each group";
+}
+
 TEST(ChromeTraceTest, ACallThatDidNotEndIsShownUntilTheFileWasWritten) {
   std::vector<FlightFile> files(1);
   files[0].written = kBase + 50 * kMs;
@@ -160,6 +180,28 @@ TEST(ParseFlightFileTest, TimesAndNamesAreRead) {
   EXPECT_EQ(entry.completed, 0);
   EXPECT_EQ(entry.failed, 40);
   EXPECT_EQ(entry.error, "gone");
+  EXPECT_EQ(file->host, "a");
+  EXPECT_EQ(file->written, 90);
+  EXPECT_EQ(entry.group, "world");
+  EXPECT_EQ(entry.kind, "all_reduce");
+  EXPECT_EQ(entry.name, "bucket 1");
+  EXPECT_EQ(entry.call, "all_reduce");
+  EXPECT_EQ(entry.bytes, 8U);
+  EXPECT_EQ(entry.step, 3);
+  EXPECT_EQ(entry.queued, 10);
+}
+
+TEST(ParseFlightFileTest, WhatIsAbsentIsNotKnown) {
+  const auto file = ParseFlightFile(
+      Json::parse(
+          R"({"dtrain": {"rank": 0}, "entries": [{"process_group": ["g"], "dtrain": {}}]})"),
+      "x");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->entries.at(0).step, -1);
+  EXPECT_EQ(file->entries.at(0).sequence, 0U);
+  EXPECT_EQ(file->entries.at(0).started, 0);
+  const Json trace = ChromeTrace({*file}, AlignClocks({*file}));
+  EXPECT_TRUE(CallsOf(trace, 0).empty()) << "it has not started";
 }
 
 }  // namespace

@@ -116,6 +116,20 @@ TEST(ParseLaunch, ShowsHelpWithExamples) {
   EXPECT_THAT(parsed->help, AllOf(HasSubstr("--nproc-per-node"), HasSubstr("Examples:")));
 }
 
+TEST(ParseLaunch, HasTorchrunsDefaults) {
+  const LaunchOptions options = Good({"p"});
+  EXPECT_EQ(options.nodes, 1);
+  EXPECT_EQ(options.node_rank, 0);
+  EXPECT_EQ(options.restarts_max, 0);
+  EXPECT_EQ(options.tee.For(0), 0);
+  EXPECT_TRUE(options.bind_cores);
+  EXPECT_FALSE(options.quiet);
+  EXPECT_THAT(options.signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_FALSE(Good({"--no-bind", "p"}).bind_cores);
+  EXPECT_TRUE(Good({"-q", "p"}).quiet);
+  EXPECT_EQ(Good({"--max-restarts", "7", "p"}).restarts_max, 7);
+}
+
 TEST(ParseStreams, ReadsOneNumberOrOneByLocalRank) {
   const auto choice = ParseStreams("--tee", "0:1,2:3");
   ASSERT_TRUE(choice.ok());

@@ -1,6 +1,7 @@
 #include "launcher/rank_end.h"
 
 #include <csignal>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -64,6 +65,26 @@ TEST(EarlyLeaver, IsTheRankThatEndedWithZeroBeforeAVictim) {
   EXPECT_EQ(EarlyLeaver(hard, hard[1]), nullptr);
 }
 
+TEST(EarlyLeaver, IsTheFirstOfThemAndNoRankThatWasStoppedOrLeftLater) {
+  std::vector<RankEnd> ends = {Exited(2, 0, 3), Exited(1, 0, 1), Exited(0, 75, 4), Exited(3, 0, 5)};
+  EXPECT_EQ(EarlyLeaver(ends, ends[2])->rank, 1);
+  ends = {Stopped(Exited(1, 0, 0)), Exited(0, 75, 1), Exited(2, 0, 2)};
+  EXPECT_EQ(EarlyLeaver(ends, ends[1]), nullptr);
+}
+
+TEST(JobExitCode, IsTheLargestThatTheStopExplains) {
+  StopRequest stop;
+  stop.signal = SIGTERM;
+  EXPECT_EQ(JobExitCode({Exited(0, 0, 0), Exited(1, 143, 1)}, stop), 143);
+  EXPECT_EQ(JobExitCode({Exited(0, 143, 0), Exited(1, 0, 1)}, stop), 143);
+  EXPECT_EQ(JobExitCode({Stopped(Killed(0, SIGKILL, 0)), Exited(1, 130, 1)}, stop), 130)
+      << "137 is the agent's own doing";
+  StopRequest interrupted;
+  interrupted.signal = SIGINT;
+  interrupted.interrupted = true;
+  EXPECT_EQ(JobExitCode({Exited(0, 0, 0)}, interrupted), 0) << "it was done by then";
+}
+
 TEST(JobExitCode, IsZeroWhenAllRanksAreDone) {
   EXPECT_EQ(JobExitCode({Exited(0, 0, 0), Exited(1, 0, 1)}, {}), 0);
 }
@@ -111,6 +132,55 @@ TEST(Order, SurvivesItsWayThroughTheStore) {
   EXPECT_EQ(back->end.signal, SIGSEGV);
   EXPECT_EQ(back->end.words, order.end.words);
   EXPECT_EQ(back->end.step, 9);
+}
+
+TEST(Order, KeepsEveryFieldOfAnEnd) {
+  Order order;
+  order.kind = Order::Kind::kFail;
+  order.end = Exited(5, 70, 7);
+  order.end.node = 3;
+  order.end.host = "n3";
+  order.end.pid = 4242;
+  order.end.phase = "forward";
+  order.end.log = "/runs/a/logs/rank-5.log";
+  const absl::StatusOr<Order> back = Order::Parse(order.Encode());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->end.rank, 5);
+  EXPECT_EQ(back->end.node, 3);
+  EXPECT_EQ(back->end.host, "n3");
+  EXPECT_EQ(back->end.pid, 4242);
+  EXPECT_EQ(back->end.exit_code, 70);
+  EXPECT_EQ(back->end.signal, 0);
+  EXPECT_EQ(back->end.phase, "forward");
+  EXPECT_EQ(back->end.log, "/runs/a/logs/rank-5.log");
+}
+
+TEST(SignalName, IsTheManualsOrTheNumber) {
+  for (const auto& [signal, name] :
+       {std::pair(SIGHUP, "SIGHUP"), std::pair(SIGQUIT, "SIGQUIT"), std::pair(SIGTRAP, "SIGTRAP"),
+        std::pair(SIGUSR1, "SIGUSR1"), std::pair(SIGUSR2, "SIGUSR2"), std::pair(SIGXCPU, "SIGXCPU"),
+        std::pair(SIGXFSZ, "SIGXFSZ"), std::pair(SIGSYS, "SIGSYS"), std::pair(40, "signal 40")}) {
+    EXPECT_EQ(SignalName(signal), name);
+  }
+}
+
+TEST(DescribeFailure, LeavesOutWhatIsNotKnown) {
+  RankEnd end = Exited(1, 17, 0);
+  end.pid = 7;
+  end.host = "a";
+  end.step = -1;
+  EXPECT_EQ(DescribeFailure(end), "rank 1 ended with exit code 17, pid 7 on host a");
+  end.step = 0;
+  EXPECT_EQ(DescribeFailure(end), "rank 1 ended with exit code 17, pid 7 on host a, after step 0");
+}
+
+// Only whole lines that the words touch go: neither the one that ends before them, nor the next.
+TEST(LinesWithout, KeepsTheNeighbours) {
+  const std::vector<std::string> log = {"ab", "cd", "ef"};
+  EXPECT_EQ(LinesWithout(log, "cd"), (std::vector<std::string>{"ab", "ef"}));
+  EXPECT_EQ(LinesWithout(log, "ab"), (std::vector<std::string>{"cd", "ef"}));
+  EXPECT_EQ(LinesWithout(log, "ef"), (std::vector<std::string>{"ab", "cd"}));
+  EXPECT_EQ(LinesWithout(log, "b?c"), (std::vector<std::string>{"ef"}));
 }
 
 TEST(LinesWithout, LeavesOutWhatARankSaidOfItsEnd) {

@@ -135,6 +135,42 @@ TEST(RankEnvironment, IsReadBackByTheRanksResolver) {
   EXPECT_EQ(environment.at("PATH"), "/bin");
 }
 
+// What torchrun sets, by its manual, for programs that read it.
+TEST(RankEnvironment, HasTheVariablesOfTorchrun) {
+  JobShape shape = TwoNodes();
+  shape.restarts_max = 6;
+  shape.role = "trainer";
+  const Environment environment =
+      RankEnvironment({}, shape, PlanRanks(shape, Bound({-1, -1, -1}))[2]);
+  const Environment torchrun = {{"RANK", "4"},
+                                {"WORLD_SIZE", "5"},
+                                {"LOCAL_RANK", "2"},
+                                {"LOCAL_WORLD_SIZE", "3"},
+                                {"GROUP_RANK", "1"},
+                                {"GROUP_WORLD_SIZE", "2"},
+                                {"ROLE_RANK", "4"},
+                                {"ROLE_WORLD_SIZE", "5"},
+                                {"ROLE_NAME", "trainer"},
+                                {"MASTER_ADDR", "10.0.0.1"},
+                                {"MASTER_PORT", "29501"},
+                                {"TORCHELASTIC_RUN_ID", "run"},
+                                {"TORCHELASTIC_RESTART_COUNT", "4"},
+                                {"TORCHELASTIC_MAX_RESTARTS", "6"},
+                                {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+  for (const auto& [name, value] : torchrun) {
+    ASSERT_EQ(environment.count(name), 1U) << name;
+    EXPECT_EQ(environment.at(name), value) << name;
+  }
+  EXPECT_EQ(environment.at(env::kHost), "10.0.0.2");
+  EXPECT_EQ(environment.at(env::kAgentSocket), "/tmp/agent");
+  shape.host_address = "";
+  EXPECT_EQ(RankEnvironment({}, shape, {}).count(env::kHost), 0U) << "each rank finds its own";
+}
+
+TEST(EnvironmentEntries, AreNamesAndValues) {
+  EXPECT_THAT(EnvironmentEntries({{"A", "1"}, {"B", "x=y"}}), ElementsAre("A=1", "B=x=y"));
+}
+
 TEST(RankEnvironment, KeepsTheUsersThreadCount) {
   const JobShape shape = TwoNodes();
   const RankSlot slot = PlanRanks(shape, Bound({-1, -1, -1}))[0];

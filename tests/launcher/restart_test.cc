@@ -74,6 +74,36 @@ TEST(RestartDecision, WaitsLongerWhileNothingImproves) {
   EXPECT_EQ(RestartDecision(input).wait, absl::Seconds(2));
 }
 
+TEST(RestartDecision, TheLastAllowedRestartIsTaken) {
+  RestartInput input = After(75);
+  input.restarts_used = 4;
+  EXPECT_TRUE(RestartDecision(input).restart);
+  EXPECT_EQ(RestartDecision(input).reason, "restart 5 of 5");
+  input.restarts_max = 1;
+  input.restarts_used = 0;
+  EXPECT_EQ(RestartDecision(input).reason, "restart 1 of 1");
+  input.without_progress = kAttemptsWithoutProgressMax - 1;
+  EXPECT_TRUE(RestartDecision(input).restart);
+}
+
+TEST(RestartDecision, SaysWhyThereIsNone) {
+  EXPECT_EQ(RestartDecision(After(64)).reason, "exit code 64 is not restarted");
+  EXPECT_EQ(RestartDecision(After(0, SIGSYS)).reason, "a rank that SIGSYS ended is not restarted");
+  EXPECT_EQ(RestartDecision(After(0, SIGSYS)).exit_code, 128 + SIGSYS);
+  RestartInput input = After(70);
+  input.bug_restarts_used = 1;
+  EXPECT_EQ(RestartDecision(input).reason, "exit code 70 is restarted only once");
+  input = After(75);
+  input.without_progress = kAttemptsWithoutProgressMax;
+  EXPECT_EQ(RestartDecision(input).reason,
+            "3 attempts in a row without a new committed checkpoint");
+  input = After(75);
+  input.restarts_used = 5;
+  EXPECT_EQ(RestartDecision(input).reason, "all 5 restarts of --max-restarts are used");
+  input.restarts_max = 0;
+  EXPECT_EQ(RestartDecision(input).reason, "--max-restarts is 0");
+}
+
 // The decision and the printed table must not drift apart.
 TEST(RestartDecision, AgreesWithThePrintedTable) {
   for (const ExitRow& row : kExitTable) {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <string>
@@ -44,6 +46,14 @@ TEST(Endpoint, KnowsLoopbackAndWildcard) {
     EXPECT_TRUE(IsWildcard(host)) << host;
   }
   EXPECT_FALSE(IsWildcard("127.0.0.1"));
+}
+
+TEST(Endpoint, AnOrdinaryAddressIsNeitherLoopbackNorWildcard) {
+  for (const char* host : {"10.0.0.1", "fd00::1", "::ffff:10.0.0.1", "node-1", "0.0.0.1"}) {
+    EXPECT_FALSE(IsLoopback(host)) << host;
+    EXPECT_FALSE(IsWildcard(host)) << host;
+  }
+  EXPECT_FALSE(IsWildcard("::1"));
 }
 
 TEST(Listen, RefusesTheWildcardUnlessAllowed) {
@@ -102,6 +112,27 @@ TEST_P(Connected, ReadThatIsCutNamesBothEndsAndHowFarItCame) {
   EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(read.message()), HasSubstr(ends));
   EXPECT_THAT(std::string(read.message()), HasSubstr("3 of 10 bytes"));
+}
+
+// A peer whose host is gone is noticed after the time that was asked for, in milliseconds; an idle
+// one is probed after 10 s and then every 5 s.
+TEST_P(Connected, HasTheOptionsOfAConnectionThatMustNotHang) {
+  const auto option = [](int fd, int level, int name) {
+    int value = -1;
+    socklen_t bytes = sizeof(value);
+    EXPECT_EQ(getsockopt(fd, level, name, &value, &bytes), 0);
+    return value;
+  };
+  ASSERT_TRUE(PrepareSocket(server_.get(), absl::Seconds(7)).ok());
+  EXPECT_EQ(option(server_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 7000);
+  for (const int fd : {client_.get(), server_.get()}) {
+    EXPECT_NE(option(fd, IPPROTO_TCP, TCP_NODELAY), 0);
+    EXPECT_NE(option(fd, SOL_SOCKET, SO_KEEPALIVE), 0);
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 10);
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_KEEPINTVL), 5);
+  }
+  EXPECT_EQ(option(client_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT),
+            absl::ToInt64Milliseconds(ConnectOptions().user_timeout));
 }
 
 TEST_P(Connected, ReadEndsAtItsDeadline) {

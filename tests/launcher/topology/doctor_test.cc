@@ -174,6 +174,80 @@ TEST(Doctor, SmallLimitsAreFound) {
       HasSubstr("-> raise it for large jobs, where a rank has a connection to each other rank: "));
 }
 
+TEST(Doctor, EachLimitIsEnoughFromItsNumberOn) {
+  const auto verdict = [](const char* name, const auto& change) {
+    Topology topology = GoodNode();
+    DoctorFacts facts = GoodFacts();
+    change(topology, facts);
+    return Named(Diagnose(topology, facts), name).verdict;
+  };
+  constexpr uint64_t kGiB = 1ULL << 30;
+  for (const bool enough : {true, false}) {
+    const uint64_t less = enough ? 0 : 1;
+    const Verdict warning = enough ? Verdict::kOk : Verdict::kWarning;
+    EXPECT_EQ(verdict("memory",
+                      [&](Topology&, DoctorFacts& f) { f.memory_available_bytes = kGiB - less; }),
+              warning);
+    EXPECT_EQ(verdict("memory",
+                      [&](Topology&, DoctorFacts& f) {
+                        f.cgroup_memory_bytes = 4 * kGiB;
+                        f.cgroup_available_bytes = kGiB - less;
+                      }),
+              warning);
+    EXPECT_EQ(
+        verdict("/dev/shm", [&](Topology&, DoctorFacts& f) { f.shm_free_bytes = kGiB - less; }),
+        warning);
+    EXPECT_EQ(
+        verdict("open files", [&](Topology&, DoctorFacts& f) { f.open_files_max = 4096 - less; }),
+        warning);
+    EXPECT_EQ(verdict("locked memory",
+                      [&](Topology&, DoctorFacts& f) { f.locked_memory_bytes = 16 * kGiB - less; }),
+              enough ? Verdict::kOk : Verdict::kProblem);
+    EXPECT_EQ(verdict("NIC mlx5_0",
+                      [&](Topology& t, DoctorFacts&) {
+                        t.nics[0].netdev_mtu = 4200 - static_cast<int>(less);
+                      }),
+              warning);
+    EXPECT_EQ(verdict("cores", [&](Topology& t, DoctorFacts&) { t.cpu_quota = enough ? 1 : 0.99; }),
+              warning);
+  }
+}
+
+TEST(Doctor, WhatIsNotThereIsSaidAndCountsOnlyWhereItIsNeeded) {
+  Topology topology = GoodNode();
+  DoctorFacts facts = GoodFacts();
+  facts.shm_bytes = 0;
+  facts.verbs = "libibverbs.so.1: cannot open";
+  facts.torch_version = "";
+  std::vector<Finding> findings = Diagnose(topology, facts);
+  EXPECT_EQ(Named(findings, "/dev/shm").text, "not there");
+  EXPECT_EQ(Named(findings, "/dev/shm").verdict, Verdict::kWarning);
+  EXPECT_EQ(Named(findings, "verbs").verdict, Verdict::kWarning);
+  EXPECT_EQ(Named(findings, "LibTorch").text, "unknown version in /opt/torch");
+  topology.nics.clear();
+  facts.locked_memory_bytes = 64 << 10;
+  findings = Diagnose(topology, facts);
+  EXPECT_EQ(Named(findings, "RDMA NICs").verdict, Verdict::kNote);
+  EXPECT_EQ(Named(findings, "locked memory").verdict, Verdict::kOk) << "nothing locks any";
+  for (const Finding& finding : findings) {
+    EXPECT_NE(finding.name, "verbs") << "without a NIC nothing needs it";
+  }
+}
+
+TEST(Doctor, GpusOfTwoKindsAndNotesOfTheReadingAreWarnedOf) {
+  Topology topology = GoodNode();
+  topology.gpus.push_back(topology.gpus.front());
+  for (const Finding& finding : Diagnose(topology, GoodFacts())) {
+    EXPECT_NE(finding.name, "GPU kinds");
+  }
+  topology.gpus.back().name = "NVIDIA A100";
+  topology.notes = {"hwloc: no PCI devices"};
+  const std::vector<Finding> findings = Diagnose(topology, GoodFacts());
+  EXPECT_EQ(Named(findings, "GPU kinds").verdict, Verdict::kWarning);
+  EXPECT_EQ(Named(findings, "topology").text, "hwloc: no PCI devices");
+  EXPECT_EQ(Named(findings, "topology").verdict, Verdict::kWarning);
+}
+
 TEST(DoctorMain, ReadsThisMachineAsTextAndJson) {
   testing::internal::CaptureStdout();
   const int text_code = DoctorMain({}, {});

@@ -33,6 +33,16 @@ TEST(BatchAlgebraTest, ErrorNamesAllFourNumbersAndTheNearestSizes) {
   EXPECT_THAT(Failure({std::nullopt, 1LL << 31, 1LL << 31}, 1 << 20), HasSubstr("larger than"));
 }
 
+TEST(BatchAlgebraTest, TakesBatchesUpToTwoToThe31) {
+  const int64_t most = 1LL << 31;
+  EXPECT_EQ(SolveBatch({most, std::nullopt, std::nullopt}, 2)->micro_batch, most / 2);
+  EXPECT_EQ(SolveBatch({std::nullopt, most / 4, 2}, 2)->train_batch, most);
+  EXPECT_THAT(Failure({most + 1, std::nullopt, std::nullopt}, 1),
+              HasSubstr("train_batch_size is 2147483649; it must be from 1 to 2^31"));
+  EXPECT_THAT(Failure({std::nullopt, most / 2, 2}, 2), HasSubstr("larger than 2^31"));
+  EXPECT_THAT(Failure({std::nullopt, 1, 0}, 2), HasSubstr("gradient_accumulation_steps is 0"));
+}
+
 // Against DeepSpeed's own rule: derive by floor division, then demand T == M * G * W and all > 0.
 TEST(BatchAlgebraTest, AcceptsExactlyWhatTheReferenceAccepts) {
   const auto absent = std::optional<int64_t>();

@@ -101,6 +101,18 @@ TEST(BucketPlanTest, LateGradientIsCutOffFromEarlyOnes) {
   EXPECT_THAT(plan.launch_order(), ElementsAre(0, 2, 1));
 }
 
+TEST(BucketPlanTest, AJumpCutsUnlessBothSidesAreSmall) {
+  const BucketOptions options{.bucket_elements = 1024, .first_bucket_elements = 128};
+  // Entry 2 is ready after entry 3: small ones stay together, a large one on either side is cut
+  // off.
+  const BucketPlan left =
+      *BucketPlan::Create(LayoutOf({128, 64, 64, 192, 64}), options, {0, 1, 3, 2, 4});
+  EXPECT_THAT(BucketSizes(left), ElementsAre(128, 128, 192, 64));
+  EXPECT_THAT(left.launch_order(), ElementsAre(0, 2, 1, 3));
+  const BucketPlan right = *BucketPlan::Create(LayoutOf({128, 64, 192, 64}), options, {0, 1, 3, 2});
+  EXPECT_THAT(BucketSizes(right), ElementsAre(128, 64, 192, 64));
+}
+
 TEST(BucketPlanTest, UnusedParametersAreReadyLast) {
   const ParamLayout layout = LayoutOf({64, 64, 64});
   const BucketOptions options{.bucket_elements = 64, .first_bucket_elements = 64};
@@ -127,6 +139,9 @@ TEST(BucketPlanTest, RefusesBadOptionsAndOrders) {
   const ParamLayout layout = LayoutOf({64, 64});
   EXPECT_FALSE(BucketPlan::Create(layout, {.bucket_elements = 0}).ok());
   EXPECT_FALSE(BucketPlan::Create(layout, {.first_bucket_elements = 0}).ok());
+  EXPECT_FALSE(BucketPlan::Create(layout, {.rest_parts = 0}).ok());
+  EXPECT_FALSE(BucketPlan::Create(layout, {.last_bucket_elements = 0}).ok());
+  EXPECT_TRUE(BucketPlan::Create(layout, {1, 1, 1, 1}).ok());
   EXPECT_FALSE(BucketPlan::Create(layout, {}, {2}).ok());
   EXPECT_FALSE(BucketPlan::Create(layout, {}, {-1}).ok());
   EXPECT_FALSE(BucketPlan::Create(layout, {}, {1, 1}).ok());

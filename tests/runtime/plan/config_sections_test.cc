@@ -62,6 +62,141 @@ TEST(ConfigSectionsTest, AutoSizesOfGathersFollowTheModelAtStageThreeAlone) {
   }
 }
 
+SchedulerConfig Schedule(const std::string& type, const std::string& params) {
+  return Parsed(absl::StrCat(R"({"train_batch_size": 8, "scheduler": {"type": ")", type,
+                             R"(", "params": {)", params, "}}}"))
+      .scheduler();
+}
+
+TEST(ConfigSectionsTest, EachScheduleHasTheValuesOfItsKeys) {
+  using Kind = SchedulerConfig::Kind;
+  const SchedulerConfig warmup =
+      Schedule("WarmupLR", R"("warmup_min_lr": 1e-5, "warmup_max_lr": 2e-3,
+                              "warmup_num_steps": 30, "warmup_type": "linear")");
+  EXPECT_EQ(warmup.kind, Kind::kWarmup);
+  EXPECT_EQ(warmup.base_lr, 1e-3) << "the optimizer's";
+  EXPECT_EQ(warmup.warmup_min_lr, 1e-5);
+  EXPECT_EQ(warmup.warmup_max_lr, 2e-3);
+  EXPECT_EQ(warmup.warmup_num_steps, 30);
+  EXPECT_FALSE(warmup.warmup_log);
+  const SchedulerConfig cosine =
+      Schedule("WarmupCosineLR", R"("warmup_min_ratio": 0.25, "cos_min_ratio": 0.125,
+                                    "warmup_num_steps": 7, "total_num_steps": 70)");
+  EXPECT_EQ(cosine.kind, Kind::kWarmupCosine);
+  EXPECT_EQ(cosine.warmup_min_ratio, 0.25);
+  EXPECT_EQ(cosine.cos_min_ratio, 0.125);
+  EXPECT_EQ(cosine.total_num_steps, 70);
+  EXPECT_TRUE(cosine.warmup_log);
+  const SchedulerConfig range =
+      Schedule("LRRangeTest", R"("lr_range_test_min_lr": 1e-4, "lr_range_test_step_rate": 5,
+                                 "lr_range_test_step_size": 25, "lr_range_test_staircase": true)");
+  EXPECT_EQ(range.kind, Kind::kRangeTest);
+  EXPECT_EQ(range.range_min_lr, 1e-4);
+  EXPECT_EQ(range.range_step_rate, 5);
+  EXPECT_EQ(range.range_step_size, 25);
+  EXPECT_TRUE(range.range_staircase);
+  const SchedulerConfig stable =
+      Schedule("WSD", R"("warmup_min_ratio": 0.5, "warmup_num_steps": 3, "total_num_steps": 10,
+                         "decay_num_steps": 7, "decay_type": "linear", "decay_min_ratio": 0.125)");
+  EXPECT_EQ(stable.warmup_min_ratio, 0.5);
+  EXPECT_EQ(stable.warmup_num_steps, 3) << "with the decay all of the run, which is allowed";
+  EXPECT_EQ(stable.decay_num_steps, 7);
+  EXPECT_FALSE(stable.decay_sqrt);
+  EXPECT_EQ(stable.decay_min_ratio, 0.125);
+}
+
+TEST(ConfigSectionsTest, OneCycleHasTheValuesOfItsKeys) {
+  const OneCycleConfig cycle =
+      Schedule("OneCycle", R"("cycle_min_lr": 1e-4, "cycle_max_lr": 1e-2, "decay_lr_rate": 0.5,
+          "cycle_first_step_size": 30, "cycle_second_step_size": 20, "cycle_first_stair_count": 3,
+          "cycle_second_stair_count": 2, "decay_step_size": 4, "cycle_min_mom": 0.7,
+          "cycle_max_mom": 0.8)")
+          .cycle;
+  EXPECT_EQ(cycle.min_lr, 1e-4);
+  EXPECT_EQ(cycle.max_lr, 1e-2);
+  EXPECT_EQ(cycle.decay_lr_rate, 0.5);
+  EXPECT_EQ(cycle.first_steps, 30);
+  EXPECT_EQ(cycle.second_steps, 20);
+  EXPECT_EQ(cycle.first_stairs, 3);
+  EXPECT_EQ(cycle.second_stairs, 2);
+  EXPECT_EQ(cycle.decay_steps, 4);
+  EXPECT_TRUE(cycle.momentum);
+  EXPECT_EQ(cycle.min_momentum, 0.7);
+  EXPECT_EQ(cycle.max_momentum, 0.8);
+}
+
+TEST(ConfigSectionsTest, ShortRunsStillWarmUpAndDecayForAStep) {
+  const Config config = Parsed(R"({"train_batch_size": 8, "train_steps": 9,
+                                   "scheduler": {"type": "WSD"}})");
+  EXPECT_EQ(config.scheduler().warmup_num_steps, 1);
+  EXPECT_EQ(config.scheduler().decay_num_steps, 1);
+  EXPECT_EQ(Parsed(R"({"train_batch_size": 8, "train_steps": 49, "scheduler": {
+                       "type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}})")
+                .scheduler()
+                .warmup_num_steps,
+            1);
+}
+
+TEST(ConfigSectionsTest, OnlyAWarmupThatDeepSpeedLengthensIsToldSo) {
+  const auto warnings = [](const std::string& type) {
+    return Parsed(absl::StrCat(R"({"train_batch_size": 8, "scheduler": {"type": ")", type,
+                               R"(", "params": {"warmup_num_steps": 0}}})"))
+        .warnings();
+  };
+  EXPECT_THAT(warnings("WarmupLR"), Contains(HasSubstr("warmup_num_steps 0 acts as 2")));
+  EXPECT_THAT(warnings("WSD"), SizeIs(0));
+  EXPECT_THAT(Parsed(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupLR",
+                         "params": {"warmup_num_steps": 2}}})")
+                  .warnings(),
+              SizeIs(0));
+}
+
+// Each precision has a switch of its own, which says nothing where another precision is on.
+TEST(ConfigSectionsTest, BuffersAreCastByTheSwitchOfThePrecisionInForce) {
+  const auto cast = [](bool bf16, bool bf16_casts, bool fp16, bool fp16_casts) {
+    const auto text = [](bool value) { return value ? "true" : "false"; };
+    return Parsed(absl::StrCat(R"({"train_batch_size": 8, "bf16": {"enabled": )", text(bf16),
+                               R"(, "cast_buffers": )", text(bf16_casts),
+                               R"(}, "fp16": {"enabled": )", text(fp16), R"(, "cast_buffers": )",
+                               text(fp16_casts), "}}"))
+        .precision()
+        .cast_buffers;
+  };
+  EXPECT_TRUE(cast(true, true, false, false));
+  EXPECT_FALSE(cast(true, false, false, true));
+  EXPECT_TRUE(cast(false, false, true, true));
+  EXPECT_FALSE(cast(false, true, true, false));
+  EXPECT_FALSE(cast(false, true, false, true));
+}
+
+TEST(ConfigSectionsTest, WhereAValueComesFromIsKept) {
+  const Config config = *Config::Parse(
+      R"({"train_micro_batch_size_per_gpu": 4, "communication_data_type": "bf16",
+          "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 60}}})",
+      "run.json", {"seed=5"}, 2);
+  EXPECT_EQ(config.OriginOf("seed"), ConfigOrigin::kSet);
+  EXPECT_EQ(config.OriginOf("train_micro_batch_size_per_gpu"), ConfigOrigin::kFile);
+  EXPECT_EQ(config.OriginOf("train_batch_size"), ConfigOrigin::kDerived);
+  EXPECT_EQ(config.OriginOf("comm.wire_dtype"), ConfigOrigin::kDerived);
+  EXPECT_EQ(config.OriginOf("train_steps"), ConfigOrigin::kDerived);
+  EXPECT_EQ(config.train_steps(), 60);
+  EXPECT_EQ(config.OriginOf("deterministic"), ConfigOrigin::kDefault);
+  EXPECT_EQ(config.OriginOf("zero_optimization.overlap_comm"), ConfigOrigin::kDefault);
+  EXPECT_EQ(config.OriginOf("no.such.key"), std::nullopt);
+  EXPECT_EQ(config.Find("no.such.key"), nullptr);
+  const Config plain = Parsed(R"({"train_batch_size": 8})");
+  EXPECT_EQ(plain.OriginOf("train_steps"), ConfigOrigin::kDefault);
+  EXPECT_EQ(plain.OriginOf("comm.wire_dtype"), ConfigOrigin::kDefault);
+}
+
+TEST(ConfigSectionsTest, PredivisionIsTheWorldOrTheFactor) {
+  const auto of = [](const std::string& text) {
+    return Config::Parse(text, "run.json", {}, 4)->gradient_predivision();
+  };
+  EXPECT_EQ(of(R"({"train_batch_size": 8})"), 1);
+  EXPECT_EQ(of(R"({"train_batch_size": 8, "prescale_gradients": true})"), 4);
+}
+
 TEST(ConfigSectionsTest, ActivationsHaveOnePlace) {
   using Tier = ActivationCheckpointingConfig::Tier;
   const auto of = [](const std::string& section) {

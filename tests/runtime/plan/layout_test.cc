@@ -97,7 +97,19 @@ TEST(ParamLayoutTest, RefusesWhatItCannotPlace) {
   EXPECT_THAT(message({{"a", {1LL << 61}}, {"b", {1LL << 61}}, {"c", {1}}}),
               HasSubstr("the model has more than 2^62 elements (at parameter a)"));
   EXPECT_THAT(message({}, {.dp_shard = 0}), HasSubstr("mesh axis dp_shard is 0"));
-  EXPECT_EQ(ParamLayout::Create({}, {.tp = 2}).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(message({}, {.dp_replicate = 0}), HasSubstr("mesh axis dp_replicate is 0"));
+  EXPECT_THAT(message({}, {.pp = 0}), HasSubstr("mesh axis pp is 0; it must be at least 1"));
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}}) {
+    const absl::Status refused = ParamLayout::Create({}, mesh).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("only data parallelism is supported"));
+  }
+}
+
+TEST(ParamLayoutTest, PlacesUpToTwoToThe62Elements) {
+  EXPECT_EQ(Layout({{"w", {1LL << 31, 1LL << 31}}}).total_elements(), 1LL << 62);
+  EXPECT_EQ(Layout({{"a", {1LL << 61}}, {"b", {1LL << 61}}}).total_elements(), 1LL << 62);
+  EXPECT_FALSE(ParamLayout::Create({{{"w", {(1LL << 62) + 1}}}}).ok());
 }
 
 }  // namespace

@@ -59,5 +59,37 @@ TEST(LossScale, StopsAtTheSmallest) {
   EXPECT_EQ(NextLossScale(dynamic, scale, true).scale, 1);
 }
 
+TEST(LossScale, NeverFallsBelowTheSmallestThatIsSet) {
+  PrecisionConfig dynamic = Fp16();
+  dynamic.initial_scale_power = 4;
+  dynamic.min_loss_scale = 12;
+  LossScale scale = FirstLossScale(dynamic);
+  EXPECT_EQ(scale.scale, 16);
+  scale = NextLossScale(dynamic, scale, true);
+  EXPECT_FALSE(IsSmallest(dynamic, scale)) << "the first overflow is forgiven";
+  scale = NextLossScale(dynamic, scale, true);
+  EXPECT_EQ(scale.scale, 12) << "not 8";
+  EXPECT_TRUE(IsSmallest(dynamic, scale));
+  scale.hysteresis = 2;
+  EXPECT_FALSE(IsSmallest(dynamic, scale)) << "one more overflow is forgiven";
+}
+
+TEST(LossScale, AnOverflowBeginsTheWindowAnew) {
+  PrecisionConfig dynamic = Fp16();
+  dynamic.loss_scale_window = 2;
+  dynamic.hysteresis = 1;
+  LossScale scale = FirstLossScale(dynamic);
+  // DeepSpeed: the scale doubles when a window of good steps lies behind the first one after the
+  // overflow, and every window after that.
+  for (const auto& [overflow, expected] :
+       {std::pair(false, 65536), std::pair(true, 32768), std::pair(false, 32768),
+        std::pair(false, 32768), std::pair(false, 65536), std::pair(false, 65536),
+        std::pair(false, 131072)}) {
+    scale = NextLossScale(dynamic, scale, overflow);
+    EXPECT_EQ(scale.scale, expected) << "step " << scale.steps;
+  }
+  EXPECT_EQ(scale.steps, 7);
+}
+
 }  // namespace
 }  // namespace dtrain::plan::loss_scale_test

@@ -211,5 +211,46 @@ TEST(LrScheduleTest, WarmupStableDecayHasItsThreeParts) {
   EXPECT_NEAR(LrAt(schedule, 17), 2 * (0.1 + 0.9 * 0.5), 1e-15);
 }
 
+TEST(LrScheduleTest, WarmupStableDecayMayBeginAboveZeroOrWithoutAWarmup) {
+  SchedulerConfig schedule;
+  schedule.kind = SchedulerConfig::Kind::kWarmupStableDecay;
+  schedule.base_lr = 2;
+  schedule.warmup_num_steps = 4;
+  schedule.warmup_min_ratio = 0.5;
+  schedule.total_num_steps = 10;
+  schedule.decay_num_steps = 1;
+  EXPECT_EQ(LrAt(schedule, 0), 1.25) << "2 * (0.5 + 0.5 / 4)";
+  EXPECT_EQ(LrAt(schedule, 3), 2);
+  EXPECT_EQ(LrAt(schedule, 8), 2);
+  EXPECT_EQ(LrAt(schedule, 9), 0);
+  schedule.warmup_num_steps = 0;
+  EXPECT_EQ(LrAt(schedule, 0), 2);
+  schedule.decay_num_steps = 0;  // Nothing decays before the run is over.
+  EXPECT_EQ(LrAt(schedule, 9), 2);
+}
+
+TEST(LrScheduleTest, TheRateOfAGroupFollowsEverySchedule) {
+  using Kind = SchedulerConfig::Kind;
+  SchedulerConfig schedule;
+  schedule.base_lr = 0.1;
+  schedule.warmup_num_steps = 4;
+  schedule.total_num_steps = 20;
+  schedule.decay_num_steps = 4;
+  schedule.warmup_max_lr = 0.1;
+  schedule.range_min_lr = 0.1;
+  schedule.range_step_rate = 2;
+  schedule.range_step_size = 10;
+  schedule.cycle = {.min_lr = 0.01, .max_lr = 0.1, .first_steps = 4, .second_steps = 4};
+  for (const Kind kind : {Kind::kConstant, Kind::kWarmup, Kind::kWarmupDecay, Kind::kWarmupCosine,
+                          Kind::kWarmupStableDecay, Kind::kRangeTest, Kind::kOneCycle}) {
+    schedule.kind = kind;
+    for (const int64_t step : {0, 1, 3, 9, 17}) {
+      EXPECT_EQ(GroupLrAt(schedule, 0.1, 0.1, step), LrAt(schedule, step));
+      EXPECT_DOUBLE_EQ(GroupLrAt(schedule, 0.1, 0.05, step), LrAt(schedule, step) / 2)
+          << "kind " << static_cast<int>(kind) << " step " << step;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::plan::lr_schedule_test

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+
 namespace dtrain::plan::memory_fit_test {
 namespace {
 
@@ -151,6 +153,32 @@ TEST(MemoryFitTest, AGpuIsToldOfOffloadAndItsStatesMustFitTheHost) {
       HasSubstr(
           "the offloaded states of 1.0 million parameters and of frozen parameters of 0.04 GB "
           "take 0.044 GB of host memory"));
+}
+
+TEST(MemoryFitTest, AGpuOffloadsFromTheStageThatItHasUpwards) {
+  MemoryRequest request = OfMillion(0, 1);
+  request.states_on_host = true;
+  for (const auto& [stage, first] : {std::pair(0, "1"), std::pair(2, "2"), std::pair(3, "3")}) {
+    request.zero_stage = stage;
+    EXPECT_THAT(std::string(CheckStatesFit(request, 9e6).message()),
+                HasSubstr(absl::StrCat("has 0.009 GB: zero_optimization.stage ", first,
+                                       " with offload_optimizer.device \"cpu\" takes")))
+        << "stage " << stage;
+  }
+  request.zero_stage = 1;
+  request.offload_buffers = 4;  // It offloads already.
+  EXPECT_THAT(std::string(CheckStatesFit(request, 1e6).message()),
+              ::testing::Not(HasSubstr("with offload_optimizer.device")));
+}
+
+TEST(MemoryFitTest, OnlyKnownActivationsAreNamed) {
+  MemoryRequest request = OfMillion(0, 2);
+  request.micro_batch = 8;
+  request.sequence_length = 1000;
+  EXPECT_THAT(std::string(CheckStatesFit(request, 1e6).message()),
+              ::testing::Not(HasSubstr("activations of a micro-batch")));
+  EXPECT_THAT(std::string(CheckStatesFit(OfTokens(0), 1e6).message()),
+              ::testing::Not(HasSubstr("activations of a micro-batch")));
 }
 
 TEST(MemoryFitTest, StatesThatDoNotFitTheHostAreToldWhatIsLeftToDo) {

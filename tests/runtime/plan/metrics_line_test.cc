@@ -49,6 +49,40 @@ TEST(MetricsLineTest, ReadsBackWhatItWrote) {
     EXPECT_EQ(again->metrics, record.metrics);
     EXPECT_EQ(again->unix_seconds, record.unix_seconds);
     EXPECT_EQ(again->samples, 384);
+    EXPECT_EQ(again->step, 12);
+    EXPECT_EQ(again->attempt, 2);
+    EXPECT_EQ(again->rank, 0);
+    EXPECT_EQ(again->node, "n1");
+  }
+}
+
+TEST(MetricsLineTest, TakesNumbersUpToTheirTypesAndNoFurther) {
+  MetricsRecord record = Example();
+  record.attempt = record.rank = std::numeric_limits<int>::max();
+  record.step = record.samples = std::numeric_limits<int64_t>::max();
+  const absl::StatusOr<MetricsRecord> again = ParseMetricsLine(LineOf(record));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->attempt, record.attempt);
+  EXPECT_EQ(again->rank, record.rank);
+  EXPECT_EQ(again->step, record.step);
+  EXPECT_EQ(again->samples, record.samples);
+  for (const char* const field : {"attempt", "rank"}) {
+    Json json = MetricsJson(Example());
+    json[field] = int64_t{1} << 31;
+    EXPECT_THAT(std::string(ParseMetricsLine(json.dump()).status().message()),
+                HasSubstr("an integer from 0 to 2147483647"));
+  }
+}
+
+TEST(MetricsLineTest, EveryFieldMustBeThereAndOfItsType) {
+  for (const char* const field :
+       {"v", "ts", "run", "attempt", "rank", "node", "kind", "step", "samples", "m"}) {
+    Json json = MetricsJson(Example());
+    json[field] = Json::array();
+    const std::string wrong(ParseMetricsLine(json.dump()).status().message());
+    EXPECT_THAT(wrong, HasSubstr(std::string("\"") + field + "\""));
+    json.erase(std::string(field));
+    EXPECT_EQ(std::string(ParseMetricsLine(json.dump()).status().message()), wrong) << field;
   }
 }
 

@@ -76,6 +76,53 @@ TEST(RunBanner, LeavesOutWhatIsNotKnown) {
   EXPECT_THAT(banner.rows[5], Pair("checkpoints", "at the end, in /ckpt"));
 }
 
+TEST(RunBanner, RoundsCountsToThreeDigits) {
+  const auto model = [](int64_t parameters) {
+    RunFacts facts = Facts();
+    facts.parameters = facts.trained = parameters;
+    const std::string row = RunBanner(Parsed(kRun, 2), facts).rows[1].second;
+    return row.substr(0, row.find(' '));
+  };
+  EXPECT_EQ(model(1), "1");
+  EXPECT_EQ(model(999), "999");
+  EXPECT_EQ(model(1000), "1.00K");
+  EXPECT_EQ(model(9'990), "9.99K");
+  EXPECT_EQ(model(9'996), "10.0K");
+  EXPECT_EQ(model(99'940), "99.9K");
+  EXPECT_EQ(model(99'960), "100K");
+  EXPECT_EQ(model(999'600), "1.00M");
+  EXPECT_EQ(model(124'439'808), "124M");
+  EXPECT_EQ(model(2'000'000'000'000), "2.00T");
+}
+
+TEST(RunBanner, SaysThePeakOfEverySchedule) {
+  const auto optimizer = [](const std::string& scheduler) {
+    const std::string text = R"({"train_batch_size": 8, "optimizer": {"type": "AdamW",
+        "params": {"lr": 3e-4}}, "scheduler": )" +
+                             scheduler + "}";
+    return RunBanner(Parsed(text.c_str(), 2), Facts()).rows[2].second;
+  };
+  EXPECT_EQ(optimizer(R"({"type": "WarmupLR", "params": {"warmup_max_lr": 0.002}})"),
+            "AdamW, lr 0.002, WarmupLR");
+  EXPECT_EQ(optimizer(R"({"type": "OneCycle", "params": {"cycle_min_lr": 0.001,
+                          "cycle_max_lr": 0.01}})"),
+            "AdamW, lr 0.01, OneCycle");
+  EXPECT_EQ(optimizer(R"({"type": "LRRangeTest", "params": {"lr_range_test_min_lr": 0.005}})"),
+            "AdamW, lr 0.005, LRRangeTest");
+  EXPECT_EQ(optimizer(R"({"type": "WSD"})"), "AdamW, lr 3e-4, WSD");
+}
+
+TEST(RunBanner, SaysOnlyEvaluationsThatTakePlace) {
+  const auto steps = [](const char* text) {
+    return RunBanner(Parsed(text, 1), Facts()).rows[5].second;
+  };
+  EXPECT_EQ(steps(R"({"train_batch_size": 4, "eval_interval": 50})"), "1,000")
+      << "there is nothing to evaluate on";
+  EXPECT_EQ(steps(R"({"train_batch_size": 4, "eval_interval": 0,
+                      "data": {"validation": "v.bin"}})"),
+            "1,000");
+}
+
 TEST(RunBanner, NamesFrozenWeightsTheGpuAndARestart) {
   RunFacts facts = Facts();
   facts.parameters = 7'615'616'512;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "absl/types/span.h"
 #include "base/file.h"
@@ -128,6 +129,45 @@ TEST_F(TokenFileTest, WhatIsNoRawU16IsRefusedByItsName) {
     text += "All is text.\n";
   }
   EXPECT_THAT(raw(text), HasSubstr("dtrain data prepare makes tokens of text"));
+}
+
+TEST_F(TokenFileTest, EveryKnownFormatIsToldApartByItsFirstBytes) {
+  const std::string rest(20, '\x7f');
+  for (const auto& [magic, what] :
+       {std::pair("\x1f\x8b", "compressed by gzip"), std::pair("\x28\xb5\x2f\xfd", "by zstd"),
+        std::pair("PAR1", "a Parquet file"), std::pair("ARROW1", "an Arrow file"),
+        std::pair("MMIDIDX", "a Megatron index")}) {
+    EXPECT_THAT(Failure(magic + rest, TokenFormat::kNanoGptU16), HasSubstr(what));
+  }
+}
+
+TEST_F(TokenFileTest, TheGuessesOfWideIdsAndTextNeedEnoughOfThem) {
+  const auto opens = [&](const std::string& content) {
+    return TokenFile::Open(Write("f.bin", content), TokenFormat::kNanoGptU16).ok();
+  };
+  EXPECT_FALSE(opens(Tokens(std::vector<uint32_t>(8, 15496))));
+  EXPECT_TRUE(opens(Tokens(std::vector<uint32_t>(7, 15496)))) << "too few to say";
+  EXPECT_FALSE(opens(Tokens(std::vector<uint32_t>(8, 0x3ffff)))) << "the largest such id";
+  EXPECT_TRUE(opens(Tokens(std::vector<uint32_t>(8, 0x40000 + 15496))));
+  EXPECT_FALSE(opens(std::string(64, 'x')));
+  EXPECT_TRUE(opens(std::string(62, 'x')));
+  EXPECT_TRUE(opens(std::string(63, 'x') + '\x01'));
+}
+
+TEST_F(TokenFileTest, AVocabularyIsAtMostWhatTheTokensCanSay) {
+  const auto vocabulary = [&](int32_t magic, int32_t version, int32_t word,
+                              const std::string& body) {
+    return TokenFile::Open(Write("f.bin", Header(magic, version, 1, word) + body))
+        ->header()
+        .vocabulary;
+  };
+  const std::string two = Tokens<uint16_t>({1});
+  const std::string four = Tokens<uint32_t>({1});
+  EXPECT_EQ(vocabulary(20240520, 1, 1, two), 1);
+  EXPECT_EQ(vocabulary(20240520, 1, 65536, two), 65536);
+  EXPECT_EQ(vocabulary(20240520, 1, 65537, two), 0);
+  EXPECT_EQ(vocabulary(20240801, 7, 128256, four), 128256);
+  EXPECT_EQ(vocabulary(20240801, 7, 0, four), 0);
 }
 
 TEST_F(TokenFileTest, AutoAdvisesOnlyWhatWouldWork) {
