@@ -189,22 +189,6 @@ class Failures(EndToEnd):
         self.assertIn("nothing to save", result.output)
         self.assertLess(time.monotonic() - start, 10, "comm.timeout_s is 60")
 
-    def test_a_rank_that_reads_what_it_begins_with_ends_at_once_on_sigterm(self):
-        pipe = f"{self.folder}/never-written.bin"
-        os.mkfifo(pipe)  # Opening it waits for somebody who writes.
-        run_dir = f"{self.folder}/reads"
-        process = self.start([f"{BIN}/dtrain-gpt", self.config, "--run-dir", run_dir,
-                              "--set", f'data.train=["{pipe}"]'])
-        end = time.monotonic() + end_to_end.TIME_BOUND_S
-        while not os.path.exists(f"{run_dir}/run.json"):
-            self.assertLess(time.monotonic(), end, "the job does not begin")
-            time.sleep(0.02)
-        self.await_rest(process)
-        process.send_signal(signal.SIGTERM)
-        result = self.finish(process)
-        self.assertEqual(result.code, 75, result.output)
-        self.assertIn("nothing to save", result.output)
-
     def test_killing_the_launcher_leaves_no_rank(self):
         _, process = self.start_long_run("orphans")
         pids = ranks_of(process.pid)
