@@ -8,7 +8,7 @@
 
 namespace dtrain {
 
-// FLOP/s of matrix products; 0: the training does not use the type.
+// FLOP/s of the matrix products of a linear layer; 0: the training does not use the type.
 struct ProductRates {
   double fp32 = 0;
   double narrow = 0;  // Of bf16 or fp16.
