@@ -13,7 +13,7 @@
 namespace dtrain::testing {
 namespace {
 
-constexpr int64_t kFeatures = 64;
+constexpr int64_t kExpertWidth = 64;
 constexpr int64_t kExperts = 4;
 constexpr int64_t kRows = 4;  // Of a micro-batch of a rank.
 constexpr int kSteps = 4;
@@ -22,9 +22,9 @@ constexpr double kRate = 0.02;
 // 16,448 elements: no border between two is one of buckets.
 struct Expert : torch::nn::Module {
   Expert() {
-    up = register_parameter("up", at::randn({kFeatures, 2 * kFeatures}) * 0.1);
-    down = register_parameter("down", at::randn({2 * kFeatures, kFeatures}) * 0.1);
-    bias = register_parameter("bias", at::randn({kFeatures}) * 0.1);
+    up = register_parameter("up", at::randn({kExpertWidth, 2 * kExpertWidth}) * 0.1);
+    down = register_parameter("down", at::randn({2 * kExpertWidth, kExpertWidth}) * 0.1);
+    bias = register_parameter("bias", at::randn({kExpertWidth}) * 0.1);
   }
   at::Tensor forward(const at::Tensor& x) { return at::tanh(x.matmul(up)).matmul(down) + bias; }
   at::Tensor up, down, bias;
@@ -43,7 +43,7 @@ struct Experts : torch::nn::Module {
 at::Tensor BatchOf(const ExpertsWay& way, int64_t step, int64_t micro, int64_t rank) {
   const int64_t place = (step * way.accumulation + micro) * way.size + rank;
   const at::Tensor values =
-      at::sin(at::arange(kRows * kFeatures, at::kFloat).view({kRows, kFeatures}) * 0.37 +
+      at::sin(at::arange(kRows * kExpertWidth, at::kFloat).view({kRows, kExpertWidth}) * 0.37 +
               static_cast<double>(place));
   at::Tensor choices = at::empty({kRows, 2});
   for (int64_t row = 0; row < kRows; ++row) {
@@ -70,7 +70,7 @@ at::Tensor GlobalBatch(const ExpertsWay& way, int64_t step) {
 class Mixture : public torch::nn::Module {
  public:
   Mixture() {
-    gate = register_parameter("gate", at::randn({kFeatures, 1}) * 0.1);
+    gate = register_parameter("gate", at::randn({kExpertWidth, 1}) * 0.1);
     experts = register_module("experts", std::make_shared<Experts>());
   }
   // `choice` [rows]: the expert of each row.
@@ -93,10 +93,10 @@ class Mixture : public torch::nn::Module {
 
 ExpertsModel::ExpertsModel(ExpertsWay::Shape shape) : shape_(shape) {
   using Shape = ExpertsWay::Shape;
-  const auto square = [] { return at::randn({kFeatures, kFeatures}) * 0.1; };
+  const auto square = [] { return at::randn({kExpertWidth, kExpertWidth}) * 0.1; };
   in_ = register_parameter("in", square());
   first_ = register_module("first", std::make_shared<Mixture>());
-  middle_ = register_parameter("middle", at::randn({kFeatures, 3 * kFeatures}) * 0.1);
+  middle_ = register_parameter("middle", at::randn({kExpertWidth, 3 * kExpertWidth}) * 0.1);
   second_ = shape == Shape::kTied ? first_ : std::make_shared<Mixture>();
   register_module("second", second_);
   out_ = register_parameter("out", square());
@@ -110,9 +110,9 @@ ExpertsModel::ExpertsModel(ExpertsWay::Shape shape) : shape_(shape) {
 }
 
 at::Tensor ExpertsModel::Loss(const at::Tensor& batch) {
-  const at::Tensor x = batch.narrow(1, 0, kFeatures).to(middle_.scalar_type());
+  const at::Tensor x = batch.narrow(1, 0, kExpertWidth).to(middle_.scalar_type());
   const auto choice = [&](int64_t mixture) {
-    return batch.select(1, kFeatures + mixture).to(at::kLong);
+    return batch.select(1, kExpertWidth + mixture).to(at::kLong);
   };
   if (shape_ == ExpertsWay::Shape::kMixtureAtBothEnds) {
     return Second(First(x, choice(0)), choice(1)).square().sum();
@@ -129,7 +129,7 @@ at::Tensor ExpertsModel::Loss(const at::Tensor& batch) {
 
 at::Tensor ExpertsModel::First(const at::Tensor& h, const at::Tensor& choice) {
   const at::Tensor mixed = h + first_->forward(h, choice);
-  return at::tanh(mixed.matmul(middle_).narrow(1, 0, kFeatures));
+  return at::tanh(mixed.matmul(middle_).narrow(1, 0, kExpertWidth));
 }
 at::Tensor ExpertsModel::Second(const at::Tensor& h, const at::Tensor& choice) {
   return h + second_->forward(h, choice);

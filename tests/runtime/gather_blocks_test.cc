@@ -206,7 +206,8 @@ TEST_F(GatherBlocksTest, ABucketThatMadeRoomIsNotReleasedAgain) {
       {.data = static_cast<std::byte*>((*shard)->data()), .symmetric = nullptr, .device = *shard},
       {limits.live_max, /*timeout_seconds=*/20});
   ASSERT_TRUE(memory.ok()) << memory.status();
-  auto live = LiveParameters::Create(*group_, *flat_, *plan_, limits, {}, *std::move(memory));
+  auto live =
+      LiveParameters::Create(*group_, *flat_, *plan_, limits, {}, *std::move(memory), /*units=*/{});
   ASSERT_TRUE(live.ok()) << live.status();
   const auto read = [&](int64_t first, int64_t last) {
     (*live)->BeforeRead(first * kBucket, last * kBucket);
