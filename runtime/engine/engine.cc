@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "base/prng.h"
 #include "base/status.h"
-#include "comm/call.h"
 #include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
@@ -22,7 +21,6 @@
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/ordered_squares.h"
 #include "runtime/engine/phase.h"
-#include "runtime/engine/rank_difference.h"
 #include "runtime/job/announce.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/plan/lr_schedule.h"
@@ -117,21 +115,6 @@ absl::Status Engine::Impl::Backward(const Loss& loss, const BackwardOptions& opt
     Abandon();  // Nothing takes gradients from this backward any more.
   }
   return status;
-}
-
-absl::Status Engine::Impl::Explained(const absl::Status& failure) {
-  if (failure.ok() || state.live == nullptr || job.state().store == nullptr ||
-      !comm::AreRanksDifferent(failure) || std::exchange(explained, true)) {
-    return failure;
-  }
-  const RankTrace mine{.reads = state.live->reads(),
-                       .frozen_reads = state.frozen == nullptr ? std::vector<int64_t>{}
-                                                               : state.frozen->live->reads(),
-                       .gradients = reducer->readiness()};
-  const std::string prefix = absl::StrFormat("ranks-differ/%d/%d", job.group().epoch(), state.step);
-  return NameDifference(failure, state, mine,
-                        {*job.state().store, prefix, job.rank(), job.world_size()},
-                        job.config().gather_limits().live_max);
 }
 
 absl::Status Engine::Impl::EndMicroBatch(int64_t loss_count, const BackwardOptions& options) {

@@ -1,5 +1,6 @@
-// Units of ZeRO stage 3: which modules a program or its configuration names, and what follows for
-// gathers and gradients.
+// Units of ZeRO stage 3: which modules a program or its configuration names, what follows for
+// gathers and gradients, and what an error says where none is named and ranks use different
+// weights.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -8,9 +9,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "comm/call.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/model_sync.h"
+#include "runtime/engine/rank_difference.h"
+#include "runtime/job/job_state.h"
 #include "runtime/plan/leaf_modules.h"
 #include "runtime/plan/units.h"
 #include "torch/nn/module.h"
@@ -101,6 +106,21 @@ void Engine::Impl::ReduceByUnits() {
     reducer->UseUnits(EntriesOf(*state.flat, units));
     state.live->OnUnitEnd([this](size_t unit) { reducer->EndUnit(unit); });
   }
+}
+
+absl::Status Engine::Impl::Explained(const absl::Status& failure) {
+  if (failure.ok() || state.live == nullptr || job.state().store == nullptr ||
+      !comm::AreRanksDifferent(failure) || std::exchange(explained, true)) {
+    return failure;
+  }
+  const RankTrace mine{.reads = state.live->reads(),
+                       .frozen_reads = state.frozen == nullptr ? std::vector<int64_t>{}
+                                                               : state.frozen->live->reads(),
+                       .gradients = reducer->readiness()};
+  const std::string prefix = absl::StrFormat("ranks-differ/%d/%d", job.group().epoch(), state.step);
+  return NameDifference(failure, state, mine,
+                        {*job.state().store, prefix, job.rank(), job.world_size()},
+                        job.config().gather_limits().live_max);
 }
 
 }  // namespace dtrain

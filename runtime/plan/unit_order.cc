@@ -26,6 +26,9 @@ void UnitOrder::Come(int place, std::vector<UnitStep>& steps) {
     pass_ = Pass::kOther;  // Another backward of a graph that an earlier pass made.
     on_record_ = false;
   }
+  if (pass_ == Pass::kOther) {
+    return;  // Never recorded, and it may be long.
+  }
   if (on_record_) {
     const std::vector<Item>& record = records_[static_cast<size_t>(pass_)];
     const auto is_here = [place](const Item& item) { return !item.is_end && item.place == place; };
@@ -51,7 +54,7 @@ void UnitOrder::Come(int place, std::vector<UnitStep>& steps) {
 }
 
 void UnitOrder::NoteEnd(int unit) {
-  if (!on_record_) {
+  if (!on_record_ && pass_ != Pass::kOther) {
     seen_.push_back({unit, /*is_end=*/true});
   }
 }
