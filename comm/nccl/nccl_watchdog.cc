@@ -85,6 +85,10 @@ void NcclWatchdog::Watch(NcclPending pending) {
 
 absl::Status NcclWatchdog::health() const {
   std::lock_guard lock(mutex_);
+  return HealthLocked();
+}
+
+absl::Status NcclWatchdog::HealthLocked() const {
   if (health_.ok() && abort_asked_) {
     return absl::AbortedError(absl::StrCat(options_.group, ": aborted: ", abort_reason_));
   }
@@ -115,7 +119,7 @@ absl::Status NcclWatchdog::Drain(size_t most, Deadline deadline) {
     changed_.wait_for(
         lock, absl::ToChronoNanoseconds(std::min(deadline.Remaining(), absl::Milliseconds(100))));
   }
-  return health_;
+  return HealthLocked();
 }
 
 void NcclWatchdog::Run() {

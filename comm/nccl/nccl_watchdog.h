@@ -89,7 +89,8 @@ class NcclWatchdog {
   void Abort(const std::string& reason);
   // Collectives that are not finished.
   size_t pending() const;
-  // Blocks until at most `most` collectives are pending. DeadlineExceeded otherwise.
+  // Blocks until at most `most` collectives are pending, and gives health(). DeadlineExceeded: more
+  // are pending.
   absl::Status Drain(size_t most, Deadline deadline);
   // Counted by the Works that are watched.
   const std::shared_ptr<NcclWaiters>& waiters() const { return waiters_; }
@@ -106,7 +107,8 @@ class NcclWatchdog {
   void NoteStart(const NcclPending& head);     // If the device has come to it.
   bool Started(const NcclPending& head) const { return started_ == head.ticket; }
   absl::Status ExamineTime(const NcclPending& head);
-  const NcclPending* Head() const;  // Null when nothing is pending. Of the thread alone.
+  absl::Status HealthLocked() const;  // REQUIRES: mutex_ held.
+  const NcclPending* Head() const;    // Null when nothing is pending. Of the thread alone.
   void Break(const absl::Status& status);
   // Tells whoever waits, and the records.
   void Finish(const NcclPending& pending, const absl::Status& status, int64_t nanos);

@@ -64,6 +64,7 @@ TEST(NcclFailures, ARankThatStaysAwayIsNamedAtTheDeadline) {
                   AllOf(HasSubstr("did not arrive: rank 1"), HasSubstr("bucket 7"),
                         HasSubstr("all_reduce of 5000 fp32 (sum)"), HasSubstr(" 3s;")));
       ExpectBroken(*group, self);
+      group.reset();
       EXPECT_EQ(self.nccl.aborts(), 1);
     } else {
       // Until its peers gave up, so that it cannot look like a rank that died.
