@@ -14,7 +14,6 @@
 #include "base/prng.h"
 #include "base/status.h"
 #include "runtime/engine/cpu_rng.h"
-#include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/engine/loss_unit.h"
 #include "runtime/engine/memory_in_use.h"
@@ -245,18 +244,6 @@ absl::Status Engine::Impl::Apply(const StepVerdict& verdict) {
   }
   CountUpdate();
   return absl::OkStatus();
-}
-
-// Rank 0 alone shows a fraction, and repeats while the others train, as they do beside its steps. A
-// GPU, which nothing else uses, is measured once: each time would wait for it.
-GemmProbe Engine::Impl::MakeGemmProbe() const {
-  const auto type = [this] { return FloatTypeOf(state.flat->dtype()); };
-  GemmProbe::Measures measures;
-  measures.first = [this, type] { return MeasureGemmRate(device(), type()); };
-  if (job.rank() == 0 && device().is_host()) {
-    measures.repeat = [type](int64_t size) { return RepeatGemmRate(type(), size); };
-  }
-  return GemmProbe(std::move(measures));
 }
 
 StepReport Engine::Impl::Finish(const StepVerdict& verdict) {

@@ -192,6 +192,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
+// Rank 0 alone shows a fraction, and repeats while the others train, as they do beside its steps. A
+// GPU, which nothing else uses, is measured once: each time would wait for it.
+GemmProbe Engine::Impl::MakeGemmProbe() const {
+  const auto type = [this] { return FloatTypeOf(state.flat->dtype()); };
+  GemmProbe::Measures measures;
+  measures.first = [this, type] { return MeasureGemmRate(device(), type()); };
+  if (job.rank() == 0 && device().is_host()) {
+    measures.repeat = [type](int64_t size) { return RepeatGemmRate(type(), size); };
+  }
+  return GemmProbe(std::move(measures));
+}
+
 // Where weights stay whole: at stage 3 codes would take more memory than the layers that are live.
 void Engine::Impl::CreateWeightCodes() {
   if (job.config().gradient_accumulation_steps() <= 1 || state.live != nullptr) {

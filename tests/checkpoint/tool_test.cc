@@ -66,7 +66,8 @@ class ToolTest : public ::testing::Test {
 TEST_F(ToolTest, ListShowsEveryCheckpoint) {
   const Result result = RunTool("list --verify " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;
-  EXPECT_THAT(result.output, AllOf(ContainsRegex("step .* verified"), ContainsRegex("\n +200 .*[0-9.]+ k?B +yes"),
+  EXPECT_THAT(result.output,
+              AllOf(ContainsRegex("step .* verified"), ContainsRegex("\n +200 .*[0-9.]+ k?B +yes"),
                     ContainsRegex("\n +100 .* UTC +[0-9]+ s +2 +1 +[0-9.]+ k?B +yes")));
 }
 

@@ -80,7 +80,8 @@ class Environment(unittest.TestCase):
     NAME = r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)*"
     # Where C++ names variables: the whole of these files, and the calls below elsewhere.
     READERS = ("base/job_env.cc", "base/job_env.h", "launcher/rank_plan.cc",
-               "launcher/commands/env_command.cc", "runtime/plan/nccl_variables.cc")
+               "launcher/commands/env_command.cc", "runtime/plan/nccl_variables.cc",
+               "comm/nccl/nccl_environment.cc")
     NO_VARIABLE = {"PCI_BUS_ID", "MPICH", "PMI", "DTRAIN_*"}  # Values and a prefix in those files.
     CALLS = (r"\b(?:secure_getenv|getenv|setenv|unsetenv|FromEnvironment)\(\s*\"({0})\"",
              r"\benvironment_?\.(?:find|count|at|contains)\(\s*\"({0})\"",

@@ -392,8 +392,9 @@ TEST(NcclFailures, InitialisationNamesTheRankThatDidNotCome) {
     self.options.group.connect_timeout = absl::Seconds(2);
     const auto group = self.TryMakeGroup();
     EXPECT_EQ(group.status().code(), absl::StatusCode::kDeadlineExceeded) << group.status();
-    EXPECT_THAT(std::string(group.status().message()),
-                AllOf(HasSubstr("did not come: rank 2"), HasSubstr("(after 2s)"), HasSubstr("of 3")));
+    EXPECT_THAT(
+        std::string(group.status().message()),
+        AllOf(HasSubstr("did not come: rank 2"), HasSubstr("(after 2s)"), HasSubstr("of 3")));
     self.ExpectClean();
   });
 }
