@@ -432,33 +432,6 @@ INSTANTIATE_TEST_SUITE_P(All, StoppedEvaluation,
                                                std::get<1>(test.param));
                          });
 
-// Making an engine may take minutes, as reading a checkpoint may. There is nothing to save yet.
-TEST(StopSignalBeforeTraining, EndsARankAtOnceAndIsNotedFromTheFirstStepOn) {
-  for (const bool trains : {false, true}) {
-    const auto results = testing::RunRanks({.size = 1}, [&](RankContext& context) -> absl::Status {
-      at::set_num_threads(1);
-      InstallStopSignals();
-      const testing::TempFolder folder;
-      DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder.path(), {}));
-      Chain model;
-      DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
-      if (trains) {
-        Numbers source{.batches = 1};
-        DT_RETURN_IF_ERROR(engine
-                               ->Step(source,
-                                      [&](const at::Tensor& numbers) {
-                                        return Loss(model.Loss(numbers), numbers.numel());
-                                      })
-                               .status());
-      }
-      raise(SIGTERM);
-      return absl::OkStatus();
-    });
-    EXPECT_EQ(results[0].status.ok(), trains) << results[0].status;
-    EXPECT_EQ(results[0].exit_code, trains ? kExitOk : kExitTemporary);
-  }
-}
-
 // The last rank gets it in its third micro-batch of 40.
 TEST_P(StoppedEvaluation, EndsOnAllRanksWithoutAResultAndTheStepIsSaved) {
   const auto& [size, stage] = GetParam();

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <thread>
 
@@ -20,7 +19,6 @@ namespace dtrain::comm::nccl_failures_test {
 namespace {
 
 using testing::AllOf;
-using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -431,77 +429,6 @@ TEST(NcclFailures, AGroupDestroyedWithWorkUnderWayFinishesItWithAborted) {
     group.reset();
     self.ExpectClean();
   });
-}
-
-// The fake is itself checked: a test that passes because the fake looks away proves nothing.
-TEST(FakeNccl, NoticesEachWrongUse) {
-  FakeFabric fabric;
-  FakeCuda cuda(2);
-  FakeNccl nccl(&fabric, &cuda);
-  NcclUniqueId id = {};
-  ASSERT_EQ(nccl.GetUniqueId(&id), NcclResult::kSuccess);
-  NcclComm* comm = nullptr;
-  ASSERT_EQ(nccl.CommInitRankConfig(&comm, 1, id, 0, "x"), NcclResult::kInProgress);
-  void* device = nullptr;
-  ASSERT_EQ(cuda.MallocDevice(&device, 64), CudaResult::kSuccess);
-  const auto reduce = [&](void* data) {
-    return nccl.AllReduce(data, data, 4, NcclDType::kFloat32, NcclReduceOp::kSum, comm, nullptr);
-  };
-  EXPECT_EQ(reduce(device), NcclResult::kInvalidUsage);
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("busy or not ready")));
-  NcclResult state = NcclResult::kInProgress;
-  while (state == NcclResult::kInProgress) {
-    ASSERT_EQ(nccl.CommGetAsyncError(comm, &state), NcclResult::kSuccess);
-  }
-  float host[4] = {};
-  EXPECT_EQ(reduce(host), NcclResult::kInvalidUsage);
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("not the device's")));
-  EXPECT_EQ(reduce(static_cast<char*>(device) + 56), NcclResult::kInvalidUsage);  // Past the end.
-  CudaStream* elsewhere = nullptr;
-  ASSERT_EQ(cuda.SetDevice(1), CudaResult::kSuccess);
-  ASSERT_EQ(cuda.StreamCreate(&elsewhere, false), CudaResult::kSuccess);
-  EXPECT_EQ(
-      nccl.AllReduce(device, device, 4, NcclDType::kFloat32, NcclReduceOp::kSum, comm, elsewhere),
-      NcclResult::kInvalidUsage);
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("a stream of another device")));
-  ASSERT_EQ(cuda.SetDevice(0), CudaResult::kSuccess);
-  void* handle = nullptr;
-  EXPECT_EQ(nccl.CommRegister(comm, device, 64, &handle), NcclResult::kSuccess);
-  EXPECT_EQ(nccl.GroupEnd(), NcclResult::kInvalidUsage);
-  EXPECT_EQ(nccl.CommDestroy(comm), NcclResult::kSuccess);
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("CommDestroy before CommFinalize")));
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("CommDestroy with registered buffers")));
-  EXPECT_EQ(reduce(device), NcclResult::kInvalidUsage);
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("does not exist")));
-}
-
-TEST(FakeNccl, NoticesASecondThreadOnACommunicator) {
-  FakeFabric fabric;
-  FakeCuda cuda;
-  FakeNcclFaults quiet;
-  quiet.polls_in_progress = 0;
-  FakeNccl nccl(&fabric, &cuda, quiet);
-  NcclUniqueId id = {};
-  ASSERT_EQ(nccl.GetUniqueId(&id), NcclResult::kSuccess);
-  NcclComm* comm = nullptr;
-  ASSERT_EQ(nccl.CommInitRankConfig(&comm, 1, id, 0, "x"), NcclResult::kInProgress);
-  std::atomic<bool> stop{false};
-  const auto poll = [&] {
-    NcclResult state = NcclResult::kSuccess;
-    while (!stop) {
-      (void)nccl.CommGetAsyncError(comm, &state);
-    }
-  };
-  std::thread first(poll);
-  std::thread second(poll);
-  const Deadline deadline = Deadline::After(absl::Seconds(30));
-  while (nccl.violations().empty() && !deadline.Expired()) {
-    std::this_thread::yield();
-  }
-  stop = true;
-  first.join();
-  second.join();
-  EXPECT_THAT(nccl.violations(), Contains(HasSubstr("another thread")));
 }
 
 }  // namespace

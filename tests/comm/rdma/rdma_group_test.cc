@@ -33,38 +33,20 @@
 #include "comm/transport/rdma/unmap_watch.h"
 #include "comm/transport/rdma/wc_status.h"
 #include "tests/comm/group_oracle.h"
+#include "tests/comm/rdma/reducing_ranks.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::comm::rdma_group_test {
 namespace {
 
+using ::dtrain::comm::rdma_ranks::Options;
+using ::dtrain::comm::rdma_ranks::ReduceOnes;
+using ::dtrain::comm::rdma_ranks::Text;
 using ::dtrain::testing::Cluster;
 using ::dtrain::testing::RankContext;
 using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 using ::testing::HasSubstr;
-
-GroupOptions Options(const RankContext& context, VerbsApi& verbs,
-                     Network network = Network::kRdma) {
-  GroupOptions options = context.group_options();
-  options.allow_shared_memory = false;
-  options.network = network;
-  options.rdma.verbs = &verbs;
-  return options;
-}
-
-absl::Status ReduceOnes(Group& group, size_t floats) {
-  std::vector<float> values(floats, 1.0F);
-  DT_ASSIGN_OR_RETURN(const Work work, group.AllReduce({values.data(), floats * 4}, ReduceOp::kSum,
-                                                       {.name = "bucket 7"}));
-  DT_RETURN_IF_ERROR(work.Wait());
-  for (const float value : values) {
-    if (value != static_cast<float>(group.size())) {
-      return absl::InternalError("wrong sum");
-    }
-  }
-  return absl::OkStatus();
-}
 
 // Two ranks reduce for ever; rank 1 has `faults`.
 std::vector<RankResult> ReduceWith(const FakeVerbsFaults& faults) {
@@ -76,8 +58,6 @@ std::vector<RankResult> ReduceWith(const FakeVerbsFaults& faults) {
     }
   });
 }
-
-std::string Text(const RankResult& result) { return std::string(result.status.message()); }
 
 TEST(RdmaGroupTest, SmallRingsAndSeveralQueuePairsGiveTheSameBits) {
   for (const int pairs : {1, 3}) {
@@ -417,112 +397,6 @@ TEST(RdmaGroupTest, ALinkThatIsDownForAMomentIsRiddenOut) {
   }
 }
 
-// The extensions that rank r has, and those that its queue pairs agreed on with each peer in rank
-// order.
-void ExpectExtensions(const std::vector<Ece>& own, const std::vector<std::vector<Ece>>& agreed) {
-  const int size = static_cast<int>(own.size());
-  for (const RankResult& result : RunRanks({.size = size}, [=](RankContext& context) {
-         const auto run = [&]() -> absl::Status {
-           const auto i = static_cast<size_t>(context.rank);
-           const auto seen = std::make_shared<std::vector<Ece>>();
-           FakeVerbs verbs({.extensions = own[i], .agreed_extensions = seen});
-           DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context, verbs)));
-           DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
-           DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-           return *seen == agreed[i] ? absl::OkStatus() : absl::InternalError("other extensions");
-         };
-         return run();
-       })) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-}
-
-TEST(RdmaGroupTest, TwoEndsAgreeOnTheExtensionsThatBothHave) {
-  constexpr uint32_t kVendor = 0x15b3;
-  ExpectExtensions({{kVendor, 0b0111}, {kVendor, 0b1110}, {kVendor, 0b0100}},
-                   {{{kVendor, 0b0110}, {kVendor, 0b0100}},
-                    {{kVendor, 0b0110}, {kVendor, 0b0100}},
-                    {{kVendor, 0b0100}, {kVendor, 0b0100}}});
-  // Without any on one end there are none, and those of another vendor mean something else.
-  ExpectExtensions({{kVendor, 0b0111}, {}, {0x8086, 0b0001}},
-                   {{{}, {kVendor, 0}}, {{}, {}}, {{0x8086, 0}, {}}});
-}
-
-RdmaPort PortIn(uint8_t network, const std::string& device) {
-  RdmaPort port = FakePort();
-  port.device = device;
-  port.gids[0].bytes[12] = network;
-  return port;
-}
-
-// By which devices each rank went: the last one it opened.
-std::vector<RankResult> CreateNear(const std::function<std::string(int rank)>& near) {
-  return RunRanks({.size = 3}, [near](RankContext& context) -> absl::Status {
-    const auto opened = std::make_shared<std::vector<std::string>>();
-    FakeVerbs verbs({.ports = {PortIn(10, "front0"), PortIn(11, "rail1"), PortIn(12, "rail2")},
-                     .opened = opened,
-                     .rails = true});
-    GroupOptions options = Options(context, verbs);
-    options.rdma.near_device = near(context.rank);
-    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
-    DT_RETURN_IF_ERROR(ReduceOnes(*group, 100000));
-    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-    return absl::UnknownError(absl::StrCat(group->transport(), " by ", opened->back()));
-  });
-}
-
-TEST(RdmaGroupTest, RanksUseTheNearestDeviceWhereThoseReachEachOther) {
-  for (const RankResult& result : CreateNear([](int) { return "rail2"; })) {
-    EXPECT_EQ(result.status, absl::UnknownError("rdma by rail2"));
-  }
-  for (const RankResult& result : CreateNear([](int) { return ""; })) {
-    EXPECT_EQ(result.status, absl::UnknownError("rdma by front0"));
-  }
-}
-
-TEST(RdmaGroupTest, WhereTheNearestDevicesDoNotReachEachOtherThoseOfTheAddressesAreUsed) {
-  for (const RankResult& result :
-       CreateNear([](int rank) { return rank == 1 ? "rail1" : "rail2"; })) {
-    EXPECT_EQ(result.status, absl::UnknownError("rdma by front0"));
-  }
-}
-
-RdmaPort InfiniBandPort() {
-  RdmaPort port = FakePort();
-  port.ethernet = false;
-  port.lid = 7;
-  port.gids[0].index = 0;
-  port.gids[0].type = RdmaGid::Type::kInfiniBand;
-  return port;
-}
-
-TEST(RdmaGroupTest, InfiniBandPortsConnectToEachOtherAndNotToEthernet) {
-  for (const bool mixed : {false, true}) {
-    for (const RankResult& result : RunRanks({.size = 2}, [mixed](RankContext& context) {
-           const auto run = [&]() -> absl::Status {
-             const auto connected = std::make_shared<std::vector<QueuePairSettings>>();
-             const bool ethernet = mixed && context.rank == 1;
-             FakeVerbs verbs(
-                 {.ports = {ethernet ? FakePort() : InfiniBandPort()}, .connected = connected});
-             DT_ASSIGN_OR_RETURN(auto group,
-                                 CreateHostGroup(context.store, Options(context, verbs)));
-             DT_RETURN_IF_ERROR(ReduceOnes(*group, 100000));
-             DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-             return connected->at(0).ethernet ? absl::InternalError("as Ethernet")
-                                              : absl::OkStatus();
-           };
-           return run();
-         })) {
-      if (mixed) {
-        EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
-        EXPECT_THAT(Text(result), HasSubstr("which cannot be connected: set comm.rdma.device"));
-      } else {
-        EXPECT_TRUE(result.status.ok()) << result.status;
-      }
-    }
-  }
-}
-
 // As a container's seccomp profile does.
 absl::Status RefuseUserfaultfd() {
   sock_filter steps[] = {
@@ -559,172 +433,6 @@ TEST(RdmaGroupTest, ASystemThatRefusesUserfaultfdIsNamedOnceAndTheSumsAreTheSame
     EXPECT_EQ(text.find("this system refuses userfaultfd", line + 1), std::string::npos) << text;
     EXPECT_THAT(text, HasSubstr("seccomp"));
   }
-}
-
-// What the ranks get from Create, and over what, when rank 1 has `faults`.
-std::vector<RankResult> CreateWith(Network network, const FakeVerbsFaults& faults,
-                                   const std::string& device = "") {
-  return RunRanks({.size = 3}, [=](RankContext& context) -> absl::Status {
-    FakeVerbs verbs(context.rank == 1 ? faults : FakeVerbsFaults());
-    GroupOptions options = Options(context, verbs, network);
-    options.rdma.device = context.rank == 1 ? device : "";
-    DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
-    DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
-    DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-    return group->transport() == "tcp" ? absl::OkStatus() : absl::UnknownError(group->transport());
-  });
-}
-
-struct Lack {
-  const char* name;
-  FakeVerbsFaults faults;
-  const char* device;
-  absl::StatusCode code;
-  std::vector<std::string> parts;
-};
-
-std::vector<Lack> Lacks() {
-  RdmaPort version_one = FakePort();
-  version_one.gids[0].type = RdmaGid::Type::kRoceV1;
-  RdmaPort down = FakePort();
-  down.active = false;
-  down.state = "DOWN";
-  return {
-      {"library", {.no_library = true}, "", absl::StatusCode::kNotFound, {"libibverbs1"}},
-      {"gid",
-       {.ports = {version_one}},
-       "",
-       absl::StatusCode::kNotFound,
-       {"fake0/1: no RoCE v2 GID; there are: 1: 10.", "(RoCE v1, eth0)"}},
-      {"port",
-       {.ports = {down}},
-       "",
-       absl::StatusCode::kNotFound,
-       {"no active RDMA port", "fake0/1 (Ethernet, DOWN)"}},
-      {"device",
-       {},
-       "mlx5_7",
-       absl::StatusCode::kNotFound,
-       {"RDMA device \"mlx5_7\" does not exist; there are: fake0/1 (Ethernet, ACTIVE)"}},
-      {"memlock",
-       {.cannot_pin = true},
-       "",
-       absl::StatusCode::kResourceExhausted,
-       {"cannot register 8388864 bytes", "locked memory is 65536 bytes", "ulimit -l unlimited"}},
-      {"connection",
-       {.cannot_connect = true},
-       "",
-       absl::StatusCode::kInvalidArgument,
-       {"ibv_modify_qp to RTR", "rank 0 (node"}},
-  };
-}
-
-TEST(RdmaGroupTest, WhatOneRankLacksIsToldToAllWhereRdmaIsRequired) {
-  for (const Lack& lack : Lacks()) {
-    for (const RankResult& result : CreateWith(Network::kRdma, lack.faults, lack.device)) {
-      EXPECT_EQ(result.status.code(), lack.code) << lack.name << ": " << result.status;
-      // What a program ends with, and says in one line.
-      const bool may_come = lack.code == absl::StatusCode::kResourceExhausted;
-      EXPECT_EQ(ExitCodeFor(result.status), may_come ? kExitTemporary : kExitUsage) << lack.name;
-      EXPECT_THAT(Text(result), ::testing::Not(HasSubstr("\n"))) << lack.name;
-      EXPECT_THAT(Text(result), HasSubstr("connecting over RDMA: rank 1 (node")) << lack.name;
-      for (const std::string& part : lack.parts) {
-        EXPECT_THAT(Text(result), HasSubstr(part)) << lack.name;
-      }
-    }
-  }
-}
-
-TEST(RdmaGroupTest, AutomaticGoesOnOverTcpOnAllRanks) {
-  for (const Lack& lack : Lacks()) {
-    for (const RankResult& result : CreateWith(Network::kAutomatic, lack.faults, lack.device)) {
-      EXPECT_TRUE(result.status.ok()) << lack.name << ": " << result.status;
-    }
-  }
-}
-
-// A path that carries nothing, though both ports are active: another fabric, or a firewall.
-TEST(RdmaGroupTest, APathThatCarriesNothingIsFoundWhileConnecting) {
-  for (const Network network : {Network::kRdma, Network::kAutomatic}) {
-    for (const RankResult& result : RunRanks({.size = 2}, [network](RankContext& context) {
-           const auto run = [&]() -> absl::Status {
-             FakeVerbs verbs(context.rank == 1 ? FakeVerbsFaults{.cut_at_write = 0}
-                                               : FakeVerbsFaults());
-             GroupOptions options = Options(context, verbs, network);
-             options.connect_timeout = absl::Seconds(8);
-             DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
-             DT_RETURN_IF_ERROR(ReduceOnes(*group, 1000));
-             DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-             return absl::UnknownError(group->transport());
-           };
-           return run();
-         })) {
-      if (network == Network::kAutomatic) {
-        EXPECT_EQ(result.status, absl::UnknownError("tcp"));
-      } else {
-        // Rank 0 waits for an answer until half of its time is over, or until rank 1 gives up.
-        EXPECT_THAT(result.status.code(), ::testing::AnyOf(absl::StatusCode::kDeadlineExceeded,
-                                                           absl::StatusCode::kUnavailable));
-        EXPECT_THAT(Text(result), HasSubstr("connecting over RDMA: rank 0 (node"));
-        EXPECT_THAT(Text(result), HasSubstr("rank 1 (node"));
-      }
-    }
-  }
-}
-
-TEST(RdmaGroupTest, AutomaticTakesRdmaWhereAllRanksHaveIt) {
-  for (const RankResult& result : CreateWith(Network::kAutomatic, {})) {
-    EXPECT_EQ(result.status, absl::UnknownError("rdma"));
-  }
-  for (const RankResult& result : CreateWith(Network::kTcp, {})) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
-}
-
-TEST(RdmaGroupTest, RanksOfDifferentWishesAreRefused) {
-  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
-         FakeVerbs verbs;
-         return CreateHostGroup(
-                    context.store,
-                    Options(context, verbs, context.rank == 0 ? Network::kRdma : Network::kTcp))
-             .status();
-       })) {
-    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
-    EXPECT_THAT(Text(result), HasSubstr("\"rdma, "));
-    EXPECT_THAT(Text(result), HasSubstr("\"tcp, "));
-  }
-}
-
-TEST(RdmaGroupTest, RanksWithOtherRingsAreRefused) {
-  for (const RankResult& result : RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
-         FakeVerbs verbs;
-         GroupOptions options = Options(context, verbs);
-         options.rdma.slots = 4 + context.rank;
-         return CreateHostGroup(context.store, options).status();
-       })) {
-    EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
-    EXPECT_THAT(Text(result), HasSubstr("5 slots of 262144 bytes"));
-  }
-}
-
-TEST(RdmaOptionsTest, EachFieldHasARange) {
-  EXPECT_TRUE(CheckRdmaOptions({}).ok());
-  const auto refused = [](const std::function<void(RdmaOptions&)>& change, const char* text) {
-    RdmaOptions options;
-    change(options);
-    const absl::Status status = CheckRdmaOptions(options);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
-  };
-  refused([](RdmaOptions& o) { o.gid_index = -2; }, "gid_index is -2; allowed: -1 to 255");
-  refused([](RdmaOptions& o) { o.queue_pairs = 9; }, "queue_pairs is 9; allowed: 1 to 8");
-  refused([](RdmaOptions& o) { o.traffic_class = 256; }, "traffic_class is 256");
-  refused([](RdmaOptions& o) { o.service_level = 8; }, "service_level is 8");
-  refused([](RdmaOptions& o) { o.timeout = 0; }, "timeout is 0; allowed: 1 to 31");
-  refused([](RdmaOptions& o) { o.retries = 8; }, "retries is 8");
-  refused([](RdmaOptions& o) { o.slots = 1; }, "slots is 1; allowed: 2 to 256");
-  refused([](RdmaOptions& o) { o.slot_bytes = 1024; }, "slot_bytes is 1024");
-  refused([](RdmaOptions& o) { o.direct_bytes_min = 64; }, "direct_bytes_min is 64");
 }
 
 }  // namespace
