@@ -136,9 +136,11 @@ struct TokenLoader::State {
     return batch;
   }
 
-  // Pinned when it goes to a GPU, so that Next does not wait for the copy.
+  // Pinned when it goes to a GPU, so that Next does not wait for the copy. A copy in any case: a
+  // single row is contiguous, and tokens and targets, which overlap in it, would share memory.
   at::Tensor ForDevice(const at::Tensor& rows) const {
-    return device.is_cpu() ? rows.contiguous() : rows.contiguous().pin_memory();
+    return device.is_cpu() ? rows.clone(at::MemoryFormat::Contiguous)
+                           : rows.contiguous().pin_memory();
   }
 
   void MarkRows(const at::Tensor& rows, Batch& batch) const {
