@@ -86,7 +86,8 @@ TEST(Metrics, LeavesOutWhatAnEvaluationThatWasStoppedGave) {
   std::ifstream file(folder.path() + "/rank-0.jsonl");
   std::vector<double> values;
   for (std::string line; std::getline(file, line);) {
-    for (const auto& [name, value] : Json::parse(line)["m"].items()) {
+    const Json record = Json::parse(line);
+    for (const auto& [name, value] : record["m"].items()) {
       values.push_back(value.get<double>());
     }
   }
