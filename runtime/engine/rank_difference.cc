@@ -183,7 +183,8 @@ absl::Status NameDifference(const absl::Status& failure, const EngineState& stat
     const auto difference = other < exchange.rank ? DescribeDifference(state, them, me, live_max)
                                                   : DescribeDifference(state, me, them, live_max);
     if (difference.has_value()) {
-      return {failure.code(), absl::StrCat(failure.message(), "; ", *difference)};
+      // Also on a rank that another one's end has told.
+      return absl::FailedPreconditionError(absl::StrCat(failure.message(), "; ", *difference));
     }
   }
   return failure;

@@ -80,7 +80,7 @@ void LiveParameters::SetStep(int64_t step) {
   {
     const std::lock_guard lock(mutex_);
     reads_.clear();
-    last_read_ = -1;
+    last_read_ = {};
   }
   if (ways_.secondary != nullptr) {
     ways_.secondary->SetStep(step);
@@ -121,7 +121,7 @@ std::vector<int64_t> LiveParameters::reads() const {
 void LiveParameters::BeginPassLocked(plan::GatherSchedule::Pass pass) {
   if (pass != pass_) {
     reads_.clear();
-    last_read_ = -1;
+    last_read_ = {};
   }
   pass_ = pass;
   schedule_.Begin(pass);
@@ -219,9 +219,9 @@ void LiveParameters::AfterRead(int64_t begin, int64_t end) {
 
 void LiveParameters::Use(plan::BucketSpan span, int64_t element) {
   const std::lock_guard lock(mutex_);
-  if (span.first != last_read_ && reads_.size() < kReadsMax) {
+  if (span != last_read_ && reads_.size() < kReadsMax) {
     reads_.push_back(element);
-    last_read_ = span.first;
+    last_read_ = span;
   }
   if (live_is_quantized_ != quantizes()) {  // A pass of the other kind begins: nothing is in use.
     CloseAll();
