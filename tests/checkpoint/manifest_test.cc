@@ -116,6 +116,32 @@ TEST(ManifestTest, AForgedManifestIsRefusedByField) {
   }
 }
 
+// The outermost values that each field may have.
+TEST(ManifestTest, AManifestAtTheBoundsIsRead) {
+  const struct {
+    std::string from;
+    std::string to;
+  } kCases[] = {{"\"step\": 1200", "\"step\": 0"},
+                {"\"step\": 1200", "\"step\": 999999999999"},
+                {"\"epoch\": 3", "\"epoch\": 1"},
+                {"\"zero_stage\": 2", "\"zero_stage\": 3"},
+                {"\"zero_stage\": 2", "\"zero_stage\": 0"},
+                {"[[1,2],[5,9]]", "[[1,5],[5,9]]"},
+                {"[[1,2],[5,9]]", "[[0,1]]"},
+                {"[[1,2],[5,9]]", "[]"},
+                {"model/model.safetensors", "model/" + std::string(128, 'a')}};
+  for (const auto& test : kCases) {
+    const auto parsed = ParseManifest(Forged(test.from, test.to), "M");
+    EXPECT_TRUE(parsed.ok()) << test.to << ": " << parsed.status();
+  }
+  for (const auto& [from, to] :
+       {std::pair("\"step\": 1200", "\"step\": 1000000000000"),
+        std::pair("\"zero_stage\": 2", "\"zero_stage\": -1"),
+        std::pair("[[1,2],[5,9]]", "[[1,5],[4,9]]"), std::pair("[[1,2],[5,9]]", "[[1,2,3]]")}) {
+    EXPECT_FALSE(ParseManifest(Forged(from, to), "M").ok()) << to;
+  }
+}
+
 TEST(ManifestTest, PlainNamesAreOneComponentWithoutALeadingDot) {
   for (const char* good : {"a", "config.json", "_x", "model-00001-of-00002.safetensors"}) {
     EXPECT_TRUE(IsPlainName(good)) << good;

@@ -200,6 +200,60 @@ TEST_P(StoreTest, PrefixStoresDoNotSeeEachOther) {
   EXPECT_EQ(store_->Get("epoch-2/k", Soon()).value(), "2");
 }
 
+TEST_P(StoreTest, EveryCallOfAPrefixStoreStaysBelowItsPrefix) {
+  const auto one = NewPrefixStore(store_, "p");
+  EXPECT_EQ(one->Add("n", 5, Soon()).value(), 5);
+  EXPECT_EQ(store_->Get("p/n", Soon()).value(), "5");
+  EXPECT_TRUE(one->CompareExchange("x", std::nullopt, "a", Soon()).value().exchanged);
+  EXPECT_EQ(store_->Get("p/x", Soon()).value(), "a");
+  ASSERT_TRUE(store_->Set("outside", "", Soon()).ok());
+  const std::vector<std::string> keys = {"n", "outside"};
+  EXPECT_THAT(one->Check(keys, Soon()).value(), ElementsAre(true, false));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(one->Wait(keys, Deadline::After(absl::Milliseconds(5)))));
+  EXPECT_TRUE(one->Wait({keys.data(), 1}, Soon()).ok());
+  EXPECT_FALSE(one->Delete("outside", Soon()).value());
+  EXPECT_TRUE(one->Delete("n", Soon()).value());
+  EXPECT_THAT(store_->Check(std::vector<std::string>{"p/n", "outside"}, Soon()).value(),
+              ElementsAre(false, true));
+}
+
+TEST_P(StoreTest, AWaitForOneKeySaysSoInTheSingular) {
+  const absl::Status waited =
+      store_->Wait(std::vector<std::string>{"only"}, Deadline::After(absl::Milliseconds(5)));
+  EXPECT_THAT(std::string(waited.message()), HasSubstr(" for key \"only\", which nobody set"));
+}
+
+TEST_P(StoreTest, WhoIsStillToComeIsSaidWhileOthersWait) {
+  EXPECT_EQ(RanksToCome(*store_, "meet", 3, "the store"),
+            "0 of 3 ranks have come to the store; still to come: ranks 0, 1, 2");
+  ASSERT_TRUE(store_->Set(RankKey("meet", 0), "", Soon()).ok());
+  ASSERT_TRUE(store_->Set(RankKey("meet", 2), "", Soon()).ok());
+  EXPECT_EQ(RanksToCome(*store_, "meet", 3, "the store"),
+            "2 of 3 ranks have come to the store; still to come: rank 1");
+  ASSERT_TRUE(store_->Set(RankKey("meet", 1), "", Soon()).ok());
+  EXPECT_EQ(RanksToCome(*store_, "meet", 3, "the store"), "");
+}
+
+TEST(NameRanks, NamesEightAndCountsTheRest) {
+  EXPECT_EQ(NameRanks({5}), "rank 5");
+  EXPECT_EQ(NameRanks({0, 1, 2, 3, 4, 5, 6, 7}), "ranks 0, 1, 2, 3, 4, 5, 6, 7");
+  EXPECT_EQ(NameRanks({0, 1, 2, 3, 4, 5, 6, 7, 9, 11}), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+}
+
+TEST(KeyValues, AreFullAtTheirLastByteAndNotBefore) {
+  KeyValues probe(1 << 20);
+  ASSERT_TRUE(probe.Set("key", std::string(100, 'x')).ok());
+  const size_t needed = probe.bytes();
+  EXPECT_GT(needed, 103U);
+  KeyValues exact(needed);
+  EXPECT_TRUE(exact.Set("key", std::string(100, 'x')).ok());
+  EXPECT_FALSE(exact.Set("key", std::string(101, 'x')).ok());
+  EXPECT_EQ(exact.bytes(), needed) << "a refused value leaves the old one";
+  EXPECT_EQ(*exact.Find("key"), std::string(100, 'x'));
+  EXPECT_TRUE(exact.Set("key", "y").ok());
+  EXPECT_EQ(exact.bytes(), needed - 99);
+}
+
 TEST_P(StoreTest, MissingRanksAreNamed) {
   ASSERT_TRUE(store_->Set(RankKey("ready", 0), "", Soon()).ok());
   ASSERT_TRUE(store_->Set(RankKey("ready", 2), "", Soon()).ok());

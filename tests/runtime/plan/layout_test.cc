@@ -109,7 +109,8 @@ TEST(ParamLayoutTest, RefusesWhatItCannotPlace) {
 TEST(ParamLayoutTest, PlacesUpToTwoToThe62Elements) {
   EXPECT_EQ(Layout({{"w", {1LL << 31, 1LL << 31}}}).total_elements(), 1LL << 62);
   EXPECT_EQ(Layout({{"a", {1LL << 61}}, {"b", {1LL << 61}}}).total_elements(), 1LL << 62);
-  EXPECT_FALSE(ParamLayout::Create({{{"w", {(1LL << 62) + 1}}}}).ok());
+  const std::vector<ParamSpec> larger = {{"w", {(1LL << 62) + 1}}};
+  EXPECT_FALSE(ParamLayout::Create(larger).ok());
 }
 
 }  // namespace
