@@ -94,9 +94,9 @@ constexpr ConfigKey kZeroKeys[] = {
      "gathers and reduces its weights as a whole, even if ranks use different parts of it, as they "
      "do in a mixture of experts. The weights of one are gathered together even if they exceed "
      "stage3_max_live_parameters. The name of a C++ class is compared without namespaces and "
-     "without a final Impl; if the value has a namespace (::), that is compared too. Of a Python "
-     "class, only the last word is compared. A class that an engine's model does not have is an "
-     "error, unless it is one of the default. In a program with several engines, set "
+     "without a final Impl; if the value has a namespace (::), that is compared too. Only the "
+     "last word of a Python class's name is compared. A class that an engine's model does not have "
+     "is an error, unless it is one of the default. In a program with several engines, set "
      "EngineOptions::units for each instead."},
     {"zero_optimization.leaf_module.names", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", 0,
      "Stage 3: names of modules that are made units as in leaf_module.classes. The names are those "
