@@ -54,6 +54,8 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
   state->store = options.rank == nullptr ? nullptr : options.rank->store;
   DT_ASSIGN_OR_RETURN(state->metrics, Metrics::Open({.directory = options.run_dir + "/metrics",
                                                      .rank = state->env.rank}));
+  // Its products would count among those that tests count.
+  state->measure_products = [](const Config&) { return ProductRates(); };
   return Job::FromState(std::move(state));
 }
 
