@@ -1,7 +1,5 @@
 #include "runtime/job/job_device.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/job_env.h"
+#include "base/library_variables.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/call_timeout.h"
@@ -32,14 +31,6 @@ absl::StatusOr<DeviceTransport> AgreeOnTransport(comm::Group& group, RankDevice 
                       {.name = "devices", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
   return ChooseTransport(ranks);
-}
-
-// Before NCCL is called, which reads each variable once.
-void TellNccl(const Config& config) {
-  for (const plan::NcclVariable& variable : plan::NcclVariables(config, ReadEnvironment())) {
-    setenv(variable.name.c_str(), variable.value.c_str(), /*overwrite=*/0);
-    DT_LOG(Info) << "setting " << variable.name << "=" << variable.value << ", " << variable.reason;
-  }
 }
 
 // What the learnt limits of a group on GPUs must ride out.
@@ -83,7 +74,8 @@ absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
         opened.Update(CheckFp8Units(gpu.name, gpu.compute_capability));
       }
       mine.cuda = 1;
-      TellNccl(*state.config);
+      // Before NCCL is called, which reads each variable once.
+      SetLibraryVariables(plan::NcclVariables(*state.config, ReadEnvironment()));
       seams = OpenNccl();
       mine.nccl = seams.ok() ? 1 : 0;
     }

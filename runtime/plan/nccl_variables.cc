@@ -47,8 +47,8 @@ int NumberIn(const Environment& environment, const char* name, int absent) {
 
 }  // namespace
 
-std::vector<NcclVariable> NcclVariables(const Config& config, const Environment& environment) {
-  std::vector<NcclVariable> variables;
+std::vector<LibraryVariable> NcclVariables(const Config& config, const Environment& environment) {
+  std::vector<LibraryVariable> variables;
   for (const Row& row : kRows) {
     const std::optional<ConfigOrigin> origin = config.OriginOf(row.key);
     const bool given = origin == ConfigOrigin::kFile || origin == ConfigOrigin::kSet;

@@ -14,7 +14,7 @@ std::vector<std::string> Told(const std::string& json, const Environment& enviro
       Config::Parse("{\"train_batch_size\": 1, \"comm\": " + json + "}", "a.json", {}, 1);
   EXPECT_TRUE(config.ok()) << config.status();
   std::vector<std::string> told;
-  for (const NcclVariable& variable : NcclVariables(*config, environment)) {
+  for (const LibraryVariable& variable : NcclVariables(*config, environment)) {
     told.push_back(variable.name + "=" + variable.value + " " + variable.reason);
   }
   return told;
