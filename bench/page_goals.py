@@ -115,7 +115,7 @@ def all_goals(files):
 def machines(files):
     folders = {}
     for name, results in files.items():
-        if "cpu" not in results:  # Of a GPU, or of no machine.
+        if "cpu" not in results:  # A GPU's file, or one of no machine.
             continue
         folder, file = os.path.split(name)
         folders.setdefault(folder, []).append((file.removesuffix(".json"), results))

@@ -26,7 +26,7 @@ namespace dtrain::comm {
 
 struct TimeoutLimits {
   absl::Duration most = absl::Minutes(10);  // As configured: never more.
-  // Of a learnt limit; `most` or more: nothing is learnt.
+  // The least that a learnt limit may be; `most` or more: nothing is learnt.
   absl::Duration least = absl::Seconds(10);
 };
 

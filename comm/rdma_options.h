@@ -24,7 +24,7 @@ struct RdmaOptions {
   // The device nearest to this rank's GPU and cores; "": unknown. Where the nearest ones do not
   // reach each other, those that hold the ranks' addresses are tried.
   std::string near_device = {};
-  int gid_index = -1;     // Of the port; -1: chosen (comm/transport/rdma/gid.h).
+  int gid_index = -1;     // The port's; -1: chosen (comm/transport/rdma/gid.h).
   int queue_pairs = 1;    // To each peer, in [1, 8]; several spread over the paths of a switch.
   int traffic_class = 0;  // In [0, 255]: DSCP x 4 (+ ECN bits) of the packets.
   int service_level = 0;  // In [0, 7]: the priority that PFC acts on where it follows the VLAN tag.

@@ -20,7 +20,7 @@ void Row(std::string& out, const char* name, const std::string& value) {
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
-// Of a rate that other programs may have slowed down.
+// The rate may have been slowed down by other programs.
 std::string PercentUnless(bool disturbed, double share) {
   return disturbed ? "unknown: other programs slowed the products down" : Percent(share);
 }

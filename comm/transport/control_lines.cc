@@ -119,7 +119,7 @@ absl::Status ControlLines::ReadOne(size_t peer, bool in_call, AwaitedOf awaited)
   while (from.open) {
     const auto whole = lines_[peer].channel->TryReceive(BytesOf(from.in));
     if (!whole.ok()) {
-      from.open = false;  // Of a process that ended without a word the data connection will tell.
+      from.open = false;  // A process that ended without a word is told of by the data connection.
       if (HostFellSilent(whole.status())) {
         from.silence = whole.status();
         any_silent_ = true;

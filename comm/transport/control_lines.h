@@ -108,7 +108,7 @@ class ControlLines {
   CallHeader last_collective_ = {};  // The last of all, or that at hand.
   std::vector<Whereabouts> said_;
   bool heard_reason_ = false;
-  bool any_silent_ = false;  // Of the peers' hosts.
+  bool any_silent_ = false;  // Some peer's host is.
   std::mutex send_mutex_;
   bool told_ = false;  // Guarded by send_mutex_: nothing follows a reason.
 };

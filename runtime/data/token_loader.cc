@@ -39,7 +39,7 @@ struct Position {
   int64_t micro = 0;
 };
 
-// As Batch::targets_counted.
+// The rule is that of Batch::targets_counted.
 int64_t CountTargets(const at::Tensor& targets) {
   const auto* const ids = targets.const_data_ptr<int64_t>();
   return targets.numel() - std::count(ids, ids + targets.numel(), plan::kIgnoredTarget);
@@ -81,7 +81,7 @@ struct TokenLoader::State {
   int64_t sequence_length;
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
-  std::string key;              // Of the configuration: "data.train".
+  std::string key;              // In the configuration: "data.train".
   bool other_batch = false;     // A change of train_batch_size has been accepted.
   std::string corpus_identity;  // A hash of the training data; "": not known.
   at::Device device = at::kCPU;

@@ -16,7 +16,7 @@ namespace dtrain {
 struct StepVote {
   double loss_sum = 0;
   int64_t count = 0;          // Samples behind loss_sum.
-  int64_t samples = 0;        // Of this rank's micro-batches, for rates. In an evaluation: batches.
+  int64_t samples = 0;        // In this rank's micro-batches, for rates; an evaluation's batches.
   int64_t step = 0;           // Steps finished before this one.
   uint64_t epoch = 0;         // Of the group.
   double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank, unless of_shard.

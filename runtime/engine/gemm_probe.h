@@ -20,9 +20,9 @@ inline constexpr int64_t kGemmProbeStep = 2;
 // What products of square matrices took.
 struct GemmTiming {
   double flops_per_s = 0;      // The best.
-  int64_t size = 0;            // Of the largest matrices whose product is short enough to repeat.
-  double product_seconds = 0;  // Of one product of that size.
-  double repeat_seconds = 0;   // That RepeatGemmRate takes for it, with all that it prepares.
+  int64_t size = 0;            // The largest matrices whose product is short enough to repeat.
+  double product_seconds = 0;  // One product of that size.
+  double repeat_seconds = 0;   // RepeatGemmRate's for it, with all that it prepares.
 };
 
 // Products of square matrices of this type, the best of sizes up to 1,024 (on a GPU 8,192, where it
@@ -56,8 +56,8 @@ class GemmProbe {
   const Measures measures_;
   int64_t steps_ = 0;
   double rate_ = 0;
-  int64_t size_ = 0;      // That is measured next.
-  double cost_s_ = 0;     // What that will take.
+  int64_t size_ = 0;      // The size that is measured next.
+  double cost_s_ = 0;     // The time that the next one will take.
   double trained_s_ = 0;  // Since the last measurement.
 };
 

@@ -40,7 +40,7 @@ std::optional<std::string> DescribeDifference(const EngineState& state, const Tr
 // Where ranks exchange their traces: after a collective that did not fit, over the store.
 struct TraceExchange {
   comm::Store& store;
-  std::string prefix;  // Of keys: one for each failure.
+  std::string prefix;  // Begins keys; one for each failure.
   int rank = 0;
   int size = 1;
 };

@@ -11,7 +11,7 @@ namespace dtrain {
 // FLOP/s of the matrix products of a linear layer; 0: the training does not use the type.
 struct ProductRates {
   double fp32 = 0;
-  double narrow = 0;  // Of bf16 or fp16.
+  double narrow = 0;  // In bf16 or fp16.
   double fp8 = 0;     // A CPU emulates it.
 };
 

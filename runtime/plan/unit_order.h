@@ -47,14 +47,14 @@ class UnitOrder {
  private:
   struct Item {
     int place = 0;
-    bool is_end = false;  // Of the unit `place`.
+    bool is_end = false;  // It ends the unit `place`.
   };
   static constexpr size_t kSkipMax = 256;  // Items that a rank may pass over at a time.
 
   void AppendSteps(size_t end, std::vector<UnitStep>& steps);
 
   std::array<std::vector<Item>, 3> records_;  // By Pass; of kOther always empty.
-  std::vector<Item> seen_;                    // Of this pass while it is off the record.
+  std::vector<Item> seen_;                    // In this pass, while it is off the record.
   Pass pass_ = Pass::kTraining;
   bool on_record_ = false;
   size_t next_ = 0;  // On record: behind the present place.

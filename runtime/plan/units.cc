@@ -124,7 +124,7 @@ absl::Status Join(const Wanted& wanted, const std::string& pattern, size_t unit,
 // Puts a leaf module into `unit`, unless another unit has all of it.
 absl::Status JoinLeaf(const Wanted& wanted, const std::string& module, size_t unit,
                       std::vector<Membership>& members) {
-  int* first = nullptr;                // Of its parameters.
+  int* first = nullptr;                // The membership of its first parameter.
   bool is_even = true;                 // All are in one unit, or in none.
   const LayoutEntry* taken = nullptr;  // One that is in a unit,
   int taker = kNoUnit;                 // and in which.

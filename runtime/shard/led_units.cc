@@ -47,7 +47,7 @@ LedUnits::Moment LedUnits::Now() {
   return {next - inside, at::RecordFunction::currentThreadId()};
 }
 
-// Of the node that runs: none if forward did not make it, but a segment that is computed again.
+// The node that runs has none if forward did not make it, but a segment that is computed again.
 std::optional<LedUnits::Moment> LedUnits::MomentOfBackward() const {
   if (!backward_.has_value()) {
     return std::nullopt;

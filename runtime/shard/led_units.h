@@ -60,7 +60,7 @@ class LedUnits final : public StorageObserver::Listener {
     plan::FlatRange range;
     plan::BucketSpan span;
     int reads = 0;      // Operations under way.
-    int postponed = 0;  // Of its Done: until they are over.
+    int postponed = 0;  // Calls of Done that wait until they are over.
     bool seen = false;  // In this pass.
   };
   // Of the nodes that a thread makes for backward: those before it have lower numbers.
@@ -96,7 +96,7 @@ class LedUnits final : public StorageObserver::Listener {
   std::optional<size_t> present_;      // Its buckets are in use.
   std::vector<Open> open_;             // In the order of forward; those that have not ended.
   std::optional<Moment> backward_;     // When it began.
-  std::vector<plan::UnitStep> steps_;  // Of one call.
+  std::vector<plan::UnitStep> steps_;  // Filled by one call.
 };
 
 }  // namespace dtrain

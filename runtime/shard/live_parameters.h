@@ -140,7 +140,7 @@ class LiveParameters final : public StorageObserver::Listener, private LedUnits:
   int64_t waited_nanos_ = 0;
   absl::Status status_;
   std::vector<int64_t> reads_;
-  plan::BucketSpan last_read_;       // Of the last of them.
+  plan::BucketSpan last_read_;       // The last of these reads.
   std::unique_ptr<LedUnits> units_;  // Null: there are none.
   std::optional<StorageObserver> observer_;
 };

@@ -26,7 +26,7 @@ using ::testing::Not;
 
 constexpr int kSteps = 4;
 constexpr double kFlopsPerSample = 1e3;  // Few enough for a fraction below 1 on any machine.
-constexpr int64_t kSamples = 24;         // Of a step.
+constexpr int64_t kSamples = 24;         // In a step.
 
 // The last step's record of rank 0. `gpu`: its name; null: the host.
 absl::StatusOr<Json> LastRecord(const char* gpu_name, std::vector<std::string> settings) {

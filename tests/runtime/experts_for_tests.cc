@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kExpertWidth = 64;
 constexpr int64_t kExperts = 4;
-constexpr int64_t kRows = 4;  // Of a micro-batch of a rank.
+constexpr int64_t kRows = 4;  // In a micro-batch of a rank.
 constexpr int kSteps = 4;
 constexpr double kRate = 0.02;
 

@@ -212,7 +212,7 @@ class Connector {
     return absl::OkStatus();
   }
 
-  // Of two ranks the lower one's queue pairs offer extensions, and the higher one's answer.
+  // The queue pairs of the lower rank offer extensions, and those of the higher rank answer.
   absl::Status AnswerOffersOf(size_t peer) {
     DT_RETURN_IF_ERROR(CheckAlike(mine_[peer], theirs_[peer]));
     const QueuePairSettings settings = SettingsTowards(peer);

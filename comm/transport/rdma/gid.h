@@ -41,7 +41,8 @@ std::string DescribePorts(absl::Span<const RdmaPort> ports);
 absl::StatusOr<RdmaGid> ChooseGid(absl::Span<const RdmaGid> gids, int wanted_index,
                                   absl::string_view address);
 
-// Of an InfiniBand port: the wanted index, else the lowest. NotFound lists the GIDs there are.
+// Chooses on an InfiniBand port: the wanted index, else the lowest. NotFound lists the GIDs there
+// are.
 absl::StatusOr<RdmaGid> ChooseInfiniBandGid(absl::Span<const RdmaGid> gids, int wanted_index);
 
 // An active port of the wanted device, or of any: that of the nearest device first, then the one

@@ -19,7 +19,7 @@
 namespace dtrain::comm {
 namespace {
 
-// Of all ports of a device; a table has 16 to 256 entries, most of them empty.
+// Reads the GIDs of all ports of a device; a table has 16 to 256 entries, most of them empty.
 constexpr size_t kGidsMax = 1024;
 
 // The first line of a small file of sysfs; "" when it cannot be read, as entries without a value.

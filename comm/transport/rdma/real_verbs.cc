@@ -83,7 +83,8 @@ class RealQueuePair final : public QueuePair {
     }
     ibv_ece ece{};
     ece.vendor_id = own.vendor;
-    ece.options = answer.vendor == own.vendor ? answer.options : 0;  // Of another vendor: none.
+    ece.options =
+        answer.vendor == own.vendor ? answer.options : 0;  // Another vendor's mean nothing.
     const int error = verbs_.set_ece(pair_, &ece);
     return error == 0 || error == EOPNOTSUPP ? absl::OkStatus() : ErrnoStatus(error, "ibv_set_ece");
   }

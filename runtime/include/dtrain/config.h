@@ -59,7 +59,7 @@ struct LeafModuleConfig {
   std::vector<std::string> classes;
   std::vector<std::string> names;
   std::vector<std::string> name_suffixes;
-  std::vector<std::string> default_classes;  // Of which a model need have none.
+  std::vector<std::string> default_classes;  // A model need not have any of them.
 };
 
 // What of forward is computed again in backward (<dtrain/recompute.h>): the model asks and obeys.

@@ -311,8 +311,8 @@ class Engine {
     absl::FunctionRef<void()> end;
     absl::FunctionRef<absl::Status()> load;        // The next batch.
     absl::FunctionRef<absl::Status()> load_spare;  // One that does not count.
-    absl::FunctionRef<Loss()> forward;             // Of what was loaded last.
-    absl::FunctionRef<std::string()> description;  // Of the source.
+    absl::FunctionRef<Loss()> forward;             // Runs on what was loaded last.
+    absl::FunctionRef<std::string()> description;  // Names the source.
   };
   absl::StatusOr<double> RunEvaluation(const EvaluationCalls& calls);
   std::unique_ptr<Impl> impl_;

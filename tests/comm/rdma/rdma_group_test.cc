@@ -397,7 +397,7 @@ TEST(RdmaGroupTest, ALinkThatIsDownForAMomentIsRiddenOut) {
   }
 }
 
-// As a container's seccomp profile does.
+// A container's seccomp profile does this.
 absl::Status RefuseUserfaultfd() {
   sock_filter steps[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -104,7 +104,7 @@ Topology ReadNcclTopology(const std::string& path, bool bridges) {
     }
   }
   std::sort(topology.gpus.begin(), topology.gpus.end(),
-            [](const Gpu& a, const Gpu& b) { return a.pci < b.pci; });  // As NVML counts.
+            [](const Gpu& a, const Gpu& b) { return a.pci < b.pci; });  // NVML counts so.
   for (size_t i = 0; i < topology.gpus.size(); ++i) {
     topology.gpus[i].index = static_cast<int>(i);
   }
