@@ -164,6 +164,7 @@ Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, const Fp8Matrix
 }
 
 at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact) {
+  RECORD_FUNCTION("dtrain::fp8_product", Inputs(a.codes, b.codes));
   if (!a.codes.is_cuda()) {
     return at::mm(Decoded(a), Decoded(b).t()).to(type);
   }

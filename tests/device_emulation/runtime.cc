@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "tests/device_emulation/device.h"
 #include "tests/device_emulation/last_error.h"
 
 namespace dtrain::emulation {
@@ -98,10 +99,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
+  emulation::CountLaunch();
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
+  emulation::CountLaunch();
   std::memset(data, value, bytes);
   return cudaSuccess;
 }

@@ -32,6 +32,7 @@ struct TrainingScale {
 struct StepCosts {
   std::vector<std::string> waits;
   std::vector<std::string> memory;
+  int64_t launches = 0;  // What a GPU was given to do; over the fakes alone.
 };
 
 // One training's; outlives its job, model and engine. One at a time.

@@ -10,6 +10,7 @@
 #include "runtime/ops/device_kernels.h"
 #include "tests/examples/training_place.h"
 #include "tests/runtime/fake_device.h"
+#include "tests/runtime/launch_count.h"
 #include "tests/runtime/operation_count.h"
 
 namespace {
@@ -66,7 +67,9 @@ class FakePlace final : public TrainingPlace {
     StepCosts costs;
     {
       const Allocations allocations;
+      const dtrain::testing::LaunchCount launches;
       DT_RETURN_IF_ERROR(step());
+      costs.launches = launches.count();
       if (by_graphs) {  // Else tensors come and go, as they do from an allocator's cache.
         costs.memory = Allocations::Seen();
       }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tests/device_emulation/device.h"
 #include "tests/runtime/fake_op_kernels.h"
 
 extern "C" const void* dtrain_cuda_kernel_table();
@@ -62,5 +63,7 @@ bool PutEmulatedKernels(kernels::CudaKernelTable& table) {
   table.embedding_workspace_bytes = kernels::EmbeddingWorkspaceBytesCuda;
   return true;
 }
+
+int64_t EmulatedLaunches() { return emulation::Launches(); }
 
 }  // namespace dtrain::testing
