@@ -23,6 +23,7 @@ Indices indices;
 namespace {
 
 std::atomic<int64_t> launches = 0;
+std::atomic<int> image_error = cudaSuccess;
 
 constexpr unsigned kWarp = 32;
 constexpr int kFill = 0xff;  // NaN of every floating-point type.
@@ -326,6 +327,9 @@ bool Allowed(const dim3& grid, const dim3& block) {
 
 void SetOrder(Order order) { Device::Get().SetOrder(order); }
 
+void SetImageError(int error) { image_error = error; }
+int ImageError() { return image_error; }
+
 int64_t Launches() { return launches; }
 void CountLaunch() { ++launches; }
 
@@ -335,6 +339,10 @@ void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread
   DT_CHECK_EQ(configuration.shared_bytes, 0U) << configuration.kernel;
   if (!Allowed(configuration.grid, configuration.block)) {
     SetLastError(cudaErrorInvalidConfiguration);
+    return;
+  }
+  if (const auto error = static_cast<cudaError>(ImageError()); error != cudaSuccess) {
+    SetLastError(error);
     return;
   }
   CountLaunch();

@@ -16,6 +16,7 @@ namespace dtrain::emulation {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
 char stream_storage;  // Its address is every stream.
 
 // Device memory, each piece in a mapping of its own between two pages which fault. It begins
@@ -116,6 +117,24 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* /*attributes*/, const void* /*kernel*/) {
+  const auto error = static_cast<cudaError>(emulation::ImageError());
+  if (error != cudaSuccess) {
+    emulation::SetLastError(error);
+  }
+  return error;
+}
+
+// Any number of devices, which are one: which of them is a thread's current one is remembered.
+cudaError_t cudaSetDevice(int device) {
+  emulation::current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = emulation::current_device;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetLastError() {
   const cudaError_t error = emulation::last_error;
   emulation::last_error = cudaSuccess;
@@ -129,6 +148,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidValue";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
     case cudaErrorMemoryAllocation:
       return "cudaErrorMemoryAllocation";
     default:

@@ -20,6 +20,7 @@ NARROW = {
     "AddInOrder": "one thread over a number a rank",
     "AddPartials": "one block over 256 numbers",
     "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
+    "ImageKernel": "is asked for, and never launched",
     "StartsKernel": "a binary search",
     "SetClipKernel": "one number",
     "StepVerdictKernel": "one block over two numbers a rank",
@@ -34,6 +35,7 @@ BOTH = {"BlockSquareSumsKernel", "MomentsKernel"}
 LOADS_NOTHING = {"FillBody": "only writes"}
 STORES_NOTHING = {
     "AmaxKernel": "gives one number",
+    "ScaleKernel": "gives two numbers",
     "SquarePartials": "gives one number a block",
     "BlockSquareSumsKernel": "gives a number for each 4,096 elements",
     "RowsKernel<float, 8, true, false>": "gives two numbers a row",
@@ -55,6 +57,7 @@ SCALARS = {
     "PlainSgdBody": (5, "the step's scalars"),
     "QuantizeKernel": (1, "a block's scale"),
     "RowsToKernel": (1, "a row's scale"),
+    "ScaleKernel": (3, "a scale, its inverse and what blocks share, once"),
     "ToKernel": (1, "the scale"),
     "TransposeKernel": (1, "the scale"),
     "cross_entropy.cu RowsKernel": (8, "a row's target, its logit, sums and results"),
@@ -138,6 +141,8 @@ class Parsing(unittest.TestCase):
         self.assertEqual(occupancy(1024, 64, 0, "sm_90a"), 0.5)
         self.assertEqual(occupancy(32, 16, 0, "sm_100"), 0.5)  # 32 blocks of a warp.
         self.assertEqual(occupancy(128, 32, 48 * 1024, "sm_80"), 3 * 4 / 64)
+        self.assertEqual(occupancy(256, 32, 0, "sm_120"), 1)  # 48 warps.
+        self.assertEqual(occupancy(32, 16, 0, "sm_120"), 0.5)  # 24 blocks.
 
 
 def code_of(*lines):
@@ -232,9 +237,20 @@ class CudaCode(unittest.TestCase):
         self.assertGreater(len(wanted), 10)
         self.assertEqual(set(self.sources) & wanted, wanted, "objects are missing: build first")
         found = {(k.source, k.arch) for k in self.kernels}
-        for source in wanted - {"cuda_launch.cu"}:  # Which holds no kernel.
+        for source in wanted:
             for arch in cuda_code.ARCHITECTURES:
                 self.assertIn((source, arch), found)
+
+    def test_every_architecture_from_8_0_on_has_code_or_ptx(self):
+        cuobjdump = cuda_code.find_cuobjdump()
+        for path in cuda_code.objects_of(BUILD):
+            self.assertIn(cuda_code.PTX, cuda_code.ptx_architectures(cuobjdump, path), path)
+
+    def test_every_architecture_of_the_build_is_held_to_these_rules(self):
+        with open(f"{SOURCE}/cmake/DtrainCuda.cmake", encoding="utf-8") as file:
+            (default,) = re.findall(r'set\(DTRAIN_CUDA_ARCHITECTURES "([^"]+)"', file.read())
+        real = {f"sm_{word.removesuffix('-real')}" for word in default.split(";") if word.endswith("-real")}
+        self.assertEqual(real, set(cuda_code.ARCHITECTURES))
 
     def test_the_committed_table_is_of_these_sources_and_kernels(self):
         with open(f"{SOURCE}/bench/results/cuda_code.json", encoding="utf-8") as file:
