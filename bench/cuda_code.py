@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 
+import cuda_in_flight
 import cuda_sass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -32,7 +33,7 @@ REGISTERS, SHARED_RESERVED = 65536, 1024
 THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1, "ImageKernel": 1}
 
 Kernel = collections.namedtuple(
-    "Kernel", "source name form arch registers stack local shared threads loads stores shape occupancy")
+    "Kernel", "source name form arch registers stack local shared threads loads stores shape occupancy in_flight")
 
 
 def find_cuobjdump():
@@ -51,6 +52,13 @@ def occupancy(threads, registers, shared, arch):
     by_shared = SHARED_BYTES[arch] // (-(-(shared + SHARED_RESERVED) // 128) * 128)
     warps_max = WARPS_MAX[arch]
     return min(warps_max // warps, BLOCKS_MAX[arch], by_registers, by_shared) * warps / warps_max
+
+
+def resident_blocks(kernel, threads):
+    """Blocks of `threads` that a multiprocessor holds."""
+    warps = -(-threads // 32)
+    share = occupancy(threads, kernel.registers, kernel.shared, kernel.arch)
+    return round(share * WARPS_MAX[kernel.arch] / warps)
 
 
 def kernel_name(demangled):
@@ -149,7 +157,8 @@ def read_object(cuobjdump, path):
         yield Kernel(source, f"{name}<{arguments}>" if arguments else name,
                      "wide" if wide_form(arguments) else "other", arch, facts["REG"], facts["STACK"],
                      facts["LOCAL"], shared, threads, dict(loads), dict(stores),
-                     cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch))
+                     cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch),
+                     cuda_in_flight.loaded(code))
 
 
 def objects_of(build):
@@ -202,6 +211,8 @@ def main():
               f"{r['loads_128']:6} {r['stores_128']:6}")
     print(f"{len(kernels)} kernels of {len(sources)} sources; theoretical occupancy, worst of a row's "
           "instantiations; compiled, not run on a GPU")
+    print("\nBytes on the way from memory, of norms of 8,192 tokens, and what share of a copy's rate that allows:")
+    print(cuda_in_flight.table(cuda_in_flight.rows(kernels, resident_blocks)))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"bench": "cuda_code", "note": "compiled, not run on a GPU", "rows": rows}, file,

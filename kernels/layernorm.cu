@@ -135,14 +135,10 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
       const Lanes<kLanes> z = kSteps > 0 ? kept_z[at] : normal(i);
       const Lanes<kLanes> dy = kSteps > 0 ? kept_dy[at] : LoadLanes<kLanes>(args.dy + start + i);
       const Lanes<kLanes> weight = LoadLanes<kLanes>(args.weight + i);
-      Lanes<kLanes> sum = kSteps > 0 ? dweight[at] : LoadLanes<kLanes>(partial + i);
-      Lanes<kLanes> sum_bias = kSteps > 0 ? dbias[at] : LoadLanes<kLanes>(partial_bias + i);
       Lanes<kLanes> dh;
 #pragma unroll
       for (int lane = 0; lane < kLanes; ++lane) {
         dh.v[lane] = Fma(z.v[lane], along_z, dy.v[lane] * weight.v[lane] - mean_u) * rstd;
-        sum.v[lane] = Fma(dy.v[lane], z.v[lane], sum.v[lane]);
-        sum_bias.v[lane] += dy.v[lane];
       }
       if constexpr (kResidual) {
         const Lanes<kLanes> dsum = LoadLanes<kLanes>(args.dsum + start + i);
@@ -152,6 +148,14 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
         }
       }
       StoreLanes(args.dh + start + i, dh);
+      // Behind the store, so that fewer registers are in use at once.
+      Lanes<kLanes> sum = kSteps > 0 ? dweight[at] : LoadLanes<kLanes>(partial + i);
+      Lanes<kLanes> sum_bias = kSteps > 0 ? dbias[at] : LoadLanes<kLanes>(partial_bias + i);
+#pragma unroll
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sum.v[lane] = Fma(dy.v[lane], z.v[lane], sum.v[lane]);
+        sum_bias.v[lane] += dy.v[lane];
+      }
       if constexpr (kSteps > 0) {
         dweight[at] = sum;
         dbias[at] = sum_bias;

@@ -11,6 +11,7 @@ SOURCE = os.environ["DTRAIN_SOURCE"]
 BUILD = os.environ["DTRAIN_BUILD"]
 sys.path.insert(0, f"{SOURCE}/bench")
 import cuda_code  # noqa: E402
+import cuda_in_flight  # noqa: E402
 import cuda_sass  # noqa: E402
 
 OCCUPANCY_MIN = 0.25
@@ -157,7 +158,7 @@ def kernel_of(*lines, name="SomeKernel<float, 8>"):
     code = code_of(*lines)
     loads, stores = cuda_sass.widths(code)
     return cuda_code.Kernel("some.cu", name, "wide", "sm_90a", 32, 0, 0, 0, 256, loads, stores,
-                            cuda_sass.shape(code), 1.0)
+                            cuda_sass.shape(code), 1.0, cuda_in_flight.loaded(code))
 
 
 WIDE, NARROW_LOAD, NARROW_STORE = "LDG.E.128 R4, [R2.64]", "LDG.E.U16 R8, desc[UR4][R6.64+0x2]", "STG.E [R2.64], R8"
@@ -217,6 +218,23 @@ class Loops(unittest.TestCase):
     def test_a_jump_that_cannot_be_followed_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "no jump leads to the access at 0x10"):
             kernel_of("BRX R2 -0x10", WIDE, "EXIT")
+
+
+class InFlight(unittest.TestCase):
+    def test_loads_count_until_something_uses_one_of_them(self):
+        loaded = cuda_in_flight.loaded
+        two = (WIDE, "LDG.E.128 R8, [R2.64+0x10]")
+        self.assertEqual(loaded(code_of(*two, "FADD R12, R4, R8", "EXIT")), 32)
+        self.assertEqual(loaded(code_of(two[0], "FADD R12, R7, R1", two[1], "EXIT")), 16)
+        self.assertEqual(loaded(code_of(two[0], "FADD R12, R13, R1", two[1], "EXIT")), 32)
+        self.assertEqual(loaded(code_of(NARROW_LOAD, "EXIT")), 0)
+        self.assertEqual(loaded(code_of("LDG.E.128 R4, [R4.64]", "LDG.E.128 R8, [R4.64]", "EXIT")), 16)
+
+    def test_plans_are_those_of_the_kernels(self):
+        with open(f"{SOURCE}/kernels/row_chunks.h", encoding="utf-8") as file:
+            text = file.read()
+        most = int(re.search(r"kRowChunksMaxCuda = (\d+);", text).group(1))
+        self.assertEqual([cuda_in_flight.PLANS[width][3] for width in cuda_in_flight.WIDTHS], [most, most, most // 2])
 
 
 class CudaCode(unittest.TestCase):
@@ -309,6 +327,15 @@ class CudaCode(unittest.TestCase):
             for name in names:
                 self.assertTrue(any(listed(k, [name]) and not getattr(k, place).get(128)
                                     for k in self.held()), name)
+
+    def test_norms_have_enough_bytes_on_the_way(self):
+        rows = cuda_in_flight.rows(self.kernels, cuda_code.resident_blocks)
+        self.assertEqual(len(rows), 2 * 2 * 2 * len(cuda_in_flight.WIDTHS) * len(cuda_code.ARCHITECTURES),
+                         "two norms, both ways, with and without a sum")
+        low = [f"{row.source} {row.kernel} at {row.width} on {row.machine}: {row.bytes / 1024:.1f} KiB"
+               for row in rows if (row.width < 4096 and row.bytes < cuda_in_flight.BYTES_MIN)
+               or (row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN)]
+        self.assertEqual(low, [])
 
     def test_wide_forms_leave_room_for_enough_warps(self):
         low = [f"{k.source} {k.name} {k.arch}: {k.occupancy:.0%}" for k in self.held()
