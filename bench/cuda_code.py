@@ -15,21 +15,25 @@ import shutil
 import subprocess
 import sys
 
+import cuda_in_flight
 import cuda_sass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100", "sm_120")
+PTX = "sm_100"  # As cuobjdump names it: what drivers of GPUs without code of their own compile.
 # Where a build has them: the kernels' library, and the plugin's own for groups.
 OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/*.cu.o",
            "comm/nccl/CMakeFiles/dtrain_cuda.dir/plugin/*.cu.o")
 # Multiprocessor limits, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-SHARED_BYTES = {"sm_80": 164 * 1024, "sm_90a": 228 * 1024, "sm_100": 228 * 1024}
-WARPS_MAX, BLOCKS_MAX, REGISTERS, SHARED_RESERVED = 64, 32, 65536, 1024
+SHARED_BYTES = {"sm_80": 164 * 1024, "sm_90a": 228 * 1024, "sm_100": 228 * 1024, "sm_120": 100 * 1024}
+WARPS_MAX = {"sm_80": 64, "sm_90a": 64, "sm_100": 64, "sm_120": 48}
+BLOCKS_MAX = {"sm_80": 32, "sm_90a": 32, "sm_100": 32, "sm_120": 24}
+REGISTERS, SHARED_RESERVED = 65536, 1024
 # Launched with these, without a __launch_bounds__ to read.
-THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1}
+THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1, "ImageKernel": 1}
 
 Kernel = collections.namedtuple(
-    "Kernel", "source name form arch registers stack local shared threads loads stores shape occupancy")
+    "Kernel", "source name form arch registers stack local shared threads loads stores shape occupancy in_flight")
 
 
 def find_cuobjdump():
@@ -46,7 +50,15 @@ def occupancy(threads, registers, shared, arch):
     warps = -(-threads // 32)
     by_registers = REGISTERS // (-(-max(registers, 1) * 32 // 256) * 256) // warps
     by_shared = SHARED_BYTES[arch] // (-(-(shared + SHARED_RESERVED) // 128) * 128)
-    return min(WARPS_MAX // warps, BLOCKS_MAX, by_registers, by_shared) * warps / WARPS_MAX
+    warps_max = WARPS_MAX[arch]
+    return min(warps_max // warps, BLOCKS_MAX[arch], by_registers, by_shared) * warps / warps_max
+
+
+def resident_blocks(kernel, threads):
+    """Blocks of `threads` that a multiprocessor holds."""
+    warps = -(-threads // 32)
+    share = occupancy(threads, kernel.registers, kernel.shared, kernel.arch)
+    return round(share * WARPS_MAX[kernel.arch] / warps)
 
 
 def kernel_name(demangled):
@@ -107,6 +119,11 @@ def resources(cuobjdump, path):
     return found
 
 
+def ptx_architectures(cuobjdump, path):
+    """The architectures that an object has PTX for."""
+    return set(re.findall(r"\.(sm_\w+)\.ptx", run(cuobjdump, "-lptx", path)))
+
+
 def launch_bounds(cuobjdump, path):
     """{function: threads a block, at most}, which is the same for every architecture."""
     found, function = {}, None
@@ -140,7 +157,12 @@ def read_object(cuobjdump, path):
         yield Kernel(source, f"{name}<{arguments}>" if arguments else name,
                      "wide" if wide_form(arguments) else "other", arch, facts["REG"], facts["STACK"],
                      facts["LOCAL"], shared, threads, dict(loads), dict(stores),
-                     cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch))
+                     cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch),
+                     cuda_in_flight.loaded(code))
+
+
+def objects_of(build):
+    return sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}"))
 
 
 def read_build(build):
@@ -148,7 +170,7 @@ def read_build(build):
     cuobjdump = find_cuobjdump()
     if cuobjdump is None:
         sys.exit("no cuobjdump: install CUDA's binary utilities, or the Python peers (./dev deps test)")
-    paths = sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}"))
+    paths = objects_of(build)
     return [k for path in paths for k in read_object(cuobjdump, path)], [
         os.path.basename(p).removesuffix(".o") for p in paths]
 
@@ -189,6 +211,8 @@ def main():
               f"{r['loads_128']:6} {r['stores_128']:6}")
     print(f"{len(kernels)} kernels of {len(sources)} sources; theoretical occupancy, worst of a row's "
           "instantiations; compiled, not run on a GPU")
+    print("\nBytes on the way from memory, of norms of 8,192 tokens, and what share of a copy's rate that allows:")
+    print(cuda_in_flight.table(cuda_in_flight.rows(kernels, resident_blocks)))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"bench": "cuda_code", "note": "compiled, not run on a GPU", "rows": rows}, file,

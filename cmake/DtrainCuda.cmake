@@ -4,7 +4,10 @@
 # DTRAIN_CUDA_REASON in the cache tells packaging/ why.
 set(DTRAIN_CUDA AUTO CACHE STRING "CUDA kernels and the NCCL plugin: AUTO, ON or OFF")
 set_property(CACHE DTRAIN_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(DTRAIN_CUDA_ARCHITECTURES "80-real;90a-real;100-real" CACHE STRING "GPU architectures")
+# Code for 8.x, 9.0, 10.x and 12.x, and as PTX of 10.0 what the drivers of 11.x and of later GPUs
+# compile: that costs no compilation of its own. A GPU without code is told at opening (CheckDeviceImage).
+set(DTRAIN_CUDA_ARCHITECTURES "80-real;90a-real;100-real;100-virtual;120-real" CACHE STRING
+    "GPU architectures; every one that a package ships is compiled by the tests")
 if(NOT DTRAIN_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "DTRAIN_CUDA=\"${DTRAIN_CUDA}\" is not allowed: give AUTO, ON or OFF")
 endif()
@@ -43,7 +46,7 @@ if(DTRAIN_HAVE_CUDA)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   find_package(CUDAToolkit REQUIRED)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
-    # Kernels of three architectures are in every program that has them.
+    # Kernels of all architectures are in every program that has them.
     string(APPEND CMAKE_CUDA_FLAGS " --compress-mode=size")
   endif()
   message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${DTRAIN_CUDA_ARCHITECTURES} (${_why})")

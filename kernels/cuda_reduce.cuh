@@ -1,5 +1,8 @@
-// Sums over a block of threads in a fixed order. Private to this room's .cu files.
+// Sums over a block of threads in a fixed order, and largest numbers. Private to this room's .cu
+// files.
 #pragma once
+
+#include <cstdint>
 
 namespace dtrain::kernels {
 
@@ -21,6 +24,34 @@ __device__ inline T BlockSum(T value, T* scratch) {
     sum += scratch[warp];
   }
   return sum;
+}
+
+// The largest word of the warp, in every lane. REQUIRES: all lanes call it.
+__device__ inline uint32_t WarpMax(uint32_t word) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffU, word, distance);
+    word = word > other ? word : other;
+  }
+  return word;
+#else
+  return __reduce_max_sync(0xffffffffU, word);  // One instruction, since compute capability 8.0.
+#endif
+}
+
+// The largest word of the block, in every thread. `scratch` is shared, one element a warp, and may
+// not be in use. REQUIRES: blockDim.x is a multiple of 32; all threads call it.
+__device__ inline uint32_t BlockMax(uint32_t word, uint32_t* scratch) {
+  word = WarpMax(word);
+  if (threadIdx.x % 32 == 0) {
+    scratch[threadIdx.x / 32] = word;
+  }
+  __syncthreads();
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
+    word = word > scratch[warp] ? word : scratch[warp];
+  }
+  return word;
 }
 
 }  // namespace dtrain::kernels

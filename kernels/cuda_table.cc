@@ -4,6 +4,7 @@
 extern "C" const void* dtrain_cuda_kernel_table() {
   using namespace dtrain::kernels;  // NOLINT: the table names every kernel.
   static const CudaKernelTable table = {
+      .check_device_image = CheckDeviceImageCuda,
       .adamw_set_clip = AdamWSetClipCuda,
       .adamw = AdamWCuda,
       .adamw_bf16_grad = AdamWCudaBf16Grad,
@@ -53,7 +54,7 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .cast_to_fp8 = CastToFp8Cuda,
       .cast_from_fp8 = CastFromFp8Cuda,
       .transpose_to_fp8 = TransposeToFp8Cuda,
-      .amax = AmaxCuda,
+      .fp8_scale = Fp8ScaleCuda,
       .rows_to_fp8 = RowsToFp8Cuda,
       .create_matmul = CreateMatmul,
       .dropout = DropoutCuda,

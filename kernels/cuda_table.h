@@ -2,7 +2,8 @@
 // plugin (opened on demand) and links no CUDA library itself.
 //
 // A null table means that no plugin is open. Entries are the functions of the op headers; see there
-// for shapes and errors.
+// for shapes and errors. Where a header promises the bits of the CPU, it does not promise those of
+// a NaN that arithmetic gives: a GPU's is 0x7fffffff, whatever the NaN that it came from.
 #pragma once
 
 #include "kernels/activation.h"
@@ -10,6 +11,7 @@
 #include "kernels/adamw.h"
 #include "kernels/adamw_stochastic.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/device_image.h"
 #include "kernels/dropout_stream.h"
 #include "kernels/embedding.h"
 #include "kernels/flat.h"
@@ -29,6 +31,8 @@
 namespace dtrain::kernels {
 
 struct CudaKernelTable {
+  decltype(&CheckDeviceImageCuda) check_device_image;
+
   decltype(&AdamWSetClipCuda) adamw_set_clip;
   decltype(&AdamWCuda) adamw;
   decltype(&AdamWCudaBf16Grad) adamw_bf16_grad;
@@ -86,7 +90,7 @@ struct CudaKernelTable {
   decltype(&CastToFp8Cuda) cast_to_fp8;
   decltype(&CastFromFp8Cuda) cast_from_fp8;
   decltype(&TransposeToFp8Cuda) transpose_to_fp8;
-  decltype(&AmaxCuda) amax;
+  decltype(&Fp8ScaleCuda) fp8_scale;
   decltype(&RowsToFp8Cuda) rows_to_fp8;
 
   decltype(&CreateMatmul) create_matmul;

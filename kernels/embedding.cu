@@ -50,6 +50,7 @@ absl::StatusOr<Workspace> WorkspaceOf(int64_t tokens, int64_t vocab) {
       nullptr, w.sort_bytes, none, static_cast<int32_t*>(nullptr), none,
       static_cast<int32_t*>(nullptr), static_cast<int>(tokens), 0, BitsOf(vocab), nullptr);
   if (error != cudaSuccess) {
+    (void)cudaGetLastError();  // Told to the caller: the next launch is not to blame.
     return absl::InternalError(absl::StrCat("size of an embedding's workspace for ", tokens,
                                             " tokens: ", cudaGetErrorString(error)));
   }
@@ -127,6 +128,7 @@ absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, siz
         base + w.sort, sort_bytes, keys, sorted, places, order, static_cast<int>(args.tokens), 0,
         BitsOf(args.vocab), stream);
     if (error != cudaSuccess) {
+      (void)cudaGetLastError();
       return absl::InternalError(
           absl::StrCat("sort of an embedding's tokens: ", cudaGetErrorString(error)));
     }

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/cuda_index.h"
 #include "kernels/cuda_packed.cuh"
+#include "kernels/cuda_reduce.cuh"
 #include "kernels/fp8.h"
 #include "kernels/fp8_math.h"
 
@@ -29,10 +30,14 @@ __device__ float Decode(uint8_t code) {
   return DecodeFp8<kFormat>(uint32_t{code}, SetWordCuda{}, SetFloatCuda{});
 }
 
-// The largest magnitude of the block into *amax: a maximum of integers, the same in any order.
+constexpr int kWarps = kThreads / 32;
+
+// The largest magnitude of the block into *amax, by one atomic operation: a maximum of integers,
+// the same in any order. All threads of the block call it.
 __device__ void RaiseAmax(uint32_t most, float* amax) {
-  most = __reduce_max_sync(0xffffffffU, most);
-  if (threadIdx.x % 32 == 0) {
+  __shared__ uint32_t scratch[kWarps];
+  most = BlockMax(most, scratch);
+  if (threadIdx.x == 0) {
     atomicMax(reinterpret_cast<unsigned*>(amax), most);
   }
 }
@@ -87,8 +92,9 @@ __global__ void __launch_bounds__(kThreads) FromKernel(CastFromFp8Args args, con
   }
 }
 
+// The largest magnitude of what a thread of the grid takes of src [n].
 template <class T, bool kWide>
-__global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, float* amax) {
+__device__ uint32_t LargestOfThread(int64_t n, const T* src) {
   const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
   uint32_t most = 0;
   if (i < n) {
@@ -102,13 +108,39 @@ __global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, 
       most = Magnitude(Widen(src[i]));
     }
   }
-  RaiseAmax(most, amax);
+  return most;
+}
+
+template <class T, bool kWide>
+__global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, float* amax) {
+  RaiseAmax(LargestOfThread<T, kWide>(n, src), amax);
+}
+
+// The block that comes last makes the scale, and leaves the progress as it was found.
+template <class T, bool kWide>
+__global__ void __launch_bounds__(kThreads) ScaleKernel(Fp8ScaleArgs args) {
+  __shared__ uint32_t scratch[kWarps];
+  const auto* const src = static_cast<const T*>(args.src.data);
+  const uint32_t most = BlockMax(LargestOfThread<T, kWide>(args.n, src), scratch);
+  if (threadIdx.x != 0) {
+    return;
+  }
+  atomicMax(&args.progress->most, most);
+  __threadfence();  // Who finds this block among those that are done finds its maximum too.
+  if (atomicAdd(&args.progress->blocks, 1U) != gridDim.x - 1) {
+    return;
+  }
+  __threadfence();
+  const float amax = __uint_as_float(atomicExch(&args.progress->most, 0U));
+  *args.scale = Fp8Scale(amax, args.format);
+  *args.inverse = Fp8Inverse(amax, args.format);
+  args.progress->blocks = 0;
 }
 
 // A block for a row, which it reads twice, the second time out of a cache.
 template <Fp8Format kFormat, class T, bool kWide>
 __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
-  __shared__ uint32_t largest[kThreads / 32];
+  __shared__ uint32_t largest[kWarps];
   constexpr int kLanes = kWide ? kPack : 1;
   const int64_t start = blockIdx.x * args.columns;
   const auto* const src = static_cast<const T*>(args.src.data) + start;
@@ -125,15 +157,7 @@ __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
       most = Max(most, Magnitude(Widen(src[i])));
     }
   }
-  most = __reduce_max_sync(0xffffffffU, most);
-  if (threadIdx.x % 32 == 0) {
-    largest[threadIdx.x / 32] = most;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int warp = 0; warp < kThreads / 32; ++warp) {
-    most = Max(most, largest[warp]);
-  }
+  most = BlockMax(most, largest);
   const float amax = __uint_as_float(most);
   const float scale = Fp8Scale(amax, kFormat);
   uint8_t* const dst = args.dst + start;
@@ -339,6 +363,22 @@ absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream) 
     }
   });
   return LaunchStatus("amax");
+}
+
+absl::Status Fp8ScaleCuda(const Fp8ScaleArgs& args, CudaStream stream) {
+  RequireStream(stream);
+  DT_CHECK(args.progress != nullptr) << " the blocks of an FP8 scale have no memory to share";
+  const bool wide = args.n % kPack == 0 && Aligned16(args.src.data);
+  const unsigned blocks = args.n == 0 ? 1 : Blocks(args.n, wide);
+  WithTypes(args.format, args.src.dtype, [&](auto, auto type) {
+    using T = decltype(type);
+    if (wide) {
+      ScaleKernel<T, true><<<blocks, kThreads, 0, stream>>>(args);
+    } else {
+      ScaleKernel<T, false><<<blocks, kThreads, 0, stream>>>(args);
+    }
+  });
+  return LaunchStatus("scale of FP8");
 }
 
 absl::Status RowsToFp8Cuda(const RowsToFp8Args& args, CudaStream stream) {

@@ -5,8 +5,9 @@
 // bits, largest 448, no infinity, NaN 0x7f; e5m2 has 5 and 2, largest 57344, infinity 0x7c, NaN
 // above. A cast rounds to nearest, ties to even, and saturates: what lies beyond the largest value,
 // infinity too, becomes the largest value; NaN stays NaN (0x7f with its sign). Sources and results
-// are fp32 or bf16. Same bits on every SIMD variant, thread count, split and on CUDA. Thread-safe
-// on disjoint buffers; no alignment is needed, nothing is allocated.
+// are fp32 or bf16. Same bits on every SIMD variant, thread count, split and on CUDA, but for the
+// payload of a NaN that is not a code. Thread-safe on disjoint buffers; no alignment is needed,
+// nothing is allocated.
 #pragma once
 
 #include <cstdint>
@@ -85,14 +86,33 @@ void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for);
 // The largest magnitude of src [n], fp32 or bf16; NaN if there is one; 0 of nothing.
 float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for);
 
+// What the blocks of one Fp8ScaleCuda share: zeros before its first launch, and again behind each.
+// Launches with the same memory must follow each other on one stream.
+struct Fp8ScaleProgress {
+  uint32_t most = 0;    // Bits of the largest magnitude so far.
+  uint32_t blocks = 0;  // How many have added theirs.
+};
+
+// The scale of a whole tensor src [n], fp32 or bf16: Fp8Scale and Fp8Inverse of its AmaxCpu.
+struct Fp8ScaleArgs {
+  int64_t n = 0;
+  Fp8Format format = Fp8Format::kE4m3;
+  ConstFlat src;
+  float* scale = nullptr;
+  float* inverse = nullptr;
+  Fp8ScaleProgress* progress = nullptr;  // Device memory; unused on the host.
+};
+void Fp8ScaleCpu(const Fp8ScaleArgs& args, ParallelFor parallel_for);
+
 // The same on device pointers. `scale` (device memory) is read when the kernel runs, so that a
 // CUDA graph may hold it; *amax is device memory. Queue kernels on `stream`, do not synchronise;
-// Internal when a launch fails.
+// Internal when a launch fails. Fp8ScaleCuda is one launch.
 absl::Status CastToFp8Cuda(const CastToFp8Args& args, const float* scale, CudaStream stream);
 absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, CudaStream stream);
 absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* scale,
                                 CudaStream stream);
 absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream);
+absl::Status Fp8ScaleCuda(const Fp8ScaleArgs& args, CudaStream stream);
 absl::Status RowsToFp8Cuda(const RowsToFp8Args& args, CudaStream stream);
 
 }  // namespace dtrain::kernels

@@ -109,6 +109,12 @@ void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for) {
   });
 }
 
+void Fp8ScaleCpu(const Fp8ScaleArgs& args, ParallelFor parallel_for) {
+  const float amax = AmaxCpu(args.n, args.src, parallel_for);
+  *args.scale = Fp8Scale(amax, args.format);
+  *args.inverse = Fp8Inverse(amax, args.format);
+}
+
 float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for) {
   const auto loop = ActiveTable().fp8.amax[Fp8SourceOf(src.dtype)];
   Largest largest;

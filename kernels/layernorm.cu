@@ -22,14 +22,18 @@ __device__ Lanes<kLanes> LoadSum(const LayerNormForwardArgs<T>& args, int64_t at
   return h;
 }
 
-template <class T, int kLanes, int kSteps, bool kResidual>
-__global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(LayerNormForwardArgs<T> args) {
+template <class T, int kLanes, int kSteps, int kTeam, bool kResidual>
+__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
+    ForwardKernel(LayerNormForwardArgs<T> args) {
+  using R = Row<kLanes, kSteps, kTeam>;
   __shared__ float scratch[kRowThreadsMax / 32];
-  const Row<kLanes, kSteps> row{args.hidden};
-  const int64_t start = blockIdx.x * args.hidden;
+  const int64_t token = int64_t{blockIdx.x} * R::rows() + R::row();
+  const bool is_there = kTeam == 0 || token < args.tokens;
+  const R row{is_there ? args.hidden : 0};
+  const int64_t start = token * args.hidden;
   const T* const h_at = (kResidual ? args.sum : args.x) + start;
   const float width = static_cast<float>(args.hidden);
-  Lanes<kLanes> kept[Row<kLanes, kSteps>::kKept];
+  Lanes<kLanes> kept[R::kKept];
   float sum = 0;
   row.Each([&](int k, int64_t i) {
     const Lanes<kLanes> h = LoadSum<kLanes, kResidual>(args, start + i);
@@ -42,7 +46,7 @@ __global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(LayerNormForward
     }
     kept[kSteps > 0 ? k : 0] = h;
   });
-  const float mean = BlockSum(sum, scratch) / width;
+  const float mean = R::Sum(sum, scratch) / width;
   float squares = 0;
   row.Each([&](int k, int64_t i) {
     const Lanes<kLanes> h = kSteps > 0 ? kept[kSteps > 0 ? k : 0] : LoadLanes<kLanes>(h_at + i);
@@ -52,10 +56,10 @@ __global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(LayerNormForward
       squares = Fma(centred, centred, squares);
     }
   });
-  const float rstd = 1.0F / sqrtf(BlockSum(squares, scratch) / width + args.eps);
-  if (threadIdx.x == 0) {
-    args.mean[blockIdx.x] = mean;
-    args.rstd[blockIdx.x] = rstd;
+  const float rstd = 1.0F / sqrtf(R::Sum(squares, scratch) / width + args.eps);
+  if (R::thread() == 0 && is_there) {
+    args.mean[token] = mean;
+    args.rstd[token] = rstd;
   }
   row.Each([&](int k, int64_t i) {
     Lanes<kLanes> y = kSteps > 0 ? kept[kSteps > 0 ? k : 0] : LoadLanes<kLanes>(h_at + i);
@@ -70,28 +74,35 @@ __global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(LayerNormForward
   });
 }
 
-// Block b takes rows b, b + gridDim, ... and writes the weight and bias gradients of those to its
-// row of the workspace.
-template <class T, int kLanes, int kSteps, bool kResidual>
-__global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(LayerNormBackwardArgs<T> args) {
+// Block b takes the b-th, (b + gridDim)-th, ... of the groups of rows that a block has at once, and
+// writes the weight and bias gradients of those to its row of the workspace.
+template <class T, int kLanes, int kSteps, int kTeam, bool kResidual>
+__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
+    BackwardKernel(LayerNormBackwardArgs<T> args) {
+  using R = Row<kLanes, kSteps, kTeam>;
   __shared__ float scratch[kRowThreadsMax / 32];
-  constexpr int kKept = Row<kLanes, kSteps>::kKept;
-  const Row<kLanes, kSteps> row{args.hidden};
+  __shared__ float columns[kTeamColumns<kLanes, kSteps, kTeam>];
+  constexpr int kKept = R::kKept;
+  const R every{args.hidden};
   float* const partial = args.workspace + blockIdx.x * 2 * args.hidden;
   float* const partial_bias = partial + args.hidden;
   const float width = static_cast<float>(args.hidden);
   Lanes<kLanes> dweight[kKept] = {};
   Lanes<kLanes> dbias[kKept] = {};
   if constexpr (kSteps == 0) {
-    row.Each([&](int, int64_t i) {
+    every.Each([&](int, int64_t i) {
       StoreLanes(partial + i, Lanes<kLanes>{});
       StoreLanes(partial_bias + i, Lanes<kLanes>{});
     });
   }
-  for (int64_t token = blockIdx.x; token < args.tokens; token += gridDim.x) {
+  const int64_t stride = int64_t{gridDim.x} * R::rows();
+  for (int64_t first = int64_t{blockIdx.x} * R::rows(); first < args.tokens; first += stride) {
+    const int64_t token = first + R::row();
+    const bool is_there = kTeam == 0 || token < args.tokens;
+    const R row{is_there ? args.hidden : 0};
     const int64_t start = token * args.hidden;
-    const float rstd = args.rstd[token];
-    const float mean = args.mean[token];
+    const float rstd = is_there ? args.rstd[token] : 0;
+    const float mean = is_there ? args.mean[token] : 0;
     Lanes<kLanes> kept_z[kKept];
     Lanes<kLanes> kept_dy[kKept];
     const auto normal = [&](int64_t i) {  // (h - mean) rstd.
@@ -117,21 +128,17 @@ __global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(LayerNormBackwa
       kept_z[kSteps > 0 ? k : 0] = z;
       kept_dy[kSteps > 0 ? k : 0] = dy;
     });
-    const float mean_u = BlockSum(sum_u, scratch) / width;
-    const float along_z = -(BlockSum(sum_uz, scratch) / width);
+    const float mean_u = R::Sum(sum_u, scratch) / width;
+    const float along_z = -(R::Sum(sum_uz, scratch) / width);
     row.Each([&](int k, int64_t i) {
       const int at = kSteps > 0 ? k : 0;
       const Lanes<kLanes> z = kSteps > 0 ? kept_z[at] : normal(i);
       const Lanes<kLanes> dy = kSteps > 0 ? kept_dy[at] : LoadLanes<kLanes>(args.dy + start + i);
       const Lanes<kLanes> weight = LoadLanes<kLanes>(args.weight + i);
-      Lanes<kLanes> sum = kSteps > 0 ? dweight[at] : LoadLanes<kLanes>(partial + i);
-      Lanes<kLanes> sum_bias = kSteps > 0 ? dbias[at] : LoadLanes<kLanes>(partial_bias + i);
       Lanes<kLanes> dh;
 #pragma unroll
       for (int lane = 0; lane < kLanes; ++lane) {
         dh.v[lane] = Fma(z.v[lane], along_z, dy.v[lane] * weight.v[lane] - mean_u) * rstd;
-        sum.v[lane] = Fma(dy.v[lane], z.v[lane], sum.v[lane]);
-        sum_bias.v[lane] += dy.v[lane];
       }
       if constexpr (kResidual) {
         const Lanes<kLanes> dsum = LoadLanes<kLanes>(args.dsum + start + i);
@@ -141,6 +148,14 @@ __global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(LayerNormBackwa
         }
       }
       StoreLanes(args.dh + start + i, dh);
+      // Behind the store, so that fewer registers are in use at once.
+      Lanes<kLanes> sum = kSteps > 0 ? dweight[at] : LoadLanes<kLanes>(partial + i);
+      Lanes<kLanes> sum_bias = kSteps > 0 ? dbias[at] : LoadLanes<kLanes>(partial_bias + i);
+#pragma unroll
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sum.v[lane] = Fma(dy.v[lane], z.v[lane], sum.v[lane]);
+        sum_bias.v[lane] += dy.v[lane];
+      }
       if constexpr (kSteps > 0) {
         dweight[at] = sum;
         dbias[at] = sum_bias;
@@ -151,10 +166,8 @@ __global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(LayerNormBackwa
     });
   }
   if constexpr (kSteps > 0) {
-    row.Each([&](int k, int64_t i) {
-      StoreLanes(partial + i, dweight[k]);
-      StoreLanes(partial_bias + i, dbias[k]);
-    });
+    StoreColumns(every, dweight, columns, partial);
+    StoreColumns(every, dbias, columns, partial_bias);
   }
 }
 
@@ -163,13 +176,13 @@ struct ForwardLaunch {
   const LayerNormForwardArgs<T>& args;
   CudaStream stream;
 
-  template <int kLanes, int kSteps>
-  void Run(unsigned threads) const {
-    const auto rows = static_cast<unsigned>(args.tokens);
+  template <int kLanes, int kSteps, int kTeam>
+  void Run(const RowPlan& plan) const {
+    const auto blocks = static_cast<unsigned>(RowBlocks(plan, args.tokens));
     if (args.residual != nullptr) {
-      ForwardKernel<T, kLanes, kSteps, true><<<rows, threads, 0, stream>>>(args);
+      ForwardKernel<T, kLanes, kSteps, kTeam, true><<<blocks, plan.threads, 0, stream>>>(args);
     } else {
-      ForwardKernel<T, kLanes, kSteps, false><<<rows, threads, 0, stream>>>(args);
+      ForwardKernel<T, kLanes, kSteps, kTeam, false><<<blocks, plan.threads, 0, stream>>>(args);
     }
   }
 };
@@ -179,13 +192,13 @@ struct BackwardLaunch {
   const LayerNormBackwardArgs<T>& args;
   CudaStream stream;
 
-  template <int kLanes, int kSteps>
-  void Run(unsigned threads) const {
-    const auto chunks = static_cast<unsigned>(RowChunksCuda(args.tokens));
+  template <int kLanes, int kSteps, int kTeam>
+  void Run(const RowPlan& plan) const {
+    const auto chunks = static_cast<unsigned>(RowBlocksOfBackward(plan, args.tokens, args.hidden));
     if (args.dsum != nullptr) {
-      BackwardKernel<T, kLanes, kSteps, true><<<chunks, threads, 0, stream>>>(args);
+      BackwardKernel<T, kLanes, kSteps, kTeam, true><<<chunks, plan.threads, 0, stream>>>(args);
     } else {
-      BackwardKernel<T, kLanes, kSteps, false><<<chunks, threads, 0, stream>>>(args);
+      BackwardKernel<T, kLanes, kSteps, kTeam, false><<<chunks, plan.threads, 0, stream>>>(args);
     }
   }
 };
@@ -199,7 +212,7 @@ absl::Status Forward(const LayerNormForwardArgs<T>& args, CudaStream stream) {
     return absl::OkStatus();
   }
   const bool aligned = Aligned16(args.x, args.residual, args.weight, args.bias, args.sum, args.y);
-  ChooseRow(args.hidden, aligned, ForwardLaunch<T>{args, stream});
+  ChooseRow(RowPlanOf(args.hidden, aligned), ForwardLaunch<T>{args, stream});
   return LaunchStatus("layernorm forward");
 }
 
@@ -209,9 +222,10 @@ absl::Status Backward(const LayerNormBackwardArgs<T>& args, CudaStream stream) {
   DT_CHECK_GT(args.hidden, 0);
   const bool aligned =
       Aligned16(args.h, args.weight, args.dy, args.dsum, args.dh) && Aligned16(args.workspace);
-  const int64_t chunks = RowChunksCuda(args.tokens);
+  const RowPlan plan = RowPlanOf(args.hidden, aligned);
+  const int64_t chunks = RowBlocksOfBackward(plan, args.tokens, args.hidden);
   if (chunks > 0) {
-    ChooseRow(args.hidden, aligned, BackwardLaunch<T>{args, stream});
+    ChooseRow(plan, BackwardLaunch<T>{args, stream});
   }
   const int64_t stride = 2 * args.hidden;
   SumColumns(args.workspace, chunks, stride, args.hidden, args.dweight, stream);

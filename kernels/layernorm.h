@@ -63,7 +63,7 @@ void LayerNormBackwardCpu(const LayerNormBackwardArgs<BFloat16>& args, ParallelF
 // The same on device pointers; repeats give the same bits. Queue kernels on `stream`, do not
 // synchronise; Internal when a launch fails. The workspace is LayerNormWorkspaceFloatsCuda floats.
 constexpr int64_t LayerNormWorkspaceFloatsCuda(int64_t tokens, int64_t hidden) {
-  return RowChunksCuda(tokens) * 2 * hidden;
+  return RowChunksCuda(tokens, hidden) * 2 * hidden;
 }
 absl::Status LayerNormForwardCuda(const LayerNormForwardArgs<float>& args, CudaStream stream);
 absl::Status LayerNormForwardCuda(const LayerNormForwardArgs<BFloat16>& args, CudaStream stream);

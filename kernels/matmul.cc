@@ -1,7 +1,10 @@
 #include "kernels/matmul.h"
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -27,7 +30,6 @@ struct CublasLt {
   decltype(cublasLtMatmulPreferenceSetAttribute)* preference_set;
   decltype(cublasLtMatmulAlgoGetHeuristic)* heuristic;
   decltype(cublasLtMatmul)* matmul;
-  cublasLtHandle_t handle;
 
   absl::Status Check(const char* what, cublasStatus_t status) const {
     return status == CUBLAS_STATUS_SUCCESS
@@ -52,8 +54,7 @@ absl::StatusOr<CublasLt> OpenCublasLt() {
   DT_RETURN_IF_ERROR(library.Bind("cublasLtMatmulPreferenceSetAttribute", &lt.preference_set));
   DT_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoGetHeuristic", &lt.heuristic));
   DT_RETURN_IF_ERROR(library.Bind("cublasLtMatmul", &lt.matmul));
-  DT_RETURN_IF_ERROR(lt.Check("cublasLtCreate", lt.create(&lt.handle)));
-  library.LeakOnPurpose();  // The handle is the process's.
+  library.LeakOnPurpose();  // Handles are the process's.
   return lt;
 }
 
@@ -61,6 +62,26 @@ absl::StatusOr<CublasLt> OpenCublasLt() {
 const absl::StatusOr<CublasLt>& Library() {
   static const auto* const library = new absl::StatusOr<CublasLt>(OpenCublasLt());
   return *library;
+}
+
+// Of the calling thread's current device, for which it is made once: cublasLt ties a handle to the
+// device that is current then.
+absl::StatusOr<cublasLtHandle_t> HandleOf(const CublasLt& lt) {
+  static std::mutex mutex;
+  static auto* const made = new std::map<int, cublasLtHandle_t>();
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return absl::InternalError(absl::StrCat("cudaGetDevice: ", cudaGetErrorName(error)));
+  }
+  const std::lock_guard lock(mutex);
+  const auto found = made->find(device);
+  if (found != made->end()) {
+    return found->second;
+  }
+  cublasLtHandle_t handle = nullptr;
+  DT_RETURN_IF_ERROR(lt.Check("cublasLtCreate", lt.create(&handle)));
+  return made->emplace(device, handle).first->second;
 }
 
 cudaDataType_t TypeOf(MatmulType type) {
@@ -102,7 +123,8 @@ constexpr uint32_t kAlignment = 16;  // Bytes, as CheckBuffers asks for.
 
 class LtMatmul final : public Matmul {
  public:
-  LtMatmul(const CublasLt& lt, const MatmulProblem& problem) : lt_(lt), problem_(problem) {}
+  LtMatmul(const CublasLt& lt, cublasLtHandle_t handle, const MatmulProblem& problem)
+      : lt_(lt), handle_(handle), problem_(problem) {}
   LtMatmul(const LtMatmul&) = delete;
   LtMatmul& operator=(const LtMatmul&) = delete;
   ~LtMatmul() override {
@@ -125,8 +147,13 @@ class LtMatmul final : public Matmul {
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, operation(plan.first)));
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, operation(plan.second)));
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(problem_)));
-    // The heuristic reads alignments off these pointers, and takes null for the best.
+    // The heuristic reads off these pointers what is asked for, and alignments. Where a scale's is
+    // null it may choose a way that takes none, and a launch would ignore the scale.
     const auto* const aligned = reinterpret_cast<const void*>(uintptr_t{kAlignment});
+    if (fp8()) {
+      DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned));
+      DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned));
+    }
     if (HasBias(problem_.epilogue)) {
       DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(problem_.out)));
       DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned));
@@ -162,7 +189,7 @@ class LtMatmul final : public Matmul {
     const float alpha = 1;
     const float beta = problem_.accumulate ? 1 : 0;
     return lt_.Check("cublasLtMatmul",
-                     lt_.matmul(lt_.handle, desc_, &alpha, buffers.b, first_, buffers.a, second_,
+                     lt_.matmul(handle_, desc_, &alpha, buffers.b, first_, buffers.a, second_,
                                 &beta, buffers.out, out_, buffers.out, out_, &chosen_.algo,
                                 workspace, chosen_.workspaceSize, stream));
   }
@@ -200,8 +227,8 @@ class LtMatmul final : public Matmul {
       }
     }
     if (status == CUBLAS_STATUS_SUCCESS) {
-      status = lt_.heuristic(lt_.handle, desc_, first_, second_, out_, out_, preference, 1,
-                             &chosen_, &found);
+      status = lt_.heuristic(handle_, desc_, first_, second_, out_, out_, preference, 1, &chosen_,
+                             &found);
     }
     lt_.preference_destroy(preference);
     DT_RETURN_IF_ERROR(lt_.Check("cublasLtMatmulAlgoGetHeuristic", status));
@@ -235,6 +262,7 @@ class LtMatmul final : public Matmul {
   }
 
   const CublasLt lt_;
+  const cublasLtHandle_t handle_;
   const MatmulProblem problem_;
   bool with_gelu_input_ = false;
   cublasLtMatmulDesc_t desc_ = nullptr;
@@ -252,7 +280,8 @@ absl::StatusOr<std::unique_ptr<Matmul>> CreateMatmul(const MatmulProblem& proble
   if (!Library().ok()) {
     return Library().status();
   }
-  auto matmul = std::make_unique<LtMatmul>(*Library(), problem);
+  DT_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, HandleOf(*Library()));
+  auto matmul = std::make_unique<LtMatmul>(*Library(), handle, problem);
   DT_RETURN_IF_ERROR(matmul->Plan(plan, workspace_bytes_max));
   return matmul;
 }

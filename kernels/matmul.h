@@ -1,7 +1,8 @@
 // Matrix products on a GPU by cublasLt: planned once on the host, then launched on a stream.
 //
 // cublasLt is opened at run time (DynamicLibrary), so nothing links it; without it, CreateMatmul
-// says so. A Matmul may be launched from any thread, one launch of it at a time. Written against
+// says so. A Matmul is for the GPU that is current when it is made, and may be launched from any
+// thread whose current GPU that is, one launch of it at a time. Written against
 // CUDA 13's cublasLt.h; not yet run on a GPU.
 #pragma once
 

@@ -8,13 +8,17 @@
 namespace dtrain::kernels {
 namespace {
 
-template <class T, int kLanes, int kSteps, bool kResidual>
-__global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(RmsNormForwardArgs<T> args) {
+template <class T, int kLanes, int kSteps, int kTeam, bool kResidual>
+__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
+    ForwardKernel(RmsNormForwardArgs<T> args) {
+  using R = Row<kLanes, kSteps, kTeam>;
   __shared__ float scratch[kRowThreadsMax / 32];
-  const Row<kLanes, kSteps> row{args.hidden};
-  const int64_t start = blockIdx.x * args.hidden;
+  const int64_t token = int64_t{blockIdx.x} * R::rows() + R::row();
+  const bool is_there = kTeam == 0 || token < args.tokens;
+  const R row{is_there ? args.hidden : 0};
+  const int64_t start = token * args.hidden;
   const T* const h_at = (kResidual ? args.sum : args.x) + start;
-  Lanes<kLanes> kept[Row<kLanes, kSteps>::kKept];
+  Lanes<kLanes> kept[R::kKept];
   float squares = 0;
   row.Each([&](int k, int64_t i) {
     Lanes<kLanes> h = LoadLanes<kLanes>(args.x + start + i);
@@ -33,10 +37,10 @@ __global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(RmsNormForwardAr
     }
     kept[kSteps > 0 ? k : 0] = h;
   });
-  const float mean = BlockSum(squares, scratch) / static_cast<float>(args.hidden);
+  const float mean = R::Sum(squares, scratch) / static_cast<float>(args.hidden);
   const float rstd = 1.0F / sqrtf(mean + args.eps);
-  if (threadIdx.x == 0) {
-    args.rstd[blockIdx.x] = rstd;
+  if (R::thread() == 0 && is_there) {
+    args.rstd[token] = rstd;
   }
   row.Each([&](int k, int64_t i) {
     Lanes<kLanes> y = kSteps > 0 ? kept[kSteps > 0 ? k : 0] : LoadLanes<kLanes>(h_at + i);
@@ -49,48 +53,75 @@ __global__ void __launch_bounds__(kRowThreadsMax) ForwardKernel(RmsNormForwardAr
   });
 }
 
-// Block b takes rows b, b + gridDim, ... and writes the weight gradient of those to its row of the
-// workspace.
-template <class T, int kLanes, int kSteps, bool kResidual>
-__global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(RmsNormBackwardArgs<T> args) {
+// Block b takes the b-th, (b + gridDim)-th, ... of the groups of rows that a block has at once, and
+// writes the weight gradient of those to its row of the workspace.
+template <class T, int kLanes, int kSteps, int kTeam, bool kResidual>
+__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
+    BackwardKernel(RmsNormBackwardArgs<T> args) {
+  using R = Row<kLanes, kSteps, kTeam>;
   __shared__ float scratch[kRowThreadsMax / 32];
-  constexpr int kKept = Row<kLanes, kSteps>::kKept;
-  const Row<kLanes, kSteps> row{args.hidden};
+  __shared__ float columns[kTeamColumns<kLanes, kSteps, kTeam>];
+  constexpr int kKept = R::kKept;
+  const R every{args.hidden};
   float* const partial = args.workspace + blockIdx.x * args.hidden;
   Lanes<kLanes> dweight[kKept] = {};
   if constexpr (kSteps == 0) {
-    row.Each([&](int, int64_t i) { StoreLanes(partial + i, Lanes<kLanes>{}); });
+    every.Each([&](int, int64_t i) { StoreLanes(partial + i, Lanes<kLanes>{}); });
   }
-  for (int64_t token = blockIdx.x; token < args.tokens; token += gridDim.x) {
+  const int64_t stride = int64_t{gridDim.x} * R::rows();
+  Lanes<kLanes> kept_h[kKept];
+  Lanes<kLanes> kept_dy[kKept];
+  const auto load = [&](int64_t token, int k, int64_t i) {
+    kept_h[k] = LoadLanes<kLanes>(args.h + token * args.hidden + i);
+    kept_dy[k] = LoadLanes<kLanes>(args.dy + token * args.hidden + i);
+  };
+  // Of a block: a row is loaded while the one before it is summed up. Teams do not wait for others.
+  constexpr bool kAhead = kSteps > 0 && kTeam == 0;
+  if constexpr (kAhead) {
+    every.Each([&](int k, int64_t i) { load(blockIdx.x, k, i); });
+  }
+  for (int64_t first = int64_t{blockIdx.x} * R::rows(); first < args.tokens; first += stride) {
+    const int64_t token = first + R::row();
+    const bool is_there = kTeam == 0 || token < args.tokens;
+    const R row{is_there ? args.hidden : 0};
     const int64_t start = token * args.hidden;
-    const float rstd = args.rstd[token];
-    Lanes<kLanes> kept_h[kKept];
-    Lanes<kLanes> kept_dy[kKept];
+    const float rstd = is_there ? args.rstd[token] : 0;
+    Lanes<kLanes> h[kKept];
+    Lanes<kLanes> dy[kKept];
     float terms = 0;
     row.Each([&](int k, int64_t i) {
-      const Lanes<kLanes> h = LoadLanes<kLanes>(args.h + start + i);
-      const Lanes<kLanes> dy = LoadLanes<kLanes>(args.dy + start + i);
+      const int at = kSteps > 0 ? k : 0;
+      if constexpr (!kAhead) {
+        load(token, at, i);
+      }
+      h[at] = kept_h[at];
+      dy[at] = kept_dy[at];
       const Lanes<kLanes> weight = LoadLanes<kLanes>(args.weight + i);
 #pragma unroll
       for (int lane = 0; lane < kLanes; ++lane) {
-        terms = Fma(dy.v[lane] * weight.v[lane], h.v[lane], terms);
+        terms = Fma(dy[at].v[lane] * weight.v[lane], h[at].v[lane], terms);
       }
-      kept_h[kSteps > 0 ? k : 0] = h;
-      kept_dy[kSteps > 0 ? k : 0] = dy;
     });
-    const float dot = BlockSum(terms, scratch);
+    if constexpr (kAhead) {
+      if (token + stride < args.tokens) {
+        row.Each([&](int k, int64_t i) { load(token + stride, k, i); });
+      }
+    }
+    const float dot = R::Sum(terms, scratch);
     const float along_h = -(dot / static_cast<float>(args.hidden) * rstd * rstd * rstd);
     row.Each([&](int k, int64_t i) {
       const int at = kSteps > 0 ? k : 0;
-      const Lanes<kLanes> h = kSteps > 0 ? kept_h[at] : LoadLanes<kLanes>(args.h + start + i);
-      const Lanes<kLanes> dy = kSteps > 0 ? kept_dy[at] : LoadLanes<kLanes>(args.dy + start + i);
+      if constexpr (kSteps == 0) {
+        h[at] = LoadLanes<kLanes>(args.h + start + i);
+        dy[at] = LoadLanes<kLanes>(args.dy + start + i);
+      }
       const Lanes<kLanes> weight = LoadLanes<kLanes>(args.weight + i);
       Lanes<kLanes> sum = kSteps > 0 ? dweight[at] : LoadLanes<kLanes>(partial + i);
       Lanes<kLanes> dh;
 #pragma unroll
       for (int lane = 0; lane < kLanes; ++lane) {
-        dh.v[lane] = Fma(h.v[lane], along_h, dy.v[lane] * weight.v[lane] * rstd);
-        sum.v[lane] = Fma(dy.v[lane], h.v[lane] * rstd, sum.v[lane]);
+        dh.v[lane] = Fma(h[at].v[lane], along_h, dy[at].v[lane] * weight.v[lane] * rstd);
+        sum.v[lane] = Fma(dy[at].v[lane], h[at].v[lane] * rstd, sum.v[lane]);
       }
       if constexpr (kResidual) {
         const Lanes<kLanes> dsum = LoadLanes<kLanes>(args.dsum + start + i);
@@ -108,7 +139,7 @@ __global__ void __launch_bounds__(kRowThreadsMax) BackwardKernel(RmsNormBackward
     });
   }
   if constexpr (kSteps > 0) {
-    row.Each([&](int k, int64_t i) { StoreLanes(partial + i, dweight[k]); });
+    StoreColumns(every, dweight, columns, partial);
   }
 }
 
@@ -117,13 +148,13 @@ struct ForwardLaunch {
   const RmsNormForwardArgs<T>& args;
   CudaStream stream;
 
-  template <int kLanes, int kSteps>
-  void Run(unsigned threads) const {
-    const auto rows = static_cast<unsigned>(args.tokens);
+  template <int kLanes, int kSteps, int kTeam>
+  void Run(const RowPlan& plan) const {
+    const auto blocks = static_cast<unsigned>(RowBlocks(plan, args.tokens));
     if (args.residual != nullptr) {
-      ForwardKernel<T, kLanes, kSteps, true><<<rows, threads, 0, stream>>>(args);
+      ForwardKernel<T, kLanes, kSteps, kTeam, true><<<blocks, plan.threads, 0, stream>>>(args);
     } else {
-      ForwardKernel<T, kLanes, kSteps, false><<<rows, threads, 0, stream>>>(args);
+      ForwardKernel<T, kLanes, kSteps, kTeam, false><<<blocks, plan.threads, 0, stream>>>(args);
     }
   }
 };
@@ -133,13 +164,13 @@ struct BackwardLaunch {
   const RmsNormBackwardArgs<T>& args;
   CudaStream stream;
 
-  template <int kLanes, int kSteps>
-  void Run(unsigned threads) const {
-    const auto chunks = static_cast<unsigned>(RowChunksCuda(args.tokens));
+  template <int kLanes, int kSteps, int kTeam>
+  void Run(const RowPlan& plan) const {
+    const auto chunks = static_cast<unsigned>(RowBlocksOfBackward(plan, args.tokens, args.hidden));
     if (args.dsum != nullptr) {
-      BackwardKernel<T, kLanes, kSteps, true><<<chunks, threads, 0, stream>>>(args);
+      BackwardKernel<T, kLanes, kSteps, kTeam, true><<<chunks, plan.threads, 0, stream>>>(args);
     } else {
-      BackwardKernel<T, kLanes, kSteps, false><<<chunks, threads, 0, stream>>>(args);
+      BackwardKernel<T, kLanes, kSteps, kTeam, false><<<chunks, plan.threads, 0, stream>>>(args);
     }
   }
 };
@@ -153,7 +184,7 @@ absl::Status Forward(const RmsNormForwardArgs<T>& args, CudaStream stream) {
     return absl::OkStatus();
   }
   const bool aligned = Aligned16(args.x, args.residual, args.weight, args.sum, args.y);
-  ChooseRow(args.hidden, aligned, ForwardLaunch<T>{args, stream});
+  ChooseRow(RowPlanOf(args.hidden, aligned), ForwardLaunch<T>{args, stream});
   return LaunchStatus("rmsnorm forward");
 }
 
@@ -163,9 +194,10 @@ absl::Status Backward(const RmsNormBackwardArgs<T>& args, CudaStream stream) {
   DT_CHECK_GT(args.hidden, 0);
   const bool aligned =
       Aligned16(args.h, args.weight, args.dy, args.dsum, args.dh) && Aligned16(args.workspace);
-  const int64_t chunks = RowChunksCuda(args.tokens);
+  const RowPlan plan = RowPlanOf(args.hidden, aligned);
+  const int64_t chunks = RowBlocksOfBackward(plan, args.tokens, args.hidden);
   if (chunks > 0) {
-    ChooseRow(args.hidden, aligned, BackwardLaunch<T>{args, stream});
+    ChooseRow(plan, BackwardLaunch<T>{args, stream});
   }
   SumColumns(args.workspace, chunks, args.hidden, args.hidden, args.dweight, stream);
   return LaunchStatus("rmsnorm backward");

@@ -59,7 +59,7 @@ void RmsNormBackwardCpu(const RmsNormBackwardArgs<BFloat16>& args, ParallelFor p
 // The same on device pointers; repeats give the same bits. Queue kernels on `stream`, do not
 // synchronise; Internal when a launch fails. The workspace is RmsNormWorkspaceFloatsCuda floats.
 constexpr int64_t RmsNormWorkspaceFloatsCuda(int64_t tokens, int64_t hidden) {
-  return RowChunksCuda(tokens) * hidden;
+  return RowChunksCuda(tokens, hidden) * hidden;
 }
 absl::Status RmsNormForwardCuda(const RmsNormForwardArgs<float>& args, CudaStream stream);
 absl::Status RmsNormForwardCuda(const RmsNormForwardArgs<BFloat16>& args, CudaStream stream);

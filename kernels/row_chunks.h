@@ -16,10 +16,14 @@ constexpr int64_t RowChunks(int64_t tokens) {
   return (tokens + RowChunkRows(tokens) - 1) / RowChunkRows(tokens);
 }
 
-// On CUDA chunk c is rows c, c + chunks, ...: one block each, more than an H100 runs at once.
-constexpr int64_t kRowChunksMaxCuda = 512;
-constexpr int64_t RowChunksCuda(int64_t tokens) {
-  return std::min<int64_t>(tokens, kRowChunksMaxCuda);
+// On CUDA a chunk is what one block takes: rows in turn with the other blocks. At most as many as
+// an H100's 132 multiprocessors run at once, four blocks each, or two of those for wide rows: a few
+// blocks more would run alone behind all others.
+constexpr int64_t kRowChunksMaxCuda = 528;
+constexpr int64_t kWideRowCuda = 2048;
+constexpr int64_t RowChunksCuda(int64_t tokens, int64_t hidden) {
+  return std::min<int64_t>(tokens,
+                           hidden > kWideRowCuda ? kRowChunksMaxCuda / 2 : kRowChunksMaxCuda);
 }
 
 }  // namespace dtrain::kernels

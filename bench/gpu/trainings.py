@@ -27,7 +27,7 @@ class Training:
     attention: str = "flash"
     host_gb: float = 0  # Above 0: masters and states are in the host's memory (ZeRO-Offload).
     steps_max: int = 2
-    unmeasured_steps: int = 1  # Whole ones: bench/mfu/main.cc takes one after the warm-up.
+    unmeasured_steps: int = 2  # Whole ones: bench/mfu/measure_steps.h, after short warm-up steps.
 
     @property
     def name(self):

@@ -25,8 +25,13 @@ double MedianStepSeconds(const MfuFacts& facts) {
                                   : (sorted[half - 1] + sorted[half]) / 2;
 }
 
+double StepSeconds(const MfuFacts& facts) {
+  const auto steps = static_cast<double>(facts.step_seconds.size());
+  return !facts.on_gpu ? MedianStepSeconds(facts) : steps > 0 ? facts.measured_s / steps : 0;
+}
+
 double TokensPerSecond(const MfuFacts& facts) {
-  const double seconds = MedianStepSeconds(facts);
+  const double seconds = StepSeconds(facts);
   return seconds > 0 ? TokensPerStep(facts) / seconds : 0;
 }
 

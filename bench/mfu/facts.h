@@ -46,8 +46,10 @@ struct MfuFacts {
 
   // The measurement.
   int warm_up_steps = 0;
-  std::vector<double> step_seconds;  // Rank 0's; a step ends on all ranks together.
-  Breakdown breakdown;               // Rank 0's profiled step.
+  std::vector<double>
+      step_seconds;       // Calls of rank 0; on a GPU one may return before its step ends.
+  double measured_s = 0;  // Of all these steps on a GPU, between two synchronisations.
+  Breakdown breakdown;    // Rank 0's profiled step.
   std::vector<OperationGroup> groups;
   double profiled_step_s = 0;
   int64_t profiled_micro_batches = 1;
@@ -57,8 +59,9 @@ struct MfuFacts {
 
 // Tokens of one step over all ranks.
 double TokensPerStep(const MfuFacts& facts);
-// At the median step.
 double MedianStepSeconds(const MfuFacts& facts);
+// On a GPU the mean of all measured steps, else the median.
+double StepSeconds(const MfuFacts& facts);
 double TokensPerSecond(const MfuFacts& facts);
 
 // Whether something else slowed the products down that gave the GEMM rate: no step is faster than

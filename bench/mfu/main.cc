@@ -25,6 +25,7 @@
 #include "bench/mfu/device.h"
 #include "bench/mfu/facts.h"
 #include "bench/mfu/machine_rates.h"
+#include "bench/mfu/measure_steps.h"
 #include "bench/mfu/memory_peak.h"
 #include "bench/mfu/model.h"
 #include "bench/mfu/options.h"
@@ -157,10 +158,14 @@ absl::StatusOr<StepReport> ShortStep(int64_t micro_batches, Engine& engine, Benc
 // kernels alone, and no operation with shapes for the roofline.
 constexpr int kEagerStep = 1;
 
+absl::Status Synchronize(Job& job) {
+  return job.device().is_cpu() ? absl::OkStatus() : job.state().device->Synchronize();
+}
+
 // Warm-up, measured steps, one profiled step. No number of a step is read before the last is
 // queued: a GPU then never waits for the host.
-absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel& model,
-                          RandomTokens& tokens, const BenchDevice& device, MfuFacts& facts) {
+absl::Status TakeSteps(const MfuOptions& options, Job& job, Engine& engine, BenchModel& model,
+                       RandomTokens& tokens, const BenchDevice& device, MfuFacts& facts) {
   StepReport last;
   const auto step = [&]() -> absl::Status {
     DT_ASSIGN_OR_RETURN(last,
@@ -181,17 +186,15 @@ absl::Status MeasureSteps(const MfuOptions& options, Engine& engine, BenchModel&
       DT_RETURN_IF_ERROR(warm_up());
     }
   }
-  if (few > 0) {
-    DT_RETURN_IF_ERROR(step());  // Graphs are captured in steps as those that are measured.
-  }
-  for (int i = 0; i < options.steps; ++i) {
-    const int64_t start = Clock::Real().MonotonicNanos();
+  for (int i = 0; i < UnmeasuredWholeSteps(options); ++i) {
     DT_RETURN_IF_ERROR(step());
-    // A step's call returns when the device has done the step before, so calls take as long as
-    // steps.
-    facts.step_seconds.push_back(static_cast<double>(Clock::Real().MonotonicNanos() - start) *
-                                 1e-9);
   }
+  DT_ASSIGN_OR_RETURN(const MeasuredSteps measured,
+                      MeasureSteps(
+                          options.steps, step, [&] { return Synchronize(job); },
+                          [] { return Clock::Real().MonotonicNanos(); }));
+  facts.step_seconds = measured.call_s;
+  facts.measured_s = facts.on_gpu ? measured.total_s : 0;
   facts.loss = last.loss;  // Waits for the device.
   facts.memory_peak_bytes = MemoryPeakBytes(device.device, last.memory);
   const auto whole_step = [&]() -> absl::Status {
@@ -231,7 +234,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
       Engine::Create(job, *model.module,
                      {.flops_per_sample = StrictFlopsPerToken(facts.shape, facts.sequence)}));
   RandomTokens tokens(options, shape.vocabulary, device.device, job.rank());
-  DT_RETURN_IF_ERROR(MeasureSteps(options, *engine, model, tokens, device, facts));
+  DT_RETURN_IF_ERROR(TakeSteps(options, job, *engine, model, tokens, device, facts));
   DT_ASSIGN_OR_RETURN(const MachineRates after,
                       RatesOfAll(job, device.device, factors, /*model=*/true));
   const MachineRates rates = Best(before, after);

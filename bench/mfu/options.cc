@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/command_line.h"
 #include "base/status.h"
+#include "bench/mfu/measure_steps.h"
 #include "bench/mfu/presets.h"
 
 namespace dtrain::bench {
@@ -64,7 +65,7 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
   app.add_option(
          "--short-steps", options.short_micro_batches,
          "Use only N micro-batches in warm-up steps and in the profiled step, to save time "
-         "where --accumulation is large. One whole step, which is not measured, follows the "
+         "where --accumulation is large. Two whole steps, which are not measured, follow the "
          "warm-up then. Default: whole steps")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option(
@@ -96,7 +97,8 @@ std::vector<std::string> EngineSettings(const MfuOptions& options, int world_siz
       absl::StrCat("train_micro_batch_size_per_gpu=", options.micro_batch),
       absl::StrCat("gradient_accumulation_steps=", options.accumulation),
       absl::StrCat("train_batch_size=", options.micro_batch * options.accumulation * world_size),
-      absl::StrCat("train_steps=", options.warm_up + options.steps + 2),
+      absl::StrCat("train_steps=",
+                   options.warm_up + UnmeasuredWholeSteps(options) + options.steps + 1),
       absl::StrCat("zero_optimization.stage=", options.zero_stage),
       absl::StrCat("activation_checkpointing.mode=", options.recompute),
       "gradient_clipping=1.0",

@@ -18,6 +18,17 @@ void Row(std::string& out, const char* name, const std::string& value) {
   absl::StrAppendFormat(&out, "%-28s%s\n", name, value);
 }
 
+std::string StepsInWords(const MfuFacts& facts) {
+  const size_t steps = facts.step_seconds.size();
+  if (facts.on_gpu) {
+    return absl::StrFormat("mean of %d steps of %.3f s, by one clock", steps, StepSeconds(facts));
+  }
+  const auto [fastest, slowest] =
+      std::minmax_element(facts.step_seconds.begin(), facts.step_seconds.end());
+  return absl::StrFormat("median of %d steps of %.3f s, %.3f to %.3f", steps, StepSeconds(facts),
+                         *fastest, *slowest);
+}
+
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
 // The rate may have been slowed down by other programs.
@@ -59,8 +70,6 @@ Json GroupsJson(const std::vector<OperationGroup>& groups) {
 
 std::string MfuTable(const MfuFacts& facts) {
   const double strict = StrictFlopsPerToken(facts.shape, facts.sequence);
-  const auto [fastest, slowest] =
-      std::minmax_element(facts.step_seconds.begin(), facts.step_seconds.end());
   std::string out = absl::StrFormat(
       "%s: %.1fM parameters (%.1fM in products); micro-batch %d x %g tokens, %d micro-batch%s a "
       "step; attention %s; recompute %s; AdamW states %s; clip %g; dropout off\n%s, %d thread%s a "
@@ -71,9 +80,7 @@ std::string MfuTable(const MfuFacts& facts) {
       facts.accumulation == 1 ? "" : "es", facts.attention, facts.recompute, facts.optimizer_states,
       facts.clip, facts.device, facts.threads, facts.threads == 1 ? "" : "s", facts.load_average,
       facts.versions);
-  Row(out, "tokens/s",
-      absl::StrFormat("%.0f (median of %d steps of %.3f s, %.3f to %.3f)", TokensPerSecond(facts),
-                      facts.step_seconds.size(), MedianStepSeconds(facts), *fastest, *slowest));
+  Row(out, "tokens/s", absl::StrFormat("%.0f (%s)", TokensPerSecond(facts), StepsInWords(facts)));
   Row(out, "FLOP a token",
       absl::StrFormat("%.4g strict, %.4g PaLM", strict,
                       PalmFlopsPerToken(facts.shape, facts.sequence)));
@@ -129,6 +136,7 @@ Json MfuJson(const MfuFacts& facts) {
           {"versions", facts.versions},
           {"warm_up_steps", facts.warm_up_steps},
           {"step_seconds", facts.step_seconds},
+          {"measured_s", facts.measured_s},
           {"tokens_per_s", TokensPerSecond(facts)},
           {"flop_per_token_strict", StrictFlopsPerToken(facts.shape, facts.sequence)},
           {"flop_per_token_palm", PalmFlopsPerToken(facts.shape, facts.sequence)},

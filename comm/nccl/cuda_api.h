@@ -17,7 +17,9 @@ struct CudaEvent;   // Opaque: what cudaEvent_t points to.
 struct CudaGraph;   // Opaque: what cudaGraphExec_t points to.
 struct CudaMemory;  // Opaque: a CUmemGenericAllocationHandle.
 
-// Values of cudaError_t; any other value is an error that ErrorString explains.
+// An error is its caller's alone: CUDA's last error, by which the next launch of a kernel is
+// judged, is clear again when a call returns. Values of cudaError_t; any other value is an error
+// that ErrorString explains.
 enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotReady = 600 };
 
 struct CudaDeviceFacts {
@@ -97,6 +99,10 @@ class CudaApi {
   // is mapped in one place at a time.
   virtual CudaResult MapMemory(void* data, size_t bytes, CudaMemory* memory) = 0;
   virtual CudaResult UnmapMemory(void* data, size_t bytes) = 0;
+  // Takes a little memory of the kind that other processes may be given a handle of, maps it and
+  // gives it back: what LibTorch's expandable segments are made of, and what some containers
+  // refuse.
+  virtual CudaResult TryExportableMemory() = 0;
 };
 
 }  // namespace dtrain::comm

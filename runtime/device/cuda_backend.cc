@@ -14,8 +14,11 @@
 #include "base/job_env.h"
 #include "base/status.h"
 #include "c10/core/AllocatorConfig.h"
+#include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "kernels/cuda_table.h"
+#include "runtime/device/allocator_settings.h"
+#include "runtime/device/device_image.h"
 #include "runtime/device/plugin/torch_plugin.h"
 
 namespace dtrain {
@@ -31,7 +34,7 @@ std::string LibTorchFolder() {
   return path.substr(0, path.rfind('/'));
 }
 
-absl::Status MapLibTorchCuda() {
+absl::Status MapLibTorchCuda(comm::CudaApi& api) {
   // cuBLAS then has a workspace a stream, without which its sums may change from run to run.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   DT_ASSIGN_OR_RETURN(auto library,
@@ -42,9 +45,8 @@ absl::Status MapLibTorchCuda() {
         "LibTorch finds no CUDA although its CUDA library is mapped: the program asked LibTorch "
         "about CUDA before dtrain::Main; ask after it, or set device to \"cpu\"");
   }
-  if (!AllocatorIsConfigured(ReadEnvironment())) {
-    // Its memory then grows in place, without holes between blocks of changing sizes.
-    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  if (const std::string settings = AllocatorSettings(api, ReadEnvironment()); !settings.empty()) {
+    c10::CachingAllocator::setAllocatorSettings(settings);
   }
   return absl::OkStatus();
 }
@@ -104,7 +106,12 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   parts.index = index;
   parts.new_graph = GraphsOf(plugin, index);
   parts.tensors = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
-  DT_RETURN_IF_ERROR(MapLibTorchCuda());
+  parts.empty_cache = [] { at::getDeviceAllocator(at::kCUDA)->emptyCache(); };
+  // Before LibTorch's half is mapped: what cannot train here says so at once.
+  if (const absl::Status image = CheckDeviceImage(*parts.api, *parts.kernels, index); !image.ok()) {
+    return absl::Status(image.code(), absl::StrCat(image.message(), "; or set device to \"cpu\""));
+  }
+  DT_RETURN_IF_ERROR(MapLibTorchCuda(*parts.api));
   try {
     at::globalContext().lazyInitDevice(at::kCUDA);
     const c10::impl::VirtualGuardImpl guard(at::kCUDA);

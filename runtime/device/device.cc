@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "c10/core/CachingDeviceAllocator.h"
 #include "comm/nccl/nccl_status.h"
 
 namespace dtrain {
@@ -35,13 +34,19 @@ absl::Status Device::Synchronize() const {
   return Check(parts_.api->StreamSynchronize(parts_.compute_stream), "cudaStreamSynchronize");
 }
 
+void Device::EmptyCache() const {
+  if (parts_.empty_cache) {
+    parts_.empty_cache();
+  }
+}
+
 comm::CudaResult WithCacheEmptied(const Device& device,
                                   absl::FunctionRef<comm::CudaResult()> take) {
   const comm::CudaResult result = take();
-  if (result != comm::CudaResult::kOutOfMemory || !device.tensors().is_cuda()) {
+  if (result != comm::CudaResult::kOutOfMemory) {
     return result;
   }
-  at::getDeviceAllocator(device.tensors().type())->emptyCache();
+  device.EmptyCache();
   return take();
 }
 

@@ -35,6 +35,7 @@ struct CudaParts {
   at::Device tensors = at::Device(at::kCUDA, 0);      // Where LibTorch's tensors are made.
   std::string description;                            // "NVIDIA H100, CUDA runtime 13.0, ...".
   MakeTensorGraph new_graph;                          // Gives an error where there can be none.
+  std::function<void()> empty_cache;                  // Of LibTorch's allocator; may be empty.
 };
 
 class Device {
@@ -75,6 +76,9 @@ class Device {
   absl::Status Zero(void* data, size_t bytes) const;
   // Blocks until the compute stream is empty: between steps, never inside one.
   absl::Status Synchronize() const;
+  // What LibTorch's allocator keeps for tensors to come goes back to the device; it may wait for
+  // the device. Not while a graph is captured.
+  void EmptyCache() const;
 
  private:
   CudaParts parts_;

@@ -94,6 +94,9 @@ absl::Status Engine::Impl::CaptureMicroStep(absl::FunctionRef<Loss()> forward,
   DT_RETURN_IF_ERROR(device_gradients->whole()->MakeMarks(graph.marks));
   const CpuRngSnapshot rng;
   DT_ASSIGN_OR_RETURN(graph.work, device().NewGraph());
+  // A graph's memory is of a pool of its own, which cannot use what the eager micro-batch of this
+  // kind has left in the allocator's cache: together they would take its activations twice.
+  device().EmptyCache();
   absl::Status status = graph.work->Begin();
   if (status.ok()) {
     status = RecordMicroStep(forward, graph);

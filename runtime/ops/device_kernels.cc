@@ -1,11 +1,15 @@
 #include "runtime/ops/device_kernels.h"
 
+#include <map>
+#include <mutex>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "comm/nccl/plugin.h"
+#include "runtime/device/device_image.h"
 #include "runtime/ops/device_matmul.h"
 
 namespace dtrain::ops {
@@ -14,6 +18,7 @@ namespace {
 struct StandIn {
   const kernels::CudaKernelTable* kernels = nullptr;
   CudaStream stream = nullptr;
+  bool usable = false;
 };
 
 StandIn& ForTesting() {
@@ -21,17 +26,43 @@ StandIn& ForTesting() {
   return stand_in;
 }
 
+void WarnOfAten(absl::string_view why) {
+  DT_LOG(Warning) << "fused operations on a GPU take ATen's: " << why;
+}
+
 // Null: the plugin does not open.
-const kernels::CudaKernelTable* PluginKernels() {
-  static const kernels::CudaKernelTable* const table = []() -> const kernels::CudaKernelTable* {
-    const auto plugin = comm::OpenCudaPlugin();
-    if (!plugin.ok()) {
-      DT_LOG(Warning) << "fused operations on a GPU take ATen's: " << plugin.status().message();
+comm::Plugin* ThePlugin() {
+  static comm::Plugin* const plugin = []() -> comm::Plugin* {
+    const auto opened = comm::OpenCudaPlugin();
+    if (!opened.ok()) {
+      WarnOfAten(opened.status().message());
       return nullptr;
     }
-    return kernels::AsCudaKernelTable((*plugin)->kernel_table());
+    return *opened;
   }();
-  return table;
+  return plugin;
+}
+
+bool IsUsable(comm::CudaApi& api, const kernels::CudaKernelTable& kernels, int index) {
+  const absl::Status image = CheckDeviceImage(api, kernels, index);
+  if (!image.ok()) {
+    WarnOfAten(image.message());
+  }
+  return image.ok();
+}
+
+// Null: the plugin does not open, or has no code for this GPU. Asked once for each.
+const kernels::CudaKernelTable* PluginKernels(const at::Device& device) {
+  static std::mutex mutex;
+  static auto* const known = new std::map<int, const kernels::CudaKernelTable*>();
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = known->emplace(device.index(), nullptr);
+  if (comm::Plugin* const plugin = is_new ? ThePlugin() : nullptr; plugin != nullptr) {
+    const c10::DeviceGuard guard(device);
+    const auto* const table = kernels::AsCudaKernelTable(plugin->kernel_table());
+    entry->second = IsUsable(plugin->cuda(), *table, device.index()) ? table : nullptr;
+  }
+  return entry->second;
 }
 
 // Of the calling thread. The default stream has a handle too (cudaStreamLegacy), so that a program
@@ -48,7 +79,10 @@ CudaStream CurrentStream(const at::Device& device) {
 }  // namespace
 
 bool HasKernels(const at::Device& device) {
-  return device.is_cpu() || (device.is_cuda() && PluginKernels() != nullptr);
+  if (ForTesting().kernels != nullptr) {
+    return ForTesting().usable;
+  }
+  return device.is_cpu() || (device.is_cuda() && PluginKernels(device) != nullptr);
 }
 
 bool OnGpu(const at::Tensor& tensor) { return tensor.is_cuda() || ForTesting().kernels != nullptr; }
@@ -67,7 +101,7 @@ GpuLaunch::GpuLaunch(const at::Tensor& tensor) {
     return;
   }
   guard_.reset_device(tensor.device());
-  kernels_ = PluginKernels();
+  kernels_ = PluginKernels(tensor.device());
   stream_ = CurrentStream(tensor.device());
 }
 
@@ -75,8 +109,11 @@ void ThrowUnlessOk(const absl::Status& status) {
   TORCH_CHECK(status.ok(), std::string(status.message()));
 }
 
-void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream) {
+void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream,
+                      comm::CudaApi* api) {
   ForTesting() = {kernels, stream};
+  ForTesting().usable =
+      kernels != nullptr && (api == nullptr || IsUsable(*api, *kernels, /*index=*/0));
   ForgetDeviceMatmuls();
 }
 

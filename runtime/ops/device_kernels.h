@@ -10,14 +10,15 @@
 #include "base/float16.h"
 #include "base/parallel_for.h"
 #include "c10/core/DeviceGuard.h"
+#include "comm/nccl/cuda_api.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/cuda_table.h"
 #include "runtime/engine/torch_pool.h"
 
 namespace dtrain::ops {
 
-// Whether there are kernels for tensors of `device`: the host, and GPUs where the plugin opens.
-// Where it does not, a warning says why, once, and operations fall back to ATen.
+// Whether there are kernels for tensors of `device`: the host, and GPUs where the plugin opens and
+// is built for them. Where not, a warning says why, once, and operations fall back to ATen.
 bool HasKernels(const at::Device& device);
 
 // Whether `tensor`'s kernels are a GPU's.
@@ -71,7 +72,8 @@ void Launch(const at::Tensor& on, const Args& args, void (*host)(const Args&, Pa
 }
 
 // From now on tensors of the host count as a GPU's, with these kernels; null: no more. While no
-// operation runs.
-void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream);
+// operation runs. With `api` its GPU 0 is asked whether it can run them; else it can.
+void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream,
+                      comm::CudaApi* api = nullptr);
 
 }  // namespace dtrain::ops

@@ -1,5 +1,10 @@
 #include "runtime/ops/fp8_matrix.h"
 
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "runtime/ops/device_matmul.h"
@@ -19,28 +24,42 @@ kernels::ConstFlat FlatOf(const at::Tensor& x) {
   return {x.const_data_ptr(), x.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16};
 }
 
-// What multiplies codes: NaN where the numbers were not finite, since casts saturate and the step's
-// check of its gradient must see it.
-at::Tensor InverseOf(const at::Tensor& scale, const at::Tensor& amax) {
-  return at::reciprocal(scale) + amax * 0;
-}
-
-// kernels::Fp8Scale of largest magnitudes, wherever they are.
-at::Tensor ScaleOf(const at::Tensor& amax, Fp8Format format) {
-  const at::Tensor scale = at::reciprocal(amax) * kernels::Fp8Largest(format);
-  return at::where(scale.isfinite().logical_and(scale > 0), scale, 1.0);
-}
-
-at::Tensor AmaxOf(const at::Tensor& x) {
-  at::Tensor amax = at::empty({}, x.options().dtype(at::kFloat));
-  if (OnGpu(x)) {
-    const GpuLaunch launch(x);
-    ThrowUnlessOk(launch.kernels().amax(x.numel(), FlatOf(x), amax.mutable_data_ptr<float>(),
-                                        launch.stream()));
-  } else {
-    *amax.mutable_data_ptr<float>() = kernels::AmaxCpu(x.numel(), FlatOf(x), TorchParallelFor);
+// What launches of a stream share, in turn (kernels::Fp8ScaleProgress): made with the stream's
+// first scale, and kept, since a captured launch may hold it.
+kernels::Fp8ScaleProgress* ProgressOn(const at::Tensor& like, CudaStream stream) {
+  static std::mutex mutex;
+  static auto* const made = new std::map<std::pair<int, CudaStream>, at::Tensor>();
+  static_assert(sizeof(kernels::Fp8ScaleProgress) == 2 * sizeof(int32_t));
+  const std::lock_guard lock(mutex);
+  at::Tensor& progress = (*made)[{like.device().index(), stream}];
+  if (!progress.defined()) {
+    progress = at::zeros({2}, like.options().dtype(at::kInt));
   }
-  return amax;
+  return static_cast<kernels::Fp8ScaleProgress*>(progress.mutable_data_ptr());
+}
+
+// fp32 [], as Fp8Matrix has them.
+struct Scales {
+  at::Tensor scale, inverse;
+};
+
+void FillScales(const at::Tensor& x, Fp8Format format, const Scales& scales) {
+  kernels::Fp8ScaleArgs args{.n = x.numel(),
+                             .format = format,
+                             .src = FlatOf(x),
+                             .scale = scales.scale.mutable_data_ptr<float>(),
+                             .inverse = scales.inverse.mutable_data_ptr<float>()};
+  if (OnGpu(x)) {
+    args.progress = ProgressOn(x, GpuLaunch(x).stream());
+  }
+  Launch(x, args, kernels::Fp8ScaleCpu, &kernels::CudaKernelTable::fp8_scale);
+}
+
+Scales ScalesOf(const at::Tensor& x, Fp8Format format) {
+  const at::Tensor both = at::empty({2}, x.options().dtype(at::kFloat));
+  Scales scales{both.select(0, 0), both.select(0, 1)};
+  FillScales(x, format, scales);
+  return scales;
 }
 
 // Codes of x, or of its transpose, to be filled.
@@ -100,9 +119,12 @@ void CastTransposed(const at::Tensor& x, Fp8Format format, const at::Tensor& sca
   }
 }
 
-// Without a word to autograd: who saved scales for a backward takes them as they are then.
+// Nothing where they are one number. Without a word to autograd: who saved scales for a backward
+// takes them as they are then.
 void Overwrite(const at::Tensor& number, const at::Tensor& with) {
-  number.variable_data().copy_(with);
+  if (number.const_data_ptr() != with.const_data_ptr()) {
+    number.variable_data().copy_(with);
+  }
 }
 
 at::Tensor Decoded(const Fp8Matrix& matrix) { return matrix.codes.to(at::kFloat) * matrix.inverse; }
@@ -113,17 +135,14 @@ Fp8Matrix ToFp8(const at::Tensor& x, Fp8Format format, Fp8Options::Scaling scali
   if (scaling == Fp8Options::Scaling::kRowwise) {
     return RowsToFp8(x, format);
   }
-  const at::Tensor amax = AmaxOf(x);
-  const at::Tensor scale = ScaleOf(amax, format);
+  const auto [scale, inverse] = ScalesOf(x, format);
   const at::Tensor codes = CodesOf(x, x.sizes(), format);
   Cast(x, format, scale, codes);
-  return {codes, InverseOf(scale, amax), scale};
+  return {codes, inverse, scale};
 }
 
 Fp8Both BothToFp8(const at::Tensor& x, Fp8Format format) {
-  const at::Tensor amax = AmaxOf(x);
-  const at::Tensor scale = ScaleOf(amax, format);
-  const at::Tensor inverse = InverseOf(scale, amax);
+  const auto [scale, inverse] = ScalesOf(x, format);
   const at::Tensor codes = CodesOf(x, x.sizes(), format);
   const at::Tensor transposed = CodesOf(x, {x.size(1), x.size(0)}, format);
   CastTransposed(x, format, scale, codes, transposed);
@@ -140,18 +159,14 @@ void ToFp8Again(const at::Tensor& x, Fp8Format format, const Fp8Both& both) {
     }
     return;
   }
-  const at::Tensor amax = AmaxOf(x);
-  const at::Tensor scale = ScaleOf(amax, format);
-  const at::Tensor inverse = InverseOf(scale, amax);
-  Overwrite(as_is.scale, scale);
-  Overwrite(as_is.inverse, inverse);
+  FillScales(x, format, {as_is.scale, as_is.inverse});
   if (!transposed.codes.defined()) {
-    Cast(x, format, scale, as_is.codes);
+    Cast(x, format, as_is.scale, as_is.codes);
     return;
   }
-  Overwrite(transposed.scale, scale);
-  Overwrite(transposed.inverse, inverse);
-  CastTransposed(x, format, scale, as_is.codes, transposed.codes);
+  Overwrite(transposed.scale, as_is.scale);
+  Overwrite(transposed.inverse, as_is.inverse);
+  CastTransposed(x, format, as_is.scale, as_is.codes, transposed.codes);
 }
 
 Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, const Fp8Matrix& known) {
@@ -164,6 +179,7 @@ Fp8Matrix TransposedToFp8(const at::Tensor& x, Fp8Format format, const Fp8Matrix
 }
 
 at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType type, bool exact) {
+  RECORD_FUNCTION("dtrain::fp8_product", Inputs(a.codes, b.codes));
   if (!a.codes.is_cuda()) {
     return at::mm(Decoded(a), Decoded(b).t()).to(type);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,9 @@ namespace dtrain::emulation {
 Indices indices;
 
 namespace {
+
+std::atomic<int64_t> launches = 0;
+std::atomic<int> image_error = cudaSuccess;
 
 constexpr unsigned kWarp = 32;
 constexpr int kFill = 0xff;  // NaN of every floating-point type.
@@ -323,6 +327,12 @@ bool Allowed(const dim3& grid, const dim3& block) {
 
 void SetOrder(Order order) { Device::Get().SetOrder(order); }
 
+void SetImageError(int error) { image_error = error; }
+int ImageError() { return image_error; }
+
+int64_t Launches() { return launches; }
+void CountLaunch() { ++launches; }
+
 void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
@@ -331,6 +341,11 @@ void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread
     SetLastError(cudaErrorInvalidConfiguration);
     return;
   }
+  if (const auto error = static_cast<cudaError>(ImageError()); error != cudaSuccess) {
+    SetLastError(error);
+    return;
+  }
+  CountLaunch();
   Device::Get().Run(configuration, thread);
 }
 

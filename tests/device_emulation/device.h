@@ -43,6 +43,15 @@ struct Configuration {
 // and is the last error of the runtime.
 void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread);
 
+// From now on there is no code for this device, for that reason (a cudaError): kernels can be
+// neither asked for nor launched. cudaSuccess: there is.
+void SetImageError(int error);
+int ImageError();
+
+// What was given to the device so far: kernels, and copies and fills that are queued as they are.
+int64_t Launches();
+void CountLaunch();
+
 // Of the thread that runs, as CUDA's variables of these names.
 struct Indices {
   uint3 thread;

@@ -67,6 +67,21 @@ inline unsigned atomicMax(unsigned* address, unsigned value) {
   return before;
 }
 
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  const unsigned before = *address;
+  *address = before + value;
+  return before;
+}
+
+inline unsigned atomicExch(unsigned* address, unsigned value) {
+  const unsigned before = *address;
+  *address = value;
+  return before;
+}
+
+// Threads run one after the other: each finds what the others wrote.
+inline void __threadfence() {}
+
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }

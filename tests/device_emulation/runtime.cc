@@ -9,12 +9,14 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "tests/device_emulation/device.h"
 #include "tests/device_emulation/last_error.h"
 
 namespace dtrain::emulation {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
 char stream_storage;  // Its address is every stream.
 
 // Device memory, each piece in a mapping of its own between two pages which fault. It begins
@@ -98,10 +100,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
+  emulation::CountLaunch();
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
+  emulation::CountLaunch();
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
@@ -112,6 +116,24 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* /*attributes*/, const void* /*kernel*/) {
+  const auto error = static_cast<cudaError>(emulation::ImageError());
+  if (error != cudaSuccess) {
+    emulation::SetLastError(error);
+  }
+  return error;
+}
+
+// Any number of devices, which are one: which of them is a thread's current one is remembered.
+cudaError_t cudaSetDevice(int device) {
+  emulation::current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = emulation::current_device;
+  return cudaSuccess;
+}
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = emulation::last_error;
@@ -126,6 +148,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidValue";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
     case cudaErrorMemoryAllocation:
       return "cudaErrorMemoryAllocation";
     default:

@@ -32,6 +32,9 @@ struct TrainingScale {
 struct StepCosts {
   std::vector<std::string> waits;
   std::vector<std::string> memory;
+  // Over the fakes alone: what a GPU was given to do, and of it, scales of tensors in FP8.
+  int64_t launches = 0;
+  int64_t fp8_scales = 0;
 };
 
 // One training's; outlives its job, model and engine. One at a time.

@@ -10,6 +10,7 @@
 #include "runtime/ops/device_kernels.h"
 #include "tests/examples/training_place.h"
 #include "tests/runtime/fake_device.h"
+#include "tests/runtime/launch_count.h"
 #include "tests/runtime/operation_count.h"
 
 namespace {
@@ -43,6 +44,20 @@ class Allocations {
   at::CallbackHandle handle_;
 };
 
+// The fakes' kernels; launches of one of them are counted.
+const dtrain::kernels::CudaKernelTable* fakes = nullptr;
+int64_t fp8_scales = 0;
+const dtrain::kernels::CudaKernelTable* CountingTable(dtrain::comm::FakeCuda* cuda) {
+  fakes = dtrain::testing::FakeKernelTable(cuda);
+  static dtrain::kernels::CudaKernelTable table;
+  table = *fakes;
+  table.fp8_scale = [](const dtrain::kernels::Fp8ScaleArgs& args, dtrain::CudaStream stream) {
+    ++fp8_scales;
+    return fakes->fp8_scale(args, stream);
+  };
+  return &table;
+}
+
 // As a rank alone on a real one has it: without NCCL.
 class FakePlace final : public TrainingPlace {
  public:
@@ -54,7 +69,7 @@ class FakePlace final : public TrainingPlace {
   }
   absl::Status Attach(dtrain::Job::State& state) override {
     DT_RETURN_IF_ERROR(gpu_.Attach(state, /*staged=*/true, dtrain::comm::GroupOptions{}));
-    dtrain::ops::SetGpuForTesting(dtrain::testing::FakeKernelTable(&gpu_.cuda),
+    dtrain::ops::SetGpuForTesting(CountingTable(&gpu_.cuda),
                                   dtrain::Device::KernelStream(gpu_.cuda.host_stream()));
     return absl::OkStatus();
   }
@@ -66,7 +81,11 @@ class FakePlace final : public TrainingPlace {
     StepCosts costs;
     {
       const Allocations allocations;
+      const dtrain::testing::LaunchCount launches;
+      const int64_t scales = fp8_scales;
       DT_RETURN_IF_ERROR(step());
+      costs.launches = launches.count();
+      costs.fp8_scales = fp8_scales - scales;
       if (by_graphs) {  // Else tensors come and go, as they do from an allocator's cache.
         costs.memory = Allocations::Seen();
       }

@@ -11,6 +11,7 @@ SOURCE = os.environ["DTRAIN_SOURCE"]
 BUILD = os.environ["DTRAIN_BUILD"]
 sys.path.insert(0, f"{SOURCE}/bench")
 import cuda_code  # noqa: E402
+import cuda_in_flight  # noqa: E402
 import cuda_sass  # noqa: E402
 
 OCCUPANCY_MIN = 0.25
@@ -20,6 +21,7 @@ NARROW = {
     "AddInOrder": "one thread over a number a rank",
     "AddPartials": "one block over 256 numbers",
     "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
+    "ImageKernel": "is asked for, and never launched",
     "StartsKernel": "a binary search",
     "SetClipKernel": "one number",
     "StepVerdictKernel": "one block over two numbers a rank",
@@ -34,6 +36,7 @@ BOTH = {"BlockSquareSumsKernel", "MomentsKernel"}
 LOADS_NOTHING = {"FillBody": "only writes"}
 STORES_NOTHING = {
     "AmaxKernel": "gives one number",
+    "ScaleKernel": "gives two numbers",
     "SquarePartials": "gives one number a block",
     "BlockSquareSumsKernel": "gives a number for each 4,096 elements",
     "RowsKernel<float, 8, true, false>": "gives two numbers a row",
@@ -55,6 +58,7 @@ SCALARS = {
     "PlainSgdBody": (5, "the step's scalars"),
     "QuantizeKernel": (1, "a block's scale"),
     "RowsToKernel": (1, "a row's scale"),
+    "ScaleKernel": (3, "a scale, its inverse and what blocks share, once"),
     "ToKernel": (1, "the scale"),
     "TransposeKernel": (1, "the scale"),
     "cross_entropy.cu RowsKernel": (8, "a row's target, its logit, sums and results"),
@@ -138,6 +142,8 @@ class Parsing(unittest.TestCase):
         self.assertEqual(occupancy(1024, 64, 0, "sm_90a"), 0.5)
         self.assertEqual(occupancy(32, 16, 0, "sm_100"), 0.5)  # 32 blocks of a warp.
         self.assertEqual(occupancy(128, 32, 48 * 1024, "sm_80"), 3 * 4 / 64)
+        self.assertEqual(occupancy(256, 32, 0, "sm_120"), 1)  # 48 warps.
+        self.assertEqual(occupancy(32, 16, 0, "sm_120"), 0.5)  # 24 blocks.
 
 
 def code_of(*lines):
@@ -152,7 +158,7 @@ def kernel_of(*lines, name="SomeKernel<float, 8>"):
     code = code_of(*lines)
     loads, stores = cuda_sass.widths(code)
     return cuda_code.Kernel("some.cu", name, "wide", "sm_90a", 32, 0, 0, 0, 256, loads, stores,
-                            cuda_sass.shape(code), 1.0)
+                            cuda_sass.shape(code), 1.0, cuda_in_flight.loaded(code))
 
 
 WIDE, NARROW_LOAD, NARROW_STORE = "LDG.E.128 R4, [R2.64]", "LDG.E.U16 R8, desc[UR4][R6.64+0x2]", "STG.E [R2.64], R8"
@@ -214,6 +220,23 @@ class Loops(unittest.TestCase):
             kernel_of("BRX R2 -0x10", WIDE, "EXIT")
 
 
+class InFlight(unittest.TestCase):
+    def test_loads_count_until_something_uses_one_of_them(self):
+        loaded = cuda_in_flight.loaded
+        two = (WIDE, "LDG.E.128 R8, [R2.64+0x10]")
+        self.assertEqual(loaded(code_of(*two, "FADD R12, R4, R8", "EXIT")), 32)
+        self.assertEqual(loaded(code_of(two[0], "FADD R12, R7, R1", two[1], "EXIT")), 16)
+        self.assertEqual(loaded(code_of(two[0], "FADD R12, R13, R1", two[1], "EXIT")), 32)
+        self.assertEqual(loaded(code_of(NARROW_LOAD, "EXIT")), 0)
+        self.assertEqual(loaded(code_of("LDG.E.128 R4, [R4.64]", "LDG.E.128 R8, [R4.64]", "EXIT")), 16)
+
+    def test_plans_are_those_of_the_kernels(self):
+        with open(f"{SOURCE}/kernels/row_chunks.h", encoding="utf-8") as file:
+            text = file.read()
+        most = int(re.search(r"kRowChunksMaxCuda = (\d+);", text).group(1))
+        self.assertEqual([cuda_in_flight.PLANS[width][3] for width in cuda_in_flight.WIDTHS], [most, most, most // 2])
+
+
 class CudaCode(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -232,9 +255,20 @@ class CudaCode(unittest.TestCase):
         self.assertGreater(len(wanted), 10)
         self.assertEqual(set(self.sources) & wanted, wanted, "objects are missing: build first")
         found = {(k.source, k.arch) for k in self.kernels}
-        for source in wanted - {"cuda_launch.cu"}:  # Which holds no kernel.
+        for source in wanted:
             for arch in cuda_code.ARCHITECTURES:
                 self.assertIn((source, arch), found)
+
+    def test_every_architecture_from_8_0_on_has_code_or_ptx(self):
+        cuobjdump = cuda_code.find_cuobjdump()
+        for path in cuda_code.objects_of(BUILD):
+            self.assertIn(cuda_code.PTX, cuda_code.ptx_architectures(cuobjdump, path), path)
+
+    def test_every_architecture_of_the_build_is_held_to_these_rules(self):
+        with open(f"{SOURCE}/cmake/DtrainCuda.cmake", encoding="utf-8") as file:
+            (default,) = re.findall(r'set\(DTRAIN_CUDA_ARCHITECTURES "([^"]+)"', file.read())
+        real = {f"sm_{word.removesuffix('-real')}" for word in default.split(";") if word.endswith("-real")}
+        self.assertEqual(real, set(cuda_code.ARCHITECTURES))
 
     def test_the_committed_table_is_of_these_sources_and_kernels(self):
         with open(f"{SOURCE}/bench/results/cuda_code.json", encoding="utf-8") as file:
@@ -293,6 +327,15 @@ class CudaCode(unittest.TestCase):
             for name in names:
                 self.assertTrue(any(listed(k, [name]) and not getattr(k, place).get(128)
                                     for k in self.held()), name)
+
+    def test_norms_have_enough_bytes_on_the_way(self):
+        rows = cuda_in_flight.rows(self.kernels, cuda_code.resident_blocks)
+        self.assertEqual(len(rows), 2 * 2 * 2 * len(cuda_in_flight.WIDTHS) * len(cuda_code.ARCHITECTURES),
+                         "two norms, both ways, with and without a sum")
+        low = [f"{row.source} {row.kernel} at {row.width} on {row.machine}: {row.bytes / 1024:.1f} KiB"
+               for row in rows if (row.width < 4096 and row.bytes < cuda_in_flight.BYTES_MIN)
+               or (row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN)]
+        self.assertEqual(low, [])
 
     def test_wide_forms_leave_room_for_enough_warps(self):
         low = [f"{k.source} {k.name} {k.arch}: {k.occupancy:.0%}" for k in self.held()

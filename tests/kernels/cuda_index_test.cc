@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cuda_row_index.h"
+
+#include "kernels/cuda_row_index.h"
+
 namespace dtrain::kernels::cuda_index_test {
 namespace {
 
@@ -85,6 +89,39 @@ TEST(CudaIndex, RowsAreWalkedOnceInEveryWidth) {
       }
     }
   }
+}
+
+// A team takes its row's neighbours in turn, as a block does; every thread has a row, and the rows
+// of all blocks are all rows.
+void ExpectWholePlan(int64_t hidden, bool aligned) {
+  const RowPlan plan = RowPlanOf(hidden, aligned);
+  const unsigned threads = plan.row_threads();
+  ASSERT_EQ(plan.rows() * threads, plan.threads) << hidden;
+  ASSERT_EQ(hidden % plan.lanes, 0) << "a thread's neighbours are all there or none";
+  if (plan.team == 0) {
+    const RowWay way = RowWayOf(hidden, aligned);
+    ASSERT_TRUE(plan.lanes == way.lanes && plan.steps == way.steps && plan.threads == way.threads);
+  } else {
+    ASSERT_EQ(32 % plan.team, 0) << "a team is within a warp";
+    ASSERT_GE(RowElement(plan.steps, 0, threads, plan.lanes), hidden) << "steps cover the row";
+  }
+  for (const int64_t tokens :
+       {int64_t{1}, int64_t{15}, int64_t{16}, int64_t{17}, int64_t{99'999}}) {
+    const int64_t blocks = RowBlocks(plan, tokens);
+    ASSERT_TRUE(blocks * plan.rows() >= tokens && (blocks - 1) * plan.rows() < tokens);
+    const int64_t chunks = RowBlocksOfBackward(plan, tokens, hidden);
+    ASSERT_TRUE(chunks > 0 && chunks <= blocks && chunks <= RowChunksCuda(tokens, hidden));
+  }
+}
+
+TEST(CudaIndex, TeamsAndBlocksHaveEveryRowOfANorm) {
+  for (int64_t hidden = 1; hidden <= kSizesTo; ++hidden) {
+    ExpectWholePlan(hidden, false);
+    ExpectWholePlan(hidden, true);
+  }
+  EXPECT_EQ(RowPlanOf(128, true).rows(), 16U) << "of a head's width";
+  EXPECT_EQ(RowPlanOf(768, true).rows(), 8U);
+  EXPECT_EQ(RowPlanOf(4096, true).rows(), 1U);
 }
 
 // Row strides of a whole block leave no element of a row and take none twice.

@@ -211,6 +211,32 @@ TEST(Fp8, ScaleTakesTheLargestValueToTheFormatsLargest) {
   }
 }
 
+TEST(Fp8, AScaleIsThatOfTheLargestMagnitude) {
+  for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+    for (const float largest : {0.0F, 3.0F, 1e-44F, testing::kInf, testing::kNan}) {
+      testing::Buffer<float> x(5000);
+      for (int64_t i = 0; i < x.size(); ++i) {
+        x[i] = 0;
+      }
+      x[4321] = -largest;
+      float scale = -1;
+      float inverse = -1;
+      Fp8ScaleCpu({.n = x.size(),
+                   .format = format,
+                   .src = {x.get(), DType::kFloat32},
+                   .scale = &scale,
+                   .inverse = &inverse},
+                  testing::Split{3, 1});
+      EXPECT_EQ(scale, largest == 3.0F ? Fp8Largest(format) / 3 : 1) << largest;
+      if (std::isfinite(largest)) {
+        EXPECT_EQ(inverse, 1 / scale) << largest;
+      } else {
+        EXPECT_TRUE(std::isnan(inverse)) << "casts saturate, and nothing else would tell";
+      }
+    }
+  }
+}
+
 TEST(Fp8, TransposesWhatTheCastGives) {
   EachVariant([](SimdLevel) {
     for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{

@@ -126,6 +126,15 @@ class Buffer {
   bool SameBits(const Buffer& other) const {
     return n_ == other.n_ && SameBytes(get(), other.get(), static_cast<size_t>(n_) * sizeof(T));
   }
+  // The same where every NaN is as good as another: a GPU's arithmetic keeps no payload.
+  bool SameBitsOrNan(const Buffer& other) const {
+    bool same = n_ == other.n_;
+    for (int64_t i = 0; same && i < n_; ++i) {
+      same = SameBytes(get() + i, other.get() + i, sizeof(T)) ||
+             (std::isnan((*this)(i)) && std::isnan(other(i)));
+    }
+    return same;
+  }
 
  private:
   static constexpr int64_t kGuard = 32;

@@ -2,6 +2,7 @@
 // where the headers promise them, stated tolerances elsewhere. On a GPU (cuda_main.cc) or an
 // emulated one (emulated_main.cc).
 #include "kernels/activation.h"
+#include "kernels/cuda_row_index.h"
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -210,7 +211,7 @@ void TestRmsNorm(cudaStream_t stream, int64_t tokens, int64_t hidden, bool resid
   EXPECT_TRUE(gdweight.Read(stream).SameBits(first)) << "not the same bits on repeat";
 }
 
-// Rows and widths of a norm: every width, and for each way of walking a row (RowWayOf) more rows
+// Rows and widths of a norm: every width, and for each way of walking a row (RowPlanOf) more rows
 // than the backward has chunks.
 struct NormShape {
   int64_t tokens;
@@ -218,14 +219,18 @@ struct NormShape {
 };
 std::vector<NormShape> NormShapes(int64_t narrowest) {
   std::vector<NormShape> shapes;
-  for (const int64_t hidden :
-       {narrowest, int64_t{17}, int64_t{64}, int64_t{768}, int64_t{1000}, int64_t{1024},
-        int64_t{2048}, int64_t{4096}, int64_t{8192}, int64_t{16384}, int64_t{20000}}) {
+  for (const int64_t hidden : {narrowest, int64_t{17}, int64_t{64}, int64_t{128}, int64_t{256},
+                               int64_t{768}, int64_t{1000}, int64_t{1024}, int64_t{2048},
+                               int64_t{4096}, int64_t{8192}, int64_t{16384}, int64_t{20000}}) {
     shapes.push_back({1, hidden});
     shapes.push_back({5, hidden});
   }
-  for (const int64_t hidden : {17, 1000, 8192, 20000}) {
+  for (const int64_t hidden : {17, 1000, 2048, 8192, 20000}) {
     shapes.push_back({kRowChunksMaxCuda + 8, hidden});
+  }
+  for (const int64_t hidden : {64, 200, 768}) {  // Several rows a block.
+    const int64_t rows = RowPlanOf(hidden, /*aligned=*/true).rows();
+    shapes.push_back({rows * kRowChunksMaxCuda + 3, hidden});
   }
   return shapes;
 }

@@ -124,6 +124,36 @@ Buffer<T> Fp8Source(int64_t n, bool special) {
   return src;
 }
 
+// Twice with the same progress, which a launch leaves as it found it.
+template <class T>
+void TestFp8Scale(cudaStream_t stream, Fp8Format format, const Buffer<T>& src,
+                  const Device<T>& gsrc) {
+  float scale = -1;
+  float inverse = -1;
+  const Fp8ScaleArgs args{.n = src.size(),
+                          .format = format,
+                          .src = {src.get(), kDTypeOf<T>},
+                          .scale = &scale,
+                          .inverse = &inverse};
+  Fp8ScaleCpu(args, SerialFor);
+  const DeviceStruct<Fp8ScaleProgress> progress({});
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const DeviceStruct<float> gscale(-1.0F), ginverse(-1.0F);
+    Fp8ScaleArgs on_device = args;
+    on_device.src.data = gsrc.get();
+    on_device.scale = gscale.get();
+    on_device.inverse = ginverse.get();
+    on_device.progress = progress.get();
+    ASSERT_TRUE(Fp8ScaleCuda(on_device, stream).ok());
+    EXPECT_EQ(gscale.Read(stream), scale) << "repeat " << repeat;
+    EXPECT_TRUE(std::isnan(inverse) ? std::isnan(ginverse.Read(stream))
+                                    : ginverse.Read(stream) == inverse)
+        << ginverse.Read(stream) << " for " << inverse << ", repeat " << repeat;
+    EXPECT_EQ(progress.Read(stream).most, 0U);
+    EXPECT_EQ(progress.Read(stream).blocks, 0U);
+  }
+}
+
 template <class T>
 void TestFp8(cudaStream_t stream, Fp8Format format, int64_t n, int64_t shift, bool special) {
   constexpr float kScale = 0.37F;
@@ -156,6 +186,7 @@ void TestFp8(cudaStream_t stream, Fp8Format format, int64_t n, int64_t shift, bo
   }
   ASSERT_TRUE(AmaxCuda(n, {gsrc.get(), kDTypeOf<T>}, gamax.get(), stream).ok());
   EXPECT_TRUE(same(gamax.Read(stream), AmaxCpu(n, {src.get(), kDTypeOf<T>}, SerialFor)));
+  TestFp8Scale(stream, format, src, gsrc);
   CastFromFp8Cpu({.n = n, .format = format, .src = codes.get(), .dst = {back.get(), kDTypeOf<T>}},
                  kScale, SerialFor);
   ASSERT_TRUE(

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tests/device_emulation/device.h"
 #include "tests/runtime/fake_op_kernels.h"
 
 extern "C" const void* dtrain_cuda_kernel_table();
@@ -36,9 +37,9 @@ void Put(Table& table) {
 
 }  // namespace
 
-// An entry that is added to the table is to be added below, and counted: functions, create_matmul,
-// which stays the fake's, and nothing else.
-static_assert(sizeof(Table) == 59 * sizeof(void*));
+// An entry that is added to the table is to be added below, and counted: functions, and two that
+// stay the fake's, create_matmul and check_device_image.
+static_assert(sizeof(Table) == 60 * sizeof(void*));
 
 bool PutEmulatedKernels(kernels::CudaKernelTable& table) {
   Put<&Table::adamw_set_clip, &Table::adamw, &Table::adamw_bf16_grad, &Table::adamw_bf16_state,
@@ -56,11 +57,13 @@ bool PutEmulatedKernels(kernels::CudaKernelTable& table) {
       &Table::cross_entropy_backward, &Table::cross_entropy_backward_bf16,
       &Table::cross_entropy_totals>(table);
   Put<&Table::quantize_int8, &Table::dequantize_int8, &Table::cast_to_fp8, &Table::cast_from_fp8,
-      &Table::transpose_to_fp8, &Table::amax, &Table::rows_to_fp8, &Table::dropout,
+      &Table::transpose_to_fp8, &Table::fp8_scale, &Table::rows_to_fp8, &Table::dropout,
       &Table::dropout_bf16, &Table::dropout_stream, &Table::dropout_stream_bf16,
       &Table::embedding_backward, &Table::embedding_backward_bf16>(table);
   table.embedding_workspace_bytes = kernels::EmbeddingWorkspaceBytesCuda;
   return true;
 }
+
+int64_t EmulatedLaunches() { return emulation::Launches(); }
 
 }  // namespace dtrain::testing

@@ -2,6 +2,8 @@
 // what the engine and the operations launch on a GPU, with a GPU's arguments.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/cuda_table.h"
 
 namespace dtrain::testing {
@@ -9,5 +11,7 @@ namespace dtrain::testing {
 // Puts them into `table`, but for matrix products; false where the build has no emulated device:
 // without CUDA's headers, and under ThreadSanitizer.
 bool PutEmulatedKernels(kernels::CudaKernelTable& table);
+// Kernels, fills and copies that they gave to the emulated device so far; 0 without one.
+int64_t EmulatedLaunches();
 
 }  // namespace dtrain::testing

@@ -159,6 +159,16 @@ TEST(EngineGraphTest, ADeviceThatGivesNoGraphSaysWhy) {
               "no libdtrain_torch_cuda.so");
 }
 
+TEST(EngineGraphTest, ACaptureFindsTheMemoryThatEagerMicroBatchesUsed) {
+  for (const int64_t accumulation : {1, 3}) {
+    const Way way{.accumulation = accumulation, .fits_one_pass = true};
+    const Outcome graphs = OutcomeOf(way, true);
+    EXPECT_EQ(graphs.numbers, OutcomeOf(way, false).numbers);
+    EXPECT_EQ(Times(graphs.log, "run eagerly"), 0) << graphs.log;
+    EXPECT_EQ(Times(graphs.log, "holds a micro-batch"), accumulation == 1 ? 1 : 2);
+  }
+}
+
 TEST(EngineGraphTest, WhatARunsSettingsRuleOutIsSaidAtItsStart) {
   ExpectEager({.settings = {"fp16.enabled=true"}}, "the host gives each backward of fp16");
   ExpectEager({.settings = {"zero_optimization.stage=2"}}, "zero_optimization.stage 2");

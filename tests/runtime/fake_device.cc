@@ -292,8 +292,9 @@ absl::Status FakeGpu::Attach(Job::State& state, bool staged, comm::GroupOptions 
   parts.tensors = at::Device(at::kCPU);
   parts.new_graph = [this]() -> absl::StatusOr<std::unique_ptr<TensorGraph>> {
     DT_RETURN_IF_ERROR(graphs);
-    return std::make_unique<FakeTensorGraph>(&cuda);
+    return std::make_unique<FakeTensorGraph>(&cuda, &pool);
   };
+  parts.empty_cache = [this] { pool.emptied_at = cuda.queued(); };
   state.device = std::make_unique<Device>(parts);
   group.name = "device";
   group.deterministic = state.config->deterministic();

@@ -12,6 +12,7 @@
 #include "comm/nccl/fake/fake_nccl.h"
 #include "runtime/device/device.h"
 #include "runtime/job/job_state.h"
+#include "tests/runtime/fake_graph.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::testing {
@@ -36,6 +37,7 @@ class FakeGpu {
   comm::FakeCuda cuda;
   comm::FakeNccl nccl;
   absl::Status graphs;  // What a new TensorGraph gives instead, when it is an error.
+  FakePool pool;
 };
 
 }  // namespace dtrain::testing

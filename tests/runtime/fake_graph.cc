@@ -10,6 +10,7 @@
 #include "ATen/ATen.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/record_function.h"
+#include "base/status.h"
 #include "comm/nccl/nccl_status.h"
 #include "torch/library.h"
 
@@ -165,6 +166,7 @@ FakeTensorGraph::~FakeTensorGraph() {
 }
 
 absl::Status FakeTensorGraph::Begin() {
+  out_of_memory_ = pool_->fits_one_pass && cuda_->queued() != pool_->emptied_at;
   const absl::Status begun =
       Check(cuda_->StreamBeginCapture(cuda_->host_stream()), "the begin of a capture");
   if (begun.ok()) {
@@ -179,7 +181,10 @@ absl::Status FakeTensorGraph::End() {
   listening_.reset();
   capturing = nullptr;
   rng_->Restore();
-  return Check(cuda_->StreamEndCapture(cuda_->host_stream(), &graph_), "the end of a capture");
+  DT_RETURN_IF_ERROR(
+      Check(cuda_->StreamEndCapture(cuda_->host_stream(), &graph_), "the end of a capture"));
+  return out_of_memory_ ? absl::ResourceExhaustedError("CUDA out of memory while it was captured")
+                        : absl::OkStatus();
 }
 
 absl::Status FakeTensorGraph::Launch() {

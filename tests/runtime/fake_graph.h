@@ -6,6 +6,7 @@
 // operation that would wait for the device throws CUDA's words and spoils the capture.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -16,10 +17,17 @@
 
 namespace dtrain::testing {
 
-// One at a time captures. REQUIRES: `cuda` outlives it.
+// LibTorch's cache of device memory. What ran since it was emptied has left its blocks there, and a
+// graph, whose memory is of a pool of its own, cannot use them.
+struct FakePool {
+  int64_t emptied_at = -1;     // FakeCuda::queued() then.
+  bool fits_one_pass = false;  // The device has no memory for a micro-batch twice.
+};
+
+// One at a time captures. REQUIRES: `cuda` and `pool` outlive it.
 class FakeTensorGraph final : public TensorGraph {
  public:
-  explicit FakeTensorGraph(comm::FakeCuda* cuda) : cuda_(cuda) {}
+  FakeTensorGraph(comm::FakeCuda* cuda, const FakePool* pool) : cuda_(cuda), pool_(pool) {}
   ~FakeTensorGraph() override;
   absl::Status Begin() override;
   absl::Status End() override;
@@ -29,6 +37,8 @@ class FakeTensorGraph final : public TensorGraph {
   absl::Status Check(comm::CudaResult result, const char* what) const;
 
   comm::FakeCuda* const cuda_;
+  const FakePool* const pool_;
+  bool out_of_memory_ = false;
   comm::CudaGraph* graph_ = nullptr;
   std::optional<CpuRngSnapshot> rng_;                            // At Begin.
   std::optional<c10::impl::IncludeDispatchKeyGuard> listening_;  // While it captures.

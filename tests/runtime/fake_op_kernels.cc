@@ -51,10 +51,6 @@ absl::Status EmbeddingBackward(const kernels::EmbeddingBackwardArgs<T>& args, vo
   });
 }
 
-absl::Status Amax(int64_t n, kernels::ConstFlat x, float* amax, CudaStream stream) {
-  return QueueFakeKernel(stream, [=] { *amax = kernels::AmaxCpu(n, x, SerialFor); });
-}
-
 absl::Status CastToFp8(const kernels::CastToFp8Args& args, const float* scale, CudaStream stream) {
   return QueueFakeKernel(stream, [=] { kernels::CastToFp8Cpu(args, *scale, SerialFor); });
 }
@@ -153,6 +149,7 @@ FakeMatmulLaunches FakeMatmuls() { return matmuls; }
 
 void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   using namespace kernels;  // NOLINT: the table names every kernel.
+  table.check_device_image = [] { return absl::OkStatus(); };
   table.rmsnorm_forward = Queued<RmsNormForwardArgs<float>, RmsNormForwardCpu>;
   table.rmsnorm_forward_bf16 = Queued<RmsNormForwardArgs<BFloat16>, RmsNormForwardCpu>;
   table.rmsnorm_backward = Queued<RmsNormBackwardArgs<float>, RmsNormBackwardCpu>;
@@ -175,7 +172,7 @@ void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   table.cross_entropy_forward_bf16 = Queued<CrossEntropyArgs<BFloat16>, CrossEntropyForwardCpu>;
   table.cross_entropy_totals = Totals;
   table.create_matmul = CreateFakeMatmul;
-  table.amax = Amax;
+  table.fp8_scale = Queued<Fp8ScaleArgs, Fp8ScaleCpu>;
   table.cast_to_fp8 = CastToFp8;
   table.quantize_int8 = Queued<QuantizeInt8Args, QuantizeInt8Cpu>;
   table.dequantize_int8 = Queued<DequantizeInt8Args, DequantizeInt8Cpu>;

@@ -111,6 +111,7 @@ absl::Status Train(const GraphWay& way, bool graphs, GraphOutcome& outcome) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
   gpu.graphs = way.no_graphs;
+  gpu.pool.fits_one_pass = way.fits_one_pass;
   const TempFolder folder;
   std::vector<std::string> overrides = {
       "train_micro_batch_size_per_gpu=1",

@@ -35,6 +35,7 @@ struct GraphWay {
   std::function<void(Net&, int64_t call)> before_batch = [](Net& /*net*/, int64_t /*call*/) {};
   std::function<void(Net&, Engine&)> after_step = [](Net& /*net*/, Engine& /*engine*/) {};
   absl::Status no_graphs = absl::OkStatus();  // What the device says.
+  bool fits_one_pass = false;                 // FakePool::fits_one_pass.
 };
 
 struct GraphOutcome {

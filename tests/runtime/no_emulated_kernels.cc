@@ -4,5 +4,6 @@
 namespace dtrain::testing {
 
 bool PutEmulatedKernels(kernels::CudaKernelTable& /*table*/) { return false; }
+int64_t EmulatedLaunches() { return 0; }
 
 }  // namespace dtrain::testing

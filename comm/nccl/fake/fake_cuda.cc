@@ -74,6 +74,7 @@ CudaResult FakeCuda::DeviceFacts(int device, CudaDeviceFacts* facts) {
   }
   facts->name = name_;
   facts->uuid.fill(static_cast<char>(device + 1));
+  facts->compute_capability = 90;
   return CudaResult::kSuccess;
 }
 CudaResult FakeCuda::SetDevice(int device) {

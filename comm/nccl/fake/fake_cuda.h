@@ -82,6 +82,7 @@ class FakeCuda final : public CudaApi {
   CudaResult DestroyMemory(CudaMemory* memory) override;
   CudaResult MapMemory(void* data, size_t bytes, CudaMemory* memory) override;
   CudaResult UnmapMemory(void* data, size_t bytes) override;
+  CudaResult TryExportableMemory() override { return exportable_memory_; }
 
   CudaStream* host_stream() const { return host_stream_; }
   // StreamSynchronize calls so far, of all threads.
@@ -111,6 +112,8 @@ class FakeCuda final : public CudaApi {
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
   // Memory that CreateMemory gives from now on, in all; more is out of memory.
   void LimitMemory(size_t bytes) { addresses_.Limit(bytes); }
+  // What TryExportableMemory gives, as a container's driver that refuses such memory does.
+  void SetExportableMemory(CudaResult result) { exportable_memory_ = result; }
   // UnmapMemory calls so far.
   int unmaps() const { return addresses_.unmaps(); }
   // Queues `operation` on `stream` (null: the default stream).
@@ -160,6 +163,7 @@ class FakeCuda final : public CudaApi {
   std::atomic<int> graph_launches_{0};
   std::atomic<int> waits_inside_graphs_{0};
   std::atomic<int64_t> delay_us_{0};
+  std::atomic<CudaResult> exportable_memory_{CudaResult::kSuccess};
   std::atomic<size_t> free_bytes_{size_t{1} << 30};
   std::atomic<int64_t> copies_left_{std::numeric_limits<int64_t>::max()};
   CudaStream* host_stream_ = nullptr;

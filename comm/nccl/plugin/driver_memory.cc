@@ -11,7 +11,13 @@ namespace {
 constexpr unsigned int kSince = 10020;  // CUDA 10.2 brought them, as they still are.
 
 CudaResult Result(CUresult result) { return static_cast<CudaResult>(result); }
-CudaResult Result(cudaError_t error) { return static_cast<CudaResult>(error); }
+// The driver's own errors are no last error of the runtime; the runtime's are, and are told here.
+CudaResult Result(cudaError_t error) {
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+  }
+  return static_cast<CudaResult>(error);
+}
 CUdeviceptr Address(void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 CUmemGenericAllocationHandle Native(CudaMemory* memory) {
   return reinterpret_cast<CUmemGenericAllocationHandle>(memory);
@@ -70,6 +76,21 @@ CudaResult Place(CUmemLocation& location) {
 CudaResult Properties(CUmemAllocationProp& properties) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   return Place(properties.location);
+}
+
+// `bytes` of `memory` at new addresses, for a moment.
+CudaResult TryMap(CUmemGenericAllocationHandle memory, size_t bytes) {
+  void* data = nullptr;
+  CudaResult result = DriverMemory::Reserve(&data, bytes);
+  if (result != CudaResult::kSuccess) {
+    return result;
+  }
+  result = DriverMemory::Map(data, bytes, reinterpret_cast<CudaMemory*>(memory));
+  if (result == CudaResult::kSuccess) {
+    result = DriverMemory::Unmap(data, bytes);
+  }
+  const CudaResult freed = DriverMemory::Free(data, bytes);
+  return result == CudaResult::kSuccess ? freed : result;
 }
 
 // OK, or why the driver's functions are not there.
@@ -145,6 +166,30 @@ CudaResult DriverMemory::Map(void* data, size_t bytes, CudaMemory* memory) {
 
 CudaResult DriverMemory::Unmap(void* data, size_t bytes) {
   return Result(Driver().unmap(Address(data), bytes));
+}
+
+CudaResult DriverMemory::TryExportable() {
+  CUmemAllocationProp properties{};
+  CudaResult result = Ready();
+  if (result == CudaResult::kSuccess) {
+    result = Properties(properties);
+  }
+  if (result != CudaResult::kSuccess) {
+    return result;
+  }
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  size_t bytes = 0;
+  CUmemGenericAllocationHandle memory = 0;
+  CUresult made = Driver().granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  if (made == CUDA_SUCCESS) {
+    made = Driver().create(&memory, bytes, &properties, 0);
+  }
+  if (made != CUDA_SUCCESS) {
+    return Result(made);
+  }
+  result = TryMap(memory, bytes);
+  const CudaResult released = Result(Driver().release(memory));
+  return result == CudaResult::kSuccess ? released : result;
 }
 
 }  // namespace dtrain::comm

@@ -18,6 +18,7 @@ class DriverMemory {
   static CudaResult Destroy(CudaMemory* memory);
   static CudaResult Map(void* data, size_t bytes, CudaMemory* memory);
   static CudaResult Unmap(void* data, size_t bytes);
+  static CudaResult TryExportable();
 };
 
 }  // namespace dtrain::comm

@@ -10,14 +10,13 @@
 namespace dtrain::comm {
 namespace {
 
-CudaResult Result(cudaError_t error) { return static_cast<CudaResult>(error); }
-// An answer that its caller acts on: the next launch of a kernel, which asks for the last error,
-// must not find it there.
-CudaResult Told(cudaError_t error) {
+// An error is told to the caller: the next launch of a kernel, which asks for the last error, must
+// not find it there.
+CudaResult Result(cudaError_t error) {
   if (error != cudaSuccess) {
     (void)cudaGetLastError();
   }
-  return Result(error);
+  return static_cast<CudaResult>(error);
 }
 cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Native(CudaEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
@@ -30,8 +29,8 @@ class Real final : public CudaApi {
   std::string Description() override {
     int runtime = 0;
     int driver = 0;
-    (void)cudaRuntimeGetVersion(&runtime);
-    (void)cudaDriverGetVersion(&driver);
+    (void)Result(cudaRuntimeGetVersion(&runtime));
+    (void)Result(cudaDriverGetVersion(&driver));
     return absl::StrCat("CUDA runtime ", Version(runtime), ", driver ",
                         driver == 0 ? "none" : Version(driver));
   }
@@ -78,18 +77,18 @@ class Real final : public CudaApi {
   }
 
   CudaResult StreamBeginCapture(CudaStream* stream) override {
-    return Told(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+    return Result(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
   }
   CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) override {
     cudaGraph_t recorded = nullptr;
     if (const cudaError_t error = cudaStreamEndCapture(Native(stream), &recorded);
         error != cudaSuccess) {
-      return Told(error);
+      return Result(error);
     }
     const cudaError_t made =
         cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), recorded, 0);
-    (void)cudaGraphDestroy(recorded);
-    return Told(made);
+    (void)Result(cudaGraphDestroy(recorded));
+    return Result(made);
   }
   CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -117,7 +116,7 @@ class Real final : public CudaApi {
   CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) override {
     return Result(cudaEventRecordWithFlags(Native(event), Native(stream), cudaEventRecordExternal));
   }
-  CudaResult EventQuery(CudaEvent* event) override { return Told(cudaEventQuery(Native(event))); }
+  CudaResult EventQuery(CudaEvent* event) override { return Result(cudaEventQuery(Native(event))); }
   CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override {
     return Result(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
   }
@@ -129,11 +128,11 @@ class Real final : public CudaApi {
     return Result(cudaMemsetAsync(data, value, bytes, Native(stream)));
   }
   CudaResult MallocDevice(void** data, size_t bytes) override {
-    return Told(cudaMalloc(data, bytes));
+    return Result(cudaMalloc(data, bytes));
   }
   CudaResult FreeDevice(void* data) override { return Result(cudaFree(data)); }
   CudaResult MallocPinned(void** data, size_t bytes) override {
-    return Told(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
+    return Result(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
   }
   CudaResult FreePinned(void* data) override { return Result(cudaFreeHost(data)); }
 
@@ -154,6 +153,7 @@ class Real final : public CudaApi {
   CudaResult UnmapMemory(void* data, size_t bytes) override {
     return DriverMemory::Unmap(data, bytes);
   }
+  CudaResult TryExportableMemory() override { return DriverMemory::TryExportable(); }
 };
 
 }  // namespace

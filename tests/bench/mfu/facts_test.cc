@@ -10,6 +10,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+void Took(MfuFacts& facts, double step_seconds) {
+  facts.step_seconds = {step_seconds};
+  facts.measured_s = step_seconds;
+}
+
 // Qwen2.5-7B on one H100 at 13,863 tokens/s: the worked example of docs/PERFORMANCE.md.
 MfuFacts Qwen7B() {
   MfuFacts facts;
@@ -30,7 +35,7 @@ MfuFacts Qwen7B() {
   facts.gemm_flops_per_s = 798e12;
   facts.gemm_size = 8192;
   facts.copy_bytes_per_s = 3e12;
-  facts.step_seconds = {524288 / 13863.0};
+  Took(facts, 524288 / 13863.0);
   return facts;
 }
 
@@ -56,7 +61,7 @@ TEST(MfuFacts, WithFp8EachTypeCountsAtItsOwnPeak) {
   MfuFacts facts = Qwen7B();
   EXPECT_EQ(SpeedOfLightFraction(facts), 0) << "one type alone: MFU says it";
   facts.dtype = "fp8";
-  facts.step_seconds = {524288 / 19194.0};
+  Took(facts, 524288 / 19194.0);
   facts.peak_flops_per_s = 1978.9e12;
   facts.high_peak_flops_per_s = 989.4e12;
   facts.low_parameters = StrictParameters(facts.shape) - 152064.0 * 3584;
@@ -70,16 +75,25 @@ TEST(MfuFacts, RanksShareTheTokensAndThePeak) {
   const double alone = StrictMfu(facts);
   facts.ranks = 8;  // Eight times the tokens in the same time.
   EXPECT_DOUBLE_EQ(StrictMfu(facts), alone);
-  facts.step_seconds = {2 * facts.step_seconds[0]};
+  Took(facts, 2 * StepSeconds(facts));
   EXPECT_DOUBLE_EQ(StrictMfu(facts), alone / 2);
 }
 
-TEST(MfuFacts, TheMedianStepCounts) {
+TEST(MfuFacts, TheMedianStepOfACpuCounts) {
   MfuFacts facts = Qwen7B();
+  facts.on_gpu = false;
   facts.step_seconds = {9, 1, 2};
-  EXPECT_DOUBLE_EQ(MedianStepSeconds(facts), 2);
+  EXPECT_DOUBLE_EQ(StepSeconds(facts), 2);
   facts.step_seconds = {9, 1, 2, 4};
-  EXPECT_DOUBLE_EQ(MedianStepSeconds(facts), 3);
+  EXPECT_DOUBLE_EQ(StepSeconds(facts), 3);
+}
+
+TEST(MfuFacts, OfAGpuAllStepsCountByOneClock) {
+  MfuFacts facts = Qwen7B();
+  facts.step_seconds = {0.1, 2, 2};  // Calls; the third step goes on behind the last.
+  facts.measured_s = 6;
+  EXPECT_DOUBLE_EQ(StepSeconds(facts), 2);
+  EXPECT_THAT(MfuTable(facts), HasSubstr("mean of 3 steps of 2.000 s"));
 }
 
 TEST(MfuReport, NamesEveryKindOfMfuAndItsPeak) {
