@@ -138,10 +138,19 @@ def launch_bounds(cuobjdump, path):
     return found
 
 
-def read_object(cuobjdump, path):
+def code_of(cuobjdump, path, architectures):
+    """{(arch, function): its instructions}"""
+    codes = {}
+    for arch in architectures:
+        codes.update(cuda_sass.functions(run(cuobjdump, "-sass", "-arch", arch, path)))
+    return codes
+
+
+def read_object(cuobjdump, path, architectures):
     source = os.path.basename(path).removesuffix(".o")
-    usage = resources(cuobjdump, path)
-    codes = cuda_sass.functions(run(cuobjdump, "-sass", path)) if usage else {}
+    usage = {(arch, function): facts for (arch, function), facts in resources(cuobjdump, path).items()
+             if arch in architectures}
+    codes = code_of(cuobjdump, path, architectures) if usage else {}
     bounds = launch_bounds(cuobjdump, path) if usage else {}
     names = demangle({function for _, function in usage})
     for (arch, function), facts in sorted(usage.items()):
@@ -165,13 +174,14 @@ def objects_of(build):
     return sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}"))
 
 
-def read_build(build):
-    """The kernels of every object that a build has, and the sources that have one."""
+def read_build(build, architectures=ARCHITECTURES):
+    """The kernels of every object that a build has, as compiled for `architectures`, and the sources
+    that have one."""
     cuobjdump = find_cuobjdump()
     if cuobjdump is None:
         sys.exit("no cuobjdump: install CUDA's binary utilities, or the Python peers (./dev deps test)")
     paths = objects_of(build)
-    return [k for path in paths for k in read_object(cuobjdump, path)], [
+    return [k for path in paths for k in read_object(cuobjdump, path, architectures)], [
         os.path.basename(p).removesuffix(".o") for p in paths]
 
 

@@ -30,12 +30,38 @@ __device__ float BlockMax(float value, float* scratch) {
   return largest;
 }
 
-// body(first) for this thread's steps of kLanes elements over a row.
-template <int kLanes, class Body>
-__device__ void EachStep(int64_t n, Body body) {
+// A number of lanes as a type, for bodies that are compiled for both.
+template <int kLanes>
+struct Width {
+  static constexpr int kValue = kLanes;
+};
+
+// body(Width<kLanes>, first) for this thread's steps of kLanes elements over a row of n, and
+// body(Width<1>, i) for the elements before its first 16-byte word and behind its last: a row of an
+// odd vocabulary begins anywhere. kBack: from the row's end to its start.
+template <int kLanes, bool kBack, class T, class Body>
+__device__ void EachStep(const T* row, int64_t n, Body body) {
+  const RowWords words = RowWordsOf(reinterpret_cast<uint64_t>(row), sizeof(T), n, kLanes);
+  const int64_t thread = threadIdx.x;
+  if constexpr (kLanes > 1) {
+    if (thread < words.begin) {
+      body(Width<1>{}, thread);
+    }
+    if (thread < n - words.end) {
+      body(Width<1>{}, words.end + thread);
+    }
+  }
   const RowStride mine = RowStrideOf(threadIdx.x, kThreads, kLanes);
-  for (int64_t i = mine.first; i < n; i += mine.step) {
-    body(i);
+  const int64_t first = words.begin + mine.first;
+  if constexpr (kBack) {
+    const int64_t steps = (words.end - first + mine.step - 1) / mine.step;
+    for (int64_t i = first + (steps - 1) * mine.step; i >= first; i -= mine.step) {
+      body(Width<kLanes>{}, i);
+    }
+  } else {
+    for (int64_t i = first; i < words.end; i += mine.step) {
+      body(Width<kLanes>{}, i);
+    }
   }
 }
 
@@ -68,12 +94,12 @@ __device__ void RowForward(const CrossEntropyArgs<T>& args, int64_t row, float* 
   const bool smooth = args.options.label_smoothing > 0;
   Running running;
   float logits = 0;
-  EachStep<kLanes>(args.vocab, [&](int64_t i) {
-    const Lanes<kLanes> lanes = LoadLanes<kLanes>(x + i);
+  EachStep<kLanes, false>(x, args.vocab, [&](auto width, int64_t i) {
+    const auto lanes = LoadLanes<width.kValue>(x + i);
     running.Add(lanes);
     if (smooth) {
 #pragma unroll
-      for (int lane = 0; lane < kLanes; ++lane) {
+      for (int lane = 0; lane < width.kValue; ++lane) {
         logits += lanes.v[lane];
       }
     }
@@ -91,7 +117,8 @@ __device__ void RowForward(const CrossEntropyArgs<T>& args, int64_t row, float* 
   }
 }
 
-template <class T, int kLanes>
+// kBack: what the forward read last is what a cache still has.
+template <class T, int kLanes, bool kBack>
 __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   const T* const x = args.logits + row * args.vocab;
   T* const out = args.gradient + row * args.vocab;
@@ -100,10 +127,10 @@ __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   const float lse = args.lse[row];
   const CrossEntropyRowGradient gradient =
       MakeCrossEntropyRowGradient(lse, args.vocab, args.gradient_scale, args.options);
-  EachStep<kLanes>(args.vocab, [&](int64_t i) {
-    Lanes<kLanes> lanes = LoadLanes<kLanes>(x + i);
+  EachStep<kLanes, kBack>(x, args.vocab, [&](auto width, int64_t i) {
+    auto lanes = LoadLanes<width.kValue>(x + i);
 #pragma unroll
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (int lane = 0; lane < width.kValue; ++lane) {
       const float more = i + lane == target ? gradient.at_target : 0.0F;
       const float dx =
           fmaf(__expf(lanes.v[lane] - lse), gradient.along_p, gradient.everywhere + more);
@@ -127,7 +154,7 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(CrossEntropyArgs<T> args)
     __syncthreads();  // lse has been written.
   }
   if constexpr (kBackward) {
-    RowBackward<T, kLanes>(args, row);
+    RowBackward<T, kLanes, kForward>(args, row);
   }
 }
 
@@ -159,7 +186,9 @@ absl::Status Launch(const char* name, const CrossEntropyArgs<T>& args, CudaStrea
     return absl::OkStatus();
   }
   const auto rows = static_cast<unsigned>(args.tokens);
-  if (Aligned16(args.logits, args.gradient) && args.vocab % kWidth == 0) {
+  // The same words in a row of the logits and of their gradient.
+  const auto place = [](const T* p) { return reinterpret_cast<uint64_t>(p) % 16; };
+  if (args.gradient == nullptr || place(args.logits) == place(args.gradient)) {
     RowsKernel<T, kWidth, kForward, kBackward><<<rows, kThreads, 0, stream>>>(args);
   } else {
     RowsKernel<T, 1, kForward, kBackward><<<rows, kThreads, 0, stream>>>(args);

@@ -2,6 +2,7 @@
 // share, which shows for every size that each element is taken once. Private to this room.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/grad_norm.h"
@@ -66,6 +67,19 @@ struct RowStride {
 };
 DT_HOST_DEVICE constexpr RowStride RowStrideOf(unsigned thread, unsigned threads, int lanes) {
   return {RowElement(0, thread, threads, lanes), RowElement(1, 0, threads, lanes)};
+}
+
+// A row of n elements of `size` bytes at `address`: [begin, end) begins at a 16-byte word and is
+// taken in whole steps of `lanes`; what lies around it, fewer than `lanes` at each side, one by
+// one.
+struct RowWords {
+  int64_t begin;
+  int64_t end;
+};
+DT_HOST_DEVICE constexpr RowWords RowWordsOf(uint64_t address, size_t size, int64_t n, int lanes) {
+  const auto before = lanes == 1 ? 0 : static_cast<int64_t>((16 - address % 16) % 16 / size);
+  const int64_t begin = before < n ? before : n;
+  return {begin, begin + (n - begin) / lanes * lanes};
 }
 
 // A range over the threads of a grid: `lanes` neighbours each, all there or none.

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/square_sum.h"
+
 namespace dtrain::kernels {
 
 // The sum over the block, in every thread. `scratch` is shared, one element a warp, and is free
@@ -24,6 +26,35 @@ __device__ inline T BlockSum(T value, T* scratch) {
     sum += scratch[warp];
   }
   return sum;
+}
+
+// The same of sums of squares, in the block's first thread alone.
+__device__ inline double BlockSum(PairedSquareSum sum, PairedSquareSum* scratch) {
+  constexpr unsigned kAll = 0xffffffffU;
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const float high = __shfl_xor_sync(kAll, sum.high, distance);
+    const float low = __shfl_xor_sync(kAll, sum.low, distance);
+    sum.Add(high, low);
+  }
+  if (__any_sync(kAll, sum.far != 0)) {  // NaN is not 0 either.
+    for (int distance = 16; distance > 0; distance /= 2) {
+      sum.far += __shfl_xor_sync(kAll, sum.far, distance);
+    }
+  }
+  __syncthreads();  // The previous sum has been read.
+  if (threadIdx.x % 32 == 0) {
+    scratch[threadIdx.x / 32] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) {
+    return 0;
+  }
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) {
+    sum.Add(scratch[warp].high, scratch[warp].low);
+    sum.far += scratch[warp].far;
+  }
+  return sum.sum();
 }
 
 // The largest word of the warp, in every lane. REQUIRES: all lanes call it.

@@ -76,29 +76,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block a row: each thread adds the row's tokens in order for its columns.
+// The blocks of blockIdx.y share a row's columns. Each thread adds the row's tokens in order for
+// its own: four tokens of an id that a batch has often are on their way at once.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kRowThreads)
     RowsKernel(EmbeddingBackwardArgs<T> args, const int32_t* order, const int32_t* starts) {
   const int64_t row = blockIdx.x;
   const int32_t begin = starts[row];
   const int32_t end = row == args.padding_index ? begin : starts[row + 1];
-  const RowStride mine = RowStrideOf(threadIdx.x, kRowThreads, kLanes);
-  for (int64_t column = mine.first; column < args.width; column += mine.step) {
-    Lanes<kLanes> sum = {};
-    if (begin < end) {
-      sum = LoadLanes<kLanes>(args.dy + order[begin] * args.width + column);
-    }
-#pragma unroll 4
-    for (int32_t i = begin + 1; i < end; ++i) {
-      const Lanes<kLanes> x = LoadLanes<kLanes>(args.dy + order[i] * args.width + column);
-#pragma unroll
-      for (int lane = 0; lane < kLanes; ++lane) {
-        sum.v[lane] += x.v[lane];
-      }
-    }
-    StoreLanes(args.dweight + row * args.width + column, sum);
+  const int64_t column = GridElement(blockIdx.y, threadIdx.x, kRowThreads, kLanes);
+  if (column >= args.width) {
+    return;
   }
+  Lanes<kLanes> sum = {};
+  if (begin < end) {
+    sum = LoadLanes<kLanes>(args.dy + order[begin] * args.width + column);
+  }
+#pragma unroll 4
+  for (int32_t i = begin + 1; i < end; ++i) {
+    const Lanes<kLanes> x = LoadLanes<kLanes>(args.dy + order[i] * args.width + column);
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      sum.v[lane] += x.v[lane];
+    }
+  }
+  StoreLanesWhole(args.dweight + row * args.width + column, sum);
 }
 
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(GridBlocks(n, kThreads, 1)); }
@@ -135,11 +137,14 @@ absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, siz
   }
   StartsKernel<<<Blocks(args.vocab + 1), kThreads, 0, stream>>>(args.tokens, args.vocab, sorted,
                                                                 starts);
-  const auto rows = static_cast<unsigned>(args.vocab);
+  const auto blocks = [&](int lanes) {
+    return dim3(static_cast<unsigned>(args.vocab),
+                static_cast<unsigned>(GridBlocks(args.width, kRowThreads, lanes)));
+  };
   if (Aligned16(args.dy, args.dweight) && args.width % kWidth == 0) {
-    RowsKernel<T, kWidth><<<rows, kRowThreads, 0, stream>>>(args, order, starts);
+    RowsKernel<T, kWidth><<<blocks(kWidth), kRowThreads, 0, stream>>>(args, order, starts);
   } else {
-    RowsKernel<T, 1><<<rows, kRowThreads, 0, stream>>>(args, order, starts);
+    RowsKernel<T, 1><<<blocks(1), kRowThreads, 0, stream>>>(args, order, starts);
   }
   return LaunchStatus("embedding backward");
 }

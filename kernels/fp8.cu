@@ -1,3 +1,4 @@
+#include <cuda_fp8.h>
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"
@@ -21,9 +22,41 @@ struct SetFloatCuda {
   __device__ float operator()(float x) const { return x; }
 };
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+constexpr bool kFp8Instruction = true;
+#else
+constexpr bool kFp8Instruction = false;
+#endif
+
+// The codes of two numbers, the first in the low byte. The instruction gives every NaN the code
+// 0x7f and all else as EncodeFp8.
+template <Fp8Format kFormat>
+__device__ uint32_t EncodePair(float first, float second) {
+  if constexpr (kFp8Instruction) {
+    constexpr auto kCode = kFormat == Fp8Format::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+    return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, kCode);
+  } else {
+    return EncodeFp8<kFormat>(first, SetWordCuda{}) | EncodeFp8<kFormat>(second, SetWordCuda{})
+                                                          << 8;
+  }
+}
 template <Fp8Format kFormat>
 __device__ uint8_t Encode(float x) {
-  return static_cast<uint8_t>(EncodeFp8<kFormat>(x, SetWordCuda{}));
+  return static_cast<uint8_t>(EncodePair<kFormat>(x, 0.0F));
+}
+// Of x times `factor`, each product rounded to fp32 first.
+template <Fp8Format kFormat>
+__device__ Bytes<uint8_t> EncodePacked(const Packed& x, float factor) {
+  uint32_t words[kPack / 4];
+#pragma unroll
+  for (int word = 0; word < kPack / 4; ++word) {
+    const float* const four = x.v + 4 * word;
+    words[word] = EncodePair<kFormat>(four[0] * factor, four[1] * factor) |
+                  EncodePair<kFormat>(four[2] * factor, four[3] * factor) << 16;
+  }
+  Bytes<uint8_t> codes;
+  memcpy(&codes, words, sizeof(codes));
+  return codes;
 }
 template <Fp8Format kFormat>
 __device__ float Decode(uint8_t code) {
@@ -43,6 +76,14 @@ __device__ void RaiseAmax(uint32_t most, float* amax) {
 }
 
 __device__ inline uint32_t Magnitude(float x) { return __float_as_uint(x) & 0x7fffffffU; }
+__device__ inline uint32_t LargestOf(const Packed& x) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int lane = 0; lane < kPack; ++lane) {
+    most = Max(most, Magnitude(x.v[lane]));
+  }
+  return most;
+}
 
 template <Fp8Format kFormat, class T, bool kWide, bool kAmax>
 __global__ void __launch_bounds__(kThreads) ToKernel(CastToFp8Args args, const float* scale) {
@@ -53,13 +94,8 @@ __global__ void __launch_bounds__(kThreads) ToKernel(CastToFp8Args args, const f
     const float factor = *scale;
     if constexpr (kWide) {
       const Packed x = LoadPacked(src + i);
-      Bytes<uint8_t> codes;
-#pragma unroll
-      for (int lane = 0; lane < kPack; ++lane) {
-        codes.v[lane] = Encode<kFormat>(x.v[lane] * factor);
-        most = Max(most, Magnitude(x.v[lane]));
-      }
-      StoreBytes(args.dst + i, codes);
+      StoreBytes(args.dst + i, EncodePacked<kFormat>(x, factor));
+      most = LargestOf(x);
     } else {
       const float x = Widen(src[i]);
       args.dst[i] = Encode<kFormat>(x * factor);
@@ -99,11 +135,7 @@ __device__ uint32_t LargestOfThread(int64_t n, const T* src) {
   uint32_t most = 0;
   if (i < n) {
     if constexpr (kWide) {
-      const Packed x = LoadPacked(src + i);
-#pragma unroll
-      for (int lane = 0; lane < kPack; ++lane) {
-        most = Max(most, Magnitude(x.v[lane]));
-      }
+      most = LargestOf(LoadPacked(src + i));
     } else {
       most = Magnitude(Widen(src[i]));
     }
@@ -148,11 +180,7 @@ __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
   uint32_t most = 0;
   for (int64_t i = mine.first; i < args.columns; i += mine.step) {
     if constexpr (kWide) {
-      const Packed x = LoadPacked(src + i);
-#pragma unroll
-      for (int lane = 0; lane < kPack; ++lane) {
-        most = Max(most, Magnitude(x.v[lane]));
-      }
+      most = Max(most, LargestOf(LoadPacked(src + i)));
     } else {
       most = Max(most, Magnitude(Widen(src[i])));
     }
@@ -163,13 +191,7 @@ __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
   uint8_t* const dst = args.dst + start;
   for (int64_t i = mine.first; i < args.columns; i += mine.step) {
     if constexpr (kWide) {
-      const Packed x = LoadPacked(src + i);
-      Bytes<uint8_t> codes;
-#pragma unroll
-      for (int lane = 0; lane < kPack; ++lane) {
-        codes.v[lane] = Encode<kFormat>(x.v[lane] * scale);
-      }
-      StoreBytes(dst + i, codes);
+      StoreBytes(dst + i, EncodePacked<kFormat>(LoadPacked(src + i), scale));
     } else {
       dst[i] = Encode<kFormat>(Widen(src[i]) * scale);
     }
@@ -197,12 +219,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kWide) {
     if (row < args.rows && column < args.columns) {
       const int64_t at = row * args.columns + column;
-      const Packed x = LoadPacked(src + at);
-      Bytes<uint8_t> codes;
-#pragma unroll
-      for (int lane = 0; lane < kPack; ++lane) {
-        codes.v[lane] = Encode<kFormat>(x.v[lane] * factor);
-      }
+      const Bytes<uint8_t> codes = EncodePacked<kFormat>(LoadPacked(src + at), factor);
       if (args.dst != nullptr) {
         StoreBytes(args.dst + at, codes);
       }

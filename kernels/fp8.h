@@ -6,7 +6,7 @@
 // above. A cast rounds to nearest, ties to even, and saturates: what lies beyond the largest value,
 // infinity too, becomes the largest value; NaN stays NaN (0x7f with its sign). Sources and results
 // are fp32 or bf16. Same bits on every SIMD variant, thread count, split and on CUDA, but for the
-// payload of a NaN that is not a code. Thread-safe on disjoint buffers; no alignment is needed,
+// sign and the payload of a NaN there. Thread-safe on disjoint buffers; no alignment is needed,
 // nothing is allocated.
 #pragma once
 

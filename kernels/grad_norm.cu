@@ -9,41 +9,36 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTreeThreads = 1024;
 
+// Adds the squares of this thread's elements of x [n].
 template <int kLanes, class T>
-__device__ double SquareSumOfThread(const T* x, int64_t n) {
-  double sum = 0;
+__device__ void AddSquares(const T* x, int64_t n, PairedSquareSum* sum) {
   const RowStride mine = RowStrideOf(threadIdx.x, kThreads, kLanes);
   for (int64_t i = mine.first; i < n; i += mine.step) {
-    const Lanes<kLanes> lanes = LoadLanes<kLanes>(x + i);
-#pragma unroll
-    for (int lane = 0; lane < kLanes; ++lane) {
-      sum += static_cast<double>(lanes.v[lane]) * static_cast<double>(lanes.v[lane]);
-    }
+    sum->Add<kLanes>(LoadLanes<kLanes>(x + i).v);
   }
-  return sum;
 }
 
 // One block of threads for one norm block.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     BlockSquareSumsKernel(const T* x, int64_t offset, int64_t n, double* block_sums) {
-  __shared__ double scratch[kThreads / 32];
+  __shared__ PairedSquareSum scratch[kThreads / 32];
   const NormSpan span = NormSpanOf(blockIdx.x, offset, n);
   const T* const data = x + span.from;
   const int64_t count = span.to - span.from;
   // The way of loading changes the order of the sum, so it follows from the addresses' alignment
   // and is the same on repeat.
-  double sum = 0;
+  PairedSquareSum sum = {};
   if (reinterpret_cast<uint64_t>(data) % 16 == 0) {
     const int64_t whole = span.whole() - span.from;
-    sum =
-        SquareSumOfThread<kWidth>(data, whole) + SquareSumOfThread<1>(data + whole, count - whole);
+    AddSquares<kWidth>(data, whole, &sum);
+    AddSquares<1>(data + whole, count - whole, &sum);
   } else {
-    sum = SquareSumOfThread<1>(data, count);
+    AddSquares<1>(data, count, &sum);
   }
-  sum = BlockSum(sum, scratch);
+  const double total = BlockSum(sum, scratch);
   if (threadIdx.x == 0) {
-    block_sums[blockIdx.x] = sum;
+    block_sums[blockIdx.x] = total;
   }
 }
 

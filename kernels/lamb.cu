@@ -19,8 +19,8 @@ struct Moments {
   float* m;
   float* v;
   LambStepScalars step;
-  double weights;
-  double updates;
+  PairedSquareSum weights;
+  PairedSquareSum updates;
 
   template <int kLanes>
   __device__ void Update(int64_t i) {
@@ -28,17 +28,17 @@ struct Moments {
     const Lanes<kLanes> lanes_g = LoadLanes<kLanes>(g + i);
     Lanes<kLanes> lanes_m = LoadLanes<kLanes>(m + i);
     Lanes<kLanes> lanes_v = LoadLanes<kLanes>(v + i);
+    Lanes<kLanes> update;
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
       const LambMoments<float> next = LambMomentsElement(
           LambMoments<float>{lanes_m.v[lane], lanes_v.v[lane]}, lanes_g.v[lane], step, SetFloat{});
-      const double weight = lanes_p.v[lane];
-      const double update = LambUpdate(lanes_p.v[lane], next, step, SetFloat{});
-      weights += weight * weight;
-      updates += update * update;
+      update.v[lane] = LambUpdate(lanes_p.v[lane], next, step, SetFloat{});
       lanes_m.v[lane] = next.m;
       lanes_v.v[lane] = next.v;
     }
+    weights.Add<kLanes>(lanes_p.v);
+    updates.Add<kLanes>(update.v);
     StoreLanes(m + i, lanes_m);
     StoreLanes(v + i, lanes_v);
   }
@@ -49,13 +49,13 @@ struct Moments {
 __global__ void __launch_bounds__(kThreads)
     MomentsKernel(int64_t n, int64_t offset, Moments at, const LambStepScalars* scalars,
                   LambSums* sums) {
-  __shared__ double scratch[kThreads / 32];
+  __shared__ PairedSquareSum scratch[kThreads / 32];
   at.step = *scalars;
   if (at.step.skip != 0) {
     return;
   }
-  at.weights = 0;
-  at.updates = 0;
+  at.weights = {};
+  at.updates = {};
   const NormSpan span = NormSpanOf(blockIdx.x, offset, n);
   const auto misaligned = [&](const float* x) {
     return reinterpret_cast<uint64_t>(x + span.from) % 16 != 0;
@@ -140,7 +140,7 @@ absl::Status LambMomentsCuda(int64_t n, int64_t offset, const float* p, const fl
     return absl::OkStatus();
   }
   MomentsKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      n, offset, Moments{p, g, m, v, {}, 0, 0}, device_scalars, sums);
+      n, offset, Moments{p, g, m, v, {}, {}, {}}, device_scalars, sums);
   return LaunchStatus("lamb moments");
 }
 

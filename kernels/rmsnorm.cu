@@ -54,9 +54,10 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
 }
 
 // Block b takes the b-th, (b + gridDim)-th, ... of the groups of rows that a block has at once, and
-// writes the weight gradient of those to its row of the workspace.
+// writes the weight gradient of those to its row of the workspace. One block a multiprocessor is
+// enough: for two, ptxas spills on sm_100.
 template <class T, int kLanes, int kSteps, int kTeam, bool kResidual>
-__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
+__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax, 1)
     BackwardKernel(RmsNormBackwardArgs<T> args) {
   using R = Row<kLanes, kSteps, kTeam>;
   __shared__ float scratch[kRowThreadsMax / 32];

@@ -68,7 +68,7 @@ struct Fiber {
 };
 
 bool SamePlace(const Where& a, const Where& b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
 struct Thread {
@@ -93,6 +93,7 @@ class Device {
     body_ = &body;
     indices.block_size = configuration.block;
     indices.grid_size = configuration.grid;
+    SetThreads(configuration.block);
     const dim3 grid = configuration.grid;
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
     for (uint64_t i = 0; i < blocks; ++i) {
@@ -146,9 +147,20 @@ class Device {
   }
   void RequireKernel() const { DT_CHECK(body_ != nullptr) << " outside a kernel"; }
 
+  // Their indices cost divisions, and a thread gets its own again whenever it goes on.
+  void SetThreads(const dim3& size) {
+    if (size.x == size_.x && size.y == size_.y && size.z == size_.z) {
+      return;
+    }
+    size_ = size;
+    index_of_thread_.resize(size_t{size.x} * size.y * size.z);
+    for (size_t i = 0; i < index_of_thread_.size(); ++i) {
+      index_of_thread_[i] = IndexIn(size, i);
+    }
+  }
+
   void RunBlock() {
-    const dim3 size = indices.block_size;
-    threads_.assign(size_t{size.x} * size.y * size.z, Thread{});
+    threads_.assign(index_of_thread_.size(), Thread{});
     words_.resize((threads_.size() + kWarp - 1) / kWarp);
     shared_.clear();
     done_ = 0;
@@ -184,7 +196,7 @@ class Device {
 
   void SetCurrent(size_t t) {
     current_ = static_cast<unsigned>(t);
-    indices.thread = IndexIn(indices.block_size, t);
+    indices.thread = index_of_thread_[t];
   }
 
   void GoOn(Fiber* fiber) {
@@ -300,6 +312,8 @@ class Device {
   Order order_ = Order::kAscending;
   const char* kernel_ = "";
   absl::FunctionRef<void()>* body_ = nullptr;
+  dim3 size_{0, 0, 0};  // Of the blocks that index_of_thread_ is of.
+  std::vector<uint3> index_of_thread_;
   Place scheduler_{};
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
@@ -349,7 +363,7 @@ void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread
   Device::Get().Run(configuration, thread);
 }
 
-void CheckLaunchBounds(unsigned threads_max) {
+void CheckLaunchBounds(unsigned threads_max, [[maybe_unused]] unsigned blocks_min) {
   const dim3 size = indices.block_size;
   DT_CHECK_LE(size.x * size.y * size.z, threads_max)
       << " threads a block and __launch_bounds__ of " << Device::Get().kernel();

@@ -66,7 +66,7 @@ struct Where {  // In a kernel's source. (clang 14 has no std::source_location.)
   const char* file = nullptr;
   int line = 0;
 };
-void CheckLaunchBounds(unsigned threads_max);
+void CheckLaunchBounds(unsigned threads_max, unsigned blocks_min = 1);
 // Fills a shared variable that the block has not met yet.
 void BeginShared(void* data, size_t bytes);
 void SyncBlock(const Where& where);

@@ -43,6 +43,17 @@ T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32,
   return value;
 }
 
+inline int __any_sync(unsigned mask, int predicate,
+                      ::dtrain::emulation::Where where = {__builtin_FILE(), __builtin_LINE()}) {
+  const uint64_t* const words =
+      ::dtrain::emulation::ExchangeInWarp(mask, predicate != 0 ? 1 : 0, where);
+  uint64_t any = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    any |= (mask >> lane & 1U) != 0 ? words[lane] : 0;
+  }
+  return any != 0 ? 1 : 0;
+}
+
 inline unsigned __reduce_max_sync(unsigned mask, unsigned value,
                                   ::dtrain::emulation::Where where = {__builtin_FILE(),
                                                                       __builtin_LINE()}) {

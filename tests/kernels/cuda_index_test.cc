@@ -7,8 +7,6 @@
 
 #include "kernels/cuda_row_index.h"
 
-#include "kernels/cuda_row_index.h"
-
 namespace dtrain::kernels::cuda_index_test {
 namespace {
 
@@ -140,6 +138,26 @@ TEST(CudaIndex, RowStridesTakeEachElementOnce) {
         }
         ASSERT_EQ(taken, std::vector<int>(static_cast<size_t>(n), 1))
             << n << " over " << threads << " threads";
+      }
+    }
+  }
+}
+
+// What lies around a row's words is less than a step at each side, wherever the row begins.
+TEST(CudaIndex, WordsOfARowBeginAtSixteenBytes) {
+  for (const size_t size : {2UL, 4UL}) {
+    for (int64_t n = 0; n <= 70; ++n) {
+      for (uint64_t address = 0; address < 64; address += size) {
+        const RowWords words = RowWordsOf(address, size, n, kWidth);
+        ASSERT_TRUE(0 <= words.begin && words.begin <= words.end && words.end <= n) << n;
+        ASSERT_EQ((words.end - words.begin) % kWidth, 0) << n;
+        ASSERT_LT(words.begin, kWidth) << n;
+        ASSERT_LT(n - words.end, kWidth) << n;
+        if (words.begin < n) {
+          ASSERT_EQ((address + static_cast<uint64_t>(words.begin) * size) % 16, 0U) << n;
+        }
+        const RowWords ones = RowWordsOf(address, size, n, 1);
+        ASSERT_TRUE(ones.begin == 0 && ones.end == n) << n;
       }
     }
   }

@@ -225,8 +225,8 @@ std::vector<NormShape> NormShapes(int64_t narrowest) {
     shapes.push_back({1, hidden});
     shapes.push_back({5, hidden});
   }
-  for (const int64_t hidden : {17, 1000, 2048, 8192, 20000}) {
-    shapes.push_back({kRowChunksMaxCuda + 8, hidden});
+  for (const int64_t hidden : {17, 1000, 2048, 8192, 8200}) {
+    shapes.push_back({RowChunksCuda(1 << 20, hidden) + 8, hidden});
   }
   for (const int64_t hidden : {64, 200, 768}) {  // Several rows a block.
     const int64_t rows = RowPlanOf(hidden, /*aligned=*/true).rows();
@@ -235,11 +235,11 @@ std::vector<NormShape> NormShapes(int64_t narrowest) {
   return shapes;
 }
 
-// Many wide rows are nearly all of the time on the emulated device. They are tried once there: what
+// Many rows are nearly all of the time on the emulated device. They are tried once there: what
 // their number decides, the chunks, depends neither on the type nor on the alignment.
 template <class T>
 bool IsTried(const NormShape& shape, bool with, int64_t shift) {
-  const bool quick = shape.tokens * shape.hidden <= int64_t{1} << 20;
+  const bool quick = shape.tokens * shape.hidden <= int64_t{1} << 17;
   const bool once = sizeof(T) == 4 && with && shift == 0 && !emulation::descending;
   return !emulation::emulated || quick || once;
 }

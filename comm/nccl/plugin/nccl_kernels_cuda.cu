@@ -3,9 +3,11 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "base/square_sum.h"
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
 #include "comm/nccl/plugin/nccl_kernels_index.h"
 
@@ -13,8 +15,9 @@ namespace dtrain::comm {
 namespace {
 
 constexpr int kThreads = kNcclKernelThreads;
-// A fixed number of partial sums, whatever the GPU: the same bits on every repeat and device.
-constexpr int kPartials = 256;
+// Partial sums at most. How many follows from the elements, whatever the GPU: the same bits on
+// every repeat and device.
+constexpr int kPartials = 4 * kThreads;
 
 // Elements of a thread and step: 16 bytes of 16-bit elements, 32 of fp32; one where the addresses
 // or the end forbid.
@@ -120,11 +123,9 @@ __global__ void __launch_bounds__(kThreads)
   Each<kLanes>(count, [&](auto lanes, size_t i) {
     constexpr int kMine = sizeof(lanes) / sizeof(float);
     lanes = Load<kMine>(data + i);
-#pragma unroll
-    for (int lane = 0; lane < kMine; ++lane) {
-      const double value = lanes.v[lane];
-      sum += value * value;
-    }
+    PairedSquareSum squares = {};
+    squares.template Add<kMine>(lanes.v);
+    sum += squares.sum();
   });
   sum = BlockSum(sum);
   if (threadIdx.x == 0) {
@@ -132,19 +133,27 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Gives how many partial sums it makes.
 template <typename T>
-void LaunchSquarePartials(const void* data, size_t count, double* partials, cudaStream_t stream) {
+unsigned LaunchSquarePartials(const void* data, size_t count, double* partials,
+                              cudaStream_t stream) {
   const auto* const elements = static_cast<const T*>(data);
-  if (Aligned(data)) {
-    SquarePartials<kWidth><<<kPartials, kThreads, 0, stream>>>(elements, count, partials);
+  const int lanes = Aligned(data) ? kWidth : 1;
+  const unsigned blocks = std::clamp(NcclKernelBlocks(count, lanes), 1U, unsigned{kPartials});
+  if (lanes == kWidth) {
+    SquarePartials<kWidth><<<blocks, kThreads, 0, stream>>>(elements, count, partials);
   } else {
-    SquarePartials<1><<<kPartials, kThreads, 0, stream>>>(elements, count, partials);
+    SquarePartials<1><<<blocks, kThreads, 0, stream>>>(elements, count, partials);
   }
+  return blocks;
 }
 
-__global__ void AddPartials(const double* partials, double* sum) {
-  static_assert(kPartials == kThreads);
-  const double total = BlockSum(partials[threadIdx.x]);
+__global__ void AddPartials(const double* partials, unsigned count, double* sum) {
+  double mine = 0;
+  for (unsigned i = threadIdx.x; i < count; i += kThreads) {
+    mine += partials[i];
+  }
+  const double total = BlockSum(mine);
   if (threadIdx.x == 0) {
     *sum = total;
   }
@@ -187,15 +196,16 @@ CudaResult SumOfSquares(const void* data, size_t count, DType dtype, double* sum
                         CudaStream* stream) {
   auto* const partials = static_cast<double*>(scratch);
   const cudaStream_t native = Native(stream);
+  unsigned made = 0;
   switch (dtype) {
     case DType::kFloat32:
-      LaunchSquarePartials<float>(data, count, partials, native);
+      made = LaunchSquarePartials<float>(data, count, partials, native);
       break;
     case DType::kBFloat16:
-      LaunchSquarePartials<__nv_bfloat16>(data, count, partials, native);
+      made = LaunchSquarePartials<__nv_bfloat16>(data, count, partials, native);
       break;
     case DType::kFloat16:
-      LaunchSquarePartials<__half>(data, count, partials, native);
+      made = LaunchSquarePartials<__half>(data, count, partials, native);
       break;
     default:
       return CudaResult::kInvalidValue;
@@ -203,7 +213,7 @@ CudaResult SumOfSquares(const void* data, size_t count, DType dtype, double* sum
   if (const CudaResult result = Launched(); result != CudaResult::kSuccess) {
     return result;
   }
-  AddPartials<<<1, kThreads, 0, native>>>(partials, sum);
+  AddPartials<<<1, kThreads, 0, native>>>(partials, made, sum);
   return Launched();
 }
 
