@@ -38,6 +38,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsi
   return Fail();
 }
 cudaError_t cudaSetDevice(int) { return Fail(); }
+cudaError_t cudaDeviceSynchronize() { return Fail(); }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return Fail(); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return Fail(); }

@@ -5,19 +5,16 @@
 
 #include <cstdint>
 
+#include "comm/nccl/plugin/cuda_error.h"
+
 namespace dtrain::comm {
 namespace {
 
 constexpr unsigned int kSince = 10020;  // CUDA 10.2 brought them, as they still are.
+constexpr unsigned int kAttributesSince = 2000;
 
+// The driver's own errors are no last error of the runtime.
 CudaResult Result(CUresult result) { return static_cast<CudaResult>(result); }
-// The driver's own errors are no last error of the runtime; the runtime's are, and are told here.
-CudaResult Result(cudaError_t error) {
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
-  }
-  return static_cast<CudaResult>(error);
-}
 CUdeviceptr Address(void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 CUmemGenericAllocationHandle Native(CudaMemory* memory) {
   return reinterpret_cast<CUmemGenericAllocationHandle>(memory);
@@ -32,14 +29,15 @@ struct Functions {
   PFN_cuMemMap_v10020 map = nullptr;
   PFN_cuMemSetAccess_v10020 set_access = nullptr;
   PFN_cuMemUnmap_v10020 unmap = nullptr;
+  PFN_cuDeviceGetAttribute_v2000 attribute = nullptr;
   cudaError_t found = cudaSuccess;
 
   template <class Function>
-  void Find(const char* name, Function& function) {
+  void Find(const char* name, Function& function, unsigned int since = kSince) {
     void* address = nullptr;
     cudaDriverEntryPointQueryResult answer{};
     if (found == cudaSuccess) {
-      found = cudaGetDriverEntryPointByVersion(name, &address, kSince, cudaEnableDefault, &answer);
+      found = cudaGetDriverEntryPointByVersion(name, &address, since, cudaEnableDefault, &answer);
     }
     if (found == cudaSuccess && address == nullptr) {
       found = cudaErrorNotSupported;
@@ -59,6 +57,7 @@ const Functions& Driver() {
     all.Find("cuMemMap", all.map);
     all.Find("cuMemSetAccess", all.set_access);
     all.Find("cuMemUnmap", all.unmap);
+    all.Find("cuDeviceGetAttribute", all.attribute, kAttributesSince);
     return all;
   }();
   return functions;
@@ -70,7 +69,7 @@ CudaResult Place(CUmemLocation& location) {
   const cudaError_t error = cudaGetDevice(&device);
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = device;
-  return Result(error);
+  return Told(error);
 }
 
 CudaResult Properties(CUmemAllocationProp& properties) {
@@ -78,14 +77,33 @@ CudaResult Properties(CUmemAllocationProp& properties) {
   return Place(properties.location);
 }
 
+CudaResult ExportableProperties(CUmemAllocationProp& properties) {
+  if (const CudaResult result = Properties(properties); result != CudaResult::kSuccess) {
+    return result;
+  }
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  int rdma = 0;
+  const CUresult asked = Driver().attribute(
+      &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, properties.location.id);
+  properties.allocFlags.gpuDirectRDMACapable = asked == CUDA_SUCCESS && rdma != 0 ? 1 : 0;
+  return CudaResult::kSuccess;
+}
+
+CudaResult CreateWith(const CUmemAllocationProp& properties, CudaMemory** memory, size_t bytes) {
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult made = Driver().create(&handle, bytes, &properties, 0);
+  *memory = reinterpret_cast<CudaMemory*>(handle);
+  return Result(made);
+}
+
 // `bytes` of `memory` at new addresses, for a moment.
-CudaResult TryMap(CUmemGenericAllocationHandle memory, size_t bytes) {
+CudaResult TryMap(CudaMemory* memory, size_t bytes) {
   void* data = nullptr;
   CudaResult result = DriverMemory::Reserve(&data, bytes);
   if (result != CudaResult::kSuccess) {
     return result;
   }
-  result = DriverMemory::Map(data, bytes, reinterpret_cast<CudaMemory*>(memory));
+  result = DriverMemory::Map(data, bytes, memory);
   if (result == CudaResult::kSuccess) {
     result = DriverMemory::Unmap(data, bytes);
   }
@@ -96,8 +114,8 @@ CudaResult TryMap(CUmemGenericAllocationHandle memory, size_t bytes) {
 // OK, or why the driver's functions are not there.
 CudaResult Ready() {
   const Functions& driver = Driver();
-  return driver.found == cudaSuccess ? Result(cudaFree(nullptr))  // Makes the context.
-                                     : Result(driver.found);
+  return driver.found == cudaSuccess ? Told(cudaFree(nullptr))  // Makes the context.
+                                     : Told(driver.found);
 }
 
 }  // namespace
@@ -134,13 +152,16 @@ CudaResult DriverMemory::Create(CudaMemory** memory, size_t bytes) {
   if (result == CudaResult::kSuccess) {
     result = Properties(properties);
   }
-  if (result != CudaResult::kSuccess) {
-    return result;
+  return result == CudaResult::kSuccess ? CreateWith(properties, memory, bytes) : result;
+}
+
+CudaResult DriverMemory::CreateExportable(CudaMemory** memory, size_t bytes) {
+  CUmemAllocationProp properties{};
+  CudaResult result = Ready();
+  if (result == CudaResult::kSuccess) {
+    result = ExportableProperties(properties);
   }
-  CUmemGenericAllocationHandle handle = 0;
-  const CUresult made = Driver().create(&handle, bytes, &properties, 0);
-  *memory = reinterpret_cast<CudaMemory*>(handle);
-  return Result(made);
+  return result == CudaResult::kSuccess ? CreateWith(properties, memory, bytes) : result;
 }
 
 CudaResult DriverMemory::Destroy(CudaMemory* memory) {
@@ -169,26 +190,17 @@ CudaResult DriverMemory::Unmap(void* data, size_t bytes) {
 }
 
 CudaResult DriverMemory::TryExportable() {
-  CUmemAllocationProp properties{};
-  CudaResult result = Ready();
+  size_t bytes = 0;
+  CudaMemory* memory = nullptr;
+  CudaResult result = Granularity(&bytes);
   if (result == CudaResult::kSuccess) {
-    result = Properties(properties);
+    result = CreateExportable(&memory, bytes);
   }
   if (result != CudaResult::kSuccess) {
     return result;
   }
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  size_t bytes = 0;
-  CUmemGenericAllocationHandle memory = 0;
-  CUresult made = Driver().granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-  if (made == CUDA_SUCCESS) {
-    made = Driver().create(&memory, bytes, &properties, 0);
-  }
-  if (made != CUDA_SUCCESS) {
-    return Result(made);
-  }
   result = TryMap(memory, bytes);
-  const CudaResult released = Result(Driver().release(memory));
+  const CudaResult released = Destroy(memory);
   return result == CudaResult::kSuccess ? released : result;
 }
 

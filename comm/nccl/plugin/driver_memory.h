@@ -8,13 +8,16 @@
 
 namespace dtrain::comm {
 
-// As CudaApi's calls of the same names. Errors of the driver have the runtime's numbers.
+// As CudaApi's calls of the same names. Errors of the driver have the runtime's numbers. Memory of
+// which other processes may be given a handle (`Exportable`) suits GPUDirect RDMA where the device
+// has that.
 class DriverMemory {
  public:
   static CudaResult Granularity(size_t* bytes);
   static CudaResult Reserve(void** data, size_t bytes);
   static CudaResult Free(void* data, size_t bytes);
   static CudaResult Create(CudaMemory** memory, size_t bytes);
+  static CudaResult CreateExportable(CudaMemory** memory, size_t bytes);
   static CudaResult Destroy(CudaMemory* memory);
   static CudaResult Map(void* data, size_t bytes, CudaMemory* memory);
   static CudaResult Unmap(void* data, size_t bytes);

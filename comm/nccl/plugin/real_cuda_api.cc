@@ -5,19 +5,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "comm/nccl/plugin/cuda_error.h"
 #include "comm/nccl/plugin/driver_memory.h"
+#include "comm/nccl/plugin/shareable_memory.h"
 
 namespace dtrain::comm {
 namespace {
 
-// An error is told to the caller: the next launch of a kernel, which asks for the last error, must
-// not find it there.
-CudaResult Result(cudaError_t error) {
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
-  }
-  return static_cast<CudaResult>(error);
-}
 cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Native(CudaEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
 cudaGraphExec_t Native(CudaGraph* graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
@@ -29,8 +23,8 @@ class Real final : public CudaApi {
   std::string Description() override {
     int runtime = 0;
     int driver = 0;
-    (void)Result(cudaRuntimeGetVersion(&runtime));
-    (void)Result(cudaDriverGetVersion(&driver));
+    (void)Told(cudaRuntimeGetVersion(&runtime));
+    (void)Told(cudaDriverGetVersion(&driver));
     return absl::StrCat("CUDA runtime ", Version(runtime), ", driver ",
                         driver == 0 ? "none" : Version(driver));
   }
@@ -38,21 +32,21 @@ class Real final : public CudaApi {
     const auto error = static_cast<cudaError_t>(result);
     return absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error));
   }
-  CudaResult DeviceCount(int* count) override { return Result(cudaGetDeviceCount(count)); }
+  CudaResult DeviceCount(int* count) override { return Told(cudaGetDeviceCount(count)); }
   CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) override {
     cudaDeviceProp properties{};
     if (const cudaError_t error = cudaGetDeviceProperties(&properties, device);
         error != cudaSuccess) {
-      return Result(error);
+      return Told(error);
     }
     facts->name = properties.name;
     facts->compute_capability = 10 * properties.major + properties.minor;
     std::copy_n(properties.uuid.bytes, facts->uuid.size(), facts->uuid.begin());
     return CudaResult::kSuccess;
   }
-  CudaResult SetDevice(int device) override { return Result(cudaSetDevice(device)); }
+  CudaResult SetDevice(int device) override { return Told(cudaSetDevice(device)); }
   CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
-    return Result(cudaMemGetInfo(free_bytes, total_bytes));
+    return Told(cudaMemGetInfo(free_bytes, total_bytes));
   }
 
   CudaResult StreamCreate(CudaStream** stream, bool high_priority) override {
@@ -60,81 +54,81 @@ class Real final : public CudaApi {
     int highest = 0;
     if (const cudaError_t error = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
         error != cudaSuccess) {
-      return Result(error);
+      return Told(error);
     }
-    return Result(cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream),
-                                               cudaStreamNonBlocking,
-                                               high_priority ? highest : lowest));
+    return Told(cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream),
+                                             cudaStreamNonBlocking,
+                                             high_priority ? highest : lowest));
   }
   CudaResult StreamDestroy(CudaStream* stream) override {
-    return Result(cudaStreamDestroy(Native(stream)));
+    return Told(cudaStreamDestroy(Native(stream)));
   }
   CudaResult StreamSynchronize(CudaStream* stream) override {
-    return Result(cudaStreamSynchronize(Native(stream)));
+    return Told(cudaStreamSynchronize(Native(stream)));
   }
   CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) override {
-    return Result(cudaStreamWaitEvent(Native(stream), Native(event), 0));
+    return Told(cudaStreamWaitEvent(Native(stream), Native(event), 0));
   }
 
   CudaResult StreamBeginCapture(CudaStream* stream) override {
-    return Result(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+    return Told(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
   }
   CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) override {
     cudaGraph_t recorded = nullptr;
     if (const cudaError_t error = cudaStreamEndCapture(Native(stream), &recorded);
         error != cudaSuccess) {
-      return Result(error);
+      return Told(error);
     }
     const cudaError_t made =
         cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), recorded, 0);
-    (void)Result(cudaGraphDestroy(recorded));
-    return Result(made);
+    (void)Told(cudaGraphDestroy(recorded));
+    return Told(made);
   }
   CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t error = cudaStreamIsCapturing(Native(stream), &status);
     *capturing = status != cudaStreamCaptureStatusNone;
-    return Result(error);
+    return Told(error);
   }
   CudaResult GraphLaunch(CudaGraph* graph, CudaStream* stream) override {
-    return Result(cudaGraphLaunch(Native(graph), Native(stream)));
+    return Told(cudaGraphLaunch(Native(graph), Native(stream)));
   }
   CudaResult GraphDestroy(CudaGraph* graph) override {
-    return Result(cudaGraphExecDestroy(Native(graph)));
+    return Told(cudaGraphExecDestroy(Native(graph)));
   }
 
   CudaResult EventCreate(CudaEvent** event, bool timing) override {
-    return Result(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
-                                           timing ? cudaEventDefault : cudaEventDisableTiming));
+    return Told(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
+                                         timing ? cudaEventDefault : cudaEventDisableTiming));
   }
   CudaResult EventDestroy(CudaEvent* event) override {
-    return Result(cudaEventDestroy(Native(event)));
+    return Told(cudaEventDestroy(Native(event)));
   }
   CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override {
-    return Result(cudaEventRecord(Native(event), Native(stream)));
+    return Told(cudaEventRecord(Native(event), Native(stream)));
   }
   CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) override {
-    return Result(cudaEventRecordWithFlags(Native(event), Native(stream), cudaEventRecordExternal));
+    return Told(cudaEventRecordWithFlags(Native(event), Native(stream), cudaEventRecordExternal));
   }
-  CudaResult EventQuery(CudaEvent* event) override { return Result(cudaEventQuery(Native(event))); }
+  CudaResult EventQuery(CudaEvent* event) override { return Told(cudaEventQuery(Native(event))); }
   CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override {
-    return Result(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
+    return Told(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
   }
 
   CudaResult CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) override {
-    return Result(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Native(stream)));
+    return Told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Native(stream)));
   }
   CudaResult FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) override {
-    return Result(cudaMemsetAsync(data, value, bytes, Native(stream)));
+    return Told(cudaMemsetAsync(data, value, bytes, Native(stream)));
   }
   CudaResult MallocDevice(void** data, size_t bytes) override {
-    return Result(cudaMalloc(data, bytes));
+    return memory_.Malloc(data, bytes);
   }
-  CudaResult FreeDevice(void* data) override { return Result(cudaFree(data)); }
+  CudaResult FreeDevice(void* data) override { return memory_.Free(data); }
   CudaResult MallocPinned(void** data, size_t bytes) override {
-    return Result(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
+    return Told(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
   }
-  CudaResult FreePinned(void* data) override { return Result(cudaFreeHost(data)); }
+  CudaResult FreePinned(void* data) override { return Told(cudaFreeHost(data)); }
 
   CudaResult MemoryGranularity(size_t* bytes) override { return DriverMemory::Granularity(bytes); }
   CudaResult ReserveAddresses(void** data, size_t bytes) override {
@@ -154,6 +148,9 @@ class Real final : public CudaApi {
     return DriverMemory::Unmap(data, bytes);
   }
   CudaResult TryExportableMemory() override { return DriverMemory::TryExportable(); }
+
+ private:
+  ShareableMemory memory_;
 };
 
 }  // namespace

@@ -1,0 +1,33 @@
+// Device memory for cudaMalloc's callers of which NCCL can give the other processes of its node a
+// handle. It can not of what cudaMalloc gave: registering that does nothing within a node.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+#include "comm/nccl/cuda_api.h"
+
+namespace dtrain::comm {
+
+// Thread-safe.
+class ShareableMemory {
+ public:
+  // As cudaMalloc, which it falls back to for less than the driver's granularity and where such
+  // memory is refused. Out of memory is told, not tried again.
+  CudaResult Malloc(void** data, size_t bytes);
+  // As cudaFree: waits for the device first.
+  CudaResult Free(void* data);
+
+ private:
+  struct Block {
+    size_t bytes;
+    CudaMemory* memory;
+    int device;
+  };
+
+  std::mutex mutex_;
+  std::unordered_map<void*, Block> blocks_;
+};
+
+}  // namespace dtrain::comm
