@@ -1,7 +1,8 @@
 """./dev gpu pack: what a machine with a GPU needs to test and measure dtrain, in one folder.
 
-The built CUDA tests (ctest's label "gpu"), the benchmarks and the CUDA plugins, stripped, with the
-shared libraries that are neither the system's nor LibTorch's or CUDA's, the peers' twins and a
+The built CUDA tests (ctest's label "gpu"), the benchmarks, the GPT's training program and the CUDA
+plugins, stripped, programs compressed (bench/gpu/programs.py; `run` unpacks them), with the shared
+libraries that are neither the system's nor LibTorch's or CUDA's, the peers' twins and a
 script `run`. LibTorch comes from that machine's Python, the CUDA libraries with it. Nothing is
 compiled there. pack.json names the LibTorch that it was built with: programs load no other.
 """
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 
+import programs
 from torch_release import release_in
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -21,7 +23,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import provenance  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda", "dtrain-bench-comm"]
+PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda", "dtrain-bench-comm",
+            "dtrain-gpt", "dtrain-plan"]
 PLUGINS = ["libdtrain_cuda.so", "libdtrain_torch_cuda.so"]
 SCRIPTS = ["bench/gpu", "bench/provenance.py", "bench/report.py", "bench/twins", "examples/configs"]
 BYTES_MAX = 64_000_000
@@ -98,6 +101,8 @@ def pack(build, out):
         carried.update(to_carry(source, torch))
     for source, target in [*files, *((where, f"lib/{name}") for name, where in carried.items())]:
         copy_stripped(source, f"{out}/{target}")
+        if os.path.dirname(target) in programs.FOLDERS:
+            programs.compress(f"{out}/{target}")
     for name in SCRIPTS:
         target = f"{out}/{name}"
         if os.path.isdir(f"{SOURCE}/{name}"):

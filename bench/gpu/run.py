@@ -1,18 +1,36 @@
 """./dev gpu run, or `run` of a pack: tests and benchmarks on this machine's GPU, within 9 minutes.
 
-Each part has its own share of the time and what is left of it goes on to the next; a part that
-is cut off says so and the others still run. Results go to RESULTS/<gpu>/*.json, a summary for
-people to RESULTS/<gpu>/SUMMARY.md; of what is measured one by one each result is there when it is
-known. Without a GPU, or with a LibTorch that the pack was not built with, it says so in one line
-and ends with 64.
+What the rest rests upon comes first. In this order:
+  tests         collectives and the engine, then kernels and the plugin
+  short_run     a small GPT by the engine: graphs beside eager steps, the GPU beside the CPU, with
+                the warnings, the memory and the time of a step
+  kernels       each kernel's time
+  comm          collectives' times
+  kernel_peers  torch's and Liger's kernels
+  mfu           dtrain's trainings, goals first
+  mfu_peers     torch's trainings
+Tests and the short run take a quarter of the time at most. Each part has its own share, and what is
+left of it goes on to the next; a part that is cut off says so and the others still run.
+
+It stops early. When a test of collectives or of the engine fails, or the short run's losses differ,
+are not finite or do not come, trainings and torch's beside them are not started, because they would
+measure something wrong; nor are the times of collectives whose test has failed. Kernels are timed
+all the same: they need no engine, and whoever has 15 minutes of a GPU takes home what can still be
+right. The summary has a line for each part that was not started, with the reason; what was measured
+is kept, and the exit code is 1. A later call with the same programs is held to what an earlier one
+has found. `--keep-going` takes all parts whatever was found.
+
+Results go to RESULTS/<gpu>/*.json, a summary for people to RESULTS/<gpu>/SUMMARY.md; of what is
+measured one by one each result is there when it is known. Without a GPU, or with a LibTorch that the
+pack was not built with, it says so in one line and ends with 64.
 
 The trainings and torch's beside them take longer than 9 minutes together: what there is no time for
 is named with the command that takes it. `--trainings NAME...` takes the named ones; results of
-others stay in their files. All of it takes three calls, the last two with dtrain
-and torch beside each other:
+others stay in their files. `--budget 1800`, half an hour, takes everything in one call. Within
+9 minutes each it takes three calls, the last two with dtrain and torch beside each other:
   run
   run --trainings qwen2.5-3b-bf16-cudnn qwen2.5-1.5b-bf16 qwen2.5-1.5b-eager qwen2.5-1.5b-compile
-  run --trainings qwen2.5-3b-bf16 qwen2.5-3b-eager qwen2.5-3b-compile
+  run --trainings qwen2.5-3b-bf16 qwen2.5-3b-fp8 qwen2.5-3b-eager qwen2.5-3b-compile
 """
 import argparse
 import json
@@ -27,17 +45,21 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import goals  # noqa: E402
 import machine  # noqa: E402
+import programs  # noqa: E402
 import provenance  # noqa: E402
+import stops  # noqa: E402
 import summary  # noqa: E402
 import trainings as plans  # noqa: E402
 from report import merged, write_json  # noqa: E402
+from short_run import ShortRun  # noqa: E402
 from training_lines import is_measured  # noqa: E402
 
 EXIT_USAGE = 64
 BUDGET_S = 540
 # (part, share of the budget); in this order. What one leaves goes to the next.
-SHARES = (("tests", 0.17), ("kernels", 0.06), ("comm", 0.03), ("kernel_peers", 0.09), ("mfu", 0.65),
-          ("mfu_peers", 0.0))
+SHARES = (("tests", 0.17), ("short_run", 0.08), ("kernels", 0.05), ("comm", 0.03),
+          ("kernel_peers", 0.08), ("mfu", 0.59), ("mfu_peers", 0.0))
+TESTS_AFTER_S = 5  # Each test leaves this to each of those after it, so that one that hangs is not all.
 
 
 class Budget:
@@ -57,8 +79,9 @@ class Budget:
         return max(0.0, self.end_of_part - time.monotonic())
 
 
-def run_command(words, limit, environment=None):
-    """{"code", "s", "output"}; code None: cut off, with all that it started."""
+def run_command(words, limit, environment=None, characters=4000):
+    """{"code", "s", "output"}, the last `characters` of it; code None: cut off, with all that it
+    started."""
     if limit < 1:
         return {"code": None, "s": 0.0, "output": "no time left"}
     begin = time.monotonic()
@@ -76,7 +99,7 @@ def run_command(words, limit, environment=None):
     finally:
         if process.poll() is None:  # This run is ended from outside: nothing goes on without it.
             os.killpg(process.pid, signal.SIGKILL)
-    return {"code": code, "s": round(time.monotonic() - begin, 2), "output": output[-4000:]}
+    return {"code": code, "s": round(time.monotonic() - begin, 2), "output": output[-characters:]}
 
 
 def with_earlier(before, taken):
@@ -94,7 +117,7 @@ class Run:
 
     def __init__(self, args, torch):
         self.pack, self.quick = args.pack, args.quick
-        self.wanted, self.asked = args.parts, args.trainings
+        self.wanted, self.asked, self.keep_going = args.parts, args.trainings, args.keep_going
         self.budget = Budget(args.budget, [item for item in SHARES if item[0] in args.parts])
         self.facts = machine.gpu_facts()
         self.folder = os.path.join(args.results, re.sub(r"[^A-Za-z0-9]+", "-", self.facts["gpu"]).lower())
@@ -108,17 +131,24 @@ class Run:
         self.taken = provenance.look(self.listed["commit"])
         provenance.say_marks(self.taken["marks"])
         self.parts = {}
+        self.stopped = [row for row in self.earlier("stopped") if row["part"] not in self.wanted]
 
-    def command(self, words, limit=None):
+    def command(self, words, limit=None, characters=4000):
         left = self.budget.left()
-        return run_command(words, min(left, limit or left), self.environment)
+        return run_command(words, min(left, limit or left), self.environment, characters)
 
     def earlier(self, part):
-        """The rows that an earlier call has left of this GPU with this driver."""
+        """The results that an earlier call has left of this GPU with this driver, or []."""
         facts = summary.read(self.folder, part)
-        if facts is None or facts["driver"] != self.facts["driver"]:
-            return []
-        return [row for row in facts["results"] if "name" in row]
+        return facts["results"] if facts and facts["driver"] == self.facts["driver"] else []
+
+    def known(self, part):
+        """This call's results, or those of an earlier one with the same programs; else None."""
+        if part in self.parts:
+            return self.parts[part]
+        facts = summary.read(self.folder, part)
+        same = facts and facts.get("commit") == self.taken["commit"]
+        return self.earlier(part) or None if same else None
 
     def keep(self, part, facts):
         self.parts[part] = facts
@@ -127,9 +157,11 @@ class Run:
                    {**self.facts, "part": part, **self.taken, "results": kept})
 
     def tests(self):
-        results = []
-        for test in self.listed["tests"]:
-            done = self.command([f"{self.pack}/{test['program']}"], test["limit_s"])
+        results, tests = [], stops.in_order(self.listed["tests"])
+        for i, test in enumerate(tests):
+            left = self.budget.left()
+            mine = max(left - TESTS_AFTER_S * (len(tests) - 1 - i), left / 2)
+            done = self.command([f"{self.pack}/{test['program']}"], min(test["limit_s"], mine))
             # 77 and this word: the project's way to say that nothing was tested.
             skipped = done["code"] == 77 or "SKIPPED: NOT TESTED ON" in done["output"]
             state = "cut off" if done["code"] is None else "skipped" if skipped else \
@@ -138,6 +170,13 @@ class Run:
             print(f"  {test['name']}: {state} ({done['s']:.1f} s)", flush=True)
             self.keep("tests", results)
         return results
+
+    def short_run(self):
+        def command(words, limit):  # All that is said: a warning may stand at the beginning.
+            return self.command(words, limit, characters=1_000_000)
+
+        return ShortRun(self.pack, command, self.budget.left,
+                        lambda result: self.keep("short_run", result), self.known("short_run")).take()
 
     def json_of(self, words, limit=None):
         """What a benchmark wrote with --json, or what it said instead."""
@@ -211,13 +250,26 @@ class Run:
         """What of dtrain's own did not end well; peers may be absent."""
         failed = [test["name"] for test in self.parts.get("tests", [])
                   if test["state"] in ("failed", "cut off")]
+        failed += (self.parts.get("short_run") or {}).get("problems", [])
+        failed += [row["part"] for row in self.stopped if row["part"] in self.wanted]
         failed += ["kernels"] if "error" in self.parts.get("kernels", {}) else []
         failed += [run["backend"] for run in self.parts.get("comm", []) if "error" in run]
         return failed + [run["name"] for run in self.parts.get("mfu", []) if "error" in run]
 
+    def is_stopped(self, part):
+        """Says why a part is not started, where what is known of others does not let it."""
+        found = {} if self.keep_going else stops.stopped(self.known("tests"), self.known("short_run"))
+        if part not in found:
+            return False
+        self.stopped.append({"part": part, "why": found[part]})
+        self.keep("stopped", self.stopped)
+        print(f"{part}: not started: {found[part]}", flush=True)
+        return True
+
     def run(self):
+        self.keep("stopped", self.stopped)
         for part, _ in SHARES:
-            if part in self.wanted:
+            if part in self.wanted and not self.is_stopped(part):
                 self.budget.begin(part)
                 print(f"{part}: up to {self.budget.left():.0f} s", flush=True)
                 self.keep(part, getattr(self, part)())
@@ -242,7 +294,7 @@ def finish(run):
 
 def cannot_run(pack):
     """(why nothing can be measured here or None, LibTorch's folder)."""
-    if why := machine.no_gpu_here() or machine.needs_newer_glibc(pack):
+    if why := machine.no_gpu_here() or programs.unpack(pack) or machine.needs_newer_glibc(pack):
         return f"no GPU can be used here: {why}; GPU figures: {summary.NOT_YET}", None
     with open(f"{pack}/pack.json", encoding="utf-8") as file:
         packed = json.load(file).get("torch")
@@ -260,6 +312,8 @@ def parse(words):
                         help="default: all; with --trainings those that have them")
     parser.add_argument("--trainings", nargs="+", choices=plans.NAMES, metavar="NAME", default=[],
                         help="only these of dtrain's trainings and torch's: " + ", ".join(plans.NAMES))
+    parser.add_argument("--keep-going", action="store_true",
+                        help="trainings too where tests or the short run found a fault")
     parser.add_argument("--quick", action="store_true", help="few rounds: whether everything runs")
     args = parser.parse_args(words)
     args.results = args.results or os.path.join(

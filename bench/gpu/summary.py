@@ -8,10 +8,11 @@ import os
 import sys
 
 from goals import GOALS, NOT_YET
+from short_run_lines import short_run_lines
 from tables import table
 from training_lines import mfu_lines
 
-PARTS = ("tests", "kernels", "comm", "kernel_peers", "mfu", "mfu_peers")
+PARTS = ("tests", "short_run", "kernels", "comm", "kernel_peers", "mfu", "mfu_peers")
 
 
 def read(folder, part):
@@ -100,6 +101,14 @@ def goal_lines(results):
                                  [row(goal) for goal in GOALS])]
 
 
+def stopped_lines(folder):
+    """A line for each part that was not started."""
+    stopped = (read(folder, "stopped") or {"results": []})["results"]
+    lines = [f"- {row['part']} not started: {row['why']}" for row in stopped]
+    return ["**Stopped early**; `run --keep-going` takes these parts all the same:", "", *lines,
+            ""] if lines else []
+
+
 def page(folder):
     """None: the folder has no GPU's results."""
     known = next((facts for part in PARTS if (facts := read(folder, part))), None)
@@ -110,8 +119,10 @@ def page(folder):
     lines = [f"# {known['gpu']}", "", f"Driver {known['driver']}, {known['memory']}; "
              f"{known.get('date') or 'no date'}, commit {known.get('commit') or 'not known'}. "
              "`./dev gpu pack`, then `run` on that machine."
-             + (f" **Marked:** {'; '.join(marks)}." if marks else ""), "", *goal_lines(results), ""]
+             + (f" **Marked:** {'; '.join(marks)}." if marks else ""), "", *stopped_lines(folder),
+             *goal_lines(results), ""]
     for part, write in (("tests", lambda: tests_lines(results["tests"])),
+                        ("short_run", lambda: short_run_lines(results["short_run"])),
                         ("kernels", lambda: kernel_lines(results["kernels"],
                                                          results.get("kernel_peers"))),
                         ("comm", lambda: comm_lines(results["comm"])),
