@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kSmallest = 256;
 constexpr int64_t kLargestOnHost = 1024;
 constexpr int64_t kLargestOnGpu = 8192;  // It is not full before.
+constexpr int64_t kDrawnMax = int64_t{1} << 20;
 constexpr double kProductSecondsMax = 0.01;
 
 double Since(int64_t start) {
@@ -22,8 +23,9 @@ double Since(int64_t start) {
 
 double FlopOf(int64_t size) { return 2.0 * static_cast<double>(size * size * size); }
 
-// A GPU's clock depends on the operands' bits, which are random there. On the host nothing does,
-// and random numbers would take as long as the product.
+// A GPU's clock depends on the operands' bits, which are random there: as many as the host draws in
+// some milliseconds, again and again. On the host nothing does, and random numbers would take as
+// long as the product.
 at::Tensor Operand(const Device& device, int64_t size, at::ScalarType type) {
   if (device.is_host()) {
     return at::linspace(-1, 1, size * size, at::TensorOptions(at::kFloat))
@@ -31,9 +33,10 @@ at::Tensor Operand(const Device& device, int64_t size, at::ScalarType type) {
         .to(type);
   }
   const CpuRngSnapshot rng;  // The probe must not change what the run draws.
-  at::Tensor operand = at::randn({size, size}).to(device.tensors(), type);
+  const int64_t drawn = std::min(size * size, kDrawnMax);  // Both are powers of two.
+  const at::Tensor numbers = at::randn({drawn}).to(device.tensors(), type);
   rng.Restore();
-  return operand;
+  return numbers.repeat({size * size / drawn}).view({size, size});
 }
 
 // Seconds of the fastest of `rounds` products.
@@ -69,9 +72,10 @@ GemmTiming MeasureGemmRate(const Device& device, at::ScalarType type) {
   const at::NoGradGuard no_grad;
   GemmTiming timing;
   double seconds = 0;
-  // A 2-byte type without instructions of its own is hundreds of times slower than fp32.
+  // No product that takes much longer: eight times the work is in the next one. A 2-byte type
+  // without instructions of its own is hundreds of times slower than fp32.
   const int64_t largest = device.is_host() ? kLargestOnHost : kLargestOnGpu;
-  for (int64_t size = kSmallest; size <= largest && seconds < kProductSecondsMax; size *= 2) {
+  for (int64_t size = kSmallest; size <= largest && 8 * seconds < kProductSecondsMax; size *= 2) {
     seconds = ProductSeconds(device, size, type, /*rounds=*/3, /*warm_up=*/true);
     timing.flops_per_s = std::max(timing.flops_per_s, FlopOf(size) / seconds);
     if (size == kSmallest || seconds < kProductSecondsMax) {
