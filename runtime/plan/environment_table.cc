@@ -226,10 +226,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "Makes the test compile every header instead of only those that a change may have broken."},
     {kDeveloper, "DTRAIN_TEST_TIME_FACTOR", "Python tests; CTest sets it for sanitized builds",
      "an integer", "1", "How many times longer a test waits before it fails."},
-    {kDeveloper, "DTRAIN_TEST_LONG", "gpt_engine_device_test; CTest sets it for the long form",
-     "any value", kNone,
-     "Makes the test try every combination of architecture and way to train instead of every "
-     "second one."},
+    {kDeveloper, "DTRAIN_TEST_LONG", "tests with a long form; CTest sets it for that", "any value",
+     kNone, "Makes a test try every combination instead of a selection in which each part is met."},
     {kDeveloper, "DTRAIN_TEST_READER", "base_tensorboard_test; CTest sets it", "a program", kNone,
      "Script that reads event files with TensorBoard's own reader."},
     {kDeveloper, "DTRAIN_DEEPSPEED_RULES", "equivalence_deepspeed_rules_test; CTest sets it",

@@ -23,8 +23,9 @@ def has_ipv6():
 
 
 class BadInput(EndToEnd):
-    def refused(self, *texts, sets=(), config=None, ranks=2, name="bad", fresh=True):
-        """The run ends with 64 and a line of it holds the texts."""
+    def refused(self, *texts, sets=(), config=None, ranks=1, name="bad", fresh=True):
+        """The run ends with 64 and a line of it holds the texts. Most of what is refused is refused
+        by each rank alike: terminal_test shows that what two ranks say is said once."""
         result = self.run_program(
             self.launch_command(ranks, f"{self.folder}/{name}", sets, config))
         self.assertEqual(result.code, 64, result.output)
@@ -33,20 +34,29 @@ class BadInput(EndToEnd):
                          "a refused run leaves nothing to resume from")
         return result.output
 
+    def refused_by_check(self, *texts, sets=(), config=None, ranks=2):
+        """As `refused`, by the program that reads a configuration as each rank does, and nothing
+        else: it starts in a moment."""
+        words = [f"{BIN}/dtrain", "config", "check", config or self.config, "--world-size", str(ranks)]
+        for value in sets:
+            words += ["--set", value]
+        result = self.run_program(words)
+        self.assertEqual(result.code, 64, result.output)
+        self.assert_one_line(result.output, *texts)
+
     def test_a_misspelt_key_names_the_nearest(self):
-        self.refused("gradient_cliping", "gradient_clipping",
+        self.refused("gradient_cliping", "gradient_clipping", ranks=2,
                      config=self.write_config("misspelt.json", gradient_cliping=1.0))
 
     def test_impossible_batch_algebra_names_all_four_numbers(self):
-        output = self.refused(sets=["train_batch_size=10", "train_micro_batch_size_per_gpu=3",
-                                    "gradient_accumulation_steps=2"])
-        self.assert_one_line(output, "train_batch_size", "10", "3", "2")
+        self.refused_by_check("train_batch_size", "10", "3", "2", sets=[
+            "train_batch_size=10", "train_micro_batch_size_per_gpu=3", "gradient_accumulation_steps=2"])
 
     def test_a_syntax_error_gives_line_and_column(self):
         path = f"{self.folder}/broken.json"
         with open(path, "w", encoding="utf-8") as file:
             file.write('{\n  "train_steps": 10,\n  "seed" 3\n}\n')
-        self.refused("broken.json:3:", config=path)
+        self.refused_by_check("broken.json:3:", config=path)
 
     def test_token_files_are_named_with_what_is_wrong(self):
         self.refused("nowhere.bin", sets=["data.train=[\"nowhere.bin\"]"])
@@ -68,13 +78,14 @@ class BadInput(EndToEnd):
         self.refused("bad-id.bin", "299", sets=[f"data.train=[\"{bad}\"]"])
 
     def test_a_token_file_that_is_cut_while_it_trains_ends_the_run_with_both_lengths(self):
-        for split, original in (("train", "train"), ("validation", "val")):
+        for ranks, split, original in ((2, "train", "train"), (1, "validation", "val")):
             path = f"{self.folder}/cut-{split}.bin"
             shutil.copyfile(f"{self.folder}/data/{original}.bin", path)
             size = os.path.getsize(path)
             run_dir = f"{self.folder}/cut-{split}"
             process = self.start(self.launch_command(
-                2, run_dir, ["train_steps=1000000", "eval_interval=2", f"data.{split}=[\"{path}\"]"]))
+                ranks, run_dir, ["train_steps=1000000", "eval_interval=2",
+                                 f"data.{split}=[\"{path}\"]"]))
             self.await_step(run_dir, 2, process)
             os.truncate(path, 1024)
             result = self.finish(process)
@@ -82,15 +93,11 @@ class BadInput(EndToEnd):
             self.assert_one_line(result.output, f"token file {path}: it had {size} bytes",
                                  "has 1024 while it is read", "renaming")
 
-    def test_a_run_directory_of_another_configuration_is_refused(self):
-        self.train(1, "taken", ["train_steps=1"])
-        self.refused("seed", "--fresh", sets=["seed=4"], ranks=1, name="taken", fresh=False)
-
     def test_a_change_of_a_run_is_accepted_by_name_and_recorded(self):
         run_dir = self.train(1, "changed", ["train_steps=2"])
         sets = ["train_steps=4", "optimizer.params.lr=0.0625", "train_batch_size=12"]
         output = self.refused("train_batch_size was", "accept it by --accept-change train_batch_size "
-                              "--accept-change optimizer.params.lr", "--fresh", sets=sets, ranks=1,
+                              "--accept-change optimizer.params.lr", "--fresh", sets=sets,
                               name="changed", fresh=False)
         self.assertNotIn("Traceback", output)
         command = self.launch_command(1, run_dir, sets)
@@ -133,7 +140,7 @@ class BadInput(EndToEnd):
                               ({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
                                "rope_theta was 10000.0, now 500.0")):
             write(changes)
-            self.refused(says, "--fresh", sets=["train_steps=2"], config=config, ranks=1,
+            self.refused(says, "--fresh", sets=["train_steps=2"], config=config,
                          name="edited", fresh=False)
         write({})
         other = bytearray(content)
@@ -141,14 +148,14 @@ class BadInput(EndToEnd):
             other[i] ^= 1  # Other tokens, as many.
         with open(data, "wb") as file:
             file.write(other)
-        self.refused("data.train hold other tokens", sets=["train_steps=2"], config=config, ranks=1,
+        self.refused("data.train hold other tokens", sets=["train_steps=2"], config=config,
                      name="edited", fresh=False)
         # What is the same under another name may be accepted; anything else may not.
         moved = f"{self.folder}/moved.bin"
         with open(moved, "wb") as file:
             file.write(content)
         sets = ["train_steps=2", f'data.train=["{moved}"]']
-        self.refused("accept it by --accept-change data.train", sets=sets, config=config, ranks=1,
+        self.refused("accept it by --accept-change data.train", sets=sets, config=config,
                      name="edited", fresh=False)
         command = [*self.launch_command(1, run_dir, sets, config), "--accept-change", "data.train"]
         with open(moved, "wb") as file:
@@ -161,8 +168,9 @@ class BadInput(EndToEnd):
         result = self.run_program(command)
         self.assertEqual(result.code, 0, result.output)
 
-    def test_what_the_checkpoints_do_not_fit_is_not_accepted(self):
-        run_dir = self.train(1, "kept", ["train_steps=1"])
+    def test_what_a_run_or_its_checkpoints_do_not_fit_is_refused(self):
+        run_dir = self.train(1, "taken", ["train_steps=1"])
+        self.refused("seed", "--fresh", sets=["seed=4"], name="taken", fresh=False)
         for key, sets, says in (
                 ("model", ["model.num_hidden_layers=3"], "its checkpoints fit no other value"),
                 ("optimizer.type", ["seed=2"], "its checkpoints fit no other value"),
@@ -231,7 +239,7 @@ class BadInput(EndToEnd):
                                  result.output)
 
     def test_a_configuration_that_no_rank_can_read_ends_each_with_it(self):
-        results = self.without_launcher("none", [["/nowhere/run.json"]] * 3)
+        results = self.without_launcher("none", [["/nowhere/run.json"]] * 2)
         for result in results:
             self.assertEqual(result.code, 64, result.output)
             self.assert_one_line(result.output, "/nowhere/run.json")
@@ -242,10 +250,10 @@ class BadInput(EndToEnd):
         with open(broken, "w", encoding="utf-8") as file:
             file.write('{"seed" 3}\n')
         good = self.write_config("three.json", train_batch_size=12, train_micro_batch_size_per_gpu=2)
-        for bad in (0, 2):
+        for bad, count in ((0, 2), (2, 3)):
             choose = f'test $RANK = {bad} && C={broken} || C={good}; exec "$0" $C'
             result = self.run_program(
-                [f"{BIN}/dtrain", "launch", "--nproc-per-node", "3", "--run-dir",
+                [f"{BIN}/dtrain", "launch", "--nproc-per-node", str(count), "--run-dir",
                  f"{self.folder}/launched-{bad}", "--", "/bin/sh", "-c", choose,
                  f"{BIN}/dtrain-gpt"])
             self.assertEqual(result.code, 64, result.output)
@@ -268,19 +276,6 @@ class BadInput(EndToEnd):
 
     def test_an_interface_that_does_not_exist_is_refused_with_those_that_do(self):
         self.refused("comm.interface", "set it to one of", "nosuch0", "lo", sets=["comm.interface=nosuch0"])
-
-    def test_a_host_that_does_not_resolve_is_named_with_what_to_check(self):
-        token = f"{self.folder}/token"
-        with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-            file.write("5a" * 32)
-        result = self.run_program(
-            [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/unresolved", "--set",
-             "comm.timeout_s=3"],
-            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-             "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "29511",
-             "DTRAIN_TOKEN_FILE": token})
-        self.assertEqual(result.code, 75, result.output)
-        self.assert_one_line(result.output, "no-such-host.invalid", "getent hosts")
 
     def token(self):
         path = f"{self.folder}/bad-input.key"
@@ -317,17 +312,24 @@ class BadInput(EndToEnd):
         self.fail(f"not {count} connections to port {port}:\n{process.communicate()[0]}")
 
     def test_ranks_that_wait_for_others_say_for_whom_where_and_why(self):
-        port = self.free_port()
-        # As a shell's variables of an earlier launch make a rank of a program that is alone.
+        port, nowhere = self.free_port(), self.free_port()
+        # As a shell's variables of an earlier launch make a rank of a program that is alone. All wait
+        # at once: for a rank that does not come, for a store that nobody serves, and at the address of
+        # no host.
         ranks = [self.rank_of(0, 2, port, "waiting", ["comm.timeout_s=8"]),
-                 self.rank_of(1, 2, self.free_port(), "waiting-too", ["comm.timeout_s=6"])]
-        first, second = [self.finish(rank) for rank in ranks]
+                 self.rank_of(1, 2, nowhere, "waiting-too", ["comm.timeout_s=6"]),
+                 self.rank_of(1, 2, 29511, "unresolved", ["comm.timeout_s=3"],
+                              {"MASTER_ADDR": "no-such-host.invalid"})]
+        first, second, third = [self.finish(rank) for rank in ranks]
         self.assertEqual(first.code, 75, first.output)
         self.assert_one_line(first.output, f"1 of 2 ranks have come to 127.0.0.1:{port}",
                              "WORLD_SIZE is 2: unset it", "still to come: rank 1", "waiting for 4s")
         self.assertEqual(second.code, 75, second.output)
         self.assert_one_line(second.output, "rank 1 of 2 waits for rank 0 at 127.0.0.1:",
                              "WORLD_SIZE is 2: unset it", "waiting for 4s")
+        self.assert_one_line(second.output, f"127.0.0.1:{nowhere}", "see on the first node")
+        self.assertEqual(third.code, 75, third.output)
+        self.assert_one_line(third.output, "no-such-host.invalid", "getent hosts")
 
     @unittest.skipUnless(has_ipv6(), "LOUD SKIP: this host has no ::1")
     def test_two_nodes_meet_at_an_ipv6_address(self):
@@ -389,12 +391,6 @@ class BadInput(EndToEnd):
         self.assert_one_line(limited.output, "the last step, 3, is not saved", "(ulimit -f)")
         self.assertEqual([r["step"] for r in self.records(f"{self.folder}/small") if r["kind"] == "step"],
                          [1, 2, 3])
-
-    def test_a_store_that_nobody_serves_is_named_at_the_limit(self):
-        port = self.free_port()
-        result = self.finish(self.rank_of(1, 2, port, "no-store", ["comm.timeout_s=3"]))
-        self.assertEqual(result.code, 75, result.output)
-        self.assert_one_line(result.output, f"127.0.0.1:{port}", "see on the first node")
 
     def test_a_store_that_dies_while_ranks_meet_ends_them_at_once(self):
         port = self.free_port()
@@ -471,16 +467,12 @@ class BadInput(EndToEnd):
         self.refused(*cases[0][1], sets=cases[0][0])  # By a training, and the others by the same reader.
         for sets, texts in cases:
             with self.subTest(sets[0]):
-                words = [f"{BIN}/dtrain", "config", "check", self.config, "--world-size", "2"]
-                for value in sets:
-                    words += ["--set", value]
-                result = self.run_program(words)
-                self.assertEqual(result.code, 64, result.output)
-                self.assert_one_line(result.output, *texts)
+                self.refused_by_check(*texts, sets=sets)
 
     def test_a_world_size_that_the_batch_cannot_be_cut_for_is_refused_with_the_nearest(self):
-        self.refused("train_batch_size 8 is not a multiple of", "nearest: 6 or 12", "world size 3",
-                     ranks=3, sets=["train_batch_size=8", "train_micro_batch_size_per_gpu=2"])
+        self.refused_by_check("train_batch_size 8 is not a multiple of", "nearest: 6 or 12",
+                              "world size 3", ranks=3, sets=[
+                                  "train_batch_size=8", "train_micro_batch_size_per_gpu=2"])
 
     def test_gradients_that_are_not_finite_from_the_first_step_on_end_the_run(self):
         # A fixed scale that overflows fp16 whatever the data: no step is ever taken.
@@ -492,11 +484,13 @@ class BadInput(EndToEnd):
         self.assertTrue(all(m.get("train/skipped") == 1 for m in steps), "nothing was updated")
 
     def test_weights_that_make_a_loss_of_nan_end_the_run_by_the_first_parameter(self):
-        for name, sets, skipped in (
-                ("fp32", [], 19), ("bf16", ["bf16.enabled=true", "zero_optimization.stage=3"], 19),
-                ("fp16", ["fp16.enabled=true", "fp16.initial_scale_power=2"], 3)):
+        for name, ranks, sets, skipped in (
+                ("fp32", 1, [], 19),
+                ("bf16", 2, ["bf16.enabled=true", "zero_optimization.stage=3"], 19),
+                ("fp16", 1, ["fp16.enabled=true", "fp16.initial_scale_power=2"], 3)):
             output = self.refused("the first weights, which no step changed", name=f"nan-{name}",
-                                  sets=["model.initializer_range=1e30", "train_steps=60", *sets])
+                                  ranks=ranks, sets=["model.initializer_range=1e30",
+                                                     "train_steps=60", *sets])
             last = [line for line in output.splitlines() if "which no step changed" in line]
             # At first only a gradient may overflow, and not yet the loss.
             self.assertRegex(last[0], r"first \S+ in step 1(, where the loss was -?(nan|inf))?\)")

@@ -125,11 +125,26 @@ class Terminal(EndToEnd):
         self.assertEqual(len(found), 1, f"{text!r} in:\n" + "\n".join(lines))
         return found[0]
 
-    def test_a_run_leaves_one_progress_line_above_what_rank_zero_says_last(self):
-        for columns in (40, 100):
-            terminal = self.open(f"plain-{columns}", ["train_steps=30", "eval_interval=10"], columns)
+    def check_banner(self, terminal, columns, launched):
+        raw = terminal.text.replace("\r\n", "\n").split("\n")
+        self.assertRegex(raw[0], r"^dtrain \S+  run [0-9a-f]{12} in")
+        first_step = next(i for i, line in enumerate(raw) if PROGRESS.search(line))
+        banner = raw[:first_step]
+        self.assert_fits(banner, columns)
+        labels = [line.split()[0] for line in banner if re.match("  [a-z]", line)]
+        wanted = ["ranks", "model", "optimizer", "batch", "data", "steps", "checkpoints",
+                  "records"] + ["logs"] * launched
+        self.assertEqual(labels, wanted, "\n".join(banner))
+        self.assertEqual(terminal.text.count("  run "), 1, terminal.text)
+        self.assertNotIn("(file)", terminal.text, "the configuration's values are in config.json")
+
+    def test_a_run_leaves_a_banner_and_one_progress_line_above_what_rank_zero_says_last(self):
+        for columns, ranks in ((40, 2), (100, 1)):
+            terminal = self.open(f"plain-{columns}", ["train_steps=30", "eval_interval=10"], columns,
+                                 ranks)
             self.assertEqual(terminal.finish(), 0, terminal.text)
             lines = self.assert_whole_lines(terminal)
+            self.check_banner(terminal, columns, launched=True)
             last = self.index(lines, "step 30/30 ")
             self.assertLess(last, self.index(lines, "run directory: "))
             self.assertLess(self.index(lines, "try next:"), self.index(lines, "dtrain: exit code 0"))
@@ -138,18 +153,17 @@ class Terminal(EndToEnd):
             self.assertLessEqual(terminal.text.count("step 30/30 "), 1)
 
     def test_control_c_saves_and_stops_with_130(self):
-        for columns in (40, 100):
-            run_dir = f"{self.folder}/once-{columns}"
-            terminal = self.open(f"once-{columns}", LONG, columns)
-            terminal.await_text(STARTED)
-            terminal.press(CONTROL_C)
-            self.assertEqual(terminal.finish(), 130, terminal.text)
-            lines = self.assert_whole_lines(terminal)
-            self.index(lines, "dtrain: SIGINT received: 2 ranks got ")
-            self.index(lines, "dtrain: exit code 130")
-            self.assertIn("is saved in", terminal.text)
-            self.assertNotIn("second SIGINT", terminal.text)  # The ranks are not in its group.
-            self.assertTrue(self.model_files(run_dir))
+        run_dir = f"{self.folder}/once"
+        terminal = self.open("once", LONG, 40)
+        terminal.await_text(STARTED)
+        terminal.press(CONTROL_C)
+        self.assertEqual(terminal.finish(), 130, terminal.text)
+        lines = self.assert_whole_lines(terminal)
+        self.index(lines, "dtrain: SIGINT received: 2 ranks got ")
+        self.index(lines, "dtrain: exit code 130")
+        self.assertIn("is saved in", terminal.text)
+        self.assertNotIn("second SIGINT", terminal.text)  # The ranks are not in its group.
+        self.assertTrue(self.model_files(run_dir))
 
     def test_a_second_control_c_stops_at_once(self):
         terminal = self.open("twice", LONG)
@@ -180,33 +194,12 @@ class Terminal(EndToEnd):
         self.assertTrue(self.model_files(run_dir))
         self.assertEqual(terminal.text.count("is saved in"), 1, terminal.text)
 
-    def test_one_banner_stands_before_the_first_step(self):
-        for columns in (40, 80):
-            for name, launched in (("launched", True), ("alone", False)):
-                run = f"banner-{name}-{columns}"
-                sets = ["train_steps=2"]
-                terminal = self.open(run, sets, columns) if launched else OnTerminal(
-                    self.alone_command(run, sets), columns)
-                self.assertEqual(terminal.finish(), 0, terminal.text)
-                self.assert_whole_lines(terminal)
-                raw = terminal.text.replace("\r\n", "\n").split("\n")
-                self.assertRegex(raw[0], r"^dtrain \S+  run [0-9a-f]{12} in")
-                first_step = next(i for i, line in enumerate(raw) if PROGRESS.search(line))
-                banner = raw[:first_step]
-                self.assert_fits(banner, columns)
-                labels = [line.split()[0] for line in banner if re.match("  [a-z]", line)]
-                wanted = ["ranks", "model", "optimizer", "batch", "data", "steps", "checkpoints",
-                          "records"] + ["logs"] * launched
-                self.assertEqual(labels, wanted, "\n".join(banner))
-                self.assertEqual(terminal.text.count("  run "), 1, terminal.text)
-                self.assertNotIn("(file)", terminal.text, "the configuration's values are in config.json")
-
     def test_checkpoints_and_a_resume_are_said_once_in_words(self):
         for name, launched in (("words-launched", True), ("words-alone", False)):
             for steps, saved in ((4, (2, 4)), (6, (6,))):
                 sets = [f"train_steps={steps}", "checkpoint.interval=2"]
                 run_dir = f"{self.folder}/{name}"
-                result = self.run_program(self.launch_command(2, run_dir, sets) if launched
+                result = self.run_program(self.launch_command(1, run_dir, sets) if launched
                                           else self.alone_command(name, sets))
                 self.assertEqual(result.code, 0, result.output)
                 for step in saved:
@@ -224,7 +217,7 @@ class Terminal(EndToEnd):
         sets = ["train_steps=25", "metrics.interval=10", "eval_interval=10",
                 'metrics.console=["loss","lr","grad_norm","tokens_per_s","eval/loss","time/data_s"]']
         for name, launched in (("plain-launched", True), ("plain-alone", False)):
-            result = self.run_program(self.launch_command(2, f"{self.folder}/{name}", sets) if launched
+            result = self.run_program(self.launch_command(1, f"{self.folder}/{name}", sets) if launched
                                       else self.alone_command(name, sets))
             self.assertEqual(result.code, 0, result.output)
             lines = [line for line in result.output.splitlines() if PROGRESS.match(line)]
@@ -235,12 +228,13 @@ class Terminal(EndToEnd):
             self.assertNotIn("eval/loss", lines[0])
 
     def test_the_interval_holds_on_a_terminal(self):
-        for launched in (True, False):
-            name = f"interval-{launched}"
+        for name, launched, columns in (("interval", True, 80), ("interval-alone", False, 40)):
             sets = ["train_steps=40", "metrics.interval=20"]
-            terminal = self.open(name, sets, 80) if launched else OnTerminal(
-                self.alone_command(name, sets), 80)
+            terminal = self.open(name, sets, columns, ranks=1) if launched else OnTerminal(
+                self.alone_command(name, sets), columns)
             self.assertEqual(terminal.finish(), 0, terminal.text)
+            self.assert_whole_lines(terminal)
+            self.check_banner(terminal, columns, launched)
             drawn = set(re.findall(r"step (\d+)/40", terminal.text))
             self.assertTrue(drawn <= {"1", "20", "40"} and "40" in drawn, drawn)
 

@@ -29,32 +29,39 @@ def run(*words, launch=()):
 
 
 class BenchMfu(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.config = self.path("config.json")
-        with open(self.config, "w", encoding="utf-8") as file:
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.config = cls.path("config.json")
+        with open(cls.config, "w", encoding="utf-8") as file:
             json.dump(SHAPE, file)
+        # What most of the tests read.
+        cls.facts, cls.said = cls.measure("--svg", cls.path("roof.svg"))
 
-    def path(self, name):
-        return f"{self.folder.name}/{name}"
+    @classmethod
+    def path(cls, name):
+        return f"{cls.folder.name}/{name}"
 
-    def measure(self, *words, launch=()):
-        done = run("--hf", self.config, "--seq", str(SEQUENCE), "--micro-batch", "2", "--steps", "3",
-                   "--warm-up", "1", "--json", self.path("mfu.json"), *words, launch=launch)
-        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-        with open(self.path("mfu.json"), encoding="utf-8") as file:
-            return json.load(file), done
+    @classmethod
+    def measure(cls, *words, launch=()):
+        """(facts, standard output) of three steps."""
+        done = run("--hf", cls.config, "--seq", str(SEQUENCE), "--micro-batch", "2", "--steps", "3",
+                   "--warm-up", "1", "--json", cls.path("mfu.json"), *words, launch=launch)
+        if done.returncode != 0:
+            raise AssertionError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+        with open(cls.path("mfu.json"), encoding="utf-8") as file:
+            return json.load(file), done.stdout
 
     def test_flop_counts_are_those_of_the_formulas(self):
-        facts, _ = self.measure()
+        facts = self.facts
         self.assertEqual(facts["parameters"], PALM)
         self.assertEqual(facts["strict_parameters"], STRICT)
         self.assertAlmostEqual(facts["flop_per_token_strict"], 6 * STRICT + 12 * WIDTH * SEQUENCE / 2)
         self.assertAlmostEqual(facts["flop_per_token_palm"], 6 * PALM + 12 * WIDTH * SEQUENCE)
 
     def test_figures_follow_from_each_other(self):
-        facts, done = self.measure()
+        facts = self.facts
         tokens_per_s = 2 * SEQUENCE / sorted(facts["step_seconds"])[1]
         self.assertAlmostEqual(facts["tokens_per_s"] / tokens_per_s, 1)
         self.assertAlmostEqual(facts["mfu_strict"], facts["flop_per_token_strict"] * tokens_per_s
@@ -70,30 +77,25 @@ class BenchMfu(unittest.TestCase):
         self.assertLess(abs(facts["loss"] - math.log(SHAPE["vocab_size"])), 1)
         for fact in ("date", "version", "commit", "cpu", "cores", "load_average"):
             self.assertIn(fact, facts)
-        self.assertIn("MFU (strict)", done.stdout)
-        self.assertNotIn("train_steps", done.stdout)  # What the engine says is not the result.
+        self.assertIn("MFU (strict)", self.said)
+        self.assertNotIn("train_steps", self.said)  # What the engine says is not the result.
 
     def test_products_of_the_profile_are_those_of_the_model(self):
-        facts, _ = self.measure()
-        products = sum(row["calls"] * row["flop_per_call"] for row in facts["operations"]
+        products = sum(row["calls"] * row["flop_per_call"] for row in self.facts["operations"]
                        if row["kind"] == "GEMM")
         # 6 FLOP a parameter and token of everything that is multiplied: all but norms.
         multiplied = STRICT - (2 * 2 + 1) * 64
         self.assertAlmostEqual(products / (6 * multiplied * 2 * SEQUENCE), 1, places=6)
 
-    def test_what_is_computed_twice_counts_for_hfu_alone(self):
-        facts, _ = self.measure("--recompute", "full")
+    def test_what_is_computed_twice_counts_for_hfu_alone_and_a_given_peak_is_the_peak(self):
+        facts, _ = self.measure("--recompute", "full", "--peak-tflops", "2.5")
         again = 2 * 2 * LAYER + 4 * WIDTH * SEQUENCE / 2
         self.assertAlmostEqual(facts["hfu"] / facts["mfu_strict"],
                                1 + again / facts["flop_per_token_strict"])
-
-    def test_a_given_peak_is_the_peak(self):
-        facts, _ = self.measure("--peak-tflops", "2.5")
         self.assertEqual(facts["peak_flops_per_s"], 2.5e12)
         self.assertEqual(facts["peak_source"], "--peak-tflops")
 
     def test_the_roofline_is_sound_xml(self):
-        self.measure("--svg", self.path("roof.svg"))
         root = xml.etree.ElementTree.parse(self.path("roof.svg")).getroot()
         self.assertTrue(root.tag.endswith("svg"))
         self.assertGreater(len(list(root.iter("{http://www.w3.org/2000/svg}circle"))), 4)

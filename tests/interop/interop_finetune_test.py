@@ -36,9 +36,9 @@ class Finetune(PublishedModels):
         sets = [f"zero_optimization.stage={stage}", *sets]
         base, model = self.make(name, f"{name}-lora")
         options = {"method": "lora", "lora": lora}
-        # lr 0: the adapter as it begins, from which peft then trains.
-        begun, _ = self.finetune(f"{name}-begin", base, options, ranks, [
-            *sets, "optimizer.params.lr=0", "optimizer.params.weight_decay=0"], steps=1)
+        # lr 0: the adapter as it begins, however many ranks there are, from which peft then trains.
+        begun, _ = self.finetune(f"{name}-begin", base, options, sets=[
+            "optimizer.params.lr=0", "optimizer.params.weight_decay=0"], steps=1)
         run_dir, _ = self.finetune(f"{name}-lora", base, options, ranks, sets)
         peft_model = self.with_adapter(base, f"{begun}/export/adapter", trainable=True)
         theirs = self.losses_in_torch(peft_model, 4)

@@ -1,12 +1,23 @@
 """Models of transformers in dtrain and back: the same logits, the same next losses, and folders that
-do not fit are refused by name."""
+do not fit are refused by name; and what dtrain trained itself, opened by transformers.
+
+The cases of interop_finetune_test.py run here too: to import torch and transformers takes as long as
+several of them.
+"""
 import glob
 import json
 import os
 import shutil
+import struct
 
 import end_to_end
-from published_models import MODELS, TRAINING_TOLERANCE, PublishedModels
+from end_to_end import EndToEnd
+from interop_finetune_test import Finetune  # noqa: F401
+from published_models import MODELS, TOLERANCE, TRAINING_TOLERANCE, PublishedModels
+
+EVALUATED = 16  # Windows: eval_batches x train_batch_size of end_to_end.SMALL.
+LENGTH = end_to_end.SMALL["data"]["sequence_length"]
+WRITTEN_AGAIN = ("gpt2", "llama-biased", "qwen2-tied", "qwen3")  # One of each kind.
 
 
 class Import(PublishedModels):
@@ -18,10 +29,10 @@ class Import(PublishedModels):
         self.assert_logits(ours, again, tokens)
         for key, value in model.state_dict().items():
             self.assertTrue(value.equal(again.state_dict()[key]), key)
-        # What transformers writes of it reads back as the same model.
-        again.save_pretrained(f"{exported}-again")
-        _, once_more, _ = self.logits(f"{name}-again", {"pretrained": f"{exported}-again"})
-        self.assertTrue(once_more.equal(ours))
+        if name in WRITTEN_AGAIN:  # What transformers writes of it reads back as the same model.
+            again.save_pretrained(f"{exported}-again")
+            _, once_more, _ = self.logits(f"{name}-again", {"pretrained": f"{exported}-again"})
+            self.assertTrue(once_more.equal(ours))
 
     def check_training(self, name, ranks, sets):
         """From transformers' folder in both; then from dtrain's, again in both."""
@@ -37,11 +48,11 @@ class Import(PublishedModels):
             folder = glob.glob(f"{run_dir}/checkpoints/step-*/model")[0]
             model = self.opened(folder)
 
-    def refused(self, folder, *parts, changes=None, sets=()):
+    def refused(self, folder, *parts, changes=None):
         config = self.run_config("refused", {"pretrained": folder, **(changes or {})})
         run_dir = f"{self.folder}/refused"
         shutil.rmtree(run_dir, ignore_errors=True)
-        result = self.run_program(self.launch_command(1, run_dir, sets, config))
+        result = self.run_program(self.launch_command(1, run_dir, (), config))
         self.assertEqual(result.code, 64, result.output)
         for part in parts:
             self.assertIn(part, result.output)
@@ -78,10 +89,11 @@ class Import(PublishedModels):
         for key, value in theirs.items():
             self.assertTrue(value.equal(ours[key]), key)
 
-    def test_every_stage_and_two_ranks_read_and_write_the_same_model(self):
+    def test_two_ranks_read_and_write_the_same_model_whole_and_shared_out(self):
+        # Trainings at stages 1 and 2 go on in either below.
         folder, model = self.make("qwen3", "stages")
         expected = None
-        for stage in range(4):
+        for stage in (0, 3):
             tokens, ours, exported = self.logits(f"stage-{stage}", {"pretrained": folder}, ranks=2,
                                                  sets=[f"zero_optimization.stage={stage}"])
             self.assert_logits(ours, model, tokens)
@@ -119,11 +131,12 @@ class Import(PublishedModels):
             again = self.opened(exported)
             self.assert_logits(ours, again, tokens)
             self.assertTrue(again.lm_head.weight.equal(theirs.lm_head.weight))
-            result = self.run_program(self.launch_command(
-                1, f"{self.folder}/{name}-says-tied", ["train_steps=1"],
-                self.run_config(f"{name}-says-tied", {"pretrained": folder})))
-            self.assertEqual(result.code, 0, result.output)
-            self.assertEqual(result.output.count("tie_word_embeddings is true"), 1, result.output)
+            if name == "qwen2":
+                result = self.run_program(self.launch_command(
+                    1, f"{self.folder}/{name}-says-tied", ["train_steps=1"],
+                    self.run_config(f"{name}-says-tied", {"pretrained": folder})))
+                self.assertEqual(result.code, 0, result.output)
+                self.assertEqual(result.output.count("tie_word_embeddings is true"), 1, result.output)
 
             tensors = load_file(f"{folder}/model.safetensors")
             del tensors[embedding]
@@ -146,18 +159,68 @@ class Import(PublishedModels):
                      "lacks 1 tensor: model.rotary [3, 2]")
 
     def test_what_is_not_supported_is_named(self):
+        # gpt_options_test has every shape that is refused.
         folder, _ = self.make("llama", "unsupported")
         self.refused(folder, "model_type", "mistral", changes={"model_type": "mistral"})
-        self.refused(folder, "rope_scaling", "yarn", changes={
-            "rope_parameters": None, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
-        self.refused(folder, "sequence_length 65 is longer than the model's 64 positions",
-                     sets=["data.sequence_length=65"])
         self.refused(folder, "model.config and model.pretrained are both given",
                      changes={"config": "x.json"})
         self.refused(f"{folder}-none", "unsupported-none")
         with open(f"{folder}/model.safetensors", "r+b") as file:
             file.truncate(1000)
         self.refused(folder, "model.safetensors", "header")
+
+
+class ModelFolder(EndToEnd):
+    """A checkpoint's model/ folder, opened by transformers, is the model that dtrain trained."""
+
+    def windows(self):
+        """The validation windows that an evaluation reads: in file order, from the first one."""
+        with open(f"{self.folder}/data/val.bin", "rb") as file:
+            header = struct.unpack("<256i", file.read(1024))
+            self.assertEqual(header[0], 20240520)
+            tokens = struct.unpack(f"<{header[2]}H", file.read(2 * header[2]))
+        return [tokens[i * LENGTH:(i + 1) * LENGTH + 1] for i in range(EVALUATED)]
+
+    def loss_in_transformers(self, model, changes=None):
+        """Mean cross-entropy over the windows by LlamaForCausalLM; what was loaded must fit."""
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+        config = LlamaConfig.from_pretrained(model, **(changes or {}))
+        llama, loading = LlamaForCausalLM.from_pretrained(
+            model, config=config, dtype=torch.float32, output_loading_info=True)
+        for problem, names in loading.items():
+            self.assertFalse(names, f"{problem}: {names}")
+        windows = torch.tensor(self.windows())
+        with torch.no_grad():
+            logits = llama.eval()(windows[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        return llama, loss.item()
+
+    def check(self, tied, ranks):
+        config = self.write_config(
+            f"tied-{tied}.json", eval_interval=20,
+            model={**end_to_end.SMALL["model"], "tie_word_embeddings": tied, "rms_norm_eps": 1e-3,
+                   "rope_theta": 500.0, "initializer_range": 0.3})  # Attention that looks about.
+        run_dir = self.train(ranks, f"tied-{tied}", ["train_steps=20"], config=config)
+        ours = [r["m"]["eval/loss"] for r in self.records(run_dir) if r["kind"] == "eval"]
+        self.assertEqual(len(ours), 1)
+        model = glob.glob(f"{run_dir}/checkpoints/step-*/model")[0]
+        llama, theirs = self.loss_in_transformers(model)
+        self.assertLessEqual(abs(theirs - ours[0]), TOLERANCE * ours[0], (theirs, ours[0]))
+        with open(f"{model}/config.json", encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["tie_word_embeddings"], tied)
+        shared = llama.lm_head.weight.data_ptr() == llama.model.embed_tokens.weight.data_ptr()
+        self.assertEqual(shared, tied)
+        # The comparison would notice another model: a wrong base of the rotation shows.
+        _, other = self.loss_in_transformers(
+            model, {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}})
+        self.assertGreater(abs(other - ours[0]), 3 * TOLERANCE * ours[0])
+
+    def test_an_untied_head(self):
+        self.check(tied=False, ranks=2)
+
+    def test_a_tied_head(self):
+        self.check(tied=True, ranks=1)
 
 
 def add_cases():

@@ -11,6 +11,20 @@ TORCH = os.path.realpath(f"{BUILD}/lib/dtrain/torch")
 SITE_PACKAGES = os.path.dirname(TORCH)
 NOT_PASSED_ON = ("DTRAIN_", "CMAKE_", "LD_", "PYTHON", "PKG_CONFIG", "PIP_", "VIRTUAL_ENV")
 
+# It meets the library through a job, LibTorch through its device, and what both are linked to.
+PROGRAM = """
+#include <dtrain/main.h>
+
+#include <iostream>
+
+absl::Status Train(dtrain::Job& job) {
+  std::cout << "steps " << job.config().train_steps() << " on " << job.device() << std::endl;
+  return absl::OkStatus();
+}
+
+int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }
+"""
+
 
 def environment(**more):
     """Nothing of this test's environment may help a package along."""

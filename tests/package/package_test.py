@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
+from installed import PROGRAM
 from time_bounds import bound_s
 
 BUILD = os.environ["DTRAIN_BUILD"]
@@ -19,21 +20,6 @@ TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-bench-kernels", "dtrain-bench-mf
          "dtrain-config", "dtrain-data", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal", "dtrain-plan"]
 if glob.glob(f"{BUILD}/lib/*.so"):  # CUDA's plugin: nvcc was found.
     TOOLS = sorted([*TOOLS, "dtrain-bench-kernels-cuda"])
-
-
-# It meets the library through a job, LibTorch through its device, and what both are linked to.
-PROGRAM = """
-#include <dtrain/main.h>
-
-#include <iostream>
-
-absl::Status Train(dtrain::Job& job) {
-  std::cout << "steps " << job.config().train_steps() << " on " << job.device() << std::endl;
-  return absl::OkStatus();
-}
-
-int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }
-"""
 
 
 def files_below(folder):
@@ -106,7 +92,7 @@ class Package(unittest.TestCase):
         self.assertIn("dtrain env: unknown option --nothing; see dtrain env --help", wrong.stdout)
 
     def test_a_project_outside_is_given_the_headers_of_the_package_and_of_libtorch_alone(self):
-        # wheel_test and clean_root_test compile and train with it.
+        # clean_root_test compiles it and trains with it.
         self.configure("build")
         with open(f"{self.folder}/build/compile_commands.json", encoding="utf-8") as file:
             command = json.load(file)[0]["command"]

@@ -1,4 +1,9 @@
-"""Groups over real RDMA verbs: soft-RoCE in one qemu guest, and between two guests as two hosts."""
+"""Groups over real RDMA verbs: soft-RoCE between two qemu guests as two hosts.
+
+DTRAIN_TEST_LONG set runs what one guest shows beside it, which takes three times as long: every collective
+and every fault of comm_tests between its own processes, what only a device shows, and the bandwidth
+beside ib_write_bw's. That is roce_all_test of `./dev test long`.
+"""
 import json
 import os
 import re
@@ -14,12 +19,13 @@ BUILD = os.environ["DTRAIN_BUILD"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 # Generous: without KVM and on a busy machine everything takes ten times as long.
 TIME_BOUND_S = int(os.environ.get("DTRAIN_ROCE_BOUND_S", "400"))
-PROGRAMS = ("tests/comm_tests", "tests/roce_guest_test",
-            *(f"bin/{program}" for program in bandwidth.PROGRAMS))
+ALL = "DTRAIN_TEST_LONG" in os.environ
 
 
-class Roce(unittest.TestCase):
+class Guests(unittest.TestCase):
+    """`roles` are run on a disk with `programs`, and their output is kept for the cases."""
     maxDiff = None
+    programs = roles = ()
 
     @classmethod
     def setUpClass(cls):
@@ -28,19 +34,29 @@ class Roce(unittest.TestCase):
         if cls.why_not:
             return
         start = time.monotonic()
-        with Lab(kernel, [f"{BUILD}/{program}" for program in PROGRAMS]) as lab:
+        with Lab(kernel, [f"{BUILD}/{program}" for program in cls.programs]) as lab:
             cls.accelerator = lab.accelerator
-            cls.guests, cls.ended = lab.alone("one", TIME_BOUND_S,
-                                              bandwidth.arguments(1, (1 << 20, 4 << 20)))
-            guests, ended = lab.pair(("a", "b"), TIME_BOUND_S)
-        cls.guests.update(guests)
-        cls.ended.update(ended)
+            cls.guests, cls.ended = cls.start(lab)
         print(f"guests ran {time.monotonic() - start:.0f} s with {' '.join(cls.accelerator)}",
               file=sys.stderr)
 
     def setUp(self):
         if self.why_not:
             self.skipTest(f"LOUD SKIP: no soft-RoCE guest here: {self.why_not}")
+
+    def expect_powered_off(self):
+        self.assertEqual(self.ended, {role: True for role in self.roles},
+                         "\n".join(one.text() for one in self.guests.values()))
+
+
+class OneHost(Guests):
+    programs = ("tests/comm_tests", "tests/roce_guest_test",
+                *(f"bin/{program}" for program in bandwidth.PROGRAMS))
+    roles = ("one",)
+
+    @classmethod
+    def start(cls, lab):
+        return lab.alone("one", TIME_BOUND_S, bandwidth.arguments(1, (1 << 20, 4 << 20)))
 
     def passed(self, name):
         lines, code = self.guests["one"].section(name)
@@ -55,13 +71,6 @@ class Roce(unittest.TestCase):
         self.assertGreaterEqual(int(found.group(1)), at_least, text)
         self.assertNotIn("SKIPPED", text)
 
-    def result(self, role, scenario):
-        lines, code = self.guests[role].section(scenario)
-        self.assertEqual(code, 0, self.guests[role].text())
-        results = [line for line in lines if line.startswith("RESULT ")]
-        self.assertEqual(len(results), 1, self.guests[role].text())
-        return results[0]
-
     def test_every_collective_has_the_oracles_bits_on_one_host(self):
         self.gtests_passed("group", 10)
 
@@ -71,9 +80,39 @@ class Roce(unittest.TestCase):
     def test_what_only_a_device_shows(self):
         self.gtests_passed("guest", 5)
 
+    def test_the_guest_powers_off_by_itself(self):
+        self.expect_powered_off()
+
+    def test_bandwidth_is_measured_beside_ib_write_bw(self):
+        rounds = bandwidth.read_rounds([self.guests["one"]], 1)
+        self.assertEqual(rounds[0]["transport"], "rdma")
+        self.assertEqual([(row["what"], row["bytes"]) for row in bandwidth.summary(rounds)],
+                         [(what, size) for size in (1 << 20, 4 << 20)
+                          for what in ("send_receive", "all_reduce_busbw")])
+        print("\n".join(bandwidth.table(rounds)), file=sys.stderr)
+        if path := os.environ.get("DTRAIN_ROCE_JSON"):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**rounds[0], "accelerator": self.accelerator[1]}, file, indent=1)
+                file.write("\n")
+
+
+class TwoHosts(Guests):
+    programs = ("bin/roce_host",)
+    roles = ("a", "b")
+
+    @classmethod
+    def start(cls, lab):
+        return lab.pair(cls.roles, TIME_BOUND_S)
+
+    def result(self, role, scenario):
+        lines, code = self.guests[role].section(scenario)
+        self.assertEqual(code, 0, self.guests[role].text())
+        results = [line for line in lines if line.startswith("RESULT ")]
+        self.assertEqual(len(results), 1, self.guests[role].text())
+        return results[0]
+
     def test_the_guests_power_off_by_themselves(self):
-        self.assertEqual(self.ended, {"one": True, "a": True, "b": True},
-                         "\n".join(one.text() for one in self.guests.values()))
+        self.expect_powered_off()
 
     def test_collectives_between_hosts(self):
         for role in ("a", "b"):
@@ -101,17 +140,10 @@ class Roce(unittest.TestCase):
             # Where the port itself is down, soft-RoCE says that the device refused the request.
             self.assertRegex(said, "IBV_WC_RETRY_EXC_ERR|IBV_WC_LOC_QP_OP_ERR.* is DOWN")
 
-    def test_bandwidth_is_measured_beside_ib_write_bw(self):
-        rounds = bandwidth.read_rounds([self.guests["one"]], 1)
-        self.assertEqual(rounds[0]["transport"], "rdma")
-        self.assertEqual([(row["what"], row["bytes"]) for row in bandwidth.summary(rounds)],
-                         [(what, size) for size in (1 << 20, 4 << 20)
-                          for what in ("send_receive", "all_reduce_busbw")])
-        print("\n".join(bandwidth.table(rounds)), file=sys.stderr)
-        if path := os.environ.get("DTRAIN_ROCE_JSON"):
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump({**rounds[0], "accelerator": self.accelerator[1]}, file, indent=1)
-                file.write("\n")
+
+def load_tests(loader, _tests, _pattern):
+    cases = (OneHost, TwoHosts) if ALL else (TwoHosts,)
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // compare.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,11 @@ struct Outcome {
 // A job whose device is the fake, or the host. `context`: null for one rank alone.
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
                                              const Way& way, FakeGpu* gpu);
+
+// Whether a combination of choices, each given by a number, is of the half whose sum is even: among
+// these any choice of all factors but one is met, so that all pairs are where there are three. In
+// `./dev test long` every combination is tried.
+bool IsTried(std::initializer_list<int> choices);
 
 // Trains on `size` processes; what rank 0 saw, after checking that all saw the same.
 Outcome OutcomeOf(int size, const Way& way);

@@ -28,6 +28,7 @@ namespace {
 using testing::ExpectNear;
 using testing::ExpectSame;
 using testing::FakeGpu;
+using testing::IsTried;
 using testing::MakeJob;
 using testing::Net;
 using testing::Outcome;
@@ -178,11 +179,15 @@ TEST(EngineDeviceShardsTest, OffloadedWeightsGiveTheBitsOfWeightsOnTheDevice) {
 
 TEST(EngineDeviceShardsTest, SixteenBitsOnTheWireGiveWhatTheyGiveOnTheHost) {
   const Outcome whole = OutcomeOf(2, {.place = Way::Place::kNccl, .more = {"deterministic=true"}});
-  for (const char* const wire : {"comm.wire_dtype=bf16", "comm.wire_dtype=fp16"}) {
+  for (const bool bf16 : {true, false}) {
+    const char* const wire = bf16 ? "comm.wire_dtype=bf16" : "comm.wire_dtype=fp16";
     for (const int stage : {0, 1, 2, 3}) {
       const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
       const Outcome host = OutcomeOf(2, {.more = {zero, wire}});
       for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
+        if (!IsTried({bf16, stage, static_cast<int>(place)})) {
+          continue;
+        }
         SCOPED_TRACE(absl::StrCat(wire, ", stage ", stage, ", place ", static_cast<int>(place)));
         const Outcome device = OutcomeOf(2, {.place = place, .more = {zero, wire}});
         ExpectNear(device, host, 2e-4);
@@ -194,13 +199,17 @@ TEST(EngineDeviceShardsTest, SixteenBitsOnTheWireGiveWhatTheyGiveOnTheHost) {
 
 // Parameters are cut by ranks and buckets; what looks at whole ones finds them whole.
 TEST(EngineDeviceShardsTest, OptimizersOfWholeParametersTrainAsOnTheHost) {
-  for (const char* const optimizer :
-       {R"(optimizer={"type":"Lamb","params":{"lr":0.01,"weight_decay":0.1}})",
-        R"(optimizer={"type":"Muon","params":{"lr":0.01,"weight_decay":0.1}})"}) {
-    for (const char* const precision : {"bf16.enabled=false", "fp16.enabled=true"}) {
+  for (const bool lamb : {true, false}) {
+    const std::string optimizer = absl::StrCat(R"(optimizer={"type":")", lamb ? "Lamb" : "Muon",
+                                               R"(","params":{"lr":0.01,"weight_decay":0.1}})");
+    for (const bool fp16 : {false, true}) {
+      const char* const precision = fp16 ? "fp16.enabled=true" : "bf16.enabled=false";
       for (const int stage : {0, 1, 2, 3}) {
         const std::string zero = absl::StrCat("zero_optimization.stage=", stage);
         for (const int size : {1, 3}) {
+          if (!IsTried({lamb, fp16, stage, size / 2})) {
+            continue;
+          }
           const Outcome host = OutcomeOf(size, {.more = {optimizer, precision, zero}});
           EXPECT_NE(host.losses[0], host.losses[5]);
           for (const Way::Place place : {Way::Place::kNccl, Way::Place::kStaged}) {
@@ -208,7 +217,7 @@ TEST(EngineDeviceShardsTest, OptimizersOfWholeParametersTrainAsOnTheHost) {
                                       stage, ", place ", static_cast<int>(place)));
             const Outcome device =
                 OutcomeOf(size, {.place = place, .more = {optimizer, precision, zero}});
-            ExpectNear(device, host, precision == std::string("fp16.enabled=true") ? 5e-3 : 5e-5);
+            ExpectNear(device, host, fp16 ? 5e-3 : 5e-5);
           }
         }
       }

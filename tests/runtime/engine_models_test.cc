@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <set>
@@ -217,10 +218,17 @@ std::vector<Way> Ways(int ranks) {
   return ways;
 }
 
-// Three ranks, which divide nothing, train in every precision as two do; four have fp32.
-std::vector<std::string> Precisions(int ranks) {
-  return ranks == 4 ? std::vector<std::string>{"fp32"}
-                    : std::vector<std::string>{"fp32", "bf16", "fp16"};
+// Three ranks, which divide nothing, train in every precision as two do: every model has fp32, and
+// one 2-byte type, or both in `./dev test long`. Four have fp32.
+std::vector<std::string> Precisions(int ranks, absl::string_view model) {
+  static const bool all = std::getenv("DTRAIN_TEST_LONG") != nullptr;
+  if (ranks == 4) {
+    return {"fp32"};
+  }
+  if (ranks == 3 && !all) {
+    return {"fp32", model == "odd-mlp" ? "fp16" : "bf16"};
+  }
+  return {"fp32", "bf16", "fp16"};
 }
 
 at::Tensor Rows(int64_t step, int64_t begin, int64_t end) {
@@ -308,7 +316,7 @@ absl::Status TrainAll(RankContext& context, Json& plain) {
   std::vector<std::string> wrong;
   int trainings = 0;
   for (const Kind& kind : Kinds()) {
-    for (const std::string& precision : Precisions(context.size)) {
+    for (const std::string& precision : Precisions(context.size, kind.name)) {
       const std::string name = absl::StrCat(kind.name, " in ", precision);
       std::map<std::string, std::vector<double>> by_order;
       for (const Way& way : Ways(context.size)) {
@@ -363,7 +371,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EngineModelsTest, ::testing::Values(2, 3, 4));
 TEST_P(EngineModelsTest, EveryStageHasTheSameBitsAndManyRanksTrainAsOneDoes) {
   static const auto* const one = new Json(NumbersOf(1));
   const Json many = NumbersOf(GetParam());
-  ASSERT_EQ(many.size(), 3 * Precisions(GetParam()).size()) << "models in each precision";
+  size_t trained = 0;
+  for (const Kind& kind : Kinds()) {
+    trained += Precisions(GetParam(), kind.name).size();
+  }
+  ASSERT_EQ(many.size(), trained) << "models, each in its precisions";
   for (const auto& [name, numbers] : many.items()) {
     const auto seen = numbers.get<std::vector<double>>();
     const auto expected = one->value(name, std::vector<double>());

@@ -226,22 +226,6 @@ class EndToEnd(unittest.TestCase):
                 files[name] = file.read()
         return files
 
-    def initial_weights(self, sets=()):
-        """A file of the weights that a run on 2 ranks begins with."""
-        from safetensors.torch import load_file, save_file
-        # lr = 0 and no decay: the weights of the first checkpoint are the initial ones.
-        run_dir = self.train(2, "initial", [*sets, "train_steps=1", "optimizer.params.lr=0",
-                                            "optimizer.params.weight_decay=0"])
-        newest = max(n for n in os.listdir(f"{run_dir}/checkpoints") if n.startswith("step-"))
-        model = f"{run_dir}/checkpoints/{newest}/model"
-        tensors = {}
-        for name in os.listdir(model):
-            if name.endswith(".safetensors"):
-                tensors.update(load_file(f"{model}/{name}"))
-        path = f"{self.folder}/initial.safetensors"
-        save_file(tensors, path)
-        return path
-
     def assert_one_line(self, output, *texts):
         """Some line says all of it."""
         self.assertTrue(any(all(text in line for text in texts) for line in output.splitlines()),
