@@ -33,7 +33,8 @@ REGISTERS, SHARED_RESERVED = 65536, 1024
 THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1, "ImageKernel": 1}
 
 Kernel = collections.namedtuple(
-    "Kernel", "source name form arch registers stack local shared threads loads stores shape occupancy in_flight")
+    "Kernel",
+    "source function name form arch registers stack local shared threads loads stores shape occupancy in_flight")
 
 
 def find_cuobjdump():
@@ -119,6 +120,11 @@ def resources(cuobjdump, path):
     return found
 
 
+def own_shared(arch, facts):
+    """Shared memory of a kernel's own: from compute capability 9.0 on the system's KiB is counted in."""
+    return facts["SHARED"] - (SHARED_RESERVED if arch != "sm_80" and facts["SHARED"] > 0 else 0)
+
+
 def ptx_architectures(cuobjdump, path):
     """The architectures that an object has PTX for."""
     return set(re.findall(r"\.(sm_\w+)\.ptx", run(cuobjdump, "-lptx", path)))
@@ -158,12 +164,10 @@ def read_object(cuobjdump, path, architectures):
             continue  # CUB's own kernels, which the sort of embedding.cu takes in.
         name, arguments = kernel_name(names[function])
         threads = bounds.get(function) or THREADS.get(name) or 1024
-        # From compute capability 9.0 on, the system's own KiB is counted in.
-        system = SHARED_RESERVED if arch != "sm_80" and facts["SHARED"] > 0 else 0
-        shared = facts["SHARED"] - system
+        shared = own_shared(arch, facts)
         code = codes[arch, function]
         loads, stores = cuda_sass.widths(code)
-        yield Kernel(source, f"{name}<{arguments}>" if arguments else name,
+        yield Kernel(source, function, f"{name}<{arguments}>" if arguments else name,
                      "wide" if wide_form(arguments) else "other", arch, facts["REG"], facts["STACK"],
                      facts["LOCAL"], shared, threads, dict(loads), dict(stores),
                      cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch),

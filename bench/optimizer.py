@@ -211,7 +211,6 @@ def check_equal(buffers, calls, tolerance):
     """All contenders take the same step from the same state, or the times mean nothing.
 
     tolerance: of the step's length, the learning rate."""
-    torch = buffers.torch
     first, reference = buffers.p.clone(), None
     for name, (call, reset) in calls.items():
         buffers.p.copy_(first)

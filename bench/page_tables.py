@@ -3,7 +3,6 @@ import statistics
 
 import comm
 import comm_tcp
-import kernels
 import page_text
 import step
 import zero

@@ -165,7 +165,10 @@ void Supervisor::TakeOrders() {
       }
     }
   }
-  if (const absl::Status health = parts_.peers->health(); !health.ok() && result_.trouble.ok()) {
+  // Of ranks that are being killed a lost peer changes nothing: going back would take our SIGKILL
+  // for an end of their own.
+  if (const absl::Status health = parts_.peers->health();
+      !health.ok() && result_.trouble.ok() && phase_ != Phase::kKilled) {
     result_.trouble = health;
     StopRanks(std::string(health.message()));
   }

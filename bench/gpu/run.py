@@ -146,13 +146,16 @@ class Run:
         """This call's results, or those of an earlier one with the same programs; else None."""
         if part in self.parts:
             return self.parts[part]
-        facts = summary.read(self.folder, part)
-        same = facts and facts.get("commit") == self.taken["commit"]
+        facts, commit = summary.read(self.folder, part), self.taken["commit"]
+        # Of a changed tree, or without git, nobody knows which programs those were.
+        told = commit and not commit.endswith("-dirty")
+        same = told and facts and facts.get("commit") == commit
         return self.earlier(part) or None if same else None
 
     def keep(self, part, facts):
         self.parts[part] = facts
-        kept = with_earlier(self.earlier(part), facts) if part in plans.ALL else facts
+        before = [row for row in self.earlier(part) if "name" in row] if part in plans.ALL else []
+        kept = with_earlier(before, facts) if part in plans.ALL else facts
         write_json(f"{self.folder}/{part}.json",
                    {**self.facts, "part": part, **self.taken, "results": kept})
 
@@ -161,12 +164,14 @@ class Run:
         for i, test in enumerate(tests):
             left = self.budget.left()
             mine = max(left - TESTS_AFTER_S * (len(tests) - 1 - i), left / 2)
-            done = self.command([f"{self.pack}/{test['program']}"], min(test["limit_s"], mine))
+            done = self.command([f"{self.pack}/{test['program']}"], min(test["limit_s"], mine),
+                                characters=40_000)
             # 77 and this word: the project's way to say that nothing was tested.
             skipped = done["code"] == 77 or "SKIPPED: NOT TESTED ON" in done["output"]
-            state = "cut off" if done["code"] is None else "skipped" if skipped else \
+            state = "failed" if "[  FAILED  ]" in done["output"] else \
+                "cut off" if done["code"] is None else "skipped" if skipped else \
                 "passed" if done["code"] == 0 else "failed"
-            results.append({"name": test["name"], "state": state, **done})
+            results.append({"name": test["name"], "state": state, **done, "output": done["output"][-4000:]})
             print(f"  {test['name']}: {state} ({done['s']:.1f} s)", flush=True)
             self.keep("tests", results)
         return results

@@ -209,7 +209,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "Kernel of the virtual machine for the RoCE test."},
     {kDeveloper, "DTRAIN_ROCE_BOUND_S", "tests/roce", "seconds", "400",
      "Time limit of the RoCE test."},
-    {kDeveloper, "DTRAIN_ROCE_JSON", "tests/roce", "a file", kNone,
+    {kDeveloper, "DTRAIN_ROCE_JSON", "roce_all_test", "a file", kNone,
      "File into which the RoCE test writes its measurements."},
     {kDeveloper, "DTRAIN_SOURCE", "Python tests; CTest sets it", "a folder", kNone,
      "Root of the source tree."},

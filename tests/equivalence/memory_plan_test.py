@@ -45,7 +45,7 @@ class MemoryPlan(EndToEnd):
         words = [word for value in sets for word in ("--set", value)]
         text = subprocess.run([f"{BIN}/dtrain", "plan", config, "--world-size", "2", *words],
                               check=True, capture_output=True, text=True).stdout
-        number, unit = next(l for l in text.splitlines() if l.startswith("  total ")).split()[-2:]
+        number, unit = next(line for line in text.splitlines() if line.startswith("  total ")).split()[-2:]
         return float(number) * UNITS[unit]
 
     def measured(self, name, config, sets):

@@ -1,8 +1,8 @@
-"""Every ZeRO stage beside DDP, FSDP2 and DeepSpeed: same weights and data, 30 steps, fp32 and bf16.
+"""Every ZeRO stage beside DDP, FSDP2 and DeepSpeed: same weights and data, 30 steps, fp32, and in bf16
+three of these ways.
 
 The peers' twins are those of the benchmarks, in one process: importing them takes longer than the
-training. They run on the CPU over Gloo. In bf16 each of them trains at one stage; DTRAIN_TEST_LONG
-trains every stage in it.
+training. They run on the CPU over Gloo. DTRAIN_TEST_LONG trains every way in bf16.
 
 In bf16 no two of them round in the same places, so each peer says itself what rounding may do: its
 bf16 losses beside its own fp32 ones, on this machine. What they do (torch 2.11, DeepSpeed 0.19.8):

@@ -206,11 +206,6 @@ class BadInput(EndToEnd):
                                  "differs between ranks: seed is 0 on rank 0 and 1 on rank 1")
         self.assertIn("rank 1 cannot start: ", results[0].output)
 
-    def free_port(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return probe.getsockname()[1]
-
     def without_launcher(self, name, words):
         """Ranks that meet at a known address, each with its own arguments; their results."""
         port = self.free_port()
@@ -476,7 +471,7 @@ class BadInput(EndToEnd):
 
     def test_gradients_that_are_not_finite_from_the_first_step_on_end_the_run(self):
         # A fixed scale that overflows fp16 whatever the data: no step is ever taken.
-        output = self.refused("20 steps in a row", "fp16.loss_scale", name="never-finite", sets=[
+        output = self.refused("20 steps in a row", "fp16.loss_scale", name="never-finite", ranks=2, sets=[
             "fp16.enabled=true", "fp16.loss_scale=1e30", "train_steps=60"])
         self.assertRegex(output, r"the gradient of \S+ is not finite|first \S+\)")
         steps = [r["m"] for r in self.records(f"{self.folder}/never-finite") if r["kind"] == "step"]

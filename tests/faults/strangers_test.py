@@ -16,7 +16,7 @@ from end_to_end import BIN, EndToEnd
 from processes import listening
 from time_bounds import bound_s
 
-STEPS = 150  # A fast machine takes them in half a second, in which every stranger is to come often.
+STEPS = 300  # A fast machine takes them in half a second, in which every stranger is to come often.
 TCP_REPAIR = 19  # Linux: a socket that is closed in this state sends nothing.
 
 
@@ -190,6 +190,8 @@ class Strangers(EndToEnd):
         scan = has_nmap and subprocess.Popen(
             ["nmap", "-Pn", "-n", "-sT", "-sV", "--version-intensity", "5", "--host-timeout", "40s",
              "-p", ",".join(map(str, ports)), "127.0.0.1"], stdout=subprocess.PIPE, text=True)
+        if has_nmap:
+            self.addCleanup(scan.kill)
         self.check_foreign_ranks(ports)
         if has_nmap:
             said = scan.communicate(timeout=bound_s(120))[0]

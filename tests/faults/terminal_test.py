@@ -199,7 +199,7 @@ class Terminal(EndToEnd):
             for steps, saved in ((4, (2, 4)), (6, (6,))):
                 sets = [f"train_steps={steps}", "checkpoint.interval=2"]
                 run_dir = f"{self.folder}/{name}"
-                result = self.run_program(self.launch_command(1, run_dir, sets) if launched
+                result = self.run_program(self.launch_command(2, run_dir, sets) if launched
                                           else self.alone_command(name, sets))
                 self.assertEqual(result.code, 0, result.output)
                 for step in saved:
@@ -217,7 +217,7 @@ class Terminal(EndToEnd):
         sets = ["train_steps=25", "metrics.interval=10", "eval_interval=10",
                 'metrics.console=["loss","lr","grad_norm","tokens_per_s","eval/loss","time/data_s"]']
         for name, launched in (("plain-launched", True), ("plain-alone", False)):
-            result = self.run_program(self.launch_command(1, f"{self.folder}/{name}", sets) if launched
+            result = self.run_program(self.launch_command(2, f"{self.folder}/{name}", sets) if launched
                                       else self.alone_command(name, sets))
             self.assertEqual(result.code, 0, result.output)
             lines = [line for line in result.output.splitlines() if PROGRESS.match(line)]

@@ -1,6 +1,7 @@
 """./dev gpu run: what it starts first, what its short run finds, and where it stops early."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,11 +229,13 @@ class Packed(unittest.TestCase):
                     file.write(f"#!/bin/sh\n{text}\n")
                 programs.compress(f"{pack}/bin/program")
                 self.assertEqual(os.listdir(f"{pack}/bin"), ["program.gz"])
+                if text == "echo another":  # The first one was unpacked here and stays.
+                    shutil.copy(f"{pack}/first", f"{pack}/bin/program")
                 self.assertIsNone(programs.unpack(pack))
                 self.assertEqual(run.run_command([f"{pack}/bin/program"], 60)["output"], f"{text[5:]}\n")
                 os.remove(f"{pack}/bin/program.gz")
                 if text == "echo one":
-                    os.remove(f"{pack}/bin/program")
+                    os.rename(f"{pack}/bin/program", f"{pack}/first")
             with open(f"{pack}/bin/program.gz", "wb") as file:
                 file.write(b"\x1f\x8bno more")
             self.assertIn("cannot be unpacked", programs.unpack(pack))
@@ -342,7 +345,7 @@ class Calls(unittest.TestCase):
         self.assertIn(f"\n- graphs: {warning}\n", self.page())
 
     def test_a_short_run_that_hangs_is_cut_off_and_stops_the_trainings(self):
-        started, _ = self.call("--parts", "short_run", "mfu", "--budget", "60", code=1,
+        started, _ = self.call("--parts", "short_run", "mfu", "--budget", "300", code=1,
                                short={"graphs": {"hangs": True}})
         self.assertEqual(started, ["gpt eager", "gpt graphs"])
         page = self.page()
@@ -373,9 +376,19 @@ class Calls(unittest.TestCase):
         self.assertIn("mfu qwen2.5-7b-bf16", started)
         self.assertNotIn("**wrong**", self.page())
 
+    def test_programs_of_a_changed_tree_are_not_taken_for_those_of_an_earlier_call(self):
+        path = f"{self.folder}/pack/pack.json"
+        with open(path, encoding="utf-8") as file:
+            packed = json.load(file)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**packed, "commit": "0123456789ab-dirty"}, file)
+        self.call("--parts", "short_run", code=1, short={"eager": {"exit": 70}})
+        started, _ = self.call("--trainings", "qwen2.5-3b-bf16")
+        self.assertEqual(started, ["mfu qwen2.5-3b-bf16"])
+
     def test_a_resumed_call_keeps_the_runs_that_it_is_cut_off_in(self):
         self.call("--parts", "short_run")
-        self.call("--parts", "short_run", "--budget", "4", short={"graphs": {"hangs": True}})
+        self.call("--parts", "short_run", "--budget", "4", code=1, short={"graphs": {"hangs": True}})
         rows = self.results("short_run")["runs"]
         self.assertEqual([row["name"] for row in rows], ["eager", "graphs", "cpu"])
         self.assertTrue(all("error" not in row for row in rows))
@@ -383,7 +396,7 @@ class Calls(unittest.TestCase):
     def test_a_test_that_hangs_leaves_time_to_those_after_it(self):
         with open(f"{self.folder}/pack/tests/nccl_gpu_test", "w", encoding="ascii") as file:
             file.write("#!/bin/sh\nsleep 600\n")
-        started, _ = self.call("--parts", "tests", "--budget", "10", code=1)
+        started, _ = self.call("--parts", "tests", "--budget", "30", code=1)
         self.assertEqual(started, [*FIRST[1:], "kernels_cuda_test", "cuda_plugin_test"])
         self.assertEqual(self.results("tests")[0]["state"], "cut off")
 

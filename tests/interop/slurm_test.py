@@ -166,7 +166,7 @@ class Slurm(EndToEnd):
 
     @classmethod
     def tearDownClass(cls):
-        if cls.batch and cls.batch.poll() is None:
+        if cls.batch and not cls.batch.stdout.closed:
             cls.batch.kill()
             cls.batch.communicate()
         if cls.cluster:
@@ -201,12 +201,13 @@ class Slurm(EndToEnd):
         self.assertTrue(glob.glob(f"{self.folder}/srun/report/tensorboard/events.out.*"))
 
     def test_dtrain_env_names_slurm_and_the_rank(self):
-        result = self.srun(2, f"{BIN}/dtrain env")
-        self.assertEqual(result.code, 0, result.output)
-        for rank in range(4):
-            self.assertIn(f"rank         {rank} of 4\n", result.output)
-        self.assertIn("launcher     Slurm\n", result.output)
-        self.assertIn(f"store        {NODES[0]}:", result.output)
+        for tasks in (1, 2):
+            result = self.srun(tasks, f"{BIN}/dtrain env")
+            self.assertEqual(result.code, 0, result.output)
+            for rank in range(2 * tasks):
+                self.assertIn(f"rank         {rank} of {2 * tasks}\n", result.output)
+            self.assertIn("launcher     Slurm\n", result.output)
+            self.assertIn(f"store        {NODES[0]}:", result.output)
 
     def test_a_token_file_that_is_missing_is_named(self):
         # Each rank finds it out by itself; killed while it starts, one would end with 143.

@@ -92,7 +92,7 @@ class Package(unittest.TestCase):
         self.assertIn("dtrain env: unknown option --nothing; see dtrain env --help", wrong.stdout)
 
     def test_a_project_outside_is_given_the_headers_of_the_package_and_of_libtorch_alone(self):
-        # clean_root_test compiles it and trains with it.
+        # wheel_test compiles a program against them, and clean_root_test the example.
         self.configure("build")
         with open(f"{self.folder}/build/compile_commands.json", encoding="utf-8") as file:
             command = json.load(file)[0]["command"]

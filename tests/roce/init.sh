@@ -54,6 +54,7 @@ ib_write() {
 }
 
 ib_write_result() {  # FILE: prints the size and the MB/s that are in it.
+  # shellcheck disable=SC2016  # The words are awk's.
   $B awk -v size="$size" '$1 == size { printf "WRITE_BW %d %.1f\n", size, $4 * 125 }' "$1"
 }
 

@@ -96,7 +96,7 @@ def fake_pack(folder, row, tests=None):
         write_program(f"{folder}/tests/{name}", FAKE_TEST % code)
     listed = [{"name": name, "program": f"tests/{name}", "limit_s": 60} for name in tests or {}]
     with open(f"{folder}/pack.json", "w", encoding="utf-8") as file:
-        json.dump({"commit": "", "libraries": [], "torch": None, "tests": listed}, file)
+        json.dump({"commit": "0123456789ab", "libraries": [], "torch": None, "tests": listed}, file)
     with open(f"{folder}/row.json", "w", encoding="utf-8") as file:
         json.dump(row, file)
     return {"DTRAIN_FAKE_ROW": f"{folder}/row.json", "DTRAIN_FAKE_PID": f"{folder}/pid",

@@ -24,7 +24,7 @@ MARKED = {"zen3-2core/comm.json", "zen3-2core/kernels.json", "zen3-2core/overlap
           "zen3-2core/roce.json", "zen3-2core/tcp.json", "zen3-2core/train.json",
           "zen3-2core/zero.json", "zen5-2core/classifier.json", "zen5-2core/kernels.json",
           "zen5-2core/mfu.json", "zen5-2core/step.json", "intel-xeon-2core/optimizer.json",
-          "amd-epyc-avx512-2core/build.json"}
+          "zen3-2core/build.json"}
 DRIVERS = {"tcp": "comm_tcp"}  # Others have the name of their benchmark.
 WITHOUT_GOALS = {"mfu", "compression", "build", "long"}
 # A number with a unit, or with a fraction: what a measured figure looks like.

@@ -111,8 +111,9 @@ class Environment(unittest.TestCase):
                 names += re.findall(r'"(DTRAIN_[A-Z0-9_]+)"\s*[:\]]', text)
                 names += re.findall(r'os\.getenv\("([A-Z][A-Z0-9_]*)"', text)
             else:
-                names = re.findall(r"\$\{(DTRAIN_[A-Z0-9_]+)|\$(DTRAIN_[A-Z0-9_]+)|^\s*(?:export )?(DTRAIN_[A-Z0-9_]+)=",
-                                   text, re.MULTILINE)
+                names = re.findall(
+                    r"\$\{(DTRAIN_[A-Z0-9_]+)|\$(DTRAIN_[A-Z0-9_]+)|^\s*(?:export )?(DTRAIN_[A-Z0-9_]+)=",
+                    text, re.MULTILINE)
                 names = [n for groups in names for n in groups if n]
             for name in names:
                 found.setdefault(name, path)
