@@ -1,4 +1,4 @@
-# base/version.h: the version and, in a git checkout, the commit it was configured from.
+# base/version.h's values: the version and, in a git checkout, the commit it was configured from.
 set(DTRAIN_COMMIT "")
 find_package(Git QUIET)
 if(GIT_FOUND)
@@ -6,6 +6,6 @@ if(GIT_FOUND)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE DTRAIN_COMMIT
     OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
-configure_file(${CMAKE_CURRENT_LIST_DIR}/version.h.in
-               ${PROJECT_BINARY_DIR}/generated/base/version.h @ONLY)
+set(DTRAIN_VERSION_SOURCE ${PROJECT_BINARY_DIR}/generated/base/version.cc)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/version.cc.in ${DTRAIN_VERSION_SOURCE} @ONLY)
 include_directories(${PROJECT_BINARY_DIR}/generated)
