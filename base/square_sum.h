@@ -12,8 +12,8 @@ namespace dtrain {
 // Begins as {}. For up to 4,096 numbers: `high` would overflow otherwise.
 struct PairedSquareSum {
   float high;
-  float low;   // What rounding left of `high`.
-  double far;  // Of numbers whose squares fp32 does not hold.
+  float low;   // The rounding errors of `high`.
+  double far;  // The squares that fp32 does not hold.
 
   // Adds the squares of x [kCount].
   template <int kCount>
@@ -22,8 +22,8 @@ struct PairedSquareSum {
     for (int i = 0; i < kCount; ++i) {
       largest = fmaxf(largest, fabsf(x[i]));
     }
-    // What is much smaller than the largest adds nothing to it. NaN, which fmaxf passes over, stays
-    // in the sum.
+    // Numbers that are much smaller than the largest add nothing to it. fmaxf passes NaN over, and
+    // the sum below keeps it.
     if (largest != 0 && !(largest > 0x1p-50F && largest < 0x1p57F)) {
       for (int i = 0; i < kCount; ++i) {
         far += static_cast<double>(x[i]) * static_cast<double>(x[i]);

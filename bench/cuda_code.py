@@ -20,7 +20,7 @@ import cuda_sass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100", "sm_120")
-PTX = "sm_100"  # As cuobjdump names it: what drivers of GPUs without code of their own compile.
+PTX = "sm_100"  # cuobjdump's name of the PTX that drivers compile for GPUs without code of their own.
 # Where a build has them: the kernels' library, and the plugin's own for groups.
 OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/*.cu.o",
            "comm/nccl/CMakeFiles/dtrain_cuda.dir/plugin/*.cu.o")

@@ -121,6 +121,13 @@ function(dtrain_label_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}")
 endfunction()
 
+# A test of `./dev test long`: with every combination of what `file` otherwise tries a covering part of.
+function(dtrain_all_combinations_test name program file)
+  dtrain_test_of(${name} ${program} FILES ${file} TIMEOUT 900)
+  dtrain_label_test(${name} long)
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT DTRAIN_TEST_LONG=1)
+endfunction()
+
 function(dtrain_test_program name)
   cmake_parse_arguments(ARG "NO_MAIN;NO_PCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

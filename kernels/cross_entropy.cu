@@ -117,7 +117,7 @@ __device__ void RowForward(const CrossEntropyArgs<T>& args, int64_t row, float* 
   }
 }
 
-// kBack: what the forward read last is what a cache still has.
+// kBack walks the row from its end, which the forward read last and a cache still holds.
 template <class T, int kLanes, bool kBack>
 __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   const T* const x = args.logits + row * args.vocab;

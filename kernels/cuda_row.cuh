@@ -27,7 +27,7 @@ __device__ inline float TeamSum(float value) {
 template <int kLanes, int kSteps, int kTeam>
 struct Row {
   static constexpr int kKept = kSteps > 0 ? kSteps : 1;
-  int64_t hidden;  // 0: of a row that there is not, whose team only keeps the others company.
+  int64_t hidden;  // 0 for a team without a row: its threads only take part in shuffles.
 
   __device__ static unsigned threads() { return kTeam > 0 ? kTeam : blockDim.x; }
   __device__ static unsigned thread() { return kTeam > 0 ? threadIdx.x % kTeam : threadIdx.x; }

@@ -11,8 +11,8 @@
 
 namespace dtrain::kernels {
 
-// As RowWay where `team` is 0. Else each `team` neighbouring threads of the block have a row: they
-// add up by shuffles and wait for nobody, and narrow rows leave no thread of a warp idle.
+// Where `team` is 0 a block has a row, as RowWay says. Else each `team` neighbouring threads of it
+// have one: they add up by shuffles and wait for nobody, and narrow rows leave no thread idle.
 constexpr unsigned kTeamBlock = 256;
 struct RowPlan {
   int lanes;
@@ -29,12 +29,12 @@ struct RowPlan {
 
 constexpr RowPlan RowPlanOf(int64_t hidden, bool aligned) {
   const RowWay block = RowWayOf(hidden, aligned);
-  constexpr int64_t kStep = 32 * kWidth;  // Of a warp.
+  constexpr int64_t kStep = 32 * kWidth;  // Elements that a warp takes at once.
   if (block.lanes == kWidth && hidden <= kStep / 2) {
     return {kWidth, 1, kTeamBlock, 16};
   }
   if (block.lanes == kWidth && hidden <= 3 * kStep) {
-    // What two steps cover takes three: there are kernels enough.
+    // Two steps have no kernel of their own: there are kernels enough.
     return {kWidth, hidden <= kStep ? 1 : 3, kTeamBlock, 32};
   }
   return {block.lanes, block.steps, block.threads, 0};

@@ -25,8 +25,8 @@ template <>
 __device__ inline float Narrow<float>(float x) {
   return x;
 }
-// As ToBFloat16 of base/float16.h, but that two at once make every NaN 0x7fff. Of one number alone
-// integers take less than the instruction, which has two.
+// Rounds as ToBFloat16 of base/float16.h does. The hardware's conversion takes a pair (NarrowPair);
+// for a single number these integer operations use fewer registers.
 template <>
 __device__ inline BFloat16 Narrow<BFloat16>(float x) {
   const uint32_t bits = __float_as_uint(x);
@@ -38,7 +38,8 @@ __device__ inline Float16 Narrow<Float16>(float x) {
   return {__half_as_ushort(__float2half_rn(x))};
 }
 
-// Two of 16 bits, `first` in the low half: one instruction since compute capability 8.0.
+// Rounds two numbers, `first` to the low half, in one instruction since compute capability 8.0. It
+// makes every NaN 0x7fff.
 template <class T>
 __device__ uint32_t NarrowPair(float first, float second) {
   uint32_t word;

@@ -6,8 +6,8 @@
 
 namespace dtrain::kernels {
 
-// Of the calling thread's current device. FailedPrecondition with CUDA's reason where the build
-// holds neither code for it nor code that its driver can compile. Waits for the kernel to be
+// Asks for the calling thread's current device. FailedPrecondition with CUDA's reason where the
+// build holds neither code for it nor code that its driver can compile. Waits for the kernel to be
 // loaded.
 absl::Status CheckDeviceImageCuda();
 

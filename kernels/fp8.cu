@@ -44,7 +44,7 @@ template <Fp8Format kFormat>
 __device__ uint8_t Encode(float x) {
   return static_cast<uint8_t>(EncodePair<kFormat>(x, 0.0F));
 }
-// Of x times `factor`, each product rounded to fp32 first.
+// The codes of x times `factor`, each product rounded to fp32 first.
 template <Fp8Format kFormat>
 __device__ Bytes<uint8_t> EncodePacked(const Packed& x, float factor) {
   uint32_t words[kPack / 4];

@@ -86,7 +86,7 @@ void RowsToFp8Cpu(const RowsToFp8Args& args, ParallelFor parallel_for);
 // The largest magnitude of src [n], fp32 or bf16; NaN if there is one; 0 of nothing.
 float AmaxCpu(int64_t n, ConstFlat src, ParallelFor parallel_for);
 
-// What the blocks of one Fp8ScaleCuda share: zeros before its first launch, and again behind each.
+// The blocks of one Fp8ScaleCuda share this: zeros before its first launch, and again behind each.
 // Launches with the same memory must follow each other on one stream.
 struct Fp8ScaleProgress {
   uint32_t most = 0;    // Bits of the largest magnitude so far.

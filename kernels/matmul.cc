@@ -64,8 +64,8 @@ const absl::StatusOr<CublasLt>& Library() {
   return *library;
 }
 
-// Of the calling thread's current device, for which it is made once: cublasLt ties a handle to the
-// device that is current then.
+// The handle of the calling thread's current device, made once for each: cublasLt ties a handle to
+// the device that is current when it is made.
 absl::StatusOr<cublasLtHandle_t> HandleOf(const CublasLt& lt) {
   static std::mutex mutex;
   static auto* const made = new std::map<int, cublasLtHandle_t>();

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax, 1)
     kept_h[k] = LoadLanes<kLanes>(args.h + token * args.hidden + i);
     kept_dy[k] = LoadLanes<kLanes>(args.dy + token * args.hidden + i);
   };
-  // Of a block: a row is loaded while the one before it is summed up. Teams do not wait for others.
+  // A block loads a row while it sums up the one before. Teams do not wait for others.
   constexpr bool kAhead = kSteps > 0 && kTeam == 0;
   if constexpr (kAhead) {
     every.Each([&](int k, int64_t i) { load(blockIdx.x, k, i); });

@@ -165,8 +165,8 @@ void Supervisor::TakeOrders() {
       }
     }
   }
-  // Of ranks that are being killed a lost peer changes nothing: going back would take our SIGKILL
-  // for an end of their own.
+  // A lost peer changes nothing for ranks that are being killed: going back to kTerminating would
+  // take our SIGKILL for an end of their own.
   if (const absl::Status health = parts_.peers->health();
       !health.ok() && result_.trouble.ok() && phase_ != Phase::kKilled) {
     result_.trouble = health;

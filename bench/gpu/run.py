@@ -147,7 +147,7 @@ class Run:
         if part in self.parts:
             return self.parts[part]
         facts, commit = summary.read(self.folder, part), self.taken["commit"]
-        # Of a changed tree, or without git, nobody knows which programs those were.
+        # Nobody knows which programs those were where the tree was changed or there is no git.
         told = commit and not commit.endswith("-dirty")
         same = told and facts and facts.get("commit") == commit
         return self.earlier(part) or None if same else None

@@ -20,8 +20,8 @@ import threading
 STEPS, CPU_STEPS = 16, 4
 FIRST_LAUNCHED = 5  # Graphs are captured in the fourth step; the steps after it are timed.
 LEARNT = 0.98  # The last loss is at most this share of the first.
-# Of gpt_engine_gpu_test: bf16 rounds to 8 bits at other places; norms get ten times as much, because
-# they are of fewer numbers that agree.
+# gpt_engine_gpu_test has the same: bf16 rounds to 8 bits at other places. Gradient norms may differ
+# ten times as much, because fewer of the numbers in them agree.
 TOLERANCE, TOLERANCE_OF_NORMS = 2e-2, 2e-1
 CPU_LIMIT_S = 30
 GPU_RUNS = {"eager": "cuda_graphs=false", "graphs": "cuda_graphs=true",
@@ -129,7 +129,7 @@ def steps_of(folder):
 
 
 def warnings_of(output):
-    """What a program warned of, each once, without the time."""
+    """The warnings of a program, each once, without the time."""
     found = {}
     for line in output.splitlines():
         if match := next((match for said in SAID if (match := said.match(line))), None):
@@ -138,7 +138,7 @@ def warnings_of(output):
 
 
 def row_of(name, done, steps, rise_bytes):
-    """What is kept of a run that ended as `done` says (run_command's)."""
+    """Makes the row that is kept of a run; `done` is run_command's answer."""
     row = {"name": name, "s": done["s"], "losses": [float(step["train/loss"]) for step in steps],
            "norms": [float(step["train/grad_norm"]) for step in steps],
            "step_seconds": [step["time/step_s"] for step in steps],
@@ -173,7 +173,7 @@ def too_far(a, b):
 
 
 def faults(row):
-    """Of one training on the GPU by itself."""
+    """Finds what is wrong with one training on the GPU by itself."""
     if "error" in row:
         return [f"{row['name']}: {row['error']}"]
     for step, (loss, norm) in enumerate(zip(row["losses"], row["norms"]), 1):
@@ -232,7 +232,7 @@ def judged(runs):
 
 
 def planned_bytes(output):
-    """Of dtrain plan's table, or None."""
+    """Reads the total in dtrain plan's table; None where there is none."""
     found = re.search(r"^\s*total\s+([\d.]+) (\w+)\s*$", output, re.MULTILINE)
     return float(found[1]) * UNITS[found[2]] if found and found[2] in UNITS else None
 
@@ -257,7 +257,7 @@ class ShortRun:
         self.runs, self.plan_bytes = [], None
 
     def result(self):
-        """What is shown are the best rows; what is held against this call is also what it cut off."""
+        """Shows the best rows, and counts as a problem also what this call cut off."""
         runs = with_earlier(self.before, self.runs)
         verdict = judged(runs)
         hung = [f"{row['name']}: {CUT_OFF}" for row in self.runs

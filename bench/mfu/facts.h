@@ -48,7 +48,7 @@ struct MfuFacts {
   int warm_up_steps = 0;
   std::vector<double>
       step_seconds;       // Calls of rank 0; on a GPU one may return before its step ends.
-  double measured_s = 0;  // Of all these steps on a GPU, between two synchronisations.
+  double measured_s = 0;  // All these steps together on a GPU, between two synchronisations.
   Breakdown breakdown;    // Rank 0's profiled step.
   std::vector<OperationGroup> groups;
   double profiled_step_s = 0;

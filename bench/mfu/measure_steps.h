@@ -20,7 +20,7 @@ int UnmeasuredWholeSteps(const MfuOptions& options);
 struct MeasuredSteps {
   // From one moment at which the device has nothing left to do to the next: one clock over all.
   double total_s = 0;
-  // Of each call. On a GPU a call may return before its step has ended, the first by most.
+  // The time of each call. On a GPU a call may return before its step has ended, the first by most.
   std::vector<double> call_s;
 };
 

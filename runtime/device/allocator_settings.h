@@ -1,5 +1,5 @@
-// What LibTorch's GPU allocator is set to where the user has not said: blocks that grow in place
-// (expandable segments), if this machine gives the memory that they are made of.
+// Sets LibTorch's GPU allocator where the user has not: to blocks that grow in place (expandable
+// segments), if this machine gives the memory that they are made of.
 #pragma once
 
 #include <string>

@@ -35,7 +35,7 @@ struct CudaParts {
   at::Device tensors = at::Device(at::kCUDA, 0);      // Where LibTorch's tensors are made.
   std::string description;                            // "NVIDIA H100, CUDA runtime 13.0, ...".
   MakeTensorGraph new_graph;                          // Gives an error where there can be none.
-  std::function<void()> empty_cache;                  // Of LibTorch's allocator; may be empty.
+  std::function<void()> empty_cache;                  // Empties LibTorch's allocator; may be null.
 };
 
 class Device {
@@ -76,8 +76,8 @@ class Device {
   absl::Status Zero(void* data, size_t bytes) const;
   // Blocks until the compute stream is empty: between steps, never inside one.
   absl::Status Synchronize() const;
-  // What LibTorch's allocator keeps for tensors to come goes back to the device; it may wait for
-  // the device. Not while a graph is captured.
+  // Gives the memory that LibTorch's allocator keeps for later tensors back to the device, and may
+  // wait for the device. REQUIRES: no graph is being captured.
   void EmptyCache() const;
 
  private:

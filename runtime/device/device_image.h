@@ -8,8 +8,8 @@
 
 namespace dtrain {
 
-// Of GPU `index`, which is the calling thread's current one afterwards. FailedPrecondition names
-// the GPU, its architecture, CUDA's reason and the setting of the build that adds it.
+// Asks for GPU `index`, which is the calling thread's current one afterwards. FailedPrecondition
+// names the GPU, its architecture, CUDA's reason and the setting of the build that adds it.
 absl::Status CheckDeviceImage(comm::CudaApi& api, const kernels::CudaKernelTable& kernels,
                               int index);
 

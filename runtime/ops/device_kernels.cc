@@ -56,7 +56,7 @@ const kernels::CudaKernelTable* PluginKernels(const at::Device& device) {
   static std::mutex mutex;
   static auto* const known = new std::map<int, const kernels::CudaKernelTable*>();
   const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known->emplace(device.index(), nullptr);
+  const auto [entry, is_new] = known->try_emplace(device.index(), nullptr);
   if (comm::Plugin* const plugin = is_new ? ThePlugin() : nullptr; plugin != nullptr) {
     const c10::DeviceGuard guard(device);
     const auto* const table = kernels::AsCudaKernelTable(plugin->kernel_table());

@@ -24,8 +24,8 @@ kernels::ConstFlat FlatOf(const at::Tensor& x) {
   return {x.const_data_ptr(), x.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16};
 }
 
-// What launches of a stream share, in turn (kernels::Fp8ScaleProgress): made with the stream's
-// first scale, and kept, since a captured launch may hold it.
+// The memory that the launches of a stream share, in turn. It is made with the stream's first scale
+// and kept, since a captured launch may hold it.
 kernels::Fp8ScaleProgress* ProgressOn(const at::Tensor& like, CudaStream stream) {
   static std::mutex mutex;
   static auto* const made = new std::map<std::pair<int, CudaStream>, at::Tensor>();

@@ -32,7 +32,8 @@ struct Kind {
   const char* key;
   const char* fits_no;
   std::function<bool(const ModuleFacts&, absl::string_view)> fits;
-  std::function<std::string(const ModuleFacts&)> text;  // What a value is compared with.
+  std::function<std::string(const ModuleFacts&)>
+      text;  // Gives the text that a value is compared with.
 };
 
 absl::Status FitsNone(const Kind& kind, const std::string& value,

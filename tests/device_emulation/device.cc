@@ -312,7 +312,7 @@ class Device {
   Order order_ = Order::kAscending;
   const char* kernel_ = "";
   absl::FunctionRef<void()>* body_ = nullptr;
-  dim3 size_{0, 0, 0};  // Of the blocks that index_of_thread_ is of.
+  dim3 size_{0, 0, 0};  // The blocks' size that index_of_thread_ is for.
   std::vector<uint3> index_of_thread_;
   Place scheduler_{};
   std::vector<std::unique_ptr<Fiber>> fibers_;

@@ -48,7 +48,7 @@ void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread
 void SetImageError(int error);
 int ImageError();
 
-// What was given to the device so far: kernels, and copies and fills that are queued as they are.
+// Counts what was given to the device so far: kernels, and copies and fills, queued as they are.
 int64_t Launches();
 void CountLaunch();
 

@@ -1,9 +1,9 @@
 // cublasLt as kernels/matmul.cc calls it, without products: a launch writes to the result's first
 // number what its scales make of 1.
 //
-// As the real one it ties a handle to the device that is current when it is made, and its heuristic
-// reads off the descriptor what a way must do: one that was chosen while the pointers of scales
-// were null applies none.
+// It ties a handle to the device that is current when it is made, and its heuristic reads off the
+// descriptor what a way must do, as the real one's does: a way that was chosen while the pointers
+// of scales were null applies none.
 #include "tests/device_emulation/fake_cublaslt.h"
 
 #include <cublasLt.h>

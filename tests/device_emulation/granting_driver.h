@@ -9,15 +9,15 @@
 namespace dtrain::emulation {
 
 struct GrantingDriver {
-  CUresult exportable = CUDA_SUCCESS;  // What a request for exportable memory gives,
-  CUresult mapping = CUDA_SUCCESS;     // and mapping.
+  CUresult exportable = CUDA_SUCCESS;  // The answer to a request for exportable memory,
+  CUresult mapping = CUDA_SUCCESS;     // and to mapping.
   int rdma = 1;                        // GPUDirect RDMA with this memory.
   std::vector<CUmemAllocationProp> created;
   std::vector<std::string> calls;  // Those that take memory away, and waits.
   int memories = 0;                // There at present, as the two below.
   int addresses = 0;
   int mapped = 0;
-  int mallocs = 0;  // Of cudaMalloc, not yet freed.
+  int mallocs = 0;  // cudaMalloc's, not yet freed.
 };
 
 constexpr size_t kGranule = size_t{2} << 20;

@@ -47,7 +47,7 @@ TEST_F(ShareableMemoryTest, AsksForNoRdmaWhereTheDeviceHasNone) {
   EXPECT_EQ(memory_.Free(data_), CudaResult::kSuccess);
 }
 
-// As cudaFree does: a kernel may still write there.
+// A kernel may still write there, and cudaFree waits too.
 TEST_F(ShareableMemoryTest, WaitsForItsDeviceBeforeItIsUnmapped) {
   ASSERT_EQ(memory_.Malloc(&data_, kGranule), CudaResult::kSuccess);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);

@@ -6,7 +6,6 @@ program, its configuration, the token files and the checkpoints add is proven he
 kind; that other launchers change nothing is proven by interop_tensorboard_test. The whole grid of
 settings is equivalence_grid_test.py, which takes minutes.
 """
-import glob
 import shutil
 
 import end_to_end
@@ -25,7 +24,7 @@ class Equivalence(EndToEnd):
         cls.of_one_rank = None
 
     def losses_of_one_rank(self):
-        """Of the batch of twelve in one piece."""
+        """The losses of the batch of twelve in one piece."""
         if Equivalence.of_one_rank is None:
             Equivalence.of_one_rank = self.losses(self.train(
                 1, "one", ["train_batch_size=12", "train_micro_batch_size_per_gpu=12"]))
@@ -58,21 +57,6 @@ class Equivalence(EndToEnd):
             self.train(ranks, "stages", [*TWELVE, f"zero_optimization.stage={stage}",
                                          f"train_steps={until}"])
         self.assert_close(self.losses(f"{self.folder}/stages"), self.losses_of_one_rank(), TOLERANCE)
-
-    def check_resume(self, name, sets):
-        """Four steps that a run has taken from the checkpoint of the fourth are those that it has
-        taken in one go: the same bits."""
-        sets = [*sets, "train_steps=8", "checkpoint.interval=4"]
-        run_dir = self.train(2, name, sets)
-        losses, weights = self.losses(run_dir), self.model_files(run_dir)
-        self.assertEqual(len(losses), 8)
-        [last] = glob.glob(f"{run_dir}/checkpoints/step-*8.*")
-        shutil.rmtree(last)
-        self.assertEqual(self.train(2, name, sets), run_dir)
-        steps = [r["step"] for r in self.records(run_dir) if r["kind"] == "step"]
-        self.assertEqual(steps, [1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8], name)
-        self.assertEqual(self.losses(run_dir), losses, name)
-        self.assertEqual(self.model_files(run_dir), weights, name)
 
     def test_resume_is_no_interruption_to_the_bit(self):
         # Loss scale and masters; what ranks share out, persistent weights beside it; int8 on the

@@ -19,7 +19,7 @@ namespace {
 // Qwen2.5 3B as `dtrain bench mfu` trains it: biases of query, key and value, tied embeddings.
 constexpr int64_t kLayers = 36;
 
-// Of one step, which begins without FP8 codes of weights.
+// Counts one step, which begins without FP8 codes of weights.
 StepCosts CostsOf(int64_t layers, int micro_batches) {
   GptTraining training;
   training.options =

@@ -35,8 +35,8 @@ class BadInput(EndToEnd):
         return result.output
 
     def refused_by_check(self, *texts, sets=(), config=None, ranks=2):
-        """As `refused`, by the program that reads a configuration as each rank does, and nothing
-        else: it starts in a moment."""
+        """Does what `refused` does by the program that reads a configuration as each rank does, and
+        nothing else: it starts in a moment."""
         words = [f"{BIN}/dtrain", "config", "check", config or self.config, "--world-size", str(ranks)]
         for value in sets:
             words += ["--set", value]
@@ -308,8 +308,8 @@ class BadInput(EndToEnd):
 
     def test_ranks_that_wait_for_others_say_for_whom_where_and_why(self):
         port, nowhere = self.free_port(), self.free_port()
-        # As a shell's variables of an earlier launch make a rank of a program that is alone. All wait
-        # at once: for a rank that does not come, for a store that nobody serves, and at the address of
+        # A shell's variables of an earlier launch make a rank of a program that is alone. All wait at
+        # once: for a rank that does not come, for a store that nobody serves, and at the address of
         # no host.
         ranks = [self.rank_of(0, 2, port, "waiting", ["comm.timeout_s=8"]),
                  self.rank_of(1, 2, nowhere, "waiting-too", ["comm.timeout_s=6"]),

@@ -148,7 +148,7 @@ class Failures(EndToEnd):
             self.assertEqual(self.losses(run_dir), self.losses(f"{run_dir}-straight"))
 
     def test_a_second_ctrl_c_stops_at_once(self):
-        # What the first one does: interop_train_command_test and terminal_test.
+        # The first signal is shown by interop_train_command_test and terminal_test.
         _, process = self.start_long_run("interrupted-twice")
         pids = ranks_of(process.pid)
         for pid in pids.values():
@@ -200,7 +200,7 @@ class Failures(EndToEnd):
         self.assertEqual(steps, [1, 2, 3, 4, 5, 6, 4, 5, 6, 7])
         resumed = self.losses(run_dir)
         del resumed[7]
-        self.assertEqual(resumed, straight)  # Of each step, what was logged last.
+        self.assertEqual(resumed, straight)  # Of each step the last record counts.
 
     def test_a_disk_that_fills_during_a_save_does_not_stop_training(self):
         mount = f"{self.folder}/small-disk"

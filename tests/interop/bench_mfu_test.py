@@ -36,7 +36,7 @@ class BenchMfu(unittest.TestCase):
         cls.config = cls.path("config.json")
         with open(cls.config, "w", encoding="utf-8") as file:
             json.dump(SHAPE, file)
-        # What most of the tests read.
+        # Most of the tests read it.
         cls.facts, cls.said = cls.measure("--svg", cls.path("roof.svg"))
 
     @classmethod
@@ -78,7 +78,7 @@ class BenchMfu(unittest.TestCase):
         for fact in ("date", "version", "commit", "cpu", "cores", "load_average"):
             self.assertIn(fact, facts)
         self.assertIn("MFU (strict)", self.said)
-        self.assertNotIn("train_steps", self.said)  # What the engine says is not the result.
+        self.assertNotIn("train_steps", self.said)  # The engine's words are not the result.
 
     def test_products_of_the_profile_are_those_of_the_model(self):
         products = sum(row["calls"] * row["flop_per_call"] for row in self.facts["operations"]

@@ -34,7 +34,7 @@ class Pack(unittest.TestCase):
         cls.done = subprocess.run([sys.executable, f"{SOURCE}/bench/gpu/pack.py", "--build", BUILD,
                                    "--out", cls.out], capture_output=True, text=True, check=False)
         cls.bytes = pack.folder_bytes(cls.out) if cls.done.returncode == 0 else 0
-        programs.unpack(cls.out)  # As `run` does on a machine with a GPU.
+        programs.unpack(cls.out)  # `run` does it on a machine with a GPU.
 
     @classmethod
     def tearDownClass(cls):

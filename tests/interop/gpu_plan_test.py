@@ -18,13 +18,13 @@ import run  # noqa: E402
 import short_run  # noqa: E402
 import stops  # noqa: E402
 import trainings as plans  # noqa: E402
-from gpu_fakes import fake_nvidia_smi, fake_pack  # noqa: E402
+from gpu_fakes import GpuMachine  # noqa: E402
 from short_run_lines import short_run_lines  # noqa: E402
 
 H100_GB, H200_GB = machine.gigabytes("81559 MiB"), machine.gigabytes("143771 MiB")
 TESTS = ["kernels_cuda_test", "cuda_plugin_test", "gpt_engine_gpu_test", "nccl_gpu_test", "runtime_gpu_test"]
 FIRST = ["nccl_gpu_test", "runtime_gpu_test", "gpt_engine_gpu_test"]
-# What summaries read of a training.
+# Summaries read these of a training.
 ROW = {"tokens_per_s": 100.0, "mfu_strict": 0.61, "mfu_palm": 0.652, "hfu": 0.613, "gemm_fraction": 0.75,
        "memory_peak_bytes": 64.5e9, "step_seconds": [1.0], "optimizer_states": "bf16", "recompute": "none",
        "zero_stage": 0, "gradient_clipping": 1.0, "micro_batch": 4, "accumulation": 128,
@@ -77,7 +77,7 @@ class Shares(unittest.TestCase):
 
 
 class Stops(unittest.TestCase):
-    """What is left out, and why."""
+    """Which parts are left out, and why."""
 
     @staticmethod
     def states(**states):
@@ -104,7 +104,7 @@ class Stops(unittest.TestCase):
 
 
 class Judged(unittest.TestCase):
-    """What the short run makes of its trainings."""
+    """How the short run judges its trainings."""
 
     def problems(self, *runs):
         return short_run.judged(list(runs))["problems"]
@@ -241,19 +241,13 @@ class Packed(unittest.TestCase):
             self.assertIn("cannot be unpacked", programs.unpack(pack))
 
 
-class Calls(unittest.TestCase):
-    """Whole calls on a machine whose GPU, tests and programs are fakes."""
-
+class Calls(GpuMachine):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        fake_nvidia_smi(f"{self.folder}/host", memory_mib=143771)
+        super().setUp()
         self.make_pack()
 
     def make_pack(self, **codes):
-        variables = fake_pack(f"{self.folder}/pack", ROW, {name: codes.get(name, 0) for name in TESTS})
-        self.environment = {**os.environ, **variables, "PATH": f"{self.folder}/host:{os.environ['PATH']}"}
+        self.use_pack(ROW, {name: codes.get(name, 0) for name in TESTS})
 
     def start(self, *words, short=None):
         with open(f"{self.folder}/pack/short.json", "w", encoding="utf-8") as file:
@@ -264,7 +258,7 @@ class Calls(unittest.TestCase):
             env=self.environment)
 
     def call(self, *words, code=0, short=None):
-        """What was started, in order, and what the call said."""
+        """The programs that were started, in order, and what the call said."""
         order = f"{self.folder}/pack/order"
         if os.path.exists(order):
             os.remove(order)

@@ -18,7 +18,7 @@ import run  # noqa: E402
 import summary  # noqa: E402
 import training_lines  # noqa: E402
 import trainings as plans  # noqa: E402
-from gpu_fakes import fake_nvidia_smi, fake_pack  # noqa: E402
+from gpu_fakes import GpuMachine  # noqa: E402
 
 H100_GB, H200_GB = machine.gigabytes("81559 MiB"), machine.gigabytes("143771 MiB")
 HOST_GB = 120
@@ -206,16 +206,10 @@ class Plans(unittest.TestCase):
                              one.name.endswith("-offload"))
 
 
-class Kept(unittest.TestCase):
-    """Whole calls on a machine whose GPU and trainings are fakes."""
-
+class Kept(GpuMachine):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        fake_nvidia_smi(f"{self.folder}/host", memory_mib=143771)
-        self.environment = {**os.environ, **fake_pack(f"{self.folder}/pack", ROW),
-                            "PATH": f"{self.folder}/host:{os.environ['PATH']}"}
+        super().setUp()
+        self.use_pack(ROW)
 
     def start(self, *words, **variables):
         return subprocess.Popen(

@@ -29,7 +29,7 @@ class Import(PublishedModels):
         self.assert_logits(ours, again, tokens)
         for key, value in model.state_dict().items():
             self.assertTrue(value.equal(again.state_dict()[key]), key)
-        if name in WRITTEN_AGAIN:  # What transformers writes of it reads back as the same model.
+        if name in WRITTEN_AGAIN:  # Written by transformers it reads back as the same model.
             again.save_pretrained(f"{exported}-again")
             _, once_more, _ = self.logits(f"{name}-again", {"pretrained": f"{exported}-again"})
             self.assertTrue(once_more.equal(ours))

@@ -22,7 +22,7 @@ TOLERANCE = end_to_end.fp32_tolerance(end_to_end.SMALL["train_batch_size"] *
 
 class TensorBoard(EndToEnd):
     def shown(self):
-        """What TensorBoard shows of all runs in this test's folder, by their names there."""
+        """TensorBoard's view of all runs in this test's folder, by their names there."""
         result = subprocess.run([sys.executable, f"{SOURCE}/tests/testing/read_tensorboard.py",
                                  self.folder], capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -2,7 +2,7 @@
 accesses of 16 bytes in every form for aligned data, in each of its loops and on the way beside them. What
 is narrower is listed here with its reason; bench/cuda_sass.py says how loops are found.
 
-Of each architecture the resources are looked at, and of one (READ) the code, which takes most of the
+The resources of every architecture are looked at, and the code of one (READ), which takes most of the
 time; cuda_code_all_test of `./dev test long` reads them all."""
 import json
 import os
@@ -23,7 +23,7 @@ READ = cuda_code.ARCHITECTURES if "DTRAIN_TEST_LONG" in os.environ else ("sm_90a
 # Kernels without a form for aligned data.
 NARROW = {
     "AddInOrder": "one thread over a number a rank",
-    "AddPartials": "one block over 256 numbers",
+    "AddPartials": "one block over up to 1,024 numbers",
     "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
     "ImageKernel": "is asked for, and never launched",
     "StartsKernel": "a binary search",

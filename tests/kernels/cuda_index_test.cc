@@ -143,7 +143,7 @@ TEST(CudaIndex, RowStridesTakeEachElementOnce) {
   }
 }
 
-// What lies around a row's words is less than a step at each side, wherever the row begins.
+// Less than a step lies around a row's words at each side, wherever the row begins.
 TEST(CudaIndex, WordsOfARowBeginAtSixteenBytes) {
   for (const size_t size : {2UL, 4UL}) {
     for (int64_t n = 0; n <= 70; ++n) {

@@ -235,8 +235,8 @@ std::vector<NormShape> NormShapes(int64_t narrowest) {
   return shapes;
 }
 
-// Many rows are nearly all of the time on the emulated device. They are tried once there: what
-// their number decides, the chunks, depends neither on the type nor on the alignment.
+// Many rows are nearly all of the time on the emulated device. They are tried once there, because
+// the arithmetic of chunks is the same for every type; shapes of few rows try types and alignments.
 template <class T>
 bool IsTried(const NormShape& shape, bool with, int64_t shift) {
   const bool quick = shape.tokens * shape.hidden <= int64_t{1} << 17;

@@ -11,7 +11,7 @@
 namespace dtrain::testing {
 namespace {
 
-// What operation of LibTorch the thread is in.
+// The operation of LibTorch that the thread is in.
 struct Open : at::ObserverContext {
   bool whole = false;      // Counts as one, whatever it is made of.
   bool has_parts = false;  // Another operation was called by it.
@@ -20,7 +20,7 @@ struct Open : at::ObserverContext {
 
 struct Counter {
   std::vector<Open*> open;
-  int wholes = 0;  // Of those that are open.
+  int wholes = 0;  // How many of those are open.
   int64_t operations = 0;
 };
 

@@ -9,8 +9,9 @@
 
 namespace dtrain::testing {
 
-// Of the calling thread while one of this class lives, one at a time; of dtrain's kernels, those of
-// all threads. Needs the emulated device (FakeKernelsAreEmulated), which counts its launches.
+// Counts what the calling thread launches while one of this class lives, one at a time, and
+// dtrain's kernels of all threads. Needs the emulated device (FakeKernelsAreEmulated), which counts
+// its launches.
 //
 // The fake GPU's tensors are the host's, whose operations are not always a GPU's: attention, and a
 // product in FP8, count as the one operation that they are there.

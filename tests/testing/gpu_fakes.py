@@ -2,6 +2,8 @@
 import json
 import os
 import sys
+import tempfile
+import unittest
 
 
 def write_program(path, body, interpreter="/bin/sh"):
@@ -38,7 +40,7 @@ with open(word["--json"], "w") as file:
 """
 
 
-# Of each training of the short run what short.json of the pack says by its name: "losses", what it says
+# short.json of the pack has by the name of each training of the short run: "losses", what it says
 # ("says") and its exit code; one that "hangs" says its process and waits. Without a word: losses
 # that fall, and two graphs where there are graphs.
 FAKE_GPT = """import json, os, sys, time
@@ -101,3 +103,17 @@ def fake_pack(folder, row, tests=None):
         json.dump(row, file)
     return {"DTRAIN_FAKE_ROW": f"{folder}/row.json", "DTRAIN_FAKE_PID": f"{folder}/pid",
             "DTRAIN_TORCH": folder}
+
+
+class GpuMachine(unittest.TestCase):
+    """Whole calls on a machine whose GPU and programs are fakes."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        fake_nvidia_smi(f"{self.folder}/host", memory_mib=143771)
+
+    def use_pack(self, row, tests=None):
+        self.environment = {**os.environ, **fake_pack(f"{self.folder}/pack", row, tests),
+                            "PATH": f"{self.folder}/host:{os.environ['PATH']}"}

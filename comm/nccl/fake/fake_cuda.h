@@ -112,7 +112,7 @@ class FakeCuda final : public CudaApi {
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
   // Memory that CreateMemory gives from now on, in all; more is out of memory.
   void LimitMemory(size_t bytes) { addresses_.Limit(bytes); }
-  // What TryExportableMemory gives, as a container's driver that refuses such memory does.
+  // Chooses TryExportableMemory's answer: some containers' drivers refuse such memory.
   void SetExportableMemory(CudaResult result) { exportable_memory_ = result; }
   // UnmapMemory calls so far.
   int unmaps() const { return addresses_.unmaps(); }

@@ -16,4 +16,9 @@ inline CudaResult Told(cudaError_t error) {
   return static_cast<CudaResult>(error);
 }
 
+// The first of two results that is not OK.
+inline CudaResult FirstError(CudaResult before, CudaResult after) {
+  return before != CudaResult::kSuccess ? before : after;
+}
+
 }  // namespace dtrain::comm

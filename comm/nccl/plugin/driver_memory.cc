@@ -72,7 +72,17 @@ CudaResult Place(CUmemLocation& location) {
   return Told(error);
 }
 
+// OK, or why the driver's functions are not there.
+CudaResult Ready() {
+  const Functions& driver = Driver();
+  return driver.found == cudaSuccess ? Told(cudaFree(nullptr))  // Makes the context.
+                                     : Told(driver.found);
+}
+
 CudaResult Properties(CUmemAllocationProp& properties) {
+  if (const CudaResult ready = Ready(); ready != CudaResult::kSuccess) {
+    return ready;
+  }
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   return Place(properties.location);
 }
@@ -96,36 +106,11 @@ CudaResult CreateWith(const CUmemAllocationProp& properties, CudaMemory** memory
   return Result(made);
 }
 
-// `bytes` of `memory` at new addresses, for a moment.
-CudaResult TryMap(CudaMemory* memory, size_t bytes) {
-  void* data = nullptr;
-  CudaResult result = DriverMemory::Reserve(&data, bytes);
-  if (result != CudaResult::kSuccess) {
-    return result;
-  }
-  result = DriverMemory::Map(data, bytes, memory);
-  if (result == CudaResult::kSuccess) {
-    result = DriverMemory::Unmap(data, bytes);
-  }
-  const CudaResult freed = DriverMemory::Free(data, bytes);
-  return result == CudaResult::kSuccess ? freed : result;
-}
-
-// OK, or why the driver's functions are not there.
-CudaResult Ready() {
-  const Functions& driver = Driver();
-  return driver.found == cudaSuccess ? Told(cudaFree(nullptr))  // Makes the context.
-                                     : Told(driver.found);
-}
-
 }  // namespace
 
 CudaResult DriverMemory::Granularity(size_t* bytes) {
   CUmemAllocationProp properties{};
-  CudaResult result = Ready();
-  if (result == CudaResult::kSuccess) {
-    result = Properties(properties);
-  }
+  const CudaResult result = Properties(properties);
   return result != CudaResult::kSuccess
              ? result
              : Result(
@@ -148,19 +133,13 @@ CudaResult DriverMemory::Free(void* data, size_t bytes) {
 
 CudaResult DriverMemory::Create(CudaMemory** memory, size_t bytes) {
   CUmemAllocationProp properties{};
-  CudaResult result = Ready();
-  if (result == CudaResult::kSuccess) {
-    result = Properties(properties);
-  }
+  const CudaResult result = Properties(properties);
   return result == CudaResult::kSuccess ? CreateWith(properties, memory, bytes) : result;
 }
 
 CudaResult DriverMemory::CreateExportable(CudaMemory** memory, size_t bytes) {
   CUmemAllocationProp properties{};
-  CudaResult result = Ready();
-  if (result == CudaResult::kSuccess) {
-    result = ExportableProperties(properties);
-  }
+  const CudaResult result = ExportableProperties(properties);
   return result == CudaResult::kSuccess ? CreateWith(properties, memory, bytes) : result;
 }
 
@@ -185,6 +164,18 @@ CudaResult DriverMemory::Map(void* data, size_t bytes, CudaMemory* memory) {
   return Result(allowed);
 }
 
+CudaResult DriverMemory::MapAnywhere(void** data, size_t bytes, CudaMemory* memory) {
+  CudaResult result = Reserve(data, bytes);
+  if (result != CudaResult::kSuccess) {
+    return result;
+  }
+  result = Map(*data, bytes, memory);
+  if (result != CudaResult::kSuccess) {
+    (void)Free(*data, bytes);
+  }
+  return result;
+}
+
 CudaResult DriverMemory::Unmap(void* data, size_t bytes) {
   return Result(Driver().unmap(Address(data), bytes));
 }
@@ -199,9 +190,13 @@ CudaResult DriverMemory::TryExportable() {
   if (result != CudaResult::kSuccess) {
     return result;
   }
-  result = TryMap(memory, bytes);
-  const CudaResult released = Destroy(memory);
-  return result == CudaResult::kSuccess ? released : result;
+  void* data = nullptr;
+  result = MapAnywhere(&data, bytes, memory);
+  if (result == CudaResult::kSuccess) {
+    result = Unmap(data, bytes);
+    result = FirstError(result, Free(data, bytes));
+  }
+  return FirstError(result, Destroy(memory));
 }
 
 }  // namespace dtrain::comm

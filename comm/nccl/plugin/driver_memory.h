@@ -8,9 +8,9 @@
 
 namespace dtrain::comm {
 
-// As CudaApi's calls of the same names. Errors of the driver have the runtime's numbers. Memory of
-// which other processes may be given a handle (`Exportable`) suits GPUDirect RDMA where the device
-// has that.
+// Does what CudaApi's calls of the same names do. Errors of the driver have the runtime's numbers.
+// Other processes may be given a handle of exportable memory, which suits GPUDirect RDMA where the
+// device has that.
 class DriverMemory {
  public:
   static CudaResult Granularity(size_t* bytes);
@@ -20,6 +20,8 @@ class DriverMemory {
   static CudaResult CreateExportable(CudaMemory** memory, size_t bytes);
   static CudaResult Destroy(CudaMemory* memory);
   static CudaResult Map(void* data, size_t bytes, CudaMemory* memory);
+  // Reserves addresses for the first `bytes` of `memory` and maps it there.
+  static CudaResult MapAnywhere(void** data, size_t bytes, CudaMemory* memory);
   static CudaResult Unmap(void* data, size_t bytes);
   static CudaResult TryExportable();
 };

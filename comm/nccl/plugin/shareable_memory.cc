@@ -8,31 +8,13 @@
 namespace dtrain::comm {
 namespace {
 
-// The first that is not OK.
-CudaResult First(CudaResult before, CudaResult after) {
-  return before != CudaResult::kSuccess ? before : after;
-}
-
-// Addresses for `bytes` with `memory` behind them.
-CudaResult Place(void** data, size_t bytes, CudaMemory* memory) {
-  CudaResult result = DriverMemory::Reserve(data, bytes);
-  if (result != CudaResult::kSuccess) {
-    return result;
-  }
-  result = DriverMemory::Map(*data, bytes, memory);
-  if (result != CudaResult::kSuccess) {
-    (void)DriverMemory::Free(*data, bytes);
-  }
-  return result;
-}
-
-// What the memory's device has begun is done with it.
+// Returns when `device` has finished all that it was given.
 CudaResult WaitForDevice(int device) {
   int before = 0;
   CudaResult result = Told(cudaGetDevice(&before));
-  result = First(result, Told(cudaSetDevice(device)));
-  result = First(result, Told(cudaDeviceSynchronize()));
-  return First(result, Told(cudaSetDevice(before)));
+  result = FirstError(result, Told(cudaSetDevice(device)));
+  result = FirstError(result, Told(cudaDeviceSynchronize()));
+  return FirstError(result, Told(cudaSetDevice(before)));
 }
 
 }  // namespace
@@ -41,7 +23,7 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
   size_t granule = 0;
   int device = 0;
   CudaMemory* memory = nullptr;
-  CudaResult result = First(DriverMemory::Granularity(&granule), Told(cudaGetDevice(&device)));
+  CudaResult result = FirstError(DriverMemory::Granularity(&granule), Told(cudaGetDevice(&device)));
   if (result != CudaResult::kSuccess || bytes < granule) {
     return Told(cudaMalloc(data, bytes));
   }
@@ -51,7 +33,7 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
     return result;
   }
   if (result == CudaResult::kSuccess) {
-    result = Place(data, whole, memory);
+    result = DriverMemory::MapAnywhere(data, whole, memory);
     if (result != CudaResult::kSuccess) {
       (void)DriverMemory::Destroy(memory);
     }
@@ -76,9 +58,9 @@ CudaResult ShareableMemory::Free(void* data) {
     blocks_.erase(found);
   }
   CudaResult result = WaitForDevice(block.device);
-  result = First(result, DriverMemory::Unmap(data, block.bytes));
-  result = First(result, DriverMemory::Free(data, block.bytes));
-  return First(result, DriverMemory::Destroy(block.memory));
+  result = FirstError(result, DriverMemory::Unmap(data, block.bytes));
+  result = FirstError(result, DriverMemory::Free(data, block.bytes));
+  return FirstError(result, DriverMemory::Destroy(block.memory));
 }
 
 }  // namespace dtrain::comm

@@ -1,5 +1,5 @@
-// Device memory for cudaMalloc's callers of which NCCL can give the other processes of its node a
-// handle. It can not of what cudaMalloc gave: registering that does nothing within a node.
+// Device memory of which NCCL can give the other processes of its node a handle. Registering memory
+// of cudaMalloc, which has none, does nothing within a node.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ namespace dtrain::comm {
 // Thread-safe.
 class ShareableMemory {
  public:
-  // As cudaMalloc, which it falls back to for less than the driver's granularity and where such
-  // memory is refused. Out of memory is told, not tried again.
+  // Falls back to cudaMalloc for less than the driver's granularity and where such memory is
+  // refused. Out of memory is told, not tried again.
   CudaResult Malloc(void** data, size_t bytes);
-  // As cudaFree: waits for the device first.
+  // Waits for the device first.
   CudaResult Free(void* data);
 
  private:

@@ -48,7 +48,7 @@ MfuFacts FactsOf(Device& device, int steps) {
 
 TEST(MeasureSteps, TheFirstStepOfADeviceThatRunsBehindIsNoShorter) {
   for (const int steps : {1, 2, 5}) {
-    for (const int unmeasured : {0, 1, 3}) {  // What is still queued is none of it.
+    for (const int unmeasured : {0, 1, 3}) {  // Queued work is none of it.
       Device device;
       for (int i = 0; i < unmeasured; ++i) {
         device.Step();
