@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "base/console/terminal.h"
 #include "base/job_env.h"
-#include "base/terminal.h"
 
 namespace dtrain {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/resource_limits.h"
+#include "base/system/resource_limits.h"
 
 namespace dtrain {
 

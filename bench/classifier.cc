@@ -25,8 +25,8 @@
 #include "bench/goal_line.h"
 #include "dtrain/ops.h"
 #include "runtime/device/cuda_backend.h"
-#include "runtime/plan/classifier_plan.h"
-#include "tests/runtime/tensor_bytes.h"
+#include "runtime/plan/memory/classifier_plan.h"
+#include "tests/runtime/testing/tensor_bytes.h"
 
 namespace dtrain::bench {
 namespace {

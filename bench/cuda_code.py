@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100", "sm_120")
 PTX = "sm_100"  # cuobjdump's name of the PTX that drivers compile for GPUs without code of their own.
 # Where a build has them: the kernels' library, and the plugin's own for groups.
-OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/*.cu.o",
+OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/**/*.cu.o",
            "comm/nccl/CMakeFiles/dtrain_cuda.dir/plugin/*.cu.o")
 # Multiprocessor limits, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 SHARED_BYTES = {"sm_80": 164 * 1024, "sm_90a": 228 * 1024, "sm_100": 228 * 1024, "sm_120": 100 * 1024}
@@ -175,7 +175,7 @@ def read_object(cuobjdump, path, architectures):
 
 
 def objects_of(build):
-    return sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}"))
+    return sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}", recursive=True))
 
 
 def read_build(build, architectures=ARCHITECTURES):

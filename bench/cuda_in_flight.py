@@ -16,7 +16,7 @@ WIDTHS = {128: 16 * 8192, 768: 8192, 4096: 8192}
 # Multiprocessors, bytes a second from memory, and seconds until a load's data is there, by estimate.
 MACHINES = {"sm_80": ("A100", 108, 2.04e12, 600e-9), "sm_90a": ("H100", 132, 3.35e12, 650e-9),
             "sm_100": ("B200", 148, 8.0e12, 750e-9), "sm_120": ("RTX 5090", 170, 1.79e12, 600e-9)}
-# Copied from kernels/cuda_row_index.h and row_chunks.h: template arguments behind the type, threads a block,
+# Copied from kernels/cuda/cuda_row_index.h and row_chunks.h: template arguments behind the type, threads a block,
 # rows a block, chunks of a backward.
 PLANS = {128: ("8, 1, 16", 256, 16, 528), 768: ("8, 3, 32", 256, 8, 528), 4096: ("8, 2, 0", 256, 1, 264)}
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "bench/kernels/probe.h"
-#include "kernels/adamw.h"
-#include "kernels/grad_norm.h"
-#include "kernels/variant.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/grad_norm.h"
+#include "kernels/simd/variant.h"
 
 namespace {
 

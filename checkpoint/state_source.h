@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/json.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
 

@@ -9,7 +9,8 @@
 #   dtrain_test_of(NAME PROGRAM FILES ... [TIMEOUT s] [LABELS ...] [SHARDS n])
 #                                                         those of some of its files, as one test
 #   dtrain_tests(PROGRAM TESTS x ... [PREFIX p] [FOLDER f] [SUPPORT ...] [DEPS ...] [TIMEOUT s] [NO_PCH])
-#                                                         both: f/x_test.cc is the test px_test
+#                                                         both: f/x_test.cc is the test px_test; x may have
+#                                                         a folder of its own
 #   dtrain_bench(NAME SOURCES ... [DEPS ...] [NO_PCH])    a program in <build>/bin, not installed
 #
 # A test has the label of its room (DTRAIN_TEST_LABELS of its folder) and LABELS: `./dev test LABEL`.
@@ -93,10 +94,10 @@ function(dtrain_program name)
   dtrain_install_program(${name})
 endfunction()
 
-# What every test runs with on a CPU whose AMX tiles are hidden (base/hidden_tiles.h): tests that make
+# What every test runs with on a CPU whose AMX tiles are hidden (base/system/hidden_tiles.h): tests that make
 # no Job, and the peers in Python, would die in LibTorch's bf16 products.
 file(WRITE ${PROJECT_BINARY_DIR}/hidden_tiles_probe.cc
-  "#include \"base/hidden_tiles.h\"\nint main() { return dtrain::AmxTilesAreHidden() ? 1 : 0; }\n")
+  "#include \"base/system/hidden_tiles.h\"\nint main() { return dtrain::AmxTilesAreHidden() ? 1 : 0; }\n")
 try_run(DTRAIN_TILES_HIDDEN DTRAIN_TILES_COMPILED ${PROJECT_BINARY_DIR}/hidden_tiles_probe
   ${PROJECT_BINARY_DIR}/hidden_tiles_probe.cc
   CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR} CXX_STANDARD 20)
@@ -188,7 +189,8 @@ function(dtrain_tests program)
     set(options NO_PCH)
   endif()
   dtrain_test_program(${program} SOURCES ${sources} ${ARG_SUPPORT} DEPS ${ARG_DEPS} ${options})
-  foreach(test ${ARG_TESTS})
+  foreach(path ${ARG_TESTS})
+    get_filename_component(test ${path} NAME)
     dtrain_test_of(${ARG_PREFIX}${test}_test ${program} FILES ${test}_test.cc TIMEOUT ${ARG_TIMEOUT})
   endforeach()
 endfunction()

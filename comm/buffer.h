@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 namespace dtrain::comm {
 

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "comm/flight_recorder.h"
 
 namespace dtrain::comm {

@@ -14,9 +14,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/available_memory.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/system/available_memory.h"
 
 namespace dtrain::comm {
 namespace {

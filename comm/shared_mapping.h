@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/available_memory.h"
+#include "base/system/available_memory.h"
 #include "base/unique_fd.h"
 
 namespace dtrain::comm {

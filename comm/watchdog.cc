@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 
 namespace dtrain::comm {
 namespace {

@@ -1,7 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"
-#include "kernels/cuda_vector.cuh"
+#include "kernels/cuda/cuda_vector.cuh"
 #include "kernels/flat.h"
 
 namespace dtrain::kernels {

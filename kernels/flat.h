@@ -11,9 +11,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "base/parallel_for.h"
-#include "kernels/cuda_stream.h"
+#include "base/numeric/dtype.h"
+#include "base/threads/parallel_for.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace dtrain::kernels {
 

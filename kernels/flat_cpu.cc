@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/flat.h"
-#include "kernels/simd_table.h"
+#include "kernels/simd/simd_table.h"
 #include "kernels/write_mode.h"
 
 namespace dtrain::kernels {

@@ -1,4 +1,4 @@
 // DT_HOST_DEVICE for this room's arithmetic.
 #pragma once
 
-#include "base/host_device.h"  // IWYU pragma: export
+#include "base/numeric/host_device.h"  // IWYU pragma: export

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/simd_table.h"
+#include "kernels/simd/simd_table.h"
 
 namespace dtrain::kernels {
 

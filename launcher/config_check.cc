@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/own_program.h"
 #include "base/status.h"
+#include "base/system/own_program.h"
 #include "launcher/run_to_end.h"
 
 namespace dtrain::launcher {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "base/cgroup.h"
+#include "base/system/cgroup.h"
 #include "comm/net/socket.h"
 
 namespace dtrain::launcher {

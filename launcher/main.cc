@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/job_env.h"
-#include "base/resource_limits.h"
+#include "base/system/resource_limits.h"
 #include "launcher/commands/commands.h"
 
 int main(int argc, char** argv) {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "base/command_line.h"
-#include "base/nearest.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
-#include "launcher/signals.h"
+#include "base/text/nearest.h"
+#include "launcher/ranks/signals.h"
 
 namespace dtrain::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "launcher/rank_end.h"
+#include "launcher/ranks/rank_end.h"
 
 namespace dtrain::launcher {
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "launcher/spawn.h"
+#include "launcher/ranks/spawn.h"
 
 namespace dtrain::launcher {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/text.h"
+#include "base/text/text.h"
 
 namespace dtrain {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/console/console.h"
+#include "base/console/progress_line.h"
 #include "base/json.h"
-#include "base/progress_line.h"
 
 namespace dtrain {
 

@@ -1,6 +1,6 @@
 #include "base/dl/plugin_folders.h"
 
-#include "base/own_program.h"
+#include "base/system/own_program.h"
 
 namespace dtrain {
 

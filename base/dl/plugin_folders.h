@@ -11,7 +11,7 @@ namespace dtrain {
 // None when `program` has no folder.
 std::vector<std::string> PluginFolders(const std::string& named, const std::string& program);
 
-// With the program that this process runs (base/own_program.h).
+// With the program that this process runs (base/system/own_program.h).
 std::vector<std::string> PluginFolders(const std::string& named);
 
 }  // namespace dtrain

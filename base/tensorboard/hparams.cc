@@ -4,9 +4,9 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "base/markdown.h"
 #include "base/tensorboard/events.h"
 #include "base/tensorboard/protobuf_wire.h"
+#include "base/text/markdown.h"
 
 namespace dtrain {
 namespace {

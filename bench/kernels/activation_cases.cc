@@ -1,7 +1,7 @@
 // Cases of the activations, alone and gating. A gate-and-up buffer [rows, 2 hidden] lies over two
 // streams; what it reads and writes is what gate and up apart do.
 #include "bench/kernels/both_types.h"
-#include "kernels/activation.h"
+#include "kernels/layers/activation.h"
 
 namespace dtrain::bench {
 namespace {

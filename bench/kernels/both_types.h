@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "bench/kernels/case.h"
 
 namespace dtrain::bench {

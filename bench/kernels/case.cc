@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/grad_norm.h"
-#include "kernels/layernorm.h"
+#include "kernels/layers/layernorm.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain::bench {
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
-#include "kernels/embedding.h"
-#include "kernels/grad_norm.h"
-#include "kernels/layernorm.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/layers/layernorm.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain::bench {
 

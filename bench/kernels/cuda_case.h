@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "bench/kernels/probe.h"
-#include "kernels/adamw.h"
-#include "kernels/cuda_stream.h"
-#include "kernels/philox.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/layers/philox.h"
+#include "kernels/optimizer/adamw.h"
 
 namespace dtrain::bench {
 

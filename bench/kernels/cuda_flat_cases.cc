@@ -1,9 +1,9 @@
 // Cases over flat buffers: AdamW in its forms, casts, sums.
 #include "base/status.h"
 #include "bench/kernels/cuda_case.h"
-#include "kernels/adamw_stochastic.h"
 #include "kernels/flat.h"
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/adamw_stochastic.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain::bench {
 namespace {

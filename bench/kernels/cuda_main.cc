@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/dl/cuda_versions.h"
 #include "base/file.h"
 #include "base/json.h"

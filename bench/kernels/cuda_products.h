@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "bench/kernels/cuda_case.h"
 #include "bench/kernels/cuda_timer.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace dtrain::bench {
 

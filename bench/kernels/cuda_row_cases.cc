@@ -2,10 +2,10 @@
 // short. A gate-and-up buffer
 // [rows, 2 hidden] lies over two streams, which follow each other.
 #include "bench/kernels/cuda_case.h"
-#include "kernels/activation.h"
-#include "kernels/layernorm.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rope.h"
+#include "kernels/layers/activation.h"
+#include "kernels/layers/layernorm.h"
+#include "kernels/layers/rmsnorm.h"
+#include "kernels/layers/rope.h"
 
 namespace dtrain::bench {
 namespace {

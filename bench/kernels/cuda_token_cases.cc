@@ -2,11 +2,11 @@
 // them, what "cross_entropy" measures.
 #include "base/status.h"
 #include "bench/kernels/cuda_case.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/dropout_stream.h"
-#include "kernels/embedding.h"
-#include "kernels/fp8.h"
-#include "kernels/int8_blocks.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/dropout_stream.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/quantize/fp8.h"
+#include "kernels/quantize/int8_blocks.h"
 
 namespace dtrain::bench {
 namespace {

@@ -1,9 +1,9 @@
 // Cases on flat buffers: AdamW, the gradient's sum of squares, copies between types and sums.
 #include "bench/kernels/case.h"
-#include "kernels/adamw.h"
-#include "kernels/adamw_stochastic.h"
 #include "kernels/flat.h"
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/adamw_stochastic.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain::bench {
 namespace {

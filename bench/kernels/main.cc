@@ -15,14 +15,14 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
-#include "base/command_line.h"
-#include "base/cpu_features.h"
+#include "base/console/command_line.h"
 #include "base/file.h"
 #include "base/provenance.h"
 #include "base/status.h"
+#include "base/system/cpu_features.h"
 #include "bench/goal_line.h"
 #include "bench/kernels/measure.h"
-#include "kernels/variant.h"
+#include "kernels/simd/variant.h"
 
 namespace dtrain::bench {
 namespace {

@@ -1,8 +1,8 @@
 // Cases of eight-bit numbers: FP8 casts, the largest magnitude that they are scaled by, and int8 in
 // blocks of 256.
 #include "bench/kernels/both_types.h"
-#include "kernels/fp8.h"
-#include "kernels/int8_blocks.h"
+#include "kernels/quantize/fp8.h"
+#include "kernels/quantize/int8_blocks.h"
 
 namespace dtrain::bench {
 namespace {

@@ -1,8 +1,8 @@
 // Cases of the norms, with and without a residual; RMSNorm of attention heads too, whose rows are
 // short.
 #include "bench/kernels/both_types.h"
-#include "kernels/layernorm.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/layers/layernorm.h"
+#include "kernels/layers/rmsnorm.h"
 
 namespace dtrain::bench {
 namespace {

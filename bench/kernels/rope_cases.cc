@@ -1,6 +1,6 @@
 // Cases of the rotary positions: 16 heads of 128 in a row of kHidden.
 #include "bench/kernels/both_types.h"
-#include "kernels/rope.h"
+#include "kernels/layers/rope.h"
 
 namespace dtrain::bench {
 namespace {

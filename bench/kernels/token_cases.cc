@@ -2,9 +2,9 @@
 #include <memory>
 
 #include "bench/kernels/both_types.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/dropout.h"
-#include "kernels/embedding.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/dropout.h"
+#include "kernels/layers/embedding.h"
 
 namespace dtrain::bench {
 namespace {

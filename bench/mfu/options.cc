@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 #include "bench/mfu/measure_steps.h"
 #include "bench/mfu/presets.h"

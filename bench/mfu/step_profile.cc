@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "base/kept_heap.h"
 #include "base/status.h"
+#include "base/system/kept_heap.h"
 
 namespace dtrain::bench {
 namespace {

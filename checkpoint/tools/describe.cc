@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/progress_line.h"
+#include "base/console/progress_line.h"
 
 namespace dtrain::checkpoint {
 namespace {

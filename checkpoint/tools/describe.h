@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/json.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 
 namespace dtrain::checkpoint {
 

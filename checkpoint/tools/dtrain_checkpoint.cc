@@ -8,14 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "base/command_line.h"
-#include "base/progress_line.h"
+#include "base/console/command_line.h"
+#include "base/console/progress_line.h"
 #include "base/status.h"
 #include "base/version.h"
-#include "checkpoint/lineage.h"
+#include "checkpoint/restore/lineage.h"
+#include "checkpoint/restore/verify.h"
 #include "checkpoint/tools/describe.h"
 #include "checkpoint/tools/open_target.h"
-#include "checkpoint/verify.h"
 
 namespace dtrain::checkpoint {
 namespace {

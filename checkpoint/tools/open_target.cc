@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "checkpoint/posix_storage.h"
-#include "checkpoint/verify.h"
+#include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/posix_storage.h"
 
 namespace dtrain::checkpoint {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/step_id.h"
-#include "checkpoint/storage.h"
+#include "checkpoint/format/step_id.h"
+#include "checkpoint/storage/storage.h"
 
 namespace dtrain::checkpoint {
 

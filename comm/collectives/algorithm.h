@@ -18,7 +18,7 @@
 
 #include <cstddef>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "comm/call.h"
 #include "comm/group.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/float16.h"
 #include "base/log.h"
+#include "base/numeric/float16.h"
 #include "base/status.h"
 #include "comm/collectives/algorithm.h"
 #include "comm/collectives/run_schedule.h"

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/cpu_features.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
+#include "base/system/cpu_features.h"
 #include "comm/buffer.h"
 
 namespace dtrain::comm {

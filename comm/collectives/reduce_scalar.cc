@@ -1,7 +1,7 @@
 // The oracle of the SIMD levels, and the fast path of CPUs without AVX2.
 #include <cstdint>
 
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "comm/collectives/reduce.h"
 #include "comm/collectives/reduce_loops.h"
 

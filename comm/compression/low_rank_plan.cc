@@ -1,6 +1,6 @@
 #include "comm/compression/low_rank_plan.h"
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::comm {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/worker.h"
+#include "base/threads/worker.h"
 
 namespace dtrain::comm {
 namespace {

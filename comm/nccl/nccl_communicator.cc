@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/float16.h"
 #include "base/log.h"
+#include "base/numeric/float16.h"
 #include "base/status.h"
 #include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_status.h"

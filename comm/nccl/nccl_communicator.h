@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "comm/buffer.h"
 #include "comm/nccl/nccl_api.h"
 

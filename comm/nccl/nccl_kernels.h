@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "comm/nccl/cuda_api.h"
 
 namespace dtrain::comm {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/deadline.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 
 namespace dtrain::comm {
 

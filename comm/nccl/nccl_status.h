@@ -4,7 +4,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "comm/buffer.h"
 #include "comm/nccl/cuda_api.h"
 #include "comm/nccl/nccl_api.h"

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "comm/nccl/nccl_abort.h"
 #include "comm/nccl/nccl_status.h"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "comm/nccl/device_group.h"
 #include "comm/nccl/nccl_work.h"
 

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 
 namespace dtrain::comm {
 namespace {

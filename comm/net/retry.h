@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/deadline.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
 #include "comm/net/gate.h"
 #include "comm/net/socket.h"

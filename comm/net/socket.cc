@@ -25,7 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
 
 namespace dtrain::comm {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/console/wait_notice.h"
 #include "base/status.h"
-#include "base/wait_notice.h"
 #include "comm/net/key_values.h"
 #include "comm/net/store_errors.h"
 

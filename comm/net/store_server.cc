@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "comm/net/store_protocol.h"
 
 namespace dtrain::comm {

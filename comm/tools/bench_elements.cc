@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 
 namespace dtrain::comm {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 namespace dtrain::comm {
 

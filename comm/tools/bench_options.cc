@@ -5,7 +5,7 @@
 #include <map>
 
 #include "absl/strings/str_format.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 
 namespace dtrain::comm {

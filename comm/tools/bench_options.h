@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/available_memory.h"
+#include "base/system/available_memory.h"
 #include "comm/tools/bench_cases.h"
 
 namespace dtrain::comm {

@@ -11,14 +11,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/nearest.h"
-#include "base/own_program.h"
 #include "base/status.h"
+#include "base/system/own_program.h"
+#include "base/text/nearest.h"
 #include "base/version.h"
 #include "launcher/commands/catalog.h"
 #include "launcher/commands/commands.h"
 #include "launcher/launch.h"
-#include "launcher/spawn.h"
+#include "launcher/ranks/spawn.h"
 #include "launcher/topology/commands.h"
 
 namespace dtrain::launcher {

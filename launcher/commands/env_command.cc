@@ -2,9 +2,9 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "base/command_line.h"
-#include "base/own_program.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
+#include "base/system/own_program.h"
 #include "launcher/commands/commands.h"
 #include "launcher/start/find_torch.h"
 

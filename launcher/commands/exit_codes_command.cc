@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/exit_table.h"

@@ -11,16 +11,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/console/record_line.h"
 #include "base/console/run_console.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "base/text.h"
-#include "launcher/attempt_logs.h"
+#include "base/text/text.h"
 #include "launcher/commands/commands.h"
-#include "launcher/file_tail.h"
+#include "launcher/records/attempt_logs.h"
+#include "launcher/records/file_tail.h"
 
 namespace dtrain::launcher {
 namespace {

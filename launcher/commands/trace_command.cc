@@ -9,12 +9,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
 #include "launcher/export/pickle.h"
-#include "launcher/flight_trace.h"
+#include "launcher/records/flight_trace.h"
 
 namespace dtrain::launcher {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
-#include "base/own_program.h"
+#include "base/system/own_program.h"
 
 #ifndef DTRAIN_TORCH_RELEASE
 #define DTRAIN_TORCH_RELEASE ""

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/job_env.h"
-#include "base/own_program.h"
 #include "base/status.h"
+#include "base/system/own_program.h"
 #include "launcher/start/find_torch.h"
 
 namespace dtrain::launcher {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/doctor.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cgroup.h"
+#include "base/system/cgroup.h"
 #include "launcher/start/find_torch.h"
 #include "launcher/topology/topology.h"
 

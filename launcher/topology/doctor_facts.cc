@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/available_memory.h"
 #include "base/dl/dynamic_library.h"
 #include "base/dl/plugin_folders.h"
 #include "base/dl/verbs.h"
 #include "base/file.h"
-#include "base/mapped_libraries.h"
+#include "base/system/available_memory.h"
+#include "base/system/mapped_libraries.h"
 #include "launcher/topology/doctor.h"
 
 #ifndef DTRAIN_BUILT_CUDA

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/cgroup.h"
+#include "base/system/cgroup.h"
 
 namespace dtrain {
 class Nvml;
@@ -74,7 +74,7 @@ struct Topology {
   std::vector<Core> cores;  // In hwloc's order: neighbours share caches.
   std::vector<NumaNode> numa_nodes;
   uint64_t memory_bytes = 0;
-  double cpu_quota = kNoCpuQuota;  // CPUs that this process may use (base/cgroup.h).
+  double cpu_quota = kNoCpuQuota;  // CPUs that this process may use (base/system/cgroup.h).
   std::string driver_version;      // Of NVIDIA; "" without one.
   int driver_cuda = 0;             // The newest CUDA that it serves (13000: 13.0); 0: unknown.
   std::vector<Gpu> gpus;

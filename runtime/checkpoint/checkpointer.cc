@@ -13,15 +13,15 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "checkpoint/posix_storage.h"
-#include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/commit/writer.h"
+#include "checkpoint/restore/reader.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/tracked_tensors.h"
-#include "runtime/engine/phase.h"
 #include "runtime/job/job_state.h"
+#include "runtime/model/phase.h"
 
 namespace dtrain {
 namespace {

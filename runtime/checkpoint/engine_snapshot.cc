@@ -10,9 +10,9 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/checkpoint/model_tensors.h"
-#include "runtime/engine/copy_shared.h"
-#include "runtime/engine/dtypes.h"
 #include "runtime/engine/transaction.h"
+#include "runtime/model/copy_shared.h"
+#include "runtime/model/dtypes.h"
 
 namespace dtrain {
 namespace {

@@ -19,10 +19,10 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "base/json.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/restore/reader.h"
 #include "checkpoint/state_source.h"
-#include "runtime/engine/engine_state.h"
 #include "runtime/offload/offload_options.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 

@@ -12,14 +12,14 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "checkpoint/plain_file.h"
-#include "checkpoint/posix_storage.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/format/safetensors.h"
+#include "checkpoint/storage/plain_file.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "dtrain/model_files.h"
 #include "runtime/checkpoint/model_tensors.h"
-#include "runtime/engine/dtypes.h"
-#include "runtime/engine/engine_state.h"
 #include "runtime/job/exception_status.h"
+#include "runtime/model/dtypes.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 namespace {

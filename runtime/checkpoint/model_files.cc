@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "c10/util/accumulate.h"
-#include "checkpoint/hugging_face_folder.h"
+#include "checkpoint/format/hugging_face_folder.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "torch/nn/module.h"
 

@@ -8,8 +8,8 @@
 
 #include "ATen/Functions.h"
 #include "base/status.h"
-#include "runtime/engine/copy_shared.h"
-#include "runtime/engine/dtypes.h"
+#include "runtime/model/copy_shared.h"
+#include "runtime/model/dtypes.h"
 #include "runtime/offload/far_tier.h"
 
 namespace dtrain {

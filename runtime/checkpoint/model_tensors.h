@@ -9,9 +9,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/restore/reader.h"
 #include "runtime/checkpoint/engine_snapshot.h"
-#include "runtime/engine/engine_state.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 

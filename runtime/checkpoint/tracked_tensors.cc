@@ -13,10 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/format/safetensors_header.h"
 #include "runtime/checkpoint/model_tensors.h"
-#include "runtime/engine/dtypes.h"
-#include "runtime/engine/model_sync.h"
+#include "runtime/model/dtypes.h"
+#include "runtime/model/model_sync.h"
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain {

@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/restore/reader.h"
 #include "comm/group.h"
 #include "runtime/checkpoint/engine_snapshot.h"
-#include "runtime/engine/flat_parameters.h"
+#include "runtime/model/flat_parameters.h"
 
 namespace dtrain {
 

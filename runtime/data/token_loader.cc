@@ -16,13 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "dtrain/batch_source.h"
 #include "runtime/job/job_state.h"
-#include "runtime/plan/corpus_identity.h"
-#include "runtime/plan/documents.h"
-#include "runtime/plan/token_corpus.h"
-#include "runtime/plan/token_sampler.h"
+#include "runtime/plan/data/corpus_identity.h"
+#include "runtime/plan/data/documents.h"
+#include "runtime/plan/data/token_corpus.h"
+#include "runtime/plan/data/token_sampler.h"
 
 namespace dtrain {
 namespace {

@@ -16,7 +16,7 @@
 #include "c10/core/AllocatorConfig.h"
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
-#include "kernels/cuda_table.h"
+#include "kernels/cuda/cuda_table.h"
 #include "runtime/device/allocator_settings.h"
 #include "runtime/device/device_image.h"
 #include "runtime/device/plugin/torch_plugin.h"

@@ -19,8 +19,8 @@
 #include "c10/core/Device.h"
 #include "comm/buffer.h"
 #include "comm/nccl/cuda_api.h"
-#include "kernels/cuda_stream.h"
-#include "kernels/cuda_table.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/cuda_table.h"
 #include "runtime/device/tensor_graph.h"
 
 namespace dtrain {

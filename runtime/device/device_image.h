@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "comm/nccl/cuda_api.h"
-#include "kernels/cuda_table.h"
+#include "kernels/cuda/cuda_table.h"
 
 namespace dtrain {
 

@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "dtrain/construct.h"
-#include "runtime/engine/available_memory.h"
-#include "runtime/engine/dtypes.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/plan/block_sizes.h"
-#include "runtime/plan/memory_fit.h"
-#include "runtime/shard/construction_file.h"
+#include "runtime/memory/available_memory.h"
+#include "runtime/model/construction_file.h"
+#include "runtime/model/dtypes.h"
+#include "runtime/plan/layout/block_sizes.h"
+#include "runtime/plan/memory/memory_fit.h"
 
 namespace dtrain {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "runtime/engine/tensor_over.h"
+#include "runtime/memory/tensor_over.h"
 
 namespace dtrain {
 namespace {

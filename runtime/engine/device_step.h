@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
 #include "dtrain/late.h"
-#include "kernels/step_verdict.h"
+#include "kernels/optimizer/step_verdict.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/device_phases.h"
 #include "runtime/optimizer/device_rule.h"

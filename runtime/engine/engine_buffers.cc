@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/phase.h"
+#include "runtime/model/phase.h"
 
 namespace dtrain {
 

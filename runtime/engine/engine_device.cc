@@ -9,13 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "runtime/engine/device_gradients.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/phase.h"
+#include "runtime/gradients/device_gradients.h"
+#include "runtime/gradients/partitioned_on_device.h"
+#include "runtime/model/phase.h"
 #include "runtime/offload/offload_options.h"
-#include "runtime/plan/bucket_plan.h"
-#include "runtime/plan/lr_schedule.h"
-#include "runtime/shard/partitioned_on_device.h"
+#include "runtime/plan/layout/bucket_plan.h"
+#include "runtime/plan/optimizer/lr_schedule.h"
 
 namespace dtrain {
 namespace {

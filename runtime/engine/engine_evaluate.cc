@@ -10,9 +10,9 @@
 #include "dtrain/batch_source.h"
 #include "dtrain/engine.h"
 #include "dtrain/token_loader.h"
-#include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/job/exception_status.h"
+#include "runtime/model/cpu_rng.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {

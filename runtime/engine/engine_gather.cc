@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/job/exception_status.h"
-#include "runtime/plan/need_order.h"
+#include "runtime/plan/layout/need_order.h"
 
 namespace dtrain {
 

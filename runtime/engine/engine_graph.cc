@@ -8,11 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "runtime/engine/cpu_rng.h"
-#include "runtime/engine/device_gradients.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/phase.h"
+#include "runtime/gradients/device_gradients.h"
 #include "runtime/job/exception_status.h"
+#include "runtime/model/cpu_rng.h"
+#include "runtime/model/phase.h"
 #include "runtime/ops/fp8_weight_codes.h"
 
 namespace dtrain {

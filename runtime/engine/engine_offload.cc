@@ -5,10 +5,10 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/grad_norm.h"
 #include "runtime/engine/engine_impl.h"
 #include "runtime/offload/offload_options.h"
-#include "runtime/plan/offload_plan.h"
+#include "runtime/plan/memory/offload_plan.h"
 
 namespace dtrain {
 
@@ -95,7 +95,7 @@ absl::Status Engine::Impl::UpdateThroughHost(const StepPlan& plan) {
     return absl::OkStatus();
   }
   UpdateStep step = plan.update;
-  // As the device's own verdict has it (kernels/step_verdict.h).
+  // As the device's own verdict has it (kernels/optimizer/step_verdict.h).
   step.gradient_scale = plan.to_mean * kernels::ClipFactor(verdict.grad_norm, plan.norm_max);
   const ReducedGradient gradient = reducer->reduced();
   DT_RETURN_IF_ERROR(rule->Prepare(

@@ -1,9 +1,9 @@
 // Which random numbers micro-batches draw: in Step those of a seed of their own, while the
 // program's stand still; in a loop of the program's own the default generators are seeded for what
 // comes next.
-#include "runtime/engine/cpu_rng.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/plan/token_sampler.h"
+#include "runtime/model/cpu_rng.h"
+#include "runtime/plan/data/token_sampler.h"
 
 namespace dtrain {
 

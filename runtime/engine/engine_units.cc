@@ -13,11 +13,11 @@
 #include "base/status.h"
 #include "comm/call.h"
 #include "runtime/engine/engine_impl.h"
-#include "runtime/engine/model_sync.h"
 #include "runtime/engine/rank_difference.h"
 #include "runtime/job/job_state.h"
-#include "runtime/plan/leaf_modules.h"
-#include "runtime/plan/units.h"
+#include "runtime/model/model_sync.h"
+#include "runtime/plan/layout/leaf_modules.h"
+#include "runtime/plan/layout/units.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {

@@ -6,7 +6,7 @@
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "base/clock.h"
-#include "runtime/engine/cpu_rng.h"
+#include "runtime/model/cpu_rng.h"
 
 namespace dtrain {
 namespace {

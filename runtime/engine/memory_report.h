@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "dtrain/metrics.h"
-#include "runtime/engine/engine_state.h"
-#include "runtime/engine/gradient_sync.h"
+#include "runtime/gradients/gradient_sync.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 

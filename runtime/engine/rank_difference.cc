@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/deadline.h"
 #include "base/status.h"
-#include "runtime/plan/units.h"
+#include "runtime/plan/layout/units.h"
 
 namespace dtrain {
 namespace {

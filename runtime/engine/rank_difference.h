@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/json.h"
 #include "comm/net/store.h"
-#include "runtime/engine/engine_state.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 

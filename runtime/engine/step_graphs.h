@@ -17,7 +17,7 @@
 #include "dtrain/config.h"
 #include "dtrain/graph_inputs.h"
 #include "runtime/device/device.h"
-#include "runtime/engine/bucket_marks.h"
+#include "runtime/gradients/bucket_marks.h"
 
 namespace dtrain {
 

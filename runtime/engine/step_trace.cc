@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/file.h"
-#include "base/kept_heap.h"
 #include "base/log.h"
+#include "base/system/kept_heap.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
 namespace dtrain {

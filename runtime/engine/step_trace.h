@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "dtrain/config.h"
-#include "runtime/engine/memory_timeline.h"
+#include "runtime/memory/memory_timeline.h"
 
 namespace dtrain {
 

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "base/json.h"
 #include "dtrain/tracked.h"
-#include "runtime/engine/cpu_rng.h"
-#include "runtime/engine/flat_parameters.h"
+#include "runtime/model/cpu_rng.h"
+#include "runtime/model/flat_parameters.h"
 
 namespace dtrain {
 

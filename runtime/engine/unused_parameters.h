@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "comm/group.h"
-#include "runtime/plan/layout.h"
+#include "runtime/plan/layout/layout.h"
 
 namespace dtrain {
 

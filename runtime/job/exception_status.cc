@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "base/job_env.h"
 #include "base/log.h"
-#include "base/resource_limits.h"
 #include "base/status.h"
+#include "base/system/resource_limits.h"
 #include "c10/util/Exception.h"
 
 namespace dtrain {

@@ -8,15 +8,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/job_env.h"
-#include "base/library_variables.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/system/library_variables.h"
 #include "comm/call_timeout.h"
 #include "comm/nccl/nccl_group.h"
 #include "comm/nccl/staged_group.h"
 #include "runtime/device/choose_device.h"
 #include "runtime/device/cuda_backend.h"
-#include "runtime/engine/cpu_rng.h"
+#include "runtime/model/cpu_rng.h"
 #include "runtime/plan/nccl_variables.h"
 
 namespace dtrain {

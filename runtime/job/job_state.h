@@ -16,9 +16,9 @@
 #include "comm/net/store.h"
 #include "dtrain/job.h"
 #include "runtime/device/device.h"
-#include "runtime/engine/micro_batch_seed.h"
-#include "runtime/engine/slow_products.h"
+#include "runtime/job/micro_batch_seed.h"
 #include "runtime/job/rendezvous.h"
+#include "runtime/job/slow_products.h"
 
 namespace dtrain {
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
-#include "base/resource_limits.h"
 #include "base/status.h"
+#include "base/system/resource_limits.h"
 #include "runtime/job/arguments.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/job/job_state.h"

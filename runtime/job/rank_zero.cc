@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/console/wait_notice.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/wait_notice.h"
 #include "runtime/job/start_agreement.h"
 
 namespace dtrain {

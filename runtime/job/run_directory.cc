@@ -12,10 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
-#include "base/move_aside.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
-#include "runtime/plan/accepted_changes.h"
+#include "base/system/move_aside.h"
+#include "runtime/plan/config/accepted_changes.h"
 
 namespace dtrain {
 namespace {

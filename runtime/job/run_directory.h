@@ -16,7 +16,8 @@ struct RunDirectoryOptions {
   std::string run_id;      // "" : the one of the run that is there, else a new random one.
   bool fresh = false;      // Move an existing run to PATH.old-N first.
   bool has_agent = false;  // An agent writes logs/ and events.jsonl there already.
-  std::vector<std::string> accept_changes = {};  // Keys and sections (plan/accepted_changes.h).
+  std::vector<std::string> accept_changes =
+      {};  // Keys and sections (plan/config/accepted_changes.h).
   int attempt = 0;
   int world_size = 1;
   Json versions;  // Shown in run.json.

@@ -5,9 +5,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/console/wait_notice.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "base/wait_notice.h"
 
 namespace dtrain {
 namespace {

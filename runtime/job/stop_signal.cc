@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <ctime>
 
-#include "base/ignored_signal.h"
 #include "base/status.h"
+#include "base/system/ignored_signal.h"
 #include "comm/flight_dumper.h"
 
 namespace dtrain {

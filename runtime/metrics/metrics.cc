@@ -15,11 +15,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/console/run_console.h"
+#include "base/console/terminal.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/tensorboard/export.h"
-#include "base/terminal.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "runtime/metrics/step_record.h"
 #include "runtime/plan/metrics_line.h"
 

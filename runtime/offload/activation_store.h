@@ -61,7 +61,7 @@ class ActivationStore {
   // Bytes in the far tier at present; the most since the last call of TakePeakFarBytes.
   virtual int64_t far_bytes() const = 0;
   virtual int64_t TakePeakFarBytes() = 0;
-  // Whether BytesInUse (engine/memory_in_use.h) counts what is far.
+  // Whether BytesInUse (memory/memory_in_use.h) counts what is far.
   virtual bool in_counted_memory() const = 0;
 
  protected:

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "runtime/device/device_stream.h"
-#include "runtime/plan/offload_plan.h"
+#include "runtime/plan/memory/offload_plan.h"
 
 namespace dtrain {
 namespace {

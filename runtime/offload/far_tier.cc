@@ -5,8 +5,8 @@
 
 #include "ATen/Functions.h"
 #include "base/status.h"
-#include "runtime/engine/state_memory.h"
-#include "runtime/engine/tensor_over.h"
+#include "runtime/memory/state_memory.h"
+#include "runtime/memory/tensor_over.h"
 #include "runtime/offload/nameless_file.h"
 
 namespace dtrain {

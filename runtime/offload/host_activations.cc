@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "runtime/offload/nameless_file.h"
-#include "runtime/plan/offload_plan.h"
+#include "runtime/plan/memory/offload_plan.h"
 
 namespace dtrain {
 namespace {

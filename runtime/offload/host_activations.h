@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "runtime/offload/activation_store.h"
 
 namespace dtrain {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
-#include "runtime/shard/memory_fault.h"
+#include "runtime/memory/memory_fault.h"
 
 namespace dtrain {
 

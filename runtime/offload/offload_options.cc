@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain {
 

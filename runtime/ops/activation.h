@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ATen/core/Tensor.h"
-#include "kernels/activation.h"
+#include "kernels/layers/activation.h"
 
 namespace dtrain::ops {
 

@@ -7,13 +7,13 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
-#include "base/float16.h"
-#include "base/parallel_for.h"
+#include "base/numeric/float16.h"
+#include "base/threads/parallel_for.h"
 #include "c10/core/DeviceGuard.h"
 #include "comm/nccl/cuda_api.h"
-#include "kernels/cuda_stream.h"
-#include "kernels/cuda_table.h"
-#include "runtime/engine/torch_pool.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/cuda_table.h"
+#include "runtime/model/torch_pool.h"
 
 namespace dtrain::ops {
 

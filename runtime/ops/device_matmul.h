@@ -1,6 +1,6 @@
-// Matrix products of a GPU's bf16 and FP8 tensors by the plugin's cublasLt (kernels/matmul.h): what
-// LibTorch's cannot do, which is to add their products to an fp32 sum, as a weight's gradient is
-// kept. Plans are made once for each shape and kept. Thread-safe.
+// Matrix products of a GPU's bf16 and FP8 tensors by the plugin's cublasLt
+// (kernels/matmul/matmul.h): what LibTorch's cannot do, which is to add their products to an fp32
+// sum, as a weight's gradient is kept. Plans are made once for each shape and kept. Thread-safe.
 #pragma once
 
 #include "ATen/core/Tensor.h"

@@ -1,4 +1,4 @@
-#include "kernels/embedding.h"
+#include "kernels/layers/embedding.h"
 
 #include "ATen/Functions.h"
 #include "dtrain/ops.h"

@@ -3,7 +3,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "dtrain/fp8.h"
-#include "kernels/fp8.h"
+#include "kernels/quantize/fp8.h"
 #include "runtime/ops/gradient_home.h"
 
 namespace dtrain::ops {

@@ -8,7 +8,7 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
 #include "ATen/record_function.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "runtime/ops/device_kernels.h"
 
 namespace dtrain::ops {

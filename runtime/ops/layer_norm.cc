@@ -1,7 +1,7 @@
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
-#include "kernels/layernorm.h"
+#include "kernels/layers/layernorm.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/norm.h"
 #include "torch/csrc/autograd/custom_function.h"

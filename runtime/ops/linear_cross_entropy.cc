@@ -8,7 +8,7 @@
 #include "runtime/ops/fused.h"
 #include "runtime/ops/linear_products.h"
 #include "runtime/ops/token_losses.h"
-#include "runtime/plan/classifier_plan.h"
+#include "runtime/plan/memory/classifier_plan.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace dtrain::ops {

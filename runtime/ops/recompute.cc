@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "runtime/engine/cpu_rng.h"
-#include "runtime/engine/phase.h"
+#include "runtime/model/cpu_rng.h"
+#include "runtime/model/phase.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/ops/recompute_times.h"
 #include "torch/csrc/autograd/autograd.h"

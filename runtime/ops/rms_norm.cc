@@ -1,7 +1,7 @@
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "dtrain/ops.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/layers/rmsnorm.h"
 #include "runtime/ops/fused.h"
 #include "runtime/ops/norm.h"
 #include "torch/csrc/autograd/custom_function.h"

@@ -1,4 +1,4 @@
-#include "kernels/rope.h"
+#include "kernels/layers/rope.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,7 +1,7 @@
 #include "runtime/ops/token_losses.h"
 
 #include "ATen/Functions.h"
-#include "kernels/cross_entropy.h"
+#include "kernels/layers/cross_entropy.h"
 #include "runtime/ops/fused.h"
 #include "torch/csrc/autograd/engine.h"
 
@@ -52,7 +52,7 @@ void AddFusedLosses(at::Tensor& logits, const at::Tensor& targets,
   sum.Add(totals[0]);  // The first of the struct.
 }
 
-// The formulas of kernels/cross_entropy.h by ATen, for other types and devices.
+// The formulas of kernels/layers/cross_entropy.h by ATen, for other types and devices.
 at::Tensor AtenLosses(at::Tensor& logits, const at::Tensor& targets,
                       const CrossEntropyOptions& options, bool with_gradient) {
   const at::Tensor x = logits.to(LossType(logits.scalar_type()));

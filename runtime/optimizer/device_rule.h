@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
-#include "kernels/cuda_table.h"
+#include "kernels/cuda/cuda_table.h"
 #include "runtime/device/device.h"
 #include "runtime/optimizer/update_rule.h"
 

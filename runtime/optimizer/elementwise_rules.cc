@@ -1,6 +1,6 @@
 // AdamW, Adam, SGD, Lion and Adagrad: from settings to one kernel call a piece.
-#include "kernels/adamw_stochastic.h"
-#include "runtime/engine/torch_pool.h"
+#include "kernels/optimizer/adamw_stochastic.h"
+#include "runtime/model/torch_pool.h"
 #include "runtime/optimizer/adamw_step.h"
 #include "runtime/optimizer/step_options.h"
 #include "runtime/optimizer/update_rule.h"

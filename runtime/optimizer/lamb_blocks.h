@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/grad_norm.h"
 #include "runtime/optimizer/update_pieces.h"
-#include "runtime/plan/layout.h"
+#include "runtime/plan/layout/layout.h"
 
 namespace dtrain {
 

@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "base/status.h"
-#include "kernels/grad_norm.h"
-#include "kernels/lamb.h"
-#include "runtime/engine/torch_pool.h"
+#include "kernels/optimizer/grad_norm.h"
+#include "kernels/optimizer/lamb.h"
+#include "runtime/model/torch_pool.h"
 #include "runtime/optimizer/lamb_blocks.h"
 #include "runtime/optimizer/step_options.h"
 #include "runtime/optimizer/update_rule.h"
@@ -13,7 +13,7 @@ namespace dtrain {
 namespace {
 
 // Sums of a parameter come from whoever owns its blocks and are added as a tree over them, so that
-// they do not depend on how blocks are shared out (kernels/grad_norm.h).
+// they do not depend on how blocks are shared out (kernels/optimizer/grad_norm.h).
 class LambRule final : public UpdateRule {
  public:
   LambRule(const OptimizerConfig& optimizer, const plan::ParamLayout& layout)

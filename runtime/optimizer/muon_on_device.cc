@@ -6,7 +6,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "base/status.h"
-#include "runtime/engine/tensor_over.h"
+#include "runtime/memory/tensor_over.h"
 #include "runtime/optimizer/device_rule.h"
 #include "runtime/optimizer/newton_schulz.h"
 #include "runtime/optimizer/step_options.h"

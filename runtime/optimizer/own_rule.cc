@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "runtime/engine/torch_pool.h"
+#include "runtime/model/torch_pool.h"
 #include "runtime/optimizer/update_rule.h"
 
 namespace dtrain {

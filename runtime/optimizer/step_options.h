@@ -3,12 +3,12 @@
 #pragma once
 
 #include "dtrain/optimizer_config.h"
-#include "kernels/adagrad.h"
-#include "kernels/adamw.h"
-#include "kernels/lamb.h"
-#include "kernels/lion.h"
-#include "kernels/muon.h"
-#include "kernels/sgd.h"
+#include "kernels/optimizer/adagrad.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/lamb.h"
+#include "kernels/optimizer/lion.h"
+#include "kernels/optimizer/muon.h"
+#include "kernels/optimizer/sgd.h"
 #include "runtime/optimizer/update_rule.h"
 
 namespace dtrain {

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "dtrain/optimizer_config.h"
-#include "runtime/plan/layout.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/plan/layout/layout.h"
+#include "runtime/plan/layout/shard_plan.h"
 
 namespace dtrain {
 

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "runtime/engine/dtypes.h"
-#include "runtime/engine/torch_pool.h"
-#include "runtime/offload/state_stream.h"
-#include "runtime/offload/update_exchange.h"
+#include "runtime/model/dtypes.h"
+#include "runtime/model/torch_pool.h"
+#include "runtime/optimizer/state_stream.h"
+#include "runtime/optimizer/update_exchange.h"
 
 namespace dtrain {
 

@@ -12,13 +12,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "comm/group.h"
 #include "dtrain/optimizer.h"
 #include "kernels/flat.h"
-#include "kernels/philox.h"
-#include "runtime/engine/engine_state.h"
-#include "runtime/engine/gradient_sync.h"
+#include "kernels/layers/philox.h"
+#include "runtime/gradients/gradient_sync.h"
+#include "runtime/optimizer/engine_state.h"
 #include "runtime/optimizer/update_pieces.h"
 
 namespace dtrain {

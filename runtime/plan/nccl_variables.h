@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/job_env.h"
-#include "base/library_variables.h"
+#include "base/system/library_variables.h"
 #include "dtrain/config.h"
 
 namespace dtrain::plan {

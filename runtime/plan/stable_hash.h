@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::plan {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/storage_observer.h"
 
 namespace dtrain {

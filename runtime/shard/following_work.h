@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "base/worker.h"
+#include "base/threads/worker.h"
 #include "comm/work.h"
 
 namespace dtrain {

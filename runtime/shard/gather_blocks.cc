@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "runtime/plan/block_sizes.h"
-#include "runtime/plan/offload_plan.h"
+#include "runtime/plan/layout/block_sizes.h"
+#include "runtime/plan/memory/offload_plan.h"
 
 namespace dtrain {
 

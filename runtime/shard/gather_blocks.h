@@ -1,5 +1,6 @@
 // GatherMemory of a rank that trains on a GPU: blocks of device memory that are mapped at the
-// addresses of one bucket after the other, of the sizes that buckets have (plan/block_sizes.h).
+// addresses of one bucket after the other, of the sizes that buckets have
+// (plan/layout/block_sizes.h).
 //
 // Nothing waits for the device but a block that is needed at other addresses while work is queued
 // that reads it where it is. That holds the host back to about as many weights as may be live,
@@ -16,8 +17,8 @@
 #include "comm/nccl/device_group.h"
 #include "runtime/device/device_range.h"
 #include "runtime/device/device_stream.h"
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/gather_memory.h"
 
 namespace dtrain {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain {
 

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "runtime/plan/shard_plan.h"
-#include "runtime/plan/unit_order.h"
+#include "runtime/plan/layout/shard_plan.h"
+#include "runtime/plan/layout/unit_order.h"
 #include "runtime/shard/storage_observer.h"
 
 namespace dtrain {

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "runtime/shard/shard_sums.h"
+#include "runtime/gradients/shard_sums.h"
 
 namespace dtrain {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/status.h"
-#include "runtime/engine/torch_pool.h"
+#include "runtime/gradients/shard_sums.h"
+#include "runtime/model/torch_pool.h"
 #include "runtime/shard/following_work.h"
-#include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
 

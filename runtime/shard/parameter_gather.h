@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "base/worker.h"
+#include "base/numeric/dtype.h"
+#include "base/threads/worker.h"
 #include "comm/group.h"
 #include "comm/nccl/device_group.h"
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/gradients/shard_sums.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/pending_values.h"
-#include "runtime/shard/shard_sums.h"
 
 namespace dtrain {
 

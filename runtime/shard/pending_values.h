@@ -23,9 +23,9 @@
 
 #include "absl/status/status.h"
 #include "comm/work.h"
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/plan/shard_plan.h"
-#include "runtime/shard/memory_fault.h"
+#include "runtime/memory/memory_fault.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/storage_observer.h"
 
 namespace dtrain {

@@ -6,7 +6,7 @@
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "base/status.h"
-#include "runtime/engine/tensor_over.h"
+#include "runtime/memory/tensor_over.h"
 
 namespace dtrain {
 

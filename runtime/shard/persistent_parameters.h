@@ -1,5 +1,5 @@
-// Small parameters that stay whole on every rank at ZeRO stage 3 (plan/persistent_plan.h): they
-// live in a memory of their own, which no gather touches, and are brought up to date by one
+// Small parameters that stay whole on every rank at ZeRO stage 3 (plan/layout/persistent_plan.h):
+// they live in a memory of their own, which no gather touches, and are brought up to date by one
 // all-gather after each update. On a GPU that is queued, and nothing waits. Not thread-safe.
 #pragma once
 
@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "comm/nccl/device_group.h"
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/plan/persistent_plan.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/persistent_plan.h"
 
 namespace dtrain {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/status.h"
-#include "kernels/cuda_table.h"
-#include "runtime/shard/packed_on_device.h"
+#include "kernels/cuda/cuda_table.h"
+#include "runtime/gradients/packed_on_device.h"
 
 namespace dtrain {
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
 #include "runtime/device/device.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/quantized_gather.h"
 
 namespace dtrain {

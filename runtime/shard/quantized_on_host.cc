@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "runtime/shard/packed_blocks.h"
+#include "runtime/gradients/packed_blocks.h"
 
 namespace dtrain {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "comm/symmetric_buffer.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/quantized_gather.h"
 
 namespace dtrain {

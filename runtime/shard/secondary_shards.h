@@ -19,8 +19,8 @@
 #include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "comm/nccl/device_group.h"
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/plan/shard_plan.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/shard_plan.h"
 #include "runtime/shard/gather_memory.h"
 
 namespace dtrain {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/flat_parameters.h"
-#include "runtime/shard/memory_fault.h"
+#include "runtime/memory/memory_fault.h"
+#include "runtime/model/flat_parameters.h"
 
 namespace dtrain {
 

@@ -1,5 +1,5 @@
 // A queue between a producer and a consumer of different speeds, and its end.
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 
 #include <gtest/gtest.h>
 

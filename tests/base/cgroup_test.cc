@@ -1,14 +1,14 @@
 // Limits of cgroups, read from files as a kernel or a container shows them.
-#include "base/cgroup.h"
+#include "base/system/cgroup.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/available_memory.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/system/available_memory.h"
 
 namespace dtrain::cgroup_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/crc32c_forms.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::crc32c_test {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/dl/dynamic_library.h"
 #include "base/dl/nvml.h"
 #include "base/dl/verbs.h"
-#include "base/mapped_libraries.h"
+#include "base/system/mapped_libraries.h"
 
 namespace dtrain::dl_test {
 namespace {

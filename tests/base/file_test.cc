@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/move_aside.h"
+#include "base/system/move_aside.h"
 
 namespace dtrain::file_test {
 namespace {

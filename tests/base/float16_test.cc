@@ -1,5 +1,5 @@
 // bf16 and fp16 against an independent rounding in double, over every pattern and every boundary.
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::float16_test {
 namespace {

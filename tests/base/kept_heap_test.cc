@@ -1,5 +1,5 @@
 // Freed memory that is wanted again costs no page faults, unless the user tuned the heap.
-#include "base/kept_heap.h"
+#include "base/system/kept_heap.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // Numbers that must never change: data order and hashes of old runs depend on them.
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 #include <gtest/gtest.h>
 

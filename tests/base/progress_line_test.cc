@@ -1,11 +1,11 @@
 // The line that a person watches.
-#include "base/progress_line.h"
+#include "base/console/progress_line.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "base/text.h"
+#include "base/text/text.h"
 
 namespace dtrain::progress_line_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/resource_limits.h"
+#include "base/system/resource_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

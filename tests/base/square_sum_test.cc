@@ -1,4 +1,4 @@
-#include "base/square_sum.h"
+#include "base/numeric/square_sum.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::square_sum_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/terminal.h"
+#include "base/console/terminal.h"
 
 #include <pty.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "base/wait_notice.h"
+#include "base/console/wait_notice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

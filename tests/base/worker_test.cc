@@ -1,6 +1,6 @@
 // One thread, closures in order, exceptions kept as a status; and what threads ask the scheduler
 // for.
-#include "base/worker.h"
+#include "base/threads/worker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

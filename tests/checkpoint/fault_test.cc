@@ -10,9 +10,9 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "checkpoint/faulty_file_system.h"
-#include "checkpoint/memory_file_system.h"
-#include "checkpoint/posix_storage.h"
+#include "checkpoint/storage/faulty_file_system.h"
+#include "checkpoint/storage/memory_file_system.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::fault_test {

@@ -1,9 +1,9 @@
 // The manifest and the epoch record: whatever parses encodes to what parses again.
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "checkpoint/epoch.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/manifest_seal.h"
+#include "checkpoint/commit/epoch.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/manifest_seal.h"
 #include "tests/fuzz/fuzz_target.h"
 
 using namespace dtrain::checkpoint;  // NOLINT(google-build-using-namespace): one small program.

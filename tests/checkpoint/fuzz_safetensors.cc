@@ -2,7 +2,7 @@
 // again.
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/format/safetensors_header.h"
 #include "tests/fuzz/fuzz_target.h"
 
 using dtrain::checkpoint::EncodeSafetensorsHeader;

@@ -1,5 +1,5 @@
 // Model folders of other people: shards, links, and what is wrong with them, by name.
-#include "checkpoint/hugging_face_folder.h"
+#include "checkpoint/format/hugging_face_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

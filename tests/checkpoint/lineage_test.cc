@@ -1,5 +1,5 @@
 // Which commits may be resumed from, which are removed, and who is fenced.
-#include "checkpoint/lineage.h"
+#include "checkpoint/restore/lineage.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "checkpoint/memory_file_system.h"
-#include "checkpoint/posix_storage.h"
-#include "checkpoint/retention.h"
+#include "checkpoint/commit/retention.h"
+#include "checkpoint/storage/memory_file_system.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::lineage_test {

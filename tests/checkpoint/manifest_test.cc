@@ -1,12 +1,12 @@
 // The manifest: what is written is read back; everything else is refused with the field's name.
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "checkpoint/manifest_seal.h"
+#include "checkpoint/format/manifest_seal.h"
 
 namespace dtrain::checkpoint::manifest_test {
 namespace {

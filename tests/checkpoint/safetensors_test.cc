@@ -1,5 +1,5 @@
 // safetensors: the strict parser case by case, and files that are written and read back.
-#include "checkpoint/safetensors.h"
+#include "checkpoint/format/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "checkpoint/memory_file_system.h"
-#include "checkpoint/posix_storage.h"
+#include "checkpoint/storage/memory_file_system.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::safetensors_test {

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
-#include "checkpoint/posix_storage.h"
-#include "checkpoint/save_attempt.h"
-#include "checkpoint/verify.h"
+#include "checkpoint/commit/save_attempt.h"
+#include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::save_load_test {

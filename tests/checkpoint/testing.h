@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
+#include "checkpoint/commit/writer.h"
 #include "checkpoint/exchange.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/restore/reader.h"
 #include "checkpoint/state_source.h"
-#include "checkpoint/writer.h"
 
 namespace dtrain::checkpoint {
 

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "checkpoint/posix_storage.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::tool_test {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
 #include "comm/group.h"
 #include "comm/net/store.h"

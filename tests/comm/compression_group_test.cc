@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/json.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
 #include "comm/compression/bucket_reduction.h"
 #include "comm/compression/low_rank.h"

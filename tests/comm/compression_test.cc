@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "comm/compression/int8_blocks.h"
 #include "comm/compression/low_rank.h"
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/unique_fd.h"
 #include "comm/collectives/link_cost.h"
 #include "comm/collectives/message_collectives.h"

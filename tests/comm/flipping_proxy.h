@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/unique_fd.h"
 #include "comm/net/socket.h"
 

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "base/float16.h"
-#include "base/prng.h"
+#include "base/numeric/float16.h"
+#include "base/numeric/prng.h"
 #include "comm/buffer.h"
 
 namespace dtrain::comm::oracle {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "base/status.h"
 #include "comm/call.h"
 #include "comm/collectives/partition.h"

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "comm/compression/int8_blocks.h"
-#include "kernels/int8_blocks.h"
+#include "kernels/quantize/int8_blocks.h"
 
 namespace dtrain::int8_twins_test {
 namespace {

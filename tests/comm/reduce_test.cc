@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "comm/collectives/partition.h"
 #include "comm/collectives/reduce_loops.h"
 #include "tests/comm/group_oracle.h"

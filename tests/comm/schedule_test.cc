@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::comm::schedule_test {
 namespace {

@@ -1,5 +1,5 @@
-// cublasLt as kernels/matmul.cc calls it, without products: a launch writes to the result's first
-// number what its scales make of 1.
+// cublasLt as kernels/matmul/matmul.cc calls it, without products: a launch writes to the result's
+// first number what its scales make of 1.
 //
 // It ties a handle to the device that is current when it is made, and its heuristic reads off the
 // descriptor what a way must do, as the real one's does: a way that was chosen while the pointers

@@ -1,5 +1,5 @@
-// A test's view of the fake libcublasLt.so.13 (fake_cublaslt.cc), which kernels/matmul.cc opens in
-// place of NVIDIA's.
+// A test's view of the fake libcublasLt.so.13 (fake_cublaslt.cc), which kernels/matmul/matmul.cc
+// opens in place of NVIDIA's.
 #pragma once
 
 namespace dtrain::emulation {

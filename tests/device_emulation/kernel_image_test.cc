@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "kernels/device_image.h"
+#include "kernels/cuda/device_image.h"
 #include "kernels/flat.h"
 #include "tests/device_emulation/device.h"
 

@@ -1,5 +1,5 @@
 // How products are planned and launched by cublasLt, over a fake of the library.
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

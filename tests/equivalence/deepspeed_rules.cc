@@ -12,8 +12,8 @@
 #include "base/status.h"
 #include "dtrain/config.h"
 #include "runtime/optimizer/newton_schulz.h"
-#include "runtime/plan/loss_scale.h"
-#include "runtime/plan/lr_schedule.h"
+#include "runtime/plan/optimizer/loss_scale.h"
+#include "runtime/plan/optimizer/lr_schedule.h"
 
 namespace dtrain {
 namespace {

@@ -11,8 +11,8 @@
 #include "gpt/gpt.h"
 #include "runtime/ops/device_kernels.h"
 #include "tests/examples/small_gpt.h"
-#include "tests/runtime/fake_device.h"
-#include "tests/runtime/operation_count.h"
+#include "tests/runtime/testing/fake_device.h"
+#include "tests/runtime/testing/operation_count.h"
 
 namespace gpt_device_test {
 namespace {

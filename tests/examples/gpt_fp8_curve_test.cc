@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "tests/examples/fp8_curve.h"
 #include "tests/examples/training_place.h"
-#include "tests/runtime/operation_count.h"
+#include "tests/runtime/testing/operation_count.h"
 
 namespace gpt_fp8_curve_test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "runtime/ops/fp8_weight_codes.h"
 #include "tests/examples/fp8_curve.h"
-#include "tests/runtime/job_for_tests.h"
-#include "tests/runtime/operation_count.h"
+#include "tests/runtime/testing/job_for_tests.h"
+#include "tests/runtime/testing/operation_count.h"
 
 namespace gpt_fp8_test {
 namespace {

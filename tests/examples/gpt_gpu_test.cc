@@ -14,8 +14,8 @@
 #include "gpt/gpt.h"
 #include "runtime/ops/gradient_home.h"
 #include "tests/examples/small_gpt.h"
-#include "tests/runtime/gpu_for_tests.h"
-#include "tests/runtime/operation_count.h"
+#include "tests/runtime/testing/gpu_for_tests.h"
+#include "tests/runtime/testing/operation_count.h"
 
 namespace gpt_gpu_test {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/examples/gpt_training.h"
 #include "tests/examples/small_gpt.h"
-#include "tests/runtime/fake_device.h"
-#include "tests/runtime/launch_count.h"
+#include "tests/runtime/testing/fake_device.h"
+#include "tests/runtime/testing/launch_count.h"
 
 namespace gpt_launches_test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "gpt/gpt.h"
-#include "tests/runtime/job_for_tests.h"
+#include "tests/runtime/testing/job_for_tests.h"
 
 namespace {
 

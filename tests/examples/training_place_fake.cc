@@ -9,9 +9,9 @@
 #include "base/status.h"
 #include "runtime/ops/device_kernels.h"
 #include "tests/examples/training_place.h"
-#include "tests/runtime/fake_device.h"
-#include "tests/runtime/launch_count.h"
-#include "tests/runtime/operation_count.h"
+#include "tests/runtime/testing/fake_device.h"
+#include "tests/runtime/testing/launch_count.h"
+#include "tests/runtime/testing/operation_count.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
 #include "tests/examples/training_place.h"
-#include "tests/runtime/gpu_for_tests.h"
+#include "tests/runtime/testing/gpu_for_tests.h"
 
 namespace {
 

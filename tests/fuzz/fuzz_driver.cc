@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/mutate.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain {
 

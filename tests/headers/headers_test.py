@@ -27,8 +27,8 @@ COMPILER = os.environ["DTRAIN_CXX"]
 ALL = os.environ.get("DTRAIN_HEADERS") == "all"
 ROOMS = ("base", "kernels", "comm", "checkpoint", "runtime", "launcher")
 # Bodies that are written for what stands before them, and say so.
-PARTS = ("_impl.h", "simd_loops.h", "kernels/simd_core.h",
-         "kernels/simd_several.h", "kernels/simd_sums.h")
+PARTS = ("_impl.h", "simd_loops.h", "kernels/simd/simd_core.h",
+         "kernels/simd/simd_several.h", "kernels/simd/simd_sums.h")
 STATUS, TIME = "absl/status/statusor.h", "absl/time/time.h"
 JSON, TENSOR = "nlohmann/json.hpp", "ATen/core/Tensor.h"
 # What is precompiled together, the most first: a header takes the first that it includes all of.

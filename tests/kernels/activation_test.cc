@@ -1,6 +1,6 @@
-#include "kernels/activation.h"
+#include "kernels/layers/activation.h"
 
-#include "kernels/activation_math.h"
+#include "kernels/layers/activation_math.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::activation_test {

@@ -1,6 +1,6 @@
-#include "kernels/adamw_stochastic.h"
+#include "kernels/optimizer/adamw_stochastic.h"
 
-#include "kernels/stochastic_math.h"
+#include "kernels/optimizer/stochastic_math.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::adamw_stochastic_test {

@@ -1,4 +1,4 @@
-#include "kernels/adamw.h"
+#include "kernels/optimizer/adamw.h"
 
 #include "tests/kernels/kernel_testing.h"
 

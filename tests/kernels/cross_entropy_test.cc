@@ -1,4 +1,4 @@
-#include "kernels/cross_entropy.h"
+#include "kernels/layers/cross_entropy.h"
 
 #include "tests/kernels/kernel_testing.h"
 

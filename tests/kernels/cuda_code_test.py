@@ -236,7 +236,7 @@ class InFlight(unittest.TestCase):
         self.assertEqual(loaded(code_of("LDG.E.128 R4, [R4.64]", "LDG.E.128 R8, [R4.64]", "EXIT")), 16)
 
     def test_plans_are_those_of_the_kernels(self):
-        with open(f"{SOURCE}/kernels/row_chunks.h", encoding="utf-8") as file:
+        with open(f"{SOURCE}/kernels/cuda/row_chunks.h", encoding="utf-8") as file:
             text = file.read()
         most = int(re.search(r"kRowChunksMaxCuda = (\d+);", text).group(1))
         self.assertEqual([cuda_in_flight.PLANS[width][3] for width in cuda_in_flight.WIDTHS], [most, most, most // 2])

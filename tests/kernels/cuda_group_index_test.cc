@@ -1,12 +1,12 @@
-#include "kernels/cuda_group_index.h"
+#include "kernels/cuda/cuda_group_index.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "base/prng.h"
-#include "kernels/grad_norm.h"
+#include "base/numeric/prng.h"
+#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain::kernels::cuda_group_index_test {
 namespace {

@@ -1,11 +1,11 @@
-#include "kernels/cuda_index.h"
+#include "kernels/cuda/cuda_index.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda_row_index.h"
+#include "kernels/cuda/cuda_row_index.h"
 
 namespace dtrain::kernels::cuda_index_test {
 namespace {

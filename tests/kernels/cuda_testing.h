@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/kernel_testing.h"
 

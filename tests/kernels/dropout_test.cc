@@ -1,4 +1,4 @@
-#include "kernels/dropout.h"
+#include "kernels/layers/dropout.h"
 
 #include <array>
 

@@ -1,4 +1,4 @@
-#include "kernels/embedding.h"
+#include "kernels/layers/embedding.h"
 
 #include "kernels/write_mode.h"
 #include "tests/kernels/kernel_testing.h"

@@ -1,7 +1,7 @@
 // The vector exp by itself, through the header that every SIMD variant and CUDA compile.
 #include "kernels/exp_math.h"
 #include "kernels/float_math.h"
-#include "kernels/simd_scalar.h"
+#include "kernels/simd/simd_scalar.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::exp_test {

@@ -38,7 +38,7 @@ using Pairs =
                      Types<Float16, float>, Types<Float16, BFloat16>, Types<Float16, Float16>>;
 TYPED_TEST_SUITE(Flat, Pairs);
 
-// The exact result is base/float16.h's conversion of one fp32 operation: no tolerance.
+// The exact result is base/numeric/float16.h's conversion of one fp32 operation: no tolerance.
 template <class T>
 ::testing::AssertionResult Is(const Buffer<T>& got, int64_t i, float exact) {
   T expected;
@@ -134,7 +134,7 @@ TYPED_TEST(Flat, CopiesEveryBitPastTheCaches) {
   }
 }
 
-// Every 16-bit value, through each conversion: the SIMD forms agree with base/float16.h.
+// Every 16-bit value, through each conversion: the SIMD forms agree with base/numeric/float16.h.
 TEST(FlatExhaustive, WidensEverySixteenBitValue) {
   EachVariant([](SimdLevel) {
     Buffer<BFloat16> bf16(65536);

@@ -1,4 +1,4 @@
-#include "kernels/fp8.h"
+#include "kernels/quantize/fp8.h"
 
 #include "tests/kernels/kernel_testing.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/grad_norm.h"
+#include "kernels/optimizer/grad_norm.h"
 
 #include "tests/kernels/kernel_testing.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/int8_blocks.h"
+#include "kernels/quantize/int8_blocks.h"
 
 #include "tests/kernels/kernel_testing.h"
 

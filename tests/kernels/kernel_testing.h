@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/cpu_features.h"
-#include "base/float16.h"
-#include "base/parallel_for.h"
-#include "base/prng.h"
+#include "base/numeric/float16.h"
+#include "base/numeric/prng.h"
+#include "base/system/cpu_features.h"
+#include "base/threads/parallel_for.h"
 #include "gtest/gtest.h"
-#include "kernels/variant.h"
+#include "kernels/simd/variant.h"
 
 namespace dtrain::kernels::testing {
 

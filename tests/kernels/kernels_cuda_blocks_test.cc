@@ -1,11 +1,11 @@
 // The CUDA twins of what a Transformer's blocks are made of, against the CPU kernels: the same bits
 // where the headers promise them, stated tolerances elsewhere. On a GPU (cuda_main.cc) or an
 // emulated one (emulated_main.cc).
-#include "kernels/activation.h"
-#include "kernels/cuda_row_index.h"
-#include "kernels/layernorm.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rope.h"
+#include "kernels/cuda/cuda_row_index.h"
+#include "kernels/layers/activation.h"
+#include "kernels/layers/layernorm.h"
+#include "kernels/layers/rmsnorm.h"
+#include "kernels/layers/rope.h"
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 

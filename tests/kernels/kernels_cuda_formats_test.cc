@@ -1,7 +1,7 @@
 // The CUDA twins of the narrow formats (int8 blocks, FP8) against the CPU kernels: the same bits.
 // On a GPU (cuda_main.cc) or an emulated one (emulated_main.cc).
-#include "kernels/fp8.h"
-#include "kernels/int8_blocks.h"
+#include "kernels/quantize/fp8.h"
+#include "kernels/quantize/int8_blocks.h"
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 

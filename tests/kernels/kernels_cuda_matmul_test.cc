@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/fp8.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/quantize/fp8.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels::kernels_cuda_matmul_test {

@@ -3,13 +3,13 @@
 // (emulated_main.cc). Here: the element-wise optimizers, the gradient's norm and the flat
 // operations; kernels_cuda_blocks_test.cc, _tokens_, _formats_, _updates_ and _matmul_test.cc have
 // the rest.
-#include "kernels/adagrad.h"
-#include "kernels/adamw.h"
 #include "kernels/flat.h"
-#include "kernels/grad_norm.h"
-#include "kernels/lion.h"
-#include "kernels/sgd.h"
-#include "kernels/step_verdict.h"
+#include "kernels/optimizer/adagrad.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/grad_norm.h"
+#include "kernels/optimizer/lion.h"
+#include "kernels/optimizer/sgd.h"
+#include "kernels/optimizer/step_verdict.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels::kernels_cuda_test {

@@ -2,9 +2,9 @@
 // the CPU kernels. On a GPU (cuda_main.cc) or an emulated one (emulated_main.cc).
 #include <utility>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/dropout_stream.h"
-#include "kernels/embedding.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/dropout_stream.h"
+#include "kernels/layers/embedding.h"
 #include "tests/device_emulation/emulated.h"
 #include "tests/kernels/cuda_testing.h"
 

@@ -3,11 +3,11 @@
 // kernels. On a GPU (cuda_main.cc) or an emulated one (emulated_main.cc).
 #include <vector>
 
-#include "kernels/adamw_stochastic.h"
-#include "kernels/grad_norm.h"
-#include "kernels/lamb.h"
-#include "kernels/muon.h"
-#include "kernels/sgd.h"
+#include "kernels/optimizer/adamw_stochastic.h"
+#include "kernels/optimizer/grad_norm.h"
+#include "kernels/optimizer/lamb.h"
+#include "kernels/optimizer/muon.h"
+#include "kernels/optimizer/sgd.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace dtrain::kernels::kernels_cuda_updates_test {

@@ -1,9 +1,9 @@
 // The optimizers that look at whole tensors: LAMB's two passes and Muon's element-wise ends.
 #include <vector>
 
-#include "kernels/grad_norm.h"
-#include "kernels/lamb.h"
-#include "kernels/muon.h"
+#include "kernels/optimizer/grad_norm.h"
+#include "kernels/optimizer/lamb.h"
+#include "kernels/optimizer/muon.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::lamb_muon_test {

@@ -1,4 +1,4 @@
-#include "kernels/layernorm.h"
+#include "kernels/layers/layernorm.h"
 
 #include "tests/kernels/kernel_testing.h"
 

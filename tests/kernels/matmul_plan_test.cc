@@ -1,4 +1,4 @@
-#include "kernels/matmul_plan.h"
+#include "kernels/matmul/matmul_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // SGD, Lion and Adagrad against their formulas in fp64, and against themselves: the same bits in
 // every variant and split.
-#include "kernels/adagrad.h"
-#include "kernels/lion.h"
-#include "kernels/sgd.h"
+#include "kernels/optimizer/adagrad.h"
+#include "kernels/optimizer/lion.h"
+#include "kernels/optimizer/sgd.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::one_state_test {

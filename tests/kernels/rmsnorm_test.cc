@@ -1,4 +1,4 @@
-#include "kernels/rmsnorm.h"
+#include "kernels/layers/rmsnorm.h"
 
 #include "tests/kernels/kernel_testing.h"
 

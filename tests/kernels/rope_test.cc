@@ -1,6 +1,6 @@
-#include "kernels/rope.h"
+#include "kernels/layers/rope.h"
 
-#include "kernels/rope_math.h"
+#include "kernels/layers/rope_math.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace dtrain::kernels::rope_test {

@@ -1,13 +1,13 @@
 // The math that the verdict's kernel runs on every thread, on the host.
-#include "kernels/step_verdict.h"
+#include "kernels/optimizer/step_verdict.h"
 
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <limits>
 
-#include "kernels/adamw.h"
-#include "kernels/lion.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/lion.h"
 
 namespace dtrain::kernels::step_verdict_test {
 namespace {

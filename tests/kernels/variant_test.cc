@@ -1,4 +1,4 @@
-#include "kernels/variant.h"
+#include "kernels/simd/variant.h"
 
 #include <cstdlib>
 

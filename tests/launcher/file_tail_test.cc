@@ -1,4 +1,4 @@
-#include "launcher/file_tail.h"
+#include "launcher/records/file_tail.h"
 
 #include <cstdio>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "launcher/flight_trace.h"
+#include "launcher/records/flight_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

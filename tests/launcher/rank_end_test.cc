@@ -1,11 +1,11 @@
-#include "launcher/rank_end.h"
+#include "launcher/ranks/rank_end.h"
 
 #include <csignal>
 #include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/peers.h"
+#include "launcher/nodes/peers.h"
 
 namespace dtrain::launcher::rank_end_test {
 namespace {

@@ -1,6 +1,6 @@
 // Agents that meet in a store, as node 0's supervisor sees them: one that is silent is lost, one
 // that said goodbye is not.
-#include "launcher/store_peers.h"
+#include "launcher/nodes/store_peers.h"
 
 #include <poll.h>
 

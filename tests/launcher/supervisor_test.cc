@@ -1,5 +1,5 @@
 // A supervisor with a rank of its own and with other nodes that a fake stands for.
-#include "launcher/supervisor.h"
+#include "launcher/ranks/supervisor.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -8,8 +8,8 @@ import subprocess
 import unittest
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
-TABLES = {"runtime/plan/metric_table.cc", "runtime/plan/environment_table.cc",
-          "runtime/plan/reference_docs.cc"}
+TABLES = {"runtime/plan/config/metric_table.cc", "runtime/plan/config/environment_table.cc",
+          "runtime/plan/config/reference_docs.cc"}
 ROOMS = ("base", "kernels", "comm", "checkpoint", "runtime", "launcher", "examples")
 
 

@@ -130,7 +130,7 @@ class Tidy(unittest.TestCase):
 
     def test_the_environment_is_read_in_one_place(self):
         # cpu_features has the one documented exception: a switch read before anything else runs.
-        allowed = {"base/job_env.cc", "base/cpu_features.cc"}
+        allowed = {"base/job_env.cc", "base/system/cpu_features.cc"}
         wrong = [path for path in CODE if path.split("/")[0] not in ("tests", "bench")
                  and path not in allowed
                  and re.search(r"\bgetenv\(|\benviron\b", "\n".join(lines(path)))]

@@ -1,7 +1,7 @@
 #include "comm/nccl/fake/fake_kernels.h"
 
 #include "base/check.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 
 namespace dtrain::comm {
 namespace {

@@ -4,7 +4,7 @@
 #include "comm/nccl/plugin/real_cuda_api.h"
 #include "comm/nccl/plugin/real_nccl_api.h"
 
-// Defined in kernels/cuda_table.cc, which the plugin links.
+// Defined in kernels/cuda/cuda_table.cc, which the plugin links.
 extern "C" const void* dtrain_cuda_kernel_table();
 
 extern "C" __attribute__((visibility("default"))) const dtrain::comm::PluginTable*

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/square_sum.h"
+#include "base/numeric/square_sum.h"
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
 #include "comm/nccl/plugin/nccl_kernels_index.h"
 

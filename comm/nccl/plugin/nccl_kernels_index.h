@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "base/host_device.h"
+#include "base/numeric/host_device.h"
 
 namespace dtrain::comm {
 

@@ -19,7 +19,7 @@ struct PluginTable {
   // Opens libnccl.so.2 on the first call. Null when it cannot; `*error` says why.
   NcclApi* (*nccl)(std::string* error) = nullptr;
   NcclKernels nccl_kernels;
-  // kernels::CudaKernelTable (kernels/cuda_table.h), opaque here: comm does not know kernels.
+  // kernels::CudaKernelTable (kernels/cuda/cuda_table.h), opaque here: comm does not know kernels.
   const void* kernels = nullptr;
 };
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "base/status.h"
 #include "comm/call_timeout.h"
 #include "comm/transport/rdma/rdma_transport.h"

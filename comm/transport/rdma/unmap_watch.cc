@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "base/worker.h"
+#include "base/threads/worker.h"
 
 namespace dtrain::comm {
 namespace {

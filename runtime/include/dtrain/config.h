@@ -1,7 +1,7 @@
 // Config: a run's configuration, read from one JSON file (comments allowed) with DeepSpeed's names,
 // overridden by --set, checked and with every value filled in.
 //
-// All keys, types, defaults and ranges stand in one table (runtime/plan/config_keys*.cc);
+// All keys, types, defaults and ranges stand in one table (runtime/plan/config/config_keys*.cc);
 // docs/CONFIG.md is made from it. A Config is immutable after Parse or Load, cheap to copy and
 // thread-safe. Free of LibTorch.
 //
@@ -32,7 +32,7 @@ struct PrecisionConfig {
   Kind kind = Kind::kFloat32;
   bool cast_buffers = false;  // The module's floating-point buffers are of that type too.
   // fp16: what the loss is multiplied with, so that small gradients do not vanish.
-  double loss_scale = 0;  // 0: dynamic, by the rest (plan/loss_scale.h).
+  double loss_scale = 0;  // 0: dynamic, by the rest (plan/optimizer/loss_scale.h).
   int64_t initial_scale_power = 16;
   int64_t loss_scale_window = 1000;
   int64_t hysteresis = 2;
@@ -40,14 +40,15 @@ struct PrecisionConfig {
   double min_loss_scale = 1;
 };
 
-// Of ZeRO stage 3, in elements; plan/gather_schedule.h keeps them.
+// Of ZeRO stage 3, in elements; plan/layout/gather_schedule.h keeps them.
 struct GatherLimits {
   int64_t live_max = 0;   // Exceeded only by what one operation uses at a time.
   int64_t reuse_max = 0;  // What is used again after more elements than this is released at once.
   int64_t prefetch_max = 0;  // How far ahead of the present use is gathered.
 };
 
-// Which parameters stay whole on every rank at ZeRO stage 3; plan/persistent_plan.h has the rule.
+// Which parameters stay whole on every rank at ZeRO stage 3; plan/layout/persistent_plan.h has the
+// rule.
 struct PersistenceLimits {
   int64_t parameter_max = 0;  // Elements of one.
   int64_t model_max = 0;      // Of all together.
@@ -110,7 +111,7 @@ struct NetworkConfig {
   int rdma_retries = 6;
 };
 
-// OneCycle's parameters; plan/one_cycle.h evaluates them.
+// OneCycle's parameters; plan/optimizer/one_cycle.h evaluates them.
 struct OneCycleConfig {
   double min_lr = 0;
   double max_lr = 0;
@@ -125,7 +126,7 @@ struct OneCycleConfig {
   double max_momentum = 0;
 };
 
-// Learning-rate schedule; plan::LrAt (runtime/plan/lr_schedule.h) evaluates it.
+// Learning-rate schedule; plan::LrAt (runtime/plan/optimizer/lr_schedule.h) evaluates it.
 struct SchedulerConfig {
   enum class Kind {
     kConstant,

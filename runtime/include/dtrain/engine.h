@@ -42,7 +42,7 @@ class Module;
 
 namespace dtrain {
 
-class EngineState;  // What Checkpointer saves of an engine: runtime/engine/engine_state.h.
+class EngineState;  // What Checkpointer saves of an engine: runtime/optimizer/engine_state.h.
 
 struct EngineOptions {
   // Strict model FLOPs that a sample (a token, for language models) costs, forward and backward

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 #include "dtrain/config.h"
-#include "runtime/plan/config_docs.h"
-#include "runtime/plan/reference_docs.h"
+#include "runtime/plan/config/config_docs.h"
+#include "runtime/plan/config/reference_docs.h"
 
 namespace dtrain::plan {
 namespace {

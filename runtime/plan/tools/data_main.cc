@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
-#include "runtime/plan/prepare_corpus.h"
-#include "runtime/plan/token_file.h"
+#include "runtime/plan/data/prepare_corpus.h"
+#include "runtime/plan/data/token_file.h"
 
 namespace dtrain::plan {
 namespace {

@@ -13,13 +13,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/command_line.h"
+#include "base/console/command_line.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "dtrain/config.h"
-#include "runtime/plan/bucket_plan.h"
-#include "runtime/plan/memory_plan.h"
+#include "runtime/plan/layout/bucket_plan.h"
+#include "runtime/plan/memory/memory_plan.h"
 
 namespace dtrain::plan {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/mapped_libraries.h"
+#include "base/system/mapped_libraries.h"
 #include "tests/comm/nccl/built_plugin.h"
 
 namespace dtrain::comm::cuda_plugin_test {

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <vector>
 
-#include "base/float16.h"
-#include "base/prng.h"
+#include "base/numeric/float16.h"
+#include "base/numeric/prng.h"
 #include "tests/comm/nccl/forked_ranks.h"
 
 namespace dtrain::comm::nccl_collectives_test {

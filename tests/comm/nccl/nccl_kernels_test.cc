@@ -6,8 +6,8 @@
 #include <limits>
 #include <vector>
 
-#include "base/float16.h"
-#include "base/prng.h"
+#include "base/numeric/float16.h"
+#include "base/numeric/prng.h"
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
 #include "gtest/gtest.h"
 

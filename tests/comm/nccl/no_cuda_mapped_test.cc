@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/mapped_libraries.h"
+#include "base/system/mapped_libraries.h"
 #include "comm/group.h"
 #include "comm/nccl/plugin.h"
 #include "tests/comm/nccl/forked_ranks.h"

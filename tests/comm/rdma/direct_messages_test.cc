@@ -4,7 +4,7 @@
 
 #include <deque>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::comm::direct_messages_test {
 namespace {

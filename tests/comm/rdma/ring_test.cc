@@ -6,7 +6,7 @@
 #include <deque>
 #include <vector>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "comm/transport/rdma/request_id.h"
 
 namespace dtrain::comm::ring_test {

@@ -1,5 +1,5 @@
 // Which values of a saved run may be others when it is resumed, and how a wrong request is told.
-#include "runtime/plan/accepted_changes.h"
+#include "runtime/plan/config/accepted_changes.h"
 
 #include <string>
 

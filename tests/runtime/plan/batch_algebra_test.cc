@@ -1,4 +1,4 @@
-#include "runtime/plan/batch_algebra.h"
+#include "runtime/plan/config/batch_algebra.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,11 +1,11 @@
-#include "runtime/plan/block_sizes.h"
+#include "runtime/plan/layout/block_sizes.h"
 
 #include <algorithm>
 #include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,10 +1,10 @@
-#include "runtime/plan/bucket_plan.h"
+#include "runtime/plan/layout/bucket_plan.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runtime/plan/layout_of.h"

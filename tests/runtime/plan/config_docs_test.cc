@@ -1,4 +1,4 @@
-#include "runtime/plan/config_docs.h"
+#include "runtime/plan/config/config_docs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +11,8 @@
 #include "dtrain/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/config_keys.h"
-#include "runtime/plan/reference_docs.h"
+#include "runtime/plan/config/config_keys.h"
+#include "runtime/plan/config/reference_docs.h"
 
 namespace dtrain::plan::config_docs_test {
 namespace {

@@ -1,7 +1,7 @@
 #include "dtrain/config.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/progress_line.h"
+#include "base/console/progress_line.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/corpus_identity.h"
+#include "runtime/plan/data/corpus_identity.h"
 
 #include <string>
 #include <vector>

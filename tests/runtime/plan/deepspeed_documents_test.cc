@@ -12,7 +12,7 @@
 #include "dtrain/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/lr_schedule.h"
+#include "runtime/plan/optimizer/lr_schedule.h"
 
 namespace dtrain::deepspeed_documents_test {
 namespace {

@@ -9,7 +9,7 @@
 #include "dtrain/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/config_keys.h"
+#include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan::deepspeed_keys_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/documents.h"
+#include "runtime/plan/data/documents.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,13 +6,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "dtrain/config.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/config_keys.h"
+#include "runtime/plan/config/config_keys.h"
+#include "runtime/plan/data/token_file.h"
+#include "runtime/plan/data/token_sampler.h"
 #include "runtime/plan/metrics_line.h"
-#include "runtime/plan/token_file.h"
-#include "runtime/plan/token_sampler.h"
 #include "tests/fuzz/mutate.h"
 
 namespace dtrain::plan::fuzz_test {

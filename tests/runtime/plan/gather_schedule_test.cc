@@ -1,4 +1,4 @@
-#include "runtime/plan/gather_schedule.h"
+#include "runtime/plan/layout/gather_schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 
 namespace dtrain::plan::gather_schedule_test {
 namespace {

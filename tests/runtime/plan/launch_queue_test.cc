@@ -1,4 +1,4 @@
-#include "runtime/plan/launch_queue.h"
+#include "runtime/plan/layout/launch_queue.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/plan/layout.h"
+#include "runtime/plan/layout/layout.h"
 
 namespace dtrain::plan {
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/layout.h"
+#include "runtime/plan/layout/layout.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

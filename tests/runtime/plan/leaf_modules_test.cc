@@ -1,4 +1,4 @@
-#include "runtime/plan/leaf_modules.h"
+#include "runtime/plan/layout/leaf_modules.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

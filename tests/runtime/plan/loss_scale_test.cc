@@ -1,4 +1,4 @@
-#include "runtime/plan/loss_scale.h"
+#include "runtime/plan/optimizer/loss_scale.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/lr_schedule.h"
+#include "runtime/plan/optimizer/lr_schedule.h"
 
 #include <cmath>
 #include <vector>

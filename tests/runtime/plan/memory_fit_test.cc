@@ -1,4 +1,4 @@
-#include "runtime/plan/memory_fit.h"
+#include "runtime/plan/memory/memory_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

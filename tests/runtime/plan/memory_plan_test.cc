@@ -1,4 +1,4 @@
-#include "runtime/plan/memory_plan.h"
+#include "runtime/plan/memory/memory_plan.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "runtime/plan/need_order.h"
+#include "runtime/plan/layout/need_order.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,8 +5,8 @@
 #include "dtrain/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/lr_schedule.h"
-#include "runtime/plan/memory_plan.h"
+#include "runtime/plan/memory/memory_plan.h"
+#include "runtime/plan/optimizer/lr_schedule.h"
 
 namespace dtrain::optimizer_config_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/persistent_plan.h"
+#include "runtime/plan/layout/persistent_plan.h"
 
 #include <numeric>
 

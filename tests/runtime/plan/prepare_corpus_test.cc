@@ -1,4 +1,4 @@
-#include "runtime/plan/prepare_corpus.h"
+#include "runtime/plan/data/prepare_corpus.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/token_file.h"
+#include "runtime/plan/data/token_file.h"
 #include "tests/runtime/plan/temp_folder.h"
 
 namespace dtrain::plan::prepare_corpus_test {

@@ -1,4 +1,4 @@
-#include "runtime/plan/token_file.h"
+#include "runtime/plan/data/token_file.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/token_corpus.h"
+#include "runtime/plan/data/token_corpus.h"
 #include "tests/runtime/plan/temp_folder.h"
 
 namespace dtrain::plan::token_file_test {

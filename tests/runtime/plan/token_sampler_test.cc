@@ -1,10 +1,10 @@
-#include "runtime/plan/token_sampler.h"
+#include "runtime/plan/data/token_sampler.h"
 
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "base/prng.h"
+#include "base/numeric/prng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/unit_order.h"
+#include "runtime/plan/layout/unit_order.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "runtime/plan/units.h"
+#include "runtime/plan/layout/units.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

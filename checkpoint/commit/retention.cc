@@ -1,0 +1,133 @@
+#include "checkpoint/commit/retention.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "checkpoint/restore/verify.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+absl::Status RemoveCommit(Storage& storage, const StepId& id) {
+  const std::string folder = id.DirectoryName();
+  // Without its manifest the rest means nothing, so a crash from here on leaves no half checkpoint.
+  DT_RETURN_IF_ERROR(storage.RemoveFile(absl::StrCat(folder, "/", kManifestName)));
+  DT_RETURN_IF_ERROR(storage.SyncDirectory(folder));
+  return RemoveTree(storage, folder);
+}
+
+// Temporary files in `folder` that `stale` accepts by the name they were made for.
+absl::Status RemoveTemporaries(Storage& storage, const std::string& folder,
+                               absl::FunctionRef<bool(absl::string_view)> stale) {
+  const auto entries = storage.List(folder);
+  if (absl::IsNotFound(entries.status())) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(entries.status());
+  absl::Status first;
+  for (const Storage::Entry& entry : *entries) {
+    absl::string_view name = entry.name;
+    if (!entry.is_directory && absl::ConsumePrefix(&name, kTemporaryPrefix) && stale(name)) {
+      first.Update(
+          storage.RemoveFile(folder.empty() ? entry.name : absl::StrCat(folder, "/", entry.name)));
+    }
+  }
+  return first;
+}
+
+absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<StepId> resumed_from,
+                             const std::vector<StepId>& commits) {
+  absl::Status first;
+  DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
+  for (const Storage::Entry& entry : entries) {
+    const std::optional<StepId> id = StepId::FromDirectoryName(entry.name);
+    if (id && id->epoch <= current.epoch && id != current && id != resumed_from &&
+        std::find(commits.begin(), commits.end(), *id) == commits.end()) {
+      first.Update(RemoveTree(storage, entry.name));
+    }
+  }
+  first.Update(RemoveTemporaries(storage, "", [](absl::string_view) { return true; }));
+  // A newer attempt may be writing its record at this moment; older ones cannot any more.
+  const std::string own = EpochPath(current.epoch).substr(sizeof("epochs/") - 1);
+  first.Update(RemoveTemporaries(storage, "epochs", [&own](absl::string_view name) {
+    return name.substr(0, own.size()) <= own;
+  }));
+  return first;
+}
+
+}  // namespace
+
+std::vector<StepId> CommitsToRemove(const RetentionInput& input,
+                                    absl::FunctionRef<bool(const StepId&)> verified) {
+  std::vector<StepId> remove;
+  if (input.keep == 0 || input.lineage.empty()) {
+    return remove;
+  }
+  const int keep = std::max(input.keep, kKeepMin);
+  const std::vector<StepId> line = OnLineage(input.lineage, input.commits);
+  if (line.size() <= static_cast<size_t>(keep)) {
+    return remove;
+  }
+  int kept = 0;
+  for (const StepId& id : line) {
+    if (kept < keep) {
+      kept += verified(id) ? 1 : 0;
+    } else if (id != input.resumed_from) {
+      remove.push_back(id);
+    }
+  }
+  if (kept == keep) {  // What stale writers and abandoned futures left beside the line.
+    const int64_t oldest_epoch = input.lineage.back().epoch;
+    for (const StepId& id : input.commits) {
+      if (id.epoch >= oldest_epoch && id.epoch < input.own_epoch && id != input.resumed_from &&
+          std::find(line.begin(), line.end(), id) == line.end()) {
+        remove.push_back(id);
+      }
+    }
+  }
+  std::sort(remove.begin(), remove.end());
+  return remove;
+}
+
+absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
+                     std::set<StepId>& verified) {
+  DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
+  RetentionInput input;
+  // Where a damaged record's epoch resumed is not known, so neither is what can go.
+  const bool known = std::all_of(epochs.begin(), epochs.end(),
+                                 [](const auto& epoch) { return epoch.second.has_value(); });
+  if (known) {
+    input.lineage = Lineage(epochs);
+  }
+  DT_ASSIGN_OR_RETURN(input.commits, ListCheckpoints(storage));
+  input.keep = keep;
+  input.resumed_from = resumed_from;
+  input.own_epoch = current.epoch;
+  const auto is_verified = [&](const StepId& id) {
+    if (verified.contains(id)) {
+      return true;
+    }
+    absl::StatusOr<Manifest> manifest = ReadManifest(storage, id);
+    const absl::Status status =
+        manifest.ok() ? VerifyFiles(storage, *manifest, Verify::kHashes) : manifest.status();
+    if (!status.ok()) {
+      DT_LOG(Warning) << "checkpoint of " << id.ToString()
+                      << " does not count as kept: " << status.message();
+      return false;
+    }
+    verified.insert(id);
+    return true;
+  };
+  absl::Status first;
+  for (const StepId& id : CommitsToRemove(input, is_verified)) {
+    first.Update(RemoveCommit(storage, id));
+    verified.erase(id);
+  }
+  first.Update(RemoveLeftovers(storage, current, resumed_from, input.commits));
+  return first;
+}
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,43 @@
+// Which checkpoints go, and what crashed attempts left behind.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "checkpoint/format/step_id.h"
+#include "checkpoint/restore/lineage.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+inline constexpr int kKeepMin = 2;  // Never fewer verified checkpoints than this.
+
+struct RetentionInput {
+  std::vector<LineageSegment> lineage;
+  std::vector<StepId> commits;
+  int keep = 3;                        // 0: all.
+  std::optional<StepId> resumed_from;  // Never removed.
+  int64_t own_epoch = 0;
+};
+
+// The commits to remove, oldest first. Pure but for `verified`, which is asked about a commit only
+// when something older could go. A commit that does not verify is not counted as kept. Commits
+// before a fresh start are another run's and stay.
+std::vector<StepId> CommitsToRemove(const RetentionInput& input,
+                                    absl::FunctionRef<bool(const StepId&)> verified);
+
+// Removes old commits (manifest first, durably, then the data), folders that can no longer become a
+// checkpoint, and temporary files. `verified` remembers what has been read back whole. Goes on
+// after an error and returns the first.
+//
+// `current` is the save of this attempt that is under way or was the last: its folder stays. Every
+// other folder without a manifest is of a save that has ended, if its epoch is this one or older.
+// REQUIRES: all ranks of the attempt have ended their earlier saves; no newer attempt was seen.
+absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
+                     std::set<StepId>& verified);
+
+}  // namespace dtrain::checkpoint

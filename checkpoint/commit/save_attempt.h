@@ -1,0 +1,68 @@
+// One save on one rank: the phases of the commit protocol, in order. Used by Writer alone.
+//
+// propose -> plan -> write and seal -> report -> check and publish (rank 0) -> verdict. A rank
+// takes part in every exchange whatever has failed on it, so no rank waits for one that gave up.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "checkpoint/commit/save_messages.h"
+#include "checkpoint/commit/writer.h"
+#include "checkpoint/exchange.h"
+#include "checkpoint/state_source.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+// The numbers in model/'s file names: which tensors of a rank go into which of its files.
+std::vector<std::vector<size_t>> SplitIntoShards(const std::vector<TensorSpec>& tensors,
+                                                 uint64_t shard_bytes_max);
+// "model.safetensors" when there is one, else "model-00001-of-00005.safetensors".
+std::string ShardName(int shard, int shard_count);
+
+class SaveAttempt {
+ public:
+  // `make_room` is called on rank 0 when the save is certain to begin and nothing is written yet:
+  // all ranks have ended their earlier saves and no newer attempt has begun. It outlives this.
+  SaveAttempt(Storage& storage, const WriterOptions& options, std::optional<StepId> parent,
+              StepId id, StateSource& source, Exchange& exchange,
+              absl::FunctionRef<void()> make_room);
+
+  // Blocks until the save is decided; cleans up when it was given up.
+  SaveVerdict Run();
+
+ private:
+  absl::StatusOr<SavePlan> AgreeOnPlan();
+  SavePlan MakePlan(const absl::StatusOr<std::vector<std::string>>& proposals);
+  RankReport WriteAll(const SavePlan& plan);
+  absl::Status WriteModel(const SavePlan& plan, RankReport& report);
+  absl::Status WriteState(RankReport& report);
+  // Creates a file of this rank anew, and seals and records it.
+  absl::Status Add(const std::string& name, RankReport& report,
+                   absl::FunctionRef<absl::StatusOr<WrittenFile>(const std::string& path)> write);
+  SaveVerdict Decide(const SavePlan& plan, const absl::StatusOr<std::vector<std::string>>& reports);
+  absl::StatusOr<Manifest> MakeManifest(const SavePlan& plan,
+                                        const std::vector<std::string>& reports);
+  absl::Status AddIndex(Manifest& manifest);
+  SaveVerdict Commit(const Manifest& manifest);
+  absl::Status CheckFence();
+  void RemoveOwnFiles();
+  Deadline ExchangeDeadline() const;
+
+  Storage& storage_;
+  const WriterOptions& options_;
+  const std::optional<StepId> parent_;
+  const StepId id_;
+  const std::string folder_;
+  StateSource& source_;
+  Exchange& exchange_;
+  const absl::FunctionRef<void()> make_room_;
+  std::vector<TensorSpec> model_;
+  std::vector<std::vector<size_t>> shards_;
+  std::vector<std::string> own_files_;
+};
+
+}  // namespace dtrain::checkpoint

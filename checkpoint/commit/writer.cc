@@ -1,0 +1,81 @@
+#include "checkpoint/commit/writer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "checkpoint/commit/retention.h"
+#include "checkpoint/commit/save_attempt.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+void LogNotRemoved(const absl::Status& status) {
+  if (!status.ok()) {
+    DT_LOG(Warning) << "old checkpoints were not all removed: " << status.message();
+  }
+}
+
+}  // namespace
+
+Writer::Writer(Storage& storage, WriterOptions options)
+    : storage_(storage), options_(std::move(options)), last_(options_.epoch.resumed_from) {
+  if (last_) {
+    verified_.insert(*last_);  // FindLatest has read it whole.
+  }
+}
+
+SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
+  const int64_t begin = Clock::Real().MonotonicNanos();
+  SaveReport report;
+  report.id = {options_.epoch.epoch, step};
+  if (step < 0 || step > kStepMax) {
+    report.status = absl::InvalidArgumentError(
+        absl::StrCat("step ", step, " cannot be saved; steps go from 0 to ", kStepMax));
+    return report;
+  }
+  absl::Status room;
+  const auto make_room = [&] {
+    if (!is_collected_) {
+      room = CollectOld(report.id);
+    }
+  };
+  SaveVerdict verdict =
+      SaveAttempt(storage_, options_, last_, report.id, source, exchange, make_room).Run();
+  report.outcome = static_cast<SaveOutcome>(verdict.outcome);
+  report.status = Annotate(verdict.status, absl::StrCat("save of step ", step));
+  report.bytes = verdict.bytes;
+  report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begin) * 1e-9;
+  if (!report.durable()) {
+    is_collected_ = false;  // This save may have left files behind.
+    LogNotRemoved(room);
+    return report;
+  }
+  last_ = report.id;
+  if (options_.verify_after_write) {
+    verified_.insert(report.id);
+  }
+  if (exchange.rank() != 0 || report.outcome != SaveOutcome::kCommitted) {
+    return report;
+  }
+  const std::string folder = report.id.DirectoryName();
+  if (const absl::Status status = storage_.Replace(kLatestName, absl::StrCat(folder, "\n"));
+      !status.ok()) {
+    DT_LOG(Warning) << "the hint `latest` was not updated: " << status.message();
+  }
+  if (options_.on_durable) {
+    options_.on_durable({report.id, storage_.DisplayName(folder), report.bytes, report.seconds});
+  }
+  const absl::Status collected = CollectOld(report.id);
+  is_collected_ = collected.ok();
+  LogNotRemoved(collected);
+  return report;
+}
+
+absl::Status Writer::CollectOld(StepId current) {
+  return Collect(storage_, current, options_.keep, options_.epoch.resumed_from, verified_);
+}
+
+}  // namespace dtrain::checkpoint

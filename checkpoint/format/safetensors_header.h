@@ -1,0 +1,75 @@
+// The header of a safetensors file: strict parser and the encoder that matches the reference byte
+// for byte.
+//
+// File: u64 N (little-endian) | N bytes of JSON, first byte '{', padded with spaces | data. Pure
+// functions; thread-safe. Sizes are checked for overflow before they are used.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/numeric/dtype.h"
+
+namespace dtrain::checkpoint {
+
+inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100'000'000;
+// Beyond the format: what a header within that size may ask for, so that one of another's making
+// cannot take a large multiple of it in memory. Published models have some hundred thousand tensors
+// at most, in all of their files, and a few dozen keys of metadata; LibTorch's operations take 64
+// dimensions.
+inline constexpr size_t kSafetensorsTensorsMax = 1'000'000;
+inline constexpr size_t kSafetensorsMetadataMax = 10'000;
+inline constexpr size_t kSafetensorsDimensionsMax = 64;
+inline constexpr size_t kSafetensorsTextBytesMax = 16 << 20;  // A name, a value of metadata.
+
+// One tensor in a file. Row-major; [] is a scalar.
+struct TensorEntry {
+  std::string name;
+  std::string dtype;  // As the format spells it: "F32", "BF16", "F8_E4M3", ...
+  std::vector<uint64_t> shape;
+  uint64_t begin = 0;  // Bytes from the start of the data.
+  uint64_t end = 0;
+
+  uint64_t bytes() const { return end - begin; }
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, std::string> metadata;
+  std::vector<TensorEntry> tensors;  // In offset order; they cover the data without a gap.
+  uint64_t data_begin = 0;           // Offset of the data in the file: 8 + N.
+  std::vector<std::string> warnings;
+
+  uint64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
+};
+
+// "F32" for kFloat32; "" for none (every DType has a spelling).
+absl::string_view SafetensorsDType(DType dtype);
+// Nothing for the format's types that dtrain does not compute with.
+std::optional<DType> DTypeFromSafetensors(absl::string_view name);
+// Bits of one element; nothing for an unknown name.
+std::optional<int> SafetensorsBits(absl::string_view name);
+
+// The header's N from the first 8 bytes of a file of `file_bytes` bytes.
+absl::StatusOr<uint64_t> ParseSafetensorsLength(absl::string_view first_8_bytes,
+                                                uint64_t file_bytes);
+// Parses the N bytes of JSON and checks that the tensors cover the file exactly. Errors
+// (InvalidArgument) begin with the reference's words where it has some, and name the tensor.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
+                                                         uint64_t file_bytes);
+
+// Sorts `tensors` as the reference writer does (dtype descending, then name), sets begin and end,
+// and returns the first 8 + N bytes of the file. Errors: duplicate or reserved name, unknown dtype,
+// a size that overflows or is no whole number of bytes.
+absl::StatusOr<std::string> EncodeSafetensorsHeader(
+    const std::map<std::string, std::string>& metadata, std::vector<TensorEntry>& tensors);
+
+// product(shape) * bits / 8, checked.
+absl::StatusOr<uint64_t> TensorBytes(absl::string_view dtype, const std::vector<uint64_t>& shape);
+
+}  // namespace dtrain::checkpoint

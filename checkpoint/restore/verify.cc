@@ -1,0 +1,103 @@
+#include "checkpoint/restore/verify.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+absl::Status Damaged(const std::string& display_name, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(display_name, " is damaged: ", what));
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id) {
+  const std::string path = absl::StrCat(id.DirectoryName(), "/", kManifestName);
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(storage, path, kManifestBytesMax));
+  const std::string display_name = storage.DisplayName(path);
+  DT_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(text, display_name));
+  if (manifest.id != id) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        display_name, " is the manifest of ", manifest.id.ToString(), ": was the folder moved?"));
+  }
+  return manifest;
+}
+
+absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
+                        Verify verify, bool from_medium) {
+  const std::string display_name = storage.DisplayName(path);
+  const auto opened = storage.OpenFile(path);
+  if (absl::IsNotFound(opened.status())) {
+    return Damaged(display_name, "the file is missing");
+  }
+  DT_RETURN_IF_ERROR(opened.status());
+  const ReadableFile& file = **opened;
+  if (file.bytes() != expected.bytes) {
+    return Damaged(display_name, absl::StrCat("it has ", file.bytes(), " bytes, the manifest says ",
+                                              expected.bytes));
+  }
+  if (verify == Verify::kSizes) {
+    return absl::OkStatus();
+  }
+  if (from_medium) {
+    file.DropCache();
+  }
+  FileChecksummer checksummer;
+  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, expected.bytes));
+  for (uint64_t at = 0; at < expected.bytes; at += kBlockBytes) {
+    const auto part =
+        absl::MakeSpan(block).subspan(0, std::min<uint64_t>(kBlockBytes, expected.bytes - at));
+    DT_RETURN_IF_ERROR(file.ReadAt(at, part));
+    const uint32_t crc = Crc32c(part.data(), part.size());
+    if (crc != expected.crc32c[at / kBlockBytes]) {
+      return Damaged(display_name,
+                     absl::StrFormat("bytes %d to %d have CRC-32C %08x, the manifest says %08x", at,
+                                     at + part.size(), crc, expected.crc32c[at / kBlockBytes]));
+    }
+    checksummer.Add(part);
+  }
+  const std::string hash = checksummer.Finish().xxh3_128;
+  if (hash != expected.xxh3_128) {
+    return Damaged(display_name, absl::StrCat("its XXH3-128 is ", hash, ", the manifest says ",
+                                              expected.xxh3_128));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify) {
+  for (const ManifestFile& file : manifest.files) {
+    DT_RETURN_IF_ERROR(VerifyFile(
+        storage, absl::StrCat(manifest.id.DirectoryName(), "/", file.path), file.checksum, verify));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage) {
+  DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
+  std::vector<StepId> ids;
+  for (const Storage::Entry& entry : entries) {
+    const std::optional<StepId> id = StepId::FromDirectoryName(entry.name);
+    if (!id || !entry.is_directory) {
+      continue;
+    }
+    const auto inside = storage.List(entry.name);
+    if (absl::IsNotFound(inside.status())) {
+      continue;  // Removed meanwhile.
+    }
+    DT_RETURN_IF_ERROR(inside.status());
+    if (std::any_of(inside->begin(), inside->end(),
+                    [](const Storage::Entry& file) { return file.name == kManifestName; })) {
+      ids.push_back(*id);
+    }
+  }
+  std::sort(ids.begin(), ids.end(), std::greater<>());
+  return ids;
+}
+
+}  // namespace dtrain::checkpoint

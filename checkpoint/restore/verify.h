@@ -1,0 +1,33 @@
+// Whether a checkpoint's files are what its manifest says.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/step_id.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+enum class Verify {
+  kSizes,   // Every file is there with its size; blocks are checked as they are read.
+  kHashes,  // Every byte of every file.
+};
+
+// The manifest of `id`. NotFound: not committed. InvalidArgument: damaged, or of another step.
+absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id);
+
+// InvalidArgument names the file and the first block that differs. With `from_medium` the cache is
+// dropped first.
+absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
+                        Verify verify, bool from_medium = false);
+
+// VerifyFile for each file of the manifest; the first error.
+absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify);
+
+// The commits that have a manifest (readable or not), newest epoch and step first.
+absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage);
+
+}  // namespace dtrain::checkpoint

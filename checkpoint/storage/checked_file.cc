@@ -1,0 +1,62 @@
+#include "checkpoint/storage/checked_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+
+namespace dtrain::checkpoint {
+
+CheckedFile::CheckedFile(std::unique_ptr<ReadableFile> file, FileChecksum expected,
+                         std::string display_name)
+    : file_(std::move(file)),
+      expected_(std::move(expected)),
+      display_name_(std::move(display_name)) {}
+
+absl::Status CheckedFile::ReadBlock(uint64_t block, absl::Span<std::byte> into) const {
+  DT_RETURN_IF_ERROR(file_->ReadAt(block * kBlockBytes, into));
+  const uint32_t crc = Crc32c(into.data(), into.size());
+  if (crc != expected_.crc32c[block]) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is damaged: bytes %d to %d have CRC-32C %08x, the manifest says %08x", display_name_,
+        block * kBlockBytes, block * kBlockBytes + into.size(), crc, expected_.crc32c[block]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckedFile::ReadAt(uint64_t offset, absl::Span<std::byte> into) const {
+  if (offset > expected_.bytes || into.size() > expected_.bytes - offset) {
+    return absl::OutOfRangeError(absl::StrFormat("%s has %d bytes; %d from %d were wanted",
+                                                 display_name_, expected_.bytes, into.size(),
+                                                 offset));
+  }
+  const std::lock_guard lock(mutex_);
+  while (!into.empty()) {
+    const uint64_t block = offset / kBlockBytes;
+    const uint64_t within = offset % kBlockBytes;
+    const size_t block_bytes =
+        std::min<uint64_t>(kBlockBytes, expected_.bytes - block * kBlockBytes);
+    const size_t n = std::min<size_t>(into.size(), block_bytes - within);
+    if (n == block_bytes) {  // The whole block: no need of a copy.
+      DT_RETURN_IF_ERROR(ReadBlock(block, into.subspan(0, n)));
+    } else {
+      if (cache_.size() != block_bytes || cached_block_ != block) {
+        cache_.resize(block_bytes);
+        if (absl::Status status = ReadBlock(block, absl::MakeSpan(cache_)); !status.ok()) {
+          cache_.clear();
+          return status;
+        }
+        cached_block_ = block;
+      }
+      std::memcpy(into.data(), cache_.data() + within, n);
+    }
+    offset += n;
+    into.remove_prefix(n);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,34 @@
+// A file whose every block is checked against its CRC-32C when it is read. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "checkpoint/format/checksum.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+class CheckedFile final : public ReadableFile {
+ public:
+  // REQUIRES: expected.crc32c has one value a block.
+  CheckedFile(std::unique_ptr<ReadableFile> file, FileChecksum expected, std::string display_name);
+
+  uint64_t bytes() const override { return expected_.bytes; }
+  // InvalidArgument names the file and the block that differs.
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const override;
+
+ private:
+  absl::Status ReadBlock(uint64_t block, absl::Span<std::byte> into) const;
+
+  const std::unique_ptr<ReadableFile> file_;
+  const FileChecksum expected_;
+  const std::string display_name_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::byte> cache_;  // The last block that was read in part.
+  mutable uint64_t cached_block_ = 0;
+};
+
+}  // namespace dtrain::checkpoint

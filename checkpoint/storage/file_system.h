@@ -1,0 +1,58 @@
+// The system calls that PosixStorage is made of, as a seam: real, in memory with a crash model
+// (memory_file_system.h), and failing at a chosen call (faulty_file_system.h).
+//
+// Paths are relative to the file system's root and never leave it; no call follows a symbolic link.
+// A handle is a small integer that the file system owns until Close. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // O_CREAT | O_EXCL | O_NOFOLLOW beneath the root.
+  virtual absl::StatusOr<int> Create(const std::string& path, int mode) = 0;
+  // Reserves `bytes` for the file without changing its size; OK where nothing can be reserved.
+  virtual absl::Status Allocate(int handle, uint64_t bytes) = 0;
+  // Appends up to data.size() bytes and returns how many: short writes are the caller's business.
+  virtual absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) = 0;
+  virtual absl::Status Sync(int handle) = 0;
+  virtual absl::Status Close(int handle) = 0;
+
+  virtual absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) = 0;
+  // Bytes read at `offset`, fewer than asked only at the end of the file.
+  virtual absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset,
+                                        absl::Span<std::byte> into) = 0;
+  virtual void DropCache(int handle) = 0;
+
+  // AlreadyExists when something has the name.
+  virtual absl::Status MakeDirectory(const std::string& path) = 0;
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+  virtual absl::Status RenameNoReplace(const std::string& from, const std::string& to) = 0;
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  virtual absl::Status Unlink(const std::string& path) = 0;
+  virtual absl::Status RemoveDirectory(const std::string& path) = 0;
+  virtual absl::StatusOr<std::vector<Storage::Entry>> List(const std::string& path) = 0;
+
+  virtual std::string DisplayName(const std::string& path) const = 0;
+};
+
+// InvalidArgument unless `path` is made of plain components: none empty, "." or "..", no NUL byte.
+absl::Status CheckRelativePath(const std::string& path);
+
+// The file system below `directory`, which is created when it is missing. Each component of a path
+// is opened by itself with O_NOFOLLOW, so neither ".." nor a link leads out.
+absl::StatusOr<std::unique_ptr<FileSystem>> OpenRealFileSystem(const std::string& directory);
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,198 @@
+#include "checkpoint/storage/posix_storage.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "checkpoint/commit/nonce.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+constexpr int kOwnerMode = 0600;
+constexpr int kEveryoneMode = 0644;
+
+std::string ParentOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+class PosixWritableFile final : public WritableFile {
+ public:
+  PosixWritableFile(FileSystem& files, int handle, std::string display_name)
+      : files_(files), handle_(handle), display_name_(std::move(display_name)) {}
+  PosixWritableFile(const PosixWritableFile&) = delete;
+  PosixWritableFile& operator=(const PosixWritableFile&) = delete;
+  ~PosixWritableFile() override {
+    if (handle_ >= 0) {
+      files_.Close(handle_).IgnoreError();  // Nobody relies on a file without Finish.
+    }
+  }
+
+  absl::Status Append(absl::Span<const std::byte> data) override {
+    while (!data.empty()) {
+      absl::StatusOr<size_t> written = files_.Write(handle_, data);
+      if (written.ok() && *written == 0) {
+        written = absl::UnavailableError("cannot write: the system took 0 bytes");
+      }
+      if (!written.ok()) {
+        return Annotate(written.status(), display_name_);
+      }
+      data.remove_prefix(*written);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() override {
+    // A failed fsync drops the dirty pages: the file is lost, so it is never synced again.
+    DT_RETURN_IF_ERROR(Annotate(files_.Sync(handle_), display_name_));
+    return Annotate(files_.Close(std::exchange(handle_, -1)), display_name_);
+  }
+
+ private:
+  FileSystem& files_;
+  int handle_;
+  const std::string display_name_;
+};
+
+class PosixReadableFile final : public ReadableFile {
+ public:
+  PosixReadableFile(FileSystem& files, int handle, uint64_t bytes, std::string display_name)
+      : files_(files), handle_(handle), bytes_(bytes), display_name_(std::move(display_name)) {}
+  PosixReadableFile(const PosixReadableFile&) = delete;
+  PosixReadableFile& operator=(const PosixReadableFile&) = delete;
+  ~PosixReadableFile() override { files_.Close(handle_).IgnoreError(); }
+
+  uint64_t bytes() const override { return bytes_; }
+
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const override {
+    const absl::StatusOr<size_t> got = files_.ReadAt(handle_, offset, into);
+    if (!got.ok()) {
+      return Annotate(got.status(), display_name_);
+    }
+    if (*got < into.size()) {
+      return absl::OutOfRangeError(absl::StrCat(display_name_, " ends at byte ", offset + *got,
+                                                "; ", into.size(), " bytes from ", offset,
+                                                " were wanted"));
+    }
+    return absl::OkStatus();
+  }
+
+  void DropCache() const override { files_.DropCache(handle_); }
+
+ private:
+  FileSystem& files_;
+  const int handle_;
+  const uint64_t bytes_;
+  const std::string display_name_;
+};
+
+class PosixStorage : public Storage {
+ public:
+  explicit PosixStorage(FileSystem& files) : files_(files) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path,
+                                                           uint64_t bytes_expected,
+                                                           Access access) override {
+    DT_ASSIGN_OR_RETURN(const int handle,
+                        files_.Create(path, access == Access::kOwner ? kOwnerMode : kEveryoneMode));
+    auto file = std::make_unique<PosixWritableFile>(files_, handle, DisplayName(path));
+    if (absl::Status status = files_.Allocate(handle, bytes_expected); !status.ok()) {
+      file.reset();
+      files_.Unlink(path).IgnoreError();
+      return Annotate(status, DisplayName(path));
+    }
+    return file;
+  }
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) override {
+    uint64_t bytes = 0;
+    DT_ASSIGN_OR_RETURN(const int handle, files_.OpenForReading(path, &bytes));
+    return std::make_unique<PosixReadableFile>(files_, handle, bytes, DisplayName(path));
+  }
+
+  absl::Status Publish(const std::string& path, absl::string_view content) override {
+    return WriteAndMove(path, content, /*replace=*/false);
+  }
+  absl::Status Replace(const std::string& path, absl::string_view content) override {
+    return WriteAndMove(path, content, /*replace=*/true);
+  }
+
+  absl::Status MakeDirectory(const std::string& path) override {
+    for (size_t slash = path.find('/');; slash = path.find('/', slash + 1)) {
+      const std::string prefix = path.substr(0, slash);
+      absl::Status status = files_.MakeDirectory(prefix);
+      if (!status.ok() && !absl::IsAlreadyExists(status)) {
+        return status;
+      }
+      // Also when it exists: whoever made it may not have synced it yet.
+      DT_RETURN_IF_ERROR(files_.SyncDirectory(ParentOf(prefix)));
+      if (slash == std::string::npos) {
+        return absl::OkStatus();
+      }
+    }
+  }
+
+  absl::Status SyncDirectory(const std::string& path) override {
+    return files_.SyncDirectory(path);
+  }
+  absl::StatusOr<std::vector<Entry>> List(const std::string& path) override {
+    return files_.List(path);
+  }
+  absl::Status RemoveFile(const std::string& path) override { return files_.Unlink(path); }
+  absl::Status RemoveDirectory(const std::string& path) override {
+    return files_.RemoveDirectory(path);
+  }
+  std::string DisplayName(const std::string& path) const override {
+    return files_.DisplayName(path);
+  }
+
+ private:
+  absl::Status WriteAndMove(const std::string& path, absl::string_view content, bool replace) {
+    const std::string parent = ParentOf(path);
+    const std::string name = parent.empty() ? path : path.substr(parent.size() + 1);
+    const std::string temporary =
+        absl::StrCat(parent, parent.empty() ? "" : "/", kTemporaryPrefix, name, "-", RandomNonce());
+    absl::Status status = WriteWhole(temporary, content);
+    if (status.ok()) {
+      status = replace ? files_.Rename(temporary, path) : files_.RenameNoReplace(temporary, path);
+    }
+    if (!status.ok()) {
+      files_.Unlink(temporary).IgnoreError();
+      return status;
+    }
+    return files_.SyncDirectory(parent);
+  }
+
+  absl::Status WriteWhole(const std::string& path, absl::string_view content) {
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file,
+                        CreateFile(path, content.size(), Access::kEveryone));
+    DT_RETURN_IF_ERROR(file->Append(
+        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(content.data()), content.size())));
+    return file->Finish();
+  }
+
+  FileSystem& files_;
+};
+
+class OwningPosixStorage final : public PosixStorage {
+ public:
+  explicit OwningPosixStorage(std::unique_ptr<FileSystem> files)
+      : PosixStorage(*files), owned_(std::move(files)) {}
+
+ private:
+  const std::unique_ptr<FileSystem> owned_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Storage>> OpenPosixStorage(const std::string& directory) {
+  DT_ASSIGN_OR_RETURN(auto files, OpenRealFileSystem(directory));
+  return std::make_unique<OwningPosixStorage>(std::move(files));
+}
+
+std::unique_ptr<Storage> MakePosixStorage(FileSystem& files) {
+  return std::make_unique<PosixStorage>(files);
+}
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,256 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/unique_fd.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+struct CloseDir {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+class RealFileSystem final : public FileSystem {
+ public:
+  RealFileSystem(std::string directory, UniqueFd root)
+      : directory_(std::move(directory)), root_(std::move(root)) {}
+
+  absl::StatusOr<int> Create(const std::string& path, int mode) override {
+    DT_ASSIGN_OR_RETURN(const Place place, Find(path));
+    const int fd = openat(place.parent.get(), place.name.c_str(),
+                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd < 0) {
+      return Error(errno, "cannot create", path);
+    }
+    return fd;
+  }
+
+  absl::Status Allocate(int handle, uint64_t bytes) override {
+    // Without KEEP_SIZE a crash could leave a file of the right size full of zeros.
+    while (bytes > 0 && fallocate(handle, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0) {
+      if (errno == EOPNOTSUPP || errno == ENOSYS) {
+        break;
+      }
+      if (errno != EINTR) {
+        return ErrnoStatus(errno, absl::StrCat("cannot reserve ", bytes, " bytes"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) override {
+    while (true) {
+      const ssize_t n = write(handle, data.data(), data.size());
+      if (n >= 0) {
+        return static_cast<size_t>(n);
+      }
+      if (errno != EINTR) {
+        return ErrnoStatus(errno, "cannot write");
+      }
+    }
+  }
+
+  absl::Status Sync(int handle) override {
+    return fsync(handle) == 0 ? absl::OkStatus()
+                              : ErrnoStatus(errno, "cannot make durable (fsync)");
+  }
+
+  absl::Status Close(int handle) override { return UniqueFd(handle).Close(); }
+
+  absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) override {
+    DT_ASSIGN_OR_RETURN(const Place place, Find(path));
+    // O_NONBLOCK: a FIFO in the place of a file must not block the open.
+    UniqueFd fd(openat(place.parent.get(), place.name.c_str(),
+                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!fd.valid()) {
+      return errno == ELOOP ? absl::InvalidArgumentError(absl::StrCat(
+                                  DisplayName(path), " is a symbolic link, not a file"))
+                            : Error(errno, "cannot open", path);
+    }
+    struct stat info {};
+    if (fstat(fd.get(), &info) != 0) {
+      return Error(errno, "cannot stat", path);
+    }
+    if (!S_ISREG(info.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(DisplayName(path), " is not a regular file"));
+    }
+    *bytes = static_cast<uint64_t>(info.st_size);
+    return fd.release();
+  }
+
+  absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset, absl::Span<std::byte> into) override {
+    size_t done = 0;
+    while (done < into.size()) {
+      const ssize_t n =
+          pread(handle, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+      if (n < 0 && errno != EINTR) {
+        return ErrnoStatus(errno, "cannot read");
+      }
+      if (n == 0) {
+        break;
+      }
+      done += n > 0 ? static_cast<size_t>(n) : 0;
+    }
+    return done;
+  }
+
+  void DropCache(int handle) override { posix_fadvise(handle, 0, 0, POSIX_FADV_DONTNEED); }
+
+  absl::Status MakeDirectory(const std::string& path) override {
+    DT_ASSIGN_OR_RETURN(const Place place, Find(path));
+    return mkdirat(place.parent.get(), place.name.c_str(), 0755) == 0
+               ? absl::OkStatus()
+               : Error(errno, "cannot create the folder", path);
+  }
+
+  absl::Status SyncDirectory(const std::string& path) override {
+    DT_ASSIGN_OR_RETURN(const UniqueFd fd, OpenDirectory(path));
+    if (fsync(fd.get()) != 0 && errno != EINVAL) {  // EINVAL: a file system without it.
+      return Error(errno, "cannot make durable (fsync) the folder", path);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RenameNoReplace(const std::string& from, const std::string& to) override {
+    DT_ASSIGN_OR_RETURN(const Place source, Find(from));
+    DT_ASSIGN_OR_RETURN(const Place target, Find(to));
+    if (renameat2(source.parent.get(), source.name.c_str(), target.parent.get(),
+                  target.name.c_str(), RENAME_NOREPLACE) == 0) {
+      return absl::OkStatus();
+    }
+    if (errno != EINVAL && errno != ENOSYS) {
+      return Error(errno, "cannot publish", to);
+    }
+    // A file system without the flag: a link is as exclusive, and the old name may stay behind.
+    if (linkat(source.parent.get(), source.name.c_str(), target.parent.get(), target.name.c_str(),
+               0) != 0) {
+      return Error(errno, "cannot publish", to);
+    }
+    unlinkat(source.parent.get(), source.name.c_str(), 0);
+    return absl::OkStatus();
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    DT_ASSIGN_OR_RETURN(const Place source, Find(from));
+    DT_ASSIGN_OR_RETURN(const Place target, Find(to));
+    return renameat(source.parent.get(), source.name.c_str(), target.parent.get(),
+                    target.name.c_str()) == 0
+               ? absl::OkStatus()
+               : Error(errno, "cannot replace", to);
+  }
+
+  absl::Status Unlink(const std::string& path) override { return Remove(path, 0); }
+  absl::Status RemoveDirectory(const std::string& path) override {
+    return Remove(path, AT_REMOVEDIR);
+  }
+
+  absl::StatusOr<std::vector<Storage::Entry>> List(const std::string& path) override {
+    DT_ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(path));
+    const std::unique_ptr<DIR, CloseDir> directory(fdopendir(fd.get()));
+    if (directory == nullptr) {
+      return Error(errno, "cannot list", path);
+    }
+    const int directory_fd = fd.release();  // The stream owns it now.
+    std::vector<Storage::Entry> entries;
+    errno = 0;
+    while (const dirent* found = readdir(directory.get())) {
+      const std::string name = found->d_name;
+      struct stat info {};
+      if (name != "." && name != ".." &&
+          fstatat(directory_fd, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+        entries.push_back({name, S_ISDIR(info.st_mode), static_cast<uint64_t>(info.st_size)});
+      }
+      errno = 0;
+    }
+    if (errno != 0) {
+      return Error(errno, "cannot list", path);
+    }
+    std::sort(entries.begin(), entries.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    return entries;
+  }
+
+  std::string DisplayName(const std::string& path) const override {
+    return path.empty() ? directory_ : absl::StrCat(directory_, "/", path);
+  }
+
+ private:
+  struct Place {
+    UniqueFd parent;
+    std::string name;
+  };
+
+  absl::Status Error(int error_number, absl::string_view what, const std::string& path) const {
+    return ErrnoStatus(error_number, absl::StrCat(what, " ", DisplayName(path)));
+  }
+
+  absl::StatusOr<UniqueFd> OpenDirectory(const std::string& path) const {
+    if (!path.empty()) {
+      DT_RETURN_IF_ERROR(CheckRelativePath(path));
+    }
+    UniqueFd at(openat(root_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (const absl::string_view part : absl::StrSplit(path, '/', absl::SkipEmpty())) {
+      if (!at.valid()) {
+        break;
+      }
+      at.reset(openat(at.get(), std::string(part).c_str(),
+                      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    }
+    if (!at.valid()) {
+      return Error(errno, "cannot open the folder", path);
+    }
+    return at;
+  }
+
+  absl::StatusOr<Place> Find(const std::string& path) const {
+    DT_RETURN_IF_ERROR(CheckRelativePath(path));
+    const size_t slash = path.rfind('/');
+    Place place;
+    place.name = slash == std::string::npos ? path : path.substr(slash + 1);
+    DT_ASSIGN_OR_RETURN(place.parent,
+                        OpenDirectory(slash == std::string::npos ? "" : path.substr(0, slash)));
+    return place;
+  }
+
+  absl::Status Remove(const std::string& path, int flags) {
+    DT_ASSIGN_OR_RETURN(const Place place, Find(path));
+    return unlinkat(place.parent.get(), place.name.c_str(), flags) == 0
+               ? absl::OkStatus()
+               : Error(errno, "cannot remove", path);
+  }
+
+  const std::string directory_;
+  const UniqueFd root_;
+};
+
+}  // namespace
+
+absl::Status CheckRelativePath(const std::string& path) {
+  for (const absl::string_view part : absl::StrSplit(path, '/')) {
+    if (part.empty() || part == "." || part == ".." || part.find('\0') != absl::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "path \"", path, "\" must be relative, without empty, \".\" or \"..\" parts"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<FileSystem>> OpenRealFileSystem(const std::string& directory) {
+  DT_RETURN_IF_ERROR(MakeDirectories(directory));
+  DT_ASSIGN_OR_RETURN(UniqueFd root, OpenFile(directory, O_RDONLY | O_DIRECTORY));
+  return std::make_unique<RealFileSystem>(directory, std::move(root));
+}
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,37 @@
+#include "checkpoint/storage/storage.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace dtrain::checkpoint {
+
+absl::StatusOr<std::string> ReadSmallFile(Storage& storage, const std::string& path,
+                                          uint64_t bytes_max) {
+  DT_ASSIGN_OR_RETURN(const auto file, storage.OpenFile(path));
+  if (file->bytes() > bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat(storage.DisplayName(path), " has ",
+                                                     file->bytes(), " bytes; at most ", bytes_max,
+                                                     " are allowed"));
+  }
+  std::string content(file->bytes(), '\0');
+  DT_RETURN_IF_ERROR(file->ReadAt(
+      0, absl::MakeSpan(reinterpret_cast<std::byte*>(content.data()), content.size())));
+  return content;
+}
+
+absl::Status RemoveTree(Storage& storage, const std::string& path) {
+  const auto entries = storage.List(path);
+  if (absl::IsNotFound(entries.status())) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(entries.status());
+  absl::Status first;
+  for (const Storage::Entry& entry : *entries) {
+    const std::string child = absl::StrCat(path, "/", entry.name);
+    first.Update(entry.is_directory ? RemoveTree(storage, child) : storage.RemoveFile(child));
+  }
+  first.Update(storage.RemoveDirectory(path));
+  return first;
+}
+
+}  // namespace dtrain::checkpoint

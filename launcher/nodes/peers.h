@@ -1,0 +1,46 @@
+// The other nodes' agents, as the supervisor sees them: a log of orders that all agents read in the
+// same order through the coordinator's store.
+//
+// A seam: one node has none, several use StorePeers, tests use a fake.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "launcher/ranks/rank_end.h"
+
+namespace dtrain::launcher {
+
+// What one agent tells all.
+struct Order {
+  enum class Kind {
+    kStop,   // A stop signal was received: forward `signal`.
+    kFail,   // A rank failed by itself: stop yours.
+    kEnded,  // All ranks of `node` have ended.
+  };
+  Kind kind = Kind::kEnded;
+  int node = 0;
+  int signal = 0;
+  RankEnd end;
+
+  std::string Encode() const;
+  static absl::StatusOr<Order> Parse(absl::string_view text);
+};
+
+class Peers {
+ public:
+  virtual ~Peers() = default;
+  // Becomes readable when Take has something, or the coordinator is lost.
+  virtual int poll_fd() const = 0;
+  // Orders of other nodes since the last call. Never blocks.
+  virtual std::vector<Order> Take() = 0;
+  // Not OK when a node or the coordinator is gone; the message names it.
+  virtual absl::Status health() const = 0;
+  // Tells the others, as `order.node` this node. Never blocks for long; a lost coordinator shows in
+  // health().
+  virtual void Publish(Order order) = 0;
+  virtual int nodes() const = 0;
+};
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,270 @@
+#include "launcher/nodes/rendezvous.h"
+
+#include <csignal>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/console/wait_notice.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "comm/net/socket.h"
+#include "comm/net/store_client.h"
+#include "launcher/machine.h"
+#include "launcher/nodes/store_peers.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr absl::Duration kSlice = absl::Milliseconds(100);
+constexpr char kJobKey[] = "launch/job";
+constexpr char kReadyKey[] = "launch/ready";  // Holds the result of node 0's `prepare`.
+
+std::string NodeKey(int node) { return absl::StrCat("launch/node/", node); }
+
+absl::Status Stopped(int signal) {
+  return signal == SIGINT ? absl::CancelledError("SIGINT while waiting for the other nodes")
+                          : absl::AbortedError("stop signal while waiting for the other nodes");
+}
+
+// Runs `attempt` in short slices until it gives something other than DeadlineExceeded.
+template <typename Attempt>
+auto InSlices(Deadline deadline, const std::function<int()>& cancelled, Attempt attempt)
+    -> decltype(attempt(deadline)) {
+  while (true) {
+    auto result = attempt(Earlier(deadline, Deadline::After(kSlice)));
+    const absl::Status status = [&result] {
+      if constexpr (std::is_same_v<decltype(result), absl::Status>) {
+        return result;
+      } else {
+        return result.status();
+      }
+    }();
+    if (!absl::IsDeadlineExceeded(status) || deadline.Expired()) {
+      return result;
+    }
+    if (const int signal = cancelled(); signal != 0) {
+      return Stopped(signal);
+    }
+  }
+}
+
+// The nodes that have not joined.
+absl::StatusOr<std::vector<int>> MissingNodes(comm::Store& store, int nodes) {
+  std::vector<std::string> keys;
+  for (int node = 0; node < nodes; ++node) {
+    keys.push_back(NodeKey(node));
+  }
+  DT_ASSIGN_OR_RETURN(const std::vector<bool> here,
+                      store.Check(keys, Deadline::After(absl::Seconds(1))));
+  std::vector<int> missing;
+  for (int node = 0; node < nodes; ++node) {
+    if (!here[static_cast<size_t>(node)]) {
+      missing.push_back(node);
+    }
+  }
+  return missing;
+}
+
+absl::Status NameMissingNodes(comm::Store& store, int nodes, const absl::Status& status) {
+  if (!absl::IsDeadlineExceeded(status)) {
+    return status;
+  }
+  const auto missing = MissingNodes(store, nodes);
+  if (!missing.ok() || missing->empty()) {
+    return status;
+  }
+  return absl::DeadlineExceededError(
+      absl::StrFormat("node %s did not join in time; start `dtrain launch --node-rank R` there, or "
+                      "wait longer with "
+                      "--rdzv-conf join_timeout=SECONDS",
+                      absl::StrJoin(*missing, ", ")));
+}
+
+// What the log says while nodes are still to come to `where`.
+std::string NodesToCome(comm::Store& store, int nodes, const std::string& where) {
+  const auto missing = MissingNodes(store, nodes);
+  return missing.ok() && !missing->empty()
+             ? absl::StrFormat("%d of %d nodes have come to %s; still to come: node%s %s",
+                               nodes - static_cast<int>(missing->size()), nodes, where,
+                               missing->size() == 1 ? "" : "s", absl::StrJoin(*missing, ", "))
+             : "";
+}
+
+Json AnswerOf(const absl::StatusOr<int>& first) {
+  return first.ok() ? Json{{"code", 0}, {"log_number", *first}}
+                    : Json{{"code", static_cast<int>(first.status().code())},
+                           {"message", std::string(first.status().message())}};
+}
+
+// Connects to node 0's store, which may come later.
+absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
+    const JoinRequest& request, const comm::Endpoint& endpoint, Deadline deadline,
+    const std::function<int()>& cancelled) {
+  const int node = request.options.node_rank;
+  const comm::Hello hello{.epoch = static_cast<uint64_t>(request.attempt),
+                          .role = comm::Hello::Role::kAgent,
+                          .id = node,
+                          .name = absl::StrCat("agent of node ", node)};
+  std::mutex mutex;
+  std::string last;  // Why the last try failed.
+  const WaitNotice notice([&] {
+    std::lock_guard lock(mutex);
+    return absl::StrFormat("node %d waits for `dtrain launch` of node 0 at %s%s", node,
+                           endpoint.ToString(), last.empty() ? "" : absl::StrCat(" (", last, ")"));
+  });
+  return InSlices(deadline, cancelled, [&](Deadline) {
+    auto client = comm::StoreClient::Connect(endpoint, request.key, hello,
+                                             Earlier(deadline, Deadline::After(absl::Seconds(2))));
+    // Not there yet, or still the store of the attempt before.
+    if (client.ok() || absl::IsPermissionDenied(client.status())) {
+      return client;
+    }
+    std::lock_guard lock(mutex);
+    last = std::string(client.status().message());
+    return absl::StatusOr<std::unique_ptr<comm::StoreClient>>(absl::DeadlineExceededError(last));
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Rendezvous> Rendezvous::Join(const JoinRequest& request,
+                                            const std::function<int()>& cancelled) {
+  Rendezvous meeting;
+  meeting.shape_.attempt = request.attempt;
+  meeting.shape_.node_rank = request.options.node_rank;
+  if (request.options.nodes == 1) {
+    DT_RETURN_IF_ERROR(meeting.JoinOneNode(request));
+  } else {
+    DT_RETURN_IF_ERROR(meeting.JoinNodes(request, cancelled));
+  }
+  return meeting;
+}
+
+absl::Status Rendezvous::JoinOneNode(const JoinRequest& request) {
+  constexpr char kLoopback[] = "127.0.0.1";
+  DT_ASSIGN_OR_RETURN(log_number_, request.prepare(request.local_ranks));
+  DT_ASSIGN_OR_RETURN(server_, comm::StoreServer::Create(kLoopback, 0, request.key,
+                                                         static_cast<uint64_t>(request.attempt)));
+  shape_.ranks_of_node = {request.local_ranks};
+  shape_.run_id = request.run_id;
+  shape_.store = server_->endpoint().ToString();
+  shape_.host_address = kLoopback;
+  shape_.node_id = absl::StrCat(request.run_id, "/0");
+  shape_.master_address = kLoopback;
+  shape_.master_port = FreePort(kLoopback);
+  return absl::OkStatus();
+}
+
+// Node 0 listens on the endpoint's address, which must be its own.
+absl::Status Rendezvous::Serve(const JoinRequest& request, const comm::Endpoint& endpoint) {
+  auto server = comm::StoreServer::Create(endpoint.host, endpoint.port, request.key,
+                                          static_cast<uint64_t>(request.attempt));
+  DT_RETURN_IF_ERROR(Annotate(
+      server.status(), absl::StrFormat("node 0 cannot serve --rdzv-endpoint %s (it must be an "
+                                       "address of this host, and a free port)",
+                                       request.options.rendezvous)));
+  server_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
+                                   const std::function<int()>& cancelled) {
+  const LaunchOptions& options = request.options;
+  const Deadline deadline = Deadline::After(options.join_timeout);
+  DT_ASSIGN_OR_RETURN(const comm::Endpoint endpoint, comm::ParseEndpoint(options.rendezvous));
+  if (options.node_rank == 0) {
+    DT_RETURN_IF_ERROR(Serve(request, endpoint));
+  }
+  DT_ASSIGN_OR_RETURN(auto store, ConnectToNodeZero(request, endpoint, deadline, cancelled));
+  const std::string own_address =
+      options.local_address.empty() ? store->local_endpoint().host : options.local_address;
+  if (options.node_rank == 0) {
+    DT_RETURN_IF_ERROR(store->Set(kJobKey,
+                                  DumpJson(Json{{"run_id", request.run_id},
+                                                {"nodes", options.nodes},
+                                                {"master_port", FreePort(endpoint.host)}}),
+                                  deadline));
+  }
+  DT_ASSIGN_OR_RETURN(
+      const std::string job_text,
+      InSlices(deadline, cancelled, [&](Deadline slice) { return store->Get(kJobKey, slice); }));
+  DT_ASSIGN_OR_RETURN(const Json job, ParseJson(job_text, "job of node 0"));
+  if (job.value("nodes", 0) != options.nodes) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("node 0 was started with --nnodes %d, this node with %d",
+                        job.value("nodes", 0), options.nodes));
+  }
+  DT_RETURN_IF_ERROR(CountRanks(request, *store, endpoint, deadline, cancelled));
+  DT_RETURN_IF_ERROR(AwaitReady(request, *store, deadline, cancelled));
+  shape_.run_id = job.value("run_id", "");
+  shape_.store = endpoint.ToString();
+  shape_.host_address = own_address;
+  shape_.node_id = absl::StrCat(shape_.run_id, "/", options.node_rank);
+  shape_.master_address = endpoint.host;
+  shape_.master_port = job.value("master_port", 0);
+  DT_ASSIGN_OR_RETURN(peers_,
+                      StorePeers::Create(std::move(store), {options.node_rank, options.nodes}));
+  return absl::OkStatus();
+}
+
+// Says how many ranks this node has, and learns it of all others.
+absl::Status Rendezvous::CountRanks(const JoinRequest& request, comm::Store& store,
+                                    const comm::Endpoint& endpoint, Deadline deadline,
+                                    const std::function<int()>& cancelled) {
+  const LaunchOptions& options = request.options;
+  DT_ASSIGN_OR_RETURN(const auto arrival,
+                      store.CompareExchange(NodeKey(options.node_rank), std::nullopt,
+                                            absl::StrCat(request.local_ranks), deadline));
+  if (!arrival.exchanged) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "another agent is node %d already; give each node its own --node-rank", options.node_rank));
+  }
+  const WaitNotice notice([&] { return NodesToCome(store, options.nodes, endpoint.ToString()); });
+  for (int node = 0; node < options.nodes; ++node) {
+    const auto ranks = InSlices(deadline, cancelled,
+                                [&](Deadline slice) { return store.Get(NodeKey(node), slice); });
+    DT_RETURN_IF_ERROR(NameMissingNodes(store, options.nodes, ranks.status()));
+    DT_ASSIGN_OR_RETURN(const int count, RanksOnNode(*ranks, 1, 0));
+    shape_.ranks_of_node.push_back(count);
+  }
+  return absl::OkStatus();
+}
+
+// Node 0 makes the run directory ready, and the others wait for it.
+absl::Status Rendezvous::AwaitReady(const JoinRequest& request, comm::Store& store,
+                                    Deadline deadline, const std::function<int()>& cancelled) {
+  constexpr absl::Duration kHear = absl::Seconds(2);
+  const LaunchOptions& options = request.options;
+  const auto heard_key = [](int node) { return absl::StrCat("launch/heard/", node); };
+  if (options.node_rank == 0) {
+    const absl::StatusOr<int> log_number = request.prepare(shape_.world_size());
+    DT_RETURN_IF_ERROR(store.Set(kReadyKey, DumpJson(AnswerOf(log_number)), deadline));
+    if (!log_number.ok()) {  // The store ends with this node, so the others hear it first.
+      std::vector<std::string> heard;
+      for (int node = 1; node < options.nodes; ++node) {
+        heard.push_back(heard_key(node));
+      }
+      store.Wait(heard, Deadline::After(kHear)).IgnoreError();
+    }
+    DT_RETURN_IF_ERROR(log_number.status());
+    log_number_ = *log_number;
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, InSlices(deadline, cancelled, [&](Deadline slice) {
+                        return store.Get(kReadyKey, slice);
+                      }));
+  DT_ASSIGN_OR_RETURN(const Json answer, ParseJson(text, "node 0's answer"));
+  if (const int code = answer.value("code", 0); code != 0) {
+    store.Set(heard_key(options.node_rank), "1", deadline).IgnoreError();
+    return absl::Status(static_cast<absl::StatusCode>(code),
+                        absl::StrCat("node 0 cannot start: ", answer.value("message", "")));
+  }
+  log_number_ = answer.value("log_number", 0);
+  return absl::OkStatus();
+}
+
+Rendezvous::~Rendezvous() { peers_.reset(); }
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,155 @@
+#include "launcher/nodes/store_peers.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/threads/worker.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(2);
+
+std::string OrderKey(int64_t number) { return absl::StrCat("launch/order/", number); }
+std::string BeatKey(int node) { return absl::StrCat("launch/beat/", node); }
+std::string GoodbyeKey(int node) { return absl::StrCat("launch/goodbye/", node); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StorePeers>> StorePeers::Create(
+    std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options) {
+  UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) {
+    return ErrnoStatus(errno, "eventfd");
+  }
+  return std::unique_ptr<StorePeers>(new StorePeers(std::move(store), options, std::move(event)));
+}
+
+StorePeers::StorePeers(std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options,
+                       UniqueFd event)
+    : store_(std::move(store)), options_(options), event_(std::move(event)) {
+  beats_.resize(static_cast<size_t>(options_.nodes));
+  for (Beat& beat : beats_) {
+    beat.seen_nanos = Clock::Real().MonotonicNanos();
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+StorePeers::~StorePeers() {
+  const Deadline deadline = Deadline::After(kGoodbyeTimeout);
+  if (health().ok() && store_->Set(GoodbyeKey(options_.node), "1", deadline).ok() &&
+      options_.node == 0) {
+    std::vector<std::string> goodbyes;
+    for (int node = 1; node < options_.nodes; ++node) {
+      goodbyes.push_back(GoodbyeKey(node));
+    }
+    store_->Wait(goodbyes, deadline).IgnoreError();  // Who is late sees a lost coordinator.
+  }
+  stop_ = true;
+  store_->Close();
+  thread_.join();
+}
+
+void StorePeers::Run() {
+  PrepareThread("dtrain-peers", false);
+  int64_t next = 1;
+  while (!stop_) {
+    absl::Status status = ReadOrder(next);
+    if (status.ok()) {
+      status = WatchBeats();
+    }
+    if (!status.ok() && !stop_) {
+      Fail(status);
+      return;
+    }
+  }
+}
+
+// Waits one beat interval for the next order.
+absl::Status StorePeers::ReadOrder(int64_t& next) {
+  const auto text = store_->Get(OrderKey(next), Deadline::After(options_.beat_interval));
+  if (absl::IsDeadlineExceeded(text.status())) {
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(Annotate(text.status(), "the coordinator on node 0 is lost"));
+  ++next;
+  DT_ASSIGN_OR_RETURN(const Order order, Order::Parse(*text));
+  if (order.node != options_.node) {
+    std::lock_guard lock(mutex_);
+    orders_.push_back(order);
+    Wake();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StorePeers::WatchBeats() {
+  const int64_t now = Clock::Real().MonotonicNanos();
+  Beat& own = beats_[static_cast<size_t>(options_.node)];
+  if (now - own.seen_nanos < absl::ToInt64Nanoseconds(options_.beat_interval)) {
+    return absl::OkStatus();
+  }
+  own.seen_nanos = now;
+  const Deadline deadline = Deadline::After(kCallTimeout);
+  DT_RETURN_IF_ERROR(Annotate(store_->Add(BeatKey(options_.node), 1, deadline).status(),
+                              "the coordinator on node 0 is lost"));
+  for (int node = 1; options_.node == 0 && node < options_.nodes; ++node) {
+    DT_ASSIGN_OR_RETURN(const int64_t count, store_->Add(BeatKey(node), 0, deadline));
+    Beat& beat = beats_[static_cast<size_t>(node)];
+    const bool gone_well =
+        store_->Check({{GoodbyeKey(node)}}, deadline).value_or(std::vector<bool>{false})[0];
+    if (count != beat.count || gone_well) {
+      beat = {count, now};
+    } else if (now - beat.seen_nanos > absl::ToInt64Nanoseconds(options_.beat_timeout)) {
+      return absl::UnavailableError(
+          absl::StrFormat("node %d is lost: its agent has been silent for %s", node,
+                          absl::FormatDuration(options_.beat_timeout)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void StorePeers::Fail(const absl::Status& status) {
+  std::lock_guard lock(mutex_);
+  health_ = absl::UnavailableError(status.message());  // Whatever it was: 75, restart helps.
+  Wake();
+}
+
+void StorePeers::Wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(event_.get(), &one, sizeof(one));
+}
+
+std::vector<Order> StorePeers::Take() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = read(event_.get(), &count, sizeof(count));
+  std::lock_guard lock(mutex_);
+  return std::exchange(orders_, {});
+}
+
+absl::Status StorePeers::health() const {
+  std::lock_guard lock(mutex_);
+  return health_;
+}
+
+void StorePeers::Publish(Order order) {
+  order.node = options_.node;
+  const Deadline deadline = Deadline::After(kGoodbyeTimeout);
+  const auto number = store_->Add("launch/orders", 1, deadline);
+  absl::Status status = number.status();
+  if (status.ok()) {
+    status = store_->Set(OrderKey(*number), order.Encode(), deadline);
+  }
+  if (!status.ok()) {
+    Fail(Annotate(status, "the coordinator on node 0 is lost"));
+  }
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,64 @@
+// Peers over the coordinator's store: an append-only list of orders, and a beat of each agent.
+//
+// One thread reads orders and sends this agent's beat; node 0's also watches the beats of the
+// others. The store is closed first on destruction, so the join never waits for the network.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "comm/net/store_client.h"
+#include "launcher/nodes/peers.h"
+
+namespace dtrain::launcher {
+
+struct StorePeersOptions {
+  int node = 0;
+  int nodes = 1;
+  absl::Duration beat_interval = absl::Seconds(1);
+  // An agent without a beat for this long counts as lost.
+  absl::Duration beat_timeout = absl::Seconds(15);
+};
+
+class StorePeers final : public Peers {
+ public:
+  static absl::StatusOr<std::unique_ptr<StorePeers>> Create(
+      std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options);
+  // Says goodbye; node 0 waits up to 2 s for the others' goodbyes, because its store goes next.
+  ~StorePeers() override;
+
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override;
+  absl::Status health() const override;
+  void Publish(Order order) override;
+  int nodes() const override { return options_.nodes; }
+
+ private:
+  StorePeers(std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options,
+             UniqueFd event);
+  void Run();
+  absl::Status ReadOrder(int64_t& next);
+  absl::Status WatchBeats();
+  void Fail(const absl::Status& status);
+  void Wake();
+
+  const std::unique_ptr<comm::StoreClient> store_;
+  const StorePeersOptions options_;
+  UniqueFd event_;
+  mutable std::mutex mutex_;
+  std::vector<Order> orders_;  // Guarded by mutex_.
+  absl::Status health_;        // Guarded by mutex_.
+  std::atomic<bool> stop_{false};
+  struct Beat {
+    int64_t count = 0;
+    int64_t seen_nanos = 0;
+  };
+  std::vector<Beat> beats_;  // The thread's.
+  std::thread thread_;
+};
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,109 @@
+#include "launcher/ranks/agent_socket.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr size_t kDatagramMax = 16 << 10;
+constexpr size_t kMessagesMax = 1000;
+constexpr size_t kClientsMax = 4096;
+
+bool SameUser(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+bool AddToEpoll(int epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<AgentSocket> AgentSocket::Listen(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("agent socket path %s has %d bytes; allowed: below %d (set TMPDIR to a "
+                        "shorter folder)",
+                        path, path.size(), sizeof(address.sun_path)));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!listener.valid() || !epoll.valid() ||
+      bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      chmod(path.c_str(), 0600) != 0 || listen(listener.get(), SOMAXCONN) != 0 ||
+      !AddToEpoll(epoll.get(), listener.get())) {
+    return ErrnoStatus(errno, absl::StrFormat("agent socket %s", path));
+  }
+  return AgentSocket(std::move(listener), std::move(epoll), path);
+}
+
+void AgentSocket::Accept() {
+  while (clients_.size() < kClientsMax) {
+    UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!client.valid()) {
+      return;
+    }
+    if (SameUser(client.get()) && AddToEpoll(epoll_.get(), client.get())) {
+      clients_.push_back(std::move(client));
+    }
+  }
+}
+
+void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
+  std::array<char, kDatagramMax> datagram{};
+  while (messages.size() < kMessagesMax) {
+    const ssize_t n = recv(fd, datagram.data(), datagram.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return;
+    }
+    if (n <= 0) {  // Closing takes it out of the epoll set.
+      clients_.erase(std::find_if(clients_.begin(), clients_.end(),
+                                  [fd](const UniqueFd& client) { return client.get() == fd; }));
+      return;
+    }
+    absl::StatusOr<AgentMessage> message =
+        AgentMessage::Parse(absl::string_view(datagram.data(), static_cast<size_t>(n)));
+    if (message.ok()) {
+      messages.push_back(*std::move(message));
+    } else {
+      ++malformed_;
+    }
+  }
+}
+
+std::vector<AgentMessage> AgentSocket::Receive() {
+  std::vector<AgentMessage> messages;
+  std::array<epoll_event, 64> events{};
+  const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < ready; ++i) {
+    const int fd = events.at(static_cast<size_t>(i)).data.fd;
+    if (fd == listener_.get()) {
+      Accept();
+    } else {
+      ReceiveFrom(fd, messages);
+    }
+  }
+  return messages;
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,72 @@
+#include "launcher/ranks/signals.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "base/system/ignored_signal.h"
+#include "launcher/ranks/rank_end.h"
+
+namespace dtrain::launcher {
+namespace {
+constexpr std::array<int, 6> kAllowed = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+}  // namespace
+
+absl::StatusOr<SignalSource> SignalSource::Create(const std::vector<int>& stop_signals) {
+  std::signal(SIGPIPE, SIG_IGN);  // A closed terminal or pipe is an error of write, no death.
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  for (const int signal : stop_signals) {
+    if (signal != SIGHUP ||
+        !IsIgnored(SIGHUP)) {  // A signal that is blocked would no longer be ignored.
+      sigaddset(&set, signal);
+    }
+  }
+  if (sigprocmask(SIG_BLOCK, &set, nullptr) != 0) {
+    return ErrnoStatus(errno, "sigprocmask");
+  }
+  UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, "signalfd");
+  }
+  return SignalSource(std::move(fd));
+}
+
+std::vector<int> SignalSource::Take() {
+  std::vector<int> signals;
+  signalfd_siginfo info{};
+  while (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+    signals.push_back(static_cast<int>(info.ssi_signo));
+  }
+  return signals;
+}
+
+absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text) {
+  std::vector<int> signals;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::string name = absl::AsciiStrToUpper(absl::StripAsciiWhitespace(part));
+    int found = 0;
+    for (const int signal : kAllowed) {
+      found = SignalName(signal) == name ? signal : found;
+    }
+    if (found == 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--signals-to-handle has \"%s\"; allowed: SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, "
+          "SIGUSR2, separated by commas",
+          part));
+    }
+    signals.push_back(found);
+  }
+  return signals;
+}
+
+int ForwardedSignal(int received) { return received == SIGINT ? SIGINT : SIGTERM; }
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,169 @@
+#include "launcher/ranks/spawn.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/system/ignored_signal.h"
+#include "base/system/resource_limits.h"
+
+namespace dtrain::launcher {
+namespace {
+
+// What the child needs, all of it made before fork: after it only plain system calls are safe.
+struct ChildPlan {
+  const char* program;
+  std::vector<char*> argv;
+  std::vector<char*> envp;
+  bool bind = false;
+  cpu_set_t cpus;
+  pid_t parent;
+  // Descriptors above 9, so that placing them at 0 to 4 overwrites none.
+  int in = -1;
+  int out = -1;
+  int err = -1;
+  int token = -1;
+  int guard = -1;
+  int report = -1;  // Where the child writes errno when it cannot execute.
+};
+
+constexpr int kReportFd = 4;
+
+[[noreturn]] void RunChild(const ChildPlan& plan) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != plan.parent) {
+    _exit(127);  // The launcher died before the line above.
+  }
+  if (plan.guard >= 0) {
+    const pid_t group = getpid();
+    [[maybe_unused]] const ssize_t told = write(plan.guard, &group, sizeof(group));
+  }
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // It stays as nohup left it.
+      std::signal(signal, SIG_DFL);
+    }
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (plan.bind) {
+    sched_setaffinity(0, sizeof(plan.cpus), &plan.cpus);  // Unbound is slower, not wrong.
+  }
+  dup2(plan.in, 0);
+  dup2(plan.out, 1);
+  dup2(plan.err, 2);
+  if (plan.token >= 0) {
+    dup2(plan.token, kTokenFdInRank);
+  } else {
+    close(kTokenFdInRank);
+  }
+  dup2(plan.report, kReportFd);
+  fcntl(kReportFd, F_SETFD, FD_CLOEXEC);
+  syscall(SYS_close_range, static_cast<unsigned>(kReportFd) + 1, ~0U, 0U);
+  execve(plan.program, plan.argv.data(), plan.envp.data());
+  const int error = errno;
+  [[maybe_unused]] const ssize_t n = write(kReportFd, &error, sizeof(error));
+  _exit(127);
+}
+
+absl::StatusOr<UniqueFd> OpenHigh(const std::string& path, int flags) {
+  DT_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, flags));
+  UniqueFd high(fcntl(fd.get(), F_DUPFD_CLOEXEC, 10));
+  if (!high.valid()) {
+    return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  }
+  return high;
+}
+
+// Waits until the child has executed its program (end of file) or says why not.
+absl::Status AwaitExec(int fd, pid_t pid, const std::string& program) {
+  int error = 0;
+  ssize_t n = 0;
+  do {
+    n = read(fd, &error, sizeof(error));
+  } while (n < 0 && errno == EINTR);
+  if (n != sizeof(error)) {
+    return absl::OkStatus();
+  }
+  waitpid(pid, nullptr, 0);
+  const std::string hint =
+      error == ENOEXEC  ? " (no program for this machine, or a script without #! line)"
+      : error == ENOENT ? " (the interpreter of its #! line or its loader is missing)"
+                        : "";
+  return ErrnoStatus(error, absl::StrCat("cannot execute ", program, hint));
+}
+
+}  // namespace
+
+std::vector<char*> ExecPointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(const_cast<char*>(text.c_str()));  // execve does not write to them.
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
+  constexpr int kAppend = O_WRONLY | O_CREAT | O_APPEND;
+  DT_ASSIGN_OR_RETURN(const UniqueFd in, OpenHigh("/dev/null", O_RDONLY));
+  DT_ASSIGN_OR_RETURN(const UniqueFd out, OpenHigh(request.out_path, kAppend));
+  DT_ASSIGN_OR_RETURN(const UniqueFd err, OpenHigh(request.err_path, kAppend));
+  UniqueFd token;
+  if (request.token_fd >= 0) {  // Opened anew: each rank has its own offset, and cannot write.
+    DT_ASSIGN_OR_RETURN(token,
+                        OpenHigh(absl::StrCat("/proc/self/fd/", request.token_fd), O_RDONLY));
+  }
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "pipe to a rank");
+  }
+  UniqueFd report_read(ends[0]);
+  UniqueFd report_low(ends[1]);
+  UniqueFd report(fcntl(report_low.get(), F_DUPFD_CLOEXEC, 10));
+  report_low.reset();
+
+  std::vector<std::string> argv = {request.name};
+  argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
+  ChildPlan plan{};
+  plan.program = request.program.c_str();
+  plan.argv = ExecPointers(argv);
+  plan.envp = ExecPointers(request.environment);
+  plan.bind = !request.cpus.empty();
+  CPU_ZERO(&plan.cpus);
+  for (const int cpu : request.cpus) {
+    CPU_SET(static_cast<size_t>(cpu), &plan.cpus);
+  }
+  plan.parent = getpid();
+  plan.in = in.get();
+  plan.out = out.get();
+  plan.err = err.get();
+  plan.token = token.get();
+  plan.guard = request.guard_fd;
+  plan.report = report.get();
+
+  const pid_t pid = fork();
+  if (pid < 0) {
+    return CannotStart("a rank", errno);
+  }
+  if (pid == 0) {
+    RunChild(plan);
+  }
+  setpgid(pid, pid);  // Here too: the group exists before anyone signals it.
+  report.reset();
+  DT_RETURN_IF_ERROR(AwaitExec(report_read.get(), pid, request.program));
+  return pid;
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,350 @@
+#include "launcher/ranks/supervisor.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/text/text.h"
+#include "launcher/records/file_tail.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(500);
+constexpr size_t kReportLines = 15;
+
+bool Passed(const std::optional<Deadline>& deadline) {
+  return deadline.has_value() && deadline->Expired();
+}
+
+std::string Plural(int count, const char* noun) {
+  return absl::StrFormat("%d %s%s", count, noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string LogPath(const std::string& log_dir, int rank, const char* suffix) {
+  return absl::StrFormat("%s/rank-%d.%s", log_dir, rank, suffix);
+}
+
+Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const Attempt& attempt)
+    : parts_(parts), limits_(limits), attempt_(attempt), processes_(parts.guard) {}
+
+AttemptResult Supervisor::Run() {
+  result_.trouble = StartRanks();
+  if (!result_.trouble.ok()) {
+    StopRanks(std::string(result_.trouble.message()));
+  }
+  while (!Finished()) {
+    Wait();
+    TakeSignals();
+    TakeMessages();  // Before ends: a rank's own words come before its death.
+    TakeOrders();
+    TakeEnds();
+    Decide();
+  }
+  if (const absl::Status removed = processes_.RemoveAll(limits_.removal); !removed.ok()) {
+    parts_.reporter.Say(std::string(removed.message()));
+  }
+  Report();
+  return std::move(result_);
+}
+
+absl::Status Supervisor::StartRanks() {
+  for (const RankSlot& slot : attempt_.slots) {
+    SpawnRequest request;
+    request.program = attempt_.program;
+    request.name = attempt_.name;
+    request.arguments = attempt_.arguments;
+    request.environment =
+        EnvironmentEntries(RankEnvironment(attempt_.environment, attempt_.shape, slot));
+    request.cpus = slot.cpus;
+    request.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
+    request.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
+    request.token_fd = attempt_.token_fd;
+    ranks_[slot.rank].err_from = FileEnd(request.err_path);
+    DT_RETURN_IF_ERROR(
+        Annotate(processes_.Start(request, slot.rank), absl::StrCat("rank ", slot.rank)));
+    parts_.reporter.Event("spawn", {{"rank", slot.rank}, {"cpus", FormatCpus(slot.cpus)}});
+  }
+  return absl::OkStatus();
+}
+
+void Supervisor::Wait() {
+  Deadline next = Deadline::After(kTick);
+  for (const auto* deadline : {&settle_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
+    if (deadline->has_value() && !(*deadline)->Expired()) {
+      next = Earlier(next, **deadline);
+    }
+  }
+  std::array<pollfd, 3> entries = {{{parts_.signals.poll_fd(), POLLIN, 0},
+                                    {parts_.socket.poll_fd(), POLLIN, 0},
+                                    {-1, POLLIN, 0}}};
+  if (parts_.peers != nullptr) {
+    entries[2].fd = parts_.peers->poll_fd();
+  }
+  poll(entries.data(), entries.size(), next.PollTimeoutMs());
+}
+
+void Supervisor::TakeSignals() {
+  for (const int signal : parts_.signals.Take()) {
+    if (signal != SIGCHLD) {
+      OnStopSignal(signal, false);
+    }
+  }
+}
+
+void Supervisor::OnStopSignal(int signal, bool from_peer) {
+  StopRequest& stop = result_.stop;
+  stop.interrupted = stop.interrupted || signal == SIGINT;
+  if (stop.signal != 0) {
+    if (!from_peer && phase_ != Phase::kKilled) {
+      stop.forced = true;
+      parts_.reporter.Say(absl::StrCat("second ", SignalName(signal), ": killing ",
+                                       Plural(processes_.alive(), "rank"), " now"));
+      KillRanks();
+    }
+    return;
+  }
+  stop.signal = signal;
+  grace_ = Deadline::After(limits_.stop_grace);
+  const int forwarded = ForwardedSignal(signal);
+  parts_.reporter.Say(absl::StrFormat(
+      "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops "
+      "at once",
+      SignalName(signal), from_peer ? " on another node" : "", Plural(processes_.alive(), "rank"),
+      SignalName(forwarded), absl::FormatDuration(limits_.stop_grace)));
+  parts_.reporter.Event("signal", {{"signal", SignalName(signal)}});
+  if (phase_ == Phase::kRunning) {
+    processes_.Signal(forwarded);
+  }
+  if (!from_peer && parts_.peers != nullptr) {
+    Order order;
+    order.kind = Order::Kind::kStop;
+    order.signal = signal;
+    parts_.peers->Publish(order);
+  }
+}
+
+void Supervisor::TakeMessages() {
+  for (AgentMessage& message : parts_.socket.Receive()) {
+    const auto rank = ranks_.find(message.rank);
+    if (rank == ranks_.end()) {
+      continue;
+    }
+    if (message.kind == AgentMessage::Kind::kBeat) {
+      rank->second.step = message.step;
+      rank->second.phase = message.phase;
+    } else if (message.kind == AgentMessage::Kind::kError && rank->second.words.empty()) {
+      rank->second.words = Printable(std::move(message.text));
+    }
+  }
+}
+
+void Supervisor::TakeOrders() {
+  if (parts_.peers == nullptr) {
+    return;
+  }
+  for (const Order& order : parts_.peers->Take()) {
+    if (order.kind == Order::Kind::kStop) {
+      OnStopSignal(order.signal, true);
+    } else if (order.kind == Order::Kind::kEnded) {
+      ++nodes_ended_;
+    } else {
+      RankEnd end = order.end;
+      end.order = ends_seen_++;
+      result_.ends.push_back(end);
+      if (!settle_.has_value()) {
+        settle_ = Deadline::After(limits_.settle);
+      }
+    }
+  }
+  // A lost peer changes nothing for ranks that are being killed: going back to kTerminating would
+  // take our SIGKILL for an end of their own.
+  if (const absl::Status health = parts_.peers->health();
+      !health.ok() && result_.trouble.ok() && phase_ != Phase::kKilled) {
+    result_.trouble = health;
+    StopRanks(std::string(health.message()));
+  }
+}
+
+bool Supervisor::StoppedByUs(const RankEnd& end) const {
+  switch (phase_) {
+    case Phase::kRunning:
+      return false;
+    case Phase::kTerminating:  // A killed rank was not killed by us yet.
+      return end.signal == 0 || end.signal == SIGTERM;
+    case Phase::kKilled:
+      return true;
+  }
+  return true;
+}
+
+void Supervisor::TakeEnds() {
+  for (RankEnd& end : processes_.TakeEnds()) {
+    const RankState& state = ranks_[end.rank];
+    end.node = attempt_.shape.node_rank;
+    end.host = attempt_.host;
+    end.stopped = StoppedByUs(end);
+    end.order = ends_seen_++;
+    end.step = state.step;
+    end.phase = state.phase;
+    end.words = state.words;
+    end.log = LogPath(attempt_.log_dir, end.rank, "err");
+    parts_.reporter.Event("end", {{"rank", end.rank},
+                                  {"pid", end.pid},
+                                  {"exit_code", CodeOf(end)},
+                                  {"signal", end.signal},
+                                  {"stopped", end.stopped},
+                                  {"step", end.step}});
+    if (FailedByItself(end) && !settle_.has_value()) {
+      settle_ = Deadline::After(limits_.settle);
+    }
+    if (CodeOf(end) == 0 && !barrier_.has_value()) {
+      barrier_ = Deadline::After(limits_.exit_barrier);
+    }
+    result_.ends.push_back(end);
+  }
+}
+
+void Supervisor::Decide() {
+  if (phase_ == Phase::kTerminating && Passed(kill_)) {
+    KillRanks();
+  }
+  if (phase_ != Phase::kRunning) {
+    return;
+  }
+  const RankEnd* const cause = RootCause(result_.ends, result_.stop);
+  if (cause != nullptr && (!MayBeVictim(*cause) || Passed(settle_) || processes_.alive() == 0)) {
+    announced_ = DescribeFailure(*cause);
+    StopRanks(announced_);
+  } else if (result_.stop.signal != 0 && Passed(grace_) && processes_.alive() > 0) {
+    result_.stop.forced = true;
+    StopRanks(absl::StrCat("the grace period of ", absl::FormatDuration(limits_.stop_grace),
+                           " has passed"));
+  } else if (Passed(barrier_)) {
+    result_.trouble = BarrierTrouble();
+    StopRanks(std::string(result_.trouble.message()));
+  }
+}
+
+absl::Status Supervisor::BarrierTrouble() const {
+  const std::vector<int> alive = processes_.AliveRanks();
+  const std::string waited = absl::FormatDuration(limits_.exit_barrier);
+  if (alive.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the ranks of this node ended with exit code 0, but ranks of other nodes still run ",
+        waited, " later"));
+  }
+  const auto leaver = std::find_if(result_.ends.begin(), result_.ends.end(),
+                                   [](const RankEnd& end) { return CodeOf(end) == 0; });
+  return absl::DeadlineExceededError(
+      absl::StrFormat("rank %d ended with exit code 0, but rank %s still runs %s later",
+                      leaver->rank, absl::StrJoin(alive, ", "), waited));
+}
+
+void Supervisor::StopRanks(const std::string& why) {
+  const int others = processes_.alive();
+  parts_.reporter.Say(others > 0 ? absl::StrCat(why, "; stopping ", Plural(others, "rank")) : why);
+  parts_.reporter.Event("stop", {{"why", why}});
+  PublishFailure();
+  processes_.Signal(SIGTERM);
+  kill_ = Deadline::After(limits_.terminate);
+  phase_ = Phase::kTerminating;
+  ended_wait_ = Deadline::After(limits_.peers_end);
+}
+
+void Supervisor::KillRanks() {
+  processes_.Signal(SIGKILL);
+  phase_ = Phase::kKilled;
+  removal_ = Deadline::After(limits_.removal);
+  ended_wait_ = ended_wait_.value_or(Deadline::After(limits_.peers_end));
+}
+
+void Supervisor::PublishFailure() {
+  const RankEnd* const cause = RootCause(result_.ends, result_.stop);
+  if (parts_.peers != nullptr && cause != nullptr && cause->node == attempt_.shape.node_rank &&
+      published_pid_ != cause->pid) {
+    published_pid_ = cause->pid;
+    Order order;
+    order.kind = Order::Kind::kFail;
+    order.end = *cause;
+    parts_.peers->Publish(order);
+  }
+}
+
+bool Supervisor::Finished() {
+  if (processes_.alive() > 0) {
+    return phase_ == Phase::kKilled && Passed(removal_);
+  }
+  if (parts_.peers == nullptr) {
+    return true;
+  }
+  if (!end_published_) {
+    end_published_ = true;
+    PublishFailure();  // Again when a harder end came after the first report.
+    parts_.peers->Publish(Order{});
+  }
+  return nodes_ended_ >= parts_.peers->nodes() - 1 || !parts_.peers->health().ok() ||
+         Passed(ended_wait_);
+}
+
+void Supervisor::Report() {
+  const RankEnd* const cause = RootCause(result_.ends, result_.stop);
+  if (cause == nullptr) {
+    return;
+  }
+  Reporter& reporter = parts_.reporter;
+  reporter.Show({});  // What the ranks said comes before what is said about them.
+  if (const std::string line = DescribeFailure(*cause); line != announced_) {
+    reporter.Say(absl::StrCat("root cause: ", line));
+  }
+  if (!cause->words.empty() && !SaidAbove(cause->words)) {
+    reporter.SayMore(absl::StrCat("  it said: ", cause->words));
+  }
+  if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
+    reporter.SayMore(
+        absl::StrFormat("  before that, rank %d ended with exit code 0 while others were still "
+                        "training; if it left its loop early, that is the cause",
+                        leaver->rank));
+  }
+  const std::vector<int>& shown = attempt_.err_shown;
+  if (std::find(shown.begin(), shown.end(), cause->rank) != shown.end()) {
+    reporter.SayMore(absl::StrCat("  its stderr, shown above: ", cause->log));
+    return;
+  }
+  const std::vector<std::string> lines = LogLines(cause->rank, cause->log);
+  reporter.SayMore(absl::StrCat("  its stderr: ", cause->log, lines.empty() ? " (empty)" : ""));
+  for (const std::string& line : LinesWithout(lines, cause->words)) {
+    reporter.SayMore(absl::StrCat("    | ", line));
+  }
+}
+
+// The last lines of a rank's stderr in this attempt; none where another node has it.
+std::vector<std::string> Supervisor::LogLines(int rank, const std::string& path) const {
+  const auto state = ranks_.find(rank);
+  return state == ranks_.end() ? std::vector<std::string>()
+                               : LastLines(path, state->second.err_from, kReportLines);
+}
+
+// Whether a rank whose stderr is on the console has said `words`: the cause itself, or one that was
+// told why another cannot start.
+bool Supervisor::SaidAbove(const std::string& words) const {
+  return std::any_of(attempt_.err_shown.begin(), attempt_.err_shown.end(), [&](int rank) {
+    const auto lines = LogLines(rank, LogPath(attempt_.log_dir, rank, "err"));
+    return LinesWithout(lines, words).size() < lines.size();
+  });
+}
+
+int ExitCodeOf(const AttemptResult& result) {
+  const int code = JobExitCode(result.ends, result.stop);
+  return code == 0 && !result.trouble.ok() ? ExitCodeFor(result.trouble) : code;
+}
+
+}  // namespace dtrain::launcher

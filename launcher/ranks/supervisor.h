@@ -1,0 +1,124 @@
+// Watches one attempt: starts the ranks of this node, forwards stop signals once, stops everything
+// at the first failure, and says what happened. Runs on the main thread (signals and parent-death
+// of ranks belong to it).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/job_env.h"
+#include "launcher/nodes/peers.h"
+#include "launcher/rank_plan.h"
+#include "launcher/ranks/agent_socket.h"
+#include "launcher/ranks/guard.h"
+#include "launcher/ranks/processes.h"
+#include "launcher/ranks/signals.h"
+#include "launcher/records/reporter.h"
+
+namespace dtrain::launcher {
+
+struct SupervisorLimits {
+  // A rank that ended with 75 may be the victim of one whose end is not yet seen.
+  absl::Duration settle = absl::Milliseconds(150);
+  // Between SIGTERM and SIGKILL after a failure.
+  absl::Duration terminate = absl::Milliseconds(300);
+  // For ranks to save and stop after the user's or scheduler's signal.
+  absl::Duration stop_grace = absl::Minutes(5);
+  // For the other ranks to end after the first ended with 0.
+  absl::Duration exit_barrier = absl::Minutes(5);
+  // For the other nodes to end after this one stopped.
+  absl::Duration peers_end = absl::Seconds(2);
+  // For killed processes to be gone.
+  absl::Duration removal = absl::Seconds(5);
+};
+
+struct Attempt {
+  std::string program;  // Resolved path.
+  std::string name;     // argv[0].
+  std::vector<std::string> arguments;
+  Environment environment;  // The launcher's own.
+  JobShape shape;
+  std::vector<RankSlot> slots;
+  std::string log_dir;  // Of this attempt.
+  std::string host;
+  std::vector<int> err_shown;  // Ranks whose stderr is shown as it comes.
+  int token_fd = -1;
+};
+
+struct AttemptResult {
+  std::vector<RankEnd> ends;  // This node's ranks, and other nodes' failures.
+  StopRequest stop;
+  absl::Status trouble;  // A rank could not be started, or a node was lost.
+};
+
+// The root cause's code; without one, that of `trouble` or of the stop request. Pure.
+int ExitCodeOf(const AttemptResult& result);
+
+// Path of a rank's log, `suffix` "out" or "err". Pure.
+std::string LogPath(const std::string& log_dir, int rank, const char* suffix);
+
+class Supervisor {
+ public:
+  struct Parts {
+    SignalSource& signals;
+    Guard& guard;
+    AgentSocket& socket;
+    Reporter& reporter;
+    Peers* peers;  // Null: this is the only node.
+  };
+  Supervisor(const Parts& parts, const SupervisorLimits& limits, const Attempt& attempt);
+
+  // Blocks until all ranks have ended (or could not be killed) and, with peers, theirs too.
+  AttemptResult Run();
+
+ private:
+  enum class Phase { kRunning, kTerminating, kKilled };
+  struct RankState {
+    int64_t step = -1;
+    std::string phase;
+    std::string words;
+    uint64_t err_from = 0;  // Where this attempt's stderr begins.
+  };
+
+  absl::Status StartRanks();
+  void Wait();
+  void TakeSignals();
+  void TakeMessages();
+  void TakeOrders();
+  void TakeEnds();
+  void Decide();
+  void OnStopSignal(int signal, bool from_peer);
+  absl::Status BarrierTrouble() const;
+  void PublishFailure();
+  void StopRanks(const std::string& why);
+  void KillRanks();
+  bool StoppedByUs(const RankEnd& end) const;
+  bool Finished();
+  void Report();
+  std::vector<std::string> LogLines(int rank, const std::string& path) const;
+  bool SaidAbove(const std::string& words) const;
+
+  Parts parts_;
+  const SupervisorLimits limits_;
+  const Attempt& attempt_;
+  Processes processes_;
+  AttemptResult result_;
+  std::map<int, RankState> ranks_;
+  Phase phase_ = Phase::kRunning;
+  std::optional<Deadline> settle_;      // Set by the first failure.
+  std::optional<Deadline> kill_;        // Set by StopRanks.
+  std::optional<Deadline> grace_;       // Set by the first stop signal.
+  std::optional<Deadline> barrier_;     // Set by the first end with 0.
+  std::optional<Deadline> removal_;     // Set by KillRanks.
+  std::optional<Deadline> ended_wait_;  // For other nodes' verdicts; set by StopRanks.
+  int64_t ends_seen_ = 0;
+  int nodes_ended_ = 0;
+  bool end_published_ = false;
+  int published_pid_ = -1;  // Of the failure that the other nodes know.
+  std::string announced_;   // The failure line that was shown at once.
+};
+
+}  // namespace dtrain::launcher

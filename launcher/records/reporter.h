@@ -1,0 +1,76 @@
+// The agent's telemetry, on a thread of its own: shows rank 0's output and progress, and feeds the
+// exporters from the metrics stream.
+//
+// Nothing here is on a step's path: ranks write to files, this thread reads them. The supervisor
+// only queues commands, so a stopped terminal or a slow disk never delays failure handling.
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/console/console.h"
+#include "base/json.h"
+#include "base/threads/bounded_queue.h"
+#include "launcher/records/event_log.h"
+
+namespace dtrain::launcher {
+
+// A rank's log file that is shown while it grows.
+struct ShownFile {
+  std::string path;
+  uint64_t from = 0;    // First byte to show.
+  std::string prefix;   // Before each line, e.g. "[rank 1] ".
+  bool is_err = false;  // Goes to stderr.
+};
+
+struct ReporterOptions {
+  ConsoleOptions console;
+  std::string events_path;
+  EventIdentity identity;
+  std::string log_dir;              // Of the ranks' outputs, for the banner.
+  bool show_records = true;         // On the console; they are read and exported in any case.
+  std::string tensorboard_run_dir;  // Gets TensorBoard files; "": none are written.
+  absl::Duration poll_interval = absl::Milliseconds(100);
+};
+
+class Reporter {
+ public:
+  static absl::StatusOr<std::unique_ptr<Reporter>> Start(const ReporterOptions& options);
+  // Gives up after a second when the thread stands still in a write.
+  ~Reporter();
+
+  // A line of the agent itself: "dtrain: text" on stderr.
+  void Say(const std::string& text);
+  // A line as it is, on stderr: continuation of a report.
+  void SayMore(const std::string& text);
+  // A line of events.jsonl.
+  void Event(const std::string& event, const Json& fields);
+  // Replaces the files that are shown; the former ones are first shown to their end.
+  void Show(const std::vector<ShownFile>& files);
+  // Follows a metrics stream from byte `from`.
+  void FollowMetrics(const std::string& path, uint64_t from);
+  // The last step of which a checkpoint was committed, once all that the ranks have written was
+  // read; -1: none yet. Blocks until then, a second at most.
+  int64_t ReadCheckpointStep();
+  // Shows what is left of all files and ends the thread; false when it did not end in time.
+  bool Finish(absl::Duration timeout);
+
+ private:
+  struct Core;
+  using Command = std::function<void(Core&)>;
+  struct Shared;
+  explicit Reporter(const ReporterOptions& options, EventLog events);
+  void Queue(Command command);
+
+  std::shared_ptr<Shared> shared_;  // Outlives this object when the thread cannot be joined.
+  std::thread thread_;
+};
+
+}  // namespace dtrain::launcher

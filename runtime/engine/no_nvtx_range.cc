@@ -1,9 +1,0 @@
-// The twin of nvtx_range.cc for machines without NVTX's headers.
-#include "runtime/engine/nvtx_range.h"
-
-namespace dtrain {
-
-NvtxRange::NvtxRange(const char* /*name*/) {}
-NvtxRange::~NvtxRange() = default;
-
-}  // namespace dtrain

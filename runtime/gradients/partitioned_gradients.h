@@ -1,0 +1,104 @@
+// Gradients at ZeRO stage 2: no rank ever holds them whole.
+//
+// A fresh gradient is copied into the staging slot of its bucket and dropped; a full bucket is
+// reduce-scattered at once, in every micro-batch, and the rank's part is added to its fp32 shard,
+// after which the slot serves another bucket. With `quantized` the parts of a bucket travel as int8
+// blocks to those who own them and are summed there in fp32, in rank order (ZeRO++'s qgZ). Two
+// slots are registered with the group; when gradients come so far out of order that more buckets
+// are open, more are allocated.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "comm/symmetric_buffer.h"
+#include "runtime/gradients/gradient_sync.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/launch_queue.h"
+#include "runtime/plan/layout/shard_plan.h"
+
+namespace dtrain {
+
+struct PartitionedOptions {
+  comm::Wire wire = comm::Wire::kSameAsBuffer;
+  bool quantized = false;  // REQUIRES: parts of buckets are multiples of kPackedChunk elements.
+};
+
+class PartitionedGradients final : public GradientSync {
+ public:
+  // Collective. REQUIRES: all outlive this object.
+  static absl::StatusOr<std::unique_ptr<PartitionedGradients>> Create(comm::Group& group,
+                                                                      FlatParameters& flat,
+                                                                      const plan::ShardPlan& shards,
+                                                                      PartitionedOptions options);
+  ~PartitionedGradients() override;
+
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(int64_t /*step*/, bool last) override;
+  absl::Status FinishBackward() override;
+  void UseUnits(std::vector<std::vector<size_t>> units) override {
+    queue_.UseUnits(std::move(units));
+  }
+  void EndUnit(size_t unit) override;
+  absl::StatusOr<GradientSquares> Wait() override;
+  ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
+  std::vector<uint8_t> used() const override { return used_; }
+  int64_t bytes() const override;
+  void Release() override;
+  const absl::Status& status() const override { return status_; }
+
+ private:
+  struct Slot {
+    float* data = nullptr;
+    at::Tensor owner;               // Of an unregistered slot's memory.
+    std::vector<std::byte> packed;  // Quantized: what is sent; what is received overwrites data.
+    int bucket = -1;                // -1: free.
+    comm::Work work;
+  };
+  enum class Fill { kCopy, kAdd, kZero };
+
+  PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
+                       PartitionedOptions options, std::vector<int> order);
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
+  // Writes an entry's gradient (none with kZero) to the slots of its buckets.
+  void Stage(size_t index, const float* gradient, Fill fill);
+  // Of an entry whose gradient has not come: others may have it.
+  void StageMissing(size_t index);
+  Slot& SlotOf(int bucket);
+  void Launch(int bucket);
+  absl::StatusOr<comm::Work> Start(int bucket, Slot& slot);
+  absl::StatusOr<comm::Work> StartPacked(int bucket, Slot& slot);
+  // Adds this rank's part of a bucket, reduced, to the shard.
+  void Add(const Slot& slot);
+  // Waits for the oldest reduction under way and adds its part to the shard.
+  void CollectOldest();
+  void CollectAll();
+
+  comm::Group& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const PartitionedOptions options_;      // Of one rank: not quantized.
+  const std::vector<std::string> names_;  // By bucket.
+  std::shared_ptr<comm::SymmetricBuffer> memory_;
+  std::unique_ptr<comm::Registration> registration_;
+  std::unique_ptr<GradientHooks> hooks_;
+  plan::LaunchQueue queue_;
+  std::deque<Slot> slots_;         // Never moved.
+  std::vector<Slot*> slot_of_;     // By bucket that is being filled; else null.
+  std::deque<Slot*> under_way_;    // In launch order.
+  std::vector<uint8_t> used_;      // By parameter: a micro-batch of the step gave a gradient.
+  std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
+  at::Tensor shard_;               // [shard elements] fp32.
+  bool in_step_ = false;           // Else a gradient is the program's (gradient_sync.h).
+  absl::Status status_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,121 @@
+// Gradients at ZeRO stage 2 on a GPU: PartitionedGradients in stream operations. A fresh gradient
+// is copied to its bucket's slot on the compute stream and dropped; a full bucket is
+// reduce-scattered on the group's stream in every micro-batch and added to this rank's fp32 shard
+// there. A slot is filled again when the device, not the host, has passed its last use: between two
+// slots, filling and reducing overlap. With `quantized` the parts of a bucket travel as int8 blocks
+// to those who own them, packed, exchanged, and summed in fp32 in rank order on the group's stream
+// (ZeRO++'s qgZ): the bits of the host's PartitionedGradients.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/nccl/device_group.h"
+#include "runtime/gradients/device_gradient_sync.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/launch_queue.h"
+#include "runtime/plan/layout/shard_plan.h"
+
+namespace dtrain {
+
+struct PartitionedOnDeviceOptions {
+  comm::Wire wire = comm::Wire::kSameAsBuffer;
+  // The sum of squares is a tree over blocks at the layout's offsets.
+  bool deterministic = false;
+  bool quantized = false;  // REQUIRES: parts of buckets are multiples of kAlignedRun elements.
+};
+
+class PartitionedOnDevice final : public DeviceGradientSync {
+ public:
+  // Collective. REQUIRES: all outlive this object.
+  static absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> Create(
+      const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+      const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options);
+  ~PartitionedOnDevice() override;
+
+  void OnGradient(size_t index) override;
+  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override {
+    in_step_ = true;
+    queue_.Arm();
+  }
+  absl::Status FinishBackward() override;
+  void UseUnits(std::vector<std::vector<size_t>> units) override {
+    queue_.UseUnits(std::move(units));
+  }
+  void EndUnit(size_t unit) override;
+  absl::Status QueueSquares(double* sum) override;
+  const DeviceSquares& squares() const override { return *squares_; }
+  ReducedGradient reduced() const override { return {shard(), true}; }
+  std::vector<uint8_t> used() const override { return used_; }
+  int64_t bytes() const override;
+  void Release() override;
+  const absl::Status& status() const override { return status_; }
+
+ private:
+  struct Slot {
+    std::shared_ptr<DeviceMemory> memory;
+    at::Tensor values;  // [largest bucket] fp32 over it.
+    std::unique_ptr<comm::Registration> registration;
+    std::unique_ptr<DeviceEvent> full;  // The compute stream has filled it.
+    std::unique_ptr<DeviceEvent> free;  // The group's stream is done with it.
+    bool used = false;                  // `free` was recorded.
+  };
+  enum class Fill { kCopy, kAdd, kZero };
+
+  PartitionedOnDevice(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
+                      const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options,
+                      std::vector<int> order);
+  absl::Status MakeMemory();
+  absl::StatusOr<Slot*> MakeSlot();
+  const plan::LaunchQueue& queue() const override { return queue_; }
+  absl::Status UseReadinessOrder(const std::vector<int>& order,
+                                 const std::vector<int>& need) override;
+  float* shard() const { return static_cast<float*>(shard_->data()); }
+  // `gradient` is flat, or undefined for kZero.
+  absl::Status Stage(size_t index, const at::Tensor& gradient, Fill fill);
+  // Of an entry whose gradient has not come: others may have it.
+  void StageMissing(size_t index);
+  // That which the bucket fills: on first use one that is free, or soon will be, on the device.
+  absl::StatusOr<Slot*> SlotOf(int bucket);
+  void Launch(int bucket);
+  absl::Status Reduce(int bucket);
+  // Each starts the sum over ranks of the bucket in `slot`, and gives where on the group's stream
+  // this rank's part of it comes to be.
+  absl::StatusOr<float*> Start(int bucket, Slot& slot);
+  absl::StatusOr<float*> StartPacked(int bucket, Slot& slot);
+  absl::Status QueuePack(const Slot& slot, int64_t part, comm::CudaStream* stream) const;
+  absl::Status QueueSum(const Slot& slot, int64_t part, float* sum, comm::CudaStream* stream) const;
+  comm::Buffer BufferOf(void* data, size_t bytes, DType dtype) const {
+    return {data, bytes, dtype, device_.place()};
+  }
+
+  const Device& device_;
+  comm::DeviceGroup& group_;
+  FlatParameters& flat_;
+  const plan::ShardPlan& shards_;
+  const PartitionedOnDeviceOptions options_;  // Of one rank: not quantized.
+  const std::vector<std::string> names_;      // By bucket.
+  std::unique_ptr<GradientHooks> hooks_;
+  plan::LaunchQueue queue_;
+  std::list<Slot> slots_;
+  std::deque<Slot*> idle_;         // Filled by nobody; the one launched longest ago first.
+  std::vector<Slot*> slot_of_;     // By bucket; null: none.
+  std::vector<uint8_t> used_;      // By parameter: a micro-batch of the step gave a gradient.
+  std::vector<uint8_t> has_part_;  // By bucket: the shard holds this step's sums so far.
+  std::shared_ptr<DeviceMemory> shard_;
+  // Quantized: what is sent of the bucket under way; what is received overwrites its slot.
+  std::shared_ptr<DeviceMemory> packed_;
+  std::unique_ptr<comm::Registration> packed_registration_;
+  std::unique_ptr<DeviceSquares> squares_;
+  bool under_way_ = false;
+  bool in_step_ = false;  // Else a gradient is the program's (gradient_sync.h).
+  absl::Status status_;
+};
+
+}  // namespace dtrain

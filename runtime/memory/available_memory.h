@@ -1,0 +1,20 @@
+// What memory a rank's machine and cgroup, or its GPU, still have.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "comm/group.h"
+#include "runtime/device/device.h"
+#include "runtime/plan/memory/memory_fit.h"
+
+namespace dtrain {
+
+// Of the host: base/system/available_memory.h.
+plan::RankMemory ReadRankMemory();
+
+// Of the GPU that `device` is, shared by the ranks that train on it.
+absl::StatusOr<plan::RankMemory> ReadDeviceMemory(const Device& device);
+
+// Collective: the least that any rank of `group` has when `mine` is what this one reads.
+absl::StatusOr<double> LeastAvailable(comm::Group& group, const plan::RankMemory& mine);
+
+}  // namespace dtrain

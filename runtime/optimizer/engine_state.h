@@ -1,0 +1,104 @@
+// What an engine trains: weights, moments, step. Read and restored by the checkpointer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "base/numeric/dtype.h"
+#include "dtrain/engine.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/plan/layout/shard_plan.h"
+#include "runtime/plan/optimizer/loss_scale.h"
+#include "runtime/shard/live_parameters.h"
+
+namespace dtrain {
+
+// One number that the optimizer keeps of each element.
+struct StateSlot {
+  std::string name;   // In checkpoints.
+  at::Tensor tensor;  // fp32 or bf16: [total elements] or [shard elements].
+};
+
+// Frozen weights at ZeRO stage 3, shared out as those that train are, with nothing beside them.
+struct FrozenShards {
+  std::unique_ptr<FlatParameters> flat;
+  std::vector<plan::FlatRange> units;  // Of its layout, as the program has named them.
+  std::unique_ptr<plan::ShardPlan> shards;
+  std::vector<plan::OwnedRange> owned;
+  at::Tensor values;  // Of what this rank owns: [shard elements] of flat->dtype().
+  std::unique_ptr<LiveParameters> live;
+};
+
+class EngineState {
+ public:
+  std::unique_ptr<FlatParameters> flat;
+  std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 to 3; null at stage 0.
+  std::vector<plan::FlatRange> units;       // Of the layout, as the program has named them.
+  // What of the layout the slots here are of, in their order: all of it at stage 0.
+  std::vector<plan::OwnedRange> owned;
+  std::string optimizer;         // Whose slots they are, as checkpoints say it.
+  std::vector<StateSlot> slots;  // In the optimizer's order.
+  at::Tensor master;  // Weights in fp32, the slots' shape; undefined where the values are fp32.
+  // ZeRO stage 3: the values of what this rank owns, [shard elements] of flat->dtype(), and what
+  // gathers the others' before they are read. Undefined and null at the other stages.
+  at::Tensor shard_values;
+  std::unique_ptr<LiveParameters> live;
+  std::unique_ptr<FrozenShards> frozen;  // Null below stage 3, and when there are none.
+  // Where values from `local` of that on are while a GPU updates a bucket whose share is a file;
+  // null: where the share is.
+  struct ValueWindow {
+    std::byte* data = nullptr;
+    int64_t local = 0;
+  };
+  ValueWindow window;
+  bool local_buffers = false;  // module_buffers "local": each rank has its own.
+  plan::LossScale loss_scale;
+  // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
+  // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
+  double loss_unit = 0;
+  int zero_stage = 0;
+  int64_t step = 0;  // Steps finished.
+  int64_t updates =
+      0;  // Steps that changed weights: skipped ones do not count for bias correction.
+  int64_t skipped = 0;
+  // With optimizer.skip_unused_parameters, by entry of the layout: of the updates, those that left
+  // it as it was. Else empty.
+  std::vector<int64_t> missed;
+  EngineOptions options;
+  // Why a device did not say how its last step ended, or its weights did not come: then nothing
+  // here may be saved.
+  absl::Status settled;
+
+  // What gathers weights: none below stage 3.
+  std::vector<LiveParameters*> lives() const {
+    std::vector<LiveParameters*> all;
+    if (live != nullptr) {
+      all.push_back(live.get());
+    }
+    if (frozen != nullptr && frozen->live != nullptr) {
+      all.push_back(frozen->live.get());
+    }
+    return all;
+  }
+
+  // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank
+  // owns. The one place that knows, beside ReducedGradient::at.
+  std::byte* value_at(int64_t element, int64_t local) const {
+    if (window.data != nullptr) {
+      return window.data + static_cast<size_t>(local - window.local) * DTypeBytes(flat->dtype());
+    }
+    const size_t width = DTypeBytes(flat->dtype());
+    if (shard_values.defined()) {
+      return static_cast<std::byte*>(shard_values.mutable_data_ptr()) +
+             static_cast<size_t>(local) * width;
+    }
+    // Not the module's mapping, which may be closed while an update goes on behind its step.
+    return flat->values_of_collectives() + static_cast<size_t>(element) * width;
+  }
+};
+
+}  // namespace dtrain

@@ -1,0 +1,183 @@
+#include "dtrain/config.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "runtime/plan/config/config_builder.h"
+#include "runtime/plan/config/config_keys.h"
+#include "runtime/plan/config/config_values.h"
+
+namespace dtrain {
+namespace {
+
+constexpr size_t kConfigBytesMax = size_t{16} << 20;
+
+}  // namespace
+
+absl::string_view ConfigOriginName(ConfigOrigin origin) {
+  switch (origin) {
+    case ConfigOrigin::kDefault:
+      return "default";
+    case ConfigOrigin::kFile:
+      return "file";
+    case ConfigOrigin::kSet:
+      return "--set";
+    case ConfigOrigin::kDerived:
+      return "derived";
+  }
+  return "";
+}
+
+const Json& Config::Values::at(absl::string_view key) const {
+  const auto found = by_key.find(key);
+  DT_CHECK(found != by_key.end()) << "no configuration key " << key;
+  return found->second;
+}
+
+absl::StatusOr<Config> Config::Parse(absl::string_view text, absl::string_view file_name,
+                                     const std::vector<std::string>& overrides, int world_size) {
+  ConfigBuilder builder(text, file_name, world_size);
+  DT_RETURN_IF_ERROR(builder.ReadFileText());
+  for (const std::string& assignment : overrides) {
+    DT_RETURN_IF_ERROR(builder.Override(assignment));
+  }
+  return builder.Finish();
+}
+
+absl::StatusOr<Config> Config::Load(const std::string& path,
+                                    const std::vector<std::string>& overrides, int world_size) {
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kConfigBytesMax));
+  return Parse(text, path, overrides, world_size);
+}
+
+int64_t Config::train_steps() const { return values_->train_steps; }
+int64_t Config::eval_interval() const { return values_->integer("eval_interval"); }
+int64_t Config::eval_batches() const { return values_->integer("eval_batches"); }
+bool Config::evaluate_at(int64_t step) const {
+  const int64_t interval = eval_interval();
+  return interval > 0 && step > 0 && (step % interval == 0 || step == train_steps());
+}
+uint64_t Config::seed() const { return static_cast<uint64_t>(values_->integer("seed")); }
+bool Config::deterministic() const { return values_->boolean("deterministic"); }
+
+int64_t Config::global_batch() const { return values_->global_batch; }
+int64_t Config::micro_batch() const { return values_->micro_batch; }
+int64_t Config::gradient_accumulation_steps() const { return values_->accumulation; }
+int Config::world_size() const { return values_->world_size; }
+
+const OptimizerConfig& Config::optimizer() const { return values_->optimizer; }
+const SchedulerConfig& Config::scheduler() const { return values_->scheduler; }
+double Config::gradient_clipping() const { return values_->number("gradient_clipping"); }
+double Config::gradient_clipping_value() const {
+  return values_->number("gradient_clipping_value");
+}
+double Config::gradient_predivision() const {
+  return values_->boolean("prescale_gradients") ? values_->world_size
+                                                : values_->number("gradient_predivide_factor");
+}
+
+int64_t Config::reduce_bucket_elements() const {
+  return values_->integer("zero_optimization.reduce_bucket_size");
+}
+bool Config::overlap_comm() const { return values_->boolean("zero_optimization.overlap_comm"); }
+TraceConfig Config::metrics_trace() const {
+  return {.first_step = values_->integer("metrics.trace_first_step"),
+          .steps = values_->integer("metrics.trace_steps")};
+}
+GatherLimits Config::gather_limits() const {
+  return {.live_max = values_->integer("zero_optimization.stage3_max_live_parameters"),
+          .reuse_max = values_->integer("zero_optimization.stage3_max_reuse_distance"),
+          .prefetch_max = values_->integer("zero_optimization.stage3_prefetch_bucket_size")};
+}
+PersistenceLimits Config::persistence_limits() const {
+  return {.parameter_max = values_->integer("zero_optimization.stage3_param_persistence_threshold"),
+          .model_max = values_->integer("zero_optimization.stage3_model_persistence_threshold")};
+}
+LeafModuleConfig Config::leaf_modules() const {
+  constexpr char kClasses[] = "zero_optimization.leaf_module.classes";
+  const auto list = [this](const char* key) {
+    return values_->at(key).get<std::vector<std::string>>();
+  };
+  return {.classes = list(kClasses),
+          .names = list("zero_optimization.leaf_module.names"),
+          .name_suffixes = list("zero_optimization.leaf_module.name_suffixes"),
+          .default_classes = Json::parse(plan::FindConfigKey(kClasses)->default_value)
+                                 .get<std::vector<std::string>>()};
+}
+bool Config::quantized_weights() const {
+  return values_->boolean("zero_optimization.zero_quantized_weights");
+}
+bool Config::quantized_gradients() const {
+  return values_->boolean("zero_optimization.zero_quantized_gradients");
+}
+int Config::hpz_partition_size() const {
+  return static_cast<int>(values_->integer("zero_optimization.zero_hpz_partition_size"));
+}
+ActivationCheckpointingConfig Config::activation_checkpointing() const {
+  using Mode = ActivationCheckpointingConfig::Mode;
+  using Tier = ActivationCheckpointingConfig::Tier;
+  const Json& mode = values_->at("activation_checkpointing.mode");
+  const Json& folder = values_->at("activation_checkpointing.nvme_path");
+  return {
+      .mode = mode == "full"        ? Mode::kFull
+              : mode == "selective" ? Mode::kSelective
+                                    : Mode::kNone,
+      .every = values_->integer("activation_checkpointing.every"),
+      .tier = !folder.is_null()                                                ? Tier::kFile
+              : values_->boolean("activation_checkpointing.cpu_checkpointing") ? Tier::kMemory
+                                                                               : Tier::kNone,
+      .nvme_path = folder.is_null() ? "" : folder.get<std::string>(),
+      .wait_written = values_->boolean("activation_checkpointing.synchronize_checkpoint_boundary")};
+}
+int Config::zero_stage() const {
+  return static_cast<int>(values_->integer("zero_optimization.stage"));
+}
+
+const std::vector<std::string>& Config::data_train() const { return values_->data_train; }
+const std::vector<std::string>& Config::data_validation() const { return values_->data_validation; }
+int64_t Config::sequence_length() const { return values_->integer("data.sequence_length"); }
+const std::string& Config::data_format() const { return values_->data_format; }
+int64_t Config::data_document_token() const { return values_->integer("data.document_token"); }
+bool Config::data_document_token_starts() const {
+  return values_->at("data.document_token_place") == "start";
+}
+
+int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
+int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
+const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
+
+double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
+std::optional<double> Config::comm_timeout_min_seconds() const {
+  constexpr char kKey[] = "comm.timeout_min_s";
+  return values_->at(kKey).is_null() ? std::nullopt : std::optional(values_->number(kKey));
+}
+const NetworkConfig& Config::comm_network() const { return values_->network; }
+const PrecisionConfig& Config::precision() const { return values_->precision; }
+const CompressionConfig& Config::comm_compression() const { return values_->compression; }
+const std::string& Config::comm_wire_dtype() const { return values_->wire_dtype; }
+
+int64_t Config::metrics_interval() const { return values_->integer("metrics.interval"); }
+const std::vector<std::string>& Config::metrics_console() const { return values_->metrics_console; }
+bool Config::metrics_tensorboard() const { return values_->boolean("metrics.tensorboard"); }
+
+const Json& Config::user(absl::string_view name) const {
+  DT_CHECK(name == "model" || name == "finetune" || name == "sample")
+      << "config.user(\"" << name << "\")";
+  return values_->at(name);
+}
+
+const Json* Config::Find(absl::string_view key) const {
+  const auto found = values_->by_key.find(key);
+  return found == values_->by_key.end() ? nullptr : &found->second;
+}
+
+std::optional<ConfigOrigin> Config::OriginOf(absl::string_view key) const {
+  const auto found = values_->origins.find(key);
+  return found == values_->origins.end() ? std::nullopt : std::optional(found->second);
+}
+
+const std::vector<std::string>& Config::warnings() const { return values_->warnings; }
+
+}  // namespace dtrain

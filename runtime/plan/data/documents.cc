@@ -1,0 +1,23 @@
+#include "runtime/plan/data/documents.h"
+
+#include "base/check.h"
+
+namespace dtrain::plan {
+
+void MarkDocuments(absl::Span<const int64_t> row, DocumentRule rule, absl::Span<int64_t> positions,
+                   absl::Span<int64_t> targets) {
+  DT_CHECK(row.size() == positions.size() + 1 && positions.size() == targets.size())
+      << row.size() << " tokens, " << positions.size() << " positions, " << targets.size()
+      << " targets";
+  const auto starts = [&](size_t i) {  // REQUIRES: i > 0.
+    return rule.token >= 0 && row[rule.starts ? i : i - 1] == rule.token;
+  };
+  int64_t position = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    position = i > 0 && !starts(i) ? position + 1 : 0;
+    positions[i] = position;
+    targets[i] = starts(i + 1) ? kIgnoredTarget : row[i + 1];
+  }
+}
+
+}  // namespace dtrain::plan
