@@ -13,7 +13,7 @@
 namespace dtrain {
 namespace {
 constexpr std::array<const char*, 4> kKindNames = {"hello", "beat", "error", "done"};
-constexpr size_t kTextMax = 4096;  // A datagram stays far below the socket buffer.
+constexpr size_t kTextMax = 4096;  // Keeps a datagram far below the socket buffer.
 }  // namespace
 
 std::string AgentMessage::Encode() const {

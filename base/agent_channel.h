@@ -17,7 +17,7 @@ namespace dtrain {
 
 struct AgentMessage {
   enum class Kind {
-    kHello,  // The rank lives: pid and run directory.
+    kHello,  // The rank has started: pid and run directory.
     kBeat,   // Progress: step, phase, collective sequence number.
     kError,  // First-hand error of this rank, before it ends: text and exit code.
     kDone,   // The program returned: exit code.
@@ -40,7 +40,7 @@ class AgentChannel {
  public:
   // Connects to the agent at `socket_path`.
   static absl::StatusOr<AgentChannel> Connect(const std::string& socket_path);
-  // A channel to nobody: Send does nothing. For ranks without an agent.
+  // A channel without an agent: Send does nothing.
   AgentChannel() = default;
   AgentChannel(AgentChannel&& other) noexcept
       : fd_(std::move(other.fd_)), dropped_(other.dropped_.load()) {}

@@ -1,8 +1,8 @@
-// DT_CHECK: the end of a process that found a bug of its own.
+// DT_CHECK ends the process when it finds a bug in dtrain itself. Thread-safe.
 //
 // A failed check prints file, line, rank and the streamed values to stderr, runs the crash hooks
-// (flight recorder) and ends the process with _exit(70). It is for our bugs only: what a user, a
-// file or the network can cause is an absl::Status.
+// (flight recorder) and ends the process with _exit(70). It is for our bugs only: errors that a
+// user, a file or the network can cause are an absl::Status.
 #pragma once
 
 #include <sstream>
@@ -42,7 +42,6 @@ void AddCrashHook(void (*hook)());
 
 #define DT_CHECK_OP_(a, b, op) DT_CHECK((a)op(b)) << " (" << (a) << " vs " << (b) << ") "
 #define DT_CHECK_EQ(a, b) DT_CHECK_OP_(a, b, ==)
-#define DT_CHECK_NE(a, b) DT_CHECK_OP_(a, b, !=)
 #define DT_CHECK_LE(a, b) DT_CHECK_OP_(a, b, <=)
 #define DT_CHECK_LT(a, b) DT_CHECK_OP_(a, b, <)
 #define DT_CHECK_GE(a, b) DT_CHECK_OP_(a, b, >=)

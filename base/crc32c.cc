@@ -131,14 +131,14 @@ __attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* data, size_t 
 // Folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel
 // 2009): 128 bits of a message may be replaced by their carry-less products with x^(d + 32) and
 // x^(d - 32) mod P, added to the 128 bits that come d bits later. Four registers of 512 bits do so
-// at once, which takes memory as fast as it comes; what is left in the end is 128 bits for the
-// instruction.
+// at once, which is as fast as memory; 128 bits are left in the end for the instruction.
 namespace {
 
-// How far ahead memory is asked for, past the end too: 11 GB/s from memory without, 14.5 with it.
+// Distance of prefetches, which may go past the end: 11 GB/s from memory without them, 14.5 with
+// them.
 constexpr size_t kAhead = 2048;
 
-constexpr uint64_t PowerOfX(int degree) {  // Mod P; reflected, as the instruction wants it.
+constexpr uint64_t PowerOfX(int degree) {  // x^degree mod P, reflected as the instruction needs it.
   uint32_t state = 0x80000000U;            // x^0.
   for (int i = 0; i < degree; ++i) {
     state = (state >> 1) ^ ((state & 1U) != 0 ? kPolynomial : 0U);
@@ -157,7 +157,7 @@ bool HasFolded() {
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) uint32_t Folded(const uint8_t* data,
                                                                             size_t bytes,
                                                                             uint32_t state) {
-  // By 2048 bits, the width of four registers, by 512 and by 128.
+  // Constants to fold by 2048 bits, the width of four registers, by 512 and by 128.
   const __m512i by4 = _mm512_set4_epi64(Factor(2016), Factor(2080), Factor(2016), Factor(2080));
   const __m512i by1 = _mm512_set4_epi64(Factor(480), Factor(544), Factor(480), Factor(544));
   const __m128i lane = _mm_set_epi64x(Factor(96), Factor(160));
@@ -196,28 +196,29 @@ __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) uint32_t Folded(cons
       _mm_crc32_u64(low, static_cast<uint64_t>(_mm_extract_epi64(rest, 1))));
 }
 
-// Folding beside the instruction. In 256 bits folding alone gains little on three streams (Linux 6
-// folds CRC-32C with good AVX-512 only), but the two run on units of their own. Of a block of
-// kFusedBlock bytes the first part is folded while the instruction takes the rest in three streams.
-// The parts meet by products with powers of x, and only there with the state of the block before,
-// so that blocks overlap. Constants as above: x^d mod P from PowerOfX, at compile time.
+// Folding beside the instruction. With 256 bits folding alone is hardly faster than three streams
+// (Linux 6 folds CRC-32C only with good AVX-512), but the two use different units of the core. The
+// first part of a block of kFusedBlock bytes is folded while the instruction takes the rest in
+// three streams. Products with powers of x then combine the parts, and only there the state of the
+// block before is needed, so that blocks overlap. The constants are x^d mod P as above, computed at
+// compile time.
 namespace {
 
-constexpr size_t kFoldRound = kFused;   // What four registers of 256 bits take at once.
-constexpr size_t kStreamRound = 5 * 8;  // Of each stream beside a round of folding.
+constexpr size_t kFoldRound = kFused;   // Bytes that four registers of 256 bits fold at once.
+constexpr size_t kStreamRound = 5 * 8;  // Bytes of each stream during one round of folding.
 constexpr size_t kFuseRounds = 32;
 constexpr size_t kFoldPart = kFuseRounds * kFoldRound;
 constexpr size_t kStreamPart = kFuseRounds * kStreamRound;
 static_assert(kFusedBlock == kFoldPart + 3 * kStreamPart);
 
-// To go on over `bytes` zeros, a state is multiplied with this and put through the instruction,
-// which multiplies with x^32.
+// The factor that advances a state over `bytes` zeros: the state is multiplied with it and put
+// through the instruction, which multiplies with x^32.
 constexpr uint64_t ZerosFactor(size_t bytes) { return PowerOfX(8 * static_cast<int>(bytes) - 32); }
 constexpr uint64_t kAfterBlock = ZerosFactor(kFusedBlock);
 constexpr uint64_t kAfterThree = ZerosFactor(3 * kStreamPart);
 constexpr uint64_t kAfterTwo = ZerosFactor(2 * kStreamPart);
 constexpr uint64_t kAfterOne = ZerosFactor(kStreamPart);
-// By 1024 bits, the width of four registers, by 256 and by 128.
+// Constants to fold by 1024 bits, the width of four registers, by 256 and by 128.
 constexpr long long kBy4[2] = {Factor(1056), Factor(992)};
 constexpr long long kBy1[2] = {Factor(288), Factor(224)};
 constexpr long long kByLane[2] = {Factor(160), Factor(96)};
@@ -249,7 +250,7 @@ DT_FUSED void FoldRound(Folds& folds, const uint8_t* data) {
   folds.d = Fold256(folds.d, by4, Load256(data + 96));
 }
 
-// The state after all that was folded.
+// The CRC state after all folded bytes.
 DT_FUSED uint64_t EndFolds(const Folds& folds) {
   const __m256i by1 = _mm256_set_epi64x(kBy1[1], kBy1[0], kBy1[1], kBy1[0]);
   const __m128i by_lane = _mm_set_epi64x(kByLane[1], kByLane[0]);
@@ -291,7 +292,8 @@ DT_FUSED uint32_t FuseBlock(const uint8_t* data, uint32_t state) {
   Streams streams;
   StreamRound(streams, streamed);
   for (size_t round = 1; round < kFuseRounds; ++round) {
-    for (size_t line = 0; line < 256; line += 64) {  // The next block, past the end too.
+    // Prefetch the next block, possibly past the end.
+    for (size_t line = 0; line < 256; line += 64) {
       __builtin_prefetch(data + kFusedBlock + round * 256 + line);
     }
     FoldRound(folds, data + round * kFoldRound);
@@ -333,10 +335,11 @@ __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2"))) uint32_t Fused(const ui
 
 namespace {
 
-// What runs of bytes are taken by before the instruction takes the rest.
+// The fastest form for whole units of bytes; the instruction takes the rest.
 struct Fastest {
-  uint32_t (*form)(const uint8_t* data, size_t bytes, uint32_t state);  // Null: no such form.
-  size_t unit;                                                          // A power of two.
+  // Null: the CPU has no such form.
+  uint32_t (*form)(const uint8_t* data, size_t bytes, uint32_t state);
+  size_t unit;  // Bytes of a unit; a power of two.
 };
 
 Fastest ChooseFastest() {

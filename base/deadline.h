@@ -1,4 +1,4 @@
-// A point on a Clock after which a wait gives up. Every wait of dtrain takes one.
+// A point in a Clock's time after which a wait gives up. Every wait of dtrain takes one.
 //
 // A value; copy it freely. REQUIRES: the clock outlives it.
 #pragma once
@@ -32,7 +32,7 @@ class Deadline {
     }
     return absl::Nanoseconds(std::max<int64_t>(0, at_nanos_ - clock_->MonotonicNanos()));
   }
-  // For poll(2): time left in ms rounded up, at most `cap_ms`; so -1 (for ever) is never returned.
+  // The timeout for poll(2): time left in ms rounded up, at most `cap_ms`, and never -1 (for ever).
   int PollTimeoutMs(int cap_ms = 1000) const {
     const absl::Duration left = std::min(Remaining(), absl::Milliseconds(cap_ms));
     return static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));

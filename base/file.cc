@@ -98,7 +98,8 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view content,
 
 absl::Status FsyncDirectory(const std::string& directory) {
   DT_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(directory, O_RDONLY | O_DIRECTORY));
-  if (fsync(fd.get()) != 0 && errno != EINVAL) {  // EINVAL: a file system without it.
+  // EINVAL: the file system has no fsync for folders.
+  if (fsync(fd.get()) != 0 && errno != EINVAL) {
     return ErrnoStatus(errno, absl::StrCat("fsync of directory ", directory));
   }
   return absl::OkStatus();
@@ -127,13 +128,5 @@ std::string WorkingDirectory() {
 }
 
 bool FileExists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-
-absl::StatusOr<uint64_t> FileBytes(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot stat ", path));
-  }
-  return static_cast<uint64_t>(info.st_size);
-}
 
 }  // namespace dtrain

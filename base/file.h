@@ -1,4 +1,4 @@
-// Whole files: read them bounded, write them so that they appear whole and last.
+// Reads whole files up to a limit, and writes files so that they appear whole and durable.
 //
 // Thread-safe. Errors name the path.
 #pragma once
@@ -29,13 +29,12 @@ absl::Status FsyncDirectory(const std::string& directory);
 // Creates `path` and its missing parents.
 absl::Status MakeDirectories(const std::string& path, int mode = 0755);
 
-// "" where it cannot be named: it was removed.
+// The working directory; "" when it was removed.
 std::string WorkingDirectory();
 
 bool FileExists(const std::string& path);
-absl::StatusOr<uint64_t> FileBytes(const std::string& path);
 
-// Open for reading or with `flags`; close-on-exec always.
+// Opens for reading or with `flags`, and always close-on-exec.
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, int mode = 0644);
 
 }  // namespace dtrain

@@ -72,7 +72,7 @@ absl::Status ReadRanks(const Reader& reader, const RankNames& names, JobEnv& job
   return absl::OkStatus();
 }
 
-// The n-th number of Slurm's "2(x3),1" spelling, 0 when `text` does not have it.
+// Number `node` of Slurm's form "2(x3),1"; 0 when `text` does not have it.
 int TasksOfNode(const std::string& text, int node) {
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const std::vector<std::string> pieces = absl::StrSplit(part, absl::ByAnyChar("(x)"));
@@ -117,7 +117,7 @@ absl::Status ReadSlurm(const Reader& reader, JobEnv& job) {
   return absl::OkStatus();
 }
 
-// "[::1]" is how an IPv6 address is written before a port; by itself it has no brackets.
+// Removes the brackets that an IPv6 address has before a port ("[::1]") and not by itself.
 std::string WithoutBrackets(const std::string& host) {
   return host.size() > 2 && host.front() == '[' && host.back() == ']'
              ? host.substr(1, host.size() - 2)
@@ -164,7 +164,8 @@ absl::StatusOr<LaunchSource> FindSource(const Reader& reader) {
   if (reader.HasAll({"RANK", "LOCAL_RANK", "WORLD_SIZE"})) {
     return reader.Has(env::kStore) ? LaunchSource::kDtrain : LaunchSource::kTorchrun;
   }
-  if (reader.Has("OMPI_COMM_WORLD_RANK")) {  // Before Slurm: mpirun leaks its daemon's SLURM_*.
+  // Checked before Slurm, because mpirun leaks its daemon's SLURM_*.
+  if (reader.Has("OMPI_COMM_WORLD_RANK")) {
     return LaunchSource::kOpenMpi;
   }
   if (reader.HasAll({"PMI_RANK", "MPI_LOCALRANKID"})) {
@@ -311,7 +312,6 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
   job.host_address = reader.Text(env::kHost);
   job.node_id = reader.Text(env::kNodeId);
   job.rdma_device = reader.Text(env::kRdmaDevice);
-  job.torch_error_file = reader.Text("TORCHELASTIC_ERROR_FILE");
   return job;
 }
 

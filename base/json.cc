@@ -46,7 +46,7 @@ Json FiniteCopy(const Json& json) {
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view file_name) {
-  // nlohmann takes a zero byte for the end of the text and would not see what follows it.
+  // nlohmann takes a zero byte for the end of the text and would ignore the rest.
   if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s:%s: a zero byte, which JSON does not allow; remove it and what is not "

@@ -13,7 +13,7 @@
 
 namespace dtrain {
 
-// Keys keep their order of insertion, so files written twice are equal.
+// Keys keep their order of insertion, so the same values give the same file.
 using Json = nlohmann::ordered_json;
 
 // Parses `text`; // and /* */ comments are allowed. Errors (InvalidArgument) read

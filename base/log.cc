@@ -36,7 +36,7 @@ std::atomic<int>& Threshold() {
   return threshold;
 }
 
-// What makes room for a line where a progress line stands on the terminal.
+// The characters that make room for a line if a progress line is on the terminal.
 std::string MakeRoom(LogLevel level) {
   const bool leave = level == LogLevel::kError;
   ProgressLine expected = ProgressLine::kUnfinished;
@@ -95,7 +95,7 @@ void LogLine(LogLevel level, absl::string_view text) {
   while (written < line.size()) {
     const ssize_t n = write(STDERR_FILENO, line.data() + written, line.size() - written);
     if (n <= 0) {
-      return;  // Nowhere left to say it.
+      return;  // There is no other place to report the error.
     }
     written += static_cast<size_t>(n);
   }

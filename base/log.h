@@ -1,7 +1,7 @@
 // DT_LOG(Info) << "text": one line to stderr, written with one system call.
 //
-// Format: "[I 12:03:44.123 rank 1] text". Thread-safe. The least level that is written is
-// DTRAIN_LOG_LEVEL's, read at the first line, or what SetLogLevel set; by default it is Info.
+// Format: "[I 12:03:44.123 rank 1] text". Thread-safe. The lowest level that is written is that of
+// DTRAIN_LOG_LEVEL, read at the first line, or of SetLogLevel; by default it is Info.
 #pragma once
 
 #include <sstream>
@@ -23,10 +23,10 @@ bool LogEnabled(LogLevel level);
 // Writes one line now. Control characters other than tab become '?', so that a peer's or a file's
 // text cannot drive the reader's terminal.
 void LogLine(LogLevel level, absl::string_view text);
-// Says that a progress line without its end stands on the terminal. The next line of the log, if
-// stderr is a terminal, takes its place; one that says why the program ends leaves it above.
-// Whoever draws progress asks by UnfinishedLine whether its line is still there, and by
-// UnfinishedLineWasLeft whether it stands above such a line.
+// Tells the log that a progress line without a line end is on the terminal. If stderr is a
+// terminal, the next line of the log replaces it, but a line that says why the program ends leaves
+// it above. The owner of the progress line can ask whether its line is still there
+// (UnfinishedLine), and whether it is above such a line (UnfinishedLineWasLeft).
 void SetUnfinishedLine(bool unfinished);
 bool UnfinishedLine();
 bool UnfinishedLineWasLeft();

@@ -1,5 +1,5 @@
 // Owns one file descriptor. Move-only; the destructor closes and ignores the result, so files whose
-// close() matters are closed by Close().
+// close() may fail are closed by Close(). Not thread-safe.
 #pragma once
 
 #include <unistd.h>

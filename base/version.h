@@ -1,5 +1,5 @@
-// Which dtrain this is. Defined in a file of their own that CMake writes (cmake/version.cc.in), so
-// that a commit compiles nothing else again.
+// The version of this dtrain. Defined in a file that CMake writes (cmake/version.cc.in), so that a
+// new commit recompiles nothing else. Constants.
 #pragma once
 
 namespace dtrain {

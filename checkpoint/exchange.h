@@ -1,4 +1,4 @@
-// What the checkpoint room asks of the ranks' communication: small texts to rank 0 and back.
+// The seam to the ranks' communication: small texts to rank 0 and back.
 //
 // All ranks make the same calls in the same order. runtime implements it on the job's store or a
 // host group; it must be usable from the thread that saves.
@@ -18,15 +18,15 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  // On rank 0: every rank's text in rank order. On the others: nothing, and `mine` may not have
-  // arrived yet. Blocks up to `deadline`.
+  // On rank 0, gives every rank's text in rank order. On other ranks, gives nothing, and `mine` may
+  // not have arrived yet. Blocks up to `deadline`.
   virtual absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine,
                                                           Deadline deadline) = 0;
-  // On all ranks: rank 0's text. Blocks up to `deadline`.
+  // On all ranks, gives rank 0's text. Blocks up to `deadline`.
   virtual absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) = 0;
 };
 
-// The exchange of a job of one rank.
+// The exchange for a job with one rank.
 class AloneExchange final : public Exchange {
  public:
   int rank() const override { return 0; }

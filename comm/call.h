@@ -1,4 +1,5 @@
-// One call of a group, as it is queued, published to peers, compared and reported.
+// One call of a group, as it is queued, published to peers, compared and reported. Plain values and
+// pure functions.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,15 @@ enum class CallKind : uint8_t {
 absl::string_view CallKindName(CallKind kind);
 absl::string_view ReduceOpName(ReduceOp op);
 
-// What peers see of a call: in shared memory, or as the first bytes of its messages. Plain bytes.
+// The part of a call that peers see, in shared memory or as the first bytes of its messages. Plain
+// bytes.
 struct CallHeader {
-  uint64_t sequence = 0;      // Of collectives: equal on all ranks. Of sends: within the pair.
-  uint64_t bytes = 0;         // The largest buffer of the call.
-  uint64_t offset = 0;        // Where the source lies in its registered buffer.
+  uint64_t sequence = 0;  // Collectives: equal on all ranks. Sends: counted for each pair of ranks.
+  uint64_t bytes = 0;     // The largest buffer of the call.
+  uint64_t offset = 0;    // Start of the source in its registered buffer, in bytes.
   uint32_t registration = 0;  // 0: the source is not registered.
   int32_t root = -1;
-  int64_t step = -1;  // Of the training, for reports; -1: not known. Not compared.
+  int64_t step = -1;  // The training step, for reports; -1: not known. Not compared.
   CallKind kind = CallKind::kNone;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -61,8 +63,8 @@ absl::Status CompareCalls(int my_rank, const CallHeader& mine, int their_rank,
 absl::Status CompareSendReceive(int sender, const CallHeader& send, int receiver,
                                 const CallHeader& receive);
 
-// Whether `status` is what CompareCalls says of other calls or another order, on this rank or on
-// one that gave up because of it.
+// Whether `status` is an error of CompareCalls, on this rank or on another that gave up because of
+// it.
 bool AreRanksDifferent(const absl::Status& status);
 
 }  // namespace dtrain::comm

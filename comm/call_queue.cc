@@ -26,7 +26,7 @@ absl::Status AfterBreak(const absl::Status& reason) {
 }  // namespace
 
 struct CallQueue::Item {
-  Call call;  // Of one that runs or ran: its header alone.
+  Call call;  // Only its header is left once it runs.
   uint64_t ticket = 0;
   int64_t queued_nanos = 0;
   // Guarded by the queue's mutex, but for `done`, which Done() may read at any time.
@@ -45,7 +45,7 @@ class CallQueue::State final : public WorkState {
     if (item_->done.load(std::memory_order_acquire)) {
       return true;
     }
-    queue_->Nudge();
+    queue_->StartQueued();
     return false;
   }
   int64_t DurationNanos() const override {
@@ -60,8 +60,8 @@ class CallQueue::State final : public WorkState {
 
 CallQueue::CallQueue(CallQueueOptions options, Runner runner)
     : options_(std::move(options)), runner_(std::move(runner)), timeouts_(options_.timeouts) {
-  if (options_.glance != nullptr) {
-    watch_ = StartWatch([this](int64_t now_nanos) { Look(now_nanos); });
+  if (options_.poll_peers != nullptr) {
+    watch_ = StartWatch([this](int64_t now_nanos) { Inspect(now_nanos); });
   }
 }
 
@@ -79,7 +79,7 @@ Work CallQueue::Push(Call call, bool caller_waits) {
     const std::lock_guard lock(mutex_);
     if (!broken_.ok()) {
       item->result = AfterBreak(broken_);
-      heard_.store(true, std::memory_order_relaxed);
+      reported_.store(true, std::memory_order_relaxed);
       recorder().Ended(item->ticket, item->result);
       item->done.store(true, std::memory_order_release);
     } else {
@@ -101,7 +101,7 @@ std::optional<CallHeader> CallQueue::NextCollective() const {
              : std::optional(queue_.front()->call.header);
 }
 
-void CallQueue::Nudge() {
+void CallQueue::StartQueued() {
   const std::lock_guard lock(mutex_);
   if (!queue_.empty() && !thread_wanted_) {
     WakeThread();
@@ -120,7 +120,7 @@ void CallQueue::WakeThread() {
 
 void CallQueue::RunThread() {
   PrepareThread(options_.thread_name, /*low_priority=*/false);
-  TakeShortTurns();  // A peer waits for what this rank sends.
+  TakeShortTurns();  // A peer waits for this rank's data.
   std::unique_lock lock(mutex_);
   while (!stop_) {
     if (!running_ && thread_wanted_ && !queue_.empty()) {
@@ -188,10 +188,10 @@ absl::Duration CallQueue::TimeoutOf(const Call& call) const {
 absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
   if (item.done.load(std::memory_order_acquire)) {
     const std::lock_guard lock(mutex_);
-    return Hear(item);
+    return TakeResult(item);
   }
-  // Who gives a deadline can do something else, and may stand beside threads that compute: for him
-  // nobody spins, and he does not do the work himself.
+  // A caller with a deadline has other work, and other threads may be computing: nobody spins for
+  // it, and it does not run the call itself.
   const int counts = deadline.infinite() ? 1 : 0;
   waiting_.fetch_add(counts, std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
@@ -213,24 +213,24 @@ absl::Status CallQueue::WaitFor(Item& item, Deadline deadline) {
     return absl::DeadlineExceededError(
         "the collective is still under way: it goes on and may be waited for again");
   }
-  return Hear(item);
+  return TakeResult(item);
 }
 
-const absl::Status& CallQueue::Hear(const Item& item) {
+const absl::Status& CallQueue::TakeResult(const Item& item) {
   if (!item.result.ok()) {
-    heard_.store(true, std::memory_order_relaxed);
+    reported_.store(true, std::memory_order_relaxed);
   }
   return item.result;
 }
 
-void CallQueue::Break(const absl::Status& reason, bool heard) {
+void CallQueue::Break(const absl::Status& reason, bool reported) {
   const std::lock_guard lock(mutex_);
   if (!broken_.ok()) {
     return;
   }
   broken_ = reason;
   broken_nanos_ = Clock::Real().MonotonicNanos();
-  heard_.store(heard, std::memory_order_relaxed);
+  reported_.store(reported, std::memory_order_relaxed);
   is_broken_.store(true, std::memory_order_release);
   for (const auto& item : queue_) {
     item->result = reason;
@@ -247,8 +247,8 @@ absl::Status CallQueue::broken() const {
 }
 
 void CallQueue::Stop(const absl::Status& reason) {
-  watch_.reset();  // Its thread takes the lock.
-  Break(reason, /*heard=*/true);
+  watch_.reset();  // Before the lock: the watchdog's thread takes it.
+  Break(reason, /*reported=*/true);
   std::thread thread;
   {
     const std::lock_guard lock(mutex_);
@@ -261,11 +261,11 @@ void CallQueue::Stop(const absl::Status& reason) {
   }
 }
 
-QueueSight CallQueue::Sight() const {
+QueueSnapshot CallQueue::Snapshot() const {
   const bool queued = !queue_.empty() && !IsMessage(queue_.front()->call);
   return {.awake_nanos = awake_nanos_,
           .broken = !broken_.ok(),
-          .heard = heard_.load(std::memory_order_relaxed),
+          .reported = reported_.load(std::memory_order_relaxed),
           .broken_nanos = broken_nanos_,
           .running = run_ != nullptr,
           .started_nanos = run_nanos_,
@@ -290,10 +290,10 @@ std::string CallQueue::LastCall(int64_t now_nanos) const {
   return text;
 }
 
-absl::Status CallQueue::Glance(std::unique_lock<std::mutex>& lock) {
+absl::Status CallQueue::PollPeers(std::unique_lock<std::mutex>& lock) {
   running_ = true;
   lock.unlock();
-  absl::Status said = options_.glance();
+  absl::Status said = options_.poll_peers();
   lock.lock();
   running_ = false;
   thread_wakes_.notify_one();
@@ -306,20 +306,20 @@ void CallQueue::Alarm(std::unique_lock<std::mutex>& lock, const absl::Status& re
   const FlightGroup& group = recorder().group();
   const absl::Status told =
       Annotate(reason, absl::StrFormat("rank %d of group \"%s\"", group.rank, group.name));
-  Break(told, /*heard=*/true);
+  Break(told, /*reported=*/true);
   options_.give_up(told);
   DT_LOG(Error) << "watchdog: " << told.message();
   recorder().SetBroken(told);
   lock.lock();
 }
 
-void CallQueue::Look(int64_t now_nanos) {
+void CallQueue::Inspect(int64_t now_nanos) {
   std::unique_lock lock(mutex_);
-  if (absl::Nanoseconds(now_nanos - looked_nanos_) > 4 * kWatchPeriod) {
+  if (absl::Nanoseconds(now_nanos - inspected_nanos_) > 4 * kWatchPeriod) {
     awake_nanos_ = now_nanos;
   }
-  looked_nanos_ = now_nanos;
-  switch (AlarmOf(Sight(), now_nanos, options_.timeouts.most)) {
+  inspected_nanos_ = now_nanos;
+  switch (AlarmOf(Snapshot(), now_nanos, options_.timeouts.most)) {
     case QueueAlarm::kStuck:
       return Alarm(lock,
                    absl::DeadlineExceededError(absl::StrFormat(
@@ -327,7 +327,7 @@ void CallQueue::Look(int64_t now_nanos) {
                        "stuck in it, look at its threads",
                        Describe(run_->call.header), run_->call.header.sequence,
                        absl::FormatDuration(run_timeout_))));
-    case QueueAlarm::kForgotten: {
+    case QueueAlarm::kNotBegun: {
       const Item& front = *queue_.front();
       return Alarm(lock, absl::DeadlineExceededError(absl::StrFormat(
                              "%s (collective %d) was called %s ago with caller_waits, and nobody "
@@ -336,8 +336,8 @@ void CallQueue::Look(int64_t now_nanos) {
                              absl::FormatDuration(
                                  absl::Milliseconds((now_nanos - front.queued_nanos) / 1000000)))));
     }
-    case QueueAlarm::kUnheard: {
-      heard_.store(true, std::memory_order_relaxed);
+    case QueueAlarm::kUnreported: {
+      reported_.store(true, std::memory_order_relaxed);
       const absl::Status reason = broken_;
       lock.unlock();
       DT_LOG(Error) << "watchdog: nobody waits for what failed: " << reason.message();
@@ -346,10 +346,10 @@ void CallQueue::Look(int64_t now_nanos) {
     case QueueAlarm::kNone:
       break;
   }
-  // Also while calls are queued that nobody runs: a message starts when it is waited for, and the
-  // program may compute until then.
+  // Peers are asked even while calls are queued: a message starts only when someone waits for it,
+  // and the program may compute until then.
   if (broken_.ok() && !running_) {
-    if (const absl::Status said = Glance(lock); !said.ok()) {
+    if (const absl::Status said = PollPeers(lock); !said.ok()) {
       Alarm(lock, Annotate(said, absl::StrCat("in no collective (", LastCall(now_nanos),
                                               ") when the others gave up")));
     }

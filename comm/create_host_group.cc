@@ -1,6 +1,6 @@
 // How the ranks of a group find each other: each publishes where it can be reached, reads the
-// others' lines, and decides from all of them, as every rank does alike, which transport to use.
-// Whether TCP connections give way to RDMA the ranks agree on over those connections.
+// others' lines, and decides from all of them which transport to use; the decision is the same on
+// all ranks. Over the TCP connections the ranks then agree whether to use RDMA instead.
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct RankCard {
   std::string unix_nonce;
   int64_t pid = 0;
   bool allow_shared_memory = true;
-  // What decides over the order of sums, and with it over who sends what: equal on all ranks.
+  // The options that decide the order of sums, and so the messages: equal on all ranks.
   std::string sums;
   // GroupOptions::network: equal on all ranks.
   std::string network;
@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<RankCard>> ExchangeCards(Store& store, const GroupOpt
   return cards;
 }
 
-// Known from the cards alone, so all ranks agree.
+// The layout follows from the cards alone, so all ranks agree on it.
 NodeLayout LayoutOf(const std::vector<RankCard>& cards, int rank) {
   std::vector<std::string> node_ids;
   bool shared_memory = true;
@@ -126,7 +126,7 @@ NodeLayout LayoutOf(const std::vector<RankCard>& cards, int rank) {
     shared_memory = shared_memory && card.allow_shared_memory;
   }
   for (size_t i = 0; i < node_ids.size() && !shared_memory; ++i) {
-    node_ids[i] = absl::StrCat(i);  // As if each rank had a node of its own.
+    node_ids[i] = absl::StrCat(i);  // Each rank counts as a node of its own.
   }
   return LayOutNodes(node_ids, rank);
 }
@@ -161,7 +161,7 @@ absl::Status CheckOptions(Store* store, const GroupOptions& options) {
   return absl::OkStatus();
 }
 
-// The set-up has nobody else who could end it, or wait for it.
+// Nothing but the deadline interrupts the set-up, and no compute thread waits for it.
 constexpr auto kNever = [] { return absl::OkStatus(); };
 constexpr auto kNo = [] { return false; };
 WaitContext SetUp(Deadline deadline) { return {deadline, kNever, kNo}; }
@@ -202,8 +202,8 @@ absl::StatusOr<RdmaConnection> ConnectNodes(Store& store, const GroupOptions& op
                      deadline);
 }
 
-// Whether ranks use their node's memory before they send anything to another node: where each has
-// equally many, more than one, or those of each follow each other in rank order.
+// Whether ranks use their node's memory before they send anything to another node: true if all
+// nodes have the same number of ranks, more than one, or if each node's ranks are consecutive.
 bool NodesFirst(const NodeLayout& layout) {
   return layout.even ? layout.local.size() > 1 : layout.consecutive;
 }
@@ -222,7 +222,8 @@ absl::StatusOr<std::unique_ptr<Backend>> Connect(Store& store, UnixListener list
                           .algorithm = options.algorithm,
                           .deterministic = options.deterministic};
   if (between.over_rdma) {
-    messages.slice_bytes = kDirectChunkBytes;  // The device moves them: fewer messages cost less.
+    // The device moves the bytes, and fewer messages cost less.
+    messages.slice_bytes = kDirectChunkBytes;
   }
   if (options.link_cost.has_value()) {
     messages.link_cost = *options.link_cost;
@@ -279,7 +280,7 @@ absl::StatusOr<std::unique_ptr<Group>> SplitHostGroup(Group& parent, Store* stor
     return absl::InvalidArgumentError(absl::StrFormat(
         "SplitHostGroup was given a group over %s: its own class splits it", parent.transport()));
   }
-  // Of this split alone, and the same on all ranks.
+  // Unique to this split, and equal on all ranks.
   const uint64_t number = parent.sequence();
   const std::pair<int32_t, int32_t> mine(color, key);
   std::vector<std::pair<int32_t, int32_t>> all(static_cast<size_t>(parent.size()));

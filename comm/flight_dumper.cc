@@ -21,7 +21,7 @@
 namespace dtrain::comm {
 namespace {
 
-// What the bell was rung for: several may come before the thread looks.
+// Bits of `wanted`, the reasons for a dump: several may be set before the thread wakes.
 constexpr int kFailure = 1 << 8;
 constexpr int kStop = 1 << 9;
 constexpr int kCrash = 1 << 10;  // The low bits hold a signal's number.
@@ -70,14 +70,15 @@ FlightDumper::~FlightDumper() {
 }
 
 void FlightDumper::RequestForSignal(int signal) {
-  const int error = errno;  // Of the code that the signal interrupts.
+  const int error = errno;  // Belongs to the code that the signal interrupts.
   Ring(signal);
   errno = error;
 }
 
 void FlightDumper::RequestForFailure() { Ring(kFailure); }
 
-// A failed check may hold any lock, also a recorder's: the thread writes, this one waits a moment.
+// The thread whose check failed may hold any lock, even a recorder's. So the dumper's thread
+// writes, and this one waits a moment.
 void FlightDumper::DumpInCrash() {
   if (the_bell.load() < 0) {
     return;

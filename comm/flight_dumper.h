@@ -1,9 +1,10 @@
 // Writes the process's flight records to one file: when asked, when a collective fails, when a
 // DT_CHECK fails, and when a signal handler asks.
 //
-// A sleeping thread does the writing, so that a rank whose own threads are stuck still tells; a
-// handler or a failing collective only rings its bell (one eventfd write, async-signal-safe). The
-// file is replaced whole each time. At most one dumper a process. Thread-safe.
+// A sleeping thread does the writing, so that a rank whose own threads are stuck still leaves a
+// record; a handler or a failing collective only rings its bell (one eventfd write,
+// async-signal-safe). The file is replaced whole each time. At most one dumper a process.
+// Thread-safe.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,7 @@ struct FlightDumperOptions {
 class FlightDumper {
  public:
   static absl::StatusOr<std::unique_ptr<FlightDumper>> Start(FlightDumperOptions options);
-  ~FlightDumper();  // Finishes what was asked for.
+  ~FlightDumper();  // Writes the records that were requested before.
 
   // Writes now, in the calling thread. Nothing is written while no call was ever recorded.
   absl::Status Dump(absl::string_view reason);

@@ -12,7 +12,7 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr char kVersion[] = "2.10";  // Of PyTorch's format.
+constexpr char kVersion[] = "2.10";  // Version of PyTorch's format.
 
 // The recorders of this process. Never destroyed: a rank may end while others record.
 struct Registry {
@@ -73,7 +73,7 @@ const char* TorchDType(DType dtype) {
   return "Byte";
 }
 
-// As the analyser splits it: "nccl:send 0->1", "nccl:recv 1<-0".
+// The name in the form that PyTorch's analyser splits: "nccl:send 0->1", "nccl:recv 1<-0".
 std::string ProfilingName(const FlightCall& call, int rank) {
   const CallKind kind = call.header.kind;
   std::string name = absl::StrCat("nccl:", TorchName(kind));

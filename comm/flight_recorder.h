@@ -1,12 +1,12 @@
 // The last calls of a group on this rank, for diagnosis after a hang or a crash.
 //
-// Thread-safe. Fixed memory: the oldest entry is overwritten. Every recorder is known to the
-// process until it is destroyed, so that one file holds the calls of all groups (FlightRecords).
+// Thread-safe. Memory is fixed: the oldest entry is overwritten. The process lists all recorders,
+// so that one file holds the calls of all groups (FlightRecords); groups own them.
 //
 // Records have the keys of PyTorch's flight recorder, version "2.10", so that its analyser
-// (torch.distributed.flight_recorder) reads them; what it does not know is under "dtrain". Two
-// values are what it insists on: every name starts with "nccl:", whatever the transport, and a
-// barrier and a registration are called all_reduce_barrier.
+// (torch.distributed.flight_recorder) reads them; keys that it does not know are under "dtrain". It
+// requires two values: every name starts with "nccl:", whatever the transport, and a barrier and a
+// registration are called all_reduce_barrier.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +24,17 @@
 
 namespace dtrain::comm {
 
-// Whose calls a recorder holds.
+// The group and rank whose calls a recorder holds.
 struct FlightGroup {
   std::string name = "world";
   int rank = 0;  // In the group.
   int size = 1;
-  std::vector<int> world_ranks = {};  // Of the members; empty: 0 to size - 1.
+  std::vector<int> world_ranks = {};  // World ranks of the members; empty: 0 to size - 1.
   uint64_t epoch = 0;
   std::string transport = {};
 };
 
-// What a recorder is told of a call.
+// The facts of a call that a recorder keeps.
 struct FlightCall {
   CallHeader header;
   uint64_t input_bytes = 0;
@@ -53,7 +53,8 @@ class FlightRecorder {
   void Started(uint64_t ticket, absl::Duration timeout);
   // An error is reported to OnFailure.
   void Ended(uint64_t ticket, const absl::Status& status);
-  // The group is broken, whether or not a call of this rank was under way; told as an error is.
+  // Notes that the group is broken, whether or not a call of this rank was under way. Reported to
+  // OnFailure like an error.
   void SetBroken(const absl::Status& reason);
 
   const FlightGroup& group() const { return group_; }
@@ -67,7 +68,7 @@ class FlightRecorder {
  private:
   struct Entry {
     uint64_t ticket = 0;
-    uint64_t record_id = 0;  // Of all recorders of the process.
+    uint64_t record_id = 0;  // Number of the record among those of all recorders of the process.
     FlightCall call;
     uint64_t message = 0;  // Number of a send or receive.
     int64_t queued_nanos = 0;
@@ -103,7 +104,7 @@ Json FlightRecords();
 Json FlightRecords(const FlightRecorder& recorder);
 
 // `tell` is called after a call of any recorder ended with an error, in its thread; it must not
-// block. Null: nobody.
+// block. Null: none is called.
 void OnFlightFailure(void (*tell)());
 
 }  // namespace dtrain::comm

@@ -31,8 +31,9 @@ struct CudaEvent;  // nccl/cuda_api.h.
 struct CollectiveOptions {
   // Shown in reports: the bucket's or the caller's name.
   std::string name = {};
-  // Of a reduction of fp32: half the bytes travel. Sums are in fp32 always; the result is rounded.
-  // fp16 has 3 bits more than bf16 but ends at 65,504: what is larger becomes infinite.
+  // Reductions of fp32 only: a 16-bit type halves the bytes that travel. Sums are always in fp32;
+  // the result is rounded. fp16 has 3 bits more than bf16 but ends at 65,504: larger values become
+  // infinite.
   Wire wire = Wire::kSameAsBuffer;
   // When not null, a reduction writes the sum of squares of its (averaged) result here, in fp64 and
   // finite only if every element is: the norm and finite check at no extra pass. Every rank gets
@@ -41,19 +42,21 @@ struct CollectiveOptions {
   // The calling thread calls Wait next, without a deadline: it then does the work itself and no
   // thread is woken, which saves several microseconds. Without that Wait nothing moves.
   bool caller_waits = false;
-  // When finite: of this call, in place of a learnt limit and within GroupOptions::timeout. For
-  // calls before which a rank may do what takes its time, as a save does.
+  // If finite, the call's deadline in place of a learnt limit, and within GroupOptions::timeout.
+  // For calls before which a rank may do slow work, such as a save.
   Deadline deadline = Deadline::Infinite();
-  // Of a DeviceGroup: what its stream waits for in place of all that the compute stream holds at
-  // the call, as a point inside a graph that is launched already (CudaApi::EventRecordInGraph).
+  // DeviceGroups only: the event that the group's stream waits for, such as a point inside a
+  // launched graph (CudaApi::EventRecordInGraph). Null: it waits for all work that the compute
+  // stream holds at the call.
   CudaEvent* after = nullptr;
 };
 
-// What a registered buffer is for one group epoch. Dropping it forgets the peers' mappings.
+// A buffer's registration with a group, for one epoch. Dropping it drops the peers' mappings.
 class Registration {
  public:
   virtual ~Registration() = default;
-  // Of the same buffer by another way, for as long. Of the group itself.
+  // A further registration of the same buffer, over another backend, that lives as long. Set and
+  // used by the group alone.
   std::unique_ptr<Registration> more = {};
 };
 
@@ -109,10 +112,10 @@ class Group {
   virtual std::string FlightRecord() const { return "{}"; }
 };
 
-// How ranks that do not share memory reduce and gather: comm/collectives/algorithm.h.
+// The algorithm between ranks that do not share memory: comm/collectives/algorithm.h.
 enum class Algorithm : uint8_t { kAutomatic, kDirect, kRing, kDoubling, kHalving };
 
-// What an exchange over messages costs (comm/collectives/link_cost.h).
+// The costs of an exchange over messages (comm/collectives/link_cost.h).
 struct LinkCost {
   double step_us = 0;
   double message_us = 0;
@@ -124,29 +127,34 @@ struct LinkCost {
 struct GroupOptions {
   int rank = 0;
   int size = 1;
-  std::vector<int> world_ranks = {};  // Of the members, for reports; empty: 0 to size - 1.
+  // World ranks of the members, for reports; empty: 0 to size - 1.
+  std::vector<int> world_ranks = {};
   uint64_t epoch = 0;
   std::string name = "world";     // Prefix of this group's keys in the store.
   std::string node_id = {};       // Ranks with equal node_id share memory.
-  std::string host_address = {};  // Where TCP connections of peers reach this rank; "": from store.
-  std::string host_interface = {};  // Not empty: the address of this network device instead.
-  std::string job_key = {};         // 32 bytes: pair keys of data connections derive from it.
-  // Of each collective, until its like have shown how long they take (comm/call_timeout.h); after
-  // that five times as long, but never less than timeout_min nor more than this.
+  std::string host_address = {};  // Address at which peers connect over TCP; "": from store.
+  // If not empty, the address of this network device is used instead.
+  std::string host_interface = {};
+  std::string job_key = {};  // 32 bytes: pair keys of data connections derive from it.
+  // The limit of each collective until earlier calls have shown how long it takes
+  // (comm/call_timeout.h). After that it is five times that long, at least timeout_min and at most
+  // this value.
   absl::Duration timeout = absl::Minutes(10);
-  // At least `timeout`: nothing is learnt. None: what the group's connections need (LeastTimeout).
+  // The least learnt limit. At least `timeout`: no limit is learnt. No value: LeastTimeout for the
+  // group's connections.
   std::optional<absl::Duration> timeout_min = {};
-  absl::Duration connect_timeout = absl::Minutes(2);  // Of Create.
+  absl::Duration connect_timeout = absl::Minutes(2);  // Time that CreateHostGroup may take.
   bool deterministic = false;  // Sum in rank order whatever the transport and chunk.
-  // Other than automatic: taken wherever the promised bits allow it (tests, measurements).
+  // If not automatic, it is used wherever the promised bits allow it (tests, measurements).
   Algorithm algorithm = Algorithm::kAutomatic;
-  // What the choice goes by; none: it is measured when the group is created. Equal on all ranks.
+  // The costs by which an algorithm is chosen; none: measured when the group is created. Equal on
+  // all ranks.
   std::optional<LinkCost> link_cost = {};
   bool allow_shared_memory = true;  // Off: `wire` even on one host (tests, `comm.transport: tcp`).
   Network network = Network::kAutomatic;  // Between nodes. Equal on all ranks.
   RdmaOptions rdma = {};
-  int tcp_connections = 1;  // For data, to each peer, in [1, 16]. Equal on all ranks.
-  // What leaves a host goes through TLS 1.3. RDMA has no such thing: kRdma is refused with it,
+  int tcp_connections = 1;  // Connections for data to each peer, in [1, 16]. Equal on all ranks.
+  // Encrypts data between hosts with TLS 1.3. RDMA cannot: kRdma is refused with this option, and
   // kAutomatic means TCP. Equal on all ranks.
   bool tcp_tls = false;
 };

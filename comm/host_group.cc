@@ -29,7 +29,7 @@ CallQueueOptions QueueOptions(const GroupOptions& options, Backend* backend,
                               std::string transport) {
   CallQueueOptions queue;
   if (backend != nullptr) {
-    queue.glance = [backend] { return backend->Glance(); };
+    queue.poll_peers = [backend] { return backend->PollPeers(); };
     queue.give_up = [backend](const absl::Status& reason) { backend->Break(reason); };
   }
   CallCarriers carriers;
@@ -54,7 +54,7 @@ bool Overlap(const Buffer& a, const Buffer& b) {
 
 }  // namespace
 
-// What the caller of Register holds: dropping it ends the registration.
+// The registration that Register's caller holds: dropping it ends the registration.
 class HostGroup::Handle final : public Registration {
  public:
   explicit Handle(std::shared_ptr<Registration> inner) : inner_(std::move(inner)) {}
@@ -264,7 +264,8 @@ absl::StatusOr<Work> HostGroup::Start(Call call, const CollectiveOptions& option
   }
   if (backend_ == nullptr) {
     if (queue_->is_broken()) {
-      return queue_->Push(std::move(call), options.caller_waits);  // Gives the reason.
+      // A broken queue gives the reason.
+      return queue_->Push(std::move(call), options.caller_waits);
     }
     DT_RETURN_IF_ERROR(RunAlone(call));
     return Work();
@@ -320,11 +321,13 @@ absl::Status HostGroup::Run(absl::Span<const Call> calls, absl::Duration timeout
   if (status.ok()) {
     return status;
   }
-  // An abort closes connections: that they ended is then its effect, not the cause.
+  // An abort closes connections, so an error about closed connections is its effect and not the
+  // cause.
   const absl::Status cause = queue_->is_broken() ? queue_->broken() : status;
   absl::Status explained = Explain(cause, calls[0], timeout);
   BreakWith(explained);
-  backend_->Withdraw();  // Behind the reason, or peers would see its effect first.
+  // After the reason was sent, or peers would see the effect of Withdraw first.
+  backend_->Withdraw();
   return explained;
 }
 
@@ -340,7 +343,7 @@ absl::Status HostGroup::RunWithin(absl::Span<const Call> calls, Deadline deadlin
   DT_RETURN_IF_ERROR(interrupted());
   backend_->NoteCall(calls[0].header);
   absl::Status status = RunOnBackend(calls, context);
-  // Unless it is what somebody else says.
+  // A deadline error that came from a peer is passed on as it is.
   return absl::IsDeadlineExceeded(status) && deadline.Expired() && interrupted().ok()
              ? backend_->NameTheMissing(status, context)
              : status;
@@ -358,8 +361,8 @@ absl::Status HostGroup::RunOnBackend(absl::Span<const Call> calls, const WaitCon
   return backend_->Run(calls[0], context);
 }
 
-void HostGroup::BreakWith(const absl::Status& reason, bool heard) {
-  queue_->Break(reason, heard);
+void HostGroup::BreakWith(const absl::Status& reason, bool reported) {
+  queue_->Break(reason, reported);
   if (backend_ != nullptr) {
     backend_->Break(reason);
   }
@@ -368,7 +371,7 @@ void HostGroup::BreakWith(const absl::Status& reason, bool heard) {
 void HostGroup::Abort(const std::string& reason) {
   BreakWith(absl::AbortedError(
                 absl::StrFormat("rank %d aborted group \"%s\": %s", rank(), options_.name, reason)),
-            /*heard=*/true);
+            /*reported=*/true);
 }
 
 std::string HostGroup::FlightRecord() const { return DumpJson(FlightRecords(queue_->recorder())); }

@@ -1,5 +1,5 @@
-// The Group on host memory: queues calls, runs them on a Backend, watches deadlines. Internal to
-// comm; made by CreateHostGroup.
+// The Group on host memory: queues calls, runs them on its Backend, watches deadlines. Thread-safe,
+// and owns the backend and with it all connections. Internal to comm; made by CreateHostGroup.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,7 @@ class HostGroup final : public Group {
 
   absl::Status CheckBuffer(const Buffer& buffer, absl::string_view what) const;
   absl::Status CheckPeer(int peer, absl::string_view what) const;
-  // Fills what every call has, gives it its sequence number and queues it.
+  // Fills the members that every call has, gives the call its sequence number and queues it.
   absl::StatusOr<Work> Start(Call call, const CollectiveOptions& options);
   absl::Status RunAlone(const Call& call) const;
   void FindRegistration(Call& call) const;
@@ -63,8 +63,8 @@ class HostGroup final : public Group {
   absl::Status RunWithin(absl::Span<const Call> calls, Deadline deadline);
   absl::Status RunOnBackend(absl::Span<const Call> calls, const WaitContext& context);
   absl::Status Explain(const absl::Status& status, const Call& call, absl::Duration timeout) const;
-  // `heard`: the caller knows it.
-  void BreakWith(const absl::Status& reason, bool heard = false);
+  // `reported`: the caller knows the reason already.
+  void BreakWith(const absl::Status& reason, bool reported = false);
 
   const GroupOptions options_;
   const std::unique_ptr<Backend> backend_;

@@ -1,4 +1,4 @@
-// Which ranks of a group share a node. Pure.
+// The division of a group's ranks among nodes. Pure.
 #pragma once
 
 #include <string>
@@ -8,16 +8,17 @@ namespace dtrain::comm {
 
 struct NodeLayout {
   int nodes = 0;
-  bool even = false;         // As many ranks on each node.
-  bool consecutive = false;  // The ranks of every node follow each other.
+  bool even = false;         // Every node has the same number of ranks.
+  bool consecutive = false;  // The ranks of every node are consecutive.
   std::vector<int> local;    // The ranks of this rank's node, in order.
-  // How many ranks the nodes before each have, and all: [nodes + 1]; nodes in the order of their
-  // first ranks, as everywhere here.
+  // [nodes + 1]: for each node the number of ranks on the nodes before it, then the number of all
+  // ranks. Nodes are always in the order of their first ranks.
   std::vector<int> node_starts = {0};
-  int node = 0;   // This rank's.
-  int place = 0;  // Where in `local` this rank is.
-  int lanes = 0;  // How many places every node has: the smallest one's ranks.
-  // The ranks with this rank's place in `local`, node by node; none where a node has no such place.
+  int node = 0;   // This rank's node.
+  int place = 0;  // This rank's index in `local`.
+  int lanes = 0;  // The number of ranks on the smallest node.
+  // The ranks that have this rank's place on their nodes, node by node; empty if some node has no
+  // such place.
   std::vector<int> across;
   // Even only: `across` of every rank in `local`, in its order.
   std::vector<std::vector<int>> places;

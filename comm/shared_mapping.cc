@@ -23,22 +23,23 @@ namespace {
 
 std::atomic<int64_t> pool_bytes{0};
 
-constexpr unsigned kHugePages = MFD_HUGETLB | 21U << 26;  // MFD_HUGE_2MB of newer headers.
+constexpr unsigned kHugePages = MFD_HUGETLB | 21U << 26;  // MFD_HUGE_2MB, which older headers lack.
 
-// `name` of the pool of 2 MiB pages; 0 where it cannot be read.
+// The value `name` of the pool of 2 MiB pages; 0 if it cannot be read.
 size_t PoolNumber(absl::string_view name) {
   size_t number = 0;
   const auto text = ReadFile(absl::StrCat("/sys/kernel/mm/hugepages/hugepages-2048kB/", name));
   return text.ok() && absl::SimpleAtoi(*text, &number) ? number : 0;
 }
 
-// Whether the pool has `pages` that nobody has taken or reserved. What vm.nr_overcommit_hugepages
-// lets the kernel add is ordinary memory, which CheckMemory answers for.
+// Whether the pool has `pages` that nobody has taken or reserved. Pages that the kernel may add
+// (vm.nr_overcommit_hugepages) come from ordinary memory and are not counted; CheckMemory judges
+// that.
 bool PoolHas(size_t pages) {
   return PoolNumber("free_hugepages") >= PoolNumber("resv_hugepages") + pages;
 }
 
-// Of a segment in the pool's huge pages; 0: it is of ordinary ones.
+// The page size of a segment in the pool's huge pages; 0: it has ordinary pages.
 size_t PoolPageBytes(int fd) {
   struct statfs info {};
   return fstatfs(fd, &info) == 0 && info.f_type == HUGETLBFS_MAGIC
@@ -48,7 +49,7 @@ size_t PoolPageBytes(int fd) {
 
 size_t WholePages(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
 
-// What a segment of `bytes` fills of the pages that `fd` is of.
+// `bytes` rounded up to whole pages of the kind that `fd` has.
 size_t SegmentBytes(int fd, size_t bytes) {
   const size_t page = PoolPageBytes(fd);
   return page == 0 ? bytes : WholePages(bytes, page);
@@ -69,13 +70,13 @@ absl::StatusOr<UniqueFd> CreateSealed(size_t bytes, absl::string_view name, unsi
   return fd;
 }
 
-// Backs every page with memory; what errno would say, 0 when that is done.
+// Backs every page with memory. Gives 0 or the error number.
 int Populate(const SharedMapping& mapping, int fd) {
-  // Through the mapping: what lets the kernel use huge pages, which fallocate does not.
+  // Through the mapping the kernel can use huge pages, which fallocate cannot.
   if (madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_WRITE) == 0) {
     return 0;
   }
-  // EINVAL: before Linux 5.14.
+  // Before Linux 5.14 the call gives EINVAL.
   return errno == EINVAL ? posix_fallocate(fd, 0, static_cast<off_t>(mapping.bytes())) : errno;
 }
 
@@ -100,7 +101,7 @@ SharedMapping::~SharedMapping() {
 absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::string_view what) {
   if (const size_t page = PoolPageBytes(fd); page != 0) {
     const size_t whole = WholePages(bytes, page);
-    // The kernel aligns these itself, and says here when the pool has too few.
+    // The kernel aligns huge pages itself; the call fails if the pool has too few.
     void* const data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
       return ErrnoStatus(errno, absl::StrCat("mapping ", whole, " bytes of huge pages of ", what));
@@ -108,7 +109,7 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
     pool_bytes += static_cast<int64_t>(whole);
     return SharedMapping(static_cast<char*>(data), whole, /*of_pool=*/true);
   }
-  // Huge pages need an aligned address: reserve more, place the segment inside, give the rest back.
+  // Huge pages need an aligned address: reserve more, map the segment inside, unmap the rest.
   const size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   void* reserved = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (reserved == MAP_FAILED) {
@@ -132,7 +133,7 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, size_t bytes, absl::str
     if (used < bytes + slack) {
       munmap(base + used, bytes + slack - used);
     }
-    madvise(start, bytes, MADV_HUGEPAGE);  // A wish: refused on hosts without huge shared pages.
+    madvise(start, bytes, MADV_HUGEPAGE);  // A hint, refused on hosts without huge shared pages.
   }
   return SharedMapping(start, bytes, /*of_pool=*/false);
 }
@@ -151,7 +152,7 @@ absl::StatusOr<SharedSegment> CreateHugeSegment(size_t bytes, absl::string_view 
   }
   DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealed(whole, name, kHugePages));
   DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), bytes, name));
-  // A limit of the cgroup's, or a memory policy, may refuse what the pool has.
+  // The cgroup's limit or a memory policy may refuse pages that the pool has.
   if (const int error = Populate(mapping, fd.get()); error != 0) {
     return ErrnoStatus(error, absl::StrCat("backing ", name, " with huge pages"));
   }
@@ -191,7 +192,7 @@ absl::Status ReserveMemory(const SharedMapping& mapping, int fd, absl::string_vi
       return absl::OkStatus();
     case ENOSPC:
     case ENOMEM:
-    case EFAULT:  // What a SIGBUS would have been.
+    case EFAULT:  // Touching the pages would have raised SIGBUS.
       return NotEnoughMemory(mapping.bytes(), name, ReadAvailableMemory());
     default:
       return ErrnoStatus(error, absl::StrCat("backing ", name, " with memory"));

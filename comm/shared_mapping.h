@@ -1,7 +1,7 @@
 // A mapping of an anonymous shared segment, in huge pages where the kernel grants them.
 //
 // Move-only; the destructor unmaps. The segment itself lives as long as a descriptor or a mapping
-// of it in any process, so nothing stays behind after a kill.
+// of it in any process, so nothing stays behind after a kill. The functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +31,13 @@ class SharedMapping {
   }
   ~SharedMapping();
 
-  // Maps the segment `fd` of `bytes` for reading and writing, whole huge pages where it is of such.
-  // `what` appears in errors.
+  // Maps the segment `fd` of `bytes` for reading and writing, whole huge pages if it consists of
+  // them. `what` appears in errors.
   static absl::StatusOr<SharedMapping> Map(int fd, size_t bytes, absl::string_view what);
 
   char* data() const { return data_; }
-  size_t bytes() const { return bytes_; }  // Mapped: of a segment in huge pages, whole ones.
+  // Bytes mapped; whole huge pages if the segment consists of them.
+  size_t bytes() const { return bytes_; }
 
  private:
   SharedMapping(char* data, size_t bytes, bool of_pool)
@@ -60,10 +61,9 @@ struct SharedSegment {
   UniqueFd fd;
   SharedMapping mapping;
 };
-// Such a segment of at least `bytes` in whole huge pages of the host's pool (vm.nr_hugepages),
-// mapped and backed by memory. An error, with nothing left behind, when the pool has not so many
-// or this process may not take them. The kernel neither swaps nor splits these pages: memory whose
-// protection changes page by page cannot be of them.
+// Creates such a segment of at least `bytes` in whole huge pages of the host's pool
+// (vm.nr_hugepages), mapped and backed by memory. An error, with nothing left behind, when the pool
+// has too few pages or this process may not take them. The kernel neither swaps nor splits them.
 absl::StatusOr<SharedSegment> CreateHugeSegment(size_t bytes, absl::string_view name);
 
 // Whether `fd`, which `peer` passed, is such a segment of exactly `bytes`, or of as many huge pages
@@ -73,7 +73,7 @@ absl::Status CheckSegment(int fd, size_t bytes, absl::string_view peer);
 // ResourceExhausted, naming needed and available bytes, when this host or this process's cgroup has
 // less than `bytes` left: beyond a cgroup's limit the kernel would kill without a word.
 absl::Status CheckMemory(size_t bytes, absl::string_view name);
-// The same of given facts.
+// The same for given facts, for tests.
 absl::Status CheckMemory(size_t bytes, absl::string_view name, const AvailableMemory& memory);
 
 // Backs every page of `mapping` with memory now. ResourceExhausted names needed and available bytes

@@ -13,13 +13,13 @@ namespace dtrain::comm {
 
 namespace {
 
-absl::StatusOr<SharedSegment> Allocate(size_t bytes, absl::string_view name, Pages pages) {
-  if (pages == Pages::kHugeWhenGranted && bytes >= kHugePageBytes) {
+absl::StatusOr<SharedSegment> Allocate(size_t bytes, absl::string_view name) {
+  if (bytes >= kHugePageBytes) {
     if (auto huge = CreateHugeSegment(bytes, name); huge.ok()) {
       return huge;
     }
   }
-  // What the pool holds is not counted as available.
+  // The pool's pages are not counted as available memory.
   DT_RETURN_IF_ERROR(CheckMemory(bytes, name));
   DT_ASSIGN_OR_RETURN(UniqueFd fd, CreateSharedSegment(bytes, name));
   DT_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::Map(fd.get(), bytes, name));
@@ -30,10 +30,9 @@ absl::StatusOr<SharedSegment> Allocate(size_t bytes, absl::string_view name, Pag
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SymmetricBuffer>> SymmetricBuffer::Create(size_t bytes,
-                                                                         absl::string_view name,
-                                                                         Pages pages) {
+                                                                         absl::string_view name) {
   // An empty buffer still has an address, so that views of zero elements need no special case.
-  DT_ASSIGN_OR_RETURN(SharedSegment segment, Allocate(std::max<size_t>(bytes, 1), name, pages));
+  DT_ASSIGN_OR_RETURN(SharedSegment segment, Allocate(std::max<size_t>(bytes, 1), name));
   return std::shared_ptr<SymmetricBuffer>(new SymmetricBuffer(
       std::move(segment.fd), std::move(segment.mapping), bytes, std::string(name)));
 }

@@ -16,23 +16,15 @@
 
 namespace dtrain::comm {
 
-// Of what pages a buffer is.
-enum class Pages {
-  // Huge ones of the host's pool (vm.nr_hugepages) where it has enough; else ordinary ones, which
-  // the kernel may make huge (shmem_enabled).
-  kHugeWhenGranted,
-  // For memory whose protection is changed page by page.
-  kOrdinary,
-};
-
 class SymmetricBuffer {
  public:
   // `bytes` of zeroed host memory in an anonymous shared segment (memfd: nothing stays behind after
   // a kill), space reserved up front, so that a full /dev/shm is an error here (ResourceExhausted,
-  // naming needed and available bytes) and never a SIGBUS later. Huge pages are taken from 2 MiB
-  // on. `name` appears in /proc and in messages.
-  static absl::StatusOr<std::shared_ptr<SymmetricBuffer>> Create(
-      size_t bytes, absl::string_view name, Pages pages = Pages::kHugeWhenGranted);
+  // naming needed and available bytes) and never a SIGBUS later. From 2 MiB on it is of huge
+  // pages of the host's pool (vm.nr_hugepages) if that has enough; others are ordinary pages, which
+  // the kernel may make huge (shmem_enabled). `name` appears in /proc and in messages.
+  static absl::StatusOr<std::shared_ptr<SymmetricBuffer>> Create(size_t bytes,
+                                                                 absl::string_view name);
   SymmetricBuffer(const SymmetricBuffer&) = delete;
   SymmetricBuffer& operator=(const SymmetricBuffer&) = delete;
   ~SymmetricBuffer() = default;

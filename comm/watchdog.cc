@@ -15,9 +15,9 @@ namespace {
 
 class Watchdog {
  public:
-  uint64_t Add(std::function<void(int64_t)> look) {
+  uint64_t Add(std::function<void(int64_t)> inspect) {
     const std::lock_guard lock(mutex_);
-    looks_.emplace(++last_id_, std::move(look));
+    inspections_.emplace(++last_id_, std::move(inspect));
     if (!thread_.joinable()) {
       stop_ = std::make_shared<bool>(false);
       thread_ = std::thread([this, stop = stop_] { Run(*stop); });
@@ -29,8 +29,8 @@ class Watchdog {
     std::thread thread;
     {
       const std::lock_guard lock(mutex_);
-      looks_.erase(id);
-      if (looks_.empty()) {
+      inspections_.erase(id);
+      if (inspections_.empty()) {
         *stop_ = true;
         thread.swap(thread_);
         wakes_.notify_all();
@@ -42,22 +42,22 @@ class Watchdog {
   }
 
  private:
-  // `stop` is of this thread: the next one may have begun before it ends.
+  // `stop` belongs to this thread alone: the next thread may begin before it ends.
   void Run(const bool& stop) {
     PrepareThread("dtrain-watchdog", /*low_priority=*/false);
     const std::chrono::nanoseconds period(absl::ToInt64Nanoseconds(kWatchPeriod));
     std::unique_lock lock(mutex_);
     while (!stop) {
       wakes_.wait_for(lock, period);
-      for (const auto& [id, look] : looks_) {
-        look(Clock::Real().MonotonicNanos());
+      for (const auto& [id, inspect] : inspections_) {
+        inspect(Clock::Real().MonotonicNanos());
       }
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wakes_;
-  std::map<uint64_t, std::function<void(int64_t)>> looks_;
+  std::map<uint64_t, std::function<void(int64_t)>> inspections_;
   uint64_t last_id_ = 0;
   std::shared_ptr<bool> stop_;
   std::thread thread_;
@@ -79,8 +79,8 @@ class WatchdogWatch final : public Watch {
 
 }  // namespace
 
-std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> look) {
-  return std::make_unique<WatchdogWatch>(TheWatchdog().Add(std::move(look)));
+std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect) {
+  return std::make_unique<WatchdogWatch>(TheWatchdog().Add(std::move(inspect)));
 }
 
 }  // namespace dtrain::comm

@@ -1,7 +1,7 @@
-// The thread that looks after the host groups of a process: what nobody waits for, and what is
-// stuck where no deadline is checked, is seen all the same.
+// The thread that watches the host groups of a process. It finds errors that nobody waits for, and
+// calls that are stuck where no deadline is checked.
 //
-// Thread-safe. One thread a process, named dtrain-watchdog; it is there while anything is watched.
+// Thread-safe. Each process has one such thread, named dtrain-watchdog, while anything is watched.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace dtrain::comm {
 
-// How often it looks.
+// Time between two inspections.
 inline constexpr absl::Duration kWatchPeriod = absl::Milliseconds(250);
 
-// Dropping it ends the watch, after a look that is under way.
+// Dropping it ends the watch, after an inspection that is under way.
 class Watch {
  public:
   virtual ~Watch() = default;
 };
 
-// `look` is called every kWatchPeriod, with the time of the monotonic clock. It must be short and
-// must neither start nor end a watch.
-std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> look);
+// `inspect` is called every kWatchPeriod, with the time of the monotonic clock. It must be short
+// and must neither start nor end a watch.
+std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect);
 
 }  // namespace dtrain::comm

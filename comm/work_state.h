@@ -1,4 +1,5 @@
-// What a Work handle stands for: a collective of a group, or what somebody else makes of one.
+// The state behind a Work handle; each kind of group has its own subclass. Thread-safe; shared by
+// the handles and the thread that does the work.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace dtrain::comm {
 class WorkState {
  public:
   virtual ~WorkState() = default;
-  // As the functions of Work.
+  // Like the functions of Work.
   virtual absl::Status Wait(Deadline deadline) = 0;
   virtual bool Done() const = 0;
   virtual int64_t DurationNanos() const = 0;

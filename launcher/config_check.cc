@@ -23,7 +23,7 @@ std::vector<std::string> ConfigurationIn(const std::vector<std::string>& argumen
         name == "--accept-change" || name == "--local_rank") {  // Options with a value.
       const bool is_next = equals == std::string::npos;
       if (is_next && i + 1 == arguments.size()) {
-        return {};  // The ranks say it.
+        return {};  // The ranks report it.
       }
       const std::string value = is_next ? arguments[++i] : arguments[i].substr(equals + 1);
       if (name == "--set") {

@@ -1,4 +1,5 @@
-// Whether the ranks would refuse their configuration, before anything is moved or started.
+// Checks, before anything is moved or started, whether the ranks would refuse their configuration.
+// No state; thread-safe.
 #pragma once
 
 #include <string>
@@ -14,9 +15,9 @@ namespace dtrain::launcher {
 // --deepspeed_config FILE). Pure.
 std::vector<std::string> ConfigurationIn(const std::vector<std::string>& arguments, int world_size);
 
-// InvalidArgument with what dtrain-config, in the folder of this program, says of the configuration
-// in `arguments`. Ok also where there is no such program, or no configuration: the ranks check it
-// anyway.
+// InvalidArgument with the message of dtrain-config, in the folder of this program, about the
+// configuration in `arguments`. OK also if there is no such program or no configuration: the ranks
+// check it anyway. Blocks.
 absl::Status CheckConfiguration(const std::vector<std::string>& arguments, int world_size,
                                 const Environment& environment);
 

@@ -1,12 +1,12 @@
 // The one table of exit codes: `dtrain exit-codes`, the failure report and restart decisions read
-// it; docs/FAILURES.md shows it.
+// it; docs/FAILURES.md shows it. Constants.
 #pragma once
 
 #include <array>
 
 namespace dtrain::launcher {
 
-enum class Restart { kNever, kOnce, kYes, kRequeue, kByDiagnosis };
+enum class Restart { kNever, kOnce, kYes, kRequeue };
 
 struct ExitRow {
   int code;
@@ -37,8 +37,6 @@ constexpr const char* RestartText(Restart restart) {
       return "yes";
     case Restart::kRequeue:
       return "requeue";
-    case Restart::kByDiagnosis:
-      return "by diagnosis";
   }
   return "?";
 }

@@ -57,7 +57,7 @@ int Fail(const absl::Status& status) {
   return ExitCodeFor(status);
 }
 
-// This node starts no ranks: the others must not wait for them.
+// Tells the other nodes that this one starts no ranks, so that they do not wait for them.
 void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
   if (meeting.peers() == nullptr) {
     return;
@@ -68,13 +68,13 @@ void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
   failed.end.node = meeting.shape().node_rank;
   failed.end.host = HostName();
   failed.end.exit_code = ExitCodeFor(reason);
-  failed.end.words = std::string(reason.message());
+  failed.end.error = std::string(reason.message());
   meeting.peers()->Publish(failed);
   meeting.peers()->Publish(Order{});
 }
 
-// Everything that lives as long as the launch, in the order in which it must come to life: what
-// forks or blocks signals before what starts threads.
+// All objects that live as long as the launch, in the order in which they must be created: those
+// that fork or block signals come before those that start threads.
 class Launch {
  public:
   Launch(const LaunchOptions& options, const Environment& environment)
@@ -111,17 +111,18 @@ class Launch {
   int64_t checkpoint_ = -1;  // The last step of which a checkpoint was committed.
 };
 
-// Node 0's, before any node has a file open there: the number of the attempt's logs.
+// Called on node 0 before any node has a file open in the run directory. Gives the number of the
+// attempt's logs.
 absl::StatusOr<int> Launch::ReadyRunDirectory(int attempt, int world_size) const {
   if (attempt == 0 && absl::c_linear_search(options_.arguments, "--fresh")) {
     DT_RETURN_IF_ERROR(CheckConfiguration(options_.arguments, world_size, environment_));
-    // Here and not in rank 0, which would take with it the files that the agent has open by then.
+    // Moved here and not by rank 0, because by then the agent has files open in it.
     DT_RETURN_IF_ERROR(MoveRunAside(run_dir_));
   }
   return NewestAttempt(log_dir_).value_or(-1) + 1;
 }
 
-// Blocks for no other node: all are here, and node 0 has made the directory ready.
+// Does not wait for other nodes: all have joined, and node 0 has prepared the directory.
 absl::Status Launch::OpenRunDirectory(const std::string& run_id) {
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
   DT_RETURN_IF_ERROR(MakeDirectories(log_dir_));
@@ -165,7 +166,7 @@ absl::Status Launch::Prepare() {
   return absl::OkStatus();
 }
 
-// Rank 0's outputs, and what --tee names.
+// Shows rank 0's outputs and those that --tee names.
 void Launch::ShowOutputs(Attempt& attempt) {
   constexpr int kOut = 1;
   constexpr int kErr = 2;
@@ -194,7 +195,7 @@ void Launch::ShowOutputs(Attempt& attempt) {
 }
 
 void Launch::Announce(const Attempt& attempt) const {
-  // Rank 0's banner says all this where rank 0 is, unless the program is none of dtrain's.
+  // On rank 0's node its banner says all this, unless the program does not use dtrain.
   if (!options_.quiet && (options_.node_rank > 0 || attempt.shape.attempt > 0)) {
     const std::string node =
         options_.nodes > 1 ? absl::StrFormat(", node %d of %d", options_.node_rank, options_.nodes)
@@ -212,14 +213,14 @@ void Launch::Announce(const Attempt& attempt) const {
                              {"program", attempt.program}});
 }
 
-// By this node's topology; empty when ranks are not to be bound, or, with a warning, when it cannot
-// be read: unbound is slower, not wrong.
+// The bindings by this node's topology. Empty when ranks are not to be bound, or, with a warning,
+// when the topology cannot be read: unbound ranks are slower but correct.
 RankPlan Launch::Bindings() const {
   if (!options_.bind_cores) {
     return {};
   }
   TopologyOptions options;
-  // A choice of GPUs that was made for us need not follow NVML's numbers.
+  // If CUDA_VISIBLE_DEVICES is set, its numbers need not be NVML's.
   options.read_gpus = GpuCount() > 0 && environment_.count("CUDA_VISIBLE_DEVICES") == 0;
   const auto topology = ReadTopology(options);
   const auto plan = topology.ok() ? BindRanks(*topology, local_ranks_) : topology.status();
@@ -279,7 +280,7 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   return supervisor.Run();
 }
 
-// The exit code, or nothing when the job is to be started again.
+// Decides about a restart. Gives the exit code, or nothing when the job is to be started again.
 std::optional<int> Launch::AfterFailure(const AttemptResult& result, int attempt) {
   const int code = ExitCodeOf(result);
   if (code == kExitOk || result.stop.signal != 0) {
@@ -322,7 +323,7 @@ int Launch::Run() {
   std::optional<int> code;
   for (int attempt = 0; !code.has_value(); ++attempt) {
     absl::StatusOr<AttemptResult> result = RunAttempt(attempt);
-    if (!result.ok() && reporter_ == nullptr) {  // Nothing was written anywhere.
+    if (!result.ok() && reporter_ == nullptr) {  // Nothing has been written anywhere yet.
       return Fail(result.status());
     }
     if (!result.ok()) {

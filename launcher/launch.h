@@ -1,4 +1,4 @@
-// `dtrain launch`: from options to the job's exit code.
+// `dtrain launch`: starts a job by its options and gives its exit code. Used by the main thread.
 #pragma once
 
 #include <string>
@@ -12,8 +12,7 @@ namespace dtrain::launcher {
 // Parses, launches and reports. Returns the exit code. REQUIRES: the main thread, no other thread.
 int LaunchCommand(const std::vector<std::string>& arguments, const Environment& environment);
 
-// The run directory that `options` give: --run-dir, else the program's --run-dir, else
-// runs/PROGRAM. Pure.
+// The run directory by `options`: --run-dir, or the program's own --run-dir, or runs/PROGRAM. Pure.
 std::string RunDirOf(const LaunchOptions& options);
 
 }  // namespace dtrain::launcher

@@ -1,5 +1,5 @@
-// What `dtrain launch` must know of this node to check its options, in microseconds and without
-// libraries. launcher/topology/ has the full picture.
+// The facts of this node that `dtrain launch` needs to check its options, read in microseconds and
+// without libraries. Thread-safe. launcher/topology/ has the full picture.
 #pragma once
 
 #include <string>

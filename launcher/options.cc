@@ -40,7 +40,7 @@ Two nodes. Make the token file once and copy it to both:
   dtrain launch --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 \
     --token-file token ./gpt config.json)";
 
-// What the flags hold before they are checked.
+// The values of the flags before they are checked.
 struct Raw {
   std::string nnodes = "1";
   std::string node_rank = "0";
@@ -64,7 +64,7 @@ struct Raw {
   bool no_tensorboard = false;
 };
 
-// DeepSpeed's names for the same things.
+// This launcher's flag for a name of DeepSpeed's.
 std::string Alias(const std::string& name) {
   if (name == "num-gpus") {
     return "nproc-per-node";
@@ -75,7 +75,7 @@ std::string Alias(const std::string& name) {
   return name == "bind-cores-to-rank" ? "bind-cores" : name;
 }
 
-// Known elsewhere, not in this version; the message says what to use.
+// The message for flags of other launchers that do not exist here; it says what to use instead.
 std::string WhyRefused(const std::string& name) {
   constexpr char kOneEach[] =
       "nodes are not started from here yet: run one `dtrain launch --nnodes N --node-rank R "
@@ -165,7 +165,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
-// The launcher's own arguments, spelt as CLI11 knows them, and where the program begins.
+// The launcher's own arguments, spelt as CLI11 knows them, and the start of the program's.
 struct Split {
   std::vector<std::string> own;
   size_t program_at = 0;
@@ -216,7 +216,8 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
   return split;
 }
 
-// PET_<FLAG>=value of the environment as flags; they come first, so the command line wins.
+// PET_<FLAG>=value of the environment as flags; they come first, so the command line overrides
+// them.
 std::vector<std::string> EnvironmentFlags(const CLI::App& app, const Environment& environment) {
   std::vector<std::string> flags;
   for (const std::string& name : FlagNames(app)) {

@@ -11,7 +11,7 @@
 
 namespace dtrain::launcher {
 
-// Which of a rank's outputs a flag like --tee names.
+// The outputs of ranks that a flag like --tee names.
 struct StreamChoice {
   int all = 0;                // 0 none, 1 out, 2 err, 3 both.
   std::vector<int> by_local;  // Overrides by local rank; -1: not given.
@@ -20,7 +20,7 @@ struct StreamChoice {
 
 struct LaunchOptions {
   std::string program;
-  std::vector<std::string> arguments;  // Of the program, untouched.
+  std::vector<std::string> arguments;  // The program's arguments, unchanged.
   int nodes = 1;
   int node_rank = 0;
   std::string ranks_per_node = "1";  // auto, cpu, gpu or a number.
@@ -34,19 +34,19 @@ struct LaunchOptions {
   int restarts_max = 0;
   std::string role = "default";
   std::vector<int> signals;
-  StreamChoice tee;               // Shown besides rank 0's outputs.
+  StreamChoice tee;               // Outputs shown besides rank 0's.
   std::vector<int> local_filter;  // Only these local ranks are shown; empty: all that --tee names.
   bool bind_cores = true;
   bool tensorboard = true;
   bool quiet = false;
   absl::Duration stop_grace = absl::Minutes(5);
   absl::Duration exit_barrier = absl::Minutes(5);
-  std::vector<std::string> notes;  // Flags that were accepted and have no effect here.
+  std::vector<std::string> notes;  // Notes on flags that are accepted and have no effect here.
 };
 
 struct ParsedLaunch {
   LaunchOptions options;
-  std::string help;  // Not "": print it and end with 0.
+  std::string help;  // If not empty, print it and end with 0.
 };
 
 // `arguments` are those after "launch". Errors (InvalidArgument) name the flag, the value and what

@@ -17,7 +17,7 @@ namespace {
 
 enum class Found { kNothing, kNotExecutable, kExecutable };
 
-Found Look(const std::string& path) {
+Found Inspect(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) {
     return Found::kNothing;
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, absl::string_vi
     return absl::InvalidArgumentError("the program's name is empty");
   }
   if (absl::StrContains(name, '/')) {
-    switch (Look(name)) {
+    switch (Inspect(name)) {
       case Found::kExecutable:
         return name;
       case Found::kNotExecutable:
@@ -60,7 +60,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, absl::string_vi
   std::string blocked;
   for (const absl::string_view folder : absl::StrSplit(path_variable, ':', absl::SkipEmpty())) {
     const std::string path = absl::StrCat(folder, "/", name);
-    const Found found = Look(path);
+    const Found found = Inspect(path);
     if (found == Found::kExecutable) {
       return path;
     }
@@ -71,7 +71,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, absl::string_vi
   if (!blocked.empty()) {
     return NotExecutable(blocked);
   }
-  const bool is_here = Look(absl::StrCat("./", name)) == Found::kExecutable;
+  const bool is_here = Inspect(absl::StrCat("./", name)) == Found::kExecutable;
   return absl::NotFoundError(absl::StrFormat(
       "program %s not found in PATH (%s)%s", name, path_variable,
       is_here ? absl::StrFormat("; there is one in this folder: write ./%s", name) : ""));

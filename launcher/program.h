@@ -1,4 +1,5 @@
-// The program to launch: where its file is, and which run directory its arguments name.
+// The program to launch: where its file is, and which run directory its arguments name. No state;
+// thread-safe.
 #pragma once
 
 #include <string>
@@ -9,9 +10,9 @@
 
 namespace dtrain::launcher {
 
-// The path to execute for `name`: itself when it has a slash, else the first executable file of
-// that name in the folders of `path_variable` (the PATH). Errors (NotFound, PermissionDenied,
-// InvalidArgument) say where it looked and what to do.
+// The path to execute for `name`: `name` itself when it has a slash, otherwise the first executable
+// file of that name in the folders of `path_variable` (the PATH). Errors (NotFound,
+// PermissionDenied, InvalidArgument) say where it looked and what to do.
 absl::StatusOr<std::string> FindProgram(const std::string& name, absl::string_view path_variable);
 
 // The value of the last --run-dir (or --run_dir) among a program's arguments, "" without one. Pure.

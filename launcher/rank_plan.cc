@@ -64,7 +64,7 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   set("TORCHELASTIC_RUN_ID", shape.run_id);
   set("TORCHELASTIC_RESTART_COUNT", shape.attempt);
   set("TORCHELASTIC_MAX_RESTARTS", shape.restarts_max);
-  // Nobody serves a torch store on MASTER_PORT: rank 0 of a torch program opens it itself.
+  // The agent serves no torch store on MASTER_PORT: rank 0 of a torch program opens it itself.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   if (base.count("OMP_NUM_THREADS") == 0) {
     set("OMP_NUM_THREADS", std::max(1, slot.cores));
@@ -74,7 +74,7 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   }
   if (!shape.gpu_order.empty() && base.count("CUDA_VISIBLE_DEVICES") == 0) {
     set("CUDA_VISIBLE_DEVICES", absl::StrJoin(shape.gpu_order, ","));
-    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");  // NVML's, by which the plan counts.
+    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");  // NVML's order, in which the plan numbers GPUs.
   }
   set(env::kRunId, shape.run_id);
   set(env::kRunDir, shape.run_dir);

@@ -14,7 +14,7 @@ bool IsFinalSignal(int signal) {
   return signal == SIGILL || signal == SIGFPE || signal == SIGSYS || signal == SIGINT;
 }
 
-// "" when a restart may help, else why not.
+// Why a restart would not help; "" when it may.
 std::string WhyNot(const RestartInput& input) {
   const RankEnd& cause = input.cause;
   if (cause.signal != 0) {

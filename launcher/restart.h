@@ -12,14 +12,15 @@ struct RestartInput {
   RankEnd cause;              // Root cause of the attempt that ended.
   int restarts_max = 0;       // --max-restarts.
   int restarts_used = 0;      // Restarts so far.
-  int bug_restarts_used = 0;  // Of these, after exit code 70.
-  int without_progress = 0;  // Consecutive failed attempts, this one too, without a new checkpoint.
+  int bug_restarts_used = 0;  // Restarts so far after exit code 70.
+  // Consecutive failed attempts without a new checkpoint, including this one.
+  int without_progress = 0;
 };
 
 struct RestartPlan {
   bool restart = false;
-  int exit_code = 0;    // When not restarting.
-  absl::Duration wait;  // Before the next attempt: a second for each of without_progress.
+  int exit_code = 0;    // Valid when not restarting.
+  absl::Duration wait;  // Wait before the next attempt: a second for each of without_progress.
   std::string reason;   // One sentence for the log.
 };
 

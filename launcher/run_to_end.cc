@@ -33,8 +33,8 @@ std::string ReadToEnd(int fd) {
 
 }  // namespace
 
-absl::StatusOr<int> RunToEnd(const std::vector<std::string>& words, const Environment& environment,
-                             std::string* errors) {
+absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
+                             const Environment& environment, std::string* errors) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) {
     variables.push_back(absl::StrCat(name, "=", value));
@@ -55,12 +55,12 @@ absl::StatusOr<int> RunToEnd(const std::vector<std::string>& words, const Enviro
     posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDERR_FILENO);
   }
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, words[0].c_str(), &actions, nullptr,
-                                ExecPointers(words).data(), ExecPointers(variables).data());
+  const int error = posix_spawn(&pid, command[0].c_str(), &actions, nullptr,
+                                ExecPointers(command).data(), ExecPointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
-    return absl::NotFoundError(
-        absl::StrFormat("cannot run %s: %s; install dtrain again", words[0], std::strerror(error)));
+    return absl::NotFoundError(absl::StrFormat("cannot run %s: %s; install dtrain again",
+                                               command[0], std::strerror(error)));
   }
   if (errors != nullptr) {
     theirs.reset();

@@ -1,4 +1,4 @@
-// Runs a program and waits for its end: the launcher's own tools, not ranks.
+// Runs one of the launcher's own tools (not a rank) and waits for its end. Thread-safe.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace dtrain::launcher {
 
-// The exit code of `words[0]` with the arguments `words[1..]`, 128 + N where signal N killed it.
-// With `errors`, the program's stdout is dropped and what it writes to stderr is put there. Blocks
-// until the program has ended. NotFound: it cannot be started.
-absl::StatusOr<int> RunToEnd(const std::vector<std::string>& words, const Environment& environment,
-                             std::string* errors = nullptr);
+// Runs `command[0]` with the arguments `command[1..]` and gives its exit code, or 128 + N if signal
+// N killed it. With `errors`, the program's stdout is dropped and its stderr is stored there.
+// Blocks until the program has ended. NotFound: it cannot be started.
+absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
+                             const Environment& environment, std::string* errors = nullptr);
 
 }  // namespace dtrain::launcher

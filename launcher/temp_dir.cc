@@ -28,7 +28,7 @@ TempDir::~TempDir() {
 }
 
 void RemoveTempDir(const std::string& path) {
-  std::error_code ignored;  // What another process removed first is fine.
+  std::error_code ignored;  // A file that another process removed first is no error.
   for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
     unlink(entry.path().c_str());
   }

@@ -1,4 +1,5 @@
 // A private folder (mode 0700, unpredictable name) for the agent's socket; removed with its owner.
+// Move-only; not thread-safe.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@ namespace dtrain::launcher {
 
 class TempDir {
  public:
-  // Under `parent` (TMPDIR or /tmp).
+  // Creates the folder under `parent` (TMPDIR or /tmp).
   static absl::StatusOr<TempDir> Create(const std::string& parent);
   TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
   TempDir& operator=(TempDir&& other) noexcept {

@@ -9,10 +9,9 @@
 namespace dtrain {
 namespace {
 
-constexpr size_t kMargin = 2;  // Before labels, and between them and their texts.
+constexpr size_t kMargin = 2;  // Spaces before labels, and between labels and texts.
 
-// Appends `text` behind `start`, the beginning of a line; lines that follow begin with `indent`
-// spaces.
+// Appends `text` to `start`, the beginning of a line; further lines begin with `indent` spaces.
 void Wrap(std::string start, absl::string_view text, size_t indent, size_t width,
           std::vector<std::string>* lines) {
   bool first_word = true;

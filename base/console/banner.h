@@ -1,4 +1,4 @@
-// The block that a run begins with: a title, and rows of a label and a text. Pure.
+// The block of text at the start of a run: a title, and rows of a label and a text. Pure.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ struct Banner {
   std::vector<std::pair<std::string, std::string>> rows;
 };
 
-// Lines without an end. Labels are a column of their own; what is wider than `width` goes on in the
-// next line at a space, so that neither a word nor a number is cut. A word that is wider than its
-// line by itself (a path) stands alone. `width` 0: nothing is wrapped.
+// The banner's lines, without line ends. Labels are a column of their own; a text wider than
+// `width` is wrapped at spaces, so that neither a word nor a number is cut. A word that alone is
+// wider than its line (a path) has a line to itself. `width` 0: nothing is wrapped.
 std::vector<std::string> FormatBanner(const Banner& banner, int width);
 
 }  // namespace dtrain

@@ -19,7 +19,7 @@ namespace dtrain {
 namespace {
 
 constexpr size_t kColumns = 80;
-constexpr size_t kTextColumn = 28;  // Where the explanations begin.
+constexpr size_t kTextColumn = 28;  // Column at which explanations begin.
 
 // `text` wrapped to kColumns; lines after the first begin at `indent`. A line that starts with a
 // space, as examples do, stays as it is.
@@ -62,7 +62,7 @@ std::string Row(const std::string& left, const std::string& text) {
   return absl::StrCat(row, Wrapped(text, kTextColumn, kTextColumn), "\n");
 }
 
-// What CLI11 calls the kind of a value, as a placeholder for people.
+// A placeholder for people from CLI11's name for the type of a value.
 std::string Placeholder(const std::string& type) {
   if (type == "INT" || type == "UINT") {
     return "N";
@@ -70,7 +70,7 @@ std::string Placeholder(const std::string& type) {
   return type == "FLOAT" ? "NUMBER" : type;
 }
 
-// A validator's description, "INT in [1 - 64]" or "{a,b}", as words.
+// A readable text from a validator's description, "INT in [1 - 64]" or "{a,b}".
 std::string Allowed(absl::string_view description) {
   for (const absl::string_view type : {"INT in ", "UINT in ", "FLOAT in "}) {
     if (absl::ConsumePrefix(&description, type)) {
@@ -102,7 +102,8 @@ class PlainHelp : public CLI::Formatter {
     const std::pair<std::string, std::string> type =
         absl::StrSplit(option->get_type_name(), absl::MaxSplits(':', 1));
     const bool takes_value = option->get_items_expected_max() > 0;
-    const std::string& own = option->get_option_text();  // "HOST:PORT", which no type can be.
+    // A text such as "HOST:PORT", which is not the name of a type.
+    const std::string& own = option->get_option_text();
     const std::string value = is_positional || !takes_value
                                   ? ""
                                   : absl::StrCat(" ", own.empty() ? Placeholder(type.first) : own);
@@ -112,10 +113,11 @@ class PlainHelp : public CLI::Formatter {
       const size_t before = std::min(text.find(" Default: "), text.size());
       text.insert(before, absl::StrCat(" ", allowed));
     }
-    if (option->get_required() && !is_positional) {  // The usage line says it of an argument.
+    // For positional arguments the usage line shows it.
+    if (option->get_required() && !is_positional) {
       text += " Required.";
     }
-    // What stands for a value that is left out behind the option's name is no default.
+    // The value that an option gets if its name is given without one is not a default.
     if (option->get_items_expected_min() > 0 && !option->get_default_str().empty()) {
       absl::StrAppend(&text, " Default: ", DefaultOf(*option), ".");
     }
@@ -172,7 +174,7 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   return names;
 }
 
-// What is wrong with the choice of a command; "" when nothing is.
+// The error in the choice of a command; "" when there is none.
 std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
   const std::vector<std::string> names = CommandNames(app);
   if (names.empty()) {
@@ -190,7 +192,7 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& ar
              : "";
 }
 
-// The command that was chosen, at any depth, and what a user writes to choose it.
+// The command that was chosen, at any depth; `name` becomes the text that a user types for it.
 const CLI::App& Chosen(const CLI::App& app, std::string& name) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   if (parsed.empty()) {
@@ -200,8 +202,7 @@ const CLI::App& Chosen(const CLI::App& app, std::string& name) {
   return Chosen(*parsed.front(), name);
 }
 
-// Names the first argument that `app` has no use for, an option before any other. "" when it has
-// used all.
+// The first argument that `app` did not consume, options first; "" when it consumed all.
 std::string UnexpectedArgument(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining(true);
   const auto option = std::find_if(rest.begin(), rest.end(), [](const std::string& word) {
@@ -213,8 +214,8 @@ std::string UnexpectedArgument(const CLI::App& app) {
   return rest.empty() ? "" : absl::StrFormat("argument %s was not expected", rest.front());
 }
 
-// `arguments` with "--name=" as two words, of which the second is empty: CLI11 would take the next
-// argument for the value. What follows "--" stays.
+// `arguments` with each "--name=" split into "--name" and an empty value, because CLI11 would take
+// the next argument for the value. Arguments after "--" are unchanged.
 std::vector<std::string> WithEmptyValues(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   bool options_end = false;
@@ -245,7 +246,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
     return kExitUsage;
   }
   std::vector<std::string> words = WithEmptyValues(arguments);
-  std::reverse(words.begin(), words.end());  // As CLI11 wants.
+  std::reverse(words.begin(), words.end());  // CLI11 expects this order.
   std::string problem;
   try {
     app.parse(std::move(words));
@@ -256,10 +257,11 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
       return kExitOk;
     }
     if (error.get_exit_code() == 0) {
-      app.exit(error);  // The version.
+      app.exit(error);  // Prints the version.
       return kExitOk;
     }
-    // CLI11 misses what is required first, even where a misspelt option is why it is missing.
+    // CLI11 reports a missing required option first, even if it is missing because an option is
+    // misspelt.
     const std::string unexpected = UnexpectedArgument(Chosen(app, name));
     const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
     const bool is_why =

@@ -20,7 +20,7 @@ constexpr size_t kChunkBytes = 4096;  // PIPE_BUF: a writable pipe takes this mu
 bool Writable(int fd, Deadline deadline) {
   pollfd entry{fd, POLLOUT, 0};
   int ready = 0;
-  do {  // A signal that the program handles is no reason to drop a line.
+  do {  // Repeats after a signal that the program handles, so that no line is lost.
     ready = poll(&entry, 1, deadline.PollTimeoutMs());
   } while ((ready == 0 && !deadline.Expired()) || (ready < 0 && errno == EINTR));
   return ready > 0 && (entry.revents & (POLLERR | POLLNVAL)) == 0;
@@ -43,8 +43,8 @@ int Console::columns() const {
 
 int Console::progress_columns() const { return options_.terminal ? std::max(1, columns() - 3) : 0; }
 
-// Whether the progress line stands on the terminal's last line. A line of this process's log may
-// have taken its place.
+// Whether the progress line is on the terminal's last line. A line of this process's log may have
+// replaced it.
 bool Console::OnTerminal() const {
   return options_.terminal && progress_shown_ && (!options_.own_log || UnfinishedLine());
 }
@@ -69,7 +69,7 @@ void Console::Write(int fd, std::string text) {
     blocked_ = false;
     const ssize_t n = write(fd, text.data() + at, std::min(kChunkBytes, text.size() - at));
     if (n < 0 && errno != EINTR && errno != EAGAIN) {
-      ++dropped_;  // The reader has gone; the files stay.
+      ++dropped_;  // The reader has gone, and the agent's files hold the line.
       return;
     }
     at += n > 0 ? static_cast<size_t>(n) : 0;
@@ -109,11 +109,11 @@ void Console::Refresh() {
 
 void Console::LeaveProgress() {
   const bool latest_shown = progress_shown_ && latest_ == progress_;
-  // An error that this process has logged below it says how the program ends.
+  // Whether this process has logged an error below the line that says how the program ends.
   const bool left =
       options_.terminal && options_.own_log && progress_shown_ && UnfinishedLineWasLeft();
   if (left || (latest_shown && !options_.terminal)) {
-    // It was left, or printed, before.
+    // The line was left or printed before.
   } else if (latest_shown && OnTerminal()) {
     Write(options_.out_fd, "\n");
   } else if (!latest_.empty()) {
@@ -127,7 +127,7 @@ void Console::LeaveProgress() {
 void Console::StartLine() {
   LeaveProgress();
   if (options_.terminal) {
-    Write(options_.out_fd, kEraseLine);  // The "^C" that the terminal has echoed.
+    Write(options_.out_fd, kEraseLine);  // Erases the "^C" that the terminal has echoed.
   }
 }
 

@@ -85,7 +85,7 @@ std::string Scientific(double value, int decimals) {
   return absl::StrCat(digits, "e", std::stoi(text.substr(at + 1)));
 }
 
-// Four decimals where they say something, else an exponent.
+// Four decimals if they are significant, otherwise an exponent.
 std::string FixedNumber(double value) {
   const double size = std::abs(value);
   return size >= 1e6 || (size < 1e-3 && size > 0) ? Scientific(value, 3)
@@ -126,7 +126,7 @@ std::string FormatNumber(double value, Format format) {
   return FixedNumber(value);
 }
 
-// The row of a column: by its short name, or by the name of the metric that it shows.
+// Finds a column by its short name or by the name of the metric that it shows.
 Column Find(absl::string_view name) {
   for (const Column& column : kColumns) {
     if (name == column.name || (!name.empty() && name == column.metric)) {
@@ -136,7 +136,7 @@ Column Find(absl::string_view name) {
   return {"", "", "", absl::EndsWith(name, kRateSuffix) ? Format::kRate : Format::kFixed};
 }
 
-// `metric` with its label, or "" where it says nothing.
+// The text of `metric` with its label, or "" if the record has no value for it.
 std::string Piece(const Json& record, const std::string& metric, bool total_known) {
   const double value = NumberOf(Metrics(record)->at(metric));
   const Column column = Find(metric);
@@ -146,13 +146,13 @@ std::string Piece(const Json& record, const std::string& metric, bool total_know
                : absl::StrCat(metric, " ", FormatNumber(value, Format::kRate));
   }
   if (column.format == Format::kDuration && (!total_known || value < 0)) {
-    return "";  // A program that goes on after its last step has no time left to show.
+    return "";  // After the last step there is no time left to show.
   }
   const std::string label = column.label[0] == '\0' ? metric : column.label;
   return absl::StrCat(label, " ", FormatNumber(value, column.format));
 }
 
-// "step 120/600", shorter where that is too wide, and nothing before it would be cut.
+// "step 120/600", or a shorter form if that is too wide.
 std::string StepPiece(int64_t step, const ProgressStyle& style) {
   const std::string now = WithThousands(step);
   const std::string of = absl::StrCat(now, "/", WithThousands(style.total_steps));
@@ -192,7 +192,8 @@ std::string MetricOfColumn(const Json& record, absl::string_view column) {
   std::vector<std::string> names = {row.metric, std::string(column),
                                     absl::StrCat(kRatePrefix, column)};
   if (absl::string_view(row.name) == "mfu") {
-    names.insert(names.begin() + 1, "perf/gemm_fraction");  // Of a device without a known peak.
+    // Shown for a device without a known peak.
+    names.insert(names.begin() + 1, "perf/gemm_fraction");
   }
   for (const std::string& name : names) {
     const auto value = name.empty() ? metrics->end() : metrics->find(name);
@@ -283,7 +284,7 @@ bool IsProgress(const Json& record) {
       !step->is_number_integer() || metrics == record.end()) {
     return false;
   }
-  // A program may log a loss or a rate of its own; it has neither of these names, or not both.
+  // A program's own record may have a loss or a rate, but not under these names, or not both.
   return metrics->contains("train/loss") ||
          (metrics->contains("time/step_s") && !MetricOfColumn(record, "rate").empty());
 }
@@ -297,7 +298,7 @@ std::string FormatProgress(const Json& record, const ProgressStyle& style) {
   for (const std::string& name : style.columns) {
     const std::string metric = MetricOfColumn(record, name);
     if (metric.empty() || !shown.insert(metric).second) {
-      continue;  // Two columns may stand for one metric, as mfu and gemm_fraction do on a CPU.
+      continue;  // Two columns may show one metric, as mfu and gemm_fraction do on a CPU.
     }
     const std::string piece = Printable(Piece(record, metric, style.total_steps > 0));
     if (piece.empty()) {
@@ -305,7 +306,7 @@ std::string FormatProgress(const Json& record, const ProgressStyle& style) {
     }
     const size_t wanted = DisplayWidth(line) + kGap.size() + DisplayWidth(piece);
     if (style.width > 0 && wanted > static_cast<size_t>(style.width)) {
-      break;  // What follows matters less, and columns that come and go are hard to read.
+      break;  // The rest matters less, and columns that come and go are hard to read.
     }
     absl::StrAppend(&line, kGap, piece);
   }

@@ -25,7 +25,8 @@ std::string FormatValue(const Json& value) {
   return value.is_string() ? value.get<std::string>() : DumpJson(value);
 }
 
-// Members that every record has, the title, and what is shown in its own way.
+// Whether the member is one that every record has, the title, or one that is shown in a special
+// way.
 bool IsHeader(const std::string& name) {
   constexpr std::array<absl::string_view, 11> kHeader = {
       "v", "ts", "run", "attempt", "rank", "node", "kind", "step", "samples", "m", "name"};
@@ -37,14 +38,14 @@ std::string Text(const Json& record, const char* name) {
   return found != record.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// The number at `name`; none where it is no number.
+// The number at `name`; nothing if there is no number.
 std::optional<double> Number(const Json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_number() ? std::optional(found->get<double>())
                                                      : std::nullopt;
 }
 
-// What is known of a save or a restore as a sentence; "" for a record of neither.
+// A sentence about a save or a restore; "" for other records.
 std::string CheckpointLine(const Json& record) {
   const std::string path = Text(record, "path");
   if (const std::optional<double> restored = Number(record, "restored")) {
@@ -69,7 +70,7 @@ std::string CheckpointLine(const Json& record) {
                       FormatBytes(*bytes), ") to ", path);
 }
 
-// Name and value of everything in the record.
+// Names and values of all members of the record.
 std::string GeneralLine(const Json& record, const std::string& kind) {
   std::string details;
   for (const auto& [name, value] : record.items()) {
@@ -83,7 +84,7 @@ std::string GeneralLine(const Json& record, const std::string& kind) {
     }
   }
   if (details.empty()) {
-    return "";  // A mark for tools (first_forward), nothing to read.
+    return "";  // A mark for tools (such as first_forward), which people need not see.
   }
   std::string title;
   if (kind != "eval") {

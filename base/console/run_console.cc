@@ -17,7 +17,7 @@ RunConsole::RunConsole(const RunConsoleOptions& options)
 
 namespace {
 
-// `text` without the `folder` that a path in it begins with.
+// `text` with `folder` removed from the start of each path in it.
 std::string WithoutFolder(const std::string& text, const std::string& folder) {
   std::string shorter = text;
   const std::string begin = folder + "/";
@@ -29,7 +29,7 @@ std::string WithoutFolder(const std::string& text, const std::string& folder) {
   return shorter;
 }
 
-// So in all texts of a record, those inside its arrays too.
+// Applies WithoutFolder to all texts of a record, also inside its arrays.
 Json WithoutFolderInside(Json record, const std::string& folder) {
   if (record.is_string()) {
     return WithoutFolder(record.get_ref<const std::string&>(), folder);
@@ -45,7 +45,7 @@ Json WithoutFolderInside(Json record, const std::string& folder) {
 }  // namespace
 
 void RunConsole::ReadSettings(const Json& record) {
-  shown_step_ = -1;  // A run begins, or begins again: its first step is shown.
+  shown_step_ = -1;  // A run starts or restarts, and its first step is always shown.
   if (const int64_t total = TotalSteps(record); total > 0) {
     options_.style.total_steps = total;
   }
@@ -63,8 +63,8 @@ void RunConsole::ReadSettings(const Json& record) {
   }
 }
 
-// A program logs its own values one at a time. A chosen one stands in the line of its step, as long
-// as that line can be drawn, and of later ones.
+// A program logs its own values one at a time. A value that a column shows appears in the line of
+// its step, if that line is still to be drawn, and in later ones.
 void RunConsole::Remember(const Json& record) {
   for (const std::string& column : options_.style.columns) {
     const std::string metric = MetricOfColumn(record, column);
@@ -99,7 +99,7 @@ std::string RunConsole::Line(const Json& record) const {
 
 void RunConsole::TakeStep(const Json& record) {
   if (!console_.on_terminal()) {
-    ShowProgress();  // There, every line that is due is printed.
+    ShowProgress();  // Without a terminal every line that is due is printed.
   }
   const int64_t step = RecordStep(record);
   const bool last = options_.style.total_steps > 0 && step == options_.style.total_steps;
@@ -132,7 +132,7 @@ void RunConsole::Take(const Json& record) {
   }
   const std::vector<std::string> lines = FormatRecord(shown, console_.columns());
   if (!lines.empty() && (at_end_ || !console_.on_terminal())) {
-    ShowProgress();  // What is left above them is what came before them.
+    ShowProgress();  // The step's line was due before these lines, so it is shown above them.
   }
   for (const std::string& line : lines) {
     console_.Out(line);
@@ -144,7 +144,7 @@ void RunConsole::ShowProgress() {
     shown_ = std::exchange(due_, nullptr);
     console_.Progress(Line(shown_));
     if (!latest_.empty()) {
-      console_.LatestProgress(latest_);  // Of a later step that is not due.
+      console_.LatestProgress(latest_);  // The line of a later step that is not due.
     }
   }
   if (std::exchange(at_end_, false)) {

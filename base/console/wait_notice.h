@@ -1,7 +1,8 @@
-// Says on the log that this process waits, for whom and where, while a call blocks.
+// Logs from time to time that this process waits, for whom and where, while a call blocks.
 //
-// A wait for peers may take as long as its deadline (10 minutes), and who sees nothing for so long
-// takes it for a hang. The first line comes after some seconds, because most waits are shorter.
+// A wait for peers may take as long as its deadline (10 minutes), and without a message people take
+// it for a hang. The first line comes after some seconds, because most waits are shorter. Owns a
+// thread while it exists.
 #pragma once
 
 #include <condition_variable>
@@ -16,19 +17,19 @@ namespace dtrain {
 
 struct WaitNoticeTimes {
   absl::Duration first = absl::Seconds(4);
-  absl::Duration again = absl::Seconds(30);  // From then on.
+  absl::Duration again = absl::Seconds(30);  // Time between further lines.
 };
 
 class WaitNotice {
  public:
-  // `line` gives the text without its time, "" for none. It is called on a thread of its own, and
-  // the destructor waits for it: it may block for a second or so.
+  // `line` gives the text without the time waited; "": no line. It is called on a thread of its own
+  // and may block for about a second, for which the destructor waits.
   explicit WaitNotice(std::function<std::string()> line, WaitNoticeTimes times = {});
-  // A text that is known from the start.
+  // The same with a fixed text.
   explicit WaitNotice(const std::string& text);
   WaitNotice(const WaitNotice&) = delete;
   WaitNotice& operator=(const WaitNotice&) = delete;
-  // The wait has ended.
+  // Ends the notices when the wait has ended.
   ~WaitNotice();
 
  private:

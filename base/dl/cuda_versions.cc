@@ -16,7 +16,7 @@ CudaVersions ReadCudaVersions() {
   if (const auto shown = environment.find("CUDA_VISIBLE_DEVICES"); shown != environment.end()) {
     versions.visible_devices = shown->second;
   }
-  // Of LibTorch's own dependencies; the CPU half links it, so it is mapped already.
+  // One of LibTorch's own dependencies; its CPU half links it, so it is mapped already.
   if (const auto runtime = DynamicLibrary::Open({"libcudart.so.13", "libcudart.so.12"});
       runtime.ok()) {
     int (*get)(int*) = nullptr;  // cudaRuntimeGetVersion; 0: cudaSuccess.
@@ -70,7 +70,7 @@ absl::Status CheckCudaVersions(const CudaVersions& versions) {
                         versions.driver_error));
   }
   const std::string driver = CudaVersionText(versions.driver);
-  // Within a major version a driver serves newer runtimes.
+  // A driver supports newer runtimes of its major version.
   if (versions.driver / 1000 < versions.runtime / 1000) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the driver knows CUDA %s and the runtime is CUDA %s; install a driver for CUDA %d, or "

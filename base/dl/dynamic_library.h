@@ -1,4 +1,5 @@
-// A shared library opened at run time, so that a machine without it still runs dtrain. Move-only.
+// A shared library opened at run time, so that a machine without it still runs dtrain. Move-only;
+// closes the library when destroyed. Symbol is thread-safe.
 #pragma once
 
 #include <string>
@@ -10,7 +11,8 @@ namespace dtrain {
 
 class DynamicLibrary {
  public:
-  // Opens the first of `names` that loads (local binding, lazy). NotFound lists what was tried.
+  // Opens the first of `names` that loads (local binding, lazy). NotFound lists the names and their
+  // errors.
   static absl::StatusOr<DynamicLibrary> Open(const std::vector<std::string>& names);
   DynamicLibrary(DynamicLibrary&& other) noexcept;
   DynamicLibrary& operator=(DynamicLibrary&& other) noexcept;

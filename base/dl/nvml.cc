@@ -9,7 +9,7 @@
 namespace dtrain {
 namespace {
 
-// NVML asks for 96 bytes at most (device name, version 2).
+// NVML needs at most 96 bytes (device name, version 2).
 constexpr unsigned kTextBytes = 96;
 
 absl::StatusOr<nvml::Functions> BindNvml(const DynamicLibrary& library) {
@@ -28,7 +28,7 @@ absl::StatusOr<nvml::Functions> BindNvml(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(
       library.Bind("nvmlDeviceGetNvLinkRemotePciInfo_v2", &f.device_get_nvlink_remote_pci_info));
   library.Bind("nvmlSystemGetCudaDriverVersion_v2", &f.system_get_cuda_driver_version)
-      .IgnoreError();  // Stays null.
+      .IgnoreError();  // An older library leaves it null.
   return f;
 }
 
@@ -132,7 +132,7 @@ std::vector<NvmlLink> Nvml::ReadLinks(nvml::Device* device) {
     nvml::EnableState state = nvml::kDisabled;
     if (functions_.device_get_nvlink_state(device, link, &state) != nvml::kSuccess ||
         state != nvml::kEnabled) {
-      continue;  // No such link, or it is down.
+      continue;  // The link does not exist or is down.
     }
     NvmlLink found;
     found.link = link;

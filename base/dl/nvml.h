@@ -1,5 +1,5 @@
 // NVML (libnvidia-ml.so.1, part of NVIDIA's driver) opened at run time: which GPUs a node has, how
-// they are linked, and how they are.
+// they are linked, and their state.
 //
 // The few types are declared here after NVML's public ABI, so that neither nvml.h nor the library
 // is needed to build. Thread-safe, as NVML is.
@@ -44,7 +44,7 @@ struct PciInfo {
 };
 inline constexpr unsigned kNvLinksMax = 18;
 
-// The functions by NVML's names; a test's fake fills them itself.
+// The functions by NVML's names; a test's fake fills in its own.
 struct Functions {
   Return (*init)();
   Return (*shutdown)();
@@ -58,7 +58,7 @@ struct Functions {
   Return (*device_get_memory_info)(Device* device, Memory* memory);
   Return (*device_get_nvlink_state)(Device* device, unsigned link, EnableState* state);
   Return (*device_get_nvlink_remote_pci_info)(Device* device, unsigned link, PciInfo* info);
-  Return (*system_get_cuda_driver_version)(int* version);  // Null: an old library has none.
+  Return (*system_get_cuda_driver_version)(int* version);  // Null: an old library lacks it.
 };
 }  // namespace nvml
 
@@ -68,7 +68,7 @@ struct NvmlLink {
 };
 
 struct NvmlGpu {
-  int index = 0;  // NVML's order, which is PCI order.
+  int index = 0;  // Index in NVML's order, which is PCI order.
   std::string name;
   std::string uuid;
   std::string pci;  // "0000:1b:00.0", in lower case.
@@ -82,16 +82,16 @@ class Nvml {
   // NotFound when the library is missing; Unavailable when it cannot be initialised (no driver, no
   // permission), with NVML's reason.
   static absl::StatusOr<std::unique_ptr<Nvml>> Open();
-  // Over given functions: the seam for tests.
+  // An object over given functions: the seam for tests.
   static absl::StatusOr<std::unique_ptr<Nvml>> Over(const nvml::Functions& functions);
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
   ~Nvml();
 
   absl::StatusOr<std::string> DriverVersion();
-  // The newest CUDA that the driver serves (13000: 13.0); 0: it does not say.
+  // The newest CUDA that the driver supports (13000: 13.0); 0: unknown.
   int CudaDriverVersion();
-  // All GPUs. An error names the GPU; what a GPU does not support is left empty.
+  // All GPUs. An error names the GPU; values that a GPU does not support are left empty.
   absl::StatusOr<std::vector<NvmlGpu>> Gpus();
 
  private:

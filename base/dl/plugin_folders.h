@@ -1,4 +1,5 @@
-// Where the CUDA plugin is looked for: one rule for ranks, benchmarks and `dtrain doctor`.
+// The folders that are searched for the CUDA plugin: one rule for ranks, benchmarks and `dtrain
+// doctor`. Thread-safe.
 #pragma once
 
 #include <string>
@@ -6,12 +7,12 @@
 
 namespace dtrain {
 
-// `named` (DTRAIN_PLUGIN_DIR) alone, unless it is empty. Else the folder of `program`, and lib/ of
-// the tree that it is part of: programs are in bin/ and, those that need LibTorch, in lib/dtrain/.
-// None when `program` has no folder.
+// Only `named` (DTRAIN_PLUGIN_DIR) unless it is empty. Otherwise the folder of `program` and lib/
+// of its tree: programs are in bin/ or, if they need LibTorch, in lib/dtrain/. Empty when `program`
+// has no folder. Pure.
 std::vector<std::string> PluginFolders(const std::string& named, const std::string& program);
 
-// With the program that this process runs (base/system/own_program.h).
+// The same with the program that this process runs (base/system/own_program.h).
 std::vector<std::string> PluginFolders(const std::string& named);
 
 }  // namespace dtrain

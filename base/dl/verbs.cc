@@ -1,6 +1,5 @@
 #include "base/dl/verbs.h"
 
-#include <cerrno>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
@@ -36,7 +35,7 @@ absl::StatusOr<VerbsFunctions> BindVerbs(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(library.Bind("ibv_wc_status_str", &f.wc_status_str));
   DT_RETURN_IF_ERROR(library.Bind("ibv_get_async_event", &f.get_async_event));
   DT_RETURN_IF_ERROR(library.Bind("ibv_ack_async_event", &f.ack_async_event));
-  // Without these the library does less, and still enough.
+  // These functions are optional: older libraries lack them.
   (void)library.Bind("ibv_reg_mr_iova2", &f.reg_mr_iova2);
   (void)library.Bind("ibv_query_ece", &f.query_ece);
   (void)library.Bind("ibv_set_ece", &f.set_ece);
@@ -57,28 +56,10 @@ absl::StatusOr<const Verbs*> Verbs::Open() {
           absl::StrCat("no RDMA library (install libibverbs1): ", library.status().message()));
     }
     DT_ASSIGN_OR_RETURN(const VerbsFunctions functions, BindVerbs(*library));
-    library->LeakOnPurpose();  // Its providers are mapped too and never let go.
+    library->LeakOnPurpose();  // Its provider libraries are mapped too and never unmapped.
     verbs = new Verbs(functions);
   }
   return verbs;
-}
-
-absl::StatusOr<std::vector<std::string>> Verbs::DeviceNames() const {
-  int count = 0;
-  ibv_device** const list = functions_.get_device_list(&count);
-  if (list == nullptr) {
-    // ENOSYS: the kernel has no RDMA modules, which is the same as no device.
-    return errno == ENOSYS
-               ? absl::StatusOr<std::vector<std::string>>(std::vector<std::string>())
-               : absl::UnavailableError(ErrnoStatus(errno, "ibv_get_device_list").message());
-  }
-  std::vector<std::string> names;
-  names.reserve(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    names.emplace_back(functions_.get_device_name(list[i]));
-  }
-  functions_.free_device_list(list);
-  return names;
 }
 
 }  // namespace dtrain

@@ -10,8 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -62,29 +60,27 @@ struct VerbsFunctions {
   int (*get_async_event)(ibv_context* context, ibv_async_event* event) = nullptr;
   void (*ack_async_event)(ibv_async_event* event) = nullptr;
 
-  // Null where the library is older than they are.
-  // Registers with access flags that the kernel may leave out: rdma-core 28.
+  // The rest is null if the library is too old.
+  // Registers with access flags that the kernel may ignore: since rdma-core 28.
   ibv_mr* (*reg_mr_iova2)(ibv_pd* pd, void* data, size_t bytes, uint64_t iova,
                           unsigned access) = nullptr;
-  // rdma-core 30.
+  // Since rdma-core 30.
   int (*query_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
   int (*set_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
-  // The GIDs of all ports, by the kernel's own call: rdma-core 32. Below 0: -errno.
+  // The GIDs of all ports, by a call to the kernel: since rdma-core 32. Below 0: -errno.
   ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t entries_max,
                              uint32_t flags, size_t entry_bytes) = nullptr;
 };
 
 class Verbs {
  public:
-  // The process's table, opened once and kept mapped. NotFound, with what was tried, when the host
-  // has no libibverbs.
+  // The process's table, opened once and kept mapped. NotFound, with the names that were tried,
+  // when the host has no libibverbs.
   static absl::StatusOr<const Verbs*> Open();
-  // Over given functions: the seam for tests.
+  // A table of given functions: the seam for tests.
   explicit Verbs(const VerbsFunctions& functions) : functions_(functions) {}
 
   const VerbsFunctions& functions() const { return functions_; }
-  // "mlx5_0", ...: empty when the host has no RDMA device. Unavailable when the kernel refuses.
-  absl::StatusOr<std::vector<std::string>> DeviceNames() const;
 
  private:
   const VerbsFunctions functions_;

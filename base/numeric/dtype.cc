@@ -10,13 +10,4 @@ constexpr std::array<absl::string_view, 8> kNames = {"fp32",  "bf16",  "fp16",  
 
 absl::string_view DTypeName(DType dtype) { return kNames.at(static_cast<size_t>(dtype)); }
 
-std::optional<DType> DTypeFromName(absl::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames.at(i) == name) {
-      return static_cast<DType>(i);
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace dtrain

@@ -1,9 +1,8 @@
-// Element types that cross rooms (comm buffers, checkpoint tensors, layout entries).
+// Element types shared by several rooms (comm buffers, checkpoint tensors, layout entries). Pure.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "absl/strings/string_view.h"
 
@@ -41,6 +40,5 @@ constexpr size_t DTypeBytes(DType dtype) {
 
 // "fp32", "bf16", "fp16", "fp64", "int32", "int64", "uint8", "bool": names in messages and configs.
 absl::string_view DTypeName(DType dtype);
-std::optional<DType> DTypeFromName(absl::string_view name);
 
 }  // namespace dtrain

@@ -1,7 +1,7 @@
 // bf16 and fp16 as 16-bit patterns, with scalar conversions that round to nearest even.
 //
-// The one definition that kernels (CPU oracles) and comm (reductions) share; SIMD forms live beside
-// their loops and are tested against these.
+// The one definition that kernels (CPU oracles) and comm (reductions) share; SIMD forms are beside
+// their loops and are tested against these. Pure.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
 // Random numbers that are the same on every machine and in every version: SplitMix64 for hashing
-// and shuffles, never std:: distributions (their output is not specified).
+// and shuffles, never std:: distributions, whose output is not specified. Plain values.
 #pragma once
 
 #include <cstdint>

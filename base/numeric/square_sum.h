@@ -1,6 +1,6 @@
-// Sums of squares of fp32 numbers to 1e-12 of themselves, for most numbers without fp64, of which
-// some GPUs have one unit for 64 of fp32. Each square and each sum is kept with what its rounding
-// left over (Dekker 1971, doi 10.1007/BF01397083; the sum is Knuth's TwoSum).
+// Sums of squares of fp32 numbers with a relative error of 1e-12, for most numbers without fp64,
+// for which some GPUs have one unit for 64 of fp32. Each square and each sum is kept with its
+// rounding error (Dekker 1971, doi 10.1007/BF01397083; the sum is Knuth's TwoSum). Pure.
 #pragma once
 
 #include <cmath>
@@ -9,11 +9,11 @@
 
 namespace dtrain {
 
-// Begins as {}. For up to 4,096 numbers: `high` would overflow otherwise.
+// A sum, initialised with {}. For up to 4,096 numbers, because otherwise `high` could overflow.
 struct PairedSquareSum {
   float high;
   float low;   // The rounding errors of `high`.
-  double far;  // The squares that fp32 does not hold.
+  double far;  // The sum of the squares that fp32 cannot hold.
 
   // Adds the squares of x [kCount].
   template <int kCount>
@@ -22,7 +22,7 @@ struct PairedSquareSum {
     for (int i = 0; i < kCount; ++i) {
       largest = fmaxf(largest, fabsf(x[i]));
     }
-    // Numbers that are much smaller than the largest add nothing to it. fmaxf passes NaN over, and
+    // Numbers that are much smaller than the largest do not change the sum. fmaxf ignores NaN, and
     // the sum below keeps it.
     if (largest != 0 && !(largest > 0x1p-50F && largest < 0x1p57F)) {
       for (int i = 0; i < kCount; ++i) {
@@ -31,7 +31,7 @@ struct PairedSquareSum {
       return;
     }
     for (int i = 0; i < kCount; ++i) {
-      // With fmaf no compiler joins the product and the sum below.
+      // fmaf keeps the compiler from fusing the product with the sum below.
       const float square = fmaf(x[i], x[i], -0.0F);
       Add(square, fmaf(x[i], x[i], -square));
     }

@@ -48,16 +48,17 @@ struct CgroupFiles {
   const char* used;
   const char* inactive;  // Fields of memory.stat: file cache.
   const char* active;
-  const char* slab;  // Kernel memory that it gives up too, as of cached file names; null: not told.
+  const char* slab;  // Reclaimable kernel memory, such as cached file names; null: not reported.
 };
 constexpr CgroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
                                    "total_inactive_file", "total_active_file", nullptr};
 constexpr CgroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file", "active_file",
                                    "slab_reclaimable"};
 
-// Lowers `memory` to what a cgroup still has, if that is less.
+// Lowers `memory` to the rest of a cgroup's limit, if that is less.
 void TakeTighter(const CgroupFolder& cgroup, AvailableMemory& memory) {
-  constexpr int64_t kUnlimited = int64_t{1} << 60;  // Version 1 says it by a number above this.
+  // Version 1 has a number above this for "no limit".
+  constexpr int64_t kUnlimited = int64_t{1} << 60;
   const CgroupFiles& files = cgroup.version == 2 ? kVersion2 : kVersion1;
   const auto limit = Number(absl::StrCat(cgroup.folder, "/", files.limit));
   const auto used = Number(absl::StrCat(cgroup.folder, "/", files.used));
@@ -86,7 +87,7 @@ AvailableMemory ReadAvailableMemory(const SystemRoots& roots) {
   memory.machine_total_bytes = Field(meminfo, "MemTotal:").value_or(0) * 1024;
   memory.machine_bytes = kilobytes.has_value() ? *kilobytes * 1024 : kNoLimit;
   memory.cgroup_bytes = kNoLimit;
-  // Containers see their own cgroup as "/": their namespaces tell them apart.
+  // Containers see their own cgroup as "/", so their namespaces tell them apart.
   std::error_code none;
   const std::string space =
       std::filesystem::read_symlink(roots.proc + "/self/ns/cgroup", none).string();

@@ -1,4 +1,4 @@
-// What memory this machine and this process's cgroup still have.
+// The memory that this machine and this process's cgroup still have. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ struct AvailableMemory {
   int64_t bytes() const { return std::min(machine_bytes, cgroup_bytes); }
 };
 
-// Reads /proc and /sys/fs/cgroup (version 1 or 2). What cannot be read counts as without limit.
-// File cache and reclaimable slab count as available: the kernel gives them up.
+// Reads /proc and /sys/fs/cgroup (version 1 or 2). A limit that cannot be read counts as none. File
+// cache and reclaimable slab count as available, because the kernel frees them on demand.
 AvailableMemory ReadAvailableMemory(const SystemRoots& roots = {});
 
 }  // namespace dtrain

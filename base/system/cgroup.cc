@@ -22,7 +22,7 @@ std::optional<double> NumberIn(absl::string_view text) {
                                                                      : std::nullopt;
 }
 
-// CPUs' worth of time of one cgroup; nothing without a quota ("max", or -1 in version 1).
+// The quota of one cgroup in CPUs; nothing without a quota ("max", or -1 in version 1).
 std::optional<double> QuotaIn(const CgroupFolder& cgroup) {
   std::optional<double> quota;
   std::optional<double> period;
@@ -58,7 +58,8 @@ std::vector<CgroupFolder> CgroupFolders(absl::string_view controller, const Syst
     if (!is_version_2 && !absl::c_linear_search(controllers, controller)) {
       continue;
     }
-    // Controllers that are mounted together have a folder by the names of all, and links by each.
+    // Controllers that are mounted together have a folder with all their names, and a link for
+    // each.
     std::string root = is_version_2 ? roots.cgroup : absl::StrCat(roots.cgroup, "/", controller);
     if (!is_version_2 && !FileExists(root)) {
       root = absl::StrCat(roots.cgroup, "/", parts[1]);

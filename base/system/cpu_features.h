@@ -1,4 +1,4 @@
-// Which SIMD level run-time dispatch may use.
+// The SIMD level that run-time dispatch may use. Thread-safe.
 #pragma once
 
 #include "absl/strings/string_view.h"

@@ -1,5 +1,5 @@
-// Tells which signals a process ignores: `nohup` starts programs that ignore SIGHUP, and they are
-// to go on after the terminal is gone. Async-signal-safe.
+// Tells which signals a process ignores: `nohup` starts programs with SIGHUP ignored, and they must
+// go on after the terminal is closed. Async-signal-safe.
 #pragma once
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// Environment variables that dtrain sets for libraries that read theirs once, such as NCCL.
+// Sets environment variables for libraries that read them only once, such as NCCL. Not thread-safe.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct LibraryVariable {
   std::string reason;  // Half a sentence: "because ...".
 };
 
-// Sets those in this process that are not set, and logs each of `variables` with its reason.
+// Sets those of `variables` that are not set in this process, and logs each with its reason.
 // REQUIRES: the library has not read them yet, and no other thread reads the environment.
 void SetLibraryVariables(const std::vector<LibraryVariable>& variables);
 

@@ -30,18 +30,4 @@ absl::StatusOr<std::vector<std::string>> MappedLibraries() {
   return LibrariesInMaps(text.str());
 }
 
-bool IsCudaLibrary(absl::string_view path) {
-  const absl::string_view name = path.substr(path.rfind('/') + 1);
-  for (const char* const start :
-       {"libcuda.so", "libcudart", "libnccl", "libcublas", "libcudnn", "libcufft", "libcurand",
-        "libcusolver", "libcusparse", "libnvrtc", "libnvJitLink", "libnvToolsExt", "libcupti",
-        "libcufile", "libnvshmem", "libtorch_cuda", "libc10_cuda", "libnvidia-ml",
-        "libdtrain_cuda"}) {
-    if (absl::StartsWith(name, start)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace dtrain

@@ -1,4 +1,4 @@
-// Which shared libraries this process has mapped, from /proc/self/maps.
+// The shared libraries that this process has mapped, from /proc/self/maps. Thread-safe.
 #pragma once
 
 #include <string>
@@ -14,9 +14,5 @@ absl::StatusOr<std::vector<std::string>> MappedLibraries();
 
 // The paths among `maps` (the text of a /proc/PID/maps). Pure.
 std::vector<std::string> LibrariesInMaps(absl::string_view maps);
-
-// Whether `path` is a CUDA library (driver, runtime, maths, NCCL, LibTorch's CUDA half, or dtrain's
-// CUDA plugin). A CPU rank maps none.
-bool IsCudaLibrary(absl::string_view path);
 
 }  // namespace dtrain

@@ -21,8 +21,8 @@ absl::Status RenameAside(const std::string& from, const std::string& to) {
              : ErrnoStatus(errno, absl::StrCat("cannot move ", from, " aside to ", to));
 }
 
-// Moves what is in `path` but the agent's files to the new folder `target`; config.json last, so
-// that a call that was cut off is repeated.
+// Moves everything in `path` except the agent's files to the new folder `target`; config.json goes
+// last, so that an interrupted call is repeated.
 absl::Status MoveContent(const std::string& path, const std::string& target) {
   constexpr char kLast[] = "config.json";
   DT_RETURN_IF_ERROR(MakeDirectories(target));

@@ -1,4 +1,4 @@
-// Where the running program is: other programs, plugins and configurations are found from there.
+// The path of the running program, from which other programs, plugins and configurations are found.
 // Thread-safe.
 #pragma once
 
@@ -8,20 +8,20 @@
 
 namespace dtrain {
 
-// The path of the program, without links; "" where /proc does not say.
+// The path of the program, without links; "" if /proc does not tell.
 inline std::string OwnProgram() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? "" : program.string();
 }
 
-// Its folder, with the programs beside it; "." where that is not known.
+// The program's folder, which holds the other programs; "." if it is not known.
 inline std::string OwnFolder() {
   const std::filesystem::path program = OwnProgram();
   return program.empty() ? "." : program.parent_path().string();
 }
 
-// PREFIX of PREFIX/bin/NAME; ".." where that is not known.
+// PREFIX of PREFIX/bin/NAME; ".." if it is not known.
 inline std::string OwnPrefix() {
   const std::string folder = OwnFolder();
   return folder == "." ? ".." : std::filesystem::path(folder).parent_path().string();

@@ -30,8 +30,8 @@ namespace {
 struct SystemLimit {
   int which;
   const char* what;
-  const char* unit;  // "" for a number of things.
-  const char* flag;  // The flag of ulimit.
+  const char* unit;  // Unit of the limit; "" for a count.
+  const char* flag;  // The flag of ulimit for it.
 };
 constexpr SystemLimit kProcesses = {RLIMIT_NPROC, "the user's processes and threads", "", "-u"};
 constexpr SystemLimit kOpenFiles = {RLIMIT_NOFILE, "open files", "", "-n"};
@@ -39,7 +39,7 @@ constexpr SystemLimit kFileSize = {RLIMIT_FSIZE, "a file's size", " bytes", "-f"
 constexpr SystemLimit kAddressSpace = {RLIMIT_AS, "address space", " bytes", "-v"};
 constexpr SystemLimit kData = {RLIMIT_DATA, "data", " bytes", "-d"};
 
-// The soft limit; nothing where there is none.
+// The soft limit; nothing if there is none.
 std::optional<uint64_t> SoftLimitOf(int which) {
   rlimit limit{};
   const bool is_set = getrlimit(static_cast<__rlimit_resource>(which), &limit) == 0 &&
@@ -54,7 +54,7 @@ void AddLimit(const SystemLimit& limit, std::vector<std::string>& found) {
   }
 }
 
-// The tightest number of processes and threads of a cgroup above this process.
+// Adds the tightest limit on processes and threads of this process's cgroups.
 void AddCgroupPids(std::vector<std::string>& found) {
   std::optional<int64_t> tightest;
   for (const CgroupFolder& cgroup : CgroupFolders("pids")) {

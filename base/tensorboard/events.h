@@ -1,7 +1,7 @@
 // TensorBoard event files: the messages in them and the writer that appends them.
 //
-// The functions are pure. One writer a file; not thread-safe; used far from any training step. Data
-// goes to the kernel with each record, so TensorBoard follows a running job. Tests read the files
+// The functions are pure. One writer a file; not thread-safe; used far from any training step. Each
+// record is written at once, so that TensorBoard can follow a running job. Tests read the files
 // back with TensorBoard's own EventAccumulator.
 #pragma once
 
@@ -22,11 +22,11 @@ using Scalar = std::pair<std::string, double>;
 std::string FileVersionEvent(double wall_time);
 std::string SessionStartEvent(double wall_time, int64_t step);
 std::string ScalarEvent(double wall_time, int64_t step, const std::vector<Scalar>& scalars);
-// A value at step 0 for another plugin than scalars; `metadata` is a serialized SummaryMetadata,
+// A value at step 0 for a plugin other than scalars; `metadata` is a serialized SummaryMetadata,
 // `tensor` a TensorProto.
 std::string TensorEvent(double wall_time, absl::string_view tag, absl::string_view metadata,
                         absl::string_view tensor);
-// u64 length | masked crc32c | data | masked crc32c.
+// A record of the file: u64 length | masked crc32c | data | masked crc32c.
 std::string FrameRecord(absl::string_view data);
 
 class TensorBoardWriter {

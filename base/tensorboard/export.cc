@@ -29,13 +29,13 @@ bool IsNumber(const Json& value) {
   return value.is_number() || value == "NaN" || value == "Infinity" || value == "-Infinity";
 }
 
-// Member `name` of a record as a number; `otherwise` when it is none.
+// Member `name` of a record as a number; `otherwise` if it is not one.
 double Member(const Json& record, const char* name, double otherwise) {
   const auto found = record.find(name);
   return found != record.end() && found->is_number() ? found->get<double>() : otherwise;
 }
 
-// A file of the run directory that holds an object; null when there is none.
+// The object in a file of the run directory; null when there is none.
 Json ReadObject(const std::string& path) {
   const auto text = ReadFile(path, size_t{64} << 20);
   const auto json = text.ok() ? ParseJson(*text, path) : text.status();
@@ -107,14 +107,15 @@ absl::Status TensorBoardExport::AddScalars(const Json& record, const std::vector
   const auto step = static_cast<int64_t>(Member(record, "step", -1));
   const auto attempt = static_cast<int64_t>(Member(record, "attempt", 0));
   DT_RETURN_IF_ERROR(OpenFor(attempt, wall_time));
-  if (!marked_) {  // Of all attempts: TensorBoard takes the first mark of a run for no restart.
-    const int64_t first = std::max<int64_t>(step, 1);  // What is known of step 0 stays.
+  // Every attempt writes a mark; TensorBoard does not take a run's first mark for a restart.
+  if (!marked_) {
+    const int64_t first = std::max<int64_t>(step, 1);  // Values at step 0 stay.
     DT_RETURN_IF_ERROR(writer_[0].Write(SessionStartEvent(wall_time, first)));
   }
   marked_ = true;
   DT_RETURN_IF_ERROR(writer_[0].Write(ScalarEvent(wall_time, step, scalars)));
   if (last_step_ > 0 && step >= last_step_) {
-    last_step_ = 0;  // Said once.
+    last_step_ = 0;  // Cleared, so that the end is written only once.
     return writer_[0].Write(RunDoneEvent(wall_time));
   }
   return absl::OkStatus();
@@ -124,7 +125,7 @@ absl::Status TensorBoardExport::Add(const Json& record) {
   if (failed_ || !record.is_object()) {
     return absl::OkStatus();
   }
-  failed_ = true;  // Until this record is written.
+  failed_ = true;  // Reset when this record has been written.
   if (record.value("kind", Json()) == "config") {
     DT_RETURN_IF_ERROR(BeginAttempt(record));
   } else if (const std::vector<Scalar> scalars = ScalarsOf(record);

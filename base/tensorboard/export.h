@@ -1,10 +1,10 @@
 // Turns the metrics records of a run into TensorBoard files in RUN_DIR/report/tensorboard: every
 // number as a curve, the program's own included, the hyperparameters and the configuration.
 //
-// One file an attempt of a run, with a mark at its first step: from there on it replaces what
-// earlier files hold. Fed by whoever reads or writes the records of rank 0: the agent of
-// `dtrain launch`, or rank 0 itself where there is no agent. Not thread-safe; each record is
-// written when Add returns.
+// Each attempt of a run has one file, with a mark at its first step: from there on it replaces the
+// values of earlier files. Fed by the process that reads or writes the records of rank 0: the agent
+// of `dtrain launch`, or rank 0 itself without an agent. Not thread-safe; each record is written
+// when Add returns.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ class TensorBoardExport {
  public:
   explicit TensorBoardExport(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
-  // A record of another kind without numbers is passed over. At a "config" record, which begins an
-  // attempt, RUN_DIR/config.json and run.json are read: hyperparameters and configuration come from
-  // there, and metrics.tensorboard false switches the export off for the attempt. After an error
-  // the export stays off.
+  // Writes the numbers of a record; records of other kinds without numbers are ignored. At a
+  // "config" record, which begins an attempt, RUN_DIR/config.json and run.json are read:
+  // hyperparameters and configuration come from there, and metrics.tensorboard false switches the
+  // export off for the attempt. After an error the export stays off.
   absl::Status Add(const Json& record);
 
  private:
@@ -38,9 +38,9 @@ class TensorBoardExport {
   const std::string run_dir_;
   std::vector<TensorBoardWriter> writer_;  // Empty or one.
   int64_t attempt_ = -1;
-  int64_t last_step_ = 0;  // Of the run, by the "config" record; 0: unknown.
+  int64_t last_step_ = 0;  // Last step of the run, by the "config" record; 0: unknown.
   bool marked_ = false;    // This attempt's first step has been seen.
-  bool off_ = false;       // Of this attempt, by the configuration.
+  bool off_ = false;       // The configuration switches the export off for this attempt.
   bool failed_ = false;
 };
 

@@ -17,14 +17,14 @@ constexpr uint32_t kDataClass = 4;
 constexpr uint32_t kPluginName = 1;
 constexpr uint32_t kPluginContent = 2;
 constexpr int64_t kClassTensor = 2;
-// Of TensorProto, TensorShapeProto and DataType.
+// Field numbers of TensorProto and TensorShapeProto, and a value of DataType.
 constexpr uint32_t kTensorType = 1;
 constexpr uint32_t kTensorShape = 2;
 constexpr uint32_t kTensorStrings = 8;
 constexpr uint32_t kShapeDimension = 2;
 constexpr int64_t kTypeFloat = 1;
 constexpr int64_t kTypeString = 7;
-// Of tensorboard.hparams.HParamsPluginData, SessionStartInfo and SessionEndInfo.
+// Field numbers of tensorboard.hparams.HParamsPluginData, SessionStartInfo and SessionEndInfo.
 constexpr uint32_t kSessionStartInfo = 3;
 constexpr uint32_t kSessionEnd = 4;
 constexpr uint32_t kStartValues = 1;
@@ -33,7 +33,7 @@ constexpr uint32_t kStartTime = 5;
 constexpr uint32_t kEndStatus = 1;
 constexpr uint32_t kEndTime = 2;
 constexpr int64_t kStatusSuccess = 1;
-// Of a map's entry and google.protobuf.Value.
+// Field numbers of a map's entry and of google.protobuf.Value.
 constexpr uint32_t kMapKey = 1;
 constexpr uint32_t kMapValue = 2;
 constexpr uint32_t kNumberValue = 2;
@@ -50,7 +50,7 @@ std::string Metadata(absl::string_view plugin, absl::string_view content) {
   return metadata;
 }
 
-// No numbers: the plugin reads the metadata alone.
+// A tensor without numbers, since the plugin reads only the metadata.
 std::string EmptyTensor() {
   std::string shape;
   wire::PutBytes(shape, kShapeDimension, "");  // One dimension of size 0.
@@ -73,7 +73,7 @@ std::string ProtobufValue(const Json& value) {
   return message;
 }
 
-// Calls `visit` with the path and value of every leaf; an empty object is one.
+// Calls `visit` with the path and value of every leaf; an empty object is a leaf.
 void VisitLeaves(const std::string& path, const Json& value,
                  const std::function<void(const std::string&, const Json&)>& visit) {
   if (!value.is_object() || value.empty()) {
@@ -85,7 +85,8 @@ void VisitLeaves(const std::string& path, const Json& value,
   }
 }
 
-// The origin of the innermost key that has one: a configuration's free parts have one for all.
+// The origin of the innermost key that has one: a free-form object of the configuration has one
+// origin for all its keys.
 std::string OriginOf(const Json& origins, std::string path) {
   while (true) {
     if (const auto found = origins.find(path); found != origins.end() && found->is_string()) {

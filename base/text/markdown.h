@@ -9,7 +9,7 @@
 
 namespace dtrain {
 
-// Prose, in which `code` keeps its meaning, but a star does not begin emphasis.
+// Escapes prose: `code` keeps its meaning, but a star does not begin emphasis.
 inline std::string MarkdownCell(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"|", "\\|"}, {"*", "\\*"}});
 }

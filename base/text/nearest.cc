@@ -59,7 +59,8 @@ std::string Nearest(absl::string_view name, const std::vector<std::string>& name
 }
 
 std::string Misspelt(absl::string_view name, const std::vector<std::string>& names) {
-  constexpr size_t kShort = 6;  // Below it two letters make another name: "mse" is no "mfu".
+  // In shorter names two changed letters make another name: "mse" is not a misspelt "mfu".
+  constexpr size_t kShort = 6;
   const std::string nearest = NearestWithin(name, names, name.size() < kShort ? 1 : 2);
   return nearest == name ? "" : nearest;
 }

@@ -9,24 +9,24 @@
 
 namespace dtrain {
 
-// How many letters must be added, left out, replaced or swapped with their neighbour to make `b` of
-// `a`. Takes time and memory for a.size() * b.size() letters.
+// The number of letters that must be added, left out, replaced or swapped with their neighbour to
+// turn `a` into `b`. Takes time and memory for a.size() * b.size() letters.
 size_t EditDistance(absl::string_view a, absl::string_view b);
 
-// Of `names`, the one that a `name` which is certainly wrong was most likely meant to be: the one
-// with the smallest edit distance. "" when even that is further than a third of the name's length
-// (at least 2 edits are allowed) or shares no letter with it. With up to three letters a replaced
-// letter makes another word ("ema" is no "eta"), so there only letters that are added, left out or
-// swapped count.
+// The most likely intended name for a `name` that is certainly wrong: the one in `names` with the
+// smallest edit distance. "" when that distance is more than a third of the name's length (at least
+// 2 edits are allowed) or the two share no letter. In names of up to three letters a replaced
+// letter makes another word ("ema" is not a misspelt "eta"), so only added, left out and swapped
+// letters are accepted there.
 std::string Nearest(absl::string_view name, const std::vector<std::string>& names);
 
-// The same for a `name` that may be right, such as one that a program defines: at most 2 edits, or
-// 1 where it has fewer than six letters. "" also when `name` is one of `names`.
+// The same for a `name` that may be correct, such as one that a program defines: at most 2 edits,
+// or 1 if it has fewer than six letters. "" also when `name` is one of `names`.
 std::string Misspelt(absl::string_view name, const std::vector<std::string>& names);
 
-// "unknown command lst; did you mean list? There are: list, show, verify". `prefix` stands before
-// the names that the message repeats: "bench " makes "unknown command bench comn; did you mean
-// bench comm? ...".
+// "unknown command lst; did you mean list? There are: list, show, verify". `prefix` comes before
+// the names in the message: "bench " makes "unknown command bench comn; did you mean bench comm?
+// ...".
 std::string UnknownCommand(absl::string_view prefix, absl::string_view given,
                            const std::vector<std::string>& names);
 

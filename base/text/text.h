@@ -1,4 +1,4 @@
-// Small questions about text that goes to a terminal. Pure.
+// Small functions for text that goes to a terminal. Pure.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace dtrain {
 
-// `text` with '?' for control characters other than tab: what a file or a peer says cannot drive
-// the reader's terminal.
+// `text` with '?' for control characters other than tab, so that a text from a file or a peer
+// cannot control the reader's terminal.
 inline std::string Printable(std::string text) {
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);

@@ -1,4 +1,4 @@
-// Whether bytes are UTF-8 (RFC 3629: no overlong forms, no surrogates). Pure.
+// Checks whether bytes are UTF-8 (RFC 3629: no overlong forms, no surrogates). Pure.
 #pragma once
 
 #include "absl/strings/string_view.h"

@@ -1,4 +1,4 @@
-// How torch-free code runs a loop on somebody else's threads.
+// Lets torch-free code run a loop on threads that the caller provides.
 //
 // runtime binds it to LibTorch's pool, so that a rank has one pool; SerialFor runs in the caller.
 #pragma once

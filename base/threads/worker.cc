@@ -25,21 +25,21 @@ void PrepareThread(const std::string& name, bool low_priority) {
 
 void TakeShortTurns() {
   if (sched_getscheduler(0) != SCHED_OTHER) {
-    return;  // The user chose another (chrt): it stays.
+    return;  // A policy that the user chose (chrt) stays.
   }
-  // glibc 2.36 has neither the call nor the struct.
+  // The argument of sched_setattr(2); glibc 2.36 has neither the call nor the struct.
   struct Attributes {
     uint32_t size = sizeof(Attributes);
     uint32_t policy = SCHED_OTHER;
     uint64_t flags = 0;
     int32_t nice = 0;
     uint32_t priority = 0;
-    uint64_t runtime_nanos = 100'000;  // The shortest that is granted.
+    uint64_t runtime_nanos = 100'000;  // The shortest value that the kernel grants.
     uint64_t deadline_nanos = 0;
     uint64_t period_nanos = 0;
   } attributes;
   attributes.nice = getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)));
-  syscall(SYS_sched_setattr, 0, &attributes, 0U);  // Refused: as before.
+  syscall(SYS_sched_setattr, 0, &attributes, 0U);  // If the kernel refuses, nothing changes.
 }
 
 Worker::Worker(WorkerOptions options)

@@ -47,9 +47,9 @@ class Worker {
 // Names the calling thread and, when asked, lowers its priority.
 void PrepareThread(const std::string& name, bool low_priority);
 
-// For a thread that runs little and often beside threads that compute: it asks the scheduler for
-// short turns, and therefore gets them soon (Linux 6.12's sched_runtime of ordinary threads; older
-// kernels ignore it). It gets no larger share of a core and needs no privilege.
+// For a thread that runs briefly and often beside threads that compute: requests short time slices
+// for it, so that the scheduler runs it sooner (Linux 6.12's sched_runtime of ordinary threads;
+// older kernels ignore it). Its share of a core does not grow, and no privilege is needed.
 void TakeShortTurns();
 
 }  // namespace dtrain

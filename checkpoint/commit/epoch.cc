@@ -104,7 +104,7 @@ absl::StatusOr<EpochRecord> ReadEpoch(Storage& storage, int64_t epoch) {
 
 absl::StatusOr<EpochRecord> BeginEpoch(Storage& storage, const std::string& job, int world_size,
                                        std::optional<StepId> resumed_from) {
-  constexpr int kTriesMax = 100;  // Each lost try means that another attempt began meanwhile.
+  constexpr int kTriesMax = 100;  // A try fails only when another attempt began meanwhile.
   DT_RETURN_IF_ERROR(storage.MakeDirectory(kFolder));
   for (int i = 0; i < kTriesMax; ++i) {
     DT_ASSIGN_OR_RETURN(const std::vector<int64_t> epochs, ListEpochs(storage));

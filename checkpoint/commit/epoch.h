@@ -1,5 +1,6 @@
-// Epoch records: each attempt of a run creates the next one exclusively before it starts, and says
-// where it resumed. They fence writers that were declared dead and order the commits (lineage.h).
+// Epoch records: each attempt of a run exclusively creates the next record before it starts, and
+// notes in it where it resumed. They fence writers that were declared dead and order the commits
+// (lineage.h). Plain values and functions on a Storage; thread-safe as that is.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct EpochRecord {
   std::string job;
   int64_t epoch = 0;
   int world_size = 1;
-  std::optional<StepId> resumed_from;  // None: a deliberate fresh start.
+  std::optional<StepId> resumed_from;  // No value: a deliberate fresh start.
   std::string nonce;
 };
 

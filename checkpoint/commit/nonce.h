@@ -1,4 +1,4 @@
-// Random names: for temporary files and for telling writers apart.
+// Random names for temporary files, and to tell writers apart.
 #pragma once
 
 #include <string>

@@ -13,7 +13,8 @@ namespace {
 
 absl::Status RemoveCommit(Storage& storage, const StepId& id) {
   const std::string folder = id.DirectoryName();
-  // Without its manifest the rest means nothing, so a crash from here on leaves no half checkpoint.
+  // Without its manifest the folder is no checkpoint, so a crash from here on leaves no half of
+  // one.
   DT_RETURN_IF_ERROR(storage.RemoveFile(absl::StrCat(folder, "/", kManifestName)));
   DT_RETURN_IF_ERROR(storage.SyncDirectory(folder));
   return RemoveTree(storage, folder);
@@ -50,7 +51,7 @@ absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<Ste
     }
   }
   first.Update(RemoveTemporaries(storage, "", [](absl::string_view) { return true; }));
-  // A newer attempt may be writing its record at this moment; older ones cannot any more.
+  // A newer attempt may be writing its record now; older ones no longer can.
   const std::string own = EpochPath(current.epoch).substr(sizeof("epochs/") - 1);
   first.Update(RemoveTemporaries(storage, "epochs", [&own](absl::string_view name) {
     return name.substr(0, own.size()) <= own;
@@ -79,7 +80,8 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
       remove.push_back(id);
     }
   }
-  if (kept == keep) {  // What stale writers and abandoned futures left beside the line.
+  // Remove commits of stale writers and of abandoned continuations, which are not on the lineage.
+  if (kept == keep) {
     const int64_t oldest_epoch = input.lineage.back().epoch;
     for (const StepId& id : input.commits) {
       if (id.epoch >= oldest_epoch && id.epoch < input.own_epoch && id != input.resumed_from &&
@@ -96,7 +98,7 @@ absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<S
                      std::set<StepId>& verified) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   RetentionInput input;
-  // Where a damaged record's epoch resumed is not known, so neither is what can go.
+  // If a record is damaged, it is not known where its epoch resumed, nor what can be removed.
   const bool known = std::all_of(epochs.begin(), epochs.end(),
                                  [](const auto& epoch) { return epoch.second.has_value(); });
   if (known) {

@@ -1,4 +1,5 @@
-// Which checkpoints go, and what crashed attempts left behind.
+// Removes old checkpoints and the remains of crashed attempts. Called by rank 0's writer, one call
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ inline constexpr int kKeepMin = 2;  // Never fewer verified checkpoints than thi
 struct RetentionInput {
   std::vector<LineageSegment> lineage;
   std::vector<StepId> commits;
-  int keep = 3;                        // 0: all.
-  std::optional<StepId> resumed_from;  // Never removed.
+  int keep = 3;                        // Number of checkpoints to keep; 0: all.
+  std::optional<StepId> resumed_from;  // This checkpoint is never removed.
   int64_t own_epoch = 0;
 };
 
@@ -31,11 +32,11 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified);
 
 // Removes old commits (manifest first, durably, then the data), folders that can no longer become a
-// checkpoint, and temporary files. `verified` remembers what has been read back whole. Goes on
-// after an error and returns the first.
+// checkpoint, and temporary files. `verified` holds the checkpoints that have been read back whole.
+// Goes on after an error and returns the first.
 //
-// `current` is the save of this attempt that is under way or was the last: its folder stays. Every
-// other folder without a manifest is of a save that has ended, if its epoch is this one or older.
+// `current` is this attempt's save that is under way, or its last: its folder stays. Every other
+// folder without a manifest, of this epoch or an older one, belongs to a save that has ended.
 // REQUIRES: all ranks of the attempt have ended their earlier saves; no newer attempt was seen.
 absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
                      std::set<StepId>& verified);

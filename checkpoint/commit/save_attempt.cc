@@ -96,24 +96,26 @@ SaveVerdict SaveAttempt::Run() {
   SaveVerdict verdict;
   if (exchange_.rank() == 0) {
     verdict = Decide(*plan, reports);
-    // A rank that misses the verdict leaves its files; they are part of the commit if there is one.
-    const auto told = exchange_.Broadcast(Encode(verdict), ExchangeDeadline());
-    if (!told.ok()) {
+    // A rank that misses the verdict leaves its files, because they belong to the commit if there
+    // is one.
+    const auto sent = exchange_.Broadcast(Encode(verdict), ExchangeDeadline());
+    if (!sent.ok()) {
       DT_LOG(Warning) << "not every rank heard how the save of " << id_.ToString()
-                      << " ended: " << told.status().message();
+                      << " ended: " << sent.status().message();
     }
   } else {
     absl::StatusOr<std::string> text =
         reports.ok() ? exchange_.Broadcast("", ExchangeDeadline()) : reports.status();
-    absl::StatusOr<SaveVerdict> heard =
+    absl::StatusOr<SaveVerdict> received =
         text.ok() ? ParseVerdict(*text) : absl::StatusOr<SaveVerdict>(text.status());
-    if (heard.ok()) {
-      verdict = *std::move(heard);
+    if (received.ok()) {
+      verdict = *std::move(received);
     } else if (!report.status.ok()) {  // Rank 0 cannot have committed.
       verdict = Verdict(SaveOutcome::kAbandoned, report.status);
     } else {
-      verdict = Verdict(SaveOutcome::kUnknown,
-                        Annotate(heard.status(), "rank 0's decision on this save was not heard"));
+      verdict =
+          Verdict(SaveOutcome::kUnknown,
+                  Annotate(received.status(), "rank 0's decision on this save was not heard"));
     }
   }
   const auto outcome = static_cast<SaveOutcome>(verdict.outcome);
@@ -171,7 +173,7 @@ SavePlan SaveAttempt::MakePlan(const absl::StatusOr<std::vector<std::string>>& p
   if (const absl::Status fence = CheckFence(); !fence.ok()) {
     return NoPlan(absl::IsAborted(fence) ? SaveOutcome::kFenced : SaveOutcome::kAbandoned, fence);
   }
-  // Read, not looked up: only a manifest that can be read is a commit of this attempt.
+  // The manifest is read, because only a readable one is a commit of this attempt.
   if (ReadManifest(storage_, id_).ok()) {
     return NoPlan(SaveOutcome::kAlreadyCommitted, absl::OkStatus());
   }
@@ -257,7 +259,7 @@ absl::Status SaveAttempt::Add(
   own_files_.push_back(path);
   absl::StatusOr<WrittenFile> written = write(path);
   if (absl::IsAlreadyExists(written.status())) {
-    // This rank's own, from a save of this step that was given up and could not be cleaned.
+    // Left by this rank if an earlier save of this step was given up and could not be cleaned.
     DT_RETURN_IF_ERROR(storage_.RemoveFile(path));
     written = write(path);
   }
@@ -326,7 +328,7 @@ absl::StatusOr<Manifest> SaveAttempt::MakeManifest(const SavePlan& plan,
   return manifest;
 }
 
-// model.safetensors.index.json, as transformers reads it.
+// Adds model.safetensors.index.json in the form that transformers reads.
 absl::Status SaveAttempt::AddIndex(Manifest& manifest) {
   uint64_t parameters = 0;
   uint64_t bytes = 0;
@@ -363,7 +365,8 @@ absl::Status SaveAttempt::AddIndex(Manifest& manifest) {
 SaveVerdict SaveAttempt::Commit(const Manifest& manifest) {
   const std::string text = EncodeManifest(manifest);
   const std::string path = absl::StrCat(folder_, "/", kManifestName);
-  // What could not be read back must not be committed: a name given by two ranks, a bad path.
+  // A manifest that could not be read back must not be committed, such as one with a name from two
+  // ranks or a bad path.
   if (const auto parsed = ParseManifest(text, storage_.DisplayName(path)); !parsed.ok()) {
     return Verdict(SaveOutcome::kAbandoned, parsed.status());
   }
@@ -372,7 +375,7 @@ SaveVerdict SaveAttempt::Commit(const Manifest& manifest) {
   if (status.ok()) {
     return Verdict(SaveOutcome::kCommitted, absl::OkStatus(), bytes);
   }
-  // The reply may have been lost though the name is there: what is there decides.
+  // The commit may have succeeded although its reply was lost, so the file's content decides.
   const auto found = ReadSmallFile(storage_, path, kManifestBytesMax);
   if (absl::IsNotFound(found.status())) {
     return Verdict(SaveOutcome::kAbandoned, status);
@@ -399,7 +402,7 @@ void SaveAttempt::RemoveOwnFiles() {
       DT_LOG(Warning) << "left behind by a save that was given up: " << status.message();
     }
   }
-  // The last rank to come here finds the folders empty; for the others they are not, and stay.
+  // Only the last rank to come here finds the folders empty and removes them.
   storage_.RemoveDirectory(absl::StrCat(folder_, "/", kModelFolder)).IgnoreError();
   storage_.RemoveDirectory(absl::StrCat(folder_, "/", kStateFolder)).IgnoreError();
   storage_.RemoveDirectory(folder_).IgnoreError();

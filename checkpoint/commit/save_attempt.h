@@ -1,7 +1,9 @@
-// One save on one rank: the phases of the commit protocol, in order. Used by Writer alone.
+// One save on one rank: the phases of the commit protocol, in order. Used only by Writer, from one
+// thread.
 //
 // propose -> plan -> write and seal -> report -> check and publish (rank 0) -> verdict. A rank
-// takes part in every exchange whatever has failed on it, so no rank waits for one that gave up.
+// takes part in every exchange whatever has failed on it, so that no rank waits for one that gave
+// up.
 #pragma once
 
 #include <optional>
@@ -17,7 +19,7 @@
 
 namespace dtrain::checkpoint {
 
-// The numbers in model/'s file names: which tensors of a rank go into which of its files.
+// For each of a rank's files in model/, the indices of the tensors in it.
 std::vector<std::vector<size_t>> SplitIntoShards(const std::vector<TensorSpec>& tensors,
                                                  uint64_t shard_bytes_max);
 // "model.safetensors" when there is one, else "model-00001-of-00005.safetensors".
@@ -26,7 +28,8 @@ std::string ShardName(int shard, int shard_count);
 class SaveAttempt {
  public:
   // `make_room` is called on rank 0 when the save is certain to begin and nothing is written yet:
-  // all ranks have ended their earlier saves and no newer attempt has begun. It outlives this.
+  // all ranks have ended their earlier saves and no newer attempt has begun. It must outlive this
+  // object.
   SaveAttempt(Storage& storage, const WriterOptions& options, std::optional<StepId> parent,
               StepId id, StateSource& source, Exchange& exchange,
               absl::FunctionRef<void()> make_room);

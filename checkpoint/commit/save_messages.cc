@@ -17,7 +17,7 @@ Json StatusJson(const absl::Status& status) {
 
 absl::StatusOr<Json> Parse(absl::string_view text) { return ParseJson(text, "save message"); }
 
-// Fills `into`; the returned status is about the message itself.
+// Reads a status into `into`; the returned status is that of reading.
 absl::Status ReadStatus(JsonFields& fields, absl::Status& into) {
   DT_ASSIGN_OR_RETURN(const Json json, fields.Object("status"));
   JsonFields status(json, "status");
@@ -27,7 +27,7 @@ absl::Status ReadStatus(JsonFields& fields, absl::Status& into) {
   return absl::OkStatus();
 }
 
-Json FileJson(const WrittenFile& file) {
+Json WrittenFileJson(const WrittenFile& file) {
   Json tensors = Json::array();
   for (const TensorEntry& tensor : file.tensors) {
     tensors.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.begin, tensor.end});
@@ -55,7 +55,7 @@ absl::StatusOr<TensorEntry> ParseTensor(const Json& json) {
   return entry;
 }
 
-absl::StatusOr<WrittenFile> ParseFile(const Json& json) {
+absl::StatusOr<WrittenFile> ParseWrittenFile(const Json& json) {
   JsonFields fields(json, "report file");
   WrittenFile file;
   DT_ASSIGN_OR_RETURN(file.path, fields.String("path"));
@@ -122,7 +122,7 @@ absl::StatusOr<SavePlan> ParsePlan(absl::string_view text) {
 std::string Encode(const RankReport& message) {
   Json files = Json::array();
   for (const WrittenFile& file : message.files) {
-    files.push_back(FileJson(file));
+    files.push_back(WrittenFileJson(file));
   }
   return DumpJson({{"status", StatusJson(message.status)},
                    {"rank_state", message.rank_state},
@@ -137,7 +137,7 @@ absl::StatusOr<RankReport> ParseReport(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(message.rank_state, fields.Object("rank_state"));
   DT_ASSIGN_OR_RETURN(const Json* files, fields.Array("files"));
   for (const Json& file : *files) {
-    DT_ASSIGN_OR_RETURN(WrittenFile written, ParseFile(file));
+    DT_ASSIGN_OR_RETURN(WrittenFile written, ParseWrittenFile(file));
     message.files.push_back(std::move(written));
   }
   return message;

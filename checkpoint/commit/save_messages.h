@@ -1,6 +1,6 @@
-// What ranks tell each other during a save. Pure; every message is one JSON object.
+// The messages that ranks exchange during a save. Pure; every message is one JSON object.
 //
-// proposal (all -> 0), plan (0 -> all), report (all -> 0), verdict (0 -> all).
+// Order: proposal (all -> 0), plan (0 -> all), report (all -> 0), verdict (0 -> all).
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
   report.bytes = verdict.bytes;
   report.seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begin) * 1e-9;
   if (!report.durable()) {
-    is_collected_ = false;  // This save may have left files behind.
+    is_collected_ = false;  // This save may leave files behind.
     LogNotRemoved(room);
     return report;
   }

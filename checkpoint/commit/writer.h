@@ -1,4 +1,4 @@
-// Writer: saves a snapshot so that it appears whole or not at all, whatever fails.
+// Writer saves a snapshot so that it appears whole or not at all, whatever fails.
 //
 // One writer a rank and run attempt; one Save at a time, from any one thread. All ranks call Save
 // for the same steps in the same order. A failed save never harms an earlier checkpoint and leaves
@@ -23,26 +23,26 @@
 
 namespace dtrain::checkpoint {
 
-// A checkpoint that from now on survives a crash.
+// The event that a checkpoint now survives a crash.
 struct DurableEvent {
   StepId id;
-  std::string path;  // As a person would write it.
+  std::string path;  // Path in the form for people.
   uint64_t bytes = 0;
   double seconds = 0;
 };
 
 struct WriterOptions {
-  EpochRecord epoch;                          // This attempt's, the same on all ranks.
+  EpochRecord epoch;                          // This attempt's record, the same on all ranks.
   int keep = 3;                               // Verified checkpoints kept, at least 2; 0: all.
-  uint64_t shard_bytes_max = 50'000'000'000;  // Of one file in model/.
+  uint64_t shard_bytes_max = 50'000'000'000;  // Limit on one file in model/.
   bool verify_after_write = false;            // Re-read from the medium before the commit.
-  absl::Duration exchange_timeout = absl::Minutes(10);  // Of one gather or broadcast.
-  std::function<void(const DurableEvent&)> on_durable;  // On rank 0, after the commit.
+  absl::Duration exchange_timeout = absl::Minutes(10);  // Time for one gather or broadcast.
+  std::function<void(const DurableEvent&)> on_durable;  // Called on rank 0 after the commit.
 };
 
 enum class SaveOutcome {
   kCommitted,
-  kAlreadyCommitted,  // This attempt saved this step before; nothing was written.
+  kAlreadyCommitted,  // This attempt had saved this step before; nothing was written.
   kAbandoned,         // `status` says file and error; the last good checkpoint stays.
   kFenced,            // A newer attempt has begun: this process must end (status: Aborted).
   kUnknown,  // The ranks lost touch or the commit's own reply was lost; nothing was removed.
@@ -52,7 +52,7 @@ struct SaveReport {
   SaveOutcome outcome = SaveOutcome::kAbandoned;
   absl::Status status;  // OK for the first two.
   StepId id;
-  uint64_t bytes = 0;  // Of all ranks' files, on every rank.
+  uint64_t bytes = 0;  // Size of all ranks' files, on every rank.
   double seconds = 0;
 
   bool durable() const {
@@ -65,10 +65,10 @@ class Writer {
   // REQUIRES: `storage` outlives the writer.
   Writer(Storage& storage, WriterOptions options);
 
-  // Blocks until the checkpoint is committed or given up. Rank 0 collects old checkpoints and
-  // what saves that ended left behind: after each commit, and before it writes as long as that has
-  // not been done, because a nearly full disk would have no room for the next commit. Failing at
-  // that is logged, not returned.
+  // Blocks until the checkpoint is committed or given up. Rank 0 removes old checkpoints and
+  // remains of ended saves after each commit. If that failed, it tries again before it writes,
+  // because a nearly full disk would have no room for the next commit. Errors of it are logged, not
+  // returned.
   SaveReport Save(int64_t step, StateSource& source, Exchange& exchange);
 
   // The newest checkpoint of this attempt, else the one it resumed from.
@@ -80,8 +80,9 @@ class Writer {
   Storage& storage_;
   const WriterOptions options_;
   std::optional<StepId> last_;
-  std::set<StepId> verified_;  // Read back whole, or known to be good from the start.
-  bool is_collected_ = false;  // Nothing is left to remove since the last commit.
+  // Checkpoints that were read back whole, or were known to be good from the start.
+  std::set<StepId> verified_;
+  bool is_collected_ = false;  // Nothing is left to remove after the last commit.
 };
 
 }  // namespace dtrain::checkpoint

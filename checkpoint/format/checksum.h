@@ -20,7 +20,7 @@ inline constexpr uint64_t kBlockBytes = 4 << 20;
 struct FileChecksum {
   uint64_t bytes = 0;
   std::string xxh3_128;          // 32 hex digits.
-  std::vector<uint32_t> crc32c;  // One a block; the last block may be shorter.
+  std::vector<uint32_t> crc32c;  // One for each block; the last block may be shorter.
 
   bool operator==(const FileChecksum&) const = default;
 };

@@ -28,7 +28,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-// What lies there instead, so that the message can say what to do.
+// Describes the folder's content, so that the message can say what to do.
 std::string WhatIsThere(const std::string& directory) {
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (Exists(absl::StrCat(directory, "/", name))) {

@@ -1,10 +1,10 @@
 // A model folder in Hugging Face's form: config.json beside model.safetensors, or beside shards
 // that model.safetensors.index.json names.
 //
-// Files come from other people: sizes are bounded before anything is allocated (a header takes at
-// most 100 MB, all of a folder 128 MB and a million tensors, the index and config.json 32 MB), so
-// that the largest header takes 512 MiB of memory to read; names in the index cannot lead out of
-// the folder, and the headers are parsed strictly. Thread-safe after Open.
+// Files come from other people, so sizes are limited before memory is allocated (a header 100 MB,
+// all headers of a folder 128 MB and a million tensors, the index and config.json 32 MB): reading
+// the largest header takes 512 MiB of memory. Names in the index cannot lead out of the folder, and
+// headers are parsed strictly. Thread-safe after Open.
 #pragma once
 
 #include <map>
@@ -26,8 +26,8 @@ inline constexpr uint64_t kModelHeaderBytesMax = 128 << 20;
 class HuggingFaceFolder {
  public:
   // Opens the files and reads their headers, no values. Errors name the file and what is wrong: no
-  // weights, a header that is none, a tensor that the index promises and its file lacks, a tensor
-  // in two files.
+  // weights, a malformed header, a tensor that the index promises and its file lacks, a tensor in
+  // two files.
   static absl::StatusOr<HuggingFaceFolder> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -44,7 +44,8 @@ class HuggingFaceFolder {
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsReader>> files_;
   uint64_t header_bytes_ = 0;
-  // By the names in the files' headers, of which there may be 100 MB: no copies.
+  // Keys point to the names in the files' headers, of which there may be 100 MB, so they are not
+  // copied.
   std::map<absl::string_view, const TensorEntry*> tensors_;
   std::map<absl::string_view, size_t> file_of_;  // Tensor -> index in files_.
 };

@@ -1,7 +1,8 @@
-// Strict reading of a JSON object: every key is asked for by type and range, and none is left over.
+// Strict reading of a JSON object: every key is read with its type and range, and none is left
+// over.
 //
 // A short-lived reader over a Json that outlives it. Errors (InvalidArgument) name the object and
-// the key.
+// the key. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ class JsonFields {
   absl::StatusOr<Json> Object(absl::string_view key);
   absl::StatusOr<const Json*> Array(absl::string_view key);
   absl::StatusOr<std::vector<int64_t>> Integers(absl::string_view key, int64_t low);
-  // InvalidArgument when the object has keys that nobody asked for.
+  // InvalidArgument when the object has keys that were not read.
   absl::Status Finish() const;
 
  private:

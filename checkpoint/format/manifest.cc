@@ -11,7 +11,7 @@ namespace {
 Json IdJson(const StepId& id) { return {{"epoch", id.epoch}, {"step", id.step}}; }
 
 Json FileJson(const ManifestFile& file) {
-  std::string blocks;  // One string: an array would take a line a block.
+  std::string blocks;  // Written as one string, because an array would take a line for each block.
   for (const uint32_t crc : file.checksum.crc32c) {
     absl::StrAppend(&blocks, absl::Hex(crc, absl::kZeroPad8));
   }
@@ -29,7 +29,7 @@ Json TensorJson(const ManifestTensor& tensor) {
           {"data_offsets", {tensor.entry.begin, tensor.entry.end}}};
 }
 
-// An array whose elements take a line each.
+// An array with one line for each element.
 std::string LinePerElement(const std::vector<Json>& elements) {
   std::string text = "[";
   for (size_t i = 0; i < elements.size(); ++i) {

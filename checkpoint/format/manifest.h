@@ -1,4 +1,5 @@
-// MANIFEST.json, version 1: what a checkpoint is made of. Its appearance is the commit.
+// MANIFEST.json, version 1: the list of a checkpoint's files, tensors and state. Its appearance is
+// the commit.
 //
 // Encode and Parse are pure and thread-safe. docs/CHECKPOINT_FORMAT.md describes every field.
 #pragma once
@@ -31,11 +32,12 @@ struct SkipRange {
   bool operator==(const SkipRange&) const = default;
 };
 
-// What a save holds beside tensors and is the same on all ranks; rank 0's is stored. The JSON
-// members are objects that only their writers understand.
+// The state of a save, besides tensors, that is the same on all ranks; rank 0's is stored. Only
+// their writers understand the JSON objects.
 struct JobState {
   int zero_stage = 0;
-  std::string layout_hash;  // Of the ParamLayout: state/ can be read back only into the same one.
+  // Hash of the ParamLayout: state/ can be read back only into the same layout.
+  std::string layout_hash;
   Json engine = Json::object();  // Optimizer step, LR schedule, loss scale...
   Json data = Json::object();    // The data cursor.
   std::vector<SkipRange> skip;   // Sorted, disjoint.
@@ -55,14 +57,16 @@ struct ManifestTensor {
 struct Manifest {
   std::string job;
   StepId id;
-  std::optional<StepId> parent;  // The checkpoint that this one continues; none: from scratch.
-  std::string nonce;             // Of the writer: tells its own lost reply from another's commit.
+  std::optional<StepId> parent;  // The checkpoint that this one continues; no value: from scratch.
+  // The writer's nonce: tells its own commit, whose reply was lost, from another's.
+  std::string nonce;
   int world_size = 1;
   int64_t created_unix_ms = 0;  // For people; no decision reads it.
   JobState state;
-  std::vector<Json> rank_state;  // One object a rank: RNG and what else differs by rank.
+  // One object for each rank, with its RNG and other state that differs by rank.
+  std::vector<Json> rank_state;
   std::vector<ManifestFile> files;
-  std::vector<ManifestTensor> tensors;  // Of all files, in file and offset order.
+  std::vector<ManifestTensor> tensors;  // Tensors of all files, in file and offset order.
 
   const ManifestFile* FindFile(absl::string_view path) const;
   uint64_t data_bytes() const;  // Sum over files.

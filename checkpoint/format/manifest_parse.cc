@@ -153,7 +153,7 @@ absl::Status ParseLists(JsonFields& fields, Manifest& manifest) {
   for (const Json& json : *tensors) {
     DT_ASSIGN_OR_RETURN(ManifestTensor tensor, ParseTensor(json, manifest.files));
     const std::string& path = manifest.files[tensor.file].path;
-    // A model is one space of names, whatever its shards; each rank's state is its own.
+    // A model has one name space over all its shards; each rank's state has its own.
     const std::string space = absl::StartsWith(path, "model/") ? "model" : path;
     if (!names.insert({space, tensor.entry.name}).second) {
       return absl::InvalidArgumentError(

@@ -8,10 +8,11 @@
 
 namespace dtrain::checkpoint {
 
-// `body` (an object's text up to and with ",\n") with the line of the hash and the closing brace.
+// `body`, an object's text up to and including ",\n", followed by the line of the hash and the
+// closing brace.
 std::string SealManifest(absl::string_view body);
 
-// InvalidArgument unless `text` ends in the hash of what comes before it.
+// InvalidArgument unless `text` ends in the hash of the bytes before it.
 absl::Status CheckManifestSeal(absl::string_view text);
 
 }  // namespace dtrain::checkpoint

@@ -19,14 +19,14 @@
 
 namespace dtrain::checkpoint {
 
-// What a tensor is, before its bytes.
+// The name, type and shape of a tensor.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // Row-major; [] is a scalar.
 };
 
-// A written file: what goes into the manifest.
+// A written file, as it is recorded in the manifest.
 struct WrittenFile {
   std::string path;  // Relative to the storage's root.
   FileChecksum checksum;
@@ -34,7 +34,7 @@ struct WrittenFile {
 };
 
 // Gives the bytes of tensor `index` of the list passed along; valid until the next call. Called
-// once a tensor, in offset order.
+// once for each tensor, in offset order.
 using TensorBytesSource =
     absl::FunctionRef<absl::StatusOr<absl::Span<const std::byte>>(size_t index)>;
 
@@ -52,7 +52,8 @@ absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& 
 // An open safetensors file. Read is thread-safe when the file's ReadAt is.
 class SafetensorsReader {
  public:
-  // `header_bytes_max`: of files from other people, before memory is taken for a header.
+  // `header_bytes_max`: limit on the header of files from other people, checked before memory is
+  // allocated for it.
   static absl::StatusOr<SafetensorsReader> Open(
       std::unique_ptr<ReadableFile> file, const std::string& display_name,
       uint64_t header_bytes_max = kSafetensorsHeaderBytesMax);

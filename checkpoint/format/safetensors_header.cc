@@ -17,7 +17,7 @@ struct TypeInfo {
   int bits;
 };
 
-// In the reference's order; its writer sorts by it, descending.
+// Types in the reference's order, by which its writer sorts in descending order.
 constexpr std::array<TypeInfo, 22> kTypes = {
     {{"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
      {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},

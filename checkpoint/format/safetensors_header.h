@@ -19,19 +19,19 @@
 namespace dtrain::checkpoint {
 
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100'000'000;
-// Beyond the format: what a header within that size may ask for, so that one of another's making
-// cannot take a large multiple of it in memory. Published models have some hundred thousand tensors
-// at most, in all of their files, and a few dozen keys of metadata; LibTorch's operations take 64
-// dimensions.
+// Limits beyond the format on a header's content, so that a hostile header cannot take a large
+// multiple of its size in memory. Published models have at most some hundred thousand tensors in
+// all of their files, and a few dozen keys of metadata; LibTorch's operations take 64 dimensions.
 inline constexpr size_t kSafetensorsTensorsMax = 1'000'000;
 inline constexpr size_t kSafetensorsMetadataMax = 10'000;
 inline constexpr size_t kSafetensorsDimensionsMax = 64;
-inline constexpr size_t kSafetensorsTextBytesMax = 16 << 20;  // A name, a value of metadata.
+// Limit on a name or a value of metadata.
+inline constexpr size_t kSafetensorsTextBytesMax = 16 << 20;
 
 // One tensor in a file. Row-major; [] is a scalar.
 struct TensorEntry {
   std::string name;
-  std::string dtype;  // As the format spells it: "F32", "BF16", "F8_E4M3", ...
+  std::string dtype;  // Type in the format's spelling: "F32", "BF16", "F8_E4M3", ...
   std::vector<uint64_t> shape;
   uint64_t begin = 0;  // Bytes from the start of the data.
   uint64_t end = 0;
@@ -48,9 +48,9 @@ struct SafetensorsHeader {
   uint64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
 };
 
-// "F32" for kFloat32; "" for none (every DType has a spelling).
+// The format's name of a type, "F32" for kFloat32. Every DType has one.
 absl::string_view SafetensorsDType(DType dtype);
-// Nothing for the format's types that dtrain does not compute with.
+// The DType of a name; nothing for types that dtrain does not compute with.
 std::optional<DType> DTypeFromSafetensors(absl::string_view name);
 // Bits of one element; nothing for an unknown name.
 std::optional<int> SafetensorsBits(absl::string_view name);
@@ -59,7 +59,7 @@ std::optional<int> SafetensorsBits(absl::string_view name);
 absl::StatusOr<uint64_t> ParseSafetensorsLength(absl::string_view first_8_bytes,
                                                 uint64_t file_bytes);
 // Parses the N bytes of JSON and checks that the tensors cover the file exactly. Errors
-// (InvalidArgument) begin with the reference's words where it has some, and name the tensor.
+// (InvalidArgument) begin with the reference's text if it has one, and name the tensor.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          uint64_t file_bytes);
 

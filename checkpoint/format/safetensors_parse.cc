@@ -84,7 +84,7 @@ class HeaderHandler {
       case At::kEntry:
         return EntryKey(name);
       default:
-        return true;  // Inside a skipped value.
+        return true;  // The event is inside a skipped value.
     }
   }
 
@@ -208,7 +208,7 @@ class HeaderHandler {
                                    : At::kSkipped;
     if (field == 0) {
       skip_depth_ = 0;
-      if (header_.warnings.empty()) {  // One is enough: a file may have millions.
+      if (header_.warnings.empty()) {  // One warning is enough: a file may cause millions.
         header_.warnings.push_back(
             absl::StrCat("tensor `", entry_.name, "` has the unknown key `", name, "`; ignored"));
       }
@@ -216,7 +216,7 @@ class HeaderHandler {
     return true;
   }
 
-  // A part of an unknown key's value, which may be anything; elsewhere it is out of place.
+  // Takes an event that is allowed only inside the value of an unknown key.
   bool Skip(int depth_change, absl::string_view what) {
     if (at_ != At::kSkipped) {
       return Fail(absl::StrCat("InvalidHeaderDeserialization: ", what, " is out of place in `",
@@ -244,8 +244,8 @@ class HeaderHandler {
   std::string problem_;
 };
 
-// Whether a string, a number or a word is longer than any that is allowed: the parser holds each
-// several times.
+// Whether a string, a number or a literal is longer than allowed; checked first because the parser
+// holds each several times.
 bool HasHugeToken(absl::string_view json) {
   size_t length = 0;
   bool in_string = false;

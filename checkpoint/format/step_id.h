@@ -1,4 +1,5 @@
-// Which checkpoint: the step it holds and the run attempt (epoch) that wrote it.
+// The identity of a checkpoint: the step it holds and the run attempt (epoch) that wrote it. A
+// plain value.
 #pragma once
 
 #include <compare>

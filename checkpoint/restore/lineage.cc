@@ -30,7 +30,8 @@ std::vector<LineageSegment> Lineage(const EpochMap& epochs) {
       break;
     }
     lineage.push_back({from->epoch, from->step});
-    at = epochs.find(from->epoch);  // Not there: its commits still count, its parents are unknown.
+    // An epoch without a record: its commits still count, but its parents are unknown.
+    at = epochs.find(from->epoch);
   }
   return lineage;
 }
@@ -57,7 +58,7 @@ absl::StatusOr<EpochMap> ReadEpochs(Storage& storage) {
   EpochMap epochs;
   for (const int64_t number : numbers) {
     absl::StatusOr<EpochRecord> record = ReadEpoch(storage, number);
-    if (absl::IsInvalidArgument(record.status())) {  // Damaged for good.
+    if (absl::IsInvalidArgument(record.status())) {  // The record is damaged permanently.
       DT_LOG(Error) << record.status().message()
                     << "; where this attempt resumed is lost, so the epoch before it is searched";
       epochs[number] = std::nullopt;

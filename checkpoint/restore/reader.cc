@@ -16,7 +16,8 @@ namespace dtrain::checkpoint {
 namespace {
 
 constexpr char kModelFolder[] = "model/";
-constexpr char kFailed = '!';  // Begins rank 0's message when it has no epoch to tell.
+// First character of rank 0's message when it could not begin an epoch.
+constexpr char kFailed = '!';
 constexpr uint64_t kModelFileBytesMax = 256U << 20;
 
 std::string Key(absl::string_view path, absl::string_view name) {
@@ -168,7 +169,7 @@ absl::StatusOr<std::string> Checkpoint::ReadModelFile(const std::string& name) {
 
 namespace {
 
-// The result of a look through the lineage.
+// The result of a search through the lineage.
 struct Search {
   std::vector<LineageSegment> lineage;
   std::unique_ptr<Checkpoint> found;  // Null: none can be used.
@@ -188,7 +189,7 @@ absl::StatusOr<Search> SearchLineage(Storage& storage) {
       search.found = *std::move(checkpoint);
       return search;
     }
-    // It may be as good as new: an older one would throw its steps away.
+    // An unreadable checkpoint may be intact, and resuming from an older one would lose its steps.
     if (absl::IsPermissionDenied(checkpoint.status())) {
       return absl::PermissionDeniedError(absl::StrCat(
           "checkpoint of ", id.ToString(), " cannot be read: ", checkpoint.status().message(),
@@ -203,7 +204,7 @@ absl::StatusOr<Search> SearchLineage(Storage& storage) {
   return search;
 }
 
-// The checkpoint that the hint names; nothing where the hint is missing or is no hint.
+// The checkpoint that the hint names; nothing if the hint is missing or malformed.
 std::optional<StepId> ReadHint(Storage& storage) {
   constexpr uint64_t kHintBytesMax = 256;
   const auto text = ReadSmallFile(storage, kLatestName, kHintBytesMax);
@@ -211,7 +212,7 @@ std::optional<StepId> ReadHint(Storage& storage) {
                    : std::nullopt;
 }
 
-// What shows that a run of which no checkpoint can be used once had one; "" when nothing does.
+// Evidence that a run without a usable checkpoint once had one; "" when there is none.
 std::string TraceOfCheckpoint(Storage& storage, const Search& search,
                               const AttemptOptions& options) {
   if (search.rejected > 0) {
@@ -235,7 +236,7 @@ std::string TraceOfCheckpoint(Storage& storage, const Search& search,
   return "";
 }
 
-// The newest commits may be gone while older ones are left.
+// Warns if the newest commits are gone while older ones are left.
 void WarnOfLostSteps(Storage& storage, const Search& search) {
   const StepId found = search.found->manifest().id;
   const auto hint = ReadHint(storage);
@@ -246,8 +247,8 @@ void WarnOfLostSteps(Storage& storage, const Search& search) {
   }
 }
 
-// Training from step 0 in the place of a run whose checkpoints are gone would also remove what may
-// be left of them.
+// Refuses to train from step 0 in a run whose checkpoints are gone, because this would also remove
+// what may be left of them.
 absl::Status CheckNothingIsLost(Storage& storage, const Search& search,
                                 const AttemptOptions& options) {
   const std::string trace = TraceOfCheckpoint(storage, search, options);

@@ -1,4 +1,4 @@
-// Finding and reading checkpoints.
+// Finds and reads checkpoints.
 //
 // FindLatest follows the lineage of run attempts and takes the newest checkpoint whose every hash
 // verifies; each one it rejects is logged with file and reason. Every block read is checked again
@@ -34,14 +34,14 @@ class Checkpoint {
   const Manifest& manifest() const { return manifest_; }
   std::string DisplayName() const;
 
-  // Names, dtypes and shapes of the tensors in model/, of all shards.
+  // Names, dtypes and shapes of the tensors in model/, over all shards.
   std::vector<TensorEntry> ModelTensors() const;
   // Reads a tensor of model/ into `into`. InvalidArgument when dtype or size differ from
   // `expected`; NotFound names the tensor.
   absl::Status ReadModelTensor(const TensorSpec& expected, absl::Span<std::byte> into);
 
-  // FailedPrecondition unless the checkpoint was written with this layout: state/ is of no use to
-  // another model.
+  // FailedPrecondition unless the checkpoint was written with this layout: another model cannot use
+  // state/.
   absl::Status CheckLayout(absl::string_view layout_hash) const;
   std::vector<TensorEntry> StateTensors(int rank) const;
   // Reads a tensor of state/rank-R. REQUIRES: 0 <= rank < manifest().world_size.
@@ -56,15 +56,16 @@ class Checkpoint {
 
   Storage& storage_;
   const Manifest manifest_;
-  absl::flat_hash_map<std::string, size_t> tensors_;  // By "model" or the state file, then name.
+  // Keys are "model" or the state file, then the name.
+  absl::flat_hash_map<std::string, size_t> tensors_;
   std::vector<std::unique_ptr<SafetensorsReader>> open_;
 };
 
-// The checkpoint to resume from, fully verified; NotFound when the lineage holds none that is
-// whole. PermissionDenied: one that may be whole cannot be read.
+// The checkpoint to resume from, fully verified; NotFound when the lineage holds no whole one.
+// PermissionDenied: a checkpoint that may be whole cannot be read.
 absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage);
 
-// A checkpoint that records of the run outside the storage say was committed.
+// A checkpoint that was committed according to records of the run outside the storage.
 struct KnownSave {
   StepId id;
   std::string path;  // The full path, for messages.
@@ -72,15 +73,16 @@ struct KnownSave {
 
 struct AttemptOptions {
   std::string job;
-  bool fresh = false;  // Start from scratch whatever is there.
-  // The newest one; asked on rank 0 when no checkpoint is found. May be null.
+  bool fresh = false;  // Start from scratch, whatever the storage holds.
+  // Gives the newest such checkpoint; called on rank 0 when none is found in the storage. May be
+  // null.
   std::function<std::optional<KnownSave>()> known_save;
 };
 
 // The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),
 // begins the epoch that resumes from it, and tells the others. FailedPrecondition on rank 0: there
-// is no checkpoint to resume from, though this run had one; the message says what shows it and what
-// was found. PermissionDenied: one cannot be read.
+// is no checkpoint to resume from, although this run had one; the message gives the evidence.
+// PermissionDenied: a checkpoint cannot be read.
 struct Attempt {
   EpochRecord epoch;                       // For WriterOptions.
   std::unique_ptr<Checkpoint> checkpoint;  // Null: start from scratch.

@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage) {
     }
     const auto inside = storage.List(entry.name);
     if (absl::IsNotFound(inside.status())) {
-      continue;  // Removed meanwhile.
+      continue;  // The checkpoint was removed meanwhile.
     }
     DT_RETURN_IF_ERROR(inside.status());
     if (std::any_of(inside->begin(), inside->end(),

@@ -1,4 +1,4 @@
-// Whether a checkpoint's files are what its manifest says.
+// Checks a checkpoint's files against its manifest. Thread-safe if the storage is.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ enum class Verify {
   kHashes,  // Every byte of every file.
 };
 
-// The manifest of `id`. NotFound: not committed. InvalidArgument: damaged, or of another step.
+// The manifest of `id`. NotFound: not committed. InvalidArgument: damaged, or written for another
+// step.
 absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id);
 
 // InvalidArgument names the file and the first block that differs. With `from_medium` the cache is

@@ -40,7 +40,7 @@ absl::Status CheckedFile::ReadAt(uint64_t offset, absl::Span<std::byte> into) co
     const size_t block_bytes =
         std::min<uint64_t>(kBlockBytes, expected_.bytes - block * kBlockBytes);
     const size_t n = std::min<size_t>(into.size(), block_bytes - within);
-    if (n == block_bytes) {  // The whole block: no need of a copy.
+    if (n == block_bytes) {  // The whole block is wanted, so it needs no copy.
       DT_RETURN_IF_ERROR(ReadBlock(block, into.subspan(0, n)));
     } else {
       if (cache_.size() != block_bytes || cached_block_ != block) {

@@ -17,12 +17,12 @@ namespace dtrain::checkpoint {
 enum class FaultKind {
   kNoSpace,     // The call fails with ENOSPC.
   kIoError,     // The call fails with EIO.
-  kShortWrite,  // A write takes half of the bytes and the next write finds the disk full; other
+  kShortWrite,  // A write takes half of the bytes, and the next write finds the disk full; other
                 // calls fail with EIO.
-  kStop,        // This call and all later ones fail: the process is gone.
-  kTornStop,    // As kStop, but a write still takes half of its bytes.
+  kStop,        // This call and all later ones fail, as if the process were gone.
+  kTornStop,    // Like kStop, but a write still takes half of its bytes.
   kSigkill,     // The process ends with SIGKILL before the call.
-  kBitRot,      // A write stores its first bit wrong and says nothing; other calls go through.
+  kBitRot,      // A write stores a wrong first bit and reports success; other calls succeed.
 };
 
 struct FaultPlan {
@@ -58,7 +58,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
  private:
-  // OK when this call goes through.
+  // Counts the call. OK if it is to succeed.
   absl::Status Next(const std::string& what);
 
   FileSystem& inner_;

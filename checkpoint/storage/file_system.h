@@ -1,5 +1,5 @@
-// The system calls that PosixStorage is made of, as a seam: real, in memory with a crash model
-// (memory_file_system.h), and failing at a chosen call (faulty_file_system.h).
+// The seam below PosixStorage: its system calls, with a real form, one in memory with a crash model
+// (memory_file_system.h) and one that fails at a chosen call (faulty_file_system.h).
 //
 // Paths are relative to the file system's root and never leave it; no call follows a symbolic link.
 // A handle is a small integer that the file system owns until Close. Thread-safe.
@@ -21,17 +21,18 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // O_CREAT | O_EXCL | O_NOFOLLOW beneath the root.
+  // Creates a file with O_CREAT | O_EXCL | O_NOFOLLOW below the root.
   virtual absl::StatusOr<int> Create(const std::string& path, int mode) = 0;
   // Reserves `bytes` for the file without changing its size; OK where nothing can be reserved.
   virtual absl::Status Allocate(int handle, uint64_t bytes) = 0;
-  // Appends up to data.size() bytes and returns how many: short writes are the caller's business.
+  // Appends up to data.size() bytes and returns how many; the caller handles short writes.
   virtual absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) = 0;
   virtual absl::Status Sync(int handle) = 0;
   virtual absl::Status Close(int handle) = 0;
 
   virtual absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) = 0;
-  // Bytes read at `offset`, fewer than asked only at the end of the file.
+  // Reads at `offset` and returns the number of bytes, fewer than asked only at the end of the
+  // file.
   virtual absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset,
                                         absl::Span<std::byte> into) = 0;
   virtual void DropCache(int handle) = 0;

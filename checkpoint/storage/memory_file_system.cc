@@ -7,14 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/check.h"
 #include "base/numeric/prng.h"
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
 
-// A file or a folder. A folder's names each keep their history since the last sync: first what is
-// durable, last what is seen; null where there was nothing.
+// A file or a folder. Each name in a folder has a history since the last sync: first the durable
+// entry, last the visible one; null for no entry.
 struct MemoryFileSystem::Node {
   bool is_directory = false;
   std::string data;
@@ -66,15 +65,6 @@ void MemoryFileSystem::Crash(uint64_t seed) {
   SplitMix64 random(seed);
   handles_.clear();
   root_->Crash(random);
-}
-
-void MemoryFileSystem::Corrupt(const std::string& path, uint64_t offset, uint8_t mask) {
-  const std::lock_guard lock(mutex_);
-  const absl::StatusOr<Place> place = Find(path);
-  DT_CHECK(place.ok() && place->folder->Get(place->name) != nullptr) << path;
-  std::string& data = place->folder->Get(place->name)->data;
-  DT_CHECK_LT(offset, data.size()) << path;
-  data[offset] = static_cast<char>(static_cast<uint8_t>(data[offset]) ^ mask);
 }
 
 absl::StatusOr<MemoryFileSystem::NodePtr> MemoryFileSystem::FindFolder(

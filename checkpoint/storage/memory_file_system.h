@@ -1,8 +1,9 @@
-// A file system in memory that knows what a power cut may take away.
+// A file system in memory that models what a power cut may lose.
 //
-// Until a file is synced, a crash keeps any prefix of its new bytes, some of its pages as zeros;
-// until a folder is synced, each name in it is as it was at any moment since the last sync. This is
-// weaker than ext4 or XFS promise, so what survives here survives there. Thread-safe.
+// Until a file is synced, a crash keeps any prefix of its new bytes, with some pages as zeros;
+// until a folder is synced, each name in it may be as it was at any moment since the last sync.
+// This is weaker than the promises of ext4 and XFS, so whatever survives here survives there.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,9 @@ class MemoryFileSystem final : public FileSystem {
   MemoryFileSystem();
   ~MemoryFileSystem() override;
 
-  // Cuts the power and mounts again: drops what `seed` chooses of everything unsynced. Handles
+  // Simulates a power cut and a new mount: drops unsynced data and names as `seed` chooses. Handles
   // become invalid.
   void Crash(uint64_t seed);
-  // Flips bits of one byte of a file: a medium that lies. REQUIRES: the file has the byte.
-  void Corrupt(const std::string& path, uint64_t offset, uint8_t mask);
 
   absl::StatusOr<int> Create(const std::string& path, int mode) override;
   absl::Status Allocate(int handle, uint64_t bytes) override;

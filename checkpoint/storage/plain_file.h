@@ -1,5 +1,5 @@
-// Files that other programs wrote, read by ranges. Unlike Storage it follows symbolic links: model
-// folders of download caches are made of them.
+// Reads ranges of files that other programs wrote. Unlike Storage it follows symbolic links, of
+// which the model folders of download caches consist. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace dtrain::checkpoint {
 
 // Opens the regular file at `path`. NotFound, PermissionDenied, InvalidArgument (a folder, a FIFO)
-// name it. What it returns reads with pread: a file that is cut meanwhile gives OutOfRange.
+// name it. The file is read with pread: one that is truncated meanwhile gives OutOfRange.
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenPlainFile(const std::string& path);
 
 // The whole of a small file; InvalidArgument when it is longer than `bytes_max`.

@@ -25,7 +25,8 @@ class PosixWritableFile final : public WritableFile {
   PosixWritableFile& operator=(const PosixWritableFile&) = delete;
   ~PosixWritableFile() override {
     if (handle_ >= 0) {
-      files_.Close(handle_).IgnoreError();  // Nobody relies on a file without Finish.
+      // An error is ignored, because nothing relies on a file without Finish.
+      files_.Close(handle_).IgnoreError();
     }
   }
 
@@ -125,7 +126,7 @@ class PosixStorage : public Storage {
       if (!status.ok() && !absl::IsAlreadyExists(status)) {
         return status;
       }
-      // Also when it exists: whoever made it may not have synced it yet.
+      // Synced even if it exists, because its creator may not have synced it yet.
       DT_RETURN_IF_ERROR(files_.SyncDirectory(ParentOf(prefix)));
       if (slash == std::string::npos) {
         return absl::OkStatus();

@@ -1,5 +1,6 @@
-// Storage on a directory: each file is made durable by fsync, each name by fsync of its folder, and
-// a commit appears by renameat2(RENAME_NOREPLACE). docs/CHECKPOINT_FORMAT.md gives the argument.
+// Storage in a directory: fsync makes each file durable, fsync of its folder each name, and
+// renameat2(RENAME_NOREPLACE) makes a commit appear. docs/CHECKPOINT_FORMAT.md explains why this is
+// safe. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace dtrain::checkpoint {
 
-// Checkpoints in `directory`, which is created when it is missing.
+// Opens the storage in `directory`, which is created when it is missing.
 absl::StatusOr<std::unique_ptr<Storage>> OpenPosixStorage(const std::string& directory);
 
 // The same logic over any file system. REQUIRES: `files` outlives the storage.

@@ -117,7 +117,8 @@ class RealFileSystem final : public FileSystem {
 
   absl::Status SyncDirectory(const std::string& path) override {
     DT_ASSIGN_OR_RETURN(const UniqueFd fd, OpenDirectory(path));
-    if (fsync(fd.get()) != 0 && errno != EINVAL) {  // EINVAL: a file system without it.
+    // EINVAL: the file system has no fsync for folders.
+    if (fsync(fd.get()) != 0 && errno != EINVAL) {
       return Error(errno, "cannot make durable (fsync) the folder", path);
     }
     return absl::OkStatus();
@@ -133,7 +134,7 @@ class RealFileSystem final : public FileSystem {
     if (errno != EINVAL && errno != ENOSYS) {
       return Error(errno, "cannot publish", to);
     }
-    // A file system without the flag: a link is as exclusive, and the old name may stay behind.
+    // For file systems without the flag: a link is as exclusive, but the old name may stay behind.
     if (linkat(source.parent.get(), source.name.c_str(), target.parent.get(), target.name.c_str(),
                0) != 0) {
       return Error(errno, "cannot publish", to);

@@ -22,7 +22,7 @@ namespace dtrain::checkpoint {
 // Who may read a file: checkpoint state is its owner's alone, models are for everyone.
 enum class Access { kOwner, kEveryone };  // Modes 0600 and 0644 where there are modes.
 
-// A new file that nobody relies on yet. Dropping it without Finish leaves an unsynced file.
+// A new file on which nothing relies yet. Dropping it without Finish leaves an unsynced file.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -63,9 +63,10 @@ class Storage {
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) = 0;
 
   // Makes `content` appear at `path` whole, durable and only if nothing is there (AlreadyExists
-  // otherwise): the commit. After any other error the caller reads `path` to learn what happened.
+  // otherwise): the commit. After any other error the caller reads `path` to learn whether it
+  // succeeded.
   virtual absl::Status Publish(const std::string& path, absl::string_view content) = 0;
-  // As Publish, but takes the place of what is there. For hints only.
+  // Like Publish, but replaces an existing object. For hints only.
   virtual absl::Status Replace(const std::string& path, absl::string_view content) = 0;
 
   // Creates the folder and its missing parents, durably; OK when it exists.
@@ -79,7 +80,7 @@ class Storage {
   // Removes an empty folder.
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
 
-  // `path` as a person would write it, for messages: "/data/run1/checkpoints/latest".
+  // `path` in the form for people and messages: "/data/run1/checkpoints/latest".
   virtual std::string DisplayName(const std::string& path) const = 0;
 };
 

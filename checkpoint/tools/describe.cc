@@ -27,12 +27,12 @@ uint64_t ElementsOf(const TensorEntry& tensor) {
 
 std::string Thousands(uint64_t number) { return WithThousands(static_cast<int64_t>(number)); }
 
-// Rows under a title; the first cells of all rows are aligned left, so are the last ones.
+// A table of text with aligned columns, under a row of heads.
 class Table {
  public:
   explicit Table(std::vector<std::string> heads) { rows_.push_back(std::move(heads)); }
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  // Columns in `to_the_right` hold numbers.
+  // Columns in `to_the_right` are aligned right, as numbers are.
   std::string Text(const std::vector<size_t>& to_the_right) const {
     std::vector<size_t> widths(rows_[0].size(), 0);
     for (const auto& row : rows_) {
@@ -81,7 +81,8 @@ size_t ModelTensors(const Manifest& manifest) {
                     [&](const ManifestTensor& tensor) { return IsOfModel(manifest, tensor); }));
 }
 
-// The members of a record of the run, one a line, those of its objects by "outer.inner".
+// Appends the members of a record of the run, one a line; members of its objects are named
+// "outer.inner".
 void AppendMembers(std::string* text, const std::string& path, const Json& value) {
   if (value.is_object()) {
     for (const auto& [name, member] : value.items()) {

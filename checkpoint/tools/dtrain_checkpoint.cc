@@ -1,4 +1,4 @@
-// dtrain-checkpoint: looks at a folder of checkpoints. It changes nothing.
+// dtrain-checkpoint: lists, shows and verifies a folder of checkpoints, and changes nothing.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <set>
@@ -135,7 +135,7 @@ absl::Status VerifyAll(const Arguments& arguments) {
               ? absl::StrFormat("good: %d files, %s, every byte verified", manifest->files.size(),
                                 FormatBytes(static_cast<double>(manifest->data_bytes())))
               : absl::StrCat("damaged: ", status.message()));
-      std::fflush(stdout);  // The next one may take minutes.
+      std::fflush(stdout);  // Verifying the next checkpoint may take minutes.
     }
   }
   if (arguments.json) {

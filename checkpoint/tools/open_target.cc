@@ -34,17 +34,18 @@ std::string TextAt(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// Where the run wrote its checkpoints, by its records: `dir` is checkpoint.dir, and the run may
-// have been started in another folder than this one.
+// The folder of the run's checkpoints by its records: `dir` is checkpoint.dir, and the run may have
+// been started in another folder than this program.
 std::string WrittenTo(const std::string& run_dir, const std::string& dir) {
   const std::string started_in = TextAt(ReadObject(absl::StrCat(run_dir, "/run.json")), "folder");
   return (std::filesystem::path(started_in) / dir).lexically_normal();
 }
 
-// The folder of checkpoints of the run directory `directory`; `directory` itself when it is none.
+// The folder of checkpoints of the run directory `directory`, or `directory` itself if it is no run
+// directory.
 absl::StatusOr<std::string> CheckpointsFolder(const std::string& directory) {
   if (IsFolder(absl::StrCat(directory, "/epochs"))) {
-    return directory;  // Holds checkpoints by itself.
+    return directory;  // The folder itself holds checkpoints.
   }
   const Json config = ReadObject(absl::StrCat(directory, "/config.json"));
   const auto section = config.find("checkpoint");

@@ -1,5 +1,5 @@
-// Which checkpoints a command line means: a run directory, its checkpoints/ folder, or one step-*
-// folder in that. Reads folders; no state.
+// Resolves the checkpoints that a command line names: a run directory, its checkpoints/ folder, or
+// one step-* folder in it. Reads folders; no state.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,19 @@ namespace dtrain::checkpoint {
 
 struct Target {
   std::unique_ptr<Storage> storage;
-  std::optional<StepId> id;  // When one checkpoint's folder was named.
+  std::optional<StepId> id;  // Set if one checkpoint's folder was named.
 };
 
-// A run directory is known by its config.json, whose checkpoint.dir is followed from the folder
-// that the run was started in (run.json), or by its checkpoints/ folder. NotFound: no such folder;
-// it says where it looked.
+// A run directory is recognised by its config.json, whose checkpoint.dir is followed from the
+// folder that the run was started in (run.json), or by its checkpoints/ folder. NotFound: no such
+// folder; it says where it looked.
 absl::StatusOr<Target> OpenTarget(std::string directory);
 
-// The checkpoint that was named, else all, the newest first. NotFound when there is none.
+// The checkpoint that was named, or else all, the newest first. NotFound when there is none.
 absl::StatusOr<std::vector<StepId>> CheckpointsOf(const Target& target);
 
-// The checkpoint called `name` (step-000000001200.e1), else the one that the target names, else the
-// newest.
+// The checkpoint called `name` (step-000000001200.e1), or else the one that the target names, or
+// else the newest.
 absl::StatusOr<StepId> ChooseOne(const Target& target, const std::string& name);
 
 }  // namespace dtrain::checkpoint

@@ -11,7 +11,7 @@ bool PartialSumsMayTravel(const CallHeader& header, bool deterministic) {
     case DType::kInt32:
     case DType::kInt64:
     case DType::kUInt8:
-      return true;  // In any order the same.
+      return true;  // The result is the same in any order.
     case DType::kFloat32:
     case DType::kFloat64:
       return !deterministic && header.wire == Wire::kSameAsBuffer;

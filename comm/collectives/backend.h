@@ -1,4 +1,5 @@
-// How a group runs one collective: over shared memory, over messages, or both. Internal to comm.
+// How a group runs one collective: over shared memory, over messages, or both. One thread at a time
+// runs calls; Break may come from any. A group owns its backend. Internal to comm.
 #pragma once
 
 #include <functional>
@@ -19,14 +20,14 @@ struct Call {
   CallHeader header = {};
   Buffer input = {};  // Equal to output for operations in place.
   Buffer output = {};
-  int peer = -1;  // Of a send or receive.
+  int peer = -1;  // The other rank of a send or receive.
   double* sum_of_squares = nullptr;
   // Keeps the peers' mappings while the call runs; null when the source is not registered.
   std::shared_ptr<Registration> registration = {};
-  // Of a register call: what to register, and where the result goes.
+  // Register calls only: the buffer to register, and where the result goes.
   std::shared_ptr<SymmetricBuffer> buffer = {};
   std::unique_ptr<Registration>* registered = nullptr;
-  // Of this call, when earlier than the group's timeout.
+  // The call's own deadline, if it is earlier than the group's timeout.
   Deadline deadline = Deadline::Infinite();
 };
 
@@ -48,18 +49,19 @@ class Backend {
                       CallHeader& header) const = 0;
   // Tells the peers that this rank gives up. Any thread; never blocks.
   virtual void Break(const absl::Status& reason) = 0;
-  // After the Break of a call that failed, by the thread that ran it: peers reach this call's
-  // memory no more.
+  // Called after Break by the thread whose call failed: from then on peers no longer reach the
+  // call's memory.
   virtual void Withdraw() {}
-  // What a peer said to Break, or OK.
+  // The reason that a peer gave to Break, or OK.
   virtual absl::Status BrokenStatus() const = 0;
-  // The same between calls, by the thread that would run one: what has come since, without waiting.
-  virtual absl::Status Glance() { return BrokenStatus(); }
+  // The same between calls, after reading the peers' messages without waiting. By the thread that
+  // would run a call.
+  virtual absl::Status PollPeers() { return BrokenStatus(); }
 
-  // The call that is run next, or the first of several: for what peers are told of this rank.
+  // Notes the call that runs next, or the first of several, so that peers that ask can be told.
   virtual void NoteCall(const CallHeader& /*header*/) {}
-  // A call ended with `timed_out` because its time was over: the same with the ranks that are
-  // really missing, which the peers are asked for within kAnswerGrace. By the thread that ran it.
+  // Called by the thread whose call ended with `timed_out`. Asks the peers, within kAnswerGrace,
+  // which ranks are really missing, and gives the error with their names.
   virtual absl::Status NameTheMissing(const absl::Status& timed_out,
                                       const WaitContext& /*context*/) {
     return timed_out;
@@ -71,8 +73,8 @@ class Backend {
   virtual void SetFollowing(std::function<std::optional<CallHeader>()> /*following*/) {}
 
   // The parts of Run, for backends that are made of others.
-  // The first part of every collective: shows the call to the peers, or gets ready to. Over
-  // messages it travels with the first bytes of what follows, and is compared there.
+  // The first part of every collective: shows the call to the peers, or prepares to. Over messages
+  // its header travels with the first data, and is compared then.
   virtual absl::Status Begin(const Call& call, const WaitContext& context) = 0;
   // Waits until all ranks have made this call and it is the same: all of a barrier.
   virtual absl::Status Meet(const Call& call, const WaitContext& context) = 0;

@@ -40,8 +40,8 @@ bool HierarchicalCollectives::InNodesFirst(const CallHeader& header) const {
   if (header.kind != CallKind::kAllReduce && header.kind != CallKind::kReduceScatter) {
     return false;
   }
-  // A node's fp32 sum is rounded once, as it leaves. In fp16 the sum for an average might not fit
-  // where the average does.
+  // A node's fp32 sum is rounded once, when it leaves the node. Averages in fp16 are left out: a
+  // node's sum might overflow where the average does not.
   const bool narrow = header.dtype == DType::kBFloat16 ||
                       (header.dtype == DType::kFloat16 && header.op != ReduceOp::kAverage);
   const bool rounds_between = !deterministic_ && (narrow || header.wire != Wire::kSameAsBuffer);
@@ -61,7 +61,7 @@ absl::Status HierarchicalCollectives::NameTheMissing(const absl::Status& timed_o
 
 absl::Status HierarchicalCollectives::Interrupted(const WaitContext& context) const {
   DT_RETURN_IF_ERROR(context.interrupted());
-  return all_->Hear([this] { return local_->Awaited(); });
+  return all_->PollPeers([this] { return local_->Awaited(); });
 }
 
 absl::Status HierarchicalCollectives::MeetBoth(const Call& call, const WaitContext& context) {

@@ -2,18 +2,20 @@
 //
 // An all-reduce is reduced by slices inside each node, each slice is all-reduced between the ranks
 // that have the same place on their nodes, and the slices are gathered inside: a node sends and
-// receives what one rank of it would, whatever their number. A reduce-scatter sums inside each node
-// the parts of all ranks of a place and scatters them between those; an all-gather goes the other
-// way. Sums are over the ranks of a node first, then over nodes: the same bits on every rank and in
-// every run, but not those of rank order over all. So reductions of a deterministic group go over
-// messages between all ranks, as broadcasts and all-to-alls do. What has 16 bits, as a type or on
-// the wire, is summed in fp32 inside the node and rounded where it leaves. A rank that waits in its
-// node's memory hears the other nodes' ranks too, and tells those that ask whom it waits for.
+// receives what one rank of it would, whatever their number. A reduce-scatter sums, inside each
+// node, the parts of all ranks that have one place, and scatters the sums between these ranks; an
+// all-gather goes the other way. Sums are over the ranks of a node first, then over nodes: the same
+// bits on every rank and in every run, but not those of rank order over all. So reductions of a
+// deterministic group go over messages between all ranks, as broadcasts and all-to-alls do. 16-bit
+// values, as a type or on the wire, are summed in fp32 inside the node and rounded when they leave
+// it. A rank that waits in its node's memory also reads the messages of other nodes' ranks, and
+// tells those that ask whom it waits for. Driven by one thread at a time, except for Break.
 //
-// Nodes may hold different numbers of ranks, if those of each follow each other. Then as many ranks
-// of each node as the smallest has, its lanes, move slices of what belongs to each node's ranks;
-// the others take part inside. A reduce-scatter or an all-gather moves as many bytes for a smaller
-// node as for the largest, which no link feels: no node sends more than the largest must.
+// Nodes may hold different numbers of ranks if the ranks of each node are consecutive. Then each
+// node has as many lanes as the smallest node has ranks. Its first ranks are the lanes and move
+// slices of the data between nodes; the others take part inside the node only. A reduce-scatter or
+// an all-gather moves as many bytes for a smaller node as for the largest, which costs no time: no
+// node sends more than the largest must.
 #pragma once
 
 #include <memory>
@@ -48,9 +50,9 @@ class HierarchicalCollectives final : public Backend {
   void Break(const absl::Status& reason) override;
   void Withdraw() override { all_->Withdraw(); }
   absl::Status BrokenStatus() const override { return local_->BrokenStatus(); }
-  absl::Status Glance() override {
-    absl::Status said = local_->Glance();
-    said.Update(all_->Glance());
+  absl::Status PollPeers() override {
+    absl::Status said = local_->PollPeers();
+    said.Update(all_->PollPeers());
     return said;
   }
 
@@ -75,24 +77,26 @@ class HierarchicalCollectives final : public Backend {
   class Inside;
   // Whether the call goes through the nodes' memory.
   bool InNodesFirst(const CallHeader& header) const;
-  // What ends a wait in the node's memory: `context`, or what a rank of another node says.
+  // Not OK: a wait in the node's memory must end, because of `context` or of a rank of another node
+  // that gave up.
   absl::Status Interrupted(const WaitContext& context) const;
-  // Compares `call` inside the node, and begins it between the nodes: there it is compared when the
-  // node's sums are to leave, so that no rank waits for another node before it sums. Where nodes
-  // differ the call fails, and this rank's buffer holds sums of its node by then.
+  // Compares `call` inside the node, and begins it between the nodes. There it is compared only
+  // when the node's sums are about to leave, so that no rank waits for another node before it sums.
+  // If nodes differ the call fails, and this rank's buffer holds sums of its node by then.
   absl::Status MeetBoth(const Call& call, const WaitContext& context);
   // The call between the ranks of one place, on other buffers.
   static Call Between(const Call& call, const Buffer& input, const Buffer& output);
 
-  // Of nodes with different numbers of ranks (hierarchical_lanes.cc).
+  // For nodes with different numbers of ranks (hierarchical_lanes.cc).
   absl::Status ReduceScatterInLanes(const Call& call, const WaitContext& context);
   absl::Status AllGatherInLanes(const Call& call, const WaitContext& context);
-  // Bytes [start, start + count) of a buffer with `rank_bytes` for each rank: what `lane` has of
-  // what belongs to the ranks of `node`.
+  // The slice that `lane` moves of the data of `node`'s ranks: bytes of a buffer with `rank_bytes`
+  // for each rank.
   Slice LaneSlice(size_t node, int lane, size_t rank_bytes, DType dtype) const;
-  // What each of this node's ranks has of such a buffer, node by node: nothing if it is no lane.
+  // The slices of such a buffer that each of this node's ranks moves, node by node: none if it is
+  // no lane.
   ShmCollectives::Shares LaneShares(size_t rank_bytes, DType dtype) const;
-  // The same of this node's part alone.
+  // The same for this node's part alone.
   ShmCollectives::Shares OwnSlices(size_t rank_bytes, DType dtype) const;
 
   const std::unique_ptr<ShmCollectives> local_;
@@ -100,10 +104,10 @@ class HierarchicalCollectives final : public Backend {
   const std::unique_ptr<MessageCollectives> all_;
   const NodeLayout layout_;
   const bool deterministic_;
-  std::vector<char> parts_;  // Of all ranks of this place, or of this lane.
+  std::vector<char> parts_;  // The parts of all ranks that have this place, or of this lane.
 };
 
-// A wait in the node's memory, which hears the other nodes' ranks too.
+// The context of a wait in the node's memory that also ends when a rank of another node gives up.
 class HierarchicalCollectives::Inside {
  public:
   Inside(const HierarchicalCollectives& all, const WaitContext& outer)

@@ -1,4 +1,4 @@
-// What HierarchicalCollectives does where nodes hold different numbers of ranks.
+// HierarchicalCollectives where nodes hold different numbers of ranks.
 #include <algorithm>
 
 #include "base/status.h"
@@ -45,12 +45,12 @@ absl::Status HierarchicalCollectives::ReduceScatterInLanes(const Call& call,
   const DType dtype = call.header.dtype;
   const ShmCollectives::Shares shares = LaneShares(rank_bytes, dtype);
   const ShmCollectives::Share& mine = shares[static_cast<size_t>(layout_.place)];
-  // This node's sums for every node; behind them those of all nodes for this one.
+  // This node's sums for every node, followed by all nodes' sums for this node.
   parts_.resize(std::max(parts_.size(), mine.bytes() + mine.room));
   char* const sums = parts_.data();
   char* const result = sums + mine.bytes();
   for (size_t node = 0; node < mine.parts.size(); ++node) {
-    // What is left of the room is summed too, and counts for the norm.
+    // The rest of the room is summed as well and counts in the norm, so it must be zero.
     const size_t filled = mine.parts[node].count;
     std::fill_n(sums + node * mine.room + filled, mine.room - filled, '\0');
   }
@@ -79,7 +79,7 @@ absl::Status HierarchicalCollectives::AllGatherInLanes(const Call& call,
   const DType dtype = call.header.dtype;
   const ShmCollectives::Shares shares = LaneShares(rank_bytes, dtype);
   const ShmCollectives::Share& mine = shares[static_cast<size_t>(layout_.place)];
-  // This lane's slice of what this node's ranks have; behind it those of all nodes.
+  // This lane's slice of this node's data, followed by the slices of all nodes.
   parts_.resize(std::max(parts_.size(), mine.room + mine.bytes()));
   char* const slice = parts_.data();
   char* const gathered = slice + mine.room;

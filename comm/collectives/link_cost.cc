@@ -20,11 +20,11 @@ double EstimateMicros(CallKind kind, Algorithm algorithm, int size, size_t bytes
                       const LinkCost& cost) {
   const double ranks = size;
   const double whole = static_cast<double>(bytes) / kMiB;
-  const double others = whole * (ranks - 1) / ranks;  // What is not this rank's slice.
+  const double others = whole * (ranks - 1) / ranks;  // All slices but this rank's own.
   const double rounds = absl::bit_width(static_cast<unsigned>(size)) - 1;
   const double to_all = size == 2 ? cost.pair_us_per_mib : cost.all_us_per_mib;
   const bool all_reduce = kind == CallKind::kAllReduce;
-  const double ways = all_reduce ? 2 : 1;  // There and back.
+  const double ways = all_reduce ? 2 : 1;  // An all-reduce moves the data twice.
   const double sum = kind == CallKind::kAllGather ? 0 : others * cost.sum_us_per_mib;
   switch (algorithm) {
     case Algorithm::kRing:

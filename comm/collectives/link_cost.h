@@ -1,9 +1,10 @@
-// What moving and summing cost between the ranks of a group, and what a collective costs by each
+// The costs of moving and summing between the ranks of a group, and of a collective by each
 // algorithm. Pure.
 //
-// The model: a step in which ranks exchange small messages costs `step_us` (alpha); every further
-// message of a rank in it `message_us`; bytes cost by how many ranks a rank speaks to at a time
-// (beta), because what a link carries between two may be more than a switch carries among all.
+// The model: a step in which ranks exchange small messages costs `step_us` (alpha), and every
+// further message of a rank in that step `message_us`. The cost of a byte (beta) depends on how
+// many ranks a rank exchanges data with at a time, because a link between two ranks may carry more
+// than a switch among all.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace dtrain::comm {
 
-// The largest of each over two measurements.
+// Each cost's larger value of two measurements.
 LinkCost Slower(const LinkCost& a, const LinkCost& b);
 
 // Microseconds of a collective over messages between `size` ranks; `bytes` are those of its largest

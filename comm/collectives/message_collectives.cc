@@ -15,7 +15,7 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr size_t kWireBytes = 2;  // Of either type.
+constexpr size_t kWireBytes = 2;  // Bytes of an element of either 16-bit type.
 
 DType WireDType(Wire wire) { return wire == Wire::kBFloat16 ? DType::kBFloat16 : DType::kFloat16; }
 
@@ -39,7 +39,7 @@ void FromWire(Wire wire, const char* from, char* to, size_t count) {
   wire == Wire::kBFloat16 ? Widen<BFloat16>(from, to, count) : Widen<Float16>(from, to, count);
 }
 
-// A buffer that the transport reaches, or only keeps alive.
+// Keeps a buffer alive, and reachable by the transport's device if it could be registered.
 class HeldBuffer final : public Registration {
  public:
   HeldBuffer(std::shared_ptr<SymmetricBuffer> buffer, std::unique_ptr<RegisteredMemory> reached)
@@ -52,7 +52,7 @@ class HeldBuffer final : public Registration {
 
  private:
   const std::shared_ptr<SymmetricBuffer> buffer_;
-  const std::unique_ptr<RegisteredMemory> reached_;  // Goes first.
+  const std::unique_ptr<RegisteredMemory> reached_;  // Destroyed before the buffer.
 };
 
 }  // namespace
@@ -81,7 +81,7 @@ absl::Status MessageCollectives::NameTheMissing(const absl::Status& timed_out,
   return control == nullptr ? timed_out : control->NameTheMissing(timed_out, awaited, context);
 }
 
-absl::Status MessageCollectives::Hear(absl::FunctionRef<std::vector<int>()> awaited) {
+absl::Status MessageCollectives::PollPeers(absl::FunctionRef<std::vector<int>()> awaited) {
   ControlLines* const control = transport_->control();
   return control == nullptr ? absl::OkStatus() : control->Read(awaited);
 }
@@ -179,7 +179,8 @@ absl::Status MessageCollectives::RunOn(const Call& call, const char* input, char
                            .slice_bytes = options_.slice_bytes});
   Grow(scratch_, schedule.scratch_elements() * DTypeBytes(dtype));
   partials_.mine = 0;
-  // With doubling every rank completes everything.
+  // With doubling every rank completes all elements, so there are no partial sums of squares to
+  // add.
   const bool sums_partials =
       call.sum_of_squares != nullptr && choice.algorithm != Algorithm::kDoubling;
   DT_RETURN_IF_ERROR(RunSchedule(
@@ -228,7 +229,7 @@ absl::Status MessageCollectives::ReduceScatter(const Call& call, const WaitConte
   if (wire == Wire::kSameAsBuffer) {
     return RunOn(call, input, output, call.header.dtype, context);
   }
-  // Behind the input in 16 bits lies room for the result.
+  // The room for the result follows the 16-bit input.
   const size_t count = call.input.count();
   Grow(wire_, (count + call.output.count()) * kWireBytes);
   ToWire(wire, input, wire_.bytes.data(), count);
@@ -246,10 +247,10 @@ void MessageCollectives::Grow(Room& room, size_t bytes) {
   if (room.bytes.size() >= bytes) {
     return;
   }
-  room.reached.reset();  // Before the memory goes.
+  room.reached.reset();  // Before the memory is replaced.
   room.bytes.resize(bytes);
   auto reached = transport_->Register(room.bytes.data(), room.bytes.size());
-  room.reached = reached.ok() ? *std::move(reached) : nullptr;  // Else it is copied.
+  room.reached = reached.ok() ? *std::move(reached) : nullptr;  // Null: messages are copied.
 }
 
 absl::StatusOr<std::unique_ptr<Registration>> MessageCollectives::Hold(

@@ -1,5 +1,6 @@
 // Collectives over a Transport that moves messages (TCP between hosts): compares the call with
-// every peer, then runs the schedule of the algorithm that algorithm.h chooses.
+// every peer, then runs the schedule of the algorithm that algorithm.h chooses. Owns the transport.
+// One thread at a time runs calls; Break may come from any.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,15 @@
 namespace dtrain::comm {
 
 struct MessageOptions {
-  std::string name = "tcp";  // Of the transport, for records.
+  std::string name = "tcp";  // The transport's name, for records.
   Algorithm algorithm = Algorithm::kAutomatic;
   bool deterministic = false;
   LinkCost link_cost = {};
-  // Of a transport between some ranks of a group: their ranks there, for reports; none: the same.
+  // The members' ranks in the group, for reports, if the transport connects only some of its ranks;
+  // empty: the same ranks.
   std::vector<int> group_ranks = {};
-  // What an average divides by, when each rank brings a sum over several; 0: their number.
+  // The divisor of an average if each rank's input is a sum over several ranks; 0: the number of
+  // ranks.
   int average_over = 0;
   // ScheduleOptions::slice_bytes; equal on all ranks.
   size_t slice_bytes = kSliceBytes;
@@ -44,32 +47,32 @@ class MessageCollectives final : public Backend {
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Call& call,
                                                          std::shared_ptr<SymmetricBuffer> buffer,
                                                          const WaitContext& context) override;
-  // A call keeps the registration of the buffer that its input lies in; the header says nothing of
-  // it, since what a transport reaches without copying is a matter between two ranks.
+  // A call keeps the registration of the buffer that its input lies in; the header does not name
+  // it, since which memory is reached without a copy concerns only two ranks.
   bool Locate(const Registration& registration, const Buffer& buffer,
               CallHeader& header) const override;
-  // The part of Register that is this rank's own.
+  // The part of Register that involves no other rank.
   absl::StatusOr<std::unique_ptr<Registration>> Hold(std::shared_ptr<SymmetricBuffer> buffer);
   void Break(const absl::Status& reason) override { transport_->Shutdown(reason); }
   void Withdraw() override { transport_->Withdraw(); }
   absl::Status BrokenStatus() const override { return absl::OkStatus(); }  // Move tells.
-  absl::Status Glance() override { return transport_->Glance(); }
+  absl::Status PollPeers() override { return transport_->PollPeers(); }
   void NoteCall(const CallHeader& header) override;
   absl::Status NameTheMissing(const absl::Status& timed_out, const WaitContext& context) override {
     return NameTheMissing(timed_out, transport_->Awaited(), context);
   }
-  // The same for a call that waits elsewhere, for `awaited`.
+  // The same for a call that waits for `awaited` in shared memory.
   absl::Status NameTheMissing(const absl::Status& timed_out, absl::Span<const int> awaited,
                               const WaitContext& context);
-  // While a call waits elsewhere: what peers said, as Glance; `awaited` is for those that ask.
-  absl::Status Hear(absl::FunctionRef<std::vector<int>()> awaited);
+  // As PollPeers(), while a call waits in shared memory; peers that ask are told `awaited`.
+  absl::Status PollPeers(absl::FunctionRef<std::vector<int>()> awaited);
 
   void SetFollowing(std::function<std::optional<CallHeader>()> following) override {
     following_ = std::move(following);
   }
 
-  // Every rank tells every other what it calls, in front of the call's first bytes, and no bytes of
-  // another rank are summed before all have been compared: an error when they differ.
+  // Every rank tells every other which call it makes, in front of the call's first bytes, and no
+  // bytes of another rank are summed before all have been compared: an error when they differ.
   absl::Status Begin(const Call& call, const WaitContext& context) override;
   absl::Status Meet(const Call& /*call*/, const WaitContext& context) override {
     return Compare({}, context);
@@ -96,17 +99,17 @@ class MessageCollectives final : public Backend {
     std::vector<char> bytes;
     std::unique_ptr<RegisteredMemory> reached;
   };
-  // At least `bytes` of it; what it held is lost when it grows.
+  // Makes `room` at least `bytes` long; its contents are lost when it grows.
   void Grow(Room& room, size_t bytes);
-  // What is not reduced moves as bytes.
+  // Collectives without a reduction, which move bytes.
   absl::Status MoveOnly(const Call& call, const WaitContext& context);
   // The headers of the call at hand or, once it is compared, of the one that follows.
   struct Meeting {
     CallHeader mine;
     std::vector<CallHeader> theirs;  // By rank.
     std::vector<Transfer> transfers;
-    bool begun = false;  // By Begin, and not compared yet.
-    bool ahead = false;  // It has begun behind the call before.
+    bool begun = false;  // Begin has been called, and headers are not compared yet.
+    bool ahead = false;  // Its transfers began during the call before.
   };
   void List(const CallHeader& header, Meeting& meeting) const;
   // Ends what Begin began, if anything; `ahead` are the transfers that follow.
@@ -128,12 +131,12 @@ class MessageCollectives final : public Backend {
   const int self_;
   const int size_;
   PointToPoint messages_;
-  std::function<std::optional<CallHeader>()> following_;  // Null: nobody knows.
+  std::function<std::optional<CallHeader>()> following_;  // Null: the next call is not known.
   Meeting meeting_;
   Partials partials_;
-  Room scratch_;         // Of schedules.
+  Room scratch_;         // Scratch memory of schedules.
   Room wire_;            // The buffer in 16 bits, when that is what travels.
-  bool warned_ = false;  // That memory cannot be pinned.
+  bool warned_ = false;  // The warning that memory cannot be pinned was logged.
 };
 
 }  // namespace dtrain::comm

@@ -43,7 +43,7 @@ class Prober {
  private:
   static constexpr double kPerMiB = static_cast<double>(size_t{1} << 20) / kLarge;
 
-  // To the next rank, from the one before.
+  // A send to the next rank and a receive from the previous one.
   std::vector<Transfer> Neighbours(size_t bytes) {
     return {SendTo(static_cast<int>((rank_ + 1) % size_), out_.data(), bytes),
             ReceiveFrom(static_cast<int>((rank_ + size_ - 1) % size_), in_.data(), bytes)};
@@ -72,7 +72,7 @@ class Prober {
     return fastest;
   }
 
-  // Of kLarge bytes of fp32 from two places into one.
+  // The fastest time to sum two fp32 buffers of kLarge bytes.
   double SumMicros() {
     double fastest = 0;
     for (int round = 0; round < kLargeRounds; ++round) {

@@ -1,4 +1,5 @@
-// Measures what a group's links cost, once, when it is created.
+// Measures the costs of a group's links, once, when the group is created. Called by the thread that
+// moves messages over the transport.
 #pragma once
 
 #include "absl/status/statusor.h"

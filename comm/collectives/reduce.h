@@ -17,14 +17,14 @@
 namespace dtrain::comm {
 
 struct ReduceArguments {
-  // One pointer a rank, in rank order; `outputs` get the same bytes each. An output may be one of
-  // the inputs exactly; other overlap is not allowed.
+  // One pointer for each rank, in rank order; all `outputs` get the same bytes. An output may be
+  // one of the inputs exactly; other overlap is not allowed.
   absl::Span<const void* const> inputs;
   absl::Span<void* const> outputs;
   size_t count = 0;  // Elements.
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  // What kAverage divides by, when the inputs are sums over several ranks; 0: their number.
+  // The divisor of kAverage if the inputs are sums over several ranks; 0: the number of inputs.
   int divisor = 0;
   // fp32 only: inputs and results are rounded as if they had travelled in that type.
   Wire wire = Wire::kSameAsBuffer;

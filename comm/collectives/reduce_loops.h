@@ -1,4 +1,4 @@
-// The loops of reduce.cc, one table for each SIMD level. Internal to comm/collectives.
+// The loops of reduce.cc, one table for each SIMD level. Pure. Internal to comm/collectives.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct LoopArguments {
   void* const* outputs;
   size_t output_count;
   size_t count;
-  float divisor;           // Of kAverage.
+  float divisor;           // kAverage only.
   double* sum_of_squares;  // Null: not wanted.
 };
 

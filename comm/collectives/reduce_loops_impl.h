@@ -31,7 +31,7 @@ inline Lanes Step(const void* const* inputs, size_t input_count, void* const* ou
   if constexpr (kOp == ReduceOp::kAverage) {
     sum = Lanes::Divide(sum, divisor);
   }
-  // What the outputs hold after rounding is what the sum of squares is over.
+  // The sum of squares is over the rounded results, as the outputs hold them.
   sum = Lanes::template Round<kFormat>(sum);
   for (size_t o = 0; o < output_count; ++o) {
     Lanes::template Store<kFormat>(outputs[o], index, sum);

@@ -1,4 +1,4 @@
-// The oracle of the SIMD levels, and the fast path of CPUs without AVX2.
+// The scalar loops: the oracle of the SIMD levels in tests, and the code for CPUs without AVX2.
 #include <cstdint>
 
 #include "base/numeric/float16.h"
@@ -59,7 +59,8 @@ struct Lanes {
     }
     return a;
   }
-  // As maxps: the second where neither is greater; a NaN in either survives.
+  // As the instruction maxps, gives the second operand if neither is greater; a NaN in either
+  // survives.
   static Lanes Max(Lanes a, Lanes b) {
     for (size_t i = 0; i < 16; ++i) {
       a.v[i] = a.v[i] > b.v[i] || a.v[i] != a.v[i] ? a.v[i] : b.v[i];

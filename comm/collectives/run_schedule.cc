@@ -51,7 +51,7 @@ class Runner {
       for (size_t i = 0; i < left.size() / 2; ++i) {
         const Range& first = left[2 * i];
         const Range& second = left[2 * i + 1];
-        // What is not scratch is this rank's own, and stays.
+        // The other range is this rank's own data and keeps its value.
         const Range& kept = first.area == Area::kScratch ? first : second;
         inputs_ = {Place(first), Place(second)};
         Sum(Writable(kept), count, /*complete=*/false);
@@ -112,7 +112,7 @@ absl::Status RunSchedule(const Schedule& schedule, const ScheduleMemory& memory,
   }
   Runner runner(memory, scratch.data(), transport.size());
   const bool in_place = memory.input == memory.output;
-  Step before;  // Its sum may still be due.
+  Step before;  // The previous step, whose sum may still be due.
   Step step;
   Step next;
   if (schedule.steps() > 0) {

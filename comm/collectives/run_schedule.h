@@ -1,4 +1,5 @@
-// Runs a Schedule: moves its messages over a Transport and does its reductions in memory.
+// Runs a Schedule: moves its messages over a Transport and does its reductions in memory. Called by
+// the thread that moves messages over the transport; the caller owns all memory.
 #pragma once
 
 #include <vector>
@@ -14,20 +15,21 @@ namespace dtrain::comm {
 struct ScheduleMemory {
   const char* input = nullptr;
   char* output = nullptr;
-  // Of reductions. What only moves may be counted in bytes, as kUInt8.
+  // The elements' type. Without a reduction, bytes may be counted (kUInt8).
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
-  int average_over = 0;  // What an average divides by; 0: the number of ranks.
-  // When not null: the sum of squares of what this rank completed is added.
+  int average_over = 0;  // The divisor of an average; 0: the number of ranks.
+  // When not null, the sum of squares of the results that this rank completed is added.
   double* sum_of_squares = nullptr;
 };
 
-// What is moved before and after a schedule, so that nobody waits in between.
+// Transfers before and after a schedule that overlap with it, so that nobody waits in between.
 struct ScheduleEnds {
-  // Called first, with the transfers of the first step: they may begin behind what this moves.
+  // Called first, with the transfers of the first step, which may begin right after those that this
+  // function moves.
   absl::FunctionRef<absl::Status(absl::Span<const Transfer> first)> before;
-  // Transfers of the Move after the schedule, which begin behind those of its last step; none is
-  // right too. `summed`: every sum is complete when they do.
+  // Gives the transfers of the Move after the schedule, which begin right after those of its last
+  // step; may be none. `summed`: every sum is complete when they begin.
   absl::FunctionRef<absl::Span<const Transfer>(bool summed)> behind;
 };
 

@@ -9,7 +9,8 @@
 namespace dtrain::comm {
 namespace {
 
-// Whole slices' units, so that chunks of aligned buffers are aligned too.
+// Elements of a chunk: a multiple of a slice's unit, so that chunks of aligned buffers are aligned
+// too.
 size_t ChunkElements(size_t bytes, const ScheduleOptions& options, size_t divisor) {
   return std::max<size_t>(bytes / options.element_bytes / divisor / kSliceElements, 1) *
          kSliceElements;
@@ -34,7 +35,8 @@ bool Schedule::HasForm(CallKind kind, Algorithm algorithm, int size) {
     case Algorithm::kDoubling:
       return power_of_two && (kind == CallKind::kAllReduce || kind == CallKind::kAllGather);
     case Algorithm::kHalving:
-      return power_of_two && size > 2 && kind == CallKind::kAllReduce;  // Of two it is direct.
+      // With two ranks this is the direct algorithm.
+      return power_of_two && size > 2 && kind == CallKind::kAllReduce;
     default:
       return true;
   }
@@ -70,7 +72,7 @@ bool MayBeginDuring(const Step& now, const Step& next, bool in_place) {
     };
     return area(a) == area(b) && a.start < b.start + b.count && b.start < a.start + a.count;
   };
-  // Of one range with all that `now` writes, or, when it is written itself, reads.
+  // Whether `range` overlaps memory that `now` writes or, if `range` is written, reads.
   const auto clashes = [&](const Range& range, bool written) {
     bool any = overlap(range, now.output) && !now.inputs.empty();
     for (const Message& message : now.receives) {
@@ -84,7 +86,7 @@ bool MayBeginDuring(const Step& now, const Step& next, bool in_place) {
         any = any || overlap(range, input);
       }
     }
-    // Sums in pairs leave partial ones in their inputs.
+    // Pairwise sums write partial sums into their inputs.
     for (const Range& input : now.inputs) {
       any = any || (now.pairwise && overlap(range, input));
     }
@@ -194,8 +196,7 @@ void Schedule::FillDirect(size_t index, Step& step) const {
   }
 }
 
-// Step c moves the contributions to chunk c and the results of chunk c - 2, while those to chunk
-// c - 1 are summed.
+// Step c moves contributions to chunk c and results of chunk c - 2, and sums those to chunk c - 1.
 void Schedule::FillDirectAllReduce(size_t index, Step& step) const {
   const int rank = options_.rank;
   const int size = options_.size;
@@ -328,11 +329,12 @@ void Schedule::FillRingAllReduce(size_t index, Step& step) const {
   step.inputs = {incoming, received};
   step.output = received;
   step.complete = turn + 1 == turns;
-  step.deferred = chunks_ > 1;  // Else the next step sends it.
+  step.deferred = chunks_ > 1;  // Otherwise the next step sends it.
 }
 
-// The same first half, with the partial sums in scratch because the input stays as it is: chunk by
-// chunk in groups of kRingRooms, each with one room to receive into and one to send from.
+// The first half of the ring all-reduce, with the partial sums in scratch because the input keeps
+// its values: chunk by chunk in groups of kRingRooms, each chunk with one room to receive into and
+// one to send from.
 void Schedule::FillRingReduceScatter(size_t index, Step& step) const {
   const auto turns = static_cast<size_t>(options_.size) - 1;
   const size_t group = index / (kRingRooms * turns);

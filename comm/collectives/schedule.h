@@ -1,17 +1,17 @@
-// Who sends what to whom in a collective over messages. Pure: no memory, no transport, no clock.
+// The messages of each rank in a collective over messages. Pure: no memory, no transport, no clock.
 //
 // A rank's part in a collective is a sequence of steps. In a step it makes all its transfers at the
 // same time, waits until they are done, and then reduces once. Between two ranks the messages of
 // one direction have the same sizes in the same order on both sides, and no step waits for a later
 // one, even if a send ends only when it is received: tests/comm/schedule_test.cc proves both.
 //
-// A sum may be deferred: it runs while the transfers of the next step move, which touch nothing of
-// it, so that neither the link nor the core waits for the other.
+// A sum may be deferred: it runs while the next step's transfers, which touch none of its memory,
+// are moving, so that neither the link nor the core waits for the other.
 //
 // Direct: every rank sends each slice straight to the rank that reduces it and gets each result
 // straight from there: as many bytes as a ring in one hop instead of 2(n-1), summed in rank order.
-// The contributions of a chunk travel while the one before is being reduced and the results of
-// the one before that travel.
+// The contributions of a chunk travel while the chunk before it is reduced and the results of the
+// chunk before that one travel.
 // Ring: partial sums go from rank to rank and the results once round again; every rank talks to its
 // two neighbours alone. The chunks of a slice follow each other, so a link carries one while the
 // rank reduces another.
@@ -49,8 +49,8 @@ struct Message {
 struct Step {
   std::vector<Message> sends;
   std::vector<Message> receives;
-  // What is summed after the transfers, in the order of the sum, into `output`, which may be one of
-  // them. Empty: nothing. One: a copy.
+  // The ranges that are summed after the transfers, in this order, into `output`, which may be one
+  // of them. Empty: nothing is summed. One: it is copied.
   std::vector<Range> inputs;
   Range output;
   // The inputs are summed in pairs, the sums in pairs again, and so on; all but one are scratch and
@@ -62,7 +62,8 @@ struct Step {
   bool complete = false;
 };
 
-// Of a direct reduction over sockets: what each rank sends is summed while it is in a core's cache.
+// Bytes from each rank that a direct reduction over sockets sums at a time, while they are in a
+// core's cache.
 inline constexpr size_t kSliceBytes = size_t{128} << 10;
 
 struct ScheduleOptions {
@@ -77,12 +78,12 @@ struct ScheduleOptions {
   size_t element_bytes = 1;
   // A direct all-reduce sums pairwise: the bits of doubling and halving. REQUIRES: a power of two.
   bool pairwise = false;
-  // Of a direct reduction: what is under way for each rank, as far as kDirectChunkBytes allow.
+  // Direct reductions only: bytes under way for each rank, within kDirectChunkBytes for all.
   size_t slice_bytes = kSliceBytes;
 };
 
-// Whether the transfers of `next` may begin before those of `now` have ended and what follows them
-// is summed: they neither send what `now` receives or sums, nor receive into what it still uses.
+// Whether the transfers of `next` may begin before those of `now` and its sum have ended: they
+// neither send memory that `now` receives or sums, nor receive into memory that it still uses.
 // `in_place`: input and output are the same memory.
 bool MayBeginDuring(const Step& now, const Step& next, bool in_place);
 
@@ -96,7 +97,8 @@ class Schedule {
 
   size_t steps() const { return steps_; }
   size_t scratch_elements() const { return scratch_; }
-  // Step `index` of this rank, into `step`, whose memory is used again. REQUIRES: index < steps().
+  // Writes step `index` of this rank to `step`, whose memory is used again. REQUIRES: index <
+  // steps().
   void Fill(size_t index, Step& step) const;
 
  private:
@@ -126,7 +128,7 @@ class Schedule {
 
   const ScheduleOptions options_;
   size_t chunk_ = 0;   // Elements.
-  size_t chunks_ = 0;  // Of the buffer, or of a slice.
+  size_t chunks_ = 0;  // Number of chunks in the buffer, or in a slice.
   size_t steps_ = 0;
   size_t scratch_ = 0;
 };

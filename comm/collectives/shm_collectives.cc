@@ -302,7 +302,8 @@ absl::Status ShmCollectives::ReduceScatter(const Call& call, const WaitContext& 
 Call ShmCollectives::InsideNode(const Call& call) {
   Call inner = call;
   inner.sum_of_squares = nullptr;
-  inner.header.wire = Wire::kSameAsBuffer;  // Memory is no wire: it rounds between the nodes.
+  // Values in memory stay fp32; the wire's type applies between nodes.
+  inner.header.wire = Wire::kSameAsBuffer;
   if (call.header.op == ReduceOp::kAverage) {
     inner.header.op = ReduceOp::kSum;
   }
@@ -336,7 +337,7 @@ absl::Status ShmCollectives::GatherSlices(const Call& call, int owners, double s
   const std::vector<char*> sources = Sources(call);
   const auto part_of = SlicesOf(call.output, owners);
   segment_->partial(self_, call.header.sequence) = squares;
-  DT_RETURN_IF_ERROR(segment_->Sync(context));  // All have their slices.
+  DT_RETURN_IF_ERROR(segment_->Sync(context));  // All ranks have received their slices.
   DT_RETURN_IF_ERROR(GatherParts(
       call, !sources.empty(), part_of, BytesOf(call.output) + part_of(self_).start,
       [&](int index) { return sources[static_cast<size_t>(index)] + part_of(index).start; },

@@ -1,5 +1,6 @@
-// Collectives between the ranks of one node over shared memory: the direct algorithm. They are all
-// ranks of a group, or those of it on this node.
+// Collectives between the ranks of one node over shared memory, by the direct algorithm. The ranks
+// are all ranks of a group, or its ranks on this node. Driven by one thread at a time; Break may
+// come from any.
 //
 // Registered buffers are reached in place: each rank reduces its slice of everybody's buffer and
 // writes the result into all of them, which is 4 x bytes of memory traffic for two ranks and no
@@ -50,17 +51,18 @@ class ShmCollectives final : public Backend {
   absl::Status Broadcast(const Call& call, const WaitContext& context) override;
   absl::Status AllToAll(const Call& call, const WaitContext& context) override;
 
-  // The two halves of an all-reduce, both after Begin and Meet of that call. Each of the first
-  // `owners` ranks ends with the sum (where an average is wanted too), maximum or minimum over the
-  // node of its slice of the buffer, which is given; the norm is not taken. The others' is empty.
+  // The two halves of an all-reduce, both after Begin and Meet of that call. Gives the slice of the
+  // buffer that this rank owns, reduced over the node: its sum (an average is not divided), maximum
+  // or minimum, without the norm. Only the first `owners` ranks own a slice; the others' is empty.
   absl::StatusOr<Buffer> ReduceSlice(const Call& call, int owners, const WaitContext& context);
   // Each rank gets the slices of the others; the sum of squares, if wanted, is that of `squares`.
   absl::Status GatherSlices(const Call& call, int owners, double squares,
                             const WaitContext& context);
 
-  // The halves of a reduce-scatter and of an all-gather whose parts belong to more ranks than
-  // these. What a member has of a buffer: bytes of the buffer, part after part, each with `room`
-  // in the member's own memory. What is left of a part's room is neither read nor written.
+  // ReduceParts and GatherParts are the halves of a reduce-scatter and of an all-gather among more
+  // ranks than this node's. A Share lists a member's parts of the buffer, in bytes. In the member's
+  // own memory they follow each other, each in `room` bytes; the rest of a part's room is neither
+  // read nor written.
   struct Share {
     std::vector<Slice> parts = {};
     size_t room = 0;
@@ -68,7 +70,7 @@ class ShmCollectives final : public Backend {
   };
   using Shares = std::vector<Share>;  // By member.
   // Each rank ends with the node's sums (maxima, minima) of its parts of the input in `sums`; they
-  // may be written over afterwards. After Begin and Meet, as what follows.
+  // may be written over afterwards. Called after Begin and Meet, as the next two functions are.
   absl::Status ReduceParts(const Call& call, const Shares& shares, char* sums,
                            const WaitContext& context);
   // `own` holds this rank's parts; each rank ends with those bytes of all parts in `output` that
@@ -85,28 +87,30 @@ class ShmCollectives final : public Backend {
   ShmCollectives(std::unique_ptr<UnixMesh> mesh, std::unique_ptr<ShmSegment> segment);
 
   absl::Status CheckHeaders(const Call& call) const;
-  // Where each rank's source of this call is in this process; empty when any is not registered.
+  // The address in this process of each rank's source of this call; empty when any is not
+  // registered.
   std::vector<char*> Sources(const Call& call) const;
   absl::Status AllReduceInPlace(const Call& call, const std::vector<char*>& sources,
                                 const WaitContext& context);
   absl::Status AllReduceByAll(const Call& call, bool first_synced, const WaitContext& context);
   absl::Status AllReduceBySlices(const Call& call, const WaitContext& context);
-  // Reduces this rank's part of everybody's input into `output`; `sources` as of Sources.
+  // Reduces this rank's part of everybody's input into `output`; `sources`: see Sources.
   absl::Status ReduceParts(const Call& call, const std::vector<char*>& sources, PartOf part_of,
                            char* output, double& squares, const WaitContext& context);
-  // Copies everybody's part into its place in the output. `own` is this rank's, `from` gives where
-  // another's is in this process, when it is registered.
+  // Copies everybody's part into its place in the output. `own` is this rank's part; `from` gives
+  // the address of another's in this process, if it is registered.
   absl::Status GatherParts(const Call& call, bool registered, PartOf part_of, const char* own,
                            absl::FunctionRef<const char*(int index)> from,
                            const WaitContext& context);
-  // What memory is summed of `call`: as it is, and not divided yet.
+  // `call` as it is summed inside the node: in the buffer's own type, and without the division of
+  // an average.
   static Call InsideNode(const Call& call);
   size_t LongestPart(PartOf part_of) const;
-  // Reduces as `call` says; what is counted for the sum of squares is added to `squares`.
+  // Reduces as `call` says, and adds the sum of squares to `squares` if it is wanted.
   static void ReduceFor(const Call& call, absl::Span<const void* const> inputs,
                         absl::Span<void* const> outputs, size_t count, double& squares);
-  // Copies what lies in [start, start + room) of every part of the input into this rank's stage,
-  // each to a room of its own.
+  // Copies [start, start + room) of every part of the input into this rank's stage, one after the
+  // other.
   void StageParts(const Call& call, PartOf part_of, size_t start, size_t room);
   void SumPartials(const Call& call);
 
@@ -116,7 +120,7 @@ class ShmCollectives final : public Backend {
   const int size_;
   StreamTransport stream_;
   PointToPoint messages_;
-  uint64_t turn_ = 0;  // Which staging buffer is next; advances in step on all ranks.
+  uint64_t turn_ = 0;  // Chooses the next staging buffer; equal on all ranks.
   uint32_t registrations_ = 0;
 };
 

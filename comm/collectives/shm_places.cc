@@ -1,5 +1,4 @@
-// What ShmCollectives does for a node's ranks when the parts of a buffer belong to the ranks of
-// several nodes.
+// ShmCollectives where the parts of a buffer belong to the ranks of several nodes.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,8 +9,8 @@
 namespace dtrain::comm {
 namespace {
 
-// Of the piece [start, start + count) of a member's own memory: calls `piece` with where it lies in
-// the whole buffer, how far into the piece, and its bytes, for each part it meets.
+// Splits the range [start, start + count) of a member's own memory by the parts that it covers.
+// Calls `piece` for each with its place in the whole buffer, its place in the range, and its bytes.
 template <typename Piece>
 void ForEachPiece(const ShmCollectives::Share& share, Slice range, Piece piece) {
   const size_t end = std::min(range.start + range.count, share.bytes());
@@ -85,7 +84,7 @@ absl::Status ShmCollectives::ReduceParts(const Call& call, const Shares& shares,
 
 absl::Status ShmCollectives::GatherParts(const Shares& shares, const char* own, Slice window,
                                          char* output, const WaitContext& context) {
-  // Of a piece at `at` of the buffer, what the window shows.
+  // The bytes of a piece at `at` of the buffer that lie in the window.
   const auto copy = [&](const char* piece, size_t at, size_t bytes) {
     const size_t begin = std::max(at, window.start);
     const size_t end = std::min(at + bytes, window.start + window.count);
@@ -111,7 +110,7 @@ absl::Status ShmCollectives::GatherParts(const Shares& shares, const char* own, 
     }
     DT_RETURN_IF_ERROR(segment_->Sync(context));
     for (size_t index = 0; index < shares.size(); ++index) {
-      // A rank that has no part may have no memory to point into.
+      // Without bytes to copy, `own` may be null.
       copy_from(index, range,
                 index == self ? own + std::min(start, mine)
                               : segment_->stage(static_cast<int>(index), turn));

@@ -9,7 +9,7 @@
 namespace dtrain::comm {
 namespace {
 
-// The first steps move far and in all directions; they are not compressed.
+// Does not compress the first steps, whose gradients are large and have no low-rank structure yet.
 class DelayedReduction final : public BucketReduction {
  public:
   DelayedReduction(int64_t start_step, std::unique_ptr<BucketReduction> plain,

@@ -1,11 +1,11 @@
-// How one gradient bucket is summed over ranks: as it is, or compressed. One object a bucket, which
-// keeps what its policy remembers from step to step (what was rounded away, a low-rank basis).
+// How one gradient bucket is summed over ranks: as it is, or compressed. Each bucket has one
+// object, which keeps its policy's memory from step to step (rounding errors, a low-rank basis).
 //
 // A reduction is started, then advanced until it is done; between two Advance calls a collective is
 // under way. Every rank must start and advance its buckets in the same order, and afterwards every
-// rank holds the same bits: what is decided from reduced values is decided alike everywhere. Driven
-// by one thread. Memory of a policy is never saved: after a restart it begins from zero, which
-// loses what one step had rounded away and nothing else.
+// rank holds the same bits: decisions depend only on reduced values, so they are the same on all
+// ranks. One thread at a time uses a reduction. A policy's memory is not saved in checkpoints:
+// after a restart it begins at zero, and only what one step had rounded away is lost.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "comm/compression/int8_blocks.h"
 #include "comm/group.h"
 
 namespace dtrain::comm {
@@ -34,7 +35,7 @@ struct BucketTensor {
 struct BucketShape {
   std::string name;  // For reports.
   size_t elements = 0;
-  std::vector<BucketTensor> tensors;  // In order; what lies between them is padding.
+  std::vector<BucketTensor> tensors;  // In order; elements between them are padding.
 };
 
 class BucketReduction {
@@ -45,16 +46,17 @@ class BucketReduction {
   virtual absl::Status Start(absl::Span<float> data, int64_t step) = 0;
   // Waits for the collective under way. False: another was started. True: done.
   virtual absl::StatusOr<bool> Advance() = 0;
-  // Of the result; the same bits on every rank, not finite when an element is not.
+  // The sum of squares of the result; the same bits on every rank, not finite when an element is
+  // not.
   virtual double sum_of_squares() const = 0;
-  // Of the last collective, once it is done; 0: not known.
+  // Duration of the last collective, once it is done; 0: not known.
   virtual int64_t DurationNanos() const { return 0; }
   // Waits until nothing uses the memory any more; the result is lost. After an abort it is quick.
   virtual void Drain() = 0;
 };
 
 // Advances all until they are done, one after the other in each round. `Reduction`:
-// BucketReduction, or what advances as it does.
+// BucketReduction, or a class with the same Advance.
 template <typename Reduction>
 absl::Status AdvanceToEnd(std::vector<Reduction*> open) {
   while (!open.empty()) {
@@ -80,13 +82,15 @@ enum class Compression : uint8_t {
 
 struct CompressionOptions {
   Compression kind = Compression::kNone;
-  Wire wire = Wire::kSameAsBuffer;  // Of what is not compressed.
-  int rank = 4;                     // PowerSGD: of the approximation.
-  // What compression leaves out of a step is added to the next. Off only to show what it is for.
+  Wire wire = Wire::kSameAsBuffer;  // Type on the wire of buckets that are not compressed.
+  int rank = 4;                     // PowerSGD: the rank of the approximation.
+  // Adds the error that compression makes in a step to the next step's gradient. Off only in
+  // measurements that show its effect.
   bool error_feedback = true;
   int64_t start_step = 100;       // Steps up to here are not compressed.
   size_t elements_min = 1 << 16;  // Smaller buckets are not compressed.
-  uint64_t seed = 0;              // Of PowerSGD's first basis; equal on all ranks.
+  uint64_t seed = 0;              // Seed of PowerSGD's first basis; equal on all ranks.
+  Int8Codec int8 = {};            // Packs and unpacks the blocks of kInt8.
 };
 
 // REQUIRES: `group` outlives it; all ranks give the same shape and options. Groups of one rank

@@ -3,7 +3,7 @@
 // A block's largest magnitude becomes 127; every other value is the nearest multiple of
 // scale = largest / 127, ties to even, so it is off by at most half a scale. A block with a NaN or
 // an infinity comes back as NaN throughout. Pure; the same bits on every CPU: plain fp32 arithmetic
-// in one order, no dispatch.
+// in one order, no dispatch. A program that has kernels with dispatch gives them as Int8Codec.
 #pragma once
 
 #include <cstddef>
@@ -25,5 +25,12 @@ void QuantizeInt8(const float* values, size_t count, uint8_t* out, float* error)
 
 // The values of `packed`, into `out` or added to it.
 void DequantizeInt8(const uint8_t* packed, size_t count, float* out, bool add);
+
+// The two functions as a compression calls them. REQUIRES: others give the same bits, but for the
+// sign and the payload of a NaN, since the ranks of a group need not have the same functions.
+struct Int8Codec {
+  void (*quantize)(const float* values, size_t count, uint8_t* out, float* error) = QuantizeInt8;
+  void (*dequantize)(const uint8_t* packed, size_t count, float* out, bool add) = DequantizeInt8;
+};
 
 }  // namespace dtrain::comm

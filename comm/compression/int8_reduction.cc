@@ -26,6 +26,7 @@ Int8Reduction::Int8Reduction(Group& group, const BucketShape& shape,
     : group_(group),
       name_(shape.name),
       error_feedback_(options.error_feedback),
+      codec_(options.int8),
       size_(static_cast<size_t>(group.size())),
       part_(PartOf(shape.elements, size_)),
       values_(size_ * part_),
@@ -41,7 +42,7 @@ absl::Status Int8Reduction::Start(absl::Span<float> data, int64_t /*step*/) {
   const size_t bytes = Int8Bytes(part_);
   for (size_t rank = 0; rank < size_; ++rank) {
     float* const values = values_.data() + rank * part_;
-    QuantizeInt8(values, part_, sent_.data() + rank * bytes, values);
+    codec_.quantize(values, part_, sent_.data() + rank * bytes, values);
   }
   DT_ASSIGN_OR_RETURN(
       work_, group_.AllToAll(Bytes(sent_, 0, sent_.size()), Bytes(received_, 0, received_.size()),
@@ -63,10 +64,10 @@ absl::StatusOr<bool> Int8Reduction::Advance() {
 absl::Status Int8Reduction::SumPart() {
   const size_t bytes = Int8Bytes(part_);
   for (size_t rank = 0; rank < size_; ++rank) {
-    DequantizeInt8(received_.data() + rank * bytes, part_, sum_.data(), /*add=*/true);
+    codec_.dequantize(received_.data() + rank * bytes, part_, sum_.data(), /*add=*/true);
   }
   const size_t own = static_cast<size_t>(group_.rank()) * bytes;
-  QuantizeInt8(sum_.data(), part_, received_.data() + own, sum_.data());
+  codec_.quantize(sum_.data(), part_, received_.data() + own, sum_.data());
   DT_ASSIGN_OR_RETURN(
       work_, group_.AllGather(Bytes(received_, own, bytes), Bytes(received_, 0, received_.size()),
                               {.name = name_}));
@@ -78,7 +79,7 @@ void Int8Reduction::Finish() {
   for (size_t rank = 0; rank < size_; ++rank) {
     const size_t start = std::min(rank * part_, data_.size());
     const size_t count = std::min(part_, data_.size() - start);
-    DequantizeInt8(received_.data() + rank * bytes, part_, scratch_.data(), /*add=*/false);
+    codec_.dequantize(received_.data() + rank * bytes, part_, scratch_.data(), /*add=*/false);
     std::copy_n(scratch_.data(), count, data_.data() + start);
   }
   sum_of_squares_ = SquareSum(data_.data(), data_.size());

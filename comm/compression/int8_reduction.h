@@ -1,6 +1,7 @@
 // A bucket as int8 blocks: each rank sends every other its part, quantised; sums the parts it got
-// in fp32, in rank order; quantises the sum; and all gather the sums. Two kinds of rounding, each
-// with its own memory: of this rank's gradient, and of the sum that this rank makes.
+// in fp32, in rank order; quantises the sum; and all gather the sums. The rounding errors of this
+// rank's gradient and of the sum that this rank makes are both kept and added in the next step.
+// Used by one thread at a time.
 #pragma once
 
 #include <vector>
@@ -24,15 +25,16 @@ class Int8Reduction final : public BucketReduction {
   Group& group_;
   const std::string name_;
   const bool error_feedback_;
+  const Int8Codec codec_;
   const size_t size_;
   const size_t part_;  // Elements that a rank sums; a whole number of blocks.
   absl::Span<float> data_;
   Work work_;
   bool gathering_ = false;
   double sum_of_squares_ = 0;
-  // [size x part]: what was rounded away, and while a step runs the values to send.
+  // [size x part]: the rounding errors and, while a step runs, the values to send.
   std::vector<float> values_;
-  std::vector<float> sum_;  // [part]: the same of the sum.
+  std::vector<float> sum_;  // [part]: the same for the sum that this rank makes.
   std::vector<uint8_t> sent_;
   std::vector<uint8_t> received_;
   std::vector<float> scratch_;  // [part].

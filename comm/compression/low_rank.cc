@@ -7,10 +7,12 @@ namespace dtrain::comm {
 namespace {
 
 constexpr size_t kLanes = 8;
-// What is left of a column's length when it lies in the span of the others but for rounding.
+// A column whose length shrinks to less than this fraction lies in the span of the others, up to
+// rounding.
 constexpr double kHardlyAny = 1e-5;
 
-// In lanes, so that the compiler may vectorise without another order of the sum.
+// A dot product in lanes, so that the compiler can vectorise it without changing the order of the
+// sum.
 template <typename T>
 T Dot(const float* a, const float* b, size_t count) {
   T lanes[kLanes] = {};
@@ -66,7 +68,7 @@ void Orthogonalize(float* p, size_t rows, int rank) {
     Project(column, k, p, rows);
     Project(column, k, p, rows);
     const double after = std::sqrt(Dot<double>(column, column, rows));
-    // Not finite stays so: the step is then skipped.
+    // A value that is not finite stays so, and the step is then skipped.
     const bool vanished = after <= kHardlyAny * before;
     const auto scale = static_cast<float>(vanished ? 0.0 : 1.0 / after);
     for (size_t i = 0; i < rows; ++i) {

@@ -31,7 +31,7 @@ void SubtractExpanded(const float* p, const float* q, int rank, size_t rows, siz
 
 // to += from.
 void AddTo(const float* from, size_t count, float* to);
-// In fp64, in 8 lanes.
+// The sum of squares in fp64, in 8 lanes.
 double SquareSum(const float* values, size_t count);
 
 }  // namespace dtrain::comm

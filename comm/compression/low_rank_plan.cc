@@ -14,7 +14,7 @@ bool WorthIt(const BucketTensor& tensor, size_t rank) {
 
 LowRankPlan PlanLowRank(const BucketShape& shape, int rank) {
   LowRankPlan plan;
-  size_t covered = 0;  // What lies between tensors is reduced too: it may be anything but lost.
+  size_t covered = 0;  // End of the range handled so far. Elements between tensors are reduced too.
   for (const BucketTensor& tensor : shape.tensors) {
     if (!WorthIt(tensor, static_cast<size_t>(rank))) {
       continue;

@@ -1,5 +1,5 @@
-// What of a bucket low-rank compression takes as matrices, and where its bases begin: the same for
-// every way to compute it, on the host or on a GPU. Pure.
+// Which tensors of a bucket low-rank compression treats as matrices, and the start of its bases:
+// the same on the host and on a GPU. Pure.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,15 @@ struct LowRankPlan {
     size_t start = 0;
     size_t count = 0;
   };
-  std::vector<BucketTensor> factored;  // Whose factors are at most half of the matrix; in order.
-  std::vector<Whole> wholes;           // All else, what lies between tensors too; in order.
+  // Tensors whose factors have at most half of the elements; in order.
+  std::vector<BucketTensor> factored;
+  std::vector<Whole> wholes;  // Everything else, including elements between tensors; in order.
 };
 
 LowRankPlan PlanLowRank(const BucketShape& shape, int rank);
 
-// column [count] = direction `number`, from 1, of those that `seed` gives: in [-1, 1).
+// Fills column [count] with values in [-1, 1): direction `number`, from 1, of the sequence that
+// `seed` gives.
 void FillDirection(uint64_t seed, uint64_t number, float* column, size_t count);
 
 }  // namespace dtrain::comm

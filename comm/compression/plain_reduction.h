@@ -1,4 +1,4 @@
-// A bucket summed as it is, in the wire's type.
+// A bucket summed as it is, in the wire's type. Used by one thread at a time.
 #pragma once
 
 #include "comm/compression/bucket_reduction.h"

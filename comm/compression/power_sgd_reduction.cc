@@ -61,7 +61,7 @@ absl::Status PowerSgdReduction::Start(absl::Span<float> data, int64_t /*step*/) 
   data_ = data;
   second_ = false;
   for (const Factored& f : factored_) {
-    // From here on the memory holds the matrix: this step's gradient and what was left out before.
+    // From here on the memory holds the matrix: this step's gradient plus the earlier error.
     float* const matrix = memory_.data() + f.memory;
     AddTo(data.data() + f.tensor.start, f.tensor.elements(), matrix);
     Multiply({matrix, f.tensor.rows, f.tensor.columns}, q_.data() + f.q, rank_,

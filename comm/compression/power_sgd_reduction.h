@@ -4,7 +4,7 @@
 // For each matrix M of the bucket: P = M Q is summed over ranks and made orthonormal, Q = M^T P is
 // summed over ranks, and the reduced gradient is P Q^T; the next step begins with that Q, so that
 // the steps together do a power iteration. Vectors, and matrices too small to gain by a factor of
-// two, travel as they are, in one message with P.
+// two, travel as they are, in one message with P. Used by one thread at a time.
 #pragma once
 
 #include <vector>
@@ -53,12 +53,13 @@ class PowerSgdReduction final : public BucketReduction {
   Work work_;
   bool second_ = false;  // Q is under way.
   double sum_of_squares_ = 0;
-  uint64_t renewals_ = 0;  // Seeds the next one; counted alike on all ranks.
+  // Number of new directions so far; seeds the next one, and is equal on all ranks.
+  uint64_t renewals_ = 0;
   const uint64_t seed_;
   std::vector<float> first_;   // P of all tensors, then what travels whole.
   std::vector<float> q_;       // The basis; summed in place.
   std::vector<float> own_q_;   // This rank's part of it.
-  std::vector<float> memory_;  // Of all tensors: what the approximation left out.
+  std::vector<float> memory_;  // The error of the approximation, for all tensors.
 };
 
 }  // namespace dtrain::comm

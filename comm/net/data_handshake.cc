@@ -188,11 +188,13 @@ absl::Status DataHandshake::TakeHello() {
   WireReader reader(buffer_);
   const uint32_t magic = reader.U32();
   const uint32_t version = reader.U32();
-  (void)reader.U64();  // The client's epoch: ours alone makes the key.
+  (void)reader.U64();  // The client's epoch; the key depends on this end's epoch alone.
   const uint32_t from = reader.U32();
-  (void)reader.U32();  // Whom it means to reach: a wrong one has another key.
+  // The rank that the client wants to reach; for another rank the key would differ.
+  (void)reader.U32();
   const uint32_t channel = reader.U32();
-  (void)reader.U32();  // Its flags: the client compares, once it knows whom it talks to.
+  // The client's flags, which the client compares itself once the server has proved its key.
+  (void)reader.U32();
   const uint32_t chunk_bytes = reader.U32();
   if (magic != kMagic || version != kVersion || from >= static_cast<uint32_t>(world_size_) ||
       from == static_cast<uint32_t>(peers_.self) || channel > (1U << 20)) {

@@ -1,12 +1,14 @@
 // How two ranks prove their pair key to each other. Internal to comm/net.
 //
-//   client -> server  magic, version, epoch, from, to, channel, flags, chunk bytes, nonce (68
-//   bytes) server -> client  nonce, flags, chunk bytes, HMAC("server", all before)  (72 bytes)
-//   client -> server  HMAC("client", all before)                             (32 bytes)
-//   server -> client  one byte: come in
-//   Where both want TLS, its handshake, with the pair key as pre-shared key.
+//   client -> server  68 bytes: magic, version, epoch, from, to, channel, flags, chunk bytes, nonce
+//   server -> client  72 bytes: nonce, flags, chunk bytes, HMAC("server", all before)
+//   client -> server  32 bytes: HMAC("client", all before)
+//   server -> client  1 byte: accepted
+// If both ends want TLS, its handshake follows, with the pair key as pre-shared key.
+//
 // The server proves itself first, so that a stranger who listens learns nothing that he could
-// replay: both nonces are in every proof. Reads exactly these bytes and no more.
+// replay: both nonces are in every proof. Reads exactly these bytes and no more. Not thread-safe;
+// owns the descriptor until Finish.
 #pragma once
 
 #include <array>
@@ -49,7 +51,7 @@ class DataHandshake final : public Handshake {
   void Send(absl::string_view bytes);
   void Expect(size_t bytes);
   absl::StatusOr<IoWant> Move();
-  // What to do when the bytes of `step_` have moved, for each role.
+  // The actions, for each role, after the bytes of `step_` have moved.
   absl::Status AfterAsServer();
   absl::Status AfterAsClient();
   absl::Status TakeHello();

@@ -1,9 +1,9 @@
 // Data connections between ranks: authenticated once, then plain chunks with a CRC32C each, or TLS.
 //
-// Both ends prove the pair key (HMAC challenge, the server first). What follows is in clear, so an
-// attacker who can rewrite packets on the path can alter data, unless `tls` is set: then it goes
-// through TLS 1.3 with the pair key, which keeps it secret and finds every alteration. A message is
-// sent by one Send and received by one Receive of the same size; different sizes on the two ends
+// Both ends prove the pair key (HMAC challenge, the server first). The data that follow are in
+// clear, so an attacker who can rewrite packets on the path can alter them. With `tls` they go
+// through TLS 1.3 with the pair key, which keeps them secret and finds every alteration. A message
+// is sent by one Send and received by one Receive of the same size; different sizes on the two ends
 // are an error that names both.
 //
 // One thread may send while another receives; two senders or two receivers at once are a bug.
@@ -42,7 +42,7 @@ struct DataPeers {
 
 struct DataSocketOptions {
   bool crc = true;  // Must be the same on both ends: the handshake checks it.
-  // The same holds for this. Its records need no CRC besides.
+  // Must be the same on both ends too. TLS checks its records itself, so chunks have no CRC then.
   bool tls = false;
   // A chunk is summed while it is in the cache; both ends use the smaller of their values.
   uint32_t chunk_bytes = 256U << 10;  // In [4 KiB, 4 MiB].
@@ -66,18 +66,14 @@ class DataSocket {
   absl::Status Send(absl::Span<const std::byte> message, Deadline deadline);
   absl::Status Receive(absl::Span<std::byte> message, Deadline deadline);
 
-  // The non-blocking form, for loops over several sockets: does what can be done now; true when
-  // the message is complete. Until then call again with the same span, e.g. when poll(2) reports
-  // fd() ready. Send and Receive may finish a message that was begun so.
+  // The non-blocking form, for loops over several sockets: makes progress without waiting; true
+  // when the message is complete. Until then call again with the same span, e.g. when poll(2)
+  // reports fd() ready. Send and Receive may finish a message that was begun so.
   absl::StatusOr<bool> TrySend(absl::Span<const std::byte> message);
   absl::StatusOr<bool> TryReceive(absl::Span<std::byte> message);
-  // How far the current message came: bytes given to the kernel; bytes that are here and verified
-  // (a reduction may use them already). 0 between messages.
-  size_t sent_bytes() const { return sent_; }
-  size_t received_bytes() const { return received_; }
 
-  // From now on the peer may leave what is sent unread for as long as it likes, as ranks do that
-  // compute while others send ahead. Whether its host still lives, another connection must tell.
+  // From now on the peer may leave data unread for as long as it likes, like a rank that computes
+  // while others send ahead. This connection may then fail to notice a dead host; another one must.
   absl::Status WaitForLateReader() { return comm::WaitForLateReader(fd_.get()); }
 
   // Makes both ends fail with Unavailable; safe from any thread. Never blocks.
@@ -94,13 +90,14 @@ class DataSocket {
   struct ChunkHeader {
     uint32_t bytes = 0;
     uint32_t sequence = 0;
-    uint32_t crc = 0;         // Of the payload; 0 when off.
-    uint32_t header_crc = 0;  // Of the three words before.
+    uint32_t crc = 0;         // CRC of the payload; 0 when off.
+    uint32_t header_crc = 0;  // CRC of the three fields before.
   };
   // `tls`: an open session on `fd`, when options say so.
   DataSocket(UniqueFd fd, const DataPeers& peers, const DataSocketOptions& options,
              std::optional<TlsSession> tls);
-  // Moves what can be moved of header and payload now: bytes, 0: none now.
+  // Move as much of header and payload as possible without waiting; give the payload bytes,
+  // possibly 0.
   absl::StatusOr<size_t> Put(absl::Span<const std::byte> payload);
   absl::StatusOr<size_t> Get(absl::Span<std::byte> payload);
   void BeginChunk(absl::Span<const std::byte> message);
@@ -118,7 +115,7 @@ class DataSocket {
   ChunkHeader send_header_;
   uint32_t send_sequence_ = 0;
   size_t send_header_done_ = 0;  // Bytes of the header that are out.
-  size_t send_chunk_end_ = 0;    // Where in the message the current chunk ends.
+  size_t send_chunk_end_ = 0;    // Offset in the message of the current chunk's end.
   size_t sent_ = 0;
 
   ChunkHeader receive_header_;

@@ -20,7 +20,7 @@ inline constexpr size_t kFrameHeaderBytes = 24;
 inline constexpr uint32_t kFramePayloadBytesMax = 16U << 20;
 
 struct FrameHeader {
-  uint32_t length = 0;  // Of the payload.
+  uint32_t length = 0;  // Bytes of the payload.
   uint32_t type = 0;
   uint64_t sequence = 0;
   uint64_t epoch = 0;
@@ -43,7 +43,7 @@ class FrameReader {
   // From now on only frames of `epoch` are taken; before, any.
   void RequireEpoch(uint64_t epoch) { epoch_ = epoch; }
   void SetPayloadMax(uint32_t bytes) { payload_bytes_max_ = bytes; }
-  // Where the next bytes go; never empty, valid until Commit.
+  // The memory for the next bytes; never empty, valid until Commit.
   absl::Span<uint8_t> Space();
   // Takes the first `bytes` of Space(). Gives a frame when it is whole.
   // REQUIRES: bytes <= Space().size().

@@ -28,7 +28,7 @@ class Handshake {
  public:
   virtual ~Handshake() = default;
   virtual int fd() const = 0;
-  // Does what can be done without waiting; kNothing: authenticated. An error ends the connection.
+  // Makes progress without waiting; kNothing: authenticated. An error ends the connection.
   virtual absl::StatusOr<IoWant> Advance() = 0;
 };
 

@@ -219,17 +219,6 @@ absl::Status JobKey::WriteFile(const std::string& path) const {
   return Annotate(fd.Close(), path);
 }
 
-absl::StatusOr<UniqueFd> JobKey::ToPipe() const {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return ErrnoStatus(errno, "pipe2");
-  }
-  UniqueFd read_end(ends[0]);
-  const UniqueFd write_end(ends[1]);
-  DT_RETURN_IF_ERROR(WriteFully(write_end.get(), token_.bytes().data(), SecretKey::kBytes));
-  return read_end;
-}
-
 SecretKey JobKey::Derive(absl::string_view purpose) const {
   static constexpr absl::string_view kSalt = "dtrain job key v1";
   SecretKey key;

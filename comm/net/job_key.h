@@ -61,9 +61,7 @@ class JobKey {
 
   // Creates `path` exclusively, mode 0600, with 64 hex digits. AlreadyExists when it is there.
   absl::Status WriteFile(const std::string& path) const;
-  // A pipe that holds the 32 bytes: give it to a child as DTRAIN_TOKEN_FD. Close-on-exec is set.
-  absl::StatusOr<UniqueFd> ToPipe() const;
-  // For an agent's stdin. Handle with care: do not log, do not export.
+  // For an agent's stdin. Never log or export them.
   absl::Span<const uint8_t> secret_bytes() const { return token_.bytes(); }
 
   // HKDF-SHA-256 (RFC 5869) of the token for one purpose.

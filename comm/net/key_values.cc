@@ -10,7 +10,7 @@
 namespace dtrain::comm {
 namespace {
 
-// What an entry costs beside its bytes: table slot, shared block, string objects.
+// Memory of an entry beside its bytes: table slot, shared block, string objects.
 constexpr size_t kEntryBytes = 128;
 
 }  // namespace

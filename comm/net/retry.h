@@ -1,5 +1,5 @@
-// How a client gets through a gate: it drives its handshake, and tries again when it was turned
-// away for want of room. Internal to comm/net.
+// How a client passes a gate: it drives its handshake, and tries again when the gate had no room.
+// No state; thread-safe. Internal to comm/net.
 #pragma once
 
 #include <algorithm>

@@ -44,7 +44,7 @@ SecureChannel::SecureChannel(std::unique_ptr<SecureStream> stream)
 SecureChannel::~SecureChannel() = default;
 
 absl::Status SecureChannel::Send(uint32_t type, absl::string_view payload, Deadline deadline) {
-  // What earlier calls left unsent may not grow without limit.
+  // Limits the bytes that earlier calls left unsent.
   constexpr size_t kQueuedBytesMax = 2 * size_t{kFramePayloadBytesMax};
   if (payload.size() > kFramePayloadBytesMax) {
     return absl::InvalidArgumentError(absl::StrFormat("a frame of %d bytes; allowed: at most %d",

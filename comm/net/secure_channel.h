@@ -43,7 +43,7 @@ class SecureChannel {
   // Makes all waiting and later calls of both ends fail with Unavailable. Never blocks.
   void Close();
 
-  // What the other end said of itself.
+  // The hello that the other end sent.
   const Hello& peer_hello() const { return peer_hello_; }
   // "10.0.0.1:5000 -> 10.0.0.2:6000".
   const std::string& name() const { return name_; }

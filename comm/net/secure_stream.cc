@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
 constexpr size_t kHelloNameBytesMax = 255;
-// A hello is small: what a peer may make us keep before it is let in.
+// Limit on a hello, and so on the memory that a peer can use before it is authenticated.
 constexpr uint32_t kHelloPayloadBytesMax = 1024;
 // Bodies below this are copied behind their head, so that a frame is one TLS record.
 constexpr size_t kSharedBodyBytesMin = 4096;

@@ -20,7 +20,7 @@
 
 namespace dtrain::comm {
 
-// What a node says of itself in its first frame.
+// The first frame of each end: who it is.
 struct Hello {
   enum class Role : uint8_t { kRank = 0, kAgent = 1, kTool = 2, kServer = 3 };
   uint64_t epoch = 0;
@@ -31,15 +31,14 @@ struct Hello {
 std::string EncodeHello(const Hello& hello);
 absl::StatusOr<Hello> DecodeHello(absl::string_view payload, uint64_t epoch);
 
-// Frame types of the hello exchange; users take types from kUserFrame up.
+// Frame types of the hello exchange; users take types from 16 up.
 inline constexpr uint32_t kFrameHello = 1;
 inline constexpr uint32_t kFrameWelcome = 2;
 inline constexpr uint32_t kFrameStop = 3;  // Wrong epoch: the payload says why.
-inline constexpr uint32_t kUserFrame = 16;
 
 class SecureStream final : public Handshake {
  public:
-  // `fd` is connected. As a client `self` is sent first; as a server it is the answer.
+  // `fd` is connected. A client sends `self` first; a server sends it as its answer.
   static absl::StatusOr<std::unique_ptr<SecureStream>> Create(
       UniqueFd fd, const std::shared_ptr<TlsContext>& context, const Hello& self,
       uint32_t payload_bytes_max = kFramePayloadBytesMax);
@@ -54,10 +53,10 @@ class SecureStream final : public Handshake {
   // Adds a frame to the output: `head`, then `body` (shared, not copied when large).
   void Queue(uint32_t type, const std::string& head,
              std::shared_ptr<const std::string> body = nullptr);
-  // Writes what the socket takes; true when nothing is left.
+  // Writes as much as the socket takes; true when nothing is left.
   absl::StatusOr<bool> Flush();
   size_t queued_bytes() const { return queued_bytes_; }
-  // What this stream keeps in memory for its peer.
+  // Bytes that this stream keeps in memory for its peer.
   size_t buffered_bytes() const { return queued_bytes_ + reader_.buffered_bytes(); }
   uint64_t frames_queued() const { return send_sequence_; }
   uint64_t frames_flushed() const { return frames_flushed_; }
@@ -75,8 +74,8 @@ class SecureStream final : public Handshake {
   };
   SecureStream(UniqueFd fd, TlsSession tls, TlsRole role, const Hello& self,
                uint32_t payload_bytes_max);
-  absl::Status TakeHello(const Frame& frame);   // As a server.
-  absl::Status TakeAnswer(const Frame& frame);  // As a client.
+  absl::Status TakeHello(const Frame& frame);   // Server only.
+  absl::Status TakeAnswer(const Frame& frame);  // Client only.
   absl::Status Named(const absl::Status& status) const;
 
   UniqueFd fd_;

@@ -236,7 +236,7 @@ bool IsWildcard(absl::string_view host) {
 }
 
 absl::Status PrepareSocket(int fd, absl::Duration user_timeout) {
-  // Idle for a third, then four probes that share the rest: of 30 s, 10 s and 4 x 5 s.
+  // A third of the timeout passes idle, and four probes share the rest: 30 s are 10 s and 4 x 5 s.
   const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(user_timeout));
   const int idle_s = std::max(1, timeout_ms / 3000);
   const int interval_s = std::max(1, timeout_ms / 6000);
@@ -254,7 +254,7 @@ absl::Status WaitForLateReader(int fd) {
 
 absl::Status BrokenConnection(int error_number) {
   absl::Status broken = absl::UnavailableError(std::strerror(error_number));
-  // The kernel gives the last ICMP error of the path in place of ETIMEDOUT where there was one.
+  // If the path sent an ICMP error, the kernel gives that error in place of ETIMEDOUT.
   if (error_number == ETIMEDOUT || error_number == EHOSTUNREACH || error_number == ENETUNREACH ||
       error_number == EHOSTDOWN || error_number == ENETDOWN) {
     broken.SetPayload(kSilentHost, absl::Cord());
@@ -281,7 +281,7 @@ absl::StatusOr<UniqueFd> Listen(const Endpoint& where, const ListenOptions& opti
   if (!fd.valid()) {
     return ErrnoStatus(errno, "socket");
   }
-  // A restarted job may take the port of the one before at once.
+  // A restarted job may take its predecessor's port at once.
   DT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   if (::bind(fd.get(), address.get(), address.bytes) != 0 ||
       ::listen(fd.get(), options.backlog) != 0) {
@@ -328,7 +328,7 @@ absl::StatusOr<UniqueFd> AcceptNow(int listener) {
     if (fd.valid() || errno == EAGAIN || errno == EWOULDBLOCK) {
       return fd;
     }
-    // The rest are errors of that one connection.
+    // These are errors of one incoming connection, not of the listener.
     if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != ENETDOWN &&
         errno != EHOSTUNREACH && errno != ENETUNREACH && errno != EPERM) {
       return ErrnoStatus(errno, "accept");
@@ -354,18 +354,6 @@ std::string ConnectionName(int fd) {
   return absl::StrCat(LocalEndpoint(fd).ToString(), " -> ", PeerEndpoint(fd).ToString());
 }
 
-absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& peer, Deadline deadline) {
-  DT_ASSIGN_OR_RETURN(const auto addresses,
-                      Resolve(peer.host, peer.port == 0 ? 1 : peer.port, deadline));
-  const Address& address = addresses.front();
-  // A connected UDP socket asks the routing table and sends nothing.
-  UniqueFd fd(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid() || ::connect(fd.get(), address.get(), address.bytes) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("no route to ", peer.ToString()));
-  }
-  return LocalEndpoint(fd.get()).host;
-}
-
 absl::StatusOr<std::vector<LocalAddress>> LocalAddresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
@@ -383,8 +371,7 @@ absl::StatusOr<std::vector<LocalAddress>> LocalAddresses() {
     sockaddr_storage storage{};
     std::memcpy(&storage, entry->ifa_addr,
                 family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    LocalAddress address{entry->ifa_name, EndpointOf(storage).host, family == AF_INET6,
-                         (entry->ifa_flags & IFF_LOOPBACK) != 0};
+    LocalAddress address{entry->ifa_name, EndpointOf(storage).host, family == AF_INET6};
     if (!absl::StartsWith(address.address, "fe80:")) {
       addresses.push_back(std::move(address));
     }

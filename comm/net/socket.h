@@ -9,8 +9,8 @@
 // minutes, and bytes that wait because its window is closed are waited for without end as long as
 // its kernel answers the probes. TCP_USER_TIMEOUT bounds all three, but it cannot tell a dead host
 // from a live process that reads late: it also counts the time for which a window stays closed. So
-// connections with little traffic keep it, and connections that carry data do without
-// (WaitForLateReader) and have a silent one beside them that tells.
+// connections with little traffic keep it. Connections that carry data turn it off
+// (WaitForLateReader) and have a silent connection beside them that notices.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@
 
 namespace dtrain::comm {
 
-// What a non-blocking step waits for.
+// The event that a non-blocking step waits for.
 enum class IoWant { kNothing, kRead, kWrite };
 
 struct Endpoint {
@@ -76,14 +76,10 @@ Endpoint PeerEndpoint(int fd);
 // "10.0.0.1:5000 -> 10.0.0.2:6000": this end, then the other.
 std::string ConnectionName(int fd);
 
-// The local address from which packets to `peer` leave: what this host should publish to it.
-absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& peer, Deadline deadline);
-
 struct LocalAddress {
   std::string interface;
   std::string address;  // Without a scope; link-local IPv6 addresses are left out.
   bool ipv6 = false;
-  bool loopback = false;
 };
 // The addresses of interfaces that are up, in the kernel's order.
 absl::StatusOr<std::vector<LocalAddress>> LocalAddresses();
@@ -106,10 +102,11 @@ absl::Status PrepareSocket(int fd, absl::Duration user_timeout);
 // that dies while nothing is on its way to it is noticed as before.
 absl::Status WaitForLateReader(int fd);
 
-// Unavailable, with the text of `error_number`: of a connection that broke.
+// The error of a broken connection: Unavailable, with the text of `error_number`.
 absl::Status BrokenConnection(int error_number);
-// Whether a connection broke, or what is made of such a status, because the peer's host did not
-// answer or could not be reached any more. A process that ends is another thing: its host says so.
+// Whether `status`, or the error that it was derived from, says that the peer's host no longer
+// answers or cannot be reached. False when only the peer's process ended, because its host reports
+// that.
 bool HostFellSilent(const absl::Status& status);
 
 }  // namespace dtrain::comm

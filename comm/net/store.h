@@ -35,7 +35,7 @@ class Store {
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, Deadline deadline) = 0;
   struct Exchange {
     bool exchanged = false;
-    std::string value;  // What the key holds now; "" when it does not exist.
+    std::string value;  // The key's value now; "" when it does not exist.
   };
   // Sets `key` to `desired` if it holds `expected` (nullopt: if it does not exist).
   virtual absl::StatusOr<Exchange> CompareExchange(absl::string_view key,

@@ -27,7 +27,7 @@ StoreRequest ManyKeys(StoreOp op, absl::Span<const std::string> keys) {
   return request;
 }
 
-// Refuses here what the server would take for an attack.
+// Refuses requests for which the server would close the connection as an attack.
 absl::Status CheckRequest(const StoreRequest& request) {
   if (request.keys.size() > kStoreKeysMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -222,7 +222,7 @@ absl::StatusOr<StoreReply> StoreClient::Await(uint64_t id, Deadline deadline) {
   }
 }
 
-// Reads one reply and leaves it for whoever waits for it. `lock` is released meanwhile.
+// Reads one reply and stores it for the thread that waits for it. `lock` is released meanwhile.
 void StoreClient::ReadOne(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   reading_ = true;
   lock.unlock();

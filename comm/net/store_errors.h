@@ -1,4 +1,4 @@
-// How a store says that a key did not come. Internal to comm/net.
+// The errors of stores for keys that did not come. Pure but for the clock. Internal to comm/net.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ namespace dtrain::comm {
 
 inline constexpr uint32_t kFrameStoreRequest = 16;
 inline constexpr uint32_t kFrameStoreReply = 17;
-// Of one request: one value, or the keys of one Wait.
+// The largest request: one value, or the keys of one Wait.
 inline constexpr uint32_t kStoreRequestBytesMax = 4U << 20;
 
 enum class StoreOp : uint8_t {
@@ -49,7 +49,7 @@ struct StoreReply {
 // The part before the value, which is sent behind it without a copy.
 std::string EncodeStoreReplyHead(const StoreReply& reply);
 absl::StatusOr<StoreReply> ParseStoreReply(absl::string_view payload);
-// Only the id: enough to find who waits for a reply.
+// Parses only the id, by which the waiting caller is found.
 absl::StatusOr<uint64_t> ParseStoreReplyId(absl::string_view payload);
 
 }  // namespace dtrain::comm

@@ -19,9 +19,9 @@ namespace dtrain::comm {
 namespace {
 
 constexpr uint64_t kWakeId = 0;
-// One client's turn: then the others come, however much it has sent.
+// Requests of one client that are served before the next client's turn.
 constexpr int kRequestsPerTurn = 32;
-// What the keys of one client's waiting requests may take.
+// Limit on the keys of one client's waiting requests.
 constexpr size_t kClientWaitBytesMax = 2 * size_t{kStoreRequestBytesMax};
 
 size_t KeyBytes(const std::vector<std::string>& keys) {
@@ -141,7 +141,7 @@ void StoreServer::TakeNewClients() {
       continue;
     }
     client->interest = EPOLLIN;
-    again_.insert(client->id);  // Its first request may be inside the TLS session already.
+    again_.insert(client->id);  // The first request may already be inside the TLS session.
     clients_.emplace(client->id, std::move(client));
     client_count_ = static_cast<int>(clients_.size());
   }
@@ -153,7 +153,7 @@ void StoreServer::Serve(uint64_t id) {
     return;
   }
   Client& client = *found->second;
-  flush_.insert(id);  // Also when only the socket became writable.
+  flush_.insert(id);  // The socket may only have become writable, so answers are flushed as well.
   const absl::Status served = ServeRequests(client);
   if (!served.ok()) {
     Drop(id, served);
@@ -163,7 +163,8 @@ void StoreServer::Serve(uint64_t id) {
 absl::Status StoreServer::ServeRequests(Client& client) {
   for (int i = 0; i < kRequestsPerTurn; ++i) {
     if (client.stream->queued_bytes() > options_.client_output_max) {
-      return absl::OkStatus();  // Read on when it has taken its answers (FlushAnswers).
+      // FlushAnswers lets the client be read again once it has taken its answers.
+      return absl::OkStatus();
     }
     DT_ASSIGN_OR_RETURN(const auto frame, client.stream->TryReceive());
     if (!frame.has_value()) {
@@ -175,7 +176,7 @@ absl::Status StoreServer::ServeRequests(Client& client) {
     DT_ASSIGN_OR_RETURN(const StoreRequest request, ParseStoreRequest(frame->payload));
     DT_RETURN_IF_ERROR(Answer(client, request));
   }
-  again_.insert(client.id);  // TLS may hold more that epoll cannot see.
+  again_.insert(client.id);  // TLS may hold more requests, which epoll cannot see.
   return absl::OkStatus();
 }
 
@@ -339,7 +340,7 @@ void StoreServer::FlushAnswers() {
       continue;
     }
     if (was_full && client.stream->queued_bytes() <= options_.client_output_max) {
-      again_.insert(id);  // It was not read while it was full.
+      again_.insert(id);  // The client was not read while its output was full.
     }
     UpdateInterest(client);
   }
@@ -364,7 +365,7 @@ void StoreServer::UpdateInterest(Client& client) {
 void StoreServer::Drop(uint64_t id, const absl::Status& why) {
   const auto found = clients_.find(id);
   Client& client = *found->second;
-  if (!absl::IsUnavailable(why)) {  // Not a plain end of the connection.
+  if (!absl::IsUnavailable(why)) {  // Log only errors that are not a plain end of the connection.
     DT_LOG(Warning) << "store: closed the connection " << client.stream->name() << " of "
                     << client.stream->peer_hello().name << ": " << why.message();
   }

@@ -1,7 +1,7 @@
 // Serves a key-value store to everyone who holds the job's key.
 //
-// Two threads: the gate's (handshakes) and one event loop. A slow client holds up nobody: its
-// requests are read only while its answers drain, and what it can make the server keep is bounded.
+// Two threads: the gate's (handshakes) and one event loop. A slow client does not delay others: its
+// requests are read only while its answers drain, and the memory that it can use is bounded.
 // Thread-safe.
 #pragma once
 
@@ -31,7 +31,7 @@ struct StoreReply;
 struct StoreServerOptions {
   ListenOptions listen;
   GateOptions gate;
-  size_t bytes_max = 256U << 20;        // Of keys and values; beyond: ResourceExhausted.
+  size_t bytes_max = 256U << 20;        // Limit on keys and values; beyond: ResourceExhausted.
   size_t client_output_max = 4U << 20;  // Unsent answers above which a client is not read.
   size_t client_waits_max = 4096;       // Waiting requests of one client.
 };
@@ -47,7 +47,7 @@ class StoreServer {
 
   int port() const { return endpoint().port; }
   const Endpoint& endpoint() const { return gate_->endpoint(); }
-  // Keys, values and what is buffered for clients.
+  // Bytes of keys, values and buffers for clients.
   size_t BytesInUse() const { return bytes_in_use_.load(); }
   int clients() const { return client_count_.load(); }
   uint64_t rejected() const { return gate_->rejected(); }
@@ -86,7 +86,7 @@ class StoreServer {
   std::atomic<size_t> bytes_in_use_{0};
   std::atomic<int> client_count_{0};
 
-  // Only the loop's thread touches what follows.
+  // Only the loop's thread touches the members below.
   KeyValues values_;
   uint64_t next_client_ = 1;  // 0 is the wake descriptor.
   uint64_t next_wait_ = 1;

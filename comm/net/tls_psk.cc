@@ -33,7 +33,7 @@ std::string OpenSslError() {
   return reason == nullptr ? "unknown error" : reason;
 }
 
-// A session object that stands for the PSK; null when OpenSSL refuses.
+// A session object that represents the PSK; null when OpenSSL refuses.
 SSL_SESSION* NewPskSession(SSL* ssl, const TlsContext::Psk& psk) {
   SSL_SESSION* const session = SSL_SESSION_new();
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kAes128GcmSha256);
@@ -54,7 +54,7 @@ const TlsContext::Psk& PskOf(SSL* ssl) {
 int FindSession(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION** session) {
   const TlsContext::Psk& psk = PskOf(ssl);
   *session = nullptr;
-  // Another name: go on without a PSK, which fails for want of a certificate.
+  // A client with another name goes on without a PSK, which fails because there is no certificate.
   if (bytes == psk.identity.size() && std::memcmp(identity, psk.identity.data(), bytes) == 0) {
     *session = NewPskSession(ssl, psk);
     return *session == nullptr ? 0 : 1;

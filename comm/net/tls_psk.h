@@ -36,7 +36,7 @@ class TlsContext : public std::enable_shared_from_this<TlsContext> {
   absl::StatusOr<TlsSession> NewSession(int fd);
   TlsRole role() const { return role_; }
 
-  struct Psk;  // What the OpenSSL callbacks read.
+  struct Psk;  // The data that OpenSSL's callbacks read.
 
  private:
   TlsContext(TlsRole role, const JobKey& key);

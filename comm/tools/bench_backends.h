@@ -1,4 +1,4 @@
-// The groups that `dtrain bench comm` measures, by name.
+// The groups that `dtrain bench comm` measures, by name. Used by the main thread of each rank.
 #pragma once
 
 #include <memory>
@@ -11,21 +11,21 @@
 
 namespace dtrain::comm {
 
-// What a rank has of a backend. Members end in reverse order.
+// One rank's objects of a backend. Members are destroyed in reverse order.
 struct BenchBackend {
   std::string name;
-  std::string limit_name;          // What Limits measures: "memory copy", "one link"...
-  bool limit_is_link = false;      // Else it is a copy within the memory.
+  std::string limit_name;          // The limit that is measured: "memory copy", "one link"...
+  bool limit_is_link = false;      // False: it is a copy within the memory.
   std::shared_ptr<Group> control;  // Over shared memory: barriers and the slowest rank's time.
   std::unique_ptr<Group> group;
   std::unique_ptr<BenchMemory> memory;
 };
 
-// OK, or why this host does not have one of the plan's backends, by name. For a process of its own:
-// it opens CUDA, which no fork outlives.
+// OK, or why this host does not have one of the plan's backends, by name. Run it in a process of
+// its own: it opens CUDA, which does not survive a fork.
 absl::Status CheckBackends(const BenchPlan& plan);
 
-// Collective and blocking. `control`: of all ranks; null when there is one.
+// Collective and blocking. `control` is a group of all ranks; null if there is only one rank.
 absl::StatusOr<BenchBackend> OpenBackend(const std::string& name, const BenchPlan& plan,
                                          const GroupOptions& base, Store& store,
                                          std::shared_ptr<Group> control);

@@ -1,5 +1,6 @@
-// What `dtrain bench comm` measures: each collective as a call on given memory, what its result
-// must be, and how nccl-tests counts its bandwidth.
+// The cases that `dtrain bench comm` measures: each collective as a call on given memory, its
+// expected result, and its bandwidth as nccl-tests counts it. Not thread-safe; the caller owns
+// group and memory.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,8 @@ bool Reduces(BenchKind kind);
 // Whether input and output may be one memory.
 bool WorksInPlace(BenchKind kind);
 
-// Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): what the busiest link
-// carries for each byte of the size.
+// Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): the bytes that the
+// busiest link carries for each byte of the size.
 double BusFactor(BenchKind kind, int ranks);
 
 struct BenchSetting {
@@ -51,17 +52,17 @@ class BenchCase {
 
   size_t bytes() const { return count_ * DTypeBytes(setting_.dtype); }
   size_t count() const { return count_; }
-  // The input, and -1, which is nobody's value, everywhere else.
+  // Writes the input, and everywhere else -1, which no rank has as a value.
   absl::Status Fill();
   // Zeros in both: calls in place may follow each other without an overflow.
   absl::Status Clear();
   absl::Status Run();
-  // Elements that are not what they must be after Fill and Run.
+  // The number of wrong elements after Fill and Run.
   absl::StatusOr<size_t> Wrong();
 
  private:
-  // [count] elements of the result: of one rank, or the reduction over all (rank -1), as these have
-  // them from `first` on.
+  // [count] elements of the expected result: elements from `first` on of one rank's input, or of
+  // the reduction over all ranks (rank -1).
   struct Segment {
     size_t count = 0;
     int rank = -1;
@@ -79,7 +80,7 @@ class BenchCase {
   Group& group_;
   BenchMemory& memory_;
   const size_t count_;  // Elements of the whole buffer.
-  const size_t part_;   // Of one rank.
+  const size_t part_;   // Elements of one rank's part.
 };
 
 }  // namespace dtrain::comm

@@ -2,9 +2,9 @@
 //
 // Time is the median over the iterations of the slowest rank's time of one call from a common
 // barrier; algbw = size / time, busbw = algbw x the factor of nccl-tests' doc/PERFORMANCE.md. The
-// last columns are busbw as a share of what was measured in the same run: over shared memory the
-// rate at which all ranks at once copy as many bytes of memory, else the rate of one send between
-// two ranks.
+// last columns are busbw as a share of a limit measured in the same run: over shared memory the
+// rate at which all ranks at once copy as many bytes of memory, otherwise the rate of one send
+// between two ranks.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@
 namespace dtrain::comm {
 namespace {
 
-// The largest over ranks, so that all continue with the same number.
+// The largest value of all ranks, so that all continue with the same number.
 absl::StatusOr<double> Slowest(Group& control, double value) {
   DT_ASSIGN_OR_RETURN(const Work work, control.AllReduce({&value, sizeof(value), DType::kFloat64},
                                                          ReduceOp::kMax, {.caller_waits = true}));
@@ -74,7 +74,7 @@ absl::Status CopyOnce(BenchBackend& backend, size_t bytes) {
   return memory.CopyAndFinish(memory.output(), memory.input(), bytes);
 }
 
-// GB/s of `bytes` at a time.
+// The rate in GB/s when `bytes` are moved at a time.
 absl::StatusOr<double> RateOf(BenchBackend& backend, const BenchPlan& plan, size_t bytes) {
   DT_ASSIGN_OR_RETURN(const double micros, Measure(*backend.control, plan, bytes, [&] {
                         return backend.limit_is_link ? SendOverOneLink(backend, bytes)
@@ -83,7 +83,7 @@ absl::StatusOr<double> RateOf(BenchBackend& backend, const BenchPlan& plan, size
   return static_cast<double>(bytes) / micros * 1e-3;
 }
 
-// What the backend's collectives are set against, for each of the sizes: see the top. A copy is as
+// The limit that each size's collectives are compared with (see the top of this file). A copy is as
 // fast as the cache that holds its size; a link has one rate, its best. A reduction of registered
 // memory touches less memory than a copy of as many bytes and may pass 100 %.
 absl::StatusOr<std::vector<double>> Limits(BenchBackend& backend, const BenchPlan& plan) {
@@ -94,7 +94,8 @@ absl::StatusOr<std::vector<double>> Limits(BenchBackend& backend, const BenchPla
     }
     return limits;
   }
-  const size_t largest = std::min(plan.BufferBytes(), size_t{64} << 20);  // Not to take long.
+  // Limited so that it does not take long.
+  const size_t largest = std::min(plan.BufferBytes(), size_t{64} << 20);
   double best = 0;
   for (size_t bytes = size_t{256} << 10; bytes <= largest; bytes *= 4) {
     DT_ASSIGN_OR_RETURN(const double rate, RateOf(backend, plan, bytes));
@@ -108,7 +109,8 @@ absl::StatusOr<BenchTime> MeasureCase(BenchBackend& backend, const BenchPlan& pl
                                       BenchCase& bench, BenchKind kind, double limit) {
   BenchTime time;
   DT_RETURN_IF_ERROR(bench.Fill());
-  DT_RETURN_IF_ERROR(backend.control->Barrier(Deadline::Infinite()));  // All are filled.
+  // All ranks' buffers are filled.
+  DT_RETURN_IF_ERROR(backend.control->Barrier(Deadline::Infinite()));
   DT_RETURN_IF_ERROR(bench.Run());
   DT_ASSIGN_OR_RETURN(const size_t wrong, bench.Wrong());
   DT_ASSIGN_OR_RETURN(const double most, Slowest(*backend.control, static_cast<double>(wrong)));
@@ -170,7 +172,7 @@ absl::Status MeasureBackend(BenchBackend& backend, const BenchPlan& plan, Json& 
       }
       DT_RETURN_IF_ERROR(CheckRight(row, backend));
       if (kind == BenchKind::kBarrier) {
-        break;  // It has no size.
+        break;  // A barrier has no size.
       }
     }
   }
@@ -191,7 +193,7 @@ absl::Status RunRank(const GroupOptions& base, Store& store, const BenchPlan& pl
                                               : absl::OkStatus();
 }
 
-// CheckBackends in a child, because it may open CUDA.
+// Runs CheckBackends in a child process, because it may open CUDA.
 absl::Status CheckBackendsApart(const BenchPlan& plan) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {

@@ -86,7 +86,7 @@ size_t CountWrong(DType dtype, const void* got, const void* want, size_t count, 
   for (size_t i = 0; i < count; ++i) {
     const double is = Read(dtype, static_cast<const char*>(got) + i * width);
     const double must = Read(dtype, static_cast<const char*>(want) + i * width);
-    // So that what is not a number is wrong.
+    // Written so that NaN counts as wrong.
     wrong += std::fabs(is - must) <= tolerance * std::fabs(must) ? 0 : 1;
   }
   return wrong;

@@ -1,6 +1,6 @@
 // The numbers that `dtrain bench comm` sends and expects: small integers, exact in every type and
-// in every sum, in a pattern whose period is prime, so that a chunk that ends up somewhere else is
-// found.
+// in every sum, in a pattern whose period is prime, so that a chunk at a wrong place is found.
+// Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace dtrain::comm {
 
-// What rank `rank` holds at `index`: in [0, 64), of 16-bit types in [0, 4).
+// The value of rank `rank` at `index`: in [0, 64), for 16-bit types in [0, 4).
 double BenchValue(DType dtype, int ranks, int rank, size_t index);
 
 // Elements at a time: a whole number of periods, about 1 MiB of the largest type.

@@ -99,7 +99,8 @@ class DeviceMemory final : public BenchMemory {
     DT_RETURN_IF_ERROR(Copy(to, from, bytes));
     return Check(cuda_.StreamSynchronize(stream_), "cudaStreamSynchronize");
   }
-  // As a training step waits: by the stream, not by the thread that watches the group.
+  // Waits as a training step does: through the stream, not through the thread that watches the
+  // group.
   absl::Status Finish(const Work& /*work*/) override {
     DT_RETURN_IF_ERROR(group_.JoinStream(stream_));
     DT_RETURN_IF_ERROR(Check(cuda_.StreamSynchronize(stream_), "cudaStreamSynchronize"));

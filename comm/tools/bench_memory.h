@@ -1,5 +1,5 @@
 // The two buffers that a benchmarked collective works on: host memory, plain or registered, or a
-// GPU's.
+// GPU's. Owns the buffers; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@ class BenchMemory {
   virtual absl::Status Store(char* at, const char* from, size_t bytes) = 0;
   // Blocking: the bytes at `at`, where the host can read them until the next call.
   virtual absl::StatusOr<const char*> View(const char* at, size_t bytes) = 0;
-  // What a caller does whose result must be elsewhere; a collective that is started next sees it.
+  // Copies as a caller would whose result must lie elsewhere; a collective that is started next
+  // sees the copy.
   virtual absl::Status Copy(char* to, const char* from, size_t bytes) = 0;
   // Blocks until the result of `work` is in memory.
   virtual absl::Status Finish(const Work& work) = 0;
@@ -43,7 +44,8 @@ class BenchMemory {
 absl::StatusOr<std::unique_ptr<BenchMemory>> MakeHostMemory(Group& group, size_t bytes,
                                                             bool registered);
 
-// Of the current device; `stream` is the group's compute stream. All of them outlive it.
+// Memory of the current device; `stream` is the group's compute stream. All arguments must outlive
+// the result.
 absl::StatusOr<std::unique_ptr<BenchMemory>> MakeDeviceMemory(DeviceGroup& group, CudaApi& cuda,
                                                               CudaStream* stream, int device,
                                                               size_t bytes, bool registered);

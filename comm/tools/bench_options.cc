@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kIterations = 20;
 constexpr int kIterationsMin = 3;
-// From here on, calls are fewer.
+// Sizes from here on have fewer iterations.
 constexpr size_t kLargeBytes = size_t{16} << 20;
 constexpr size_t kMiB = size_t{1} << 20;
 
@@ -112,7 +112,7 @@ void AddHowOften(CLI::App& app, BenchPlan& plan) {
       ->default_str("-");
 }
 
-// Both buffers of every rank, and about as much for what the transport works in.
+// Bytes of both buffers of every rank, and about as much for the transport's own memory.
 size_t BytesNeeded(const BenchPlan& plan, size_t bytes) {
   const bool on_device = std::all_of(plan.backends.begin(), plan.backends.end(), IsOfDevice);
   return static_cast<size_t>(plan.ranks) * ((on_device ? 2 : 3) * bytes + 64 * kMiB);

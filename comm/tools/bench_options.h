@@ -1,4 +1,4 @@
-// What `dtrain bench comm` is asked to measure.
+// The options of `dtrain bench comm`, parsed and checked. Pure values.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace dtrain::comm {
 
 struct BenchPlan {
   int ranks = 2;
-  int nodes = 2;  // Of shm+tcp: as many as the host pretends to be.
+  int nodes = 2;  // shm+tcp only: as how many nodes this host acts.
   std::vector<std::string> backends = {"shm", "tcp"};
   std::vector<std::string> collectives;
   size_t min_bytes = 8;
@@ -31,7 +31,7 @@ struct BenchPlan {
   bool Wants(BenchKind kind) const;
   // From min_bytes by factor to max_bytes, which is the last in any case.
   std::vector<size_t> Sizes() const;
-  // Of each of a rank's buffers: the largest size, and what the limit is measured with.
+  // Bytes of each of a rank's buffers: enough for the largest size and for measuring the limit.
   size_t BufferBytes() const { return std::max(max_bytes, size_t{4} << 20); }
   int IterationsFor(size_t bytes) const;
   static int WarmUpsFor(size_t bytes);
@@ -39,13 +39,13 @@ struct BenchPlan {
 
 // "sum", "avg", "max", "min".
 const char* OpName(ReduceOp op);
-// On the buffers of a GPU.
+// Whether the backend works on buffers of a GPU.
 bool IsOfDevice(const std::string& backend);
 
 // The exit code if the program is to end (help, a wrong option), else -1.
 int ParseBenchOptions(int argc, char** argv, BenchPlan& plan);
 
-// InvalidArgument for what cannot be together.
+// InvalidArgument for options that exclude each other.
 absl::Status CheckPlan(const BenchPlan& plan);
 
 // Lowers plan.max_bytes to what fits into `memory`; ResourceExhausted when nothing does.

@@ -1,4 +1,4 @@
-// What `dtrain bench comm` prints: nccl-tests' columns, and JSON.
+// The output of `dtrain bench comm`: nccl-tests' columns, and JSON. Called by rank 0's main thread.
 #pragma once
 
 #include <cstddef>
@@ -28,17 +28,18 @@ struct BenchRow {
   std::optional<BenchTime> in_place;  // None: there is no such call.
 };
 
-// "sum" for what reduces, "none" for the others; the root or -1.
+// "sum" for reductions, "none" for other collectives; the root or -1.
 std::string RedopOf(BenchKind kind, const BenchPlan& plan);
 int RootOf(BenchKind kind, const BenchPlan& plan);
 
-// Where the table goes: standard output belongs to the JSON where it was asked for there.
+// The stream of the table: standard error if the JSON goes to standard output.
 std::FILE* TableFile(const BenchPlan& plan);
 void PrintHead(const BenchPlan& plan, const BenchBackend& backend, BenchKind kind);
 void PrintRow(const BenchPlan& plan, const BenchRow& row);
 
 Json RowJson(const BenchPlan& plan, const BenchBackend& backend, const BenchRow& row, double limit);
-// With what stands for all rows. `provenance`: base/provenance.h's, of before the measurement.
+// Writes the rows with the values that hold for all of them. `provenance`: as base/provenance.h
+// gave it before the measurement.
 absl::Status WriteReport(const BenchPlan& plan, const Json& provenance, Json rows);
 
 }  // namespace dtrain::comm

@@ -26,14 +26,14 @@ namespace {
 
 constexpr absl::Duration kConnect = absl::Seconds(30);
 
-// The child's whole life. `go` gives the store's port.
+// Runs the child process to its end. `go` gives the store's port.
 [[noreturn]] void RunChild(int rank, int ranks, const JobKey& key, const RankFunction& function,
                            int go) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   SetLogRank(rank);
   int port = 0;
   if (read(go, &port, sizeof(port)) != sizeof(port)) {
-    _exit(kExitTemporary);  // The parent went away first.
+    _exit(kExitTemporary);  // The parent ended before the child started.
   }
   GroupOptions options;
   options.rank = rank;
@@ -56,7 +56,7 @@ constexpr absl::Duration kConnect = absl::Seconds(30);
   _exit(ExitCodeFor(status));
 }
 
-// The children that were started; those left are killed.
+// The children that were started; the destructor kills those that are left.
 class Children {
  public:
   ~Children() {
@@ -70,7 +70,7 @@ class Children {
     if (pipe2(go, O_CLOEXEC) != 0) {
       return ErrnoStatus(errno, "pipe2");
     }
-    std::fflush(nullptr);  // Or the child would print what waits in stdio once more.
+    std::fflush(nullptr);  // Otherwise the child would print stdio's buffered text once more.
     const pid_t pid = fork();
     if (pid < 0) {
       return ErrnoStatus(errno, "fork");
@@ -121,7 +121,7 @@ absl::Status RunLocalRanks(int ranks, const RankFunction& function) {
   for (int rank = 0; rank < ranks; ++rank) {
     DT_RETURN_IF_ERROR(children.Fork(rank, ranks, key, function));
   }
-  // Threads only from here on.
+  // The process starts threads only after the forks.
   DT_ASSIGN_OR_RETURN(const auto server, StoreServer::Create("127.0.0.1", 0, key, 0));
   DT_RETURN_IF_ERROR(children.Go(server->port()));
   return children.Wait();

@@ -9,8 +9,8 @@
 
 namespace dtrain::comm {
 
-// What a rank's function gets: rank, size, node, address and key of a group to create, and the
-// store to meet in.
+// A rank's function. `options` has rank, size, node, address and key of a group to create; `store`
+// is where its ranks meet.
 using RankFunction = std::function<absl::Status(const GroupOptions& options, Store& store)>;
 
 // Blocks until all ranks have ended; the first that failed is reported by name. Ranks end with this

@@ -1,4 +1,4 @@
-// One connection as StreamTransport drives it: whole messages, without blocking.
+// One connection as StreamTransport uses it: whole messages, without blocking.
 //
 // One thread may send while another receives.
 #pragma once
@@ -16,8 +16,8 @@ namespace dtrain::comm {
 class Channel {
  public:
   virtual ~Channel() = default;
-  // Does what can be done now; true when the message is complete. Until then call again with the
-  // same span, e.g. when poll(2) reports fd() ready. Unavailable: the peer is gone.
+  // Makes progress without waiting; true when the message is complete. Until then call again with
+  // the same span, e.g. when poll(2) reports fd() ready. Unavailable: the peer is gone.
   virtual absl::StatusOr<bool> TrySend(absl::Span<const std::byte> message) = 0;
   virtual absl::StatusOr<bool> TryReceive(absl::Span<std::byte> message) = 0;
   // Makes both ends fail with Unavailable. Any thread; never blocks.

@@ -27,7 +27,7 @@ auto BytesOf(Message& message) {
 }  // namespace
 
 ControlLines::ControlLines(int rank, std::vector<ControlLine> lines)
-    : rank_(rank), lines_(std::move(lines)), peers_(lines_.size()), said_(lines_.size()) {
+    : rank_(rank), lines_(std::move(lines)), peers_(lines_.size()), reports_(lines_.size()) {
   for (size_t i = 0; i < lines_.size(); ++i) {
     peers_[i].open = lines_[i].channel != nullptr;
   }
@@ -48,17 +48,17 @@ void ControlLines::AddDescriptors(std::vector<pollfd>& items) const {
   }
 }
 
-Whereabouts ControlLines::Here(bool in_call, std::vector<int> awaited) const {
-  // Messages have no number among the collectives: whoever is awaited in one is awaited now.
+WaitReport ControlLines::OwnReport(bool in_call, std::vector<int> awaited) const {
+  // Sends and receives have no collective's number: a peer that is awaited in one is awaited now.
   const bool message = in_call && IsMessage(now_);
-  return {.heard = true,
+  return {.answered = true,
           .in_call = in_call,
           .sequence = message ? std::numeric_limits<uint64_t>::max() : last_collective_.sequence,
           .last = last_collective_,
           .awaited = std::move(awaited)};
 }
 
-ControlLines::Answer ControlLines::Encode(const Whereabouts& here) {
+ControlLines::Answer ControlLines::Encode(const WaitReport& here) {
   Answer answer;
   answer.sequence = here.sequence;
   answer.in_call = here.in_call ? 1 : 0;
@@ -72,13 +72,13 @@ ControlLines::Answer ControlLines::Encode(const Whereabouts& here) {
   return answer;
 }
 
-Whereabouts ControlLines::Decode(const Message& message) {
+WaitReport ControlLines::Decode(const Message& message) {
   Answer answer;
   std::memcpy(&answer, message.body, sizeof(answer));
-  Whereabouts there{.heard = true,
-                    .in_call = answer.in_call != 0,
-                    .sequence = answer.sequence,
-                    .last = answer.last};
+  WaitReport there{.answered = true,
+                   .in_call = answer.in_call != 0,
+                   .sequence = answer.sequence,
+                   .last = answer.last};
   for (size_t bit = 0; bit < 8 * sizeof(answer.awaited); ++bit) {
     if ((answer.awaited[bit / 8] >> (bit % 8) & 1U) != 0) {
       there.awaited.push_back(static_cast<int>(bit));
@@ -93,7 +93,8 @@ void ControlLines::Send(size_t peer, const Message& message) {
   if (channel == nullptr) {
     return;
   }
-  // The rest of an earlier one first. A peer that does not even read that needs no more.
+  // The rest of an earlier message goes first. A peer that does not read even that gets no further
+  // ones.
   if (to.leaving && !channel->TrySend(BytesOf(to.out)).value_or(false)) {
     return;
   }
@@ -119,7 +120,7 @@ absl::Status ControlLines::ReadOne(size_t peer, bool in_call, AwaitedOf awaited)
   while (from.open) {
     const auto whole = lines_[peer].channel->TryReceive(BytesOf(from.in));
     if (!whole.ok()) {
-      from.open = false;  // A process that ended without a word is told of by the data connection.
+      from.open = false;  // The data connection reports a process that ended without a reason.
       if (HostFellSilent(whole.status())) {
         from.silence = whole.status();
         any_silent_ = true;
@@ -130,18 +131,18 @@ absl::Status ControlLines::ReadOne(size_t peer, bool in_call, AwaitedOf awaited)
       break;
     }
     if (from.in.kind == Kind::kAnswer) {
-      said_[peer] = Decode(from.in);
+      reports_[peer] = Decode(from.in);
     } else if (from.in.kind == Kind::kQuestion) {
       Message message;
       message.kind = Kind::kAnswer;
-      const Answer answer = Encode(Here(in_call, awaited()));
+      const Answer answer = Encode(OwnReport(in_call, awaited()));
       std::memcpy(message.body, &answer, sizeof(answer));
       const std::lock_guard lock(send_mutex_);
       if (!told_) {
         Send(peer, message);
       }
     } else {
-      heard_reason_ = true;
+      has_reason_ = true;
       const absl::string_view text(from.in.body, strnlen(from.in.body, sizeof(from.in.body)));
       return absl::Status(static_cast<absl::StatusCode>(from.in.code),
                           absl::StrCat("reported by ", lines_[peer].name, ": ", text));
@@ -188,7 +189,7 @@ absl::Status ControlLines::NameTheMissing(const absl::Status& timed_out,
                                           const WaitContext& context) {
   std::vector<pollfd> items;
   AddDescriptors(items);
-  if (heard_reason_ || items.empty() || awaited.empty()) {
+  if (has_reason_ || items.empty() || awaited.empty()) {
     return timed_out;
   }
   {
@@ -199,18 +200,18 @@ absl::Status ControlLines::NameTheMissing(const absl::Status& timed_out,
       Send(peer, question);
     }
   }
-  const auto mine = [&] { return std::vector<int>(awaited.begin(), awaited.end()); };
-  std::fill(said_.begin(), said_.end(), Whereabouts());
-  said_[static_cast<size_t>(rank_)] = Here(/*in_call=*/true, mine());
+  const auto own_awaited = [&] { return std::vector<int>(awaited.begin(), awaited.end()); };
+  std::fill(reports_.begin(), reports_.end(), WaitReport());
+  reports_[static_cast<size_t>(rank_)] = OwnReport(/*in_call=*/true, own_awaited());
   const Deadline grace = Deadline::After(kAnswerGrace);
-  Missing missing = WhoIsMissing(rank_, said_);
+  Missing missing = WhoIsMissing(rank_, reports_);
   while (!missing.silent.empty() && !grace.Expired()) {
     items.clear();
     AddDescriptors(items);
     poll(items.data(), items.size(), Earlier(grace, Deadline::After(kWaitSlice)).PollTimeoutMs());
     DT_RETURN_IF_ERROR(context.interrupted());
-    DT_RETURN_IF_ERROR(Read(/*in_call=*/true, mine));
-    missing = WhoIsMissing(rank_, said_);
+    DT_RETURN_IF_ERROR(Read(/*in_call=*/true, own_awaited));
+    missing = WhoIsMissing(rank_, reports_);
   }
   return Report(timed_out, awaited, missing);
 }
@@ -220,11 +221,11 @@ std::string ControlLines::NamesOf(absl::Span<const int> ranks, bool with_last) c
   for (const int rank : ranks) {
     const auto i = static_cast<size_t>(rank);
     absl::StrAppend(&text, text.empty() ? "" : "; ", lines_[i].name);
-    if (with_last && said_[i].last.sequence == 0) {
+    if (with_last && reports_[i].last.sequence == 0) {
       absl::StrAppend(&text, ", which has called nothing yet");
     } else if (with_last) {
-      absl::StrAppend(&text, ", last seen at collective ", said_[i].last.sequence, " (",
-                      Describe(said_[i].last), ")");
+      absl::StrAppend(&text, ", last seen at collective ", reports_[i].last.sequence, " (",
+                      Describe(reports_[i].last), ")");
     }
   }
   return text;
@@ -244,7 +245,7 @@ absl::Status ControlLines::Report(const absl::Status& timed_out, absl::Span<cons
   if (missing.silent.empty()) {
     return absl::DeadlineExceededError(absl::StrCat("timed out waiting for ", elsewhere));
   }
-  // What the wait itself knows of these may be more.
+  // If the silent ranks are just those awaited, the wait's own message may say more about them.
   const bool as_awaited = std::is_permutation(awaited.begin(), awaited.end(),
                                               missing.silent.begin(), missing.silent.end());
   return absl::DeadlineExceededError(absl::StrCat(

@@ -13,9 +13,9 @@
 namespace dtrain::comm {
 
 struct TransportFault {
-  int at_move = -1;                             // From this call of Move on (0 is the first).
-  absl::Status error = {};                      // Not OK: that Move fails with it.
-  absl::Duration delay = absl::ZeroDuration();  // Before each such Move.
+  int at_move = -1;         // The fault begins at this call of Move (0 is the first).
+  absl::Status error = {};  // If not OK, that Move fails with it.
+  absl::Duration delay = absl::ZeroDuration();  // Delay before each Move from then on.
   int flip_byte_from_peer = -1;                 // Alters the first byte that this peer sent.
 };
 
@@ -50,7 +50,7 @@ class FaultyTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return inner_->Register(data, bytes);
   }
-  absl::Status Glance() override { return inner_->Glance(); }
+  absl::Status PollPeers() override { return inner_->PollPeers(); }
   ControlLines* control() override { return inner_->control(); }
   std::vector<int> Awaited() const override { return inner_->Awaited(); }
   void Withdraw() override { inner_->Withdraw(); }

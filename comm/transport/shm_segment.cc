@@ -75,7 +75,7 @@ ShmSegment::ShmSegment(UnixMesh& mesh, SharedMapping mapping, bool tree)
       first_child_(FirstChild(self_, size_)),
       end_child_(FirstChild(self_ + 1, size_)),
       mapping_(std::move(mapping)) {
-  // Zeroed memory is a valid state of everything in it.
+  // Zeroed memory is a valid initial state of all objects in it.
   verdict_ = reinterpret_cast<Verdict*>(mapping_.data());
   cells_ = reinterpret_cast<Cell*>(mapping_.data() + RoundUp(sizeof(Verdict), 64));
   const size_t control =
@@ -108,7 +108,7 @@ bool ShmSegment::SpinFor(const Word& word, uint32_t target, const WaitContext& c
   if (!context.may_spin()) {
     return word.Reached(target);
   }
-  // Who is late is mostly so by less than a pause (40 to 140 cycles) and the clock take.
+  // A late rank mostly comes sooner than a pause (40 to 140 cycles) and a clock read take.
   for (int i = 0; i < 64; ++i) {
     if (word.Reached(target)) {
       return true;
@@ -156,8 +156,8 @@ absl::Status ShmSegment::AwaitAll(const WaitContext& context) {
   return absl::OkStatus();
 }
 
-// What a rank wrote is seen by all: it comes before its word, which its parent has read before it
-// sets its own, and so on to the root's, which all read.
+// All ranks see what a rank wrote: it writes before it sets its word, its parent reads that word
+// before it sets its own, and so on up to the root's word, which all read.
 absl::Status ShmSegment::AwaitTree(const WaitContext& context) {
   int64_t spin_until = 0;
   for (int child = first_child_; child < end_child_; ++child) {
@@ -228,7 +228,7 @@ absl::Status ShmSegment::Report(uint32_t target) const {
     }
     separator = "; ";
   }
-  // Everybody is there by now: the word that is waited for comes next.
+  // All ranks have arrived by now, so the awaited word will be set next.
   return separator == " " ? absl::OkStatus() : absl::DeadlineExceededError(text);
 }
 

@@ -1,17 +1,17 @@
-// The memory that the ranks of one node share to coordinate: who has arrived where, what each rank
-// called, and a staging area for buffers that are not registered.
+// The memory that the ranks of one node share to coordinate: each rank's progress and call, and a
+// staging area for buffers that are not registered.
 //
 // The first rank of the node creates it and passes the descriptor. Every collective is a sequence
 // of syncs that all ranks make in step: each says "what I wrote is there" and waits until all have
-// said so. A rank may write what it published for sync s again after sync s+1, so everything
-// that is published between two syncs is kept twice. One thread at a time uses it; Break may come
-// from any.
+// said so. A rank may write what it published for sync s again after sync s+1, so everything that
+// is published between two syncs is kept twice. One thread at a time uses it; Break may come from
+// any.
 //
-// Few ranks read each other's words. Of many, each waits for its children in a tree, and all wait
-// for the first one, the root: n ranks touch each other's cache lines 2n times and not n x n times,
-// and one that sleeps is woken at most kTreeFan + 1 times. A wait spins briefly where that burns
-// nobody else's core and makes no system call then; after that it sleeps on a futex, and only who
-// sleeps is woken.
+// A few ranks read each other's words. If there are many, each waits for its children in a tree,
+// and all wait for the first rank, the root: n ranks touch each other's cache lines 2n times and
+// not n x n times, and a rank that sleeps is woken at most kTreeFan + 1 times. A wait first spins
+// briefly, if that takes no core from another rank, and then sleeps on a futex; only sleepers are
+// woken, so a short wait makes no system call.
 #pragma once
 
 #include <atomic>
@@ -30,9 +30,9 @@
 
 namespace dtrain::comm {
 
-// More ranks than these form a tree of which each has up to kTreeFan children. Up to so many a rank
-// would have all others as its children, and their way back through the root would be one step
-// more.
+// More ranks than these form a tree of which each has up to kTreeFan children. With fewer ranks the
+// root would have all others as its children, and the way back through the root would only add a
+// step.
 inline constexpr int kTreeFan = 8;
 inline constexpr int kFlatRanksMax = kTreeFan;
 
@@ -55,7 +55,7 @@ class ShmSegment {
   const CallHeader& header(int index, uint64_t sequence) {
     return cells_[index].headers[sequence & 1];
   }
-  // Where member `index` leaves its share of a sum of squares.
+  // The place where member `index` leaves its share of a sum of squares.
   double& partial(int index, uint64_t sequence) { return cells_[index].partials[sequence & 1]; }
   // Staging buffer `which` (0 or 1) of member `index`.
   char* stage(int index, uint64_t which) {
@@ -86,16 +86,17 @@ class ShmSegment {
   struct Word {
     std::atomic<uint32_t> phase;
     std::atomic<uint32_t> sleepers;  // Threads that sleep on `phase`.
-    // Whether it has come to `target`. The counter may wrap.
+    // Whether the counter, which may wrap, has come to `target`.
     bool Reached(uint32_t target) const {
       return static_cast<int32_t>(phase.load(std::memory_order_acquire) - target) >= 0;
     }
   };
-  // One cache line for each word that is waited on, others for what is read once.
+  // Each word that is waited on has a cache line of its own.
   struct Cell {
     alignas(64) Word arrived;             // This rank's syncs.
     std::atomic<uint64_t> last_sequence;  // For reports.
-    alignas(64) Word below;               // In a tree: those of all ranks below it, and its own.
+    // Tree only: the syncs that this rank and all ranks below it have made.
+    alignas(64) Word below;
     alignas(64) CallHeader headers[2];
     alignas(64) double partials[2];
   };
@@ -109,16 +110,17 @@ class ShmSegment {
   ShmSegment(UnixMesh& mesh, SharedMapping mapping, bool tree);
   absl::Status AwaitAll(const WaitContext& context);
   absl::Status AwaitTree(const WaitContext& context);
-  // Waits until `word` has come to this rank's sync. `spin_until`: 0, and then one allowance for
-  // all waits of a sync.
+  // Waits until `word` has come to this rank's sync. `spin_until`: 0 at first; then the time limit
+  // of spinning for all waits of a sync.
   absl::Status AwaitWord(Word& word, const WaitContext& context, int64_t& spin_until);
   void Set(Word& word, uint32_t phase);
   absl::Status Missing(uint32_t target, const WaitContext& context) const;
   absl::Status Report(uint32_t target) const;
-  // Whether `index` keeps the others from `target`: it has not arrived, or it has, and does not
-  // pass on that all below it have.
+  // Whether `index` keeps the others from `target`: it has not arrived, or it has not passed on
+  // that all ranks below it have.
   bool HoldsUp(int index, uint32_t target) const;
-  bool AllReached(int first, int end, uint32_t target) const;  // Of their `below`.
+  // Whether their `below` has come to `target`.
+  bool AllReached(int first, int end, uint32_t target) const;
   static bool SpinFor(const Word& word, uint32_t target, const WaitContext& context,
                       int64_t& spin_until);
 
@@ -126,7 +128,7 @@ class ShmSegment {
   const int self_;
   const int size_;
   const bool tree_;
-  // Of this rank in the tree.
+  // This rank's children in the tree: [first_child_, end_child_).
   const int first_child_;
   const int end_child_;
   SharedMapping mapping_;

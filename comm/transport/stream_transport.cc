@@ -209,7 +209,7 @@ absl::Status StreamTransport::WaitForAny(const WaitContext& context) {
     const int timeout = Earlier(context.deadline, Deadline::After(kWaitSlice)).PollTimeoutMs();
     poll(polled_.data(), polled_.size(), timeout);
   }
-  // Poll has said already whether there is anything.
+  // Poll has already told whether the control connections have bytes.
   if (std::any_of(polled_.begin(), polled_.begin() + static_cast<ptrdiff_t>(controls),
                   [](const pollfd& item) { return item.revents != 0; })) {
     DT_RETURN_IF_ERROR(control_.Read([this] { return Awaited(); }));

@@ -2,9 +2,10 @@
 //
 // Long messages are cut into as many parts as there are connections to the peer (StripeOf), so that
 // one lost packet holds up one of them and the paths of a network are all used.
-// One thread sleeps in poll for all peers and moves what can be moved in both directions, so two
-// ranks that send to each other cannot block each other. A second, silent connection to each peer
-// carries what must overtake data: why a rank gave up, and whom it waits for (ControlLines).
+// One thread sleeps in poll for all peers and moves data in both directions as far as possible, so
+// two ranks that send to each other cannot block each other. A second, silent connection to each
+// peer carries messages that must overtake data: why a rank gave up, and whom it waits for
+// (ControlLines).
 #pragma once
 
 #include <poll.h>
@@ -27,11 +28,12 @@ namespace dtrain::comm {
 
 struct StreamPeer {
   std::vector<std::unique_ptr<Channel>> data = {};  // None for this rank itself.
-  std::unique_ptr<Channel> control = {};  // Null: reasons travel in another way (see `explain`).
-  std::string name = {};                  // "rank 1 (node a, pid 12)".
+  std::unique_ptr<Channel> control = {};            // Null: reasons come from `explain` alone.
+  std::string name = {};                            // "rank 1 (node a, pid 12)".
 };
 
-// Below this a message goes over the first connection whole: a part is worth its calls.
+// Shorter messages go whole over the first connection, because a short part is not worth its system
+// calls.
 inline constexpr size_t kStripeBytesMin = size_t{256} << 10;
 
 // The part of a message of `bytes` that goes over connection `index` of `connections`.
@@ -48,7 +50,7 @@ class StreamTransport final : public Transport {
   using Transport::Move;
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                     absl::FunctionRef<void()> meanwhile, absl::Span<const Transfer> ahead) override;
-  absl::Status Glance() override { return control_.ReadBetween(); }
+  absl::Status PollPeers() override { return control_.ReadBetween(); }
   void Shutdown(const absl::Status& reason) override;
   std::string PeerName(int peer) const override {
     return peers_.at(static_cast<size_t>(peer)).name;
@@ -56,28 +58,31 @@ class StreamTransport final : public Transport {
   ControlLines* control() override { return &control_; }
   std::vector<int> Awaited() const override;
 
-  // For a transport that moves its data in another way and keeps these connections to learn at once
-  // of deaths and reasons; no data is sent over them meanwhile, only what ControlLines says. What
-  // to poll: all that may bring a reason, and the connections of the peers that are `awaited`.
+  // Adds the descriptors to poll: all lines that may bring a reason, and the connections of the
+  // peers that are `awaited`. For a transport that moves its data over another network and keeps
+  // these connections to learn at once of deaths and reasons; only ControlLines sends over them
+  // meanwhile.
   void AddDescriptors(std::vector<pollfd>& items, absl::FunctionRef<bool(int peer)> awaited) const;
   // Whether the connection to `peer` has ended, or its host fell silent.
   bool Ended(int peer) const;
-  // The best that is known of why `peer` does not answer, waiting a moment for its reason: that,
-  // or that it is gone, or `symptom`. `awaited`: as of ControlLines.
+  // The best known explanation of why `peer` does not answer: its reason, for which this waits a
+  // moment, or that it is gone, or `symptom`. `awaited`: see ControlLines.
   absl::Status Explain(int peer, const absl::Status& symptom, ControlLines::AwaitedOf awaited);
 
  private:
-  // What is left to move over one connection in one direction.
+  // The messages that are left on one connection in one direction.
   struct Lane {
     std::vector<absl::Span<std::byte>> queue;
     size_t next = 0;
-    size_t wanted = 0;  // Of the queue: by the Move under way. The rest is ahead of the next.
-    // Of what is ahead: the next Move fails with it, unless its caller learns more before, as that
-    // the ranks are in different calls.
+    // Number of messages in the queue that the current Move needs; the rest belong to the next
+    // Move.
+    size_t wanted = 0;
+    // An error of the next Move's messages. That Move fails with it, unless its caller learns a
+    // better reason before, such as that the ranks are in different calls.
     absl::Status failure = {};
     bool idle() const { return next == queue.size() || (done() && !failure.ok()); }
     bool done() const { return next >= wanted; }
-    // A Move begins: it wants all that is queued.
+    // A Move begins, which needs everything in the queue.
     void Begin() {
       queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(next));
       next = 0;
@@ -89,9 +94,9 @@ class StreamTransport final : public Transport {
     Lane receive;
     bool done() const { return send.done() && receive.done(); }
   };
-  // Behind what is queued.
+  // Queues `transfers` after those that are queued.
   void Append(absl::Span<const Transfer> transfers);
-  // Moves what can be moved now.
+  // Moves as much as possible without waiting.
   absl::Status Progress(int peer, Channel& channel, Lane& lane, bool sending);
   absl::Status Gone(int peer, const absl::Status& what) {
     return Gone(peer, what, [this] { return Awaited(); });
@@ -100,8 +105,8 @@ class StreamTransport final : public Transport {
   // Not OK: the host of a peer that this Move waits for fell silent.
   absl::Status FindSilentHost();
   absl::Status WaitForAny(const WaitContext& context);
-  // Whether something of polled_ is ready soon, while a compute thread waits for it: to fall asleep
-  // and be woken takes longer, in a virtual machine most of all.
+  // Spins for a moment while a compute thread waits for this call, and gives whether a descriptor
+  // of polled_ is ready: to sleep and be woken takes longer, above all in a virtual machine.
   bool Spin(const WaitContext& context);
 
   const int rank_;
@@ -110,7 +115,7 @@ class StreamTransport final : public Transport {
   const std::function<absl::Status(int)> explain_;
   std::vector<std::vector<Lanes>> lanes_;  // By peer and connection.
   bool ahead_ = false;                     // The transfers of the next Move are queued.
-  std::vector<pollfd> polled_;             // Controls first.
+  std::vector<pollfd> polled_;             // Control connections first.
   SpinRecord spins_;
   std::mutex shutdown_mutex_;
   bool shut_down_ = false;

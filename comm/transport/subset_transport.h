@@ -1,7 +1,7 @@
 // Some of the ranks of a Transport as a Transport of their own, over the same connections.
 //
-// Ranks number from 0 in the order of `members`. All users of one inner transport are the same
-// thread, and make their moves in the same order on all ranks.
+// Ranks are numbered from 0 in the order of `members`. All users of one inner transport are the
+// same thread, and make their moves in the same order on all ranks.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ class SubsetTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return inner_->Register(data, bytes);
   }
-  absl::Status Glance() override { return inner_->Glance(); }
+  absl::Status PollPeers() override { return inner_->PollPeers(); }
   ControlLines* control() override { return inner_->control(); }
   std::vector<int> Awaited() const override { return inner_->Awaited(); }
   void Withdraw() override { inner_->Withdraw(); }

@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
         peer.control = std::make_unique<DataChannel>(*std::move(socket));
         continue;
       }
-      // Ranks send ahead, and one that is late leaves more unread than its window holds. The
+      // Ranks send ahead, so a late rank may leave more bytes unread than its window holds. The
       // deadlines of collectives bound that; the control line tells of a dead host.
       DT_RETURN_IF_ERROR((*socket)->WaitForLateReader());
       peer.data.push_back(std::make_unique<DataChannel>(*std::move(socket)));

@@ -1,5 +1,6 @@
-// Authenticated TCP connections between all ranks of a group: to each peer as many for data as
-// the options say and one for the reason of a failure.
+// Authenticated TCP connections between all ranks of a group: to each peer as many for data as the
+// options say, and one for the reason of a failure. The resulting transport owns them. Called by
+// one thread of each rank.
 #pragma once
 
 #include <memory>
@@ -14,13 +15,13 @@
 
 namespace dtrain::comm {
 
-// Where peers reach this rank: as the options say, else the address that it uses towards the store.
-// NotFound: there is no such network device.
+// The address at which peers reach this rank: from the options, or else the address that it uses
+// towards the store. NotFound: there is no such network device.
 absl::StatusOr<std::string> HostAddress(Store& store, const GroupOptions& options);
 
-// Collective and blocking: listens on HostAddress, publishes the port under `prefix` in
-// the store, connects to the lower ranks and accepts the higher ones. `names` are for reports, by
-// rank. FailedPrecondition when there is no job key to authenticate with.
+// Collective and blocking: listens on HostAddress, publishes the port under `prefix` in the store,
+// connects to the lower ranks and accepts the higher ones. `names` are for reports, by rank.
+// FailedPrecondition when there is no job key to authenticate with.
 absl::StatusOr<std::unique_ptr<StreamTransport>> ConnectTcpMesh(Store& store,
                                                                 const GroupOptions& options,
                                                                 const std::string& prefix,

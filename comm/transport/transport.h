@@ -45,16 +45,16 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Does all transfers, at the same time where it can; those between one pair in one direction in
-  // the order given. DeadlineExceeded names the peers that it still waits for, Unavailable the peer
-  // that is gone (with what is known of it), else what `context.interrupted` said. After an error
-  // nothing may be moved any more.
-  // `meanwhile` is called once, after what can be moved at once has been: for work that touches
-  // nothing of the transfers.
+  // Does all transfers, at the same time if possible; transfers between one pair in one direction
+  // keep the given order. DeadlineExceeded names the peers that it still waits for, Unavailable the
+  // peer that is gone and why, if known; otherwise the error is that of `context.interrupted`.
+  // After an error nothing may be moved any more.
+  // `meanwhile` is called once, after everything that can be moved at once has been: for work that
+  // does not touch the transfers' memory.
   // `ahead` are the transfers of the next Move, which is then given exactly these: they begin when
-  // `meanwhile` has returned, behind those of this call, and go on after it. So a rank that waits
-  // for one peer's bytes holds up nobody who waits for its own. An error of theirs is one
-  // of the Move that waits for them, not of this one. None: nothing begins.
+  // `meanwhile` has returned, after those of this call, and go on when this call has ended. So a
+  // rank that waits for one peer's bytes does not delay peers that wait for its own. Errors of
+  // these transfers belong to the next Move. Empty: nothing begins.
   virtual absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                             absl::FunctionRef<void()> meanwhile,
                             absl::Span<const Transfer> ahead) = 0;
@@ -65,22 +65,22 @@ class Transport {
   absl::Status Move(absl::Span<const Transfer> transfers, const WaitContext& context) {
     return Move(transfers, context, [] {});
   }
-  // Makes transfers of this memory cheaper; null where it makes no difference. The memory must not
-  // be freed before the result is dropped. By the thread that calls Move. ResourceExhausted: it
-  // cannot be pinned.
+  // Makes transfers of this memory cheaper; null if it makes no difference. The memory must not be
+  // freed before the result is dropped. By the thread that calls Move. ResourceExhausted: it cannot
+  // be pinned.
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* /*data*/,
                                                                      size_t /*bytes*/) {
     return std::unique_ptr<RegisteredMemory>();
   }
-  // What some peer gave as its reason to give up, or OK, without waiting; between Moves, by the
-  // thread that calls them.
-  virtual absl::Status Glance() { return absl::OkStatus(); }
-  // Over which ranks say why they give up and whom they wait for; null: not in this way.
+  // The reason of a peer that gave up, or OK, without waiting. Called between Moves, by the thread
+  // that calls Move.
+  virtual absl::Status PollPeers() { return absl::OkStatus(); }
+  // The lines over which ranks say why they give up and whom they wait for; null: there are none.
   virtual ControlLines* control() { return nullptr; }
-  // Whom the Move under way, or that failed, waits for: as ranks of control(). By its thread.
+  // The ranks of control() that the current Move, or one that failed, waits for. By its thread.
   virtual std::vector<int> Awaited() const { return {}; }
-  // After an error, when the peers have been told: no peer writes into this rank's memory any more,
-  // which its owner may now free. By the thread that called Move.
+  // Called after an error when the peers have been told, by the thread that called Move: from then
+  // on no peer writes into this rank's memory, so its owner may free it.
   virtual void Withdraw() {}
   // Tells the peers why and closes all connections. Never blocks; idempotent.
   virtual void Shutdown(const absl::Status& reason) = 0;
@@ -88,8 +88,8 @@ class Transport {
   virtual std::string PeerName(int peer) const = 0;
 };
 
-// DeadlineExceeded with those that `transport` waits for. REQUIRES: its ranks are those of
-// control().
+// DeadlineExceeded with the names of the ranks that `transport` waits for. REQUIRES: its ranks are
+// those of control().
 absl::Status TimedOut(const Transport& transport);
 
 }  // namespace dtrain::comm

@@ -74,7 +74,7 @@ absl::StatusOr<UnixListener> UnixListener::Create() {
   DT_ASSIGN_OR_RETURN(listener.fd, NewSocket());
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // An address without a path: the kernel takes a free abstract name.
+  // For an address without a path the kernel chooses a free abstract name.
   if (bind(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
       listen(listener.fd.get(), 1024) != 0) {
     return ErrnoStatus(errno, "listening on an abstract Unix socket");
@@ -121,7 +121,7 @@ absl::StatusOr<UnixMesh> UnixMesh::Connect(UnixListener listener, std::vector<Me
   for (size_t i = 0; i < members.size(); ++i) {
     mesh.peers_[i].rank = members[i].rank;
   }
-  // To those before this rank: they listen already, or their names would not be known.
+  // Connect to the lower ranks, which are listening because their names are known.
   for (int i = 0; i < self; ++i) {
     const Member& member = members[static_cast<size_t>(i)];
     const std::string name = absl::HexStringToBytes(member.name);
@@ -135,7 +135,7 @@ absl::StatusOr<UnixMesh> UnixMesh::Connect(UnixListener listener, std::vector<Me
     DT_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
     while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-      if (errno == EAGAIN && !deadline.Expired()) {  // Its backlog is full.
+      if (errno == EAGAIN && !deadline.Expired()) {  // The listener's backlog is full.
         Clock::Real().Sleep(absl::Milliseconds(1));
         continue;
       }

@@ -22,7 +22,7 @@ namespace dtrain::comm {
 // A listening socket with a name of the kernel's choice.
 struct UnixListener {
   UniqueFd fd;
-  std::string name;   // Of the abstract socket, in hexadecimal digits.
+  std::string name;   // Name of the abstract socket, in hexadecimal digits.
   std::string nonce;  // 32 hexadecimal digits; only ranks of the group learn it, from the store.
 
   static absl::StatusOr<UnixListener> Create();
@@ -31,8 +31,8 @@ struct UnixListener {
 class UnixMesh {
  public:
   struct Member {
-    int rank = 0;      // In the group: for messages.
-    std::string name;  // UnixListener's.
+    int rank = 0;      // Rank in the group, for messages.
+    std::string name;  // Name of its UnixListener.
     std::string nonce;
   };
   // Blocks until all members are connected. `members` are the ranks of this node in order, `self`
@@ -42,7 +42,7 @@ class UnixMesh {
 
   int self() const { return self_; }
   int size() const { return static_cast<int>(peers_.size()); }
-  // Of the group.
+  // The rank of member `index` in the group.
   int rank(int index) const { return peers_.at(static_cast<size_t>(index)).rank; }
   // The connection with member `index`; -1 for self. Non-blocking stream.
   int fd(int index) const { return peers_.at(static_cast<size_t>(index)).socket.get(); }
@@ -58,12 +58,12 @@ class UnixMesh {
  private:
   struct Peer {
     int rank = 0;
-    pid_t pid = 0;  // As this process sees it; 0 when it cannot.
+    pid_t pid = 0;  // The pid as this process sees it; 0 when it cannot.
     UniqueFd socket;
     UniqueFd pidfd;  // Notices a death even when a forked child holds the socket open.
   };
   absl::Status AddPeer(int index, UniqueFd socket);
-  // "ranks 2, 3": those after self whose connection is not there yet.
+  // The ranks after self that are not connected yet: "ranks 2, 3".
   std::string Unconnected() const;
 
   int self_ = 0;

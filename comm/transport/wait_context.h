@@ -1,4 +1,4 @@
-// How a wait inside a collective behaves. Internal to comm.
+// How a wait inside a collective behaves. Used by the thread that waits. Internal to comm.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,15 @@ namespace dtrain::comm {
 
 // How long a thread may burn its core before it sleeps, and only while the compute thread waits.
 inline constexpr absl::Duration kSpin = absl::Microseconds(20);
-// A sleeping wait looks up this often for aborts and dead peers.
+// A sleeping wait wakes this often to check for aborts and dead peers.
 inline constexpr absl::Duration kWaitSlice = absl::Milliseconds(25);
 
-// Whether the waits of one thread are worth spinning for. Where ranks share a core the one that is
-// awaited cannot run meanwhile, and over a slow link it comes later: then most waits sleep at once.
+// Whether spinning pays off for the waits of one thread. If ranks share a core, the awaited rank
+// cannot run while another spins, and over a slow link data come too late: then most waits sleep at
+// once.
 class SpinRecord {
  public:
-  // Whether the wait at hand should spin; Note says then what came of it.
+  // Whether the next wait should spin; the caller then reports the outcome to Note.
   bool Due() {
     if (spared_ == 0) {
       return true;
@@ -33,8 +34,9 @@ class SpinRecord {
   }
 
  private:
-  static constexpr int kFutileMax = 4;  // In a row.
-  static constexpr int kSpared = 16;    // Waits before the next attempt.
+  // Consecutive spins without success after which waits sleep at once.
+  static constexpr int kFutileMax = 4;
+  static constexpr int kSpared = 16;  // Waits before the next attempt.
   int futile_ = 0;
   int spared_ = 0;
 };
@@ -43,9 +45,10 @@ struct WaitContext {
   Deadline deadline;
   // Not OK: stop waiting with this status (the group was aborted). Cheap; called often.
   absl::FunctionRef<absl::Status()> interrupted;
-  // Whether a compute thread waits for this call now, so that burning its core costs nobody.
+  // Whether a compute thread waits for this call now, so that spinning takes no core from other
+  // work.
   absl::FunctionRef<bool()> may_spin;
-  absl::Duration spin = kSpin;  // For tests of what spinning spares; not over RDMA.
+  absl::Duration spin = kSpin;  // Another value is for tests; not used over RDMA.
 };
 
 }  // namespace dtrain::comm

@@ -5,20 +5,20 @@
 
 namespace dtrain::comm {
 
-Missing WhoIsMissing(int self, absl::Span<const Whereabouts> said) {
+Missing WhoIsMissing(int self, absl::Span<const WaitReport> reports) {
   std::set<int> silent;
   std::set<int> elsewhere;
   std::set<int> seen = {self};
   std::vector<int> left = {self};
   while (!left.empty()) {
-    const Whereabouts& waiter = said.at(static_cast<size_t>(left.back()));
+    const WaitReport& waiter = reports.at(static_cast<size_t>(left.back()));
     left.pop_back();
     for (const int rank : waiter.awaited) {
-      if (rank < 0 || static_cast<size_t>(rank) >= said.size() || rank == self) {
+      if (rank < 0 || static_cast<size_t>(rank) >= reports.size() || rank == self) {
         continue;
       }
-      const Whereabouts& there = said[static_cast<size_t>(rank)];
-      if (!there.heard) {
+      const WaitReport& there = reports[static_cast<size_t>(rank)];
+      if (!there.answered) {
         silent.insert(rank);
       } else if (!there.in_call && there.sequence < waiter.sequence) {
         elsewhere.insert(rank);

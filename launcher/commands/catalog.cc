@@ -76,7 +76,7 @@ const char* TitleOf(Section section) {
   return "Other programs in the folder of dtrain";
 }
 
-// Its row of the catalog; null: not known.
+// The row of the command `name` in the catalog; null: not known.
 const Known* Find(const std::string& name) {
   const auto* const found = std::find_if(kKnown.begin(), kKnown.end(),
                                          [&](const Known& known) { return name == known.name; });

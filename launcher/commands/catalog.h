@@ -1,5 +1,5 @@
-// What commands there are: those of the `dtrain` program itself and the programs dtrain-NAME beside
-// it, with one line on each.
+// The catalog of commands: those of the `dtrain` program itself and the programs dtrain-NAME beside
+// it, with one line on each. Pure functions and plain values.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ struct CommandEntry {
 };
 
 // The commands of `dtrain` itself, then those of `siblings`, which are program names without
-// "dtrain-" ("data", "bench-comm"). Programs that this catalog does not know come last: as git does
-// it, anybody's dtrain-NAME is a command. Pure.
+// "dtrain-" ("data", "bench-comm"). Programs that this catalog does not know come last: as with
+// git, anybody's dtrain-NAME is a command. Pure.
 std::vector<CommandEntry> AllCommands(const std::vector<std::string>& siblings);
 
-// "bench comm" for the program dtrain-bench-comm: the words of a user for a sibling's name. Pure.
+// The command as a user types it for a program's name: "bench comm" for dtrain-bench-comm. Pure.
 std::string CommandOf(const std::string& sibling);
 
 // The second words of the commands that begin with `group` ("bench": comm, kernels, mfu); empty

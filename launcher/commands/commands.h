@@ -1,4 +1,5 @@
 // The subcommands of `dtrain`. Each takes the arguments after its name and returns the exit code.
+// Called by the main thread.
 #pragma once
 
 #include <string>
@@ -8,20 +9,21 @@
 
 namespace dtrain::launcher {
 
-// Dispatches: an own subcommand, else the program dtrain-NAME beside this one (as git does), else
-// an error that names the nearest and lists all.
+// Runs a subcommand of this program, or else the program dtrain-NAME beside it (as git does).
+// Otherwise the error names the nearest command and lists all.
 int RunDtrain(const std::vector<std::string>& arguments, const Environment& environment);
 
-// `dtrain env`: who the resolver says this process is, and from which variables.
+// `dtrain env`: prints the rank, sizes and addresses that this process has by its environment, and
+// the variables that say so.
 int EnvCommand(const std::vector<std::string>& arguments, const Environment& environment);
-// `dtrain exit-codes`: the table.
+// `dtrain exit-codes`: prints the table.
 int ExitCodesCommand(const std::vector<std::string>& arguments);
 // `dtrain logs`: shows or follows the logs of a run directory.
 int LogsCommand(const std::vector<std::string>& arguments);
-// `dtrain trace merge`: one timeline of all ranks' flight records.
+// `dtrain trace merge`: merges all ranks' flight records into one timeline.
 int TraceCommand(const std::vector<std::string>& arguments);
 
-// `dtrain train`: makes a corpus where there is none and trains the default GPT on 2 ranks.
+// `dtrain train`: makes a corpus if there is none and trains the default GPT on 2 ranks.
 int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment);
 
 }  // namespace dtrain::launcher

@@ -27,7 +27,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 struct Subcommand {
-  const char* name;  // As in the catalog, which has its summary.
+  const char* name;  // Name in the catalog, which has the summary.
   std::function<int(const Arguments&, const Environment&)> run;
 };
 
@@ -59,7 +59,8 @@ std::vector<std::string> Siblings() {
   return names;
 }
 
-// `dtrain bench`, `dtrain bench --help`, `dtrain bench comn`: there is no such program.
+// Ends a command for which there is no program: `dtrain bench`, `dtrain bench --help`, `dtrain
+// bench comn`.
 int EndOfGroup(const std::string& group, const Arguments& arguments,
                const std::vector<CommandEntry>& commands) {
   const std::string& next = arguments.size() < 2 ? group : arguments[1];

@@ -65,9 +65,8 @@ std::vector<std::pair<int, std::string>> LogFiles(const std::string& log_dir, in
   return files;
 }
 
-// A "config" record with the columns of the run's progress line; one without settings where
-// RUN_DIR/config.json does not say. The run's own record of them may stand far above the last
-// lines.
+// A "config" record with the columns of the run's progress line; without settings if
+// RUN_DIR/config.json has none. The run's own record of them may be far above the last lines.
 Json SettingsOf(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
   const auto text = ReadFile(path);
@@ -93,12 +92,12 @@ void PrintOutput(const std::string& prefix, const std::vector<std::string>& line
 
 RunConsoleOptions EveryStep() {
   RunConsoleOptions options;
-  options.console.write_timeout = absl::InfiniteDuration();  // Nobody else waits for us.
+  options.console.write_timeout = absl::InfiniteDuration();  // No other work waits for this write.
   options.every_step = true;
   return options;
 }
 
-// The metrics of a rank, as the console of the run shows them; every step, whatever the run's
+// Shows the metrics of a rank as the run's console does, but every step, whatever the run's
 // interval was.
 class Metrics {
  public:
@@ -131,7 +130,8 @@ bool SaysFinish(const std::vector<std::string>& lines) {
   });
 }
 
-// Until the agent's event log says that the run has finished, or nobody reads us any more.
+// Shows new lines until the agent's event log says that the run has finished, or nobody reads our
+// output any more.
 void Follow(const std::string& run_dir, std::vector<Output>& outputs, Metrics& metrics) {
   const std::string events_path = run_dir + "/events.jsonl";
   const bool over = SaysFinish(LastLines(events_path, 0, 1));

@@ -1,4 +1,4 @@
-// What `dtrain train` decides before it starts anything. Reads folders; no state.
+// The decisions of `dtrain train` before it starts anything. Reads folders; no state.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace dtrain::launcher {
 absl::StatusOr<std::string> DefaultConfig(const std::string& prefix);
 
 // The folders whose headers become the default corpus: `system` (/usr/include) alone when at least
-// `bytes_min` of C and C++ headers are there, else also PREFIX/include and LibTorch's `torch`
+// `bytes_min` of C and C++ headers are there, otherwise also PREFIX/include and LibTorch's `torch`
 // ("" when it was not found), as far as they exist. Empty: there is no text here.
 std::vector<std::string> CorpusFolders(const std::string& system, const std::string& prefix,
                                        const std::string& torch, int64_t bytes_min);

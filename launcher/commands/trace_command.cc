@@ -25,13 +25,13 @@ struct TraceOptions {
   std::string out;
 };
 
-// A rank's file as it is, and as it is understood.
+// The text of a rank's file, and its parsed form.
 struct RankRecord {
   Json json;
   FlightFile file;
 };
 
-// In the order of ranks.
+// The records of all ranks, in rank order.
 absl::StatusOr<std::vector<RankRecord>> ReadRecords(const std::string& run_dir) {
   std::vector<RankRecord> records;
   std::error_code ignored;

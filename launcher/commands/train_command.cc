@@ -58,15 +58,16 @@ To watch it from another terminal:
 constexpr char kDataFolder[] = "data/headers";
 constexpr char kWrittenLast[] = "/corpus.json";  // `dtrain-data prepare` ends with this file.
 constexpr char kSystemHeaders[] = "/usr/include";
-constexpr int64_t kSystemHeadersMin = 1 << 20;  // Bytes; less would be a few packages' leftovers.
+// Bytes; fewer are only left over from a few packages.
+constexpr int64_t kSystemHeadersMin = 1 << 20;
 
-// All other arguments are the program's.
+// Whether --help is among the arguments; all others are the program's.
 bool AsksForHelp(const std::vector<std::string>& arguments) {
   return std::any_of(arguments.begin(), arguments.end(),
                      [](const std::string& text) { return text == "--help" || text == "-h"; });
 }
 
-// The exit code of the program that writes the corpus.
+// Runs the program that writes the corpus, and gives its exit code.
 absl::StatusOr<int> MakeCorpus(const std::string& prefix, const std::string& torch,
                                const Environment& environment) {
   const std::vector<std::string> folders =
@@ -85,14 +86,14 @@ absl::StatusOr<int> MakeCorpus(const std::string& prefix, const std::string& tor
   return RunToEnd(words, environment);
 }
 
-// The exit code that `dtrain train` ends with, if it is not kExitOk.
+// Prepares the run. An exit code other than kExitOk is that of `dtrain train`.
 absl::StatusOr<int> Prepare(const std::string& prefix, const std::vector<std::string>& arguments,
                             const Environment& environment) {
   if (access((OwnFolder() + "/dtrain-gpt").c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrFormat(
         "%s/dtrain-gpt is missing: build or install all programs of dtrain", OwnFolder()));
   }
-  // Before anything is written: each rank would say it by itself.
+  // Checked before anything is written, because otherwise each rank would print the error.
   DT_ASSIGN_OR_RETURN(const Torch torch, FindTorch(OwnTorchSearch(environment)));
   if (NamesData(arguments) || FileExists(absl::StrCat(kDataFolder, kWrittenLast))) {
     return kExitOk;

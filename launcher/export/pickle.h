@@ -1,5 +1,5 @@
-// JSON values as a Python pickle (protocol 2), for readers that take nothing else. Only dicts,
-// lists, strings, numbers, booleans and None are written: loading one runs no code.
+// Writes JSON values as a Python pickle (protocol 2), for readers that take nothing else. Only
+// dicts, lists, strings, numbers, booleans and None are written, so loading one runs no code. Pure.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
-// The other nodes' agents, as the supervisor sees them: a log of orders that all agents read in the
+// The supervisor's view of the other nodes' agents: a log of orders that all agents read in the
 // same order through the coordinator's store.
 //
-// A seam: one node has none, several use StorePeers, tests use a fake.
+// A seam: one node has none, several use StorePeers, tests use a fake. Used by the supervisor's
+// thread.
 #pragma once
 
 #include <string>
@@ -12,11 +13,11 @@
 
 namespace dtrain::launcher {
 
-// What one agent tells all.
+// A message of one agent to all.
 struct Order {
   enum class Kind {
     kStop,   // A stop signal was received: forward `signal`.
-    kFail,   // A rank failed by itself: stop yours.
+    kFail,   // A rank failed by itself: each agent stops its ranks.
     kEnded,  // All ranks of `node` have ended.
   };
   Kind kind = Kind::kEnded;
@@ -37,8 +38,8 @@ class Peers {
   virtual std::vector<Order> Take() = 0;
   // Not OK when a node or the coordinator is gone; the message names it.
   virtual absl::Status health() const = 0;
-  // Tells the others, as `order.node` this node. Never blocks for long; a lost coordinator shows in
-  // health().
+  // Sends `order` to all agents, with this node as `order.node`. Never blocks for long; health()
+  // tells of a lost coordinator.
   virtual void Publish(Order order) = 0;
   virtual int nodes() const = 0;
 };

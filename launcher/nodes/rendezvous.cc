@@ -82,7 +82,7 @@ absl::Status NameMissingNodes(comm::Store& store, int nodes, const absl::Status&
                       absl::StrJoin(*missing, ", ")));
 }
 
-// What the log says while nodes are still to come to `where`.
+// The log line while some nodes have not come to `where`.
 std::string NodesToCome(comm::Store& store, int nodes, const std::string& where) {
   const auto missing = MissingNodes(store, nodes);
   return missing.ok() && !missing->empty()
@@ -98,7 +98,7 @@ Json AnswerOf(const absl::StatusOr<int>& first) {
                            {"message", std::string(first.status().message())}};
 }
 
-// Connects to node 0's store, which may come later.
+// Connects to node 0's store, which may start later.
 absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
     const JoinRequest& request, const comm::Endpoint& endpoint, Deadline deadline,
     const std::function<int()>& cancelled) {
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
   return InSlices(deadline, cancelled, [&](Deadline) {
     auto client = comm::StoreClient::Connect(endpoint, request.key, hello,
                                              Earlier(deadline, Deadline::After(absl::Seconds(2))));
-    // Not there yet, or still the store of the attempt before.
+    // Otherwise the store is not there yet, or is still the previous attempt's.
     if (client.ok() || absl::IsPermissionDenied(client.status())) {
       return client;
     }
@@ -209,7 +209,7 @@ absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
   return absl::OkStatus();
 }
 
-// Says how many ranks this node has, and learns it of all others.
+// Publishes this node's number of ranks, and reads all others'.
 absl::Status Rendezvous::CountRanks(const JoinRequest& request, comm::Store& store,
                                     const comm::Endpoint& endpoint, Deadline deadline,
                                     const std::function<int()>& cancelled) {
@@ -235,18 +235,18 @@ absl::Status Rendezvous::CountRanks(const JoinRequest& request, comm::Store& sto
 // Node 0 makes the run directory ready, and the others wait for it.
 absl::Status Rendezvous::AwaitReady(const JoinRequest& request, comm::Store& store,
                                     Deadline deadline, const std::function<int()>& cancelled) {
-  constexpr absl::Duration kHear = absl::Seconds(2);
+  constexpr absl::Duration kAcknowledgeTime = absl::Seconds(2);
   const LaunchOptions& options = request.options;
-  const auto heard_key = [](int node) { return absl::StrCat("launch/heard/", node); };
+  const auto acknowledged_key = [](int node) { return absl::StrCat("launch/heard/", node); };
   if (options.node_rank == 0) {
     const absl::StatusOr<int> log_number = request.prepare(shape_.world_size());
     DT_RETURN_IF_ERROR(store.Set(kReadyKey, DumpJson(AnswerOf(log_number)), deadline));
-    if (!log_number.ok()) {  // The store ends with this node, so the others hear it first.
-      std::vector<std::string> heard;
+    if (!log_number.ok()) {  // The store ends with this node, so the others are told first.
+      std::vector<std::string> acknowledged;
       for (int node = 1; node < options.nodes; ++node) {
-        heard.push_back(heard_key(node));
+        acknowledged.push_back(acknowledged_key(node));
       }
-      store.Wait(heard, Deadline::After(kHear)).IgnoreError();
+      store.Wait(acknowledged, Deadline::After(kAcknowledgeTime)).IgnoreError();
     }
     DT_RETURN_IF_ERROR(log_number.status());
     log_number_ = *log_number;
@@ -257,7 +257,7 @@ absl::Status Rendezvous::AwaitReady(const JoinRequest& request, comm::Store& sto
                       }));
   DT_ASSIGN_OR_RETURN(const Json answer, ParseJson(text, "node 0's answer"));
   if (const int code = answer.value("code", 0); code != 0) {
-    store.Set(heard_key(options.node_rank), "1", deadline).IgnoreError();
+    store.Set(acknowledged_key(options.node_rank), "1", deadline).IgnoreError();
     return absl::Status(static_cast<absl::StatusCode>(code),
                         absl::StrCat("node 0 cannot start: ", answer.value("message", "")));
   }

@@ -1,8 +1,9 @@
 // How the agents of one attempt meet: node 0 serves the coordinator's store, every agent joins it,
 // and all learn the ranks of each node.
 //
-// One store an attempt, whose epoch is the attempt's number, so nothing of an earlier attempt can
-// be read. Not thread-safe; the connection watch has its own thread.
+// Each attempt has a store of its own, whose epoch is the attempt's number, so nothing of an
+// earlier attempt can be read. A Rendezvous owns the store (on node 0) and the connection to it.
+// Not thread-safe; the connection watch has its own thread.
 #pragma once
 
 #include <functional>
@@ -25,9 +26,10 @@ struct JoinRequest {
   const comm::JobKey& key;
   int local_ranks = 1;
   int attempt = 0;
-  std::string run_id;  // Node 0's counts.
-  // Of node 0, called once all nodes are here and before another node writes to the run directory:
-  // gets the number of ranks, makes the directory ready and gives the number of the attempt's logs.
+  std::string run_id;  // Node 0's value is used.
+  // Called on node 0 when all nodes have joined and before another node writes to the run
+  // directory: gets the number of ranks, prepares the directory and gives the number of the
+  // attempt's logs.
   std::function<absl::StatusOr<int>(int world_size)> prepare;
 };
 
@@ -62,8 +64,8 @@ class Rendezvous {
 
   JobShape shape_;
   int log_number_ = 0;
-  std::unique_ptr<comm::StoreServer> server_;  // Node 0's.
-  std::unique_ptr<Peers> peers_;               // Before the server goes.
+  std::unique_ptr<comm::StoreServer> server_;  // Node 0 only.
+  std::unique_ptr<Peers> peers_;               // Destroyed before the server.
 };
 
 }  // namespace dtrain::launcher

@@ -51,7 +51,8 @@ StorePeers::~StorePeers() {
     for (int node = 1; node < options_.nodes; ++node) {
       goodbyes.push_back(GoodbyeKey(node));
     }
-    store_->Wait(goodbyes, deadline).IgnoreError();  // Who is late sees a lost coordinator.
+    // A node that is late finds the coordinator lost.
+    store_->Wait(goodbyes, deadline).IgnoreError();
   }
   stop_ = true;
   store_->Close();
@@ -118,7 +119,8 @@ absl::Status StorePeers::WatchBeats() {
 
 void StorePeers::Fail(const absl::Status& status) {
   std::lock_guard lock(mutex_);
-  health_ = absl::UnavailableError(status.message());  // Whatever it was: 75, restart helps.
+  // Whatever the error was, the exit code is 75: a restart helps.
+  health_ = absl::UnavailableError(status.message());
   Wake();
 }
 

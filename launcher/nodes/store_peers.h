@@ -28,7 +28,7 @@ class StorePeers final : public Peers {
  public:
   static absl::StatusOr<std::unique_ptr<StorePeers>> Create(
       std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options);
-  // Says goodbye; node 0 waits up to 2 s for the others' goodbyes, because its store goes next.
+  // Says goodbye; node 0 waits up to 2 s for the others' goodbyes, because its store ends next.
   ~StorePeers() override;
 
   int poll_fd() const override { return event_.get(); }
@@ -57,7 +57,7 @@ class StorePeers final : public Peers {
     int64_t count = 0;
     int64_t seen_nanos = 0;
   };
-  std::vector<Beat> beats_;  // The thread's.
+  std::vector<Beat> beats_;  // Used by the thread only.
   std::thread thread_;
 };
 

@@ -1,5 +1,6 @@
-// The job token on its way to the ranks: an anonymous, sealed file in memory. It is in no argument
-// list, no environment value and no file on disk.
+// Hands the job token to the ranks in an anonymous, sealed file in memory. The token is in no
+// argument list, no environment value and no file on disk. Thread-safe; the caller owns the
+// descriptor.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -85,8 +85,6 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
         AgentMessage::Parse(absl::string_view(datagram.data(), static_cast<size_t>(n)));
     if (message.ok()) {
       messages.push_back(*std::move(message));
-    } else {
-      ++malformed_;
     }
   }
 }

@@ -1,7 +1,7 @@
 // The agent's end of the ranks' channel (base/agent_channel.h): accepts ranks and decodes messages.
 //
-// Not thread-safe; never blocks. Only processes of this user are accepted. What ranks send is
-// bounded (a datagram) and malformed messages are counted and dropped.
+// Not thread-safe; never blocks. Only processes of this user are accepted. Messages are bounded
+// (one datagram each), and malformed ones are dropped.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,8 @@ class AgentSocket {
   const std::string& path() const { return path_; }
   // Becomes readable when Receive has something to do. Valid as long as this object.
   int poll_fd() const { return epoll_.get(); }
-  // Accepts who knocks and returns what has arrived, at most about 1,000 messages.
+  // Accepts waiting ranks and returns the messages that have arrived, at most about 1,000.
   std::vector<AgentMessage> Receive();
-  uint64_t malformed() const { return malformed_; }
 
  private:
   AgentSocket(UniqueFd listener, UniqueFd epoll, std::string path)
@@ -37,7 +36,6 @@ class AgentSocket {
   UniqueFd epoll_;
   std::string path_;
   std::vector<UniqueFd> clients_;
-  uint64_t malformed_ = 0;
 };
 
 }  // namespace dtrain::launcher

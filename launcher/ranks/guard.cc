@@ -19,9 +19,11 @@ namespace {
 
 constexpr pid_t kAllIsWell = 0;
 
-// The guard's whole life. Messages: a positive number watches a group, a negative one forgets it.
+// Runs the guard process to its end. Messages: a positive number watches a group, a negative one
+// forgets it.
 [[noreturn]] void WatchLauncher(int pipe, const std::string& folder) {
-  setsid();  // Out of reach of the terminal's Ctrl-C and of kills of the launcher's group.
+  // Protects the guard from the terminal's Ctrl-C and from kills of the launcher's group.
+  setsid();
   prctl(PR_SET_NAME, "dtrain-guard");
   for (int signal = 1; signal < NSIG; ++signal) {
     std::signal(signal, SIG_IGN);
@@ -88,7 +90,7 @@ Guard::~Guard() {
 }
 
 void Guard::Send(pid_t message) {
-  // A pipe takes 4 bytes whole; when the guard has gone there is nobody to tell.
+  // A pipe takes 4 bytes whole. A guard that has ended needs no message.
   [[maybe_unused]] const ssize_t n = write(pipe_.get(), &message, sizeof(message));
 }
 

@@ -1,8 +1,8 @@
 // A small watching process: when the launcher dies without a word (kill -9, a crash), it kills the
 // ranks' process groups and removes the agent's folder, so that nothing is left behind.
 //
-// The kernel's parent-death signal already ends each rank; the guard reaches what ranks started
-// themselves (a script's children). Owns its process; not thread-safe.
+// The kernel's parent-death signal already ends each rank; the guard also ends the processes that
+// ranks started (a script's children). Owns its process; not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -21,11 +21,11 @@ class Guard {
   static absl::StatusOr<Guard> Start(const std::string& folder);
   Guard(Guard&&) = default;
   Guard& operator=(Guard&&) = default;
-  // Tells the guard that all is well and waits for its end (it does nothing else).
+  // Tells the guard to end without doing anything, and waits for its end.
   ~Guard();
 
-  // A rank itself writes its process group (pid_t) here before it executes its program: were it the
-  // launcher, one that is killed just then would leave the rank's children behind.
+  // Each rank itself writes its process group (pid_t) here before it executes its program. If the
+  // launcher did it, a launcher that is killed just then would leave the rank's children behind.
   int watch_fd() const { return pipe_.get(); }
   // Only when the group has no process left.
   void Forget(pid_t group) { Send(-group); }

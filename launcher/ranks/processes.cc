@@ -33,7 +33,7 @@ std::vector<pid_t> Children() {
 Processes::~Processes() { RemoveAll(absl::Seconds(1)).IgnoreError(); }
 
 absl::Status Processes::Start(SpawnRequest request, int rank) {
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // What a rank leaves behind comes to us.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // Processes that a rank leaves behind become our children.
   request.guard_fd = guard_.watch_fd();
   DT_ASSIGN_OR_RETURN(const pid_t pid, Spawn(request));
   processes_.push_back({pid, rank});
@@ -56,7 +56,7 @@ std::vector<RankEnd> Processes::TakeEnds() {
     (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
     ends.push_back(end);
   }
-  // Of ends seen at the same moment the killed ones come first: they explain the others.
+  // Among ends seen at the same moment, killed ranks come first: they explain the others.
   std::stable_sort(ends.begin(), ends.end(), [](const RankEnd& a, const RankEnd& b) {
     return (a.signal != 0) > (b.signal != 0);
   });
@@ -68,7 +68,7 @@ void Processes::Signal(int signal) {
     if (!process.ended) {
       kill(-process.pid, signal);
       if (signal != SIGKILL) {
-        kill(-process.pid, SIGCONT);  // A stopped rank would not see it.
+        kill(-process.pid, SIGCONT);  // A stopped rank would not receive the signal.
       }
     }
   }

@@ -24,12 +24,13 @@ class Processes {
   ~Processes();
 
   absl::Status Start(SpawnRequest request, int rank);
-  // Ranks that ended since the last call: pid, code and signal are filled in. Never blocks.
+  // The ranks that ended since the last call, with pid, code and signal. Never blocks.
   std::vector<RankEnd> TakeEnds();
   // Sends `signal` to the groups of the ranks that have not ended.
   void Signal(int signal);
   // Kills whatever is left of all groups, and descendants that left their group; waits for their
-  // end at most `timeout`. DeadlineExceeded names what did not die (a hung disk can hold it).
+  // end at most `timeout`. DeadlineExceeded names the processes that did not die (a hung disk can
+  // hold them).
   absl::Status RemoveAll(absl::Duration timeout);
 
   int alive() const;

@@ -36,7 +36,7 @@ constexpr std::array<std::pair<int, const char*>, 18> kSignalNames = {{
     {SIGSYS, "SIGSYS"},
 }};
 
-// Ends that a forwarded stop signal explains.
+// Whether a forwarded stop signal explains the exit code.
 bool IsStopCode(int code) {
   return code == kExitInterrupted || code == kExitTerminated || code == kExitOk;
 }
@@ -130,15 +130,15 @@ std::string DescribeFailure(const RankEnd& end) {
 }
 
 std::vector<std::string> LinesWithout(const std::vector<std::string>& lines,
-                                      const std::string& words) {
-  const size_t begin = words.empty() ? std::string::npos : absl::StrJoin(lines, "?").find(words);
+                                      const std::string& error) {
+  const size_t begin = error.empty() ? std::string::npos : absl::StrJoin(lines, "?").find(error);
   if (begin == std::string::npos) {
     return lines;
   }
   std::vector<std::string> others;
-  size_t at = 0;  // Of the line's first byte in the joined text.
+  size_t at = 0;  // Offset of the line's first byte in the joined text.
   for (const std::string& line : lines) {
-    if (at + line.size() <= begin || at >= begin + words.size()) {
+    if (at + line.size() <= begin || at >= begin + error.size()) {
       others.push_back(line);
     }
     at += line.size() + 1;
@@ -155,7 +155,7 @@ std::string EncodeEnd(const RankEnd& end) {
                        {"signal", end.signal},
                        {"step", end.step},
                        {"phase", end.phase},
-                       {"words", end.words},
+                       {"words", end.error},
                        {"log", end.log}});
 }
 
@@ -181,7 +181,7 @@ absl::StatusOr<RankEnd> DecodeEnd(absl::string_view text) {
   end.signal = static_cast<int>(integer("signal"));
   end.step = integer("step");
   end.phase = string("phase");
-  end.words = string("words");
+  end.error = string("words");
   end.log = string("log");
   return end;
 }

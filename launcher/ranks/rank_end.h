@@ -24,21 +24,21 @@ struct RankEnd {
   bool stopped = false;  // It ended after the agent had told it to stop.
   int64_t order = 0;     // Order in which this node's agent saw ends, from 0.
   int64_t step = -1;     // Last step that it reported; -1: none.
-  std::string phase;     // Where in the step, as last reported.
-  std::string words;     // Its own first-hand error, over the agent channel.
+  std::string phase;     // Phase of the step that it last reported.
+  std::string error;     // Its own first-hand error, over the agent channel.
   std::string log;       // Path of its stderr log.
 };
 
 // exit_code, or 128 + signal.
 int CodeOf(const RankEnd& end);
-// It ended by itself with anything but 0.
+// Whether it ended by itself with anything but 0.
 bool FailedByItself(const RankEnd& end);
-// True for an end that a lost peer explains (75): wait briefly for a harder one.
+// Whether a lost peer explains the end (75): then wait briefly for a harder one.
 bool MayBeVictim(const RankEnd& end);
 
 // How the user or the scheduler asked the job to stop.
 struct StopRequest {
-  int signal = 0;            // First signal received; 0: nobody asked.
+  int signal = 0;            // First signal received; 0: none was received.
   bool forced = false;       // A second signal, or the grace period passed: ranks were killed.
   bool interrupted = false;  // One of the signals was SIGINT.
 };
@@ -46,7 +46,7 @@ struct StopRequest {
 // The end that explains the job's failure, or nullptr when no rank failed by itself. After a stop
 // request the ends that it explains (0, 130, 143) are no failures.
 const RankEnd* RootCause(const std::vector<RankEnd>& ends, const StopRequest& stop = {});
-// A rank that ended with 0 before `cause`, which then lost a peer: it left early. Or nullptr.
+// The rank that left early: it ended with 0 before `cause`, which then lost a peer. Or nullptr.
 const RankEnd* EarlyLeaver(const std::vector<RankEnd>& ends, const RankEnd& cause);
 
 // The job's exit code (docs/FAILURES.md) from all ranks' ends.
@@ -57,10 +57,10 @@ std::string DescribeEnd(const RankEnd& end);
 // One line: "rank 1 killed by signal 9 (SIGKILL), pid 4242 on host n1, after step 120 (backward)".
 std::string DescribeFailure(const RankEnd& end);
 
-// The lines of a log but those that hold `words`, a rank's own error, so that it is said once. Line
-// ends inside the words are '?', as Printable makes them.
+// The lines of a log without those that hold `error`, a rank's own error, so that it is shown once.
+// Line ends inside the error are '?', as Printable makes them.
 std::vector<std::string> LinesWithout(const std::vector<std::string>& lines,
-                                      const std::string& words);
+                                      const std::string& error);
 
 // "SIGKILL"; "signal 77" for a number without a name.
 std::string SignalName(int signal);
@@ -68,7 +68,7 @@ std::string SignalName(int signal);
 // The meaning column of the exit code table; "" for a program's own code.
 absl::string_view ExitCodeMeaning(int code);
 
-// For the store: one agent tells the others what failed.
+// The text by which one agent tells the others, through the store, what failed.
 std::string EncodeEnd(const RankEnd& end);
 absl::StatusOr<RankEnd> DecodeEnd(absl::string_view text);
 

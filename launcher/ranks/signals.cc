@@ -19,7 +19,8 @@ constexpr std::array<int, 6> kAllowed = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUS
 }  // namespace
 
 absl::StatusOr<SignalSource> SignalSource::Create(const std::vector<int>& stop_signals) {
-  std::signal(SIGPIPE, SIG_IGN);  // A closed terminal or pipe is an error of write, no death.
+  // A closed terminal or pipe then makes write fail and does not end the process.
+  std::signal(SIGPIPE, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);

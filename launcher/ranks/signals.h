@@ -30,8 +30,8 @@ class SignalSource {
 // SIGUSR1 and SIGUSR2 are allowed. Pure.
 absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text);
 
-// What ranks get for a received stop signal: SIGINT stays, all others become SIGTERM, the one that
-// programs know as "save, then stop". Pure.
+// The signal that ranks get for a received stop signal: SIGINT stays, all others become SIGTERM,
+// which programs know as "save, then stop". Pure.
 int ForwardedSignal(int received);
 
 }  // namespace dtrain::launcher

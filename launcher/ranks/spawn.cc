@@ -20,7 +20,8 @@
 namespace dtrain::launcher {
 namespace {
 
-// What the child needs, all of it made before fork: after it only plain system calls are safe.
+// Everything that the child needs, made before fork, because afterwards only plain system calls are
+// safe.
 struct ChildPlan {
   const char* program;
   std::vector<char*> argv;
@@ -34,7 +35,7 @@ struct ChildPlan {
   int err = -1;
   int token = -1;
   int guard = -1;
-  int report = -1;  // Where the child writes errno when it cannot execute.
+  int report = -1;  // The pipe to which the child writes errno when it cannot execute the program.
 };
 
 constexpr int kReportFd = 4;
@@ -50,7 +51,7 @@ constexpr int kReportFd = 4;
     [[maybe_unused]] const ssize_t told = write(plan.guard, &group, sizeof(group));
   }
   for (int signal = 1; signal < NSIG; ++signal) {
-    if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // It stays as nohup left it.
+    if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // SIGHUP stays ignored under nohup.
       std::signal(signal, SIG_DFL);
     }
   }
@@ -58,7 +59,8 @@ constexpr int kReportFd = 4;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (plan.bind) {
-    sched_setaffinity(0, sizeof(plan.cpus), &plan.cpus);  // Unbound is slower, not wrong.
+    // An error is ignored: an unbound rank is slower but correct.
+    sched_setaffinity(0, sizeof(plan.cpus), &plan.cpus);
   }
   dup2(plan.in, 0);
   dup2(plan.out, 1);
@@ -121,7 +123,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   DT_ASSIGN_OR_RETURN(const UniqueFd out, OpenHigh(request.out_path, kAppend));
   DT_ASSIGN_OR_RETURN(const UniqueFd err, OpenHigh(request.err_path, kAppend));
   UniqueFd token;
-  if (request.token_fd >= 0) {  // Opened anew: each rank has its own offset, and cannot write.
+  // The file is opened anew, so that each rank has its own offset and cannot write.
+  if (request.token_fd >= 0) {
     DT_ASSIGN_OR_RETURN(token,
                         OpenHigh(absl::StrCat("/proc/self/fd/", request.token_fd), O_RDONLY));
   }
@@ -160,7 +163,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   if (pid == 0) {
     RunChild(plan);
   }
-  setpgid(pid, pid);  // Here too: the group exists before anyone signals it.
+  // The child does the same; here it ensures that the group exists before anyone signals it.
+  setpgid(pid, pid);
   report.reset();
   DT_RETURN_IF_ERROR(AwaitExec(report_read.get(), pid, request.program));
   return pid;

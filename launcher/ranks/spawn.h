@@ -1,7 +1,8 @@
 // Starts one rank as a process: own process group, bound to its cores, output to its log files.
 //
 // The rank dies with the thread that calls Spawn (parent-death signal), so call it from the main
-// thread. Nothing of the launcher leaks into it: descriptors, signal mask and handlers are reset.
+// thread. It inherits nothing else of the launcher: descriptors, signal mask and handlers are
+// reset.
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +23,8 @@ struct SpawnRequest {
   std::string out_path;                  // Appended to; created when missing.
   std::string err_path;
   int token_fd = -1;  // Given to the rank as descriptor kTokenFdInRank, with its own offset.
-  int guard_fd = -1;  // Where the child writes its process group before it executes the program.
+  // Pipe to which the child writes its process group before it executes the program.
+  int guard_fd = -1;
 };
 
 inline constexpr int kTokenFdInRank = 3;

@@ -37,14 +37,14 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
     : parts_(parts), limits_(limits), attempt_(attempt), processes_(parts.guard) {}
 
 AttemptResult Supervisor::Run() {
-  result_.trouble = StartRanks();
-  if (!result_.trouble.ok()) {
-    StopRanks(std::string(result_.trouble.message()));
+  result_.error = StartRanks();
+  if (!result_.error.ok()) {
+    StopRanks(std::string(result_.error.message()));
   }
   while (!Finished()) {
     Wait();
     TakeSignals();
-    TakeMessages();  // Before ends: a rank's own words come before its death.
+    TakeMessages();  // Messages come before ends: a rank reports its error before it ends.
     TakeOrders();
     TakeEnds();
     Decide();
@@ -141,8 +141,8 @@ void Supervisor::TakeMessages() {
     if (message.kind == AgentMessage::Kind::kBeat) {
       rank->second.step = message.step;
       rank->second.phase = message.phase;
-    } else if (message.kind == AgentMessage::Kind::kError && rank->second.words.empty()) {
-      rank->second.words = Printable(std::move(message.text));
+    } else if (message.kind == AgentMessage::Kind::kError && rank->second.error.empty()) {
+      rank->second.error = Printable(std::move(message.text));
     }
   }
 }
@@ -165,11 +165,11 @@ void Supervisor::TakeOrders() {
       }
     }
   }
-  // A lost peer changes nothing for ranks that are being killed: going back to kTerminating would
-  // take our SIGKILL for an end of their own.
+  // A lost peer changes nothing for ranks that are being killed: back in kTerminating, their death
+  // by our SIGKILL would count as their own failure.
   if (const absl::Status health = parts_.peers->health();
-      !health.ok() && result_.trouble.ok() && phase_ != Phase::kKilled) {
-    result_.trouble = health;
+      !health.ok() && result_.error.ok() && phase_ != Phase::kKilled) {
+    result_.error = health;
     StopRanks(std::string(health.message()));
   }
 }
@@ -178,7 +178,8 @@ bool Supervisor::StoppedByUs(const RankEnd& end) const {
   switch (phase_) {
     case Phase::kRunning:
       return false;
-    case Phase::kTerminating:  // A killed rank was not killed by us yet.
+    // In this phase the agent has not killed any rank, so a killed rank failed by itself.
+    case Phase::kTerminating:
       return end.signal == 0 || end.signal == SIGTERM;
     case Phase::kKilled:
       return true;
@@ -195,7 +196,7 @@ void Supervisor::TakeEnds() {
     end.order = ends_seen_++;
     end.step = state.step;
     end.phase = state.phase;
-    end.words = state.words;
+    end.error = state.error;
     end.log = LogPath(attempt_.log_dir, end.rank, "err");
     parts_.reporter.Event("end", {{"rank", end.rank},
                                   {"pid", end.pid},
@@ -229,12 +230,12 @@ void Supervisor::Decide() {
     StopRanks(absl::StrCat("the grace period of ", absl::FormatDuration(limits_.stop_grace),
                            " has passed"));
   } else if (Passed(barrier_)) {
-    result_.trouble = BarrierTrouble();
-    StopRanks(std::string(result_.trouble.message()));
+    result_.error = BarrierError();
+    StopRanks(std::string(result_.error.message()));
   }
 }
 
-absl::Status Supervisor::BarrierTrouble() const {
+absl::Status Supervisor::BarrierError() const {
   const std::vector<int> alive = processes_.AliveRanks();
   const std::string waited = absl::FormatDuration(limits_.exit_barrier);
   if (alive.empty()) {
@@ -288,7 +289,7 @@ bool Supervisor::Finished() {
   }
   if (!end_published_) {
     end_published_ = true;
-    PublishFailure();  // Again when a harder end came after the first report.
+    PublishFailure();  // Published again when a harder end came after the first report.
     parts_.peers->Publish(Order{});
   }
   return nodes_ended_ >= parts_.peers->nodes() - 1 || !parts_.peers->health().ok() ||
@@ -301,12 +302,12 @@ void Supervisor::Report() {
     return;
   }
   Reporter& reporter = parts_.reporter;
-  reporter.Show({});  // What the ranks said comes before what is said about them.
+  reporter.Show({});  // The ranks' own output is shown before the report about them.
   if (const std::string line = DescribeFailure(*cause); line != announced_) {
     reporter.Say(absl::StrCat("root cause: ", line));
   }
-  if (!cause->words.empty() && !SaidAbove(cause->words)) {
-    reporter.SayMore(absl::StrCat("  it said: ", cause->words));
+  if (!cause->error.empty() && !SaidAbove(cause->error)) {
+    reporter.SayMore(absl::StrCat("  it said: ", cause->error));
   }
   if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
     reporter.SayMore(
@@ -321,30 +322,30 @@ void Supervisor::Report() {
   }
   const std::vector<std::string> lines = LogLines(cause->rank, cause->log);
   reporter.SayMore(absl::StrCat("  its stderr: ", cause->log, lines.empty() ? " (empty)" : ""));
-  for (const std::string& line : LinesWithout(lines, cause->words)) {
+  for (const std::string& line : LinesWithout(lines, cause->error)) {
     reporter.SayMore(absl::StrCat("    | ", line));
   }
 }
 
-// The last lines of a rank's stderr in this attempt; none where another node has it.
+// The last lines of a rank's stderr in this attempt; none if the log is on another node.
 std::vector<std::string> Supervisor::LogLines(int rank, const std::string& path) const {
   const auto state = ranks_.find(rank);
   return state == ranks_.end() ? std::vector<std::string>()
                                : LastLines(path, state->second.err_from, kReportLines);
 }
 
-// Whether a rank whose stderr is on the console has said `words`: the cause itself, or one that was
-// told why another cannot start.
-bool Supervisor::SaidAbove(const std::string& words) const {
+// Whether a rank whose stderr is on the console has printed `error` already: the cause itself, or
+// one that was told why another cannot start.
+bool Supervisor::SaidAbove(const std::string& error) const {
   return std::any_of(attempt_.err_shown.begin(), attempt_.err_shown.end(), [&](int rank) {
     const auto lines = LogLines(rank, LogPath(attempt_.log_dir, rank, "err"));
-    return LinesWithout(lines, words).size() < lines.size();
+    return LinesWithout(lines, error).size() < lines.size();
   });
 }
 
 int ExitCodeOf(const AttemptResult& result) {
   const int code = JobExitCode(result.ends, result.stop);
-  return code == 0 && !result.trouble.ok() ? ExitCodeFor(result.trouble) : code;
+  return code == 0 && !result.error.ok() ? ExitCodeFor(result.error) : code;
 }
 
 }  // namespace dtrain::launcher

@@ -1,6 +1,6 @@
-// Watches one attempt: starts the ranks of this node, forwards stop signals once, stops everything
-// at the first failure, and says what happened. Runs on the main thread (signals and parent-death
-// of ranks belong to it).
+// Supervises one attempt: starts the ranks of this node, forwards stop signals once, stops
+// everything at the first failure, and reports what happened. Owns the ranks' processes. Used by
+// the main thread only, to which signals and the ranks' parent-death signal belong.
 #pragma once
 
 #include <map>
@@ -23,15 +23,15 @@ namespace dtrain::launcher {
 struct SupervisorLimits {
   // A rank that ended with 75 may be the victim of one whose end is not yet seen.
   absl::Duration settle = absl::Milliseconds(150);
-  // Between SIGTERM and SIGKILL after a failure.
+  // Time between SIGTERM and SIGKILL after a failure.
   absl::Duration terminate = absl::Milliseconds(300);
-  // For ranks to save and stop after the user's or scheduler's signal.
+  // Time for ranks to save and stop after the user's or scheduler's signal.
   absl::Duration stop_grace = absl::Minutes(5);
-  // For the other ranks to end after the first ended with 0.
+  // Time for the other ranks to end after the first ended with 0.
   absl::Duration exit_barrier = absl::Minutes(5);
-  // For the other nodes to end after this one stopped.
+  // Time for the other nodes to end after this one stopped.
   absl::Duration peers_end = absl::Seconds(2);
-  // For killed processes to be gone.
+  // Time for killed processes to be gone.
   absl::Duration removal = absl::Seconds(5);
 };
 
@@ -42,19 +42,19 @@ struct Attempt {
   Environment environment;  // The launcher's own.
   JobShape shape;
   std::vector<RankSlot> slots;
-  std::string log_dir;  // Of this attempt.
+  std::string log_dir;  // Folder of this attempt's logs.
   std::string host;
-  std::vector<int> err_shown;  // Ranks whose stderr is shown as it comes.
+  std::vector<int> err_shown;  // Ranks whose stderr is shown while they run.
   int token_fd = -1;
 };
 
 struct AttemptResult {
   std::vector<RankEnd> ends;  // This node's ranks, and other nodes' failures.
   StopRequest stop;
-  absl::Status trouble;  // A rank could not be started, or a node was lost.
+  absl::Status error;  // A rank could not be started, or a node was lost.
 };
 
-// The root cause's code; without one, that of `trouble` or of the stop request. Pure.
+// The root cause's code; without a cause, that of `error` or of the stop request. Pure.
 int ExitCodeOf(const AttemptResult& result);
 
 // Path of a rank's log, `suffix` "out" or "err". Pure.
@@ -71,7 +71,7 @@ class Supervisor {
   };
   Supervisor(const Parts& parts, const SupervisorLimits& limits, const Attempt& attempt);
 
-  // Blocks until all ranks have ended (or could not be killed) and, with peers, theirs too.
+  // Blocks until all ranks have ended (or could not be killed), including those of peers.
   AttemptResult Run();
 
  private:
@@ -79,8 +79,8 @@ class Supervisor {
   struct RankState {
     int64_t step = -1;
     std::string phase;
-    std::string words;
-    uint64_t err_from = 0;  // Where this attempt's stderr begins.
+    std::string error;
+    uint64_t err_from = 0;  // Offset in the log at which this attempt's stderr begins.
   };
 
   absl::Status StartRanks();
@@ -91,7 +91,7 @@ class Supervisor {
   void TakeEnds();
   void Decide();
   void OnStopSignal(int signal, bool from_peer);
-  absl::Status BarrierTrouble() const;
+  absl::Status BarrierError() const;
   void PublishFailure();
   void StopRanks(const std::string& why);
   void KillRanks();
@@ -99,7 +99,7 @@ class Supervisor {
   bool Finished();
   void Report();
   std::vector<std::string> LogLines(int rank, const std::string& path) const;
-  bool SaidAbove(const std::string& words) const;
+  bool SaidAbove(const std::string& error) const;
 
   Parts parts_;
   const SupervisorLimits limits_;
@@ -117,7 +117,7 @@ class Supervisor {
   int64_t ends_seen_ = 0;
   int nodes_ended_ = 0;
   bool end_published_ = false;
-  int published_pid_ = -1;  // Of the failure that the other nodes know.
+  int published_pid_ = -1;  // Pid of the failed rank that the other nodes know.
   std::string announced_;   // The failure line that was shown at once.
 };
 

@@ -1,5 +1,5 @@
-// Folders of the ranks' outputs: LOGS/attempt-A, one for each start of the ranks. They are counted
-// on over the launches of a run, so that none appends to the logs of another.
+// Folders of the ranks' outputs: LOGS/attempt-A, one for each start of the ranks. The count goes on
+// over the launches of a run, so that none appends to the logs of another. Reads folders; no state.
 #pragma once
 
 #include <optional>

@@ -22,7 +22,8 @@ absl::Status EventLog::Append(const std::string& event, const Json& fields, cons
     line[name] = value;
   }
   const std::string text = DumpJson(line) + "\n";
-  return WriteFully(fd_.get(), text.data(), text.size());  // One write: lines never interleave.
+  // One write for each line, so that lines never interleave.
+  return WriteFully(fd_.get(), text.data(), text.size());
 }
 
 }  // namespace dtrain::launcher

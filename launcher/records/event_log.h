@@ -1,5 +1,5 @@
-// Appends what the agent sees and does to RUN_DIR/events.jsonl, one JSON object a line. Not
-// thread-safe; the reporter's thread owns it.
+// Appends the agent's events to RUN_DIR/events.jsonl, one JSON object a line. Not thread-safe; the
+// reporter's thread owns it.
 #pragma once
 
 #include <string>

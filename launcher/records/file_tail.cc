@@ -34,7 +34,7 @@ bool FileTail::Open() {
   struct stat named {};
   if (static_cast<uint64_t>(opened.st_size) <= offset_ && stat(path_.c_str(), &named) == 0 &&
       (named.st_dev != opened.st_dev || named.st_ino != opened.st_ino)) {
-    // All of the file that was moved away has been read; another has its name now.
+    // The file that was moved away has been read to its end; open the one that has its name now.
     UniqueFd replacement(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     if (!replacement.valid() || fstat(replacement.get(), &opened) != 0) {
       return false;
@@ -42,7 +42,7 @@ bool FileTail::Open() {
     fd_ = std::move(replacement);
     StartOver();
   }
-  if (static_cast<uint64_t>(opened.st_size) < offset_) {  // Truncated.
+  if (static_cast<uint64_t>(opened.st_size) < offset_) {  // The file was truncated.
     StartOver();
   }
   return static_cast<uint64_t>(opened.st_size) > offset_;

@@ -1,9 +1,9 @@
 // Follows a file that another process appends to, line by line. Not thread-safe.
 //
-// Reading never disturbs the writer. A torn last line is kept back until its end arrives (Drain
-// gives it as it is); a file that does not exist yet is opened when it appears; a file that shrank
-// is read from its start. When another file has taken the path, the old one is read to its end and
-// the new one from its start. Lines longer than the cap are cut and marked.
+// Reading never disturbs the writer. An incomplete last line is kept back until its end arrives
+// (Drain gives it as it is); a file that does not exist yet is opened when it appears; a file that
+// shrank is read from its start. When another file has taken the path, the old one is read to its
+// end and the new one from its start. Lines longer than the cap are cut and marked.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ class FileTail {
   // The lines completed since the last call, without line ends; at most about `bytes_max` bytes are
   // read, so that a flood is spread over calls. Does not block.
   std::vector<std::string> Poll(size_t bytes_max = 256 << 10);
-  // All that is left, with a torn last line; at most `bytes_max`.
+  // The rest of the file, including an incomplete last line; at most `bytes_max`.
   std::vector<std::string> Drain(size_t bytes_max = 4 << 20);
   const std::string& path() const { return path_; }
-  // Where the next read starts.
+  // Offset at which the next read starts.
   uint64_t offset() const { return offset_; }
 
  private:
@@ -40,7 +40,7 @@ class FileTail {
   uint64_t offset_;
   UniqueFd fd_;
   std::string partial_;
-  bool cutting_ = false;  // Inside a line longer than the cap.
+  bool cutting_ = false;  // The read position is inside a line longer than the cap.
 };
 
 // The length of `path` now; 0 when it does not exist.

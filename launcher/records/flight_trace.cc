@@ -12,7 +12,7 @@
 namespace dtrain::launcher {
 namespace {
 
-// More common collectives say hardly more.
+// Further common collectives hardly improve the estimate.
 constexpr int kEnoughInCommon = 100;
 
 // Group and sequence number: the same collective on every rank.
@@ -65,7 +65,7 @@ std::map<Key, std::pair<int64_t, int64_t>> Finished(const FlightFile& file) {
   return spans;
 }
 
-// What the common collectives of two ranks leave for the difference of their clocks.
+// The interval in which the difference of two ranks' clocks lies, by their common collectives.
 struct Bounds {
   int64_t low = std::numeric_limits<int64_t>::min();
   int64_t high = std::numeric_limits<int64_t>::max();
@@ -86,7 +86,8 @@ Bounds Compare(const std::map<Key, std::pair<int64_t, int64_t>>& a,
   return bounds;
 }
 
-// Clocks that drift leave no difference that suits all: then the middle is the least wrong too.
+// The middle of the interval. With clocks that drift the interval may be empty; its middle is the
+// best guess then too.
 ClockOffset Between(const Bounds& bounds, bool same_host) {
   const bool zero_fits = bounds.low <= 0 && bounds.high >= 0;
   if (same_host && zero_fits) {
@@ -98,7 +99,7 @@ ClockOffset Between(const Bounds& bounds, bool same_host) {
 
 double Micros(int64_t nanos) { return static_cast<double>(nanos) * 1e-3; }
 
-// Who entered a collective last, and how long after the first.
+// The rank that entered a collective last, and how long after the first.
 struct Arrival {
   int last_rank = -1;
   int64_t first = std::numeric_limits<int64_t>::max();
@@ -171,7 +172,8 @@ std::vector<ClockOffset> AlignClocks(absl::Span<const FlightFile> files) {
   for (const FlightFile& file : files) {
     spans.push_back(Finished(file));
   }
-  // Of each file that is not aligned yet: what the aligned one that it shares most with says.
+  // For each file that is not aligned yet, the bounds from the aligned file with which it shares
+  // most collectives.
   std::vector<Bounds> best(files.size());
   std::vector<size_t> reference(files.size(), 0);
   std::vector<bool> aligned(files.size(), false);
@@ -183,7 +185,8 @@ std::vector<ClockOffset> AlignClocks(absl::Span<const FlightFile> files) {
       }
     }
     ClockOffset& offset = offsets[next];
-    if (best[next].common == 0) {  // The first, or one that met nobody: it starts anew.
+    // The first file, or one without common collectives: its clock becomes a new reference.
+    if (best[next].common == 0) {
       offset.known = round == 0;
     } else {
       const ClockOffset& from = offsets[reference[next]];

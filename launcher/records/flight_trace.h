@@ -1,10 +1,10 @@
 // The flight records of all ranks as one timeline (RUN_DIR/flight/rank-R.json, written by
 // comm/flight_recorder). Pure.
 //
-// Ranks of several hosts have clocks that differ. A collective tells by how much: nobody leaves it
-// before everybody has entered it, so for ranks a and b that took part in the same one
+// Ranks of several hosts have clocks that differ. Collectives tell by how much: no rank leaves one
+// before all have entered it, so for ranks a and b that took part in the same one
 //   start_a - end_b  <=  clock_a - clock_b  <=  end_a - start_b,
-// and the collectives of a record together leave an interval that is often shorter than a
+// and together the collectives of a record give an interval that is often shorter than a
 // millisecond.
 #pragma once
 
@@ -19,13 +19,13 @@
 
 namespace dtrain::launcher {
 
-// One call. Times are nanoseconds of the rank's wall clock, 0 when it did not come to that.
+// One call. Times are nanoseconds of the rank's wall clock; 0: that has not happened.
 struct FlightEntry {
   std::string group;
-  uint64_t sequence = 0;  // 0: a send or receive, which only two ranks know of.
+  uint64_t sequence = 0;  // 0: a send or receive, which concerns only two ranks.
   std::string kind;       // "all_reduce".
   std::string name;       // "bucket 3 (...)", or "".
-  std::string call;       // All of it in words.
+  std::string call;       // The whole call as text.
   std::string error;
   uint64_t bytes = 0;
   int64_t step = -1;
@@ -38,7 +38,7 @@ struct FlightEntry {
 struct FlightFile {
   int rank = 0;
   std::string host;
-  int64_t written = 0;  // When the file was, by the same clock.
+  int64_t written = 0;  // When the file was written, by the same clock.
   std::vector<FlightEntry> entries;
 };
 
@@ -48,12 +48,12 @@ absl::StatusOr<FlightFile> ParseFlightFile(const Json& json, const std::string& 
 // How far a rank's clock is ahead of the first file's.
 struct ClockOffset {
   int64_t nanos = 0;
-  int64_t error_nanos = 0;  // At most this far off.
+  int64_t error_nanos = 0;  // The largest error of the offset.
   bool known = true;        // False: no collective in common with any other; taken as 0.
 };
 
-// One for each file. A rank on the host of the one it is compared with has offset 0 unless the
-// collectives contradict it.
+// The offset of each file's clock. A rank on the same host as the one it is compared with has
+// offset 0 unless the collectives contradict it.
 std::vector<ClockOffset> AlignClocks(absl::Span<const FlightFile> files);
 
 // Chrome's trace format, which chrome://tracing and ui.perfetto.dev open: one process a rank, one

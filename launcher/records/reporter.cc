@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kQueueCapacity = 16384;
 
-// What a terminal would show of a line with carriage returns: the text after the last one.
+// The text that a terminal would show of a line with carriage returns: the part after the last one.
 std::string AfterCarriageReturn(const std::string& line) {
   const size_t end = line.find_last_not_of('\r');
   const std::string text = line.substr(0, end == std::string::npos ? 0 : end + 1);
@@ -25,7 +25,8 @@ std::string AfterCarriageReturn(const std::string& line) {
   return at == std::string::npos ? text : text.substr(at + 1);
 }
 
-// Whether `record` says that a checkpoint was committed: not that one failed or was restored.
+// Whether `record` says that a checkpoint was committed, and not that a save failed or a checkpoint
+// was restored.
 bool IsDurableSave(const Json& record) {
   const auto durable = record.find("durable");
   return RecordKind(record) == "ckpt" && durable != record.end() && *durable == true;
@@ -74,7 +75,8 @@ struct Reporter::Core {
   }
 
   void PollAll() {
-    if (metrics.has_value()) {  // First: what a rank prints at its end comes after its last step.
+    // Records come first, because a rank prints its last lines after its last step.
+    if (metrics.has_value()) {
       TakeRecords(metrics->Poll());
     }
     for (auto& [file, tail] : shown) {
@@ -136,7 +138,7 @@ struct Reporter::Core {
   const ReporterOptions options;
   const std::shared_ptr<Shared> shared;
   RunConsole run_console;
-  Console& console;  // The lines that are no records go through it.
+  Console& console;  // Lines that are not records go through it.
   EventLog events;
   std::vector<std::pair<ShownFile, FileTail>> shown;
   std::optional<FileTail> metrics;
@@ -159,7 +161,8 @@ Reporter::~Reporter() { Finish(absl::Seconds(1)); }
 void Reporter::Queue(Command command) { shared_->commands.TryPush(std::move(command)); }
 
 void Reporter::Say(const std::string& text) {
-  Queue([](Core& core) { core.console.StartLine(); });  // It says how far the run was by then.
+  // The progress line above then shows how far the run was.
+  Queue([](Core& core) { core.console.StartLine(); });
   SayMore(absl::StrCat("dtrain: ", text));
 }
 
@@ -211,7 +214,7 @@ bool Reporter::Finish(absl::Duration timeout) {
     thread_.join();
     return true;
   }
-  thread_.detach();  // It stands in a write; the process ends without it.
+  thread_.detach();  // The thread is blocked in a write; the process ends without it.
   return false;
 }
 

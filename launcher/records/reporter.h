@@ -34,7 +34,7 @@ struct ReporterOptions {
   ConsoleOptions console;
   std::string events_path;
   EventIdentity identity;
-  std::string log_dir;              // Of the ranks' outputs, for the banner.
+  std::string log_dir;              // Folder of the ranks' outputs, for the banner.
   bool show_records = true;         // On the console; they are read and exported in any case.
   std::string tensorboard_run_dir;  // Gets TensorBoard files; "": none are written.
   absl::Duration poll_interval = absl::Milliseconds(100);
@@ -43,12 +43,12 @@ struct ReporterOptions {
 class Reporter {
  public:
   static absl::StatusOr<std::unique_ptr<Reporter>> Start(const ReporterOptions& options);
-  // Gives up after a second when the thread stands still in a write.
+  // Gives up after a second if the thread is blocked in a write.
   ~Reporter();
 
   // A line of the agent itself: "dtrain: text" on stderr.
   void Say(const std::string& text);
-  // A line as it is, on stderr: continuation of a report.
+  // A line on stderr without a prefix, as the continuation of a report.
   void SayMore(const std::string& text);
   // A line of events.jsonl.
   void Event(const std::string& event, const Json& fields);
@@ -56,10 +56,10 @@ class Reporter {
   void Show(const std::vector<ShownFile>& files);
   // Follows a metrics stream from byte `from`.
   void FollowMetrics(const std::string& path, uint64_t from);
-  // The last step of which a checkpoint was committed, once all that the ranks have written was
-  // read; -1: none yet. Blocks until then, a second at most.
+  // The last step whose checkpoint was committed; -1: none yet. Blocks until everything that the
+  // ranks have written is read, a second at most.
   int64_t ReadCheckpointStep();
-  // Shows what is left of all files and ends the thread; false when it did not end in time.
+  // Shows the rest of all files and ends the thread; false when it did not end in time.
   bool Finish(absl::Duration timeout);
 
  private:

@@ -61,8 +61,8 @@ std::vector<std::string> InSitePackages(const std::string& prefix) {
   return folders;
 }
 
-// A virtual environment and the prefix of its interpreter, whose packages it takes; "": it does
-// not.
+// A virtual environment and the prefix of its interpreter, whose packages it can use; "": it
+// cannot.
 struct VirtualEnvironment {
   std::string system;
 };
@@ -121,7 +121,7 @@ std::string TorchReleaseIn(absl::string_view version_py, absl::string_view build
 
 bool TorchReleasesAgree(absl::string_view built, absl::string_view found) {
   if (built.empty() || found.empty()) {
-    return true;  // Nothing is known that speaks against it.
+    return true;  // Nothing is known that contradicts it.
   }
   const std::vector<absl::string_view> a = absl::StrSplit(built, '.');
   const std::vector<absl::string_view> b = absl::StrSplit(found, '.');
@@ -138,12 +138,12 @@ std::vector<std::string> TorchCandidates(const std::string& prefix, const std::s
     if (!user_base.empty()) {
       add_packages_of(user_base);
     }
-    add_packages_of(system + "/local");  // Where Debian's pip installs.
+    add_packages_of(system + "/local");  // The folder into which Debian's pip installs.
     add_packages_of(system);
   };
   const std::optional<VirtualEnvironment> environment = VirtualEnvironmentIn(prefix);
   if (!environment.has_value()) {
-    // dtrain is installed by pip's --user itself, or beside a system's Python.
+    // dtrain was installed with pip's --user, or beside a system's Python.
     add_user_and_system(prefix == user_base ? "/usr" : prefix);
     return folders;
   }

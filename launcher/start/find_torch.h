@@ -1,7 +1,8 @@
-// Where an installed dtrain finds LibTorch, and whether that is the release it was built with.
+// Finds the LibTorch of an installed dtrain, and checks that it has the release that dtrain was
+// built with.
 //
-// Packages bring no LibTorch of their own: a wheel takes the torch package of its environment, a
-// Debian package or an unpacked archive what lib/dtrain/torch leads to. The first that exists of:
+// Packages contain no LibTorch: a wheel uses the torch package of its environment, a Debian package
+// or an unpacked archive the folder that lib/dtrain/torch links to. The first of these that exists:
 //   1. DTRAIN_TORCH, which must hold LibTorch when it is set
 //   2. PREFIX/lib/dtrain/torch, a link
 //   3. PREFIX/torch (pip's --target)
@@ -24,8 +25,8 @@ namespace dtrain::launcher {
 struct TorchSearch {
   std::string prefix;       // The folder that holds bin/ of this installation.
   std::string environment;  // The value of DTRAIN_TORCH; "" when it is not set.
-  std::string release;      // What dtrain was built with ("2.11.0"); "": any will do.
-  std::string user_base;    // Where pip's --user installs; "": Python would not look there.
+  std::string release;      // Release that dtrain was built with ("2.11.0"); "": any is accepted.
+  std::string user_base;    // Folder of pip's --user; "": Python would not look there.
 };
 
 struct Torch {
@@ -33,7 +34,7 @@ struct Torch {
   std::string release;  // "2.11.0+cu130"; "" when no file says.
 };
 
-// The folders to look at, in order, without 1. Reads the folders of the prefixes.
+// The candidates in order, without number 1. Reads the folders of the prefixes.
 std::vector<std::string> TorchCandidates(const std::string& prefix, const std::string& user_base);
 
 // Python's rule for the user's own packages: PYTHONUSERBASE, else HOME/.local; "" where

@@ -1,9 +1,9 @@
-// What bin/dtrain-gpt and the other programs that use LibTorch are in an installed tree: this
-// program under their names. It finds LibTorch and becomes lib/dtrain/NAME.
+// In an installed tree, bin/dtrain-gpt and the other programs that use LibTorch are this program
+// under their names. It finds LibTorch and executes lib/dtrain/NAME in its place.
 //
-// The dynamic loader cannot search as FindTorch does, and what it says when LibTorch is missing, or
-// is another release, helps nobody. The process stays the same, so a launcher's view of it does
-// too.
+// The dynamic loader cannot search as FindTorch does, and its message when LibTorch is missing or
+// of another release helps nobody. The process id stays the same, so nothing changes for a
+// launcher.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@
 namespace dtrain::launcher {
 namespace {
 
-// `folder` before what the variable holds already; unchanged when it leads the list.
+// The variable's value with `folder` in front; unchanged when it already begins with it.
 std::string WithFolderFirst(const std::string& folder, absl::string_view before) {
   if (before.empty()) {
     return folder;

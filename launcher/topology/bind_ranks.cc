@@ -12,7 +12,7 @@
 namespace dtrain::launcher {
 namespace {
 
-// Positions in topology.gpus, NUMA node by node, on each by PCI address.
+// Positions in topology.gpus, ordered by NUMA node and PCI address.
 std::vector<size_t> GpuOrder(const Topology& topology) {
   std::vector<size_t> order(topology.gpus.size());
   std::iota(order.begin(), order.end(), 0);
@@ -24,7 +24,7 @@ std::vector<size_t> GpuOrder(const Topology& topology) {
   return order;
 }
 
-// The NUMA node that each rank should run on: its GPU's, else an even spread; -1: any.
+// The NUMA node that each rank should run on: that of its GPU, or otherwise spread evenly; -1: any.
 std::vector<int> WantedNuma(const Topology& topology, const RankPlan& plan) {
   std::vector<int> wanted;
   std::set<int> numas;
@@ -45,7 +45,7 @@ std::vector<int> WantedNuma(const Topology& topology, const RankPlan& plan) {
   return wanted;
 }
 
-// Whether every node has at least one core for each rank that wants it.
+// Whether every NUMA node has at least one core for each rank that should run on it.
 bool Fits(const Topology& topology, const std::vector<int>& wanted) {
   std::map<int, int> cores;
   for (const Core& core : topology.cores) {
@@ -76,7 +76,7 @@ void ShareCores(const std::vector<const Core*>& cores, const std::vector<RankBin
 
 void BindCores(const Topology& topology, RankPlan* plan) {
   const std::vector<int> wanted = WantedNuma(topology, *plan);
-  // One node, or nodes too small for their ranks: all cores in one row.
+  // With one NUMA node, or nodes too small for their ranks, all cores form one list.
   const bool by_numa = Fits(topology, wanted);
   std::map<int, std::vector<const Core*>> cores;
   std::map<int, std::vector<RankBinding*>> ranks;
@@ -91,7 +91,7 @@ void BindCores(const Topology& topology, RankPlan* plan) {
   }
 }
 
-// Takes the CPUs back where a quota gives less time than the cores have.
+// Removes the CPUs from the plan if a quota gives less time than the cores have.
 void ObeyQuota(const Topology& topology, RankPlan* plan) {
   plan->cores_by_quota = topology.cpu_quota < static_cast<double>(topology.cores.size());
   if (!plan->cores_by_quota) {
@@ -122,7 +122,7 @@ bool CanCarry(const NicPort& port) {
                      [](const Gid& gid) { return gid.type == "RoCE v2"; });
 }
 
-// Those among which ranks choose by distance.
+// The NICs among which ranks choose by distance.
 std::vector<const Nic*> UsableNics(const Topology& topology) {
   std::vector<std::pair<const Nic*, const NicPort*>> nics;
   double fastest = 0;
@@ -133,12 +133,12 @@ std::vector<const Nic*> UsableNics(const Topology& topology) {
       fastest = std::max(fastest, port->rate_gbps);
     }
   }
-  // A bond of two slow ports has half a fast one's rate: it is left out too.
+  // A bond of two slow ports with half of a fast port's rate is left out too.
   const auto slow = [fastest](const auto& nic) {
     return nic.second->rate_gbps < fastest && nic.second->rate_gbps * 2 <= fastest;
   };
   nics.erase(std::remove_if(nics.begin(), nics.end(), slow), nics.end());
-  std::map<std::string, double> rates;  // By kind of link.
+  std::map<std::string, double> rates;  // Sum of rates by kind of link.
   for (const auto& [nic, port] : nics) {
     rates[port->link_layer] += port->rate_gbps;
   }
@@ -208,7 +208,7 @@ absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
   for (RankBinding& rank : plan.ranks) {
     BindNic(topology, nics, &rank, &uses);
   }
-  // Until here `gpu` was a position; the caller knows NVML's index.
+  // Replaces positions, which `gpu` held up to here, by NVML's indices.
   for (RankBinding& rank : plan.ranks) {
     rank.gpu = rank.gpu < 0 ? -1 : topology.gpus[static_cast<size_t>(rank.gpu)].index;
   }

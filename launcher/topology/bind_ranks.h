@@ -1,4 +1,4 @@
-// Which cores, NUMA node, GPU and NIC each rank of a node gets. A pure function.
+// Assigns cores, NUMA node, GPU and NIC to each rank of a node. A pure function.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace dtrain::launcher {
 struct RankBinding {
   int local_rank = 0;
   std::vector<int> cpus;  // Logical CPUs; disjoint between ranks unless cores_shared. Empty: any.
-  int cores = 0;          // To which those belong, or on which to compute.
-  int numa = -1;          // Of the first core.
+  int cores = 0;          // Number of cores that those belong to, or on which to compute.
+  int numa = -1;          // NUMA node of the first core.
   int gpu = -1;           // Index in NVML's order; -1: none.
   std::string nic;        // RDMA device; "": none is active.
 };
@@ -21,8 +21,8 @@ struct RankBinding {
 struct RankPlan {
   std::vector<RankBinding> ranks;
   bool cores_shared = false;  // More ranks than cores.
-  // A CPU quota gives less time than the cores have. It does not say which cores, and who else
-  // computes on them may choose the same ones, so ranks have a number of cores and no CPUs.
+  // A CPU quota gives less time than the cores have. It does not say which cores, and other
+  // processes may choose the same ones, so ranks get a number of cores and no CPUs.
   bool cores_by_quota = false;
   bool gpus_shared = false;  // More ranks than GPUs.
 };
@@ -30,12 +30,12 @@ struct RankPlan {
 // Ranks take the GPUs in NUMA and PCI order, so that neighbours in rank are neighbours on the bus,
 // each with an equal share of the cores of its GPU's NUMA node and the nearest active NIC (NICs at
 // the same distance in turn). Without GPUs the cores are cut into equal neighbouring blocks, whole
-// NUMA nodes first where the number of ranks allows it; a remainder of cores stays free for the
+// NUMA nodes first if the number of ranks allows it; a remainder of cores stays free for the
 // system. InvalidArgument when ranks < 1.
 //
-// NICs compete by what carries data: one that is less than half as fast as the fastest is left out
-// (a front-end's, beside those of the GPUs' network), and so is the smaller part where some are
-// InfiniBand and some Ethernet, because the two cannot be connected.
+// A NIC that is less than half as fast as the fastest is left out (such as a front-end NIC beside
+// those of the GPUs' network). If some are InfiniBand and some Ethernet, the kind with less
+// bandwidth is left out, because the two cannot be connected.
 absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks);
 
 }  // namespace dtrain::launcher

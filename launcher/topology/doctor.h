@@ -1,4 +1,5 @@
-// What `dtrain doctor` looks at: is this node fit to run ranks, and if not, what to do.
+// The checks of `dtrain doctor`: whether this node is fit to run ranks and, if not, what to do.
+// ReadDoctorFacts reads the machine; the rest is pure.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,15 @@ namespace dtrain::launcher {
 enum class Verdict {
   kOk,
   kNote,     // A part that this node does not have.
-  kWarning,  // It works, but slowly or not at scale.
+  kWarning,  // Ranks work, but slowly or not at scale.
   kProblem,  // Ranks would fail.
 };
 
 struct Finding {
   std::string name;  // "cores", "memory", "/dev/shm", "GPU driver", "NIC mlx5_0", ...
   Verdict verdict = Verdict::kOk;
-  std::string text;    // What was found.
-  std::string advice;  // What to do; "" when nothing.
+  std::string text;    // The finding itself.
+  std::string advice;  // Advice on what to do; "" if nothing.
 };
 
 // The machine's facts that are no part of the topology.
@@ -32,13 +33,13 @@ struct DoctorFacts {
   uint64_t memory_total_bytes = 0;
   uint64_t memory_available_bytes = 0;
   uint64_t cgroup_memory_bytes = 0;     // Limit of this cgroup, or of one above it; 0: none.
-  uint64_t cgroup_available_bytes = 0;  // What is left of that limit.
+  uint64_t cgroup_available_bytes = 0;  // Bytes left of that limit.
   uint64_t open_files_max = 0;          // RLIMIT_NOFILE, soft.
   uint64_t locked_memory_bytes = 0;     // RLIMIT_MEMLOCK, soft; all ones: unlimited.
   std::string verbs;                    // "" when libibverbs opens, else why not.
   std::string torch_path;               // "" when LibTorch was not found.
   std::string torch_version;
-  std::string torch_error;  // Why not, and what to do.
+  std::string torch_error;  // Why LibTorch was not found, and what to do.
   std::string nccl;         // "NCCL 2.28.9 (/path)"; "" when it does not open.
   std::string nccl_error;
   std::string cuda_plugin_path;  // "" when there is no libdtrain_cuda.so.

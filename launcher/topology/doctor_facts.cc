@@ -53,7 +53,7 @@ void FindNccl(DoctorFacts* facts) {
   int version = 0;
   (void)get_version(&version);
   std::string path = library->name();
-  const auto mapped = MappedLibraries();  // Where the loader really found it.
+  const auto mapped = MappedLibraries();  // The path from which the loader really mapped it.
   for (const std::string& file : mapped.ok() ? *mapped : std::vector<std::string>()) {
     path = file.find("/libnccl.so") != std::string::npos ? file : path;
   }

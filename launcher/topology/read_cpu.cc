@@ -60,10 +60,10 @@ absl::Status ReadCpu(const TopologyOptions& options, Topology* topology) {
   DT_ASSIGN_OR_RETURN(const Handle handle, Load(options));
   hwloc_topology_t raw = handle.get();
   topology->packages = hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_PACKAGE);
-  // A container may hide cores as such; then each processing unit counts as one.
+  // A container may hide cores; then each processing unit counts as one.
   const bool has_cores = hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_CORE) > 0;
   const hwloc_obj_type_t kind = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
-  // What taskset, a cpuset cgroup or Slurm left to this process.
+  // The processing units that taskset, a cpuset cgroup or Slurm left to this process.
   const hwloc_bitmap_t usable = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(raw));
   const hwloc_bitmap_t bound = hwloc_bitmap_alloc();
   if (hwloc_topology_is_thissystem(raw) != 0 &&

@@ -1,4 +1,4 @@
-// The part of the topology that hwloc reads. Internal to launcher/topology.
+// The part of the topology that hwloc reads. No state; thread-safe. Internal to launcher/topology.
 #pragma once
 
 #include "absl/status/status.h"

@@ -42,7 +42,7 @@ std::vector<Gid> ReadGids(const std::string& port_path) {
 NicPort ReadPort(const std::string& path, int number) {
   NicPort port;
   port.port = number;
-  // "4: ACTIVE", "400 Gb/sec (4X NDR)".
+  // Files hold texts such as "4: ACTIVE" and "400 Gb/sec (4X NDR)".
   const std::string state = ReadSysfs(path + "/state").value_or("");
   const size_t colon = state.find(": ");
   port.state = colon == std::string::npos ? state : state.substr(colon + 2);
@@ -67,7 +67,7 @@ Nic ReadNic(const std::string& sysfs_root, const std::string& name) {
       nic.ports.push_back(ReadPort(absl::StrCat(path, "/ports/", number), port));
     }
   }
-  // A GID names its interface; soft-RoCE (no PCI device) only so.
+  // The GIDs name the interface; for soft-RoCE, which has no PCI device, nothing else does.
   for (const NicPort& port : nic.ports) {
     for (const Gid& gid : port.gids) {
       nic.netdev = nic.netdev.empty() ? gid.netdev : nic.netdev;
@@ -118,8 +118,8 @@ absl::Status ReadGpus(const TopologyOptions& options, Topology* topology) {
   return absl::OkStatus();
 }
 
-// What /proc says of this machine's memory counts, as it does where memory is compared: a machine
-// whose memory can grow has NUMA nodes that do not say the same.
+// The memory size is that of /proc, with which memory is compared elsewhere too: if a machine's
+// memory can grow, the sum over its NUMA nodes differs.
 void ReadSystem(const SystemRoots& roots, Topology* topology) {
   topology->cpu_quota = CpuQuota(roots);
   const int64_t total = ReadAvailableMemory(roots).machine_total_bytes;
@@ -175,7 +175,7 @@ PciDistance DistanceBetween(const std::vector<std::string>& path_a, int numa_a,
     ++shared;
   }
   if (shared >= 2) {
-    return PciDistance::kSameSwitch;  // At least one bridge below the root in common.
+    return PciDistance::kSameSwitch;  // They share at least one bridge below the root.
   }
   if (shared == 1) {
     return PciDistance::kSameRoot;

@@ -1,4 +1,4 @@
-// Small reads below a sysfs root. Internal to launcher/topology.
+// Small reads below a sysfs root. No state; thread-safe. Internal to launcher/topology.
 #pragma once
 
 #include <optional>
@@ -7,10 +7,10 @@
 
 namespace dtrain::launcher {
 
-// The text without its final newline; nullopt when it cannot be read: also EINVAL, which the kernel
-// gives for GID entries that belong to another network namespace.
+// The text without its final newline; nullopt when it cannot be read, including EINVAL, which the
+// kernel gives for GID entries of another network namespace.
 std::optional<std::string> ReadSysfs(const std::string& path);
-// The integer in it, or `fallback`.
+// The integer in the file, or `fallback`.
 int ReadSysfsInt(const std::string& path, int fallback);
 // The names in a folder, numbers in numeric order; empty when there is none.
 std::vector<std::string> ListSysfs(const std::string& path);

@@ -1,5 +1,5 @@
-// What a node is made of: cores, NUMA nodes, GPUs with NVLink, RDMA NICs. Plain values, read by
-// ReadTopology and read by BindRanks, FormatTopology and the doctor.
+// The hardware of a node: cores, NUMA nodes, GPUs with NVLink, RDMA NICs. Plain values, filled by
+// ReadTopology and used by BindRanks, FormatTopology and the doctor.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ struct NumaNode {
 };
 
 struct Gpu {
-  int index = 0;  // NVML's and, with CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA's.
+  int index = 0;  // NVML's index and, with CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA's.
   std::string name;
   std::string uuid;
   std::string pci;  // "0000:1b:00.0".
   int numa = -1;    // -1: the system does not say.
   uint64_t memory_bytes = 0;
   std::map<int, int> nvlinks;         // Active NVLinks by the GPU at the other end.
-  int nvlinks_to_switches = 0;        // And to what is no GPU of this node.
+  int nvlinks_to_switches = 0;        // Active NVLinks to anything but a GPU of this node.
   std::vector<std::string> pci_path;  // Bridges from the root down, for distances.
 };
 
@@ -75,11 +75,11 @@ struct Topology {
   std::vector<NumaNode> numa_nodes;
   uint64_t memory_bytes = 0;
   double cpu_quota = kNoCpuQuota;  // CPUs that this process may use (base/system/cgroup.h).
-  std::string driver_version;      // Of NVIDIA; "" without one.
-  int driver_cuda = 0;             // The newest CUDA that it serves (13000: 13.0); 0: unknown.
+  std::string driver_version;      // Version of NVIDIA's driver; "" without one.
+  int driver_cuda = 0;  // The newest CUDA that the driver supports (13000: 13.0); 0: unknown.
   std::vector<Gpu> gpus;
   std::vector<Nic> nics;
-  std::vector<std::string> notes;  // What could not be read, and why.
+  std::vector<std::string> notes;  // Notes on parts that could not be read, and why.
 };
 
 struct TopologyOptions {
@@ -93,11 +93,11 @@ struct TopologyOptions {
   bool read_gpus = true;
 };
 
-// Reads the node. Only what hwloc cannot read is an error (Unavailable, InvalidArgument for bad
-// XML); a missing driver or sysfs folder leaves its part empty, with a note.
+// Reads the node. Only a failure of hwloc is an error (Unavailable, InvalidArgument for bad XML); a
+// missing driver or sysfs folder leaves its part empty, with a note.
 absl::StatusOr<Topology> ReadTopology(const TopologyOptions& options = {});
 
-// The steps of it that tests call alone.
+// Steps of ReadTopology that tests call alone.
 std::vector<Nic> ReadNics(const std::string& sysfs_root, std::vector<std::string>* notes);
 
 enum class PciDistance { kSameSwitch, kSameRoot, kSameNuma, kFar };

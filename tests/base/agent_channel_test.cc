@@ -1,5 +1,5 @@
-// A rank's messages to its agent: they arrive as sent, and an agent that is slow or gone costs
-// nothing.
+// A rank's messages to its agent arrive as sent, and an agent that is slow or gone does not delay
+// the rank.
 #include "base/agent_channel.h"
 
 #include <gmock/gmock.h>
@@ -92,7 +92,7 @@ TEST(AgentChannel, SurvivesAnAgentThatIsGone) {
   ASSERT_TRUE(channel.ok());
   agent.Accept();
   agent.Close();
-  channel->Send({});  // No SIGPIPE.
+  channel->Send({});  // Raises no SIGPIPE.
   EXPECT_EQ(channel->dropped(), 1U);
 }
 
@@ -154,7 +154,7 @@ TEST(AgentMessage, ParseRefusesWhatNoRankSends) {
     EXPECT_EQ(AgentMessage::Parse(line).status().code(), absl::StatusCode::kInvalidArgument)
         << line;
   }
-  // Wrong types inside are taken as absent: one bad field must not lose an error report.
+  // Members of a wrong type count as absent, so that one bad field does not lose an error report.
   const auto message = AgentMessage::Parse(R"({"kind":"error","rank":"x","text":"why"})");
   ASSERT_TRUE(message.ok());
   EXPECT_EQ(message->text, "why");

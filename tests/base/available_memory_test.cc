@@ -25,7 +25,7 @@ TEST(AvailableMemory, IsWhatTheKernelSaysAndKnowsItsMachine) {
   const double expected = 1024 * AvailableKilobytes();
   ASSERT_GT(expected, 0);
   const double told = static_cast<double>(memory.machine_bytes);
-  EXPECT_GT(told, expected / 1.4);  // Other processes take and give meanwhile.
+  EXPECT_GT(told, expected / 1.4);  // Other processes allocate and free memory meanwhile.
   EXPECT_LT(told, expected * 1.4);
   EXPECT_GT(memory.cgroup_bytes, 0);
   EXPECT_EQ(memory.bytes(), std::min(memory.machine_bytes, memory.cgroup_bytes));

@@ -73,7 +73,8 @@ TEST_F(CgroupTest, TheQuotaOfVersion1IsFoundAmongControllersThatAreMountedTogeth
   Write("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "25000\n");
   Write("cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "50000\n");
   EXPECT_DOUBLE_EQ(CpuQuota(roots_), kHalf);
-  Write("cgroup/cpu/a/b/cpu.cfs_quota_us", "10000\n");  // The link by one name, where there is one.
+  // The link that some systems have for one of the controllers.
+  Write("cgroup/cpu/a/b/cpu.cfs_quota_us", "10000\n");
   Write("cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
   EXPECT_DOUBLE_EQ(CpuQuota(roots_), 0.1);
 }
@@ -114,7 +115,8 @@ TEST_F(CgroupTest, FileCacheAndReclaimableSlabAreAvailableButNotMoreThanTheLimit
   Write("cgroup/job/memory.stat",
         "anon 7\ninactive_file 100000\nactive_file 20000\nslab_reclaimable 3000\n");
   EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, 1000000 - (800000 - 123000));
-  Write("cgroup/job/memory.current", "100000\n");  // Read a moment after what it is made of.
+  // Read a moment after its parts, so it may be smaller than their sum.
+  Write("cgroup/job/memory.current", "100000\n");
   EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, 1000000);
   Write("cgroup/job/memory.current", "1500000\n");
   EXPECT_EQ(ReadAvailableMemory(roots_).cgroup_bytes, 0) << "over its limit, for a moment";

@@ -1,4 +1,4 @@
-// The checksum of RFC 3720, whole or in pieces, and each form of it that some CPU takes.
+// The checksum of RFC 3720, whole or in pieces, and each form of it for the CPUs that have it.
 #include "base/crc32c.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace dtrain::crc32c_test {
 namespace {
 
-// One bit at a time, straight from the reflected polynomial 0x82f63b78.
+// The CRC one bit at a time, directly from the reflected polynomial 0x82f63b78.
 uint32_t BitwiseState(const uint8_t* data, size_t bytes, uint32_t state) {
   for (size_t i = 0; i < bytes; ++i) {
     state ^= data[i];
@@ -43,8 +43,8 @@ TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(Crc32c(nullptr, 0), 0U);
 }
 
-// Around every step that a form takes at once: words of 8, folds of 128 and 256, blocks of 7,936,
-// three streams of 4,096, two rounds of those and what is left.
+// Lengths around every unit of the forms: words of 8, folds of 128 and 256, blocks of 7,936, three
+// streams of 4,096, and two rounds of those with a rest.
 constexpr size_t kLengths[] = {1,    3,     7,     8,     9,     63,    64,    65,
                                127,  128,   129,   255,   256,   257,   511,   512,
                                767,  1023,  3000,  7935,  7936,  7937,  8064,  8192,
@@ -64,7 +64,8 @@ TEST(Crc32c, EqualsTheBitwiseFormAtEveryLengthAndAlignment) {
 
 using Form = uint32_t (*)(const uint8_t* data, size_t bytes, uint32_t state);
 
-// For the lengths that are multiples of `unit`, from a state that is no start's too.
+// Compares the form for all lengths that are multiples of `unit`, from the initial and from another
+// state.
 void ExpectBitwise(Form form, size_t unit) {
   const std::vector<uint8_t> memory = RandomBytes(40000 + kOffsetsEnd);
   size_t compared = 0;
@@ -81,8 +82,9 @@ void ExpectBitwise(Form form, size_t unit) {
   EXPECT_GE(compared, 5 * 2 * kOffsetsEnd);
 }
 
-// Every multiple of `unit` from one to past three blocks of the fused form (of single bytes to past
-// eight folds of it), and a large one, at aligned and odd addresses. REQUIRES: ThePortableOne's.
+// Compares with the portable form for every multiple of `unit` up to more than three blocks of the
+// fused form (for single bytes more than eight folds), and for a large one, at aligned and odd
+// addresses.
 void ExpectPortable(Form form, size_t unit) {
   constexpr size_t kLarge = size_t{1} << 20;
   const std::vector<uint8_t> memory = RandomBytes(kLarge + kOffsetsEnd);

@@ -26,7 +26,8 @@ TEST(CudaVersions, NoDriverIsSaidWithWhatWasTried) {
 }
 
 TEST(CudaVersions, ADriverOlderThanTheRuntimeNamesBothAndWhatToInstall) {
-  // Also where CUDA_VISIBLE_DEVICES hides the GPUs: the first thing that has to change is said.
+  // The same if CUDA_VISIBLE_DEVICES hides the GPUs: the error names the first thing that has to
+  // change.
   for (const int devices : {0, 8}) {
     EXPECT_EQ(Message({.driver = 12040,
                        .runtime = 13000,

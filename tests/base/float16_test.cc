@@ -82,7 +82,8 @@ TEST(Float16, RoundsToNearestEvenThroughSubnormalsAndOverflow) {
   }
   EXPECT_EQ(ToFloat16(65519.996F).bits, 0x7bff);
   EXPECT_EQ(ToFloat16(65520.0F).bits, 0x7c00);  // The tie goes to the even neighbour: infinity.
-  EXPECT_EQ(ToFloat16(0x1p-25F).bits, 0);       // Half the smallest subnormal: even is zero.
+  // The tie between zero and the smallest subnormal goes to zero, which is even.
+  EXPECT_EQ(ToFloat16(0x1p-25F).bits, 0);
   EXPECT_EQ(ToFloat16(0x1.8p-24F).bits, 2);
   EXPECT_EQ(ToFloat16(-0.0F).bits, 0x8000);
 }

@@ -1,4 +1,4 @@
-// What a rank's process may write into its agent's socket.
+// Fuzz target: messages that a rank's process may write into its agent's socket.
 #include "base/agent_channel.h"
 #include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"

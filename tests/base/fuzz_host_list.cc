@@ -1,4 +1,4 @@
-// Slurm host lists: bounded output for every input.
+// Fuzz target: Slurm host lists, whose output must be bounded for every input.
 #include "base/check.h"
 #include "base/job_env.h"
 #include "tests/fuzz/fuzz_target.h"

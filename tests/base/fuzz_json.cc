@@ -1,4 +1,5 @@
-// The JSON guards: whatever parses is written, and what is written parses to the same.
+// Fuzz target for JSON: every value that parses can be written, and the text parses to the same
+// value.
 #include "base/check.h"
 #include "base/json.h"
 #include "tests/fuzz/fuzz_target.h"

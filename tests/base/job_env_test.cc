@@ -1,4 +1,4 @@
-// Who am I: the environments that launchers give, as they were seen on real ones.
+// Resolution of ranks from the environments that launchers set, as seen on real systems.
 #include "base/job_env.h"
 
 #include <gmock/gmock.h>
@@ -32,8 +32,7 @@ const Environment kTorchrun = {{"RANK", "3"},
                                {"MASTER_PORT", "29500"},
                                {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                {"TORCHELASTIC_RUN_ID", "job-7"},
-                               {"TORCHELASTIC_RESTART_COUNT", "2"},
-                               {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"}};
+                               {"TORCHELASTIC_RESTART_COUNT", "2"}};
 const Environment kSlurmStep = {{"SLURM_JOB_ID", "31234"},
                                 {"SLURM_STEP_ID", "0"},
                                 {"SLURM_PROCID", "4"},
@@ -74,11 +73,10 @@ TEST(ResolveJobEnv, ReadsTorchrun) {
   EXPECT_EQ(job.node_rank, 1);
   EXPECT_EQ(job.store_host, "node0");
   EXPECT_EQ(job.store_port, 29500);
-  EXPECT_TRUE(job.torch_agent_store);  // Its own store listens there: ours must not.
+  EXPECT_TRUE(job.torch_agent_store);  // torchrun's own store listens there, so ours must not.
   EXPECT_FALSE(job.store_is_served);
   EXPECT_EQ(job.run_id, "job-7");
   EXPECT_EQ(job.attempt, 2);
-  EXPECT_EQ(job.torch_error_file, "/tmp/error.json");
 }
 
 TEST(ResolveJobEnv, AnIpv6AddressLosesTheBracketsThatItHasBeforeAPort) {
@@ -116,7 +114,7 @@ TEST(ResolveJobEnv, ReadsDtrainLaunch) {
   EXPECT_TRUE(job.store_is_served);
   EXPECT_EQ(job.run_id, "run-1");
   EXPECT_EQ(job.run_dir, "/runs/1");
-  EXPECT_EQ(job.attempt, 5);  // dtrain's own word wins over torchrun's.
+  EXPECT_EQ(job.attempt, 5);  // dtrain's variable overrides torchrun's.
   EXPECT_EQ(job.token_fd, 9);
   EXPECT_EQ(job.agent_socket, "/tmp/agent");
   EXPECT_EQ(job.node_id, "node-b");

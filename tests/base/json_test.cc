@@ -1,4 +1,4 @@
-// What a hand-written configuration may hold, and what a damaged or hostile one is told.
+// JSON that a hand-written configuration may hold, and the errors for damaged or hostile texts.
 #include "base/json.h"
 
 #include <gmock/gmock.h>
@@ -90,7 +90,7 @@ TEST(DumpJson, IndentsWhereItIsAsked) {
   EXPECT_EQ(DumpJson(Json{{"a", 1}}, 0), "{\"a\":1}");
 }
 
-// Beyond 2^53 a double leaves integers out, so what was written is not known.
+// Above 2^53 doubles skip integers, so the original number is not known.
 TEST(JsonInteger, TakesADoubleBelowTwoToThe53) {
   EXPECT_EQ(JsonInteger(Json(9007199254740991.0)).value(), 9007199254740991);
   EXPECT_EQ(JsonInteger(Json(-9007199254740991.0)).value(), -9007199254740991);

@@ -1,4 +1,4 @@
-// Freed memory that is wanted again costs no page faults, unless the user tuned the heap.
+// Memory that is freed and allocated again causes no page faults, unless the user tuned the heap.
 #include "base/system/kept_heap.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr int64_t kMuch = int64_t{16} << 30;
 
 void Touch(void* block) { std::memset(block, 1, kBlock); }
 
-// Takes three blocks, touches and frees them.
+// Allocates three blocks, touches and frees them.
 void TakeAndFree() {
   void* blocks[3];
   for (void*& block : blocks) {
@@ -29,7 +29,7 @@ void TakeAndFree() {
   }
 }
 
-// Page faults of taking three blocks behind `prepare`, in a process of its own.
+// Page faults of allocating three blocks after `prepare`, in a process of its own.
 template <class Prepare>
 long FaultsIn(Prepare prepare) {
   int ends[2];
@@ -55,7 +55,7 @@ long FaultsIn(Prepare prepare) {
   return faults;
 }
 
-// Of blocks that were taken and freed before.
+// Page faults of allocating blocks that were allocated and freed before.
 long FaultsOfTakingAgain(const Environment& environment, int64_t available) {
   return FaultsIn([&] {
     KeepFreedMemory(environment, available);

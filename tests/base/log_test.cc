@@ -24,7 +24,7 @@ TEST(LogLevelFromName, KnowsFourNamesAndListsThem) {
             "log level \"Warning\" is unknown; allowed: debug, info, warning, error");
 }
 
-// The variable is read once a process, so each value needs a process of its own: the style
+// A process reads the variable only once, so each value needs a process of its own: the style
 // "threadsafe" starts one for each statement.
 class LogDeathTest : public ::testing::Test {
  protected:

@@ -18,10 +18,10 @@ TEST(Nearest, FindsTyposOnly) {
   EXPECT_EQ(Nearest("lst", {"list", "show", "verify"}), "list");
   EXPECT_EQ(Nearest("entirely-else", {"nnodes", "nproc-per-node"}), "");
   EXPECT_EQ(Nearest("x", {"ab"}), "") << "shares no letter";
-  EXPECT_EQ(Nearest(std::string(100000, 'x'), {"list"}), "");  // In bounded time.
+  EXPECT_EQ(Nearest(std::string(100000, 'x'), {"list"}), "");  // The time is bounded.
 }
 
-// "ema" is a word of its own, "ltr" a slip of the hand.
+// "ema" is another name, "ltr" a typing error.
 TEST(Nearest, AReplacedLetterMakesAnotherWordOfThree) {
   EXPECT_EQ(Nearest("ema", {"eta", "loss"}), "");
   EXPECT_EQ(Nearest("tea", {"eta", "loss"}), "eta");

@@ -57,7 +57,7 @@ TEST(IndexPermutation, DependsOnTheSeedAndLeavesFewIndicesInPlace) {
     fixed += first(i) == i ? 1 : 0;
     equal += first(i) == second(i) ? 1 : 0;
   }
-  EXPECT_LT(fixed, 10);  // One is expected of a random permutation.
+  EXPECT_LT(fixed, 10);  // A random permutation has one on average.
   EXPECT_LT(equal, 10);
 }
 

@@ -1,4 +1,4 @@
-// The line that a person watches.
+// The progress line for people.
 #include "base/console/progress_line.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(FormatProgress, LeavesOutTheLastColumnsOfANarrowTerminal) {
   EXPECT_EQ(FormatProgress(Record(), {.total_steps = 6000, .width = 4}), "");
 }
 
-// At every width the line is some of the whole line's pieces, each of them whole.
+// At every width the line consists of whole pieces of the full line.
 TEST(FormatProgress, NeverCutsInsideAColumnAndNeverIsTooWide) {
   Json wide = Record();
   wide["step"] = 123'456'789;
@@ -74,7 +74,7 @@ TEST(FormatProgress, ShowsWideAndOddValuesShort) {
             "grad norm 1.23e6");
 }
 
-// In a record that was read from the file they are strings; a line that vanishes would say nothing.
+// In a record read from the file such losses are strings; the line must still show them.
 TEST(FormatProgress, ShowsLossesThatAreNotFinite) {
   Json record = Record();
   record["m"]["train/loss"] = "NaN";

@@ -1,4 +1,4 @@
-// What every results file of a program says of itself.
+// The provenance in every results file of a program.
 #include "base/provenance.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a process says when something goes wrong: log lines, failed checks, exit codes.
+// Reports of a process when something goes wrong: log lines, failed checks, exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -39,7 +39,8 @@ class SoftLimit {
   rlimit before_{};
 };
 
-// Of a child process: a user that may have one thread. The limit does not hold for root.
+// Called in a child process: makes it a user that may have one thread, because the limit does not
+// hold for root.
 void AllowOneThread() {
   constexpr uid_t kNobody = 65534;
   const rlimit one{1, 1};
@@ -117,7 +118,7 @@ TEST(AllowOpenFiles, RaisesTheSoftLimitUpToTheHardOne) {
   EXPECT_EQ(most.rlim_cur, most.rlim_max);
 }
 
-// Apart from what lets no exception out: g++ drops the exception where both are one function.
+// Separate from the noexcept function, because g++ drops the exception if both are one function.
 __attribute__((noinline)) void StartAThread() {
   std::thread([] {}).join();
 }
@@ -127,19 +128,19 @@ TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
       {
         EndWithALineAtLimits();
         AllowOneThread();
-        []() noexcept { StartAThread(); }();  // Nothing above catches it.
+        []() noexcept { StartAThread(); }();  // No function above catches the exception.
       },
       ::testing::ExitedWithCode(kExitTemporary), "cannot start a thread.*\\(ulimit -u\\)");
 }
 
-// Of a child process: 0 when the second write beyond the limit is an error.
+// Called in a child process: exits with 0 when the second write beyond the limit is an error.
 [[noreturn]] void WriteBeyondTheLimit() {
   EndWithALineAtLimits();
   const rlimit small{16, RLIM_INFINITY};
   setrlimit(RLIMIT_FSIZE, &small);
   std::FILE* const file = std::tmpfile();
   const std::string text(100, 'x');
-  // The first call writes what fits, the second one nothing.
+  // The first call writes as much as fits, the second one nothing.
   const bool first = write(fileno(file), text.data(), text.size()) == 16;
   const bool second = write(fileno(file), text.data(), text.size()) < 0 && errno == EFBIG;
   _exit(first && second ? 0 : 1);

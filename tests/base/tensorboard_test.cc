@@ -1,4 +1,4 @@
-// What TensorBoard itself shows of the files (tests/testing/read_tensorboard.py).
+// TensorBoard itself reads the files (tests/testing/read_tensorboard.py).
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -34,7 +34,7 @@ class TensorBoardTest : public ::testing::Test {
   void Write(const std::string& name, const Json& json) const {
     ASSERT_TRUE(WriteFileAtomic(absl::StrCat(run_dir(), "/", name), DumpJson(json, 2)).ok());
   }
-  // What TensorBoard shows of the folder of all runs.
+  // The values that TensorBoard shows for the folder of all runs.
   Json Read() const {
     const auto variable = [](const char* name) {
       const char* const value = std::getenv(name);
@@ -127,7 +127,7 @@ TEST_F(TensorBoardTest, ShowsHyperparametersConfigurationAndOwnMetrics) {
   for (int64_t step = 1; step <= 3; ++step) {
     ASSERT_TRUE(writer.Add(Step(step, 2.5)).ok());
   }
-  // A value of the program's own, before the last step's.
+  // A program's own value, logged before the record of the last step.
   Json own = Step(3, 0);
   own["m"] = {{"own/accuracy", 0.75}};
   ASSERT_TRUE(writer.Add(own).ok());

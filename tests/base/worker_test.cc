@@ -1,5 +1,5 @@
-// One thread, closures in order, exceptions kept as a status; and what threads ask the scheduler
-// for.
+// Worker runs closures in order on one thread and keeps exceptions as a status; threads request the
+// intended scheduling.
 #include "base/threads/worker.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Opened once by the test, passed by a closure: no sleeping.
+// A closure waits here until the test opens the gate, so that no test sleeps.
 class Gate {
  public:
   void Open() {
@@ -96,8 +96,8 @@ TEST(Worker, NamesItsThreadAndLowersItsPriorityWhenAsked) {
   EXPECT_EQ(policy, SCHED_BATCH);
 }
 
-// How the calling thread is scheduled. `slice_nanos`: 0 where the kernel does not tell it (before
-// Linux 6.12, or where the call is not allowed).
+// How the calling thread is scheduled. `slice_nanos`: 0 if the kernel does not report it (before
+// Linux 6.12, or if the call is not allowed).
 struct Scheduling {
   int policy = sched_getscheduler(0);
   int nice = getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)));
@@ -123,7 +123,7 @@ std::array<Scheduling, 2> AroundShortTurns(int policy, int nice) {
 }
 
 TEST(TakeShortTurns, KeepsAnOrdinaryThreadsPolicyAndNice) {
-  for (const int nice : {Scheduling().nice, 19}) {  // 19 is allowed to all.
+  for (const int nice : {Scheduling().nice, 19}) {  // Every user may set 19.
     const auto [before, after] = AroundShortTurns(SCHED_OTHER, nice);
     EXPECT_EQ(after.policy, SCHED_OTHER);
     EXPECT_EQ(after.nice, nice);

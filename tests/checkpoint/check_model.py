@@ -1,4 +1,4 @@
-"""Opens what dtrain wrote with the reference library: check_model.py DIR.
+"""Opens dtrain's files with the reference library: check_model.py DIR.
 
 DIR holds one folder a case, each with expected.json ([{name, dtype, shape, hex}]) and either
 model.safetensors or shards with an index. Exits 1 and says what differs.

@@ -1,4 +1,4 @@
-// Damage to committed checkpoints: it is found, named, and the checkpoint before is used.
+// Damage to committed checkpoints is found and named, and the previous checkpoint is used.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,11 +77,10 @@ class CorruptionTest : public ::testing::Test {
 TEST_F(CorruptionTest, OneFlippedBitInAnyFileIsFoundAndNamed) {
   SplitMix64 random(20260);
   for (const std::string& file : files_) {
-    const auto bytes = FileBytes(Full(file));
-    ASSERT_TRUE(bytes.ok());
+    const uint64_t bytes = std::filesystem::file_size(Full(file));
     for (int i = 0; i < 24; ++i) {
-      // The ends, then anywhere.
-      const uint64_t offset = i == 0 ? 0 : i == 1 ? *bytes - 1 : random.Below(*bytes);
+      // First both ends of the file, then random places.
+      const uint64_t offset = i == 0 ? 0 : i == 1 ? bytes - 1 : random.Below(bytes);
       const auto mask = static_cast<uint8_t>(1U << random.Below(8));
       SCOPED_TRACE(absl::StrCat(file, " byte ", offset, " mask ", mask));
       Flip(Full(file), offset, mask);
@@ -150,7 +149,7 @@ TEST_F(CorruptionTest, ASymbolicLinkIsNotFollowed) {
     ExpectFallsBack(file);
     ASSERT_EQ(rename(aside.c_str(), Full(file).c_str()), 0);
   }
-  // Nor is a linked folder.
+  // A linked folder is not followed either.
   ASSERT_EQ(rename(Full("state").c_str(), (folder_.path() + "/aside").c_str()), 0);
   ASSERT_EQ(symlink("../aside", Full("state").c_str()), 0);
   ExpectFallsBack("state");
@@ -179,9 +178,8 @@ TEST_F(CorruptionTest, ADamagedEpochRecordIsNamedAndTheCheckpointStillLoads) {
   const auto second = BeginEpoch(*storage_, "job", kWorldSize, StepId{1, 2});
   ASSERT_TRUE(second.ok());
   const std::string path = absl::StrCat(folder_.path(), "/", EpochPath(2));
-  const auto bytes = FileBytes(path);
-  ASSERT_TRUE(bytes.ok());
-  for (uint64_t offset = 0; offset < *bytes; offset += 3) {
+  const uint64_t bytes = std::filesystem::file_size(path);
+  for (uint64_t offset = 0; offset < bytes; offset += 3) {
     Flip(path, offset, 0x10);
     const auto record = ReadEpoch(*storage_, 2);
     ASSERT_FALSE(record.ok()) << offset;
@@ -196,8 +194,7 @@ TEST_F(CorruptionTest, ADamagedEpochRecordIsNamedAndTheCheckpointStillLoads) {
 TEST_F(CorruptionTest, DamageThatAppearsAfterTheCheckIsFoundWhileReading) {
   auto latest = FindLatest(*storage_);
   ASSERT_TRUE(latest.ok());
-  const auto bytes = FileBytes(Full(files_[5]));
-  Flip(Full(files_[5]), *bytes - 20, 1);
+  Flip(Full(files_[5]), std::filesystem::file_size(Full(files_[5])) - 20, 1);
   const absl::Status same = FakeState(2, 0, kWorldSize).Compare(**latest);
   EXPECT_EQ(same.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(same.message()), HasSubstr(Full(files_[5])));
@@ -211,14 +208,14 @@ TEST_F(CorruptionTest, PathsThatLeaveTheFolderAreRefused) {
   }
 }
 
-// What a start of a further attempt gives.
+// Starts of a further attempt after checkpoints were lost.
 class LostTest : public CorruptionTest {
  protected:
   absl::StatusOr<Attempt> Start(const AttemptOptions& options) {
     AloneExchange alone;
     return BeginAttempt(*storage_, alone, options, Deadline::After(absl::Minutes(1)));
   }
-  // The start ends with `said`, and nothing was changed.
+  // The start fails with an error that holds `said`, and changes nothing.
   void ExpectRefused(absl::StatusCode code, const std::vector<std::string>& said,
                      const AttemptOptions& options = {.job = "job"}) {
     const size_t epochs = ListEpochs(*storage_)->size();
@@ -249,7 +246,7 @@ TEST_F(LostTest, ARunWithoutItsManifestsDoesNotBeginAnew) {
                  "--fresh"});
   const auto fresh = Start({.job = "job", .fresh = true});
   EXPECT_TRUE(fresh.ok()) << fresh.status();
-  // The run that was started then has nothing to lose: the old hint is not its own.
+  // The new run has no checkpoint to lose, because the old hint is not its own.
   EXPECT_TRUE(Start({.job = "job"}).ok());
 }
 
@@ -283,7 +280,7 @@ TEST_F(LostTest, ACheckpointThatMayNotBeReadIsNotPassedOver) {
 }
 
 TEST_F(LostTest, AnEmptyFolderIsNoNewRunWhereTheRunsRecordsNameACheckpoint) {
-  const TemporaryFolder other;  // As where a file system is not mounted.
+  const TemporaryFolder other;  // An empty folder, as if the file system were not mounted.
   storage_ = *OpenPosixStorage(other.path());
   const AttemptOptions options = {.job = "job", .known_save = [] {
                                     return KnownSave{{1, 7}, "/away/step-000000000007.e1"};

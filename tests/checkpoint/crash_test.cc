@@ -1,5 +1,5 @@
-// A save is cut at every one of its system calls; what is loaded afterwards is the old checkpoint
-// or the new one, bit for bit, and the next attempt works.
+// A save is cut at every one of its system calls; afterwards either the old checkpoint or the new
+// one loads, bit for bit, and the next attempt works.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,7 +62,7 @@ void ExpectNextAttemptWorks(FileSystem& files, int world_size) {
 struct CrashCase {
   int world_size = 1;
   FaultKind kind = FaultKind::kStop;
-  bool power_cut = false;  // Otherwise only the process dies: what was written stays.
+  bool power_cut = false;  // False: only the process dies, and written data stay.
 };
 
 // Calls of one undisturbed save.
@@ -126,7 +126,7 @@ TEST(CrashTest, APowerCutOfTwoRanksLeavesTheOldOrTheNew) {
   CrashAtEveryCall({.world_size = 2, .kind = FaultKind::kTornStop, .power_cut = true});
 }
 
-// The model of the power cut must bite: without fsync, data is lost.
+// The model of the power cut must be effective: without fsync, data are lost.
 TEST(CrashTest, ThePowerCutDropsWhatWasNotSynced) {
   MemoryFileSystem memory;
   int lost = 0;

@@ -1,5 +1,5 @@
-// A disk that fails or fills during a save: the save is given up by name, the last good checkpoint
-// stays, nothing is left behind, and the next save works.
+// A disk that fails or fills during a save: the save is given up with an error that names it, the
+// last good checkpoint stays, no files are left behind, and the next save works.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -282,8 +282,8 @@ TEST(FaultTest, ARankThatFailedItselfKnowsWithoutTheVerdictThatNothingWasCommitt
   EXPECT_EQ(calm->List("")->size(), 1U) << "only epochs/ may be left";
 }
 
-// This storage commits, but its reply gets lost. `then` says what it does when it is asked
-// afterwards; with kHoldsAnother it was a second process of this epoch that committed.
+// A storage that commits but loses the reply. `then` says how it answers later reads; with
+// kHoldsAnother a second process of this epoch has committed.
 class LostReplyStorage final : public Storage {
  public:
   enum class Then { kAnswers, kCannotRead, kCannotSync, kHoldsAnother };
@@ -363,7 +363,7 @@ TEST(FaultTest, ACommitOfASecondProcessOfThisEpochFencesThisOne) {
   }
 }
 
-// A small file system of its own, really full. Needs the right to mount, as CI's root has.
+// A small file system that really becomes full. Needs the right to mount, as root in CI has.
 class TinyDisk {
  public:
   explicit TinyDisk(size_t bytes) {
@@ -392,7 +392,7 @@ class TinyDisk {
 
 TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
   SetLogLevel(LogLevel::kError);
-  constexpr size_t kScale = 16;  // About 90 kB a checkpoint.
+  constexpr size_t kScale = 16;  // A checkpoint has about 90 kB.
   constexpr size_t kPage = 4096;
   int full = 0;
   for (size_t pages = 0; pages < 36; pages += 2) {
@@ -405,7 +405,7 @@ TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
     ASSERT_TRUE(storage.ok()) << storage.status();
     const WriterOptions options = OptionsFor(Begin(**storage, 1));
     ASSERT_EQ(SaveOnRanks(**storage, options, 1, 1, kScale)[0].outcome, SaveOutcome::kCommitted);
-    // Ballast takes all that is left but `pages`.
+    // A file fills all remaining space except `pages`.
     auto again = OpenRealFileSystem(disk.path());
     ASSERT_TRUE(again.ok());
     const auto handle = (*again)->Create("probe", 0600);
@@ -440,10 +440,11 @@ TEST(FaultTest, ARealDiskThatFillsAtManyPlacesKeepsTheLastGoodCheckpoint) {
 }
 
 // A save is killed at each of its calls. The next attempt must remove the files that it left, and
-// the old checkpoint that it did not come to remove, before it writes: there is no room for both.
+// the old checkpoint that it could no longer remove, before it writes, because there is no room for
+// both.
 TEST(FaultTest, AKilledSaveDoesNotStopTheNextAttemptsSavesOnANearlyFullDisk) {
   SetLogLevel(LogLevel::kError);
-  constexpr size_t kScale = 16;  // About 90 kB a checkpoint.
+  constexpr size_t kScale = 16;  // A checkpoint has about 90 kB.
   constexpr int kOld = 2;
   int64_t calls = 1;
   for (int64_t at = -1; at < calls; ++at) {  // -1: an undisturbed save, which counts the calls.

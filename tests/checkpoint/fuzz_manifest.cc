@@ -1,4 +1,5 @@
-// The manifest and the epoch record: whatever parses encodes to what parses again.
+// Fuzz target for the manifest and the epoch record: whatever parses can be encoded and parsed
+// again.
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "checkpoint/commit/epoch.h"

@@ -1,5 +1,5 @@
-// The safetensors header: whatever parses covers its data exactly, and encodes to what parses
-// again.
+// Fuzz target for the safetensors header: whatever parses covers its data exactly, and can be
+// encoded and parsed again.
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "checkpoint/format/safetensors_header.h"

@@ -1,4 +1,4 @@
-// Model folders of other people: shards, links, and what is wrong with them, by name.
+// Model folders of other people: shards, links, and errors that name what is wrong.
 #include "checkpoint/format/hugging_face_folder.h"
 
 #include <gmock/gmock.h>
@@ -121,7 +121,8 @@ TEST_F(HuggingFaceFolderTest, AMaliciousHeaderGivesAnExactErrorBeforeMemoryIsTak
     Write("model.safetensors", content);
     EXPECT_THAT(Refused(), AllOf(HasSubstr("model.safetensors"), HasSubstr(what)));
   }
-  // 99 MB are the format's limit for one header; a folder's headers have one of their own.
+  // The format's limit for one header is 100 MB, which 99 MB do not exceed; all headers of a folder
+  // have a limit of their own.
   fs::remove(folder_ + "/model.safetensors");
   const std::string header = R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})";
   Write("model-1.safetensors", File(header + std::string(99'000'000 - header.size(), ' '), ""));
@@ -144,8 +145,8 @@ uint64_t MemoryBytes(const std::string& name) {
   return kilobytes << 10;
 }
 
-// Opens the folder in a child of its own, which ends as this says: 0: it was read. `bytes`: what
-// that took at most, beyond what the child began with.
+// Opens the folder in a child process and gives its exit code; 0: the folder was read. `bytes`: the
+// most memory that this took beyond what the child began with.
 int OpenInChild(const std::string& folder, const char* refusal, uint64_t& bytes) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -168,8 +169,8 @@ int OpenInChild(const std::string& folder, const char* refusal, uint64_t& bytes)
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// `entry`(i) for i = 0, 1, ... between `begin` and `end`, as many as the format's limit holds;
-// `count` at most, and spaces.
+// `begin`, `entry`(i) for i = 0, 1, ..., and `end`: as many entries as the format's limit allows,
+// at most `count`, padded with spaces.
 template <class Entry>
 std::string LargestHeader(const std::string& begin, const std::string& end, size_t count,
                           Entry entry) {
@@ -191,8 +192,8 @@ std::string Long(char c) { return std::string(kSafetensorsHeaderBytesMax - 16, c
 
 // 512 MiB: the text (100 MB), a million entries of 104 bytes in a list of 2^20 (109), their shapes
 // (32) and names (64), the set that finds a name twice (64 for names of its own, 70 for 2^21
-// places) and half of the list once more while it is sorted (52) are 491 MB, the rest is the
-// allocator's. Text and set are gone when the folder makes its indices of views.
+// places) and half of the list once more while it is sorted (52) are 491 MB; the allocator takes
+// the rest. Text and set are freed before the folder makes its indices of views.
 TEST_F(HuggingFaceFolderTest, TheLargestHeaderTakesBoundedMemoryWhateverFillsIt) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is not what is measured";
@@ -208,7 +209,7 @@ TEST_F(HuggingFaceFolderTest, TheLargestHeaderTakesBoundedMemoryWhateverFillsIt)
   const auto pair = [](size_t i) { return absl::StrCat("\"", i, "\":\"\""); };
   const struct {
     const char* what;
-    const char* refusal;  // Null: it is read.
+    const char* refusal;  // The expected error; null: the folder is read.
     std::function<std::string()> header;
   } cases[] = {
       {"a million tensors with long names", nullptr,

@@ -1,4 +1,5 @@
-// Which commits may be resumed from, which are removed, and who is fenced.
+// The rules that say from which commits a run may resume, which commits are removed, and which
+// writers are fenced.
 #include "checkpoint/restore/lineage.h"
 
 #include <gmock/gmock.h>
@@ -210,7 +211,8 @@ TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
   EXPECT_THAT(epochs, ::testing::UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-// Records of epochs may be lost. The number of an epoch that saved something is never given again.
+// Records of epochs may be lost. The number of an epoch that saved a checkpoint is never used
+// again.
 TEST_F(FencingTest, AnAttemptNumbersItselfBehindTheCheckpointThatItResumes) {
   EXPECT_EQ(Begin(StepId{5, 10}).epoch, 6);
   EXPECT_EQ(Begin(StepId{5, 10}).epoch, 7);
@@ -227,7 +229,8 @@ TEST_F(FencingTest, LeftoversOfEndedSavesGoAndCommitsStay) {
   ASSERT_TRUE(storage_->CreateFile("epochs/.tmp-E00000009-1", 0, Access::kOwner).ok());
   ASSERT_TRUE(storage_->CreateFile("notes.txt", 0, Access::kOwner).ok());
   const EpochRecord second = Begin(StepId{1, 10});
-  // Of an earlier save of this attempt that could not be cleaned up, and of a later attempt.
+  // Folders of an earlier save of this attempt that could not be cleaned up, and of a later
+  // attempt.
   ASSERT_TRUE(storage_->MakeDirectory("step-000000000009.e2/model").ok());
   ASSERT_TRUE(storage_->MakeDirectory("step-000000000012.e3/model").ok());
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(second), 1, 11)[0].durable());

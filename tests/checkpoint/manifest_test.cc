@@ -1,4 +1,4 @@
-// The manifest: what is written is read back; everything else is refused with the field's name.
+// The manifest: written values are read back; everything else is refused with the field's name.
 #include "checkpoint/format/manifest.h"
 
 #include <gmock/gmock.h>
@@ -116,7 +116,7 @@ TEST(ManifestTest, AForgedManifestIsRefusedByField) {
   }
 }
 
-// The outermost values that each field may have.
+// The extreme values that each field may have.
 TEST(ManifestTest, AManifestAtTheBoundsIsRead) {
   const struct {
     std::string from;

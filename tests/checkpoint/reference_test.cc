@@ -1,5 +1,5 @@
-// The reference library (Python `safetensors`) opens what dtrain writes, and would have written the
-// same bytes.
+// The reference library (Python `safetensors`) opens dtrain's files, and writes the same bytes for
+// the same tensors.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@
 namespace dtrain::checkpoint::reference_test {
 namespace {
 
-// Copies a checkpoint's model/ to `folder` with what the reader must find.
+// Copies a checkpoint's model/ to `folder`, together with the expected values.
 void AddCase(const std::string& model, const std::string& folder,
              const std::vector<NamedTensor>& tensors) {
   std::filesystem::copy(model, folder);

@@ -207,7 +207,8 @@ TEST_F(SafetensorsFileTest, ASourceThatGivesTheWrongSizeIsNamedAndTheFileIsGone)
 }
 
 TEST(ChecksumTest, KnownValues) {
-  EXPECT_EQ(TextHash(""), "99aa06d3014798d86001c324468d497f");  // XXH3-128 of nothing, published.
+  // The published XXH3-128 of the empty text.
+  EXPECT_EQ(TextHash(""), "99aa06d3014798d86001c324468d497f");
   FileChecksummer empty;
   EXPECT_TRUE(empty.Finish().crc32c.empty());
 }

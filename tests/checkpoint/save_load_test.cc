@@ -1,4 +1,4 @@
-// Save and load on a real folder: what comes back is what went in, on one rank and on several.
+// Save and load in a real folder give the same state back, on one rank and on several.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -116,7 +116,8 @@ TEST(SplitIntoShardsTest, AFileTakesTensorsUpToItsLimitAndALargerOneStandsAlone)
 }
 
 TEST_F(SaveLoadTest, ARanksRecordIsASmallObjectOrTheSaveIsGivenUpByItsName) {
-  constexpr size_t kTextMax = (1 << 20) - 11;  // With its name, quotes and braces.
+  // The longest text that fits into the limit with its name, quotes and braces.
+  constexpr size_t kTextMax = (1 << 20) - 11;
   const WriterOptions options = OptionsFor(Begin());
   for (const Json& record : {Json::array({1}), Json{{"text", std::string(1 << 20, 'x')}}}) {
     FakeState state(3, 0, 1);
@@ -137,7 +138,7 @@ TEST_F(SaveLoadTest, ARanksRecordIsASmallObjectOrTheSaveIsGivenUpByItsName) {
 }
 
 TEST_F(SaveLoadTest, TensorsLargerThanABlockReadBackEveryBit) {
-  constexpr size_t kScale = 5000;  // 5 and 10 MB: several blocks of 4 MiB, none aligned.
+  constexpr size_t kScale = 5000;  // Files of 5 and 10 MB: several blocks of 4 MiB, none aligned.
   const auto reports = SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 7, kScale);
   ASSERT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
   auto latest = FindLatest(*storage_);
@@ -185,7 +186,7 @@ TEST_F(SaveLoadTest, StateIsItsOwnersAloneAndTheModelEveryones) {
   EXPECT_EQ(info.st_mode & 0077U, 0044U);
 }
 
-// Other programs read what is in model/, and the tool lists a checkpoint of another user's run.
+// Other programs read the files in model/, and the tool lists checkpoints of another user's run.
 TEST_F(SaveLoadTest, EveryoneMayReadTheSmallFilesAndTheManifest) {
   SaveOnRanks(*storage_, OptionsFor(Begin(2)), 2, 3);
   const std::string base = folder_.path() + "/checkpoints/step-000000000003.e1/";

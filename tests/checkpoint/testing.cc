@@ -10,7 +10,7 @@
 namespace dtrain::checkpoint {
 
 TemporaryFolder::TemporaryFolder(Where where) {
-  // Memory survives SIGKILL as the page cache does, and fsync costs nothing there.
+  // Files in /dev/shm survive SIGKILL as the page cache does, and fsync is free there.
   const bool memory = where == Where::kMemory && std::filesystem::is_directory("/dev/shm");
   const std::filesystem::path parent =
       memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();

@@ -38,7 +38,8 @@ class FakeState {
  public:
   FakeState(int64_t step, int rank, int world_size, size_t scale = 1);
   SpanSource& source() { return source_; }
-  // What differs when `checkpoint` is read back as this rank; OK when every bit is as it was.
+  // OK when `checkpoint`, read back as this rank, has the same bits; otherwise an error that names
+  // the difference.
   absl::Status Compare(Checkpoint& checkpoint) const;
 
  private:
@@ -50,7 +51,7 @@ class FakeState {
   SpanSource source_;
 };
 
-// An exchange between threads. A rank that never comes is a DeadlineExceeded for the others.
+// An exchange between threads. If a rank never comes, the others get DeadlineExceeded.
 class ThreadHub {
  public:
   explicit ThreadHub(int world_size) : world_size_(world_size), texts_(size_t(world_size)) {}
@@ -61,7 +62,7 @@ class ThreadHub {
   const int world_size_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::vector<std::string>> texts_;  // By rank: gathered so far.
+  std::vector<std::vector<std::string>> texts_;  // By rank: the texts gathered so far.
   std::vector<std::string> broadcasts_;
 };
 

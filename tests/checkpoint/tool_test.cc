@@ -1,4 +1,4 @@
-// dtrain-checkpoint: what it prints and how it ends.
+// dtrain-checkpoint: its output and exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ using ::testing::Not;
 
 struct Result {
   int code = -1;
-  std::string output;  // Both streams, unless stderr goes elsewhere.
+  std::string output;  // stdout and stderr, unless stderr is redirected.
 };
 
 Result RunTool(const std::string& arguments, const char* stderr_to = "&1") {

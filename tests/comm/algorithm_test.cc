@@ -33,9 +33,11 @@ TEST(ChooseAlgorithmTest, SmallBuffersDoubleAndLargerOnesHalve) {
   const auto choose = [](size_t bytes) {
     return Automatic(Header(CallKind::kAllReduce, DType::kFloat32, bytes), 8).algorithm;
   };
-  EXPECT_EQ(choose(1024), Algorithm::kDirect);  // Two steps of seven messages beat three steps.
+  // Two steps with seven messages are faster than three steps.
+  EXPECT_EQ(choose(1024), Algorithm::kDirect);
   EXPECT_EQ(choose(size_t{16} << 20), Algorithm::kHalving);
-  // Where a further message costs as much as a step, three steps beat two of seven messages.
+  // If a further message costs as much as a step, three steps are faster than two with seven
+  // messages.
   const LinkCost slow_calls{50, 50, 1000, 1000, 100};
   EXPECT_EQ(Automatic(Header(CallKind::kAllReduce, DType::kFloat32, 1024), 8, false, slow_calls)
                 .algorithm,
@@ -53,7 +55,7 @@ TEST(ChooseAlgorithmTest, TwoRanksExchangeAllWhileThatIsCheaperThanAnotherStep) 
   }
 }
 
-// The bits of a sum must not depend on what a probe measured.
+// The bits of a sum must not depend on measured costs.
 TEST(ChooseAlgorithmTest, WhateverIsMeasuredFloatsAreSummedInOneOrder) {
   for (int size = 2; size <= 64; ++size) {
     for (const CallKind kind : {CallKind::kAllReduce, CallKind::kReduceScatter}) {

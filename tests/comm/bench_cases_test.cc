@@ -1,5 +1,5 @@
-// What `dtrain bench comm` takes for right: every collective's result, on every kind of memory; and
-// that one element which is not what it must be is counted.
+// The checks of `dtrain bench comm` accept every collective's result, on every kind of memory, and
+// count a single wrong element.
 #include "comm/tools/bench_cases.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using dtrain::testing::RankContext;
 
 constexpr size_t kBytes = size_t{48} << 10;
 
-// A group that gets the last element of every result wrong, by its lowest bit.
+// A group whose results all have a wrong lowest bit in the last element.
 class WrongGroup final : public dtrain::testing::PassingGroup {
  public:
   using PassingGroup::PassingGroup;

@@ -1,5 +1,5 @@
-// Bytes that are altered between two ranks on TCP: every all-reduce gives the exact sum or an error
-// that names the peer, and none hangs.
+// Bytes are altered between two ranks on TCP: every all-reduce gives the exact sum or an error that
+// names the peer, and none hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,12 +28,12 @@ namespace {
 
 constexpr int kFlips = 10000;
 constexpr int kCalls = 6;  // All-reduces of one group.
-// What the two ends prove their keys with (comm/net/data_handshake.h).
+// Bytes of the handshake in each direction (comm/net/data_handshake.h).
 constexpr int64_t kHandshakeToServer = 68 + 32;
 constexpr int64_t kHandshakeToClient = 72 + 1;
-// Behind every byte of a test.
+// An offset beyond all bytes of a test.
 constexpr int64_t kNoFlip = int64_t{1} << 40;
-// A rank that waits so long hangs.
+// A rank that waits this long counts as hanging.
 constexpr absl::Duration kHang = absl::Seconds(20);
 
 // The store as rank 1 sees it: rank 0's data listener is behind a proxy.
@@ -79,16 +79,16 @@ class StoreThroughProxy final : public Store {
   std::optional<FlippingProxy> proxy_;
 };
 
-// What one rank saw.
+// The results of one rank.
 struct Seen {
   std::unique_ptr<Group> group;  // Kept until the other rank is done too.
   int exact_sums = 0;
   std::string wrong;              // The first wrong element, or "".
-  absl::Status error = {};        // What ended it.
+  absl::Status error = {};        // The error that ended its calls.
   absl::Duration call_time = {};  // The longest call.
 };
 
-// Of rank `rank` in all-reduce `call`; whole numbers whose sums are exact in fp32.
+// The value of rank `rank` in all-reduce `call`: a whole number, so that sums are exact in fp32.
 float ValueAt(size_t i, int rank, int call) {
   return static_cast<float>(MixBits(i * 64 + static_cast<uint64_t>(call * 2 + rank)) % 100000);
 }
@@ -187,11 +187,11 @@ Case RandomCase(SplitMix64& random) {
                                        Algorithm::kDoubling, Algorithm::kHalving};
   Case result;
   result.algorithm = kAlgorithms[random.Below(4)];
-  // Now and then several chunks, on connections of their own.
+  // Some groups send several chunks, on connections of their own.
   const bool large = random.Below(32) == 0;
   result.floats = large ? 100000 + random.Below(50000) : 1 + random.Below(3000);
   result.connections = large ? 2 : 1;
-  // One flip anywhere on the way, or several in a row of messages.
+  // Either one flip anywhere, or several in consecutive messages.
   const bool single = random.Below(3) == 0;
   const auto bytes = static_cast<int64_t>(result.floats * 4 * (single ? kCalls : 1));
   result.plan = {.seed = random.Next(),
@@ -208,14 +208,14 @@ uint64_t PrintedSeed() {
   return seed;
 }
 
-// What came of all groups; they wait more than they work, so several run at a time.
+// The results of all groups; they mostly wait, so several run at a time.
 struct Tally {
   std::mutex mutex;
   int groups = 0;
   int flips = 0;
   int single = 0;  // Groups with one flip.
   int exact_sums = 0;
-  int altered = 0;  // Errors that say so.
+  int altered = 0;  // Errors that report an altered byte.
   absl::Duration longest;
 
   // The number of the next group, or none when there were enough flips or a failure.
@@ -249,7 +249,7 @@ TEST(ByteFlipsTest, TenThousandGiveExactSumsOrErrorsThatNameThePeer) {
         SplitMix64 random(MixBits(seed + static_cast<uint64_t>(*group)));
         const Outcome outcome = ReduceThroughProxy(RandomCase(random));
         Check(outcome);
-        // What arrives altered does not pass unnoticed either.
+        // An altered byte that arrives must also be noticed.
         const std::array<Seen, 2>& ranks = outcome.ranks;
         EXPECT_EQ(!ranks[0].error.ok() || !ranks[1].error.ok(), outcome.flips > 0)
             << ranks[0].error << "; " << ranks[1].error;
@@ -285,7 +285,7 @@ TEST(ByteFlipsTest, AProxyThatAltersNothingChangesNothing) {
   }
 }
 
-// A proof or a choice that was altered: no group, or one whose connections are whole.
+// If a proof or an option is altered, there is no group, or one with intact connections.
 TEST(ByteFlipsTest, InTheHandshakeGiveAnErrorOrAWholeConnection) {
   SplitMix64 random(PrintedSeed());
   for (int i = 0; i < 12; ++i) {

@@ -55,7 +55,7 @@ TEST(CallTimeoutTest, NothingIsLearntWhereTheLeastIsTheMost) {
   EXPECT_EQ(CallTimeout(fixed, 1000, absl::Seconds(1)), absl::Seconds(3));
 }
 
-// 4.096 us x 2^exponent, for each try, up to four times as long.
+// Each try may take up to four times 4.096 us x 2^exponent.
 TEST(RetryBudgetTest, IsWhatTheDeviceMayTakeUntilItGivesUp) {
   const auto seconds = [](int timeout, int retries) {
     return absl::ToDoubleSeconds(RetryBudget({.timeout = timeout, .retries = retries}));

@@ -1,5 +1,5 @@
-// Compressed buckets between real ranks: the same bits everywhere, few bytes, and training that
-// ends where the uncompressed one does because of what is remembered.
+// Compressed buckets between real ranks: the same bits on all ranks, few bytes, and by error
+// feedback the same training result as without compression.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ class CompressionGroupTest : public ::testing::TestWithParam<Case> {
     options.allow_shared_memory = GetParam().shared_memory;
     return CreateHostGroup(context.store, options);
   }
-  // Compressing from the first step on.
+  // Options that compress from the first step on.
   static CompressionOptions Options(int rank = 4) {
     return {.kind = GetParam().kind, .rank = rank, .start_step = 0, .elements_min = 0, .seed = 11};
   }
@@ -129,8 +129,8 @@ TEST_P(CompressionGroupTest, EveryRankGetsTheSameBitsAndTheSumOfSquaresOfThem) {
   });
 }
 
-// What is left out comes later: over many steps the sums differ from the true ones by what is still
-// remembered, which does not grow with the steps.
+// The error of a step is added later: over many steps the sums differ from the true ones only by
+// the remembered error, which does not grow with the steps.
 TEST_P(CompressionGroupTest, NothingIsLostOverManySteps) {
   RunAll([](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, Create(context));
@@ -155,7 +155,7 @@ TEST_P(CompressionGroupTest, NothingIsLostOverManySteps) {
     }
     const std::vector<double> zero(count);
     const double relative = Distance(compressed, exact) / Distance(exact, zero);
-    // PowerSGD with rank 4 of 40 to 48 directions has some 10 steps under way, int8 a rounding.
+    // With rank 4 of 40 to 48 directions, PowerSGD remembers about 10 steps, and int8 one rounding.
     const double bound = GetParam().kind == Compression::kInt8 ? 1e-4 : 0.15;
     return relative < bound ? group->Barrier(Deadline::Infinite())
                             : absl::InternalError(absl::StrCat("off by ", relative));
@@ -210,8 +210,43 @@ TEST_P(CompressionGroupTest, TheFirstStepsAndSmallBucketsAreNotCompressed) {
   });
 }
 
-// The calls of one reduction, as bytes that a rank hands to collectives; an all-reduce counts
-// twice, as each element travels to its reducer and back.
+// A codec that counts its calls, of which each reduction has some.
+int packed_runs = 0;
+int unpacked_runs = 0;
+constexpr Int8Codec kCounting = {[](const float* values, size_t count, uint8_t* out, float* error) {
+                                   ++packed_runs;
+                                   QuantizeInt8(values, count, out, error);
+                                 },
+                                 [](const uint8_t* packed, size_t count, float* out, bool add) {
+                                   ++unpacked_runs;
+                                   DequantizeInt8(packed, count, out, add);
+                                 }};
+
+TEST_P(CompressionGroupTest, TheGivenInt8CodecIsTheOneThatRuns) {
+  RunAll([](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context));
+    CompressionOptions counting = Options();
+    counting.int8 = kCounting;
+    std::vector<float> values = Gradient(context.rank, 1);
+    std::vector<float> own = values;
+    const auto given = CreateBucketReduction(*group, Shape(), counting);
+    DT_RETURN_IF_ERROR(ReduceStep(*given, values, 1));
+    const auto standard = CreateBucketReduction(*group, Shape(), Options());
+    DT_RETURN_IF_ERROR(ReduceStep(*standard, own, 1));
+    // A part for each rank and the sum of one's own are packed; each rank's part and each sum are
+    // unpacked.
+    const int ranks = GetParam().kind == Compression::kInt8 ? GetParam().ranks : 0;
+    const int packed = ranks > 0 ? ranks + 1 : 0;
+    if (values != own || packed_runs != packed || unpacked_runs != 2 * ranks) {
+      return absl::InternalError(
+          absl::StrCat("packed ", packed_runs, " times, unpacked ", unpacked_runs));
+    }
+    return group->Barrier(Deadline::Infinite());
+  });
+}
+
+// Bytes that a rank gives to collectives in one reduction; an all-reduce counts twice, because each
+// element travels to its reducer and back.
 absl::StatusOr<double> BytesOfOneStep(Group& group, BucketReduction& reduction, int rank) {
   const auto bytes = [&]() -> absl::StatusOr<double> {
     DT_ASSIGN_OR_RETURN(const Json record, ParseJson(group.FlightRecord(), "record"));
@@ -246,7 +281,8 @@ TEST_P(CompressionGroupTest, AQuarterOfTheBytesOrLessTravels) {
 }
 
 // SGD on ||W - target||^2 with noise that is much larger than the gradient and has mean zero: +-a
-// in column 0. Each compression keeps the largest and drops the rest, so it sees the noise alone.
+// in column 0. Each compression keeps only the largest values, so without error feedback it sees
+// only the noise.
 constexpr size_t kRows = 64;
 constexpr size_t kColumns = 32;
 

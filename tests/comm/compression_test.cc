@@ -42,7 +42,7 @@ TEST(Int8BlocksTest, EveryValueIsTheNearestOfItsBlocksMultiples) {
     const double scale = largest / 127;
     for (size_t i = block * kInt8Block; i < (block + 1) * kInt8Block; ++i) {
       const double oracle = scale == 0 ? 0 : std::nearbyint(values[i] / scale) * scale;
-      // Half a step where fp32 and fp64 see a tie differently, else rounding of fp32.
+      // Half a step if fp32 and fp64 decide a tie differently, otherwise the rounding of fp32.
       const bool tie =
           scale != 0 && std::fabs(std::fabs(std::remainder(values[i] / scale, 1.0)) - 0.5) < 1e-4;
       EXPECT_NEAR(back[i], oracle, tie ? 1.001 * scale : 1e-6 * largest) << i;
@@ -90,7 +90,7 @@ TEST(Int8BlocksTest, ValuesTooSmallForAScaleAreKeptAsError) {
   EXPECT_EQ(error[0], values[0]);
 }
 
-// fp64, entry by entry.
+// Entry `i` of column `k`, in fp64.
 double At(const std::vector<float>& columns, size_t length, size_t k, size_t i) {
   return columns[k * length + i];
 }
@@ -116,7 +116,8 @@ TEST_P(LowRankTest, ProductsAreThoseOfTheOracle) {
   MultiplyTransposed({m.data(), rows, columns}, p.data(), kRank, mtp.data());
   Expand(p.data(), q.data(), kRank, rows, columns, pq.data());
   SubtractExpanded(p.data(), q.data(), kRank, rows, columns, rest.data());
-  const double tolerance = 1e-6 * static_cast<double>(rows + columns);  // fp32 sums of that many.
+  // Error of fp32 sums with that many terms.
+  const double tolerance = 1e-6 * static_cast<double>(rows + columns);
   for (size_t k = 0; k < kRank; ++k) {
     for (size_t i = 0; i < rows; ++i) {
       double sum = 0;

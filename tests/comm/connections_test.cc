@@ -1,5 +1,5 @@
 // All-reduce between four ranks that have several connections to each other, by every algorithm:
-// the same bits on all, those of pairs of pairs.
+// the same bits on all, those of the pairwise sum.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -115,7 +115,8 @@ TEST(ConnectionsTest, EveryAlgorithmOverAnyNumberOfConnectionsSumsPairsOfPairs) 
           EXPECT_TRUE(got == want) << count;
         }
       }
-      // A step that costs for ever: direct has the fewest with messages that cost nothing.
+      // With a huge cost of a step and free messages, direct is chosen because it has the fewest
+      // steps.
       for (const Values& got :
            AllReduce(count, connections, Algorithm::kAutomatic, {1e9, 0, 1, 1, 1})) {
         EXPECT_TRUE(got == want) << count;

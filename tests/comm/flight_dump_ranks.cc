@@ -1,5 +1,5 @@
 // Ranks that disagree or stay away, and write their flight records: flight_dump_ranks DIR CASE
-// gives DIR/flight/rank-R.json of 3 ranks, whose third collective goes wrong as CASE says. For the
+// writes DIR/flight/rank-R.json of 3 ranks, whose third collective fails as CASE says. Used by
 // tests of readers of these files (tests/interop/flight_record_test.py).
 #include <cstdio>
 #include <string>
@@ -49,7 +49,7 @@ absl::Status RunRank(RankContext& context, const std::string& folder, const std:
   group->SetStep(3);
   absl::Status status;
   if (fault == "missing" && context.rank == 2) {
-    // It writes what it has when the others have given up.
+    // This rank writes its record when the others have given up.
     status = context.store->Get("gave up", Deadline::After(absl::Seconds(30))).status();
     DT_RETURN_IF_ERROR(dumper->Dump("asked"));
   } else {

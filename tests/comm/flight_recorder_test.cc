@@ -131,7 +131,7 @@ TEST_F(FlightDumperTest, ASignalMakesTheSleepingThreadWrite) {
     auto dumper = Start();
     ASSERT_TRUE(dumper.ok()) << dumper.status();
     FlightDumper::DumpOnSignal(SIGUSR2);
-    raise(SIGUSR2);  // The destructor waits until what was asked for is written.
+    raise(SIGUSR2);  // The destructor waits until the requested record is written.
   }
   const Json record = Read();
   ASSERT_TRUE(record.is_object()) << path();

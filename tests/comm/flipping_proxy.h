@@ -21,12 +21,13 @@
 
 namespace dtrain::comm {
 
-// Which bytes of a direction are altered. Offsets are from the connection's first byte.
+// The bytes of a direction that are altered. Offsets are from the connection's first byte.
 struct FlipPlan {
   uint64_t seed = 0;
   int64_t first_to_server = 0;  // Bytes before these pass unaltered.
   int64_t first_to_client = 0;
-  int64_t gap_max = 0;  // The next flip is 1 to so many bytes after the last; 0: none at all.
+  // The next flip comes 1 to `gap_max` bytes after the last; 0: no flips at all.
+  int64_t gap_max = 0;
   int flips_max = std::numeric_limits<int>::max();  // Over all connections.
 };
 
@@ -118,7 +119,7 @@ class FlippingProxy {
     }
     const size_t bytes = got > 0 ? static_cast<size_t>(got) : 0;
     while (lane.next_flip < lane.passed + got && flips_ < plan_.flips_max) {
-      // Any other value of the byte: one bit or several.
+      // A mask that changes one bit or several.
       const auto mask = static_cast<unsigned char>(1 + random_.Below(255));
       bytes_[static_cast<size_t>(lane.next_flip - lane.passed)] ^= std::byte{mask};
       lane.next_flip += 1 + Gap();
@@ -143,7 +144,7 @@ class FlippingProxy {
   std::atomic<int> flips_{0};
   std::vector<std::unique_ptr<Link>> links_;
   std::array<std::byte, 64 << 10> bytes_{};
-  std::thread thread_;  // Last: it uses the rest.
+  std::thread thread_;  // Last member, because it uses the others.
 };
 
 }  // namespace dtrain::comm

@@ -23,8 +23,8 @@ using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 
 constexpr int kRanks = 4;
-// The last two are cut over several connections, also when they are halved twice; a test of one
-// connection leaves the largest out.
+// The last two counts are split over several connections, even after being halved twice; a test
+// with one connection leaves the largest out.
 constexpr size_t kCounts[] = {0, 1, 3, 17, 4097, 262147, 1048583};
 
 struct Case {
@@ -68,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"DirectThreeConnectionsTls", Algorithm::kDirect, 3, true}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
-// Floats of 16 bits are summed in rank order whatever is wanted, integers in any.
+// 16-bit floats are summed in rank order whatever algorithm is wanted; for integers the order does
+// not matter.
 std::string Want(DType dtype, size_t count, ReduceOp op) {
   const Algorithm algorithm = GroupAlgorithmsTest::GetParam().algorithm;
   const bool pairs = algorithm == Algorithm::kHalving || algorithm == Algorithm::kDoubling;
@@ -82,7 +83,8 @@ std::string Want(DType dtype, size_t count, ReduceOp op) {
 }
 
 TEST_P(GroupAlgorithmsTest, AllReduceEqualsTheOracle) {
-  const bool ring = GetParam().algorithm == Algorithm::kRing;  // Its order is group_test's matter.
+  // The ring's order is tested in group_test.
+  const bool ring = GetParam().algorithm == Algorithm::kRing;
   RunAll([ring](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, Create(context));
     for (const DType dtype :

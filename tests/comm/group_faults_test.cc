@@ -1,5 +1,5 @@
-// Ranks that die, stop, lag, disagree or give up: every other rank gets an error that names the
-// cause, soon, and nothing stays behind.
+// Ranks that die, stop, lag, disagree or give up: every other rank soon gets an error that names
+// the cause, and nothing is left behind.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ GroupOptions OptionsOver(Over over, const RankContext& context) {
   return options;
 }
 
-// How a rank's machine is named.
+// The word for a rank's machine in messages.
 std::string HostWord(Over over) {
   utsname host{};
   uname(&host);
@@ -73,7 +73,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, GroupFaultsTest,
                                            Over::kTls),
                          [](const auto& tested) { return NameOf(tested.param); });
 
-// All ranks meet; then the last one waits for its fate and the others reduce `floats` elements.
+// All ranks meet; then the last one waits to be killed or stopped, and the others reduce `floats`
+// elements.
 absl::Status ReduceWithoutTheLast(RankContext& context, const GroupOptions& options,
                                   size_t floats) {
   DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
@@ -153,7 +154,7 @@ TEST_P(GroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
   ASSERT_TRUE((*cluster)->Await("ready").ok());
   (*cluster)->Stop(1);
   ASSERT_TRUE((*cluster)->Await("reported").ok());
-  (*cluster)->Kill(1);  // Or Join would wait for it.
+  (*cluster)->Kill(1);  // Otherwise Join would wait for it.
   const std::vector<RankResult> results = (*cluster)->Join();
   EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
   EXPECT_LT(results[0].duration, kSoon);
@@ -177,7 +178,7 @@ TEST_P(GroupFaultsTest, AfterTheFirstCallsAStoppedRankIsNamedAtTheLearntTimeout)
   ASSERT_TRUE(AwaitRounds(**cluster, 2).ok());
   (*cluster)->Stop(1);
   ASSERT_TRUE((*cluster)->Await("ended0").ok()) << "after 5 minutes it would be too late";
-  (*cluster)->Kill(1);  // Or Join would wait for it.
+  (*cluster)->Kill(1);  // Otherwise Join would wait for it.
   const absl::Status status = (*cluster)->Join()[0].status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ("));
@@ -203,7 +204,7 @@ TEST_P(GroupFaultsTest, ASlowRankDelaysButBreaksNothing) {
   }
 }
 
-// Rank `context.rank` makes its own call; gives what it got.
+// The call that a rank makes.
 using CallOf = std::function<absl::StatusOr<Work>(Group&, int rank, std::vector<float>&)>;
 std::vector<RankResult> Disagree(Over over, const CallOf& call) {
   return RunRanks({.size = 3}, [&](RankContext& context) -> absl::Status {
@@ -290,11 +291,11 @@ TEST_P(GroupFaultsTest, AbortFromAnotherThreadEndsAWait) {
   const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, Options(context)));
     DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
-    if (context.rank == 1) {  // Stays, so that its leaving is not what ends the wait.
+    if (context.rank == 1) {  // Rank 1 stays, so that the wait does not end because it left.
       DT_RETURN_IF_ERROR(context.store->Set("in", "", Deadline::Infinite()));
       return context.store->Get("done", Deadline::After(kSoon)).status();
     }
-    // An abort may meet rank 1 still in the barrier that this rank has left.
+    // Rank 1 may still be in the barrier that this rank has left, so wait until it is through.
     DT_RETURN_IF_ERROR(context.store->Get("in", Deadline::After(kSoon)).status());
     float value = 1;
     DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({&value, 4}, ReduceOp::kSum));
@@ -362,7 +363,7 @@ TEST_P(GroupFaultsTest, TheFlightRecordHoldsTheLastCallsAndTheFailure) {
     for (int i = 0; i < 1100; ++i) {
       DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
     }
-    // Both are through, or the abort would end the other's last barrier.
+    // Wait until both are through, because the abort would end the other's last barrier.
     DT_RETURN_IF_ERROR(
         context.store->Set(absl::StrCat("through", context.rank), "", Deadline::Infinite()));
     DT_RETURN_IF_ERROR(
@@ -385,7 +386,7 @@ TEST_P(GroupFaultsTest, TheFlightRecordHoldsTheLastCallsAndTheFailure) {
 }
 
 TEST(GroupLeavesNothingTest, AfterAKill) {
-  // Other tests run on this host: the name is this one's alone.
+  // A unique name, because other tests run on this host.
   const std::string name = absl::StrCat("left-behind-", getpid());
   auto cluster = Cluster::Start({.size = 2}, [&name](RankContext& context) -> absl::Status {
     GroupOptions options = context.group_options();

@@ -1,5 +1,5 @@
-// Groups over several nodes, which are names here: the ranks of one share memory, those of two
-// talk over TCP.
+// Groups over several nodes, which are only names here: ranks of one node share memory, ranks of
+// two talk over TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -30,9 +30,9 @@ using ::dtrain::testing::RunRanks;
 using ::testing::HasSubstr;
 
 struct Nodes {
-  std::string node_of_rank;  // A letter a rank.
+  std::string node_of_rank;  // One letter for each rank: its node.
   RankKind kind = RankKind::kProcess;
-  bool nodes_first = true;  // Else everything goes over TCP.
+  bool nodes_first = true;  // False: everything goes over TCP.
 };
 
 GroupOptions OptionsOn(const Nodes& nodes, const RankContext& context) {
@@ -148,7 +148,7 @@ TEST_P(GroupNodesTest, RankOrderIsKeptWhereItIsPromised) {
   });
 }
 
-// How many ranks each node has.
+// The number of ranks on each node.
 std::vector<int> SizesOf(const std::string& nodes) {
   std::vector<int> sizes;
   for (const char node : absl::string_view("abc")) {
@@ -163,7 +163,7 @@ std::vector<int> SizesOf(const std::string& nodes) {
 TEST_P(GroupNodesTest, SixteenBitsOnTheWireRoundWhatLeavesANode) {
   RunAll([](RankContext& context) -> absl::Status {
     const std::string& nodes = GetParam().node_of_rank;
-    // The oracle takes the ranks of a node as neighbours, and so do uneven nodes.
+    // The oracle needs each node's ranks to be consecutive, and so do nodes of different sizes.
     const bool by_nodes = GetParam().nodes_first && nodes != "abab";
     for (const bool deterministic : {false, true}) {
       if (!deterministic && GetParam().nodes_first && !by_nodes) {
@@ -191,10 +191,10 @@ TEST_P(GroupNodesTest, SixteenBitsOnTheWireRoundWhatLeavesANode) {
   });
 }
 
-// A node's sum is rounded as it leaves, the sum of the nodes once more.
+// A node's sum is rounded when it leaves the node, and the sum of the nodes once more.
 TEST_P(GroupNodesTest, SixteenBitTypesAreSummedByNodesToo) {
   if (!GetParam().nodes_first) {
-    return;  // RankOrderIsKeptWhereItIsPromised has these.
+    return;  // RankOrderIsKeptWhereItIsPromised tests these.
   }
   RunAll([](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, Create(context));
@@ -208,7 +208,7 @@ TEST_P(GroupNodesTest, SixteenBitTypesAreSummedByNodesToo) {
         DT_RETURN_IF_ERROR(work.Wait());
         DT_RETURN_IF_ERROR(oracle::Equal(values, want, dtype, "all_reduce"));
       }
-      // Sums of an average that would not fit.
+      // Values whose average fits into fp16, but whose sum does not.
       std::vector<Float16> large(64, ToFloat16(60000));
       DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({large.data(), 128, DType::kFloat16},
                                                             ReduceOp::kAverage));
@@ -223,7 +223,7 @@ TEST_P(GroupNodesTest, SixteenBitTypesAreSummedByNodesToo) {
 
 constexpr size_t kOddCounts[] = {0, 1, 17, 63, 64, 65, 129, 4097};  // Slices begin at 64s.
 
-// As 16 bits on the wire and as a type.
+// 16 bits both on the wire and as the buffer's type.
 TEST_P(GroupNodesTest, ReduceScattersOfSixteenBitsRoundWhatLeavesANode) {
   if (!GetParam().nodes_first) {
     return;
@@ -234,7 +234,7 @@ TEST_P(GroupNodesTest, ReduceScattersOfSixteenBitsRoundWhatLeavesANode) {
     const auto rank = static_cast<size_t>(context.rank);
     for (const Wire wire : {Wire::kSameAsBuffer, Wire::kBFloat16, Wire::kFloat16}) {
       if (wire != Wire::kSameAsBuffer && nodes == "abab") {
-        continue;  // The oracle takes the ranks of a node as neighbours.
+        continue;  // The oracle needs each node's ranks to be consecutive.
       }
       const bool narrow = wire == Wire::kSameAsBuffer;
       const DType dtype = narrow ? DType::kBFloat16 : DType::kFloat32;
@@ -340,7 +340,7 @@ TEST_P(GroupNodesTest, WhatGoesOverAllRanksIsAsEverywhere) {
         }
       }
     }
-    // To the next rank, on whichever node it is.
+    // Send to the next rank, which may be on this or another node.
     const int next = (context.rank + 1) % context.size;
     const int previous = (context.rank + context.size - 1) % context.size;
     int32_t out = context.rank;
@@ -405,7 +405,8 @@ TEST(GroupNodesFaultsTest, ADifferentSizeOnAnotherNodeIsReportedByTheGroupsRanks
   }
 }
 
-// Of nodes of two, of one alone on its node, and of one that sends nothing between nodes.
+// Loss of a rank on a node of two, of one alone on its node, and of one that sends nothing between
+// nodes.
 class GroupNodesLossTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, GroupNodesLossTest, ::testing::Values("aabb", "aaab", "abbb"),
                          [](const auto& tested) { return std::string(tested.param); });

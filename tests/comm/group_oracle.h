@@ -1,4 +1,4 @@
-// What collectives must give, computed serially in the plainest way.
+// The expected results of collectives, computed serially in the simplest way.
 #pragma once
 
 #include <cmath>
@@ -96,7 +96,7 @@ inline std::string Input(DType dtype, size_t count, int rank, uint64_t seed) {
 using FirstRank = std::function<size_t(size_t i)>;
 inline size_t RankOrder(size_t /*i*/) { return 0; }
 
-// Sums in T, from the first rank on; one division; one rounding.
+// Sums in T, starting at the first rank, with one division and one rounding.
 template <typename T>
 std::string ReducedIn(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op,
                       const FirstRank& first_rank) {
@@ -129,7 +129,7 @@ inline std::string Reduced(DType dtype, size_t count, int size, uint64_t seed, R
                 : ReducedIn<double>(dtype, count, size, seed, op, first_rank);
 }
 
-// Sums in T of neighbours, then of neighbouring pairs, and so on: what doubling and halving give.
+// Sums in T of neighbours, then of neighbouring pairs, and so on, like doubling and halving.
 // REQUIRES: a power of two of ranks; a sum or an average.
 template <typename T>
 std::string ReducedInPairs(DType dtype, size_t count, int size, uint64_t seed, ReduceOp op) {
@@ -160,8 +160,9 @@ inline float Rounded(Wire wire, float value) {
                                   : value;
 }
 
-// fp32 sums of what arrives over `wire`, rounded to it once more. The ranks of each of `nodes`
-// follow each other, and are summed before they are rounded; none: a node a rank.
+// fp32 sums of the values as they arrive over `wire`, rounded to its type once more. `nodes` are
+// the numbers of ranks on each node: a node's consecutive ranks are summed before rounding; empty:
+// one rank on each node.
 inline std::string ReducedOver(Wire wire, size_t count, int size, uint64_t seed,
                                std::vector<int> nodes = {}) {
   if (nodes.empty()) {
@@ -194,7 +195,7 @@ inline double SquareSum(const std::string& bytes, DType dtype) {
   return sum;
 }
 
-// OK when the bits are equal; else the first element that differs.
+// OK when the bits are equal; otherwise an error that names the first element that differs.
 inline absl::Status Equal(const std::string& got, const std::string& want, DType dtype,
                           absl::string_view what) {
   if (got == want) {
@@ -212,8 +213,8 @@ inline absl::Status Equal(const std::string& got, const std::string& want, DType
       absl::StrFormat("%s: %d bytes, want %d", what, got.size(), want.size()));
 }
 
-// Sums in T as HierarchicalCollectives says: the ranks of each node, then the nodes. `round`: a
-// node's sum is rounded to the type. `node_of_rank`: a letter a rank.
+// Sums in T in the order of HierarchicalCollectives: the ranks of each node, then the nodes.
+// `round`: a node's sum is rounded to the type. `node_of_rank`: one letter for each rank.
 template <typename T>
 std::string SumByNodes(const std::string& node_of_rank, DType dtype, size_t count, uint64_t seed,
                        ReduceOp op, bool round = false) {

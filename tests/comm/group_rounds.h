@@ -1,4 +1,4 @@
-// What ranks do while a test takes one of them away.
+// Loops that ranks run while a test kills or stops one of them.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace dtrain::comm {
 
-// Starts all ranks of the cluster on all-reduces of `floats` elements without an end, and gives
-// what ended them, after announcing "endedR". After `announce_at` rounds rank R announces "rankR";
-// AwaitRounds waits for all.
+// Runs all-reduces of `floats` elements on all ranks without an end; announces "endedR" and gives
+// the error that ended them. After `announce_at` rounds rank R announces "rankR"; AwaitRounds waits
+// for all.
 inline absl::Status ReduceUntilAnError(testing::RankContext& context, const GroupOptions& options,
                                        size_t floats, int announce_at = 3) {
   DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
@@ -45,8 +45,8 @@ inline absl::Status AwaitRounds(testing::Cluster& cluster, int size) {
   return absl::OkStatus();
 }
 
-// Whether a killed rank ended this one: in a call, or, where the others saw it first, before its
-// next.
+// Whether the error is that of a killed rank, seen in a call or, if another rank saw it first,
+// before the next call.
 inline bool EndedByAKill(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
          (status.code() == absl::StatusCode::kAborted &&

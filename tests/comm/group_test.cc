@@ -1,5 +1,5 @@
 // Every operation on every transport, between processes and between threads, against a serial
-// oracle that is compared bit by bit: ranks that equal it equal each other.
+// oracle that is compared bit by bit: ranks that agree with it agree with each other.
 #include "comm/group.h"
 
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST_P(GroupTest, AllReduceEqualsTheOracleForEveryTypeAndSize) {
       for (const size_t count : kCounts) {
         for (const ReduceOp op : oracle::OpsFor(dtype)) {
           if (count > 100000 && op != ReduceOp::kSum) {
-            continue;  // The loops are the same for all; this keeps the test short.
+            continue;  // Skipped to keep the test short: the loops are the same for all.
           }
           std::string values = oracle::Input(dtype, count, context.rank, 1);
           DT_ASSIGN_OR_RETURN(const Work work,
@@ -322,7 +322,8 @@ TEST_P(GroupTest, ManyCallsInFlightEndInOrder) {
           group->AllReduce({buffers[i].data(), buffers[i].size() * 4}, ReduceOp::kSum));
       works.push_back(work);
     }
-    for (size_t i = buffers.size(); i-- > 0;) {  // The last first: all before it are done then.
+    // Waits for the last one first, because then all before it are done.
+    for (size_t i = buffers.size(); i-- > 0;) {
       DT_RETURN_IF_ERROR(works[i].Wait());
       if (buffers[i].back() != static_cast<float>(i) * static_cast<float>(context.size)) {
         return absl::InternalError(absl::StrFormat("call %d", i));
@@ -346,7 +347,7 @@ TEST_P(GroupTest, ANewEpochWorksOverTheSameMemory) {
       if (values[199999] != static_cast<float>(context.size) || buffer->data() != address) {
         return absl::InternalError(absl::StrFormat("epoch %d", epoch));
       }
-      registration.reset();  // Before the group; afterwards the group still works without.
+      registration.reset();  // Ends before the group, which must still work without it.
       DT_ASSIGN_OR_RETURN(const Work again, group->AllReduce({values, 800000}, ReduceOp::kMax));
       DT_RETURN_IF_ERROR(again.Wait());
     }

@@ -1,8 +1,7 @@
-// SymmetricBuffers in huge pages. The tests let the kernel grant some, which takes root, and put
-// its settings back; they run alone, since the settings are the whole machine's. Ranks are
-// processes of their own, so that a SIGBUS there leaves this one to put things back.
+// SymmetricBuffers in huge pages. The tests make the kernel grant some, which needs root, and
+// restore its settings; they run alone, because the settings hold for the whole machine. Ranks are
+// processes of their own, so that this one can restore the settings after a SIGBUS there.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cinttypes>
@@ -45,7 +44,7 @@ bool WriteText(const char* path, const std::string& text) {
   return file.good();
 }
 
-// A setting of the kernel's, as it was again in the end.
+// A setting of the kernel, which the destructor restores.
 class KernelSetting {
  public:
   KernelSetting(const char* path, std::string before) : path_(path), before_(std::move(before)) {}
@@ -79,15 +78,16 @@ int64_t FreeHugePages() { return NumberIn("/proc/meminfo", "HugePages_Free:"); }
 struct Area {
   uint64_t start = 0;
   uint64_t end = 0;
-  int64_t page_kib = 0;      // KernelPageSize.
-  int64_t huge_map_kib = 0;  // What huge pages of shared memory map of it, not of the pool.
+  int64_t page_kib = 0;  // KernelPageSize.
+  // Part of it that is mapped by huge pages of shared memory, not of the pool.
+  int64_t huge_map_kib = 0;
   bool Holds(const void* address) const {
     const auto at = reinterpret_cast<uint64_t>(address);
     return start <= at && at < end;
   }
 };
 
-// This process's, by /proc/self/smaps.
+// The memory areas of this process, from /proc/self/smaps.
 std::vector<Area> Areas() {
   std::istringstream smaps(ReadText("/proc/self/smaps"));
   std::vector<Area> areas;
@@ -130,7 +130,7 @@ absl::Status Expect(bool holds, const std::string& what) {
   return holds ? absl::OkStatus() : absl::InternalError(what);
 }
 
-// Every byte is zero first, and can be written.
+// Checks that every byte is zero at first and can be written.
 absl::Status Fill(const SymmetricBuffer& buffer) {
   auto* const data = static_cast<char*>(buffer.data());
   for (const size_t at : {size_t{0}, buffer.bytes() / 2, buffer.bytes() - 1}) {
@@ -140,12 +140,12 @@ absl::Status Fill(const SymmetricBuffer& buffer) {
   return absl::OkStatus();
 }
 
-// How many pages the pool has free is known while a test runs: nobody else's are counted on.
+// A test sets the number of free pages in the pool and relies on no others.
 class PoolOfHugePagesTest : public ::testing::Test {
  protected:
   static constexpr const char* kPool = "/proc/sys/vm/nr_hugepages";
 
-  // Adds `pages` to the pool; false, with the reason in `why_not_`, where that cannot be.
+  // Adds `pages` to the pool; false, with the reason in `why_not_`, if that is not possible.
   bool Reserve(int64_t pages) {
     if (geteuid() != 0) {
       why_not_ = "only root can reserve huge pages";
@@ -218,11 +218,7 @@ TEST_F(PoolOfHugePagesTest, HoldsBuffersOfEverySizeFromAPageOn) {
     DT_RETURN_IF_ERROR(Expect(FreeHugePages() == 4, "a buffer that is gone keeps pages"));
     DT_ASSIGN_OR_RETURN(const auto small, SymmetricBuffer::Create(kHugePageBytes - 1, "small"));
     DT_RETURN_IF_ERROR(Expect(AreaAt(small->data()).page_kib == 4, "a whole page for less"));
-    DT_ASSIGN_OR_RETURN(const auto ordinary,
-                        SymmetricBuffer::Create(kHugePageBytes, "guarded", Pages::kOrdinary));
-    DT_RETURN_IF_ERROR(Expect(MappedPoolBytes() == 0, "pages that it does not map are counted"));
-    return Expect(mprotect(static_cast<char*>(ordinary->data()) + 4096, 4096, PROT_READ) == 0,
-                  "an ordinary page cannot be protected");
+    return Expect(MappedPoolBytes() == 0, "pages that it does not map are counted");
   });
 }
 
@@ -242,7 +238,7 @@ TEST_F(PoolOfHugePagesTest, ABufferThatItCannotHoldIsOfOrdinaryPages) {
   });
 }
 
-// Pages beyond the pool are taken from ordinary memory, which CheckMemory was not asked about.
+// Pages beyond the pool would come from ordinary memory, for which CheckMemory was not called.
 TEST_F(PoolOfHugePagesTest, DoesNotGrowForABuffer) {
   DT_RESERVE_OR_SKIP(1)
   constexpr const char* kBeyond = "/proc/sys/vm/nr_overcommit_hugepages";
@@ -256,7 +252,7 @@ TEST_F(PoolOfHugePagesTest, DoesNotGrowForABuffer) {
   });
 }
 
-// All-reduces over registered memory, which each rank reaches in the others' pages.
+// Runs all-reduces over registered memory, in which each rank accesses the others' pages.
 absl::Status ReduceIn(Group& group, const std::shared_ptr<SymmetricBuffer>& buffer) {
   DT_ASSIGN_OR_RETURN(const auto registration, group.Register(buffer));
   auto* const values = static_cast<float*>(buffer->data());
@@ -301,7 +297,7 @@ TEST_F(PoolOfHugePagesTest, RanksWithAndWithoutItsPagesReduceTogether) {
     DT_ASSIGN_OR_RETURN(const auto group, CreateHostGroup(context.store, context.group_options()));
     const size_t bytes = kHugePageBytes + 4100;
     std::shared_ptr<SymmetricBuffer> buffer;
-    for (int turn = 0; turn < 2; ++turn) {  // Rank 0 takes all there are.
+    for (int turn = 0; turn < 2; ++turn) {  // Rank 0 takes all pages of the pool.
       if (turn == context.rank) {
         DT_ASSIGN_OR_RETURN(buffer, SymmetricBuffer::Create(bytes, "gradients"));
       }
@@ -313,7 +309,7 @@ TEST_F(PoolOfHugePagesTest, RanksWithAndWithoutItsPagesReduceTogether) {
   });
 }
 
-// How often the kernel had no huge page left for shared memory.
+// Number of times that the kernel had no huge page left for shared memory.
 int64_t HugeFallbacks() { return NumberIn("/proc/vmstat", "thp_file_fallback "); }
 
 TEST(TransparentHugePagesTest, ALargeBufferIsOfThemWhereTheKernelGrantsThem) {
@@ -330,8 +326,12 @@ TEST(TransparentHugePagesTest, ALargeBufferIsOfThemWhereTheKernelGrantsThem) {
     GTEST_SKIP() << "NOT TESTED: this kernel grants no huge pages of shared memory (shmem_enabled: "
                  << (policy.empty() ? "not there" : policy) << ")";
   }
+  constexpr size_t kBytes = 64 << 20;
+  if (FreeHugePages() >= static_cast<int64_t>(kBytes / kHugePageBytes)) {
+    GTEST_SKIP() << "NOT TESTED: the pool of huge pages is taken first";
+  }
   const int64_t fallbacks = HugeFallbacks();
-  auto buffer = SymmetricBuffer::Create(64 << 20, "huge", Pages::kOrdinary);
+  auto buffer = SymmetricBuffer::Create(kBytes, "huge");
   ASSERT_TRUE(buffer.ok()) << buffer.status();
   const int64_t kib = AreaAt((*buffer)->data()).huge_map_kib;
   if (kib == 0 && HugeFallbacks() != fallbacks) {

@@ -1,4 +1,5 @@
-// As many ranks as a large host has cores, in shared memory; here they share a few.
+// Groups over shared memory with as many ranks as a large host has cores; here they share a few
+// cores.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +21,8 @@ using ::dtrain::testing::RankContext;
 using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 
-// Of 64 ranks fewer elements: what each of them makes for comparison grows with their number.
+// Fewer elements for 64 ranks, because each rank's data for comparison grow with the number of
+// ranks.
 std::vector<size_t> Counts(int ranks) {
   return {3, 5000, ranks > 16 ? size_t{20011} : size_t{50003}};
 }
@@ -60,7 +62,8 @@ TEST_P(ManyRanksTest, GetTheOraclesBits) {
   });
 }
 
-// Reduces `count` elements of `data`, which peers map, then scatters and gathers parts of the same.
+// Reduces `count` elements of `data`, which peers map, then reduce-scatters and gathers parts of
+// them.
 absl::Status InRegisteredMemory(Group& group, char* data, size_t count) {
   const auto size = static_cast<size_t>(group.size());
   const auto rank = static_cast<size_t>(group.rank());

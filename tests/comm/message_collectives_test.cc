@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kSize = 3;
 
-// The ends of a socket between each two ranks.
+// The ends of sockets between all pairs of ranks.
 struct Wires {
   std::map<std::pair<int, int>, UniqueFd> end;
   Wires() {
@@ -140,7 +140,7 @@ TEST_P(MessageCollectivesTest, AnAlteredHeaderIsNoticed) {
   EXPECT_EQ(results[1].code(), absl::StatusCode::kFailedPrecondition) << results[1];
 }
 
-// Counts what its transport is asked to begin ahead of the next Move.
+// Counts the transfers that its transport is asked to begin ahead of the next Move.
 class CountingTransport final : public Transport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, std::vector<size_t>& ahead)
@@ -170,7 +170,7 @@ CallHeader HeaderOf(uint64_t sequence, CallKind kind, size_t bytes) {
   return header;
 }
 
-// Runs `body` for each rank in a thread of its own; what it gives, by rank.
+// Runs `body` for each rank in a thread of its own, and gives the results by rank.
 std::vector<absl::Status> OnAllRanks(
     const std::function<absl::Status(int rank, MessageCollectives&, const WaitContext&)>& body,
     std::vector<size_t>* ahead_of_rank_0 = nullptr) {
@@ -199,7 +199,7 @@ std::vector<absl::Status> OnAllRanks(
   return results;
 }
 
-// Calls of all kinds, one after the other, each shown to the peers behind the one before.
+// Calls of all kinds, one after the other; each is shown to the peers during the call before.
 TEST(FollowingCallsTest, EveryCallBeginsBehindTheOneBefore) {
   constexpr size_t kCount = 30'000;
   const std::vector<CallKind> kinds = {CallKind::kAllReduce, CallKind::kReduceScatter,
@@ -251,14 +251,14 @@ TEST(FollowingCallsTest, EveryCallBeginsBehindTheOneBefore) {
   for (const absl::Status& status : results) {
     EXPECT_TRUE(status.ok()) << status;
   }
-  // Nothing follows the last Move; a barrier is its headers alone, which the next ones would
-  // overwrite.
+  // Nothing follows the last Move; a barrier consists only of its headers, which the next ones
+  // would overwrite.
   EXPECT_EQ(ahead.back(), 0U);
   EXPECT_EQ(std::count(ahead.begin(), ahead.end() - 1, 0U), 1) << "of " << ahead.size();
 }
 
-// The first bytes of a call travel with its header: that they fit nothing of the peer's is told as
-// what it is, another call.
+// The first bytes of a call travel with its header. If they do not match the peer's, the error must
+// be that the ranks are in different calls.
 TEST(FollowingCallsTest, RanksInDifferentCallsAreToldSoThoughTheirBytesCameFirst) {
   for (const bool other_kind : {false, true}) {
     const auto results =

@@ -1,5 +1,5 @@
 // A rank that is stopped in the middle of a collective, or never makes it: every other rank names
-// that one, and not whom it happens to wait for itself.
+// that rank, and not the one that it happens to wait for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,30 +26,29 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-Whereabouts WaitsFor(std::vector<int> awaited, uint64_t sequence = 5) {
-  return {.heard = true, .in_call = true, .sequence = sequence, .awaited = std::move(awaited)};
+WaitReport WaitsFor(std::vector<int> awaited, uint64_t sequence = 5) {
+  return {.answered = true, .in_call = true, .sequence = sequence, .awaited = std::move(awaited)};
 }
-Whereabouts Outside(uint64_t sequence) { return {.heard = true, .sequence = sequence}; }
+WaitReport Outside(uint64_t sequence) { return {.answered = true, .sequence = sequence}; }
 
 TEST(WhoIsMissingTest, TheEndOfAChainIsNamedAndNotItsMiddle) {
   // A ring stopped at rank 2, seen from rank 0.
   const Missing missing =
-      WhoIsMissing(0, {WaitsFor({3}), WaitsFor({0, 2}), Whereabouts(), WaitsFor({2})});
+      WhoIsMissing(0, {WaitsFor({3}), WaitsFor({0, 2}), WaitReport(), WaitsFor({2})});
   EXPECT_THAT(missing.silent, ElementsAre(2));
   EXPECT_THAT(missing.elsewhere, IsEmpty());
 }
 
 TEST(WhoIsMissingTest, ASilentRankThatNobodyWaitsForIsNotNamed) {
-  EXPECT_THAT(WhoIsMissing(0, {WaitsFor({1}), Whereabouts(), Whereabouts()}).silent,
-              ElementsAre(1));
-  EXPECT_TRUE(WhoIsMissing(0, {WaitsFor({1}), WaitsFor({0}), Whereabouts()}).none());
+  EXPECT_THAT(WhoIsMissing(0, {WaitsFor({1}), WaitReport(), WaitReport()}).silent, ElementsAre(1));
+  EXPECT_TRUE(WhoIsMissing(0, {WaitsFor({1}), WaitsFor({0}), WaitReport()}).none());
 }
 
 TEST(WhoIsMissingTest, ARankOutsideIsMissingOnlyIfItHasNotMadeTheCall) {
   EXPECT_THAT(WhoIsMissing(0, {WaitsFor({1}), Outside(4)}).elsewhere, ElementsAre(1));
-  // It is through: what it sent is still on its way.
+  // Rank 1 has finished the call, and its data are still on the way.
   EXPECT_TRUE(WhoIsMissing(0, {WaitsFor({1}), Outside(5)}).none());
-  // In sends and receives, which have no number, whoever is awaited is awaited now.
+  // Sends and receives have no number, so an awaited rank is awaited now.
   EXPECT_THAT(WhoIsMissing(0, {WaitsFor({1}, UINT64_MAX), Outside(5)}).elsewhere, ElementsAre(1));
 }
 
@@ -76,7 +75,7 @@ GroupOptions OptionsOver(Over over, const RankContext& context) {
   if (over == Over::kNodes) {
     options.node_id = context.rank < 2 ? "a" : "b";
   } else if (over == Over::kUneven) {
-    options.node_id = context.rank < 3 ? "a" : "b";  // 1 and 2 send nothing to another node.
+    options.node_id = context.rank < 3 ? "a" : "b";  // Ranks 1 and 2 send nothing to another node.
   } else if (over == Over::kRdma) {
     UseRdma(options);
   }
@@ -108,7 +107,7 @@ void ExpectNamed(const absl::Status& status, int missing, const std::string& mis
   EXPECT_THAT(text, HasSubstr("not finished after 2s"));
 }
 
-// Where ranks have unequal parts two of them are stopped, each in its turn; else one of any place.
+// If ranks have different parts, two of them are stopped in turn; otherwise any one.
 std::vector<int> RanksToStop(Over over) {
   switch (over) {
     case Over::kNodes:
@@ -138,7 +137,7 @@ TEST_P(MissingRankTest, ARankStoppedAmongReductionsIsNamedByAll) {
       }
     }
     EXPECT_LT(absl::Now() - start, absl::Seconds(15)) << "2 s, the grace, and a busy machine";
-    (*cluster)->Kill(stopped);  // Or Join would wait for it.
+    (*cluster)->Kill(stopped);  // Otherwise Join would wait for it.
     const std::vector<RankResult> results = (*cluster)->Join();
     for (int rank = 0; rank < 4; ++rank) {
       if (rank != stopped) {
@@ -148,8 +147,8 @@ TEST_P(MissingRankTest, ARankStoppedAmongReductionsIsNamedByAll) {
   }
 }
 
-// Rank 2 goes on computing after a barrier, with a message queued that it does not wait for yet
-// where `with_message`.
+// Rank 2 goes on computing after a barrier; with `with_message` it has queued a message for which
+// it does not wait yet.
 void ExpectBusyRankNamed(Over over, bool with_message) {
   const auto results = RunRanks({.size = 4}, [=](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, OptionsOver(over, context)));

@@ -1,5 +1,5 @@
-// Has the ranks of a test talk over RDMA: over the fake, or over this host's devices where the
-// variable DTRAIN_TEST_VERBS is "real" (tests/roce runs the same tests so, on soft-RoCE).
+// Makes the ranks of a test use RDMA: over the fake, or over this host's devices if the variable
+// DTRAIN_TEST_VERBS is "real" (tests/roce runs the same tests in this way on soft-RoCE).
 #pragma once
 
 #include <cstdlib>
@@ -10,9 +10,10 @@
 
 namespace dtrain::comm {
 
-// Of RdmaOptions: 8.6 s without an answer. Soft-RoCE of Linux 6.1 loses count when it repeats a
-// write: its peer refuses the packets (IBV_WC_REM_INV_REQ_ERR) or delivers an immediate twice. On a
-// busy host an emulated guest is silent for longer than a second while nothing is lost.
+// A value for RdmaOptions::timeout: 8.6 s without an answer. Soft-RoCE of Linux 6.1 loses count
+// when it repeats a write: its peer refuses the packets (IBV_WC_REM_INV_REQ_ERR) or delivers an
+// immediate twice. On a busy host an emulated guest is silent for longer than a second while
+// nothing is lost.
 inline constexpr int kGuestTimeout = 21;
 
 inline bool RealVerbsInTests() {

@@ -1,4 +1,4 @@
-// A SymmetricBuffer outlives its group: training goes on in the same memory over the next one.
+// A SymmetricBuffer outlives its group: training goes on in the same memory over the next group.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -41,8 +41,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, RebuiltGroupTest, ::testing::Values(Over::k
                            return tested.param == Over::kShm ? "Shm" : "Tcp";
                          });
 
-// How many memory areas of this process view a buffer of that name, its own or a peer's; and
-// where its own begins in `own`, found by address.
+// How many memory areas of this process view a buffer of that name, its own or a peer's; and where
+// its own begins in `own`, found by address.
 int Views(const void* own, bool* own_found) {
   std::ifstream maps("/proc/self/maps");
   const std::string start = absl::StrFormat("%x-", reinterpret_cast<uintptr_t>(own));
@@ -69,7 +69,7 @@ absl::Status ExpectViews(const SymmetricBuffer& buffer, int want) {
 
 float First(size_t i, int rank) { return static_cast<float>(i % 61) + static_cast<float>(rank); }
 
-// Sums what the buffer holds; every element must become `want` of it.
+// All-reduces the buffer; every element must become `want` of it.
 template <typename Want>
 absl::Status ReduceAndCompare(Group& group, const SymmetricBuffer& buffer, Want want) {
   auto* const values = static_cast<float*>(buffer.data());
@@ -99,7 +99,7 @@ TEST_P(RebuiltGroupTest, GoesOnInTheSameMemoryWithWhatItHolds) {
                           CreateHostGroup(context.store, Options(context, epoch)));
       DT_ASSIGN_OR_RETURN(auto registration, group->Register(buffer));
       DT_RETURN_IF_ERROR(ExpectViews(*buffer, GetParam() == Over::kShm ? context.size : 1));
-      // Nobody writes the buffer between epochs: each sum is of the sums before.
+      // Nothing writes the buffer between epochs, so each sum is over the sums before.
       DT_RETURN_IF_ERROR(ReduceAndCompare(
           *group, *buffer, [&](size_t i) { return factor * (3 * First(i, 0) + 3); }));
       DT_RETURN_IF_ERROR(group->Barrier(Deadline::Infinite()));
@@ -162,14 +162,14 @@ TEST_P(RebuiltGroupTest, SurvivorsGoOnWithoutALostRank) {
       DT_ASSIGN_OR_RETURN(const auto group, CreateHostGroup(context.store, Options(context, 0)));
       const absl::Status lost = RegisterAndReduce(*group, buffer);
       if (context.rank == 2) {
-        return lost;  // It ends here, without a word.
+        return lost;  // This rank ends here without a reason.
       }
       if (lost.ok() || !absl::StrContains(lost.message(), "rank 2")) {
         return absl::InternalError(absl::StrCat("rank 2 left, and: ", lost.ToString()));
       }
     }
     DT_RETURN_IF_ERROR(ExpectViews(*buffer, 1));
-    for (size_t i = 0; i < kFloats; ++i) {  // As from a checkpoint.
+    for (size_t i = 0; i < kFloats; ++i) {  // Values as if restored from a checkpoint.
       values[i] = First(i, context.rank);
     }
     GroupOptions options = Options(context, 1);

@@ -51,7 +51,7 @@ Result ReduceAt(const std::vector<std::string>& inputs, DType dtype, ReduceOp op
   return result;
 }
 
-// Those that production may take on some machine, of which this one has the registers.
+// The levels that production may use and that this machine supports.
 std::vector<SimdLevel> SimdLevels() {
   std::vector<SimdLevel> levels;
   for (const SimdLevel level : {SimdLevel::kAvx2, SimdLevel::kAvx512}) {
@@ -62,7 +62,7 @@ std::vector<SimdLevel> SimdLevels() {
   return levels;
 }
 
-// A NaN's payload may differ; that it is one may not.
+// NaNs may differ in their payload, but must be NaN in both.
 void ExpectSameNumbers(const std::string& got, const std::string& want, DType dtype) {
   const size_t element = DTypeBytes(dtype);
   for (size_t i = 0; i < want.size() / element; ++i) {

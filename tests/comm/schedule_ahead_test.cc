@@ -1,4 +1,5 @@
-// Steps whose transfers begin during the step before: none may touch what that one still uses.
+// Transfers of a step that begin during the step before must not touch memory which that step still
+// uses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ bool Meet(const std::set<std::pair<Area, size_t>>& a, const std::set<std::pair<A
                      [&b](const auto& element) { return b.count(element) != 0; });
 }
 
-// What a step reads and writes after it has begun, element by element.
+// The elements that a step reads and writes after it has begun.
 struct Touched {
   std::set<std::pair<Area, size_t>> read;
   std::set<std::pair<Area, size_t>> written;
@@ -66,7 +67,7 @@ TEST(MayBeginDuringTest, NoStepThatBeginsEarlyTouchesWhatTheOneBeforeStillUses) 
             continue;
           }
           const bool in_place = kind == CallKind::kAllReduce || kind == CallKind::kBroadcast;
-          // So wide elements that a chunk holds few of them.
+          // Elements so wide that a chunk holds only a few.
           const ScheduleOptions options{.kind = kind,
                                         .algorithm = algorithm,
                                         .rank = size - 1,

@@ -1,5 +1,6 @@
-// Schedules run by a simulation in which a send ends only when it is received, so that what ends
-// here cannot block on any transport. Elements remember which ranks were summed in which order.
+// Schedules run by a simulation in which a send ends only when it is received, so that a schedule
+// that ends here cannot block on any transport. Elements remember which ranks were summed in which
+// order.
 #include "comm/collectives/schedule.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@
 namespace dtrain::comm::schedule_test {
 namespace {
 
-// What an element holds: place `place` of the input, summed over `ranks` ranks in an order and with
-// brackets that `order` tells from all others.
+// The content of an element: place `place` of the input, summed over `ranks` ranks; `order`
+// identifies the order and the brackets of the sum.
 struct Element {
   size_t place = SIZE_MAX;
   uint64_t order = 0;
@@ -69,7 +70,7 @@ bool Overlap(const Range& a, const Range& b) {
 
 class Simulation {
  public:
-  // `in_place`: kInput is kOutput. `late`: deferred sums run at the last moment that they may, else
+  // `in_place`: kInput is kOutput. `late`: deferred sums run at the last possible moment, otherwise
   // at the first.
   Simulation(const ScheduleOptions& options, bool in_place, bool late = true)
       : in_place_(in_place), late_(late) {
@@ -82,7 +83,7 @@ class Simulation {
   std::vector<Element>& input(int rank) { return At(rank).input; }
   std::vector<Element>& output(int rank) { return in_place_ ? At(rank).input : At(rank).output; }
 
-  // Empty: every rank came to its end; else what is wrong.
+  // The error that was found; empty when every rank came to its end.
   std::string Run() {
     for (Rank& rank : ranks_) {
       rank.scratch.resize(rank.schedule.scratch_elements());
@@ -119,7 +120,7 @@ class Simulation {
     size_t index = 0;
     Step step;
     Step due;  // Its sum runs after the transfers of `step`.
-    // By peer; empty messages are not made.
+    // By peer; there are no empty messages.
     std::vector<std::deque<Range>> sends;
     std::vector<std::deque<Range>> receives;
     std::vector<Element> input;
@@ -181,7 +182,7 @@ class Simulation {
     }
     for (const Message& message : rank.step.sends) {
       touches(message.range, rank.due.output);
-      for (const Range& input : rank.due.inputs) {  // Sums in pairs are kept in scratch.
+      for (const Range& input : rank.due.inputs) {  // Pairwise sums are stored in scratch.
         if (rank.due.pairwise && input.area == Area::kScratch) {
           touches(message.range, input);
         }
@@ -219,7 +220,7 @@ class Simulation {
     return true;
   }
 
-  // Whether `rank` had made all transfers of its step and went on.
+  // Whether `rank` had finished all transfers of its step and went on.
   bool Leave(Rank& rank) {
     const auto idle = [](const std::deque<Range>& lane) { return lane.empty(); };
     if (rank.index >= rank.schedule.steps() || !problem_.empty() ||
@@ -255,7 +256,7 @@ class Simulation {
         }
         terms[i].push_back(values[i]);
       }
-      if (step.pairwise && range.area == Area::kScratch) {  // Its values are lost.
+      if (step.pairwise && range.area == Area::kScratch) {  // The values in scratch are lost.
         std::fill_n(Place(rank, range), range.count, Element());
       }
     }
@@ -285,16 +286,16 @@ struct Shape {
   bool pairwise = false;
 };
 
-// Whether the sum is that of pairs of pairs.
+// Whether the shape's sum is pairwise.
 bool SumsInPairs(const Shape& shape) {
   return shape.pairwise || shape.algorithm == Algorithm::kDoubling ||
          shape.algorithm == Algorithm::kHalving;
 }
 
-// Many chunks with few elements: those of the schedule are as many bytes as an element claims.
+// With this element size few elements fill a chunk, so that there are many chunks.
 constexpr size_t kElementBytes = size_t{16} << 10;
 
-// Those for which `kind` has a schedule.
+// The shapes for which `kind` has a schedule.
 std::vector<Shape> Shapes(CallKind kind) {
   std::vector<Shape> shapes;
   for (const int size : {2, 3, 4, 5, 6, 7, 8, 9, 16}) {
@@ -339,7 +340,7 @@ int OwnerOf(size_t place, const Shape& shape) {
   return owner;
 }
 
-// Whose value comes first in the sum of slice or part `owner`.
+// The rank whose value comes first in the sum of slice or part `owner`.
 int FirstOf(int owner, const Shape& shape) {
   return shape.algorithm == Algorithm::kRing ? (owner + 1) % shape.size : 0;
 }
@@ -363,7 +364,7 @@ TEST(ScheduleTest, AllReduceEndsWithEveryRanksValuesInThePromisedOrder) {
   }
 }
 
-// [size x count] of each rank.
+// Fills the input [size x count] of each rank.
 void FillParts(Simulation& simulation, const Shape& shape) {
   for (int rank = 0; rank < shape.size; ++rank) {
     for (size_t i = 0; i < shape.count * static_cast<size_t>(shape.size); ++i) {
@@ -452,7 +453,7 @@ TEST(ScheduleTest, AllToAllGivesRankRPartROfEveryRank) {
 }
 
 TEST(ScheduleTest, TheSimulationNoticesAWrongSchedule) {
-  // Rank 1 believes in another count than rank 0.
+  // Rank 1 has another count than rank 0.
   const Shape shape{2, 700, Algorithm::kRing};
   Simulation one(Options(CallKind::kAllReduce, shape), true);
   for (int rank = 0; rank < 2; ++rank) {

@@ -1,5 +1,5 @@
-// Who on this host still has a dtrain segment. Segments are memfds: they appear in no folder, only
-// among the descriptors and mappings of those who have them.
+// Finds the processes on this host that still have a dtrain segment. Segments are memfds: they
+// appear in no folder, only among the descriptors and mappings of processes.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,12 @@
 
 namespace dtrain::comm {
 
-// "PID: LINK" of every descriptor and mapping of a segment whose name begins with `name`, of all
-// processes that this one may look at.
+// "PID: LINK" of every descriptor and mapping of a segment whose name begins with `name`, in all
+// processes that this one may inspect.
 inline std::vector<std::string> HoldersOfSegments(const std::string& name) {
   const std::string wanted = "memfd:dtrain:" + name;
   std::vector<std::string> holders;
-  std::error_code gone;  // Processes end while they are looked at.
+  std::error_code gone;  // Processes may end during the inspection.
   for (const auto& process : std::filesystem::directory_iterator("/proc", gone)) {
     const std::string pid = process.path().filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos) {

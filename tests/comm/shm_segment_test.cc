@@ -25,7 +25,7 @@ using ::testing::Not;
 
 constexpr auto kNever = [] { return absl::OkStatus(); };
 constexpr auto kYes = [] { return true; };
-constexpr int kTree = 0;  // Of flat_ranks_max: always a tree.
+constexpr int kTree = 0;  // Value of flat_ranks_max that always gives a tree.
 constexpr int kFlat = 64;
 
 WaitContext Within(absl::Duration time) { return {Deadline::After(time), kNever, kYes}; }
@@ -96,7 +96,7 @@ TEST(ShmSegmentTest, RanksThatSpinMakeNoSystemCall) {
            RunMembers(size, flat_ranks_max, [](ShmSegment& segment) -> absl::Status {
              WaitContext context = Soon();
              context.spin = absl::Seconds(60);  // A test machine may take a core away for long.
-             DT_RETURN_IF_ERROR(segment.Sync(context));  // That of Create may have slept.
+             DT_RETURN_IF_ERROR(segment.Sync(context));  // The sync in Create may have slept.
              DT_RETURN_IF_ERROR(segment.Sync(context));
              const uint64_t before = CallsOf(segment);
              for (int round = 0; round < 200; ++round) {
@@ -111,7 +111,7 @@ TEST(ShmSegmentTest, RanksThatSpinMakeNoSystemCall) {
   }
 }
 
-// Rank 1 comes late again and again, until rank 0 has slept and been woken.
+// Rank 1 comes late repeatedly, until rank 0 has slept and been woken.
 absl::Status SleepAndWake(ShmSegment& segment) {
   const ShmSegment::FutexCalls before = segment.futex_calls();
   const ShmSegment::FutexCalls& now = segment.futex_calls();
@@ -124,7 +124,8 @@ absl::Status SleepAndWake(ShmSegment& segment) {
     }
     DT_RETURN_IF_ERROR(segment.Sync(Soon()));
     if (segment.partial(0, round) + segment.partial(1, round) == 2) {
-      // In slices, to look up for aborts and dead peers; it does not spin through the kernel.
+      // It waits in slices, to check for aborts and dead peers, and makes no more system calls than
+      // that.
       const auto slices = static_cast<uint64_t>((absl::Now() - start) / kWaitSlice);
       const uint64_t waits = now.waits - before.waits;
       return waits <= 2 * (slices + round) ? absl::OkStatus()
@@ -143,7 +144,7 @@ TEST(ShmSegmentTest, WhoWaitsForALateRankSleepsAndIsWoken) {
   }
 }
 
-// With 12 ranks the root has 1 to 8 below it, and 1 has 9 to 11.
+// With 12 ranks the root has ranks 1 to 8 as children, and rank 1 has 9 to 11.
 TEST(ShmSegmentTest, ARankThatLeavesIsNamedFromEveryPlaceOfATree) {
   for (const int leaver : {0, 1, 5, 10}) {
     const auto results = RunMembers(12, kTree, [leaver](ShmSegment& segment) -> absl::Status {
@@ -160,7 +161,8 @@ TEST(ShmSegmentTest, ARankThatLeavesIsNamedFromEveryPlaceOfATree) {
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
       }
     }
-    // Those that went because of it may be seen to leave too; its neighbours saw it first.
+    // Ranks that ended because of it may be reported as leaving too, but its neighbours saw it
+    // first.
     EXPECT_TRUE(std::any_of(results.begin(), results.end(), [leaver](const absl::Status& status) {
       return std::string(status.message()).find(absl::StrCat("rank ", leaver, " (")) !=
              std::string::npos;
@@ -176,7 +178,8 @@ TEST(ShmSegmentTest, ALateRankIsNamedAloneFromEveryPlaceOfATree) {
       if (segment.self() != late) {
         status = segment.Sync(Within(absl::Seconds(1)));
       }
-      Clock::Real().Sleep(all_ended.Remaining());  // Nobody leaves before all have said it.
+      // No rank leaves before all have given their results.
+      Clock::Real().Sleep(all_ended.Remaining());
       return status;
     });
     for (int rank = 0; rank < 12; ++rank) {

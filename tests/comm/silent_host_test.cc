@@ -1,5 +1,5 @@
-// A host that answers nothing any more is noticed within the time that its silent connection has,
-// also where data waits behind a closed window; a rank that is merely late is not taken for one.
+// A host that no longer answers is noticed within the time of its silent connection, even if data
+// wait behind a closed window; a rank that is merely late is not taken for such a host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -119,10 +119,12 @@ class TwoEnds {
   std::unique_ptr<StreamTransport> one_;
 };
 
-// What rank 0 gets from `transfers` once the network between the two is cut. False: no namespace.
+// Moves `transfers` on rank 0 and cuts the network between the two ranks; `moved` gets rank 0's
+// result. False: a network namespace is not possible here.
 bool MoveOverACutNetwork(const std::vector<Transfer>& transfers, absl::Status* moved) {
   bool entered = false;
-  std::thread ranks([&] {  // A namespace is a thread's, and that of the threads it starts.
+  // A network namespace belongs to a thread and the threads that it starts.
+  std::thread ranks([&] {
     entered = unshare(CLONE_NEWNET) == 0;
     if (!entered) {
       return;
@@ -130,7 +132,7 @@ bool MoveOverACutNetwork(const std::vector<Transfer>& transfers, absl::Status* m
     SetLoopback(true);
     TwoEnds ends;
     bool cut = false;
-    const auto cut_once = [&] {  // When all is sent that the peer's window takes.
+    const auto cut_once = [&] {  // Cut the network when the peer's window is full.
       if (!std::exchange(cut, true)) {
         SetLoopback(false);
       }
@@ -166,7 +168,7 @@ TEST(SilentHostTest, ARankWhoseDataIsNotReadNoticesACutNetworkBeforeItsDeadline)
   ExpectSilent(moved);
 }
 
-// A silent connection that breaks in the way that it is told to.
+// A silent connection that breaks with a given error.
 class BreakingChannel final : public Channel {
  public:
   BreakingChannel(int fd, absl::Status status) : fd_(fd), status_(std::move(status)) {}
@@ -180,8 +182,8 @@ class BreakingChannel final : public Channel {
   const absl::Status status_;
 };
 
-// What rank 0 gets that waits for 8 bytes of rank 1, whose silent connection gives `end` and whose
-// data comes all the same.
+// The result of rank 0, which waits for 8 bytes of rank 1: the silent connection ends with `end`,
+// and the data still arrive.
 absl::Status ReceiveBeside(const absl::Status& end) {
   int data[2];
   int control[2];
@@ -196,9 +198,10 @@ absl::Status ReceiveBeside(const absl::Status& end) {
   peers[1].control = std::make_unique<BreakingChannel>(control[0], end);
   StreamTransport transport(0, std::move(peers), [](int) { return absl::OkStatus(); });
   std::vector<std::byte> bytes(8);
-  int looks = 0;
-  const auto arrive = [&] {  // At the third look, so that the silent connection is read before.
-    if (++looks == 3) {
+  int polls = 0;
+  // The data arrive at the third poll, so that the silent connection is read before.
+  const auto arrive = [&] {
+    if (++polls == 3) {
       EXPECT_EQ(write(data[1], bytes.data(), bytes.size()), 8);
     }
     return absl::OkStatus();

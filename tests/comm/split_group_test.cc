@@ -1,4 +1,4 @@
-// Groups split into groups, on one node and over several, which are names here.
+// Groups split into groups, on one node and over several nodes, which are only names here.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -30,7 +30,7 @@ TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
       GroupOptions options = context.group_options();
       options.node_id = std::string(1, layout[context.rank]);
       DT_ASSIGN_OR_RETURN(auto world, CreateHostGroup(context.store, options));
-      for (int round = 0; round < 2; ++round) {  // A second split meets under another name.
+      for (int round = 0; round < 2; ++round) {  // A second split uses another name in the store.
         const int color = context.rank % 2;
         DT_ASSIGN_OR_RETURN(auto half, SplitHostGroup(*world, context.store, color, -context.rank));
         if (half->size() != 2 || half->rank() != (context.rank < 2 ? 1 : 0)) {
@@ -40,7 +40,7 @@ TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
         if (sum != (color == 0 ? 2 : 4)) {
           return absl::InternalError(absl::StrFormat("sum %g", sum));
         }
-        // Both halves are split alike, and do not meet each other.
+        // Both halves are split in the same way and must not meet each other.
         DT_ASSIGN_OR_RETURN(auto alone, SplitHostGroup(*half, context.store, half->rank(), 0));
         DT_ASSIGN_OR_RETURN(const double own, SumOver(*alone, context.rank));
         if (alone->size() != 1 || own != context.rank) {

@@ -22,10 +22,10 @@ namespace {
 using dtrain::testing::RankContext;
 
 constexpr absl::Duration kLate = absl::Seconds(1);
-// A wait that spins takes the whole second. Less would measure what else the machine does.
+// A wait that spins takes the whole second. A lower limit would measure the machine's other load.
 constexpr double kCpuSecondsMax = 0.3;
 
-// A record after `futile` spins in a row that saw nothing.
+// A record after `futile` consecutive spins without success.
 SpinRecord AfterFutile(int futile) {
   SpinRecord record;
   for (int i = 0; i < futile; ++i) {
@@ -69,7 +69,7 @@ TEST(SpinRecordTest, OneThatSeesSomethingBringsThemBack) {
 
 enum class Over { kShm, kTcp, kTls, kRdma };
 
-// Of all threads of this process.
+// CPU time of all threads of this process.
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -79,7 +79,8 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Rank 1 comes a second late to two reductions; what rank 0 spends on waiting is measured.
+// Rank 1 comes a second late to two reductions; the CPU time that rank 0 spends waiting is
+// measured.
 absl::Status WaitForTheLate(RankContext& context, Over over) {
   GroupOptions options = context.group_options();
   options.allow_shared_memory = over == Over::kShm;

@@ -1,5 +1,5 @@
-// What no waiting call would tell: ranks that hang outside of collectives, collectives that nobody
-// waits for, errors that nobody asks for, calls that are stuck.
+// Faults that no waiting call reports: ranks that hang outside of collectives, collectives that
+// nobody waits for, errors that nobody asks for, calls that are stuck.
 #include "comm/watchdog.h"
 
 #include <gmock/gmock.h>
@@ -34,52 +34,53 @@ constexpr absl::Duration kSoon = absl::Seconds(20);  // A busy test machine is s
 TEST(QueueAlarmTest, TellsWhatIsLateFromWhatIsNot) {
   const int64_t second = 1'000'000'000;
   const absl::Duration most = absl::Seconds(10);
-  const auto at = [&](const QueueSight& sight, int64_t seconds) {
-    return AlarmOf(sight, seconds * second, most);
+  const auto at = [&](const QueueSnapshot& queue, int64_t seconds) {
+    return AlarmOf(queue, seconds * second, most);
   };
   EXPECT_EQ(at({}, 1000), QueueAlarm::kNone);
-  const QueueSight running{.running = true, .started_nanos = second, .timeout = absl::Seconds(5)};
+  const QueueSnapshot running{
+      .running = true, .started_nanos = second, .timeout = absl::Seconds(5)};
   EXPECT_EQ(at(running, 8), QueueAlarm::kNone) << "it ends itself";
   EXPECT_EQ(at(running, 10), QueueAlarm::kStuck);
-  const QueueSight queued{.queued = true, .queued_nanos = second};
+  const QueueSnapshot queued{.queued = true, .queued_nanos = second};
   EXPECT_EQ(at(queued, 11), QueueAlarm::kNone);
-  EXPECT_EQ(at(queued, 12), QueueAlarm::kForgotten);
+  EXPECT_EQ(at(queued, 12), QueueAlarm::kNotBegun);
   // A process that was stopped, and began to run again a second ago, is late with everything.
-  QueueSight awoken = running;
+  QueueSnapshot awoken = running;
   awoken.awake_nanos = 99 * second;
   EXPECT_EQ(at(awoken, 100), QueueAlarm::kNone);
   EXPECT_EQ(at(awoken, 103), QueueAlarm::kStuck);
   awoken = queued;
   awoken.awake_nanos = 99 * second;
   EXPECT_EQ(at(awoken, 100), QueueAlarm::kNone);
-  EXPECT_EQ(at(awoken, 103), QueueAlarm::kForgotten);
-  // What is behind a call that runs waits for that one.
-  QueueSight behind = running;
+  EXPECT_EQ(at(awoken, 103), QueueAlarm::kNotBegun);
+  // A call that is queued behind a running one waits for it.
+  QueueSnapshot behind = running;
   behind.timeout = absl::Seconds(100);
   behind.queued = true;
   EXPECT_EQ(at(behind, 50), QueueAlarm::kNone);
-  QueueSight broken{.broken = true, .broken_nanos = second, .running = true};
+  QueueSnapshot broken{.broken = true, .broken_nanos = second, .running = true};
   EXPECT_EQ(at(broken, 2), QueueAlarm::kNone);
-  EXPECT_EQ(at(broken, 3), QueueAlarm::kUnheard);
-  broken.heard = true;
+  EXPECT_EQ(at(broken, 3), QueueAlarm::kUnreported);
+  broken.reported = true;
   EXPECT_EQ(at(broken, 1000), QueueAlarm::kNone);
 }
 
-TEST(WatchdogTest, LooksWhileItIsWatchedAndNoLonger) {
-  std::atomic<int> looks{0};
+TEST(WatchdogTest, InspectsWhileItIsWatchedAndNoLonger) {
+  std::atomic<int> inspections{0};
   for (int round = 0; round < 3; ++round) {  // Its thread ends and begins again.
-    auto first = StartWatch([&looks](int64_t) { ++looks; });
+    auto first = StartWatch([&inspections](int64_t) { ++inspections; });
     auto second = StartWatch([](int64_t) {});
     const Deadline deadline = Deadline::After(kSoon);
-    while (looks.load() < 2 && !deadline.Expired()) {
+    while (inspections.load() < 2 && !deadline.Expired()) {
       Clock::Real().Sleep(absl::Milliseconds(5));
     }
-    EXPECT_GE(looks.load(), 2);
+    EXPECT_GE(inspections.load(), 2);
     first.reset();
-    looks = 0;
+    inspections = 0;
   }
   Clock::Real().Sleep(2 * kWatchPeriod);
-  EXPECT_EQ(looks.load(), 0);
+  EXPECT_EQ(inspections.load(), 0);
 }
 
 enum class Over { kShm, kTcp, kRdma };
@@ -101,7 +102,7 @@ class GroupWatchdogTest : public ::testing::TestWithParam<Over> {
     group->SetStep(41);
     return group;
   }
-  // What the group's flight record says of why it is broken, once it does.
+  // The reason in the group's flight record why the group is broken, once there is one.
   static absl::StatusOr<std::string> AwaitBroken(const Group& group) {
     const Deadline deadline = Deadline::After(kSoon);
     while (!deadline.Expired()) {
@@ -135,7 +136,7 @@ TEST_P(GroupWatchdogTest, ARankThatHangsOutsideOfCollectivesIsNamedAndTellsOfIts
       DT_RETURN_IF_ERROR(context.store->Get("told", Deadline::After(kSoon)).status());
       return status;
     }
-    const auto told = AwaitBroken(*group);  // It hangs: it calls nothing.
+    const auto told = AwaitBroken(*group);  // This rank hangs: it makes no call.
     DT_RETURN_IF_ERROR(context.store->Set("told", "", Deadline::Infinite()));
     DT_RETURN_IF_ERROR(told.status());
     const absl::StatusOr<Work> late = group->AllReduce(buffer, ReduceOp::kSum);
@@ -197,7 +198,7 @@ TEST_P(GroupWatchdogTest, AnErrorThatNobodyAsksForIsRecorded) {
   }
 }
 
-// A group that nobody uses for long is no alarm, nor is its end.
+// A group that is unused for long causes no alarm, nor does its end.
 TEST_P(GroupWatchdogTest, RanksThatComputeForLongAreLeftAlone) {
   const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group, Create(context, absl::Seconds(1)));
@@ -219,7 +220,7 @@ TEST_P(GroupWatchdogTest, RanksThatComputeForLongAreLeftAlone) {
   }
 }
 
-// A runner that looks at no deadline, as a thread that is stuck in a driver.
+// A runner that ignores its deadline, like a thread that is stuck in a driver.
 TEST(CallQueueWatchTest, ACallThatOutlivesItsLimitEndsTheGroupForThePeers) {
   std::atomic<bool> go{false};
   std::atomic<bool> gave_up{false};
@@ -227,7 +228,7 @@ TEST(CallQueueWatchTest, ACallThatOutlivesItsLimitEndsTheGroupForThePeers) {
   CallQueueOptions options;
   options.recorder = FlightRecorder::Create({.name = "stuck", .rank = 3, .size = 4});
   options.timeouts = {.most = absl::Seconds(1), .least = absl::Seconds(1)};
-  options.glance = [] { return absl::OkStatus(); };
+  options.poll_peers = [] { return absl::OkStatus(); };
   options.give_up = [&](const absl::Status& reason) {
     told = std::string(reason.message());
     gave_up = true;

@@ -1,5 +1,5 @@
-// For deepspeed_rules_test.py: dtrain's loss scales, learning rates, betas and orthogonalised
-// matrices for the cases of a JSON file, as JSON on stdout.
+// Helper of deepspeed_rules_test.py: prints dtrain's loss scales, learning rates, betas and
+// orthogonalised matrices for the cases of a JSON file, as JSON on stdout.
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -24,7 +24,7 @@ absl::StatusOr<Config> ConfigOf(const Json& sections) {
   return Config::Parse(DumpJson(config), "case", {}, 1);
 }
 
-// The scale after each step, of which some overflow.
+// The scale after each step; some steps overflow.
 absl::StatusOr<Json> LossScales(const Json& example) {
   DT_ASSIGN_OR_RETURN(const Config config, ConfigOf(example.at("config")));
   plan::LossScale scale = plan::FirstLossScale(config.precision());

@@ -1,5 +1,5 @@
 """DeepSpeed's rules against DeepSpeed: its loss scaler, its learning-rate schedules and Muon's
-Newton-Schulz iteration are run here, and dtrain's must say the same."""
+Newton-Schulz iteration are run here, and dtrain's must give the same values."""
 import json
 import os
 import random
@@ -48,7 +48,7 @@ SHAPES = [[8, 8], [20, 7], [7, 20], [1, 9], [64, 48]]
 
 def import_deepspeed():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Muon's functions would be compiled.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Otherwise Muon's functions would be compiled.
     try:
         import deepspeed
     except ImportError as error:
@@ -94,7 +94,7 @@ class DeepSpeedRules(EndToEnd):
 
     def test_the_loss_scale_moves_as_deepspeeds(self):
         from deepspeed.runtime.fp16 import loss_scaler
-        loss_scaler.dist.get_rank = lambda: 1  # It logs on rank 0, and there is no group.
+        loss_scaler.dist.get_rank = lambda: 1  # The scaler logs on rank 0, and there is no group to ask.
         for case, ours in self.each("loss_scale"):
             fp16 = case["config"]["fp16"]
             scaler = loss_scaler.DynamicLossScaler(
@@ -128,7 +128,7 @@ class DeepSpeedRules(EndToEnd):
     def test_matrices_are_orthogonalised_as_deepspeeds_muon_does(self):
         import torch
         from deepspeed.runtime.zero.muon import original_muon as muon
-        muon.ns_compute_dtype = lambda *_: torch.float32  # Where dtrain's host form computes.
+        muon.ns_compute_dtype = lambda *_: torch.float32  # The type of dtrain's host form.
         for case, ours in self.each("newton_schulz"):
             matrix = torch.tensor(case["values"]).view(case["shape"])
             theirs = muon.zeropower_via_newtonschulz5(matrix, steps=5)

@@ -1,19 +1,19 @@
-"""The whole grid of the numerics contract through the real programs: every stage, precision, policy
-of the wire and way to resume. It takes minutes; equivalence_test.py has one of each kind."""
+"""The whole grid of the numerics contract with the real programs: every stage, precision, policy of the
+wire and way to resume. It takes minutes; equivalence_test.py has one case of each kind."""
 import end_to_end
 from end_to_end import EndToEnd
 
 ALL_SHARED = end_to_end.ALL_SHARED
 TWELVE = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
-# The longest sums: over the tokens of a step.
+# Number of terms of the longest sums, those over the tokens of a step.
 TOLERANCE = end_to_end.fp32_tolerance(12 * end_to_end.SMALL["data"]["sequence_length"])
 # bf16 keeps 8 bits: a rounding is off by 2^-9 at most, the difference of two numbers that were
 # rounded by 2^-8 of the larger one. A token's loss is a difference of logits, which are rounded
 # themselves and made of rounded weights: twice 2^-8. fp16 keeps three bits more.
 ROUNDED_WEIGHTS = 2.0 ** -7
-# Gradients that are rounded in other places change each element's update by 2^-8 at most, and the
-# loss by that share of what updates are worth, which is less than the loss; what weights then differ
-# by may be rounded to the neighbour, which is another 2^-8.
+# Gradients that are rounded in other places change each element's update by at most 2^-8, and the loss
+# by that share of the updates' effect, which is less than the loss; the changed weights may then be
+# rounded to the neighbouring value, which is another 2^-8.
 ROUNDED_GRADIENTS = 2.0 ** -7
 
 
@@ -42,7 +42,7 @@ class Grid(EndToEnd):
         }
         exact = self.losses(self.train(2, "exact", steps))
         for name, sets in policies.items():
-            # A twentieth of what the training gains.
+            # A twentieth of the loss that the training gains.
             self.check_end(name, self.losses(self.train(2, name, [*steps, *sets])), exact, 0.1)
 
     def test_zero_plus_plus_ends_near_the_exact_loss(self):
@@ -92,12 +92,12 @@ class Grid(EndToEnd):
                 sets = [f"zero_optimization.stage={stage}", "train_micro_batch_size_per_gpu=2"]
                 if precision != "fp32":
                     sets.append(f"{precision}.enabled=true")
-                self.check_resume(f"{precision}-{stage}", sets)
+                self.check_resume(f"resume-{precision}-{stage}", sets)
 
     def test_mixed_precision_trains_near_fp32_and_the_same_at_every_stage(self):
         exact = self.losses(self.train(2, "fp32"))
         for precision in ("bf16", "fp16"):
-            # The norm sums in another order by stage; clipping with it would move the last bit.
+            # The norm's order of summation depends on the stage; clipping with it would change the last bit.
             sets = [f"{precision}.enabled=true", "gradient_clipping=0"]
             plain = self.losses(self.train(2, f"{precision}-stage-0", sets))
             self.assertNotEqual(plain, exact)
@@ -114,7 +114,7 @@ class Grid(EndToEnd):
             self.train(2, f"{precision}-moved", [*sets, "train_steps=4"])
             moved = self.losses(self.train(1, f"{precision}-moved",
                                            [f"{precision}.enabled=true", "train_steps=8"]))
-            # One rank's gradients are rounded once for the whole batch, two ranks' each for theirs.
+            # One rank's gradient is rounded once for the whole batch; each of two ranks rounds its own.
             self.assert_close(moved, straight, ROUNDED_GRADIENTS)
 
 

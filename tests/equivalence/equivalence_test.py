@@ -1,4 +1,4 @@
-"""The numerics contract end to end: what only the real programs show.
+"""The numerics contract end to end: the parts that only the real programs show.
 
 That every stage, precision and number of ranks trains alike is proven on the engine
 (tests/runtime: engine_models_test, engine_ranks_test, engine_zeropp_test). What the launcher, the
@@ -13,7 +13,7 @@ from end_to_end import EndToEnd
 
 ALL_SHARED = end_to_end.ALL_SHARED
 TWELVE = ["train_batch_size=12", "train_micro_batch_size_per_gpu=2"]
-# The longest sums: over the tokens of a step.
+# Number of terms of the longest sums, those over the tokens of a step.
 TOLERANCE = end_to_end.fp32_tolerance(12 * end_to_end.SMALL["data"]["sequence_length"])
 
 
@@ -59,8 +59,7 @@ class Equivalence(EndToEnd):
         self.assert_close(self.losses(f"{self.folder}/stages"), self.losses_of_one_rank(), TOLERANCE)
 
     def test_resume_is_no_interruption_to_the_bit(self):
-        # Loss scale and masters; what ranks share out, persistent weights beside it; int8 on the
-        # wire.
+        # Loss scale and masters; sharded weights beside persistent ones; int8 on the wire.
         self.check_resume("fp16-2", ["fp16.enabled=true", "zero_optimization.stage=2"])
         self.check_resume("stage-3", ["zero_optimization.stage=3",
                                       "train_micro_batch_size_per_gpu=2"])

@@ -16,7 +16,7 @@ MODEL = {"vocab_size": 256, "hidden_size": 448, "intermediate_size": 1216, "num_
          "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 32}
 STATE_BYTES = 16 * 20e6  # fp32 values, gradients and two moments of 20M parameters.
 PROCESS_BYTES = 170e6    # LibTorch, the transport, activations.
-# The longest sums: over the inner width.
+# Number of terms of the longest sums, those over the inner width.
 TOLERANCE = end_to_end.fp32_tolerance(MODEL["intermediate_size"])
 ENTER = 'echo $$ > "$1/rank-$RANK/cgroup.procs" && shift && exec "$@"'
 
@@ -84,7 +84,7 @@ class MemoryLimit(EndToEnd):
         return MemoryLimit.free_run
 
     def peak(self, rank=0):
-        """Of the cgroup, the page cache of its files too; None where it is not told."""
+        """Memory in use by the cgroup, including the page cache of its files; None if unknown."""
         for name in ("memory.max_usage_in_bytes", "memory.peak"):
             path = f"{self.group}/rank-{rank}/{name}"
             if os.path.exists(path):
@@ -93,7 +93,7 @@ class MemoryLimit(EndToEnd):
         return None
 
     def refused(self, name, ranks, limit, sets, *texts):
-        """At once, by one line of rank 0's own words; no step, no signal."""
+        """Checks that the run is refused at once, by one line of rank 0, without a step or a signal."""
         run_dir, result = self.train_within(name, ranks, limit, sets)
         self.assertEqual(result.code, 64, result.output)
         for text in texts:
@@ -136,7 +136,7 @@ class MemoryLimit(EndToEnd):
                   f"zero_optimization.offload_param.nvme_path={nvme}",
                   "zero_optimization.stage3_max_live_parameters=4000000",
                   "zero_optimization.stage3_prefetch_bucket_size=2000000"]
-        # Near: fp32 weights and gradients are half of the states; gradients alone a quarter.
+        # In near memory: fp32 weights and gradients are half of the states; gradients alone a quarter.
         for name, sets, share in (("states", ["zero_optimization.stage=2", *states], 0.5),
                                   ("weights", [*shared, *states], 0.25)):
             limit = PROCESS_BYTES + (share + 0.2) * STATE_BYTES

@@ -18,8 +18,8 @@ from jobs import MemoryWatch, is_rank, records  # noqa: E402
 
 UNITS = {"MB": 1e6, "GB": 1e9}
 SEQUENCE = 128
-STEPS = 2  # The optimizer's state is there from the second step on; a step takes many samples.
-# Stage 3 with room for a part of the weights at a time.
+STEPS = 2  # The optimizer's state exists from the second step on; a step is long enough for many samples.
+# Stage 3 with room for only a part of the weights at a time.
 TIGHT = ["zero_optimization.stage=3", "zero_optimization.stage3_max_live_parameters=2000000",
          "zero_optimization.stage3_prefetch_bucket_size=500000",
          "zero_optimization.reduce_bucket_size=400000"]
@@ -34,7 +34,7 @@ def model(hidden, intermediate, layers, vocabulary=256):
 LARGE = model(384, 1024, 6)
 TINY = model(32, 64, 1)
 STAGES = {0: [], 2: ["zero_optimization.stage=2"], 3: TIGHT}
-# A CPU multiplies bf16 slowly: its ways take most of the time.
+# A CPU multiplies bf16 slowly, so the bf16 cases take most of the time.
 WAYS = {"fp32": (0, 3), "bf16": (2,)}
 if "DTRAIN_TEST_LONG" in os.environ:
     WAYS = {precision: tuple(STAGES) for precision in WAYS}
@@ -60,7 +60,7 @@ class MemoryPlan(EndToEnd):
         self.assertEqual(process.returncode, 0, output)
         steps = [r["ts"] for r in records(run_dir) if r["kind"] == "step"]
         self.assertEqual(len(steps), STEPS)
-        return max(size for at, size in watch.samples if at <= steps[-1])  # Before the save.
+        return max(size for at, size in watch.samples if at <= steps[-1])  # Only samples before the save.
 
     def both(self, name, shape, sets):
         """(measured, planned) bytes of a rank."""
@@ -69,8 +69,8 @@ class MemoryPlan(EndToEnd):
         return self.measured(name, config, sets), self.planned(config, sets)
 
     def check(self, name, shape, sets, tiny):
-        """`tiny`: (measured, planned) of the small model, whose states no stage makes smaller by what
-        would be seen."""
+        """`tiny`: (measured, planned) of the small model, whose states are too small for the stages to
+        make a visible difference."""
         seen, planned = (large - small for large, small in
                          zip(self.both(name, shape, sets), tiny, strict=True))
         print(f"{name}: measured {seen * 1e-6:.1f} MB, planned {planned * 1e-6:.1f} MB, "

@@ -34,13 +34,13 @@ from peers import read_facts, stages_command, twin_environment  # noqa: E402
 STEPS = 30
 TOKENS = end_to_end.SMALL["train_batch_size"] * end_to_end.SMALL["data"]["sequence_length"]
 TOLERANCE = end_to_end.fp32_tolerance(TOKENS)
-# What bf16 does to a mean of TOKENS losses without any training: each is a difference of logits, which
-# are rounded to 2^-9 and made of rounded weights, 2^-9 again; errors of either sign average out with
-# the square root of their number, and four times that is rare.
+# The error that bf16 causes in a mean of TOKENS losses without any training: each loss is a difference of
+# logits, which are rounded to 2^-9 and computed from rounded weights, 2^-9 again; errors of both signs
+# average out with the square root of their number, and four times that is rare.
 BF16_MEAN = 4 * 2.0 ** -8 / TOKENS ** 0.5
-# Two runs that lie at a distance from the same exact one may do so on opposite sides.
+# Two runs may differ from the exact one in opposite directions.
 OPPOSITE_SIDES = 2
-# DeepSpeed's stage 3 makes many small collectives, each of which a busy machine delays.
+# DeepSpeed's stage 3 runs many small collectives, each of which a busy machine delays.
 PEERS_TIME_BOUND_S = bound_s(480)
 TORCH_WAYS = ["ddp:0", "fsdp2:2", "fsdp2:3"]  # FSDP2 has no stage 1.
 DEEPSPEED_WAYS = ["deepspeed:1", "deepspeed:2", "deepspeed:3"]
@@ -62,8 +62,8 @@ class Peers(EndToEnd):
         cls.bf16_ways = [way for way in BF16_WAYS if way in cls.ways]
 
     def first_weights(self):
-        """A file of the weights that a run begins with."""
-        # lr = 0 and no decay: the weights of the first checkpoint are the first ones.
+        """A file with the initial weights of a run."""
+        # With lr = 0 and no decay the first checkpoint holds the initial weights.
         run_dir = self.train(1, "first-weights", ["train_steps=1", "optimizer.params.lr=0",
                                                   "optimizer.params.weight_decay=0"])
         [path] = glob.glob(f"{run_dir}/checkpoints/step-*/model/*.safetensors")
@@ -101,13 +101,13 @@ class Peers(EndToEnd):
             self.assertEqual(sorted(losses), list(range(1, STEPS + 1)), way)
         for way in self.ways:
             self.check(f"{way}, fp32", distance(exact[stage_of[way]], theirs[way]), TOLERANCE)
-        # How far each peer's bf16 takes it from its own fp32.
+        # The difference of each peer's bf16 run from its own fp32 run.
         spread = {way: distance(theirs[f"{way}:bf16"], theirs[way]) for way in self.bf16_ways}
         for way in self.bf16_ways:
             self.check(f"{way}, bf16 ({spread[way]:.2g} from its own fp32)",
                        distance(rounded[stage_of[way]], theirs[f"{way}:bf16"]),
                        BF16_MEAN + OPPOSITE_SIDES * spread[way])
-        # Nor is ours farther from fp32 than that of the peers.
+        # Our bf16 run must not differ more from fp32 than those of the peers.
         for stage, losses in rounded.items():
             self.assertNotEqual(losses, exact[stage])
             self.check(f"dtrain:{stage}, bf16 beside its fp32", distance(losses, exact[stage]),

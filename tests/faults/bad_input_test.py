@@ -1,5 +1,5 @@
-"""Bad input through the real programs: one line that names what, the value and what to do; exit 64;
-nothing left behind."""
+"""Bad input to the real programs: one line that names the input, its value and what to do; exit code 64;
+nothing is left behind."""
 import glob
 import json
 import os
@@ -24,8 +24,8 @@ def has_ipv6():
 
 class BadInput(EndToEnd):
     def refused(self, *texts, sets=(), config=None, ranks=1, name="bad", fresh=True):
-        """The run ends with 64 and a line of it holds the texts. Most of what is refused is refused
-        by each rank alike: terminal_test shows that what two ranks say is said once."""
+        """Checks that the run ends with 64 and that one line holds the texts. Most bad input is refused
+        by all ranks alike: terminal_test checks that such a line is shown once."""
         result = self.run_program(
             self.launch_command(ranks, f"{self.folder}/{name}", sets, config))
         self.assertEqual(result.code, 64, result.output)
@@ -35,8 +35,8 @@ class BadInput(EndToEnd):
         return result.output
 
     def refused_by_check(self, *texts, sets=(), config=None, ranks=2):
-        """Does what `refused` does by the program that reads a configuration as each rank does, and
-        nothing else: it starts in a moment."""
+        """Like `refused`, but with the program that only reads a configuration as each rank does, which
+        starts quickly."""
         words = [f"{BIN}/dtrain", "config", "check", config or self.config, "--world-size", str(ranks)]
         for value in sets:
             words += ["--set", value]
@@ -114,7 +114,7 @@ class BadInput(EndToEnd):
         newest = sorted(glob.glob(f"{run_dir}/checkpoints/step-*"))[-1]
         with open(f"{newest}/MANIFEST.json", encoding="utf-8") as file:
             self.assertIn('"accepted_changes"', file.read())
-        # From here on the new values are the run's own.
+        # From here on the run has the new values.
         self.assertEqual(self.run_program([*command, "--set", "train_steps=5"]).code, 0)
 
     def test_a_resume_over_changed_input_is_refused(self):
@@ -145,12 +145,12 @@ class BadInput(EndToEnd):
         write({})
         other = bytearray(content)
         for i in range(1024, len(other), 2):
-            other[i] ^= 1  # Other tokens, as many.
+            other[i] ^= 1  # Other tokens of the same number.
         with open(data, "wb") as file:
             file.write(other)
         self.refused("data.train hold other tokens", sets=["train_steps=2"], config=config,
                      name="edited", fresh=False)
-        # What is the same under another name may be accepted; anything else may not.
+        # The same data under another name may be accepted; other data may not.
         moved = f"{self.folder}/moved.bin"
         with open(moved, "wb") as file:
             file.write(content)
@@ -199,7 +199,7 @@ class BadInput(EndToEnd):
              f"seed={rank}"],
             {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in range(2)]
-        results = [self.finish(rank) for rank in ranks]  # Far below the 60 s of a group's creation.
+        results = [self.finish(rank) for rank in ranks]  # Takes far less than the 60 s for creating a group.
         for result in results:
             self.assertEqual(result.code, 64, result.output)
             self.assert_one_line(result.output,
@@ -221,7 +221,7 @@ class BadInput(EndToEnd):
         with open(broken, "w", encoding="utf-8") as file:
             file.write('{"train_steps": 10,\n "seed" 3}\n')
         good = self.write_config("three.json", train_batch_size=12, train_micro_batch_size_per_gpu=2)
-        for bad, count in ((0, 2), (2, 3)):  # The rank that serves the store, and one that does not.
+        for bad, count in ((0, 2), (2, 3)):  # First the rank that serves the store, then another one.
             start = time.monotonic()
             results = self.without_launcher(
                 f"broken-{bad}", [[broken if rank == bad else good]
@@ -258,7 +258,7 @@ class BadInput(EndToEnd):
     def test_a_rank_that_cannot_write_its_records_ends_all_before_they_begin(self):
         for launched in (False, True):
             name = f"records-{launched}"
-            os.makedirs(f"{self.folder}/{name}/metrics/rank-1.jsonl")  # Where a file should be.
+            os.makedirs(f"{self.folder}/{name}/metrics/rank-1.jsonl")  # A folder in the place of a file.
             if launched:
                 results = [self.run_program(self.launch_command(2, f"{self.folder}/{name}"))]
             else:
@@ -308,9 +308,9 @@ class BadInput(EndToEnd):
 
     def test_ranks_that_wait_for_others_say_for_whom_where_and_why(self):
         port, nowhere = self.free_port(), self.free_port()
-        # A shell's variables of an earlier launch make a rank of a program that is alone. All wait at
-        # once: for a rank that does not come, for a store that nobody serves, and at the address of
-        # no host.
+        # Variables that a shell still has from an earlier launch make a program started alone a rank. All
+        # cases wait at the same time: for a rank that does not come, for a store that nobody serves, and
+        # for an address without a host.
         ranks = [self.rank_of(0, 2, port, "waiting", ["comm.timeout_s=8"]),
                  self.rank_of(1, 2, nowhere, "waiting-too", ["comm.timeout_s=6"]),
                  self.rank_of(1, 2, 29511, "unresolved", ["comm.timeout_s=3"],
@@ -392,8 +392,8 @@ class BadInput(EndToEnd):
         server = self.rank_of(0, 3, port, "dead-store", ["train_batch_size=12"])
         self.await_port(port, server)
         waiting = self.rank_of(1, 3, port, "dead-store", ["train_batch_size=12"])
-        self.await_connections(port, 2, waiting)  # Rank 0's own and rank 1's.
-        self.await_rest(waiting)  # It waits for rank 2. Before, it would try to connect again.
+        self.await_connections(port, 2, waiting)  # Rank 0's own connection and rank 1's.
+        self.await_rest(waiting)  # Rank 1 now waits for rank 2, and no longer tries to connect.
         server.kill()
         server.communicate()
         start = time.monotonic()
@@ -403,7 +403,7 @@ class BadInput(EndToEnd):
         self.assert_one_line(result.output, "store", "see on the first node")
 
     def test_a_small_dev_shm_is_no_limit(self):
-        # Shared memory is anonymous and not of /dev/shm, which containers often limit to 64 MiB.
+        # Shared memory is anonymous and not in /dev/shm, which containers often limit to 64 MiB.
         made = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs",
                                "/dev/shm"], capture_output=True, text=True, check=False)
         if made.returncode != 0:
@@ -459,7 +459,8 @@ class BadInput(EndToEnd):
               "activation_checkpointing.nvme_path=/x"], ["both say where to keep activations"]),
             (["prescale_gradients=true", "gradient_predivide_factor=2"], ["exclude each other"]),
             (["bf16.bf16_optimizer_states=true"], ["needs bf16.enabled"]))
-        self.refused(*cases[0][1], sets=cases[0][0])  # By a training, and the others by the same reader.
+        # The first in a training, the others in the program with the same reader.
+        self.refused(*cases[0][1], sets=cases[0][0])
         for sets, texts in cases:
             with self.subTest(sets[0]):
                 self.refused_by_check(*texts, sets=sets)
@@ -470,7 +471,7 @@ class BadInput(EndToEnd):
                                   "train_batch_size=8", "train_micro_batch_size_per_gpu=2"])
 
     def test_gradients_that_are_not_finite_from_the_first_step_on_end_the_run(self):
-        # A fixed scale that overflows fp16 whatever the data: no step is ever taken.
+        # A fixed scale that overflows fp16 with any data, so no step is ever taken.
         output = self.refused("20 steps in a row", "fp16.loss_scale", name="never-finite", ranks=2, sets=[
             "fp16.enabled=true", "fp16.loss_scale=1e30", "train_steps=60"])
         self.assertRegex(output, r"the gradient of \S+ is not finite|first \S+\)")

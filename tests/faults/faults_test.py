@@ -1,4 +1,4 @@
-"""What goes wrong at night, through the real programs: killed ranks, signals, full disks."""
+"""Faults during long runs of the real programs: killed ranks, signals, full disks."""
 import glob
 import json
 import os
@@ -47,7 +47,7 @@ class Failures(EndToEnd):
         return run_dir, process
 
     def test_killing_the_launcher_leaves_nothing_of_what_was_seen_before(self):
-        # Or the look that every test ends with could not fail.
+        # Shows that the check at the end of every test can fail.
         _, process = self.start_long_run("orphans", sets=["comm.transport=shm"])
         left = " ".join(self.left_behind())
         pids = ranks_of(process.pid)
@@ -82,7 +82,7 @@ class Failures(EndToEnd):
     def test_a_stopped_rank_is_named_with_host_bucket_and_step_at_the_learnt_limit(self):
         run_dir = f"{self.folder}/stopped"
         process = self.start(self.launch_command(2, run_dir, [*LONG, "comm.timeout_min_s=2"]))
-        self.await_step(run_dir, 15, process)  # The first calls of a bucket have 60 s.
+        self.await_step(run_dir, 15, process)  # The first calls of a bucket may take 60 s.
         os.kill(ranks_of(process.pid)[1], signal.SIGSTOP)
         result = self.finish(process)
         self.assertEqual(result.code, 75, result.output)
@@ -148,11 +148,11 @@ class Failures(EndToEnd):
             self.assertEqual(self.losses(run_dir), self.losses(f"{run_dir}-straight"))
 
     def test_a_second_ctrl_c_stops_at_once(self):
-        # The first signal is shown by interop_train_command_test and terminal_test.
+        # interop_train_command_test and terminal_test cover the first signal.
         _, process = self.start_long_run("interrupted-twice")
         pids = ranks_of(process.pid)
         for pid in pids.values():
-            os.kill(pid, signal.SIGSTOP)  # It cannot save now: only force ends it.
+            os.kill(pid, signal.SIGSTOP)  # A stopped rank cannot save, so only SIGKILL ends it.
         process.send_signal(signal.SIGINT)
         self.await_delivery(process, signal.SIGINT)
         process.send_signal(signal.SIGINT)
@@ -200,7 +200,7 @@ class Failures(EndToEnd):
         self.assertEqual(steps, [1, 2, 3, 4, 5, 6, 4, 5, 6, 7])
         resumed = self.losses(run_dir)
         del resumed[7]
-        self.assertEqual(resumed, straight)  # Of each step the last record counts.
+        self.assertEqual(resumed, straight)  # The last record of each step counts.
 
     def test_a_disk_that_fills_during_a_save_does_not_stop_training(self):
         mount = f"{self.folder}/small-disk"
@@ -262,7 +262,7 @@ class Records(EndToEnd):
         for name in ("train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_s",
                      "comm/exposed_ratio"):
             self.assertIn(name, steps[-1]["m"])
-        for record in steps:  # It is left out where a busy machine disturbed what it divides by.
+        for record in steps:  # The value is missing if a busy machine disturbed its divisor.
             self.assertLessEqual(record["m"].get("perf/gemm_fraction", 0), 1)
         self.assertEqual([r["step"] for r in self.records(run_dir) if r["kind"] == "eval"], [2, 4])
         others = [r for r in self.records(run_dir, 1) if r["kind"] == "step"]
@@ -278,11 +278,11 @@ class Records(EndToEnd):
             for record in steps:
                 numbers = record["m"]
                 for phase in phases:
-                    # Forward and backward are what is left when waiting is taken away.
+                    # Forward and backward are the time that is left without waiting.
                     self.assertGreaterEqual(numbers[phase], 0, phase)
                 for phase in ("time/forward_s", "time/backward_s", "time/update_s"):
                     self.assertGreater(numbers[phase], 0, phase)
-                # No second is counted twice; sums of doubles round.
+                # No time is counted twice, up to the rounding of sums of doubles.
                 self.assertLessEqual(sum(numbers[phase] for phase in phases),
                                      numbers["time/step_s"] + 1e-6)
         saves = [r for r in self.records(run_dir) if r["kind"] == "ckpt"]

@@ -1,5 +1,5 @@
-"""A job between two hosts listens on the address that it was given and on no other: two network
-namespaces with two cables between them, of which one is trusted (`comm.interface`)."""
+"""A job between two hosts listens only on the address that it was given: two network namespaces with
+two links between them, of which one is trusted (`comm.interface`)."""
 import contextlib
 import os
 import socket
@@ -70,7 +70,7 @@ class OneInterface(EndToEnd):
                 for node, space in enumerate(self.spaces)]
 
     def let_only_the_store_through(self):
-        """What comes for another port is dropped, as by a cable that loses packets."""
+        """Drops packets for other ports, like a link that loses packets."""
         for space in self.spaces:
             for rule in ("pref 10 lookup local", "pref 1 iif trusted0 ipproto tcp sport {} lookup local",
                          "pref 2 iif trusted0 ipproto tcp dport {} lookup local",
@@ -87,14 +87,14 @@ class OneInterface(EndToEnd):
         found = [set() for _ in self.spaces]
         spaces = {os.stat(f"/var/run/netns/{space}").st_ino: i for i, space in enumerate(self.spaces)}
         for pid, _ in marked_processes(self.mark):
-            with contextlib.suppress(FileNotFoundError):  # It has ended.
+            with contextlib.suppress(FileNotFoundError):  # The process has ended.
                 space = spaces.get(os.stat(f"/proc/{pid}/ns/net").st_ino)
                 if space is not None:
                     found[space] |= set(listening(pid))
         return found
 
     def await_listeners(self, nodes):
-        """What listens once a rank does on each host, the store's port apart."""
+        """The listeners when a rank listens on each host, without the store's port."""
         seen, end = None, time.monotonic() + TIME_BOUND_S
         while time.monotonic() < end and all(node.poll() is None for node in nodes):
             seen = self.listeners_by_space()

@@ -16,7 +16,7 @@ from end_to_end import BIN, EndToEnd
 from processes import listening
 from time_bounds import bound_s
 
-STEPS = 300  # A fast machine takes them in half a second, in which every stranger is to come often.
+STEPS = 300  # Half a second on a fast machine, enough for several visits of every stranger.
 TCP_REPAIR = 19  # Linux: a socket that is closed in this state sends nothing.
 
 
@@ -49,14 +49,14 @@ class Visitor(threading.Thread):
     def __init__(self, process):
         super().__init__(daemon=True)
         self.process, self.visits, self.ports = process, 0, set()
-        self.heard = set()  # First bytes of whatever was answered.
+        self.heard = set()  # First bytes of all answers.
         self.error = None
 
     def visit(self, port):
         raise NotImplementedError
 
     def leave(self):
-        """Ends what is still open."""
+        """Closes the connections that are still open."""
 
     def run(self):
         try:
@@ -67,7 +67,7 @@ class Visitor(threading.Thread):
                         self.visits += 1
                         self.ports.add(port)
                     except OSError:
-                        pass  # Refused, closed, or gone: as it should be.
+                        pass  # Refused, closed, or gone, as expected.
                 time.sleep(0.002)
         except AssertionError as error:
             self.error = error
@@ -98,7 +98,7 @@ class Garbage(Visitor):
         self.random = random.Random(20261122)
 
     def visit(self, port):
-        # Noise, an HTTP request, and what begins as dtrain's own two protocols do.
+        # Noise, an HTTP request, and the first bytes of dtrain's two protocols.
         noise = self.random.randbytes(self.random.choice((1, 15, 68, 4096, 65536)))
         words = (noise, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"DTD1" + noise,
                  b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise)
@@ -108,7 +108,7 @@ class Garbage(Visitor):
 
 
 class SlowLoris(Visitor):
-    """Many connections that say the beginning of a handshake, a byte at a time."""
+    """Many connections that send the beginning of a handshake, a byte at a time."""
 
     def __init__(self, process):
         super().__init__(process)
@@ -132,7 +132,7 @@ class SlowLoris(Visitor):
 
 
 class HalfOpen(Visitor):
-    """Connections whose client is gone without a word, as after a power cut."""
+    """Connections whose client vanishes silently, like after a power cut."""
 
     def visit(self, port):
         connection = socket.create_connection(("127.0.0.1", port), timeout=1)
@@ -163,7 +163,7 @@ class Strangers(EndToEnd):
             self.assertIsNone(visitor.error, kind)
             self.assertTrue(visitor.ports, f"{kind} found no port")
             self.assertGreater(visitor.visits, 10, kind)
-            # A TLS alert (21) is all that anybody is told.
+            # Strangers get nothing but a TLS alert (21).
             self.assertLessEqual(visitor.heard, {b"\x15"}, kind)
         if not may_repair:
             self.skipTest("LOUD SKIP: this user may not drop a connection silently (CAP_NET_ADMIN)")
@@ -186,7 +186,7 @@ class Strangers(EndToEnd):
         ports = sorted(listening_ports(process.pid))
         self.assertTrue(ports)
         has_nmap = shutil.which("nmap") is not None
-        # It asks for versions, which takes seconds: the ranks with another token come meanwhile.
+        # The scanner asks for versions, which takes seconds; ranks with another token come meanwhile.
         scan = has_nmap and subprocess.Popen(
             ["nmap", "-Pn", "-n", "-sT", "-sV", "--version-intensity", "5", "--host-timeout", "40s",
              "-p", ",".join(map(str, ports)), "127.0.0.1"], stdout=subprocess.PIPE, text=True)

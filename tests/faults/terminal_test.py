@@ -1,4 +1,4 @@
-"""What a person sees of a run: the banner, the progress line, lines of checkpoints, an error, and
+"""The output of a run for people: the banner, the progress line, lines of checkpoints, an error, and
 Ctrl-C as the terminal sends it; on terminals of several widths and in a plain log."""
 import fcntl
 import os
@@ -20,7 +20,7 @@ PROGRESS = re.compile(r"step [\d,]+/[\d,]+ ")
 
 
 class Screen:
-    """As much of a terminal as the program uses: wrapping, carriage return, erase to the end."""
+    """The functions of a terminal that the program uses: wrapping, carriage return, erase to the end."""
 
     def __init__(self, columns):
         self.columns, self.lines, self.at = columns, [""], 0
@@ -63,7 +63,7 @@ class OnTerminal:
         if select.select([self.fd], [], [], seconds)[0]:
             try:
                 data = os.read(self.fd, 65536)
-            except OSError:  # Linux says EIO when the last writer has gone.
+            except OSError:  # Linux gives EIO when the last writer has gone.
                 return False
             text = data.decode(errors="replace")
             self.text += text
@@ -103,13 +103,13 @@ class Terminal(EndToEnd):
         return command
 
     def assert_fits(self, lines, columns):
-        """Each row of the banner ends at a space, or is one word that is wider than the terminal."""
+        """Checks that each row of the banner ends at a space, or is one word wider than the terminal."""
         for line in lines:
             words = line.split()
             self.assertTrue(len(line) <= columns or len(words) <= 2, f"{line!r} at {columns} columns")
 
     def assert_whole_lines(self, terminal):
-        """No line is two lines, and no progress line was left where it should have been erased."""
+        """Checks that no two lines are joined, and that no progress line was left that should be erased."""
         lines = terminal.screen.lines
         for line in lines:
             found = PROGRESS.search(line)
@@ -149,7 +149,7 @@ class Terminal(EndToEnd):
             self.assertLess(last, self.index(lines, "run directory: "))
             self.assertLess(self.index(lines, "try next:"), self.index(lines, "dtrain: exit code 0"))
             self.assertEqual(sum(1 for line in lines if PROGRESS.match(line)), 1)
-            # Drawn, and drawn again after other lines at most once a tick: never after each line.
+            # The line is drawn again after other lines at most once a tick, and not after each line.
             self.assertLessEqual(terminal.text.count("step 30/30 "), 1)
 
     def test_control_c_saves_and_stops_with_130(self):
@@ -162,7 +162,7 @@ class Terminal(EndToEnd):
         self.index(lines, "dtrain: SIGINT received: 2 ranks got ")
         self.index(lines, "dtrain: exit code 130")
         self.assertIn("is saved in", terminal.text)
-        self.assertNotIn("second SIGINT", terminal.text)  # The ranks are not in its group.
+        self.assertNotIn("second SIGINT", terminal.text)  # The ranks are not in the terminal's process group.
         self.assertTrue(self.model_files(run_dir))
 
     def test_a_second_control_c_stops_at_once(self):
@@ -171,7 +171,7 @@ class Terminal(EndToEnd):
         pids = ranks_of(terminal.pid)
         self.assertEqual(sorted(pids), [0, 1])
         for pid in pids.values():
-            os.kill(pid, signal.SIGSTOP)  # It cannot save now: only force ends it.
+            os.kill(pid, signal.SIGSTOP)  # A stopped rank cannot save, so only SIGKILL ends it.
         terminal.press(CONTROL_C)
         terminal.await_text("SIGINT received")
         start = time.monotonic()

@@ -19,7 +19,7 @@
 namespace {
 
 void Run(const std::string& input) {
-  // A copy of exactly its size, so that AddressSanitizer sees the first byte past it.
+  // A copy of the exact size, so that AddressSanitizer catches a read past its end.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }

@@ -1,5 +1,6 @@
-// What a fuzz target defines: the function that libFuzzer calls, and well-formed inputs to start
-// from. The target must return for every input and check its own invariants with DT_CHECK.
+// The functions that a fuzz target defines: the one that libFuzzer calls, and one for well-formed
+// inputs to start from. The target must return for every input and check its own invariants with
+// DT_CHECK.
 #pragma once
 
 #include <cstddef>

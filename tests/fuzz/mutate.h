@@ -1,4 +1,4 @@
-// Random damage to well-formed input: what the fuzz driver and property tests feed to parsers.
+// Random damage to well-formed input, for the fuzz driver and for property tests of parsers. Pure.
 #pragma once
 
 #include <string>

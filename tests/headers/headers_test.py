@@ -26,12 +26,13 @@ SOURCE = os.environ["DTRAIN_SOURCE"]
 COMPILER = os.environ["DTRAIN_CXX"]
 ALL = os.environ.get("DTRAIN_HEADERS") == "all"
 ROOMS = ("base", "kernels", "comm", "checkpoint", "runtime", "launcher")
-# Bodies that are written for what stands before them, and say so.
+# Files of loop bodies that need definitions in front of them, as they say themselves.
 PARTS = ("_impl.h", "simd_loops.h", "kernels/simd/simd_core.h",
          "kernels/simd/simd_several.h", "kernels/simd/simd_sums.h")
 STATUS, TIME = "absl/status/statusor.h", "absl/time/time.h"
 JSON, TENSOR = "nlohmann/json.hpp", "ATen/core/Tensor.h"
-# What is precompiled together, the most first: a header takes the first that it includes all of.
+# Headers that are precompiled together, the largest set first: a header uses the first set of which it
+# includes everything.
 PRECOMPILED = ((STATUS, TIME, JSON, TENSOR), (TENSOR,), (STATUS, TIME, JSON), (STATUS, JSON),
                (STATUS, TIME), (STATUS,))
 PRECOMPILED_MIN = 6  # Precompiling costs as much as compiling three or four files without it.
@@ -41,7 +42,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.M)
 
 
 def git(*arguments):
-    """Its lines; none where it fails."""
+    """The words that a git command prints; empty if it fails."""
     return subprocess.run(["git", "-C", SOURCE, *arguments], capture_output=True, text=True,
                           check=False).stdout.split()
 
@@ -51,8 +52,8 @@ def listed(*arguments):
 
 
 def last_landed():
-    """The commit that changes are counted from: where this branch left origin/main, or, on what has
-    landed, the state before it landed. None where git does not know."""
+    """The commit from which changes are counted: where this branch left origin/main or, for merged
+    commits, the state before the merge. None if git does not know."""
     base, head = git("merge-base", "HEAD", "origin/main"), git("rev-parse", "HEAD")
     if base and base == head:
         base = git("rev-parse", "--verify", "--quiet", "HEAD^")
@@ -65,7 +66,7 @@ def text_of(path):
 
 
 def include_name(header):
-    """As a user of the header writes it."""
+    """The path of the header as a user includes it."""
     return header.removeprefix("runtime/include/")
 
 
@@ -83,7 +84,7 @@ def alone(command):
 
 
 def code_options(command):
-    """The options of a command that precompiled headers must agree with."""
+    """The options of a command in which precompiled headers must agree."""
     return tuple(sorted({word for word in command[1:] if word.startswith(("-f", "-m", "-std", "-D"))}))
 
 
@@ -97,7 +98,7 @@ def sources_of(path):
 
 
 class Includes:
-    """What our headers include, directly or through others of ours."""
+    """The headers that our headers include, directly or through others of ours."""
 
     def __init__(self):
         self.direct = {}
@@ -141,8 +142,8 @@ class Flags:
         self.headers = {path: text_of(path) for path in listed("*.h") if not path.startswith("tests/")}
 
     def of(self, header):
-        """Those of the source of its name, else of one that includes it, else of a header that does,
-        else of a source of its room; None when this build has none (CUDA's where there is no CUDA)."""
+        """The command of the source of its name, or of a source or a header that includes it, or of any
+        source of its room; None when this build has none (such as CUDA's without CUDA)."""
         room = header.split("/")[0]
         line = f'#include "{include_name(header)}"'
         twin = header.removesuffix(".h") + ".cc"
@@ -161,7 +162,7 @@ class Flags:
 
 
 class Compiler:
-    """Compiles headers alone, with what of theirs is precompiled."""
+    """Compiles headers alone, with the precompiled headers that they can use."""
 
     def __init__(self, pool):
         self.pool, self.includes = pool, Includes()
@@ -180,7 +181,7 @@ class Compiler:
         return path
 
     def check(self, item):
-        """The errors of one header; "" when it stands alone."""
+        """The errors of one header; "" when it compiles alone."""
         header, command, precompiled, text = item
         path = f"{self.folder}/{header.replace('/', '_')}.cc"
         with open(path, "w", encoding="utf-8") as file:
@@ -194,7 +195,7 @@ class Compiler:
         return "" if fine else f"{header}:\n{result.stderr[:2000]}"
 
     def digest(self, header, command):
-        """Of all that decides whether it compiles, libraries apart."""
+        """The digest of all input that decides whether the header compiles, except libraries."""
         digest = hashlib.sha256(json.dumps([self.version, command, ALL]).encode())
         for path in sorted(self.includes.all_of(header)[0]):
             with open(f"{SOURCE}/{path}", "rb") as file:
@@ -202,7 +203,7 @@ class Compiler:
         return digest.hexdigest()
 
     def group_of(self, command, others):
-        """What is precompiled for a header: (code options, names)."""
+        """The precompiled set for a header: (code options, names)."""
         return code_options(command), next(
             (names for names in PRECOMPILED if others.issuperset(names)), ())
 
@@ -213,7 +214,7 @@ class Compiler:
             others = self.includes.all_of(header)[1] | set(INCLUDE.findall(text))
             group = self.group_of(command, others)
             groups[group].append(header)
-            # Of all its members the one that knows most folders, so that it finds every name.
+            # The command of the member with the most include folders, so that every name is found.
             commands[group] = max(commands.get(group, []), command, key=len)
         made = {group: commands[group] for group, members in groups.items()
                 if group[1] and len(members) >= PRECOMPILED_MIN}
@@ -224,7 +225,7 @@ class Compiler:
 
 
 class Proven:
-    """{header: digest} of those that stood alone in this build's last runs."""
+    """{header: digest} of headers that compiled alone in this build's last runs."""
 
     def __init__(self, path):
         self.path = path
@@ -289,7 +290,7 @@ class Headers(unittest.TestCase):
         command = self.work["base/agent_channel.h"][0]
         lent = "inline absl::Status nothing() { return {}; }\n"
         own = f"#include <{STATUS}>\n{lent}"
-        # As many as something is precompiled for.
+        # At least as many headers as precompiling is worth.
         work = {f"own-{i}.h": (command, own) for i in range(PRECOMPILED_MIN)}
         errors = self.compiler.errors({**work, "lent.h": (command, lent)})
         self.assertIn("absl", errors.pop("lent.h"))

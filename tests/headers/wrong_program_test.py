@@ -40,7 +40,7 @@ CALLS}
 """
 SOURCES = "dtrain::BatchSource: Engine::Step and Engine::Evaluate need a source with a member function"
 LOSSES = "dtrain::LossFunctionOf: the loss must be callable with the Batch of source.Next()"
-# A wrong call, and the line that it gets.
+# A wrong call, and the expected error line.
 CALLS = [
     ("engine.Step(nothing, MeanLoss)", SOURCES),
     ("engine.Step(optional, MeanLoss)", SOURCES),
@@ -54,7 +54,7 @@ CALLS = [
 
 
 def parse_command():
-    """Of the engine's tests, with the precompiled header that they use; compiled in groups or alone."""
+    """The compile command of the engine's tests, with their precompiled header; for unity builds too."""
     with open(f"{BUILD}/compile_commands.json", encoding="utf-8") as file:
         entry = next(e for e in json.load(file) if "/runtime_tests.dir/" in e["command"])
     words = shlex.split(entry["command"])

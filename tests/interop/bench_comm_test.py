@@ -23,7 +23,7 @@ def bench(*words, stderr=subprocess.STDOUT):
 
 class BenchComm(unittest.TestCase):
     def measure(self, *words):
-        """(what was printed, the JSON)."""
+        """(printed text, JSON)."""
         with tempfile.TemporaryDirectory() as folder:
             result = bench(*words, "--json", f"{folder}/comm.json")
             self.assertEqual(result.returncode, 0, result.stdout)
@@ -79,7 +79,7 @@ class BenchComm(unittest.TestCase):
         for backend, why in (("rdma", "RDMA device"), ("nccl", "GPU|CUDA"), ("staged", "GPU|CUDA")):
             result = bench("--backend", f"shm,{backend}", "-e", "4K")
             if result.returncode == 0:
-                continue  # It is there.
+                continue  # The backend exists on this machine.
             self.assertEqual(result.returncode, 64, result.stdout)
             self.assertEqual(result.stdout.count("\n"), 1, result.stdout)
             self.assertRegex(result.stdout, f"--backend {backend} does not work on this machine: .*({why})")

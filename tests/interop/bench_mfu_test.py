@@ -1,4 +1,4 @@
-"""`dtrain bench mfu` as a user starts it: its figures follow from each other, and bad input ends with 64."""
+"""`dtrain bench mfu` as a user starts it: its figures are consistent, and bad input ends with 64."""
 import json
 import math
 import os
@@ -12,10 +12,10 @@ from time_bounds import bound_s
 BIN = os.environ["DTRAIN_BIN"]
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-# Attention's four projections (two of them for half as many heads), the MLP's three, two norms.
+# Parameters of attention's four projections (two with half as many heads), the MLP's three, two norms.
 LAYER = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64
 TABLE = 96 * 64
-STRICT = 2 * LAYER + 64 + TABLE  # The last norm and the head; the embedding is only looked up.
+STRICT = 2 * LAYER + 64 + TABLE  # With the last norm and the head; the embedding is only looked up, not multiplied.
 PALM = STRICT + TABLE
 WIDTH = 2 * 64
 SEQUENCE = 32
@@ -36,7 +36,7 @@ class BenchMfu(unittest.TestCase):
         cls.config = cls.path("config.json")
         with open(cls.config, "w", encoding="utf-8") as file:
             json.dump(SHAPE, file)
-        # Most of the tests read it.
+        # Most tests read this result.
         cls.facts, cls.said = cls.measure("--svg", cls.path("roof.svg"))
 
     @classmethod
@@ -78,12 +78,12 @@ class BenchMfu(unittest.TestCase):
         for fact in ("date", "version", "commit", "cpu", "cores", "load_average"):
             self.assertIn(fact, facts)
         self.assertIn("MFU (strict)", self.said)
-        self.assertNotIn("train_steps", self.said)  # The engine's words are not the result.
+        self.assertNotIn("train_steps", self.said)  # The engine's log is not part of the result.
 
     def test_products_of_the_profile_are_those_of_the_model(self):
         products = sum(row["calls"] * row["flop_per_call"] for row in self.facts["operations"]
                        if row["kind"] == "GEMM")
-        # 6 FLOP a parameter and token of everything that is multiplied: all but norms.
+        # 6 FLOP for each token and each parameter that is multiplied, that is, all but norms.
         multiplied = STRICT - (2 * 2 + 1) * 64
         self.assertAlmostEqual(products / (6 * multiplied * 2 * SEQUENCE), 1, places=6)
 

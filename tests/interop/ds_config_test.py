@@ -16,7 +16,7 @@ import end_to_end
 BIN = os.environ["DTRAIN_BIN"]
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ds_configs")
 
-# FILE: (--set, world size, values in force, words of the notes).
+# FILE: (--set, world size, values in force, texts in the notes).
 ACCEPTED = {
     "hf_zero2_auto.json": (
         ["train_batch_size=64"], 4,
@@ -59,7 +59,7 @@ ACCEPTED = {
     "switched_off.json": ([], 1, {"zero_optimization.stage": 0}, []),
 }
 
-# What would change numbers, or whether the job fits: (changes, what the message names).
+# Settings that would change the numbers, or whether the job fits: (changes, text in the message).
 REFUSED = [
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16.enabled and fp16.enabled"),
     ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "offload_optimizer.device"),
@@ -107,7 +107,7 @@ def check(path, sets=(), world=1):
 
 
 def values_of(text):
-    """What `--all` prints as JSON, by dotted key."""
+    """The JSON output of `--all`, by dotted key."""
     flat = {}
 
     def walk(node, prefix):
@@ -221,7 +221,7 @@ class BesideDeepSpeed(unittest.TestCase):
     def test_deepspeed_derives_the_same_batch_clipping_and_stage_from_the_same_file(self):
         config = deepspeed_config()
         for name, (sets, _, _, _) in ACCEPTED.items():
-            # "auto" is the Trainer's, not DeepSpeed's, which no longer reads amp at all.
+            # "auto" is a value of the Trainer; DeepSpeed no longer reads amp at all.
             if sets or name == "switched_off.json":
                 continue
             with self.subTest(name):

@@ -43,7 +43,7 @@ class FlightRecords(unittest.TestCase):
         self.addCleanup(self.folder_object.cleanup)
 
     def verdict(self, fault):
-        """What the analyser says of three ranks whose third collective goes wrong."""
+        """The analyser's output for three ranks whose third collective fails."""
         run(RANKS, self.folder, fault)
         run(f"{BIN}/dtrain", "trace", "torch", self.folder)
         return run(sys.executable, "-c", ANALYSER, f"{self.folder}/flight/torch")

@@ -1,4 +1,4 @@
-"""The pack of ./dev gpu: small, complete, and honest where there is no GPU."""
+"""The pack of ./dev gpu: small, complete, and with clear errors if there is no GPU."""
 import json
 import os
 import shutil
@@ -34,7 +34,7 @@ class Pack(unittest.TestCase):
         cls.done = subprocess.run([sys.executable, f"{SOURCE}/bench/gpu/pack.py", "--build", BUILD,
                                    "--out", cls.out], capture_output=True, text=True, check=False)
         cls.bytes = pack.folder_bytes(cls.out) if cls.done.returncode == 0 else 0
-        programs.unpack(cls.out)  # `run` does it on a machine with a GPU.
+        programs.unpack(cls.out)  # On a machine with a GPU `run` unpacks it.
 
     @classmethod
     def tearDownClass(cls):
@@ -64,7 +64,7 @@ class Pack(unittest.TestCase):
             self.assertTrue(os.access(f"{self.out}/{test['program']}", os.X_OK), test)
 
     def test_no_library_is_missing_but_torchs_and_cudas(self):
-        # As on a machine that has none of this one's packages: only the pack's folder is searched.
+        # Searches only the pack's folder, like a machine without this one's packages.
         for path in self.programs():
             for name, where in pack.libraries(path).items():
                 if pack.OF_THE_SYSTEM.match(name) or pack.OF_TORCH_OR_CUDA.match(name):
@@ -209,7 +209,7 @@ class Release(unittest.TestCase):
 
 
 class Dev(unittest.TestCase):
-    """The entry, in a clone that holds nothing else, with a host whose programs say their names."""
+    """The entry in a clone that holds nothing else, on a host whose programs print their names."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""./dev gpu run: what it starts first, what its short run finds, and where it stops early."""
+"""./dev gpu run: the order of its parts, the findings of its short run, and its early stops."""
 import json
 import os
 import shutil
@@ -24,7 +24,7 @@ from short_run_lines import short_run_lines  # noqa: E402
 H100_GB, H200_GB = machine.gigabytes("81559 MiB"), machine.gigabytes("143771 MiB")
 TESTS = ["kernels_cuda_test", "cuda_plugin_test", "gpt_engine_gpu_test", "nccl_gpu_test", "runtime_gpu_test"]
 FIRST = ["nccl_gpu_test", "runtime_gpu_test", "gpt_engine_gpu_test"]
-# Summaries read these of a training.
+# Fields of a training that summaries read.
 ROW = {"tokens_per_s": 100.0, "mfu_strict": 0.61, "mfu_palm": 0.652, "hfu": 0.613, "gemm_fraction": 0.75,
        "memory_peak_bytes": 64.5e9, "step_seconds": [1.0], "optimizer_states": "bf16", "recompute": "none",
        "zero_stage": 0, "gradient_clipping": 1.0, "micro_batch": 4, "accumulation": 128,
@@ -42,7 +42,7 @@ def taken(name, losses=None, **facts):
 
 
 def moved(by, step=9):
-    """LOSSES, one of them as much larger as the share `by`."""
+    """LOSSES, one of them larger by the share `by`."""
     return [loss * (1 + by if i == step else 1) for i, loss in enumerate(LOSSES)]
 
 
@@ -63,7 +63,7 @@ class Shares(unittest.TestCase):
 
     def test_half_an_hour_takes_all_trainings_and_peers_in_one_call(self):
         for card in (H100_GB, H200_GB):
-            left = 1800 * (1 - share_until("kernel_peers"))  # Though all before took their whole time.
+            left = 1800 * (1 - share_until("kernel_peers"))  # Even if all parts before took their whole time.
             trainings, peers = on_card("mfu", card), on_card("mfu_peers", card)
             steps = plans.plan(trainings, 1800 * dict(run.SHARES)["mfu"])
             self.assertEqual({one.name for one in trainings}, set(steps))
@@ -104,7 +104,7 @@ class Stops(unittest.TestCase):
 
 
 class Judged(unittest.TestCase):
-    """How the short run judges its trainings."""
+    """The short run's judgement of its trainings."""
 
     def problems(self, *runs):
         return short_run.judged(list(runs))["problems"]
@@ -214,7 +214,7 @@ class Real(unittest.TestCase):
             short_run.write_input(folder)
             done = run.run_command(short_run.words(f"{BUILD}/bin/dtrain-plan", "graphs", folder), 60)
         self.assertEqual(done["code"], 0, done["output"])
-        # 18 bytes a parameter of 6 layers of some 6.3 million, and activations.
+        # 18 bytes for each parameter, in 6 layers of about 6.3 million, and activations.
         self.assertGreater(short_run.planned_bytes(done["output"]), 18 * 6 * 6.3e6)
         self.assertLess(short_run.planned_bytes(done["output"]), 2e9)
         self.assertIsNone(short_run.planned_bytes("dtrain plan: no model"))
@@ -229,7 +229,7 @@ class Packed(unittest.TestCase):
                     file.write(f"#!/bin/sh\n{text}\n")
                 programs.compress(f"{pack}/bin/program")
                 self.assertEqual(os.listdir(f"{pack}/bin"), ["program.gz"])
-                if text == "echo another":  # The first one was unpacked here and stays.
+                if text == "echo another":  # The first program was unpacked here and stays.
                     shutil.copy(f"{pack}/first", f"{pack}/bin/program")
                 self.assertIsNone(programs.unpack(pack))
                 self.assertEqual(run.run_command([f"{pack}/bin/program"], 60)["output"], f"{text[5:]}\n")
@@ -258,7 +258,7 @@ class Calls(GpuMachine):
             env=self.environment)
 
     def call(self, *words, code=0, short=None):
-        """The programs that were started, in order, and what the call said."""
+        """The programs that were started, in order, and the output of the call."""
         order = f"{self.folder}/pack/order"
         if os.path.exists(order):
             os.remove(order)
@@ -366,7 +366,7 @@ class Calls(GpuMachine):
         started, _ = self.call("--trainings", "qwen2.5-3b-bf16", "--keep-going")
         self.assertEqual(started, ["mfu qwen2.5-3b-bf16"])
         self.assertNotIn("Stopped early", self.page())
-        started, _ = self.call("--parts", "short_run", "mfu")  # It was mended.
+        started, _ = self.call("--parts", "short_run", "mfu")  # The fault has been repaired.
         self.assertIn("mfu qwen2.5-7b-bf16", started)
         self.assertNotIn("**wrong**", self.page())
 

@@ -1,4 +1,4 @@
-"""./dev gpu run: what it plans for a card and a time, what it keeps, what its summary says."""
+"""./dev gpu run: its plan for a GPU and a time, the results that it keeps, and its summary."""
 import json
 import os
 import re
@@ -23,7 +23,7 @@ from gpu_fakes import GpuMachine  # noqa: E402
 H100_GB, H200_GB = machine.gigabytes("81559 MiB"), machine.gigabytes("143771 MiB")
 HOST_GB = 120
 MFU_S = dict(run.SHARES)["mfu"] * run.BUDGET_S
-# What dtrain-bench-mfu writes of a training, less what is of no use here.
+# The output of dtrain-bench-mfu for a training, without parts that are not needed here.
 ROW = {"tokens_per_s": 100.0, "mfu_strict": 0.61, "mfu_palm": 0.652, "hfu": 0.613,
        "speed_of_light_fraction": 0, "gemm_fraction": 0.75, "memory_peak_bytes": 64.5e9,
        "step_seconds": [1.0, 2.0], "optimizer_states": "bf16", "recompute": "none", "zero_stage": 0,
@@ -51,7 +51,7 @@ class Shares(unittest.TestCase):
         budget.begin("a")
         done = run.run_command(["sh", "-c", "sleep 60 & wait"], budget.left())
         self.assertIsNone(done["code"])
-        self.assertLess(done["s"], 3)  # Though the inner sleep holds the pipe.
+        self.assertLess(done["s"], 3)  # Although the inner sleep keeps the pipe open.
         budget.begin("b")
         self.assertGreater(budget.left(), 1)
         self.assertLessEqual(budget.left(), 2)
@@ -279,7 +279,7 @@ class Kept(GpuMachine):
 
 
 def is_running(pid):
-    """Not gone, and no process whose end nobody has asked for yet."""
+    """Whether the process is running, and not only a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -410,7 +410,7 @@ class Summary(unittest.TestCase):
 
 
 class Beside(unittest.TestCase):
-    """Ratios to torch: of the same work, and with all that differs said."""
+    """Ratios to torch compare the same work and name all differences."""
 
     def peer(self, **facts):
         return {**training("qwen2.5-3b-eager").facts(), "tokens_per_s": 50.0, "torch": "2",

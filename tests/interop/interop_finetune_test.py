@@ -1,4 +1,4 @@
-"""dtrain-finetune: what it trains is what peft and transformers train, and both open what it writes."""
+"""dtrain-finetune trains like peft and transformers, and both open its files."""
 import glob
 import json
 import os
@@ -11,7 +11,7 @@ LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"]}
 
 class Finetune(PublishedModels):
     def finetune(self, name, folder, finetune, ranks=1, sets=(), expect=0, steps=4):
-        """The run directory of `steps` steps on the training windows, and what was printed."""
+        """The run directory of `steps` steps on the training windows, and the output."""
         config = self.run_config(name, {"pretrained": folder}, finetune=finetune)
         run_dir = f"{self.folder}/finetune-{name}"
         command = self.launch_command(ranks, run_dir, [f"train_steps={steps}", *sets], config,
@@ -36,7 +36,7 @@ class Finetune(PublishedModels):
         sets = [f"zero_optimization.stage={stage}", *sets]
         base, model = self.make(name, f"{name}-lora")
         options = {"method": "lora", "lora": lora}
-        # lr 0: the adapter as it begins, however many ranks there are, from which peft then trains.
+        # With lr 0 the result is the initial adapter, for any number of ranks, from which peft then trains.
         begun, _ = self.finetune(f"{name}-begin", base, options, sets=[
             "optimizer.params.lr=0", "optimizer.params.weight_decay=0"], steps=1)
         run_dir, _ = self.finetune(f"{name}-lora", base, options, ranks, sets)
@@ -46,7 +46,7 @@ class Finetune(PublishedModels):
         self.assertLess(theirs[3], theirs[0])
         for step, loss in enumerate(theirs, 1):
             self.assertLessEqual(abs(ours[step] - loss), TRAINING_TOLERANCE * loss, (step, ours, theirs))
-        # The adapter on its base, and the model it was merged into.
+        # Compares the adapter on its base with the merged model.
         adapted = self.with_adapter(base, f"{run_dir}/export/adapter")
         merged = self.opened(f"{run_dir}/export/merged")
         self.assert_same_logits(adapted, merged)
@@ -63,7 +63,7 @@ class Finetune(PublishedModels):
 
     def test_lora_of_llama_is_pefts(self):
         base, run_dir = self.check_lora("llama", LORA, ranks=2, stage=0)
-        # Checkpoints hold the adapters alone.
+        # Checkpoints hold only the adapters.
         from safetensors.torch import load_file
         stored = {}
         for path in glob.glob(f"{run_dir}/checkpoints/step-*4.*/model/*.safetensors"):
@@ -71,7 +71,7 @@ class Finetune(PublishedModels):
         adapter = load_file(f"{run_dir}/export/adapter/adapter_model.safetensors")
         self.assertEqual(set(stored), set(adapter))
         self.assertTrue(all(".lora_" in key for key in stored))
-        # A run that stopped half way goes on to the same bits.
+        # A run that was stopped half way resumes to the same bits.
         options = {"method": "lora", "lora": LORA}
         self.finetune("again", base, options, 2, steps=2)
         again, _ = self.finetune("again", base, options, 2, steps=4)
@@ -126,7 +126,7 @@ class Finetune(PublishedModels):
             self.assertLessEqual(abs(ours[step] - loss), TRAINING_TOLERANCE * loss, (step, ours, theirs))
         self.assert_same_logits(self.opened(f"{run_dir}/export/model"), model)
         self.assertTrue(os.path.exists(f"{run_dir}/export/model/tokenizer.json"))
-        # Run again to the same end: the export is written anew over the earlier one.
+        # A second run to the same step writes the export again over the earlier one.
         self.finetune("full", base, {"method": "full"}, ranks=2, sets=["zero_optimization.stage=3"])
         self.opened(f"{run_dir}/export/model")
 

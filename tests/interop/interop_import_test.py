@@ -15,9 +15,9 @@ from end_to_end import EndToEnd
 from interop_finetune_test import Finetune  # noqa: F401
 from published_models import MODELS, TOLERANCE, TRAINING_TOLERANCE, PublishedModels
 
-EVALUATED = 16  # Windows: eval_batches x train_batch_size of end_to_end.SMALL.
+EVALUATED = 16  # Number of windows: eval_batches x train_batch_size of end_to_end.SMALL.
 LENGTH = end_to_end.SMALL["data"]["sequence_length"]
-WRITTEN_AGAIN = ("gpt2", "llama-biased", "qwen2-tied", "qwen3")  # One of each kind.
+WRITTEN_AGAIN = ("gpt2", "llama-biased", "qwen2-tied", "qwen3")  # One model of each kind.
 
 
 class Import(PublishedModels):
@@ -29,13 +29,13 @@ class Import(PublishedModels):
         self.assert_logits(ours, again, tokens)
         for key, value in model.state_dict().items():
             self.assertTrue(value.equal(again.state_dict()[key]), key)
-        if name in WRITTEN_AGAIN:  # Written by transformers it reads back as the same model.
+        if name in WRITTEN_AGAIN:  # After transformers has written it again, it must be the same model.
             again.save_pretrained(f"{exported}-again")
             _, once_more, _ = self.logits(f"{name}-again", {"pretrained": f"{exported}-again"})
             self.assertTrue(once_more.equal(ours))
 
     def check_training(self, name, ranks, sets):
-        """From transformers' folder in both; then from dtrain's, again in both."""
+        """Trains in both from transformers' folder, then in both from dtrain's."""
         folder, model = self.make(name, f"{name}-train")
         for round_ in ("first", "second"):
             config = self.run_config(f"{name}-{round_}", {"pretrained": folder})
@@ -61,7 +61,7 @@ class Import(PublishedModels):
         presets = glob.glob(f"{end_to_end.SOURCE}/examples/configs/models/*.json")
         self.assertGreaterEqual(len(presets), 12)
         import transformers
-        for path in presets:  # They are transformers' own configurations, too.
+        for path in presets:  # The presets must also be valid configurations of transformers.
             with open(path, encoding="utf-8") as file:
                 config = json.load(file)
             kind = config.pop("model_type")
@@ -114,7 +114,7 @@ class Import(PublishedModels):
         self.assert_logits(ours, model, tokens)
 
     def test_a_head_of_its_own_in_a_folder_that_says_tied(self):
-        """As transformers: the head is kept, with one warning; a tied pair may have either name."""
+        """Like transformers, keeps the head, with one warning; a tied pair may have either name."""
         from safetensors.torch import load_file, save_file
         for name, embedding in (("qwen2", "model.embed_tokens.weight"),
                                 ("gpt2-untied", "transformer.wte.weight")):
@@ -159,7 +159,7 @@ class Import(PublishedModels):
                      "lacks 1 tensor: model.rotary [3, 2]")
 
     def test_what_is_not_supported_is_named(self):
-        # gpt_options_test has every shape that is refused.
+        # gpt_options_test covers every shape that is refused.
         folder, _ = self.make("llama", "unsupported")
         self.refused(folder, "model_type", "mistral", changes={"model_type": "mistral"})
         self.refused(folder, "model.config and model.pretrained are both given",
@@ -174,7 +174,7 @@ class ModelFolder(EndToEnd):
     """A checkpoint's model/ folder, opened by transformers, is the model that dtrain trained."""
 
     def windows(self):
-        """The validation windows that an evaluation reads: in file order, from the first one."""
+        """The validation windows that an evaluation reads, in file order from the first one."""
         with open(f"{self.folder}/data/val.bin", "rb") as file:
             header = struct.unpack("<256i", file.read(1024))
             self.assertEqual(header[0], 20240520)
@@ -182,7 +182,7 @@ class ModelFolder(EndToEnd):
         return [tokens[i * LENGTH:(i + 1) * LENGTH + 1] for i in range(EVALUATED)]
 
     def loss_in_transformers(self, model, changes=None):
-        """Mean cross-entropy over the windows by LlamaForCausalLM; what was loaded must fit."""
+        """Mean cross-entropy over the windows by LlamaForCausalLM, which must load all tensors."""
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
         config = LlamaConfig.from_pretrained(model, **(changes or {}))
@@ -200,7 +200,7 @@ class ModelFolder(EndToEnd):
         config = self.write_config(
             f"tied-{tied}.json", eval_interval=20,
             model={**end_to_end.SMALL["model"], "tie_word_embeddings": tied, "rms_norm_eps": 1e-3,
-                   "rope_theta": 500.0, "initializer_range": 0.3})  # Attention that looks about.
+                   "rope_theta": 500.0, "initializer_range": 0.3})  # Large weights, so that attention is not uniform.
         run_dir = self.train(ranks, f"tied-{tied}", ["train_steps=20"], config=config)
         ours = [r["m"]["eval/loss"] for r in self.records(run_dir) if r["kind"] == "eval"]
         self.assertEqual(len(ours), 1)
@@ -211,7 +211,7 @@ class ModelFolder(EndToEnd):
             self.assertEqual(json.load(file)["tie_word_embeddings"], tied)
         shared = llama.lm_head.weight.data_ptr() == llama.model.embed_tokens.weight.data_ptr()
         self.assertEqual(shared, tied)
-        # The comparison would notice another model: a wrong base of the rotation shows.
+        # Shows that the comparison notices another model: a wrong base of the rotation changes the loss.
         _, other = self.loss_in_transformers(
             model, {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}})
         self.assertGreater(abs(other - ours[0]), 3 * TOLERANCE * ours[0])

@@ -1,5 +1,5 @@
-// For tests: the logits of the first validation micro-batch by the configuration's model, and the
-// model itself, as RUN_DIR/logits/logits.safetensors ("tokens", "logits") and RUN_DIR/export.
+// Test program: writes the logits of the first validation micro-batch by the configuration's model
+// to RUN_DIR/logits/logits.safetensors ("tokens", "logits"), and the model to RUN_DIR/export.
 #include <ATen/ATen.h>
 #include <dtrain/dtrain.h>
 

@@ -16,8 +16,8 @@ DAEMONS = {"munged": "/usr/sbin/munged", "slurmctld": "/usr/sbin/slurmctld",
            "slurmd": "/usr/sbin/slurmd", "mungekey": "/usr/sbin/mungekey", "srun": "/usr/bin/srun"}
 READY_S = 60
 
-# The names of the nodes are addresses, so that they resolve without /etc/hosts: the first of a
-# step's node list is where the ranks meet.
+# The nodes' names are addresses, so that they resolve without /etc/hosts: ranks meet at the first node of
+# a step's list.
 CONFIGURATION = """ClusterName=t
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
@@ -46,7 +46,7 @@ NODES = ("127.0.0.1", "127.0.0.2")
 
 
 def free_ports(count):
-    """A row of `count` free ports."""
+    """The first of `count` consecutive free ports."""
     while True:
         first = random.randrange(30000, 32000)
         held = []
@@ -80,7 +80,7 @@ class Cluster:
         self.processes = []
 
     def start(self):
-        """"" when all nodes are idle, else why not."""
+        """Why not all nodes are idle; "" when they are."""
         subprocess.run([DAEMONS["mungekey"], "-c", "-f", "-k", f"{self.folder}/munge.key"], check=True)
         self.spawn(DAEMONS["munged"], "--force", "--foreground",
                    f"--key-file={self.folder}/munge.key", f"--socket={self.folder}/munge.sock",
@@ -119,7 +119,7 @@ class Cluster:
         return text
 
     def stop(self):
-        """Kills the daemons and what they started, and removes the folder."""
+        """Kills the daemons and the processes that they started, and removes the folder."""
         for process in reversed(self.processes):
             process.kill()
             process.wait()
@@ -156,7 +156,7 @@ class Slurm(EndToEnd):
 
     @classmethod
     def submit(cls):
-        """A batch script that trains. `sbatch --wait` asks for its end each ten seconds alone, so other
+        """A batch script that trains. `sbatch --wait` asks for its end only every ten seconds, so other
         tests run meanwhile."""
         return subprocess.Popen(
             ["sbatch", "--wait", "-n2", f"--output={cls.folder}/batch.out", "--wrap",
@@ -182,7 +182,7 @@ class Slurm(EndToEnd):
                                                   "OMP_NUM_THREADS": "1", **variables})
 
     def srun(self, tasks_per_node, line, kill_on_bad_exit=1, **variables):
-        """A step on both nodes; `line` is a shell's."""
+        """Runs the shell command `line` as a step on both nodes."""
         return self.slurm("srun", "-N2", f"--ntasks-per-node={tasks_per_node}",
                           f"--kill-on-bad-exit={kill_on_bad_exit}", "sh", "-c", line, **variables)
 
@@ -197,7 +197,7 @@ class Slurm(EndToEnd):
         result = self.srun(2, self.gpt("srun", batch))
         self.assertEqual(result.code, 0, result.output)
         self.assertEqual(self.losses(f"{self.folder}/srun"), ours)
-        # No agent of dtrain is there: rank 0 writes them (interop_tensorboard_test reads them).
+        # Without an agent rank 0 writes the TensorBoard files (interop_tensorboard_test reads them).
         self.assertTrue(glob.glob(f"{self.folder}/srun/report/tensorboard/events.out.*"))
 
     def test_dtrain_env_names_slurm_and_the_rank(self):
@@ -210,7 +210,7 @@ class Slurm(EndToEnd):
             self.assertIn(f"store        {NODES[0]}:", result.output)
 
     def test_a_token_file_that_is_missing_is_named(self):
-        # Each rank finds it out by itself; killed while it starts, one would end with 143.
+        # Each rank finds the error by itself; a rank that is killed while it starts would end with 143.
         result = self.srun(1, self.gpt("no-token"), kill_on_bad_exit=0,
                            DTRAIN_TOKEN_FILE=f"{self.folder}/nowhere.key")
         self.assertEqual(result.code, 64, result.output)

@@ -1,5 +1,5 @@
-"""Real runs under every launcher: the losses are those of dtrain launch, and the TensorBoard files hold
-what they should, as TensorBoard's own backend shows them."""
+"""Real runs under every launcher have the losses of dtrain launch, and TensorBoard's own backend shows
+the expected values from their files."""
 import json
 import os
 import shutil
@@ -15,7 +15,7 @@ SETS = ["train_steps=4", "eval_interval=2", "metrics.interval=2"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--no-python",
             "--standalone"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
-# The longest sums: over the tokens of a step.
+# Number of terms of the longest sums, those over the tokens of a step.
 TOLERANCE = end_to_end.fp32_tolerance(end_to_end.SMALL["train_batch_size"] *
                                       end_to_end.SMALL["data"]["sequence_length"])
 
@@ -35,7 +35,7 @@ class TensorBoard(EndToEnd):
                   for step, loss in self.losses(f"{self.folder}/{name}").items()}
         self.assertEqual({step: round(value, 4) for step, value in scalars["train/loss"]}, losses)
         self.assertEqual([step for step, _ in scalars["train/loss"]], [1, 2, 3, 4])
-        # What a program logs by name is a curve like those of the engine.
+        # A value that a program logs by name is a curve like those of the engine.
         self.assertEqual([step for step, _ in scalars["eval/loss"]], [2, 4])
         self.assertIn("perf/tokens_per_s", scalars)
         (session,) = [one for one in shown["hparams"] if one["session"] == run]

@@ -1,4 +1,4 @@
-"""`dtrain train`: from an empty folder to a trained model, resumed, and what it says where it cannot."""
+"""`dtrain train`: from an empty folder to a trained model, resuming, and its errors."""
 import json
 import os
 import shutil

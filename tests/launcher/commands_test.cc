@@ -1,4 +1,4 @@
-// What commands `dtrain` has, how it describes them and what it says to a misspelt one.
+// The commands of `dtrain`, their descriptions, and the error for a misspelt one.
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -80,7 +80,7 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
   EXPECT_EQ(explains.Out(), place.folder() + "/dtrain-bench-comm --help\n");
 }
 
-// A folder with the launcher, a LibTorch in name and programs of our own.
+// A folder with the launcher, a folder that looks like LibTorch, and programs of our own.
 TEST(Dtrain, TrainEndsWithTheExitCodeOfTheProgramThatWritesItsCorpus) {
   LaunchedJob place({"exit-codes"});
   EXPECT_EQ(place.Wait(), 0);
@@ -175,7 +175,7 @@ TEST(Dtrain, FreshMovesTheOldRunOnlyWhenTheConfigurationIsGood) {
   EXPECT_TRUE(FileExists(folder + "/run.old-1/config.json"));
 }
 
-// Every command of the launcher's own: defaults where it has options, and an example.
+// The help of every command of the launcher shows defaults, if it has options, and an example.
 TEST(Dtrain, EveryHelpHasAnExample) {
   for (const char* name :
        {"train", "launch", "logs", "trace", "topo", "doctor", "env", "exit-codes"}) {

@@ -1,4 +1,4 @@
-// The real program on CPU ranks, under the real launcher, maps no CUDA library of its own accord.
+// The real program on CPU ranks, under the real launcher, maps no CUDA library by itself.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/launcher/launched_job.h"
+#include "tests/testing/cuda_libraries.h"
 
 namespace dtrain::launcher::cpu_rank_test {
 namespace {
@@ -17,7 +18,7 @@ constexpr char kConfig[] = R"({
   "model": {"vocab_size": 256, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
             "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 16}})";
 
-// What the wheel's libtorch_cpu.so itself is linked to, and the loader therefore maps.
+// Libraries to which the wheel's libtorch_cpu.so itself is linked, so that the loader maps them.
 bool IsNeededByTorchCpu(absl::string_view path) {
   const absl::string_view name = path.substr(path.rfind('/') + 1);
   return absl::StartsWith(name, "libcudart.so") || absl::StartsWith(name, "libcupti.so");

@@ -26,7 +26,7 @@ class FindTorchTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
-  // A folder that looks like LibTorch of `release`; its path.
+  // Makes a folder that looks like LibTorch of `release`, and gives its path.
   std::string Put(const std::string& below, const std::string& release) {
     const std::string folder = absl::StrCat(root_, "/", below);
     EXPECT_TRUE(MakeDirectories(folder + "/lib").ok());
@@ -88,7 +88,7 @@ TEST_F(FindTorchTest, OfSeveralPythonsTheOneWithTheRightReleaseIsTaken) {
   EXPECT_EQ(found->folder, right);
 }
 
-// As in Python, what `pip install --user` brought comes before what the system has.
+// As in Python, packages of `pip install --user` come before those of the system.
 TEST_F(FindTorchTest, TheUsersOwnPackagesComeBeforeTheSystems) {
   const std::string system = Put("usr/lib/python3.12/site-packages/torch", "2.11.0");
   const std::string own = Put("home/.local/lib/python3.12/site-packages/torch", "2.11.0+cpu");

@@ -31,7 +31,7 @@ FlightEntry Collective(uint64_t sequence, int64_t start, int64_t end) {
   return entry;
 }
 
-// Ranks whose clocks are ahead by `ahead`, in three collectives that each enters at its own time
+// Ranks whose clocks are ahead by `ahead`, in three collectives: each rank enters at its own time,
 // and all leave `latency` after the last has entered.
 std::vector<FlightFile> Ranks(const std::vector<int64_t>& ahead, int64_t latency,
                               const std::vector<std::string>& hosts) {

@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The bound for all that must happen "within 1 s of the failure", with room for a busy machine.
+// The bound for events that must happen "within 1 s of the failure", with room for a busy machine.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
 std::vector<std::string> Two(const std::string& script) {
@@ -85,7 +85,7 @@ TEST(Launch, EndsWithTheFailingRanksCodeAndShowsItsStderr) {
 }
 
 TEST(Launch, NamesTheKilledRankAndNotTheVictimThatEndsFirst) {
-  // Rank 0 ends with 75, as one does that lost its peer; its peer is killed only after that.
+  // Rank 0 ends with 75, like a rank that lost its peer; its peer is killed only after that.
   LaunchedJob job(
       Two("trap '' TERM; if [ $RANK = 0 ]; then echo $$ >p2; mv p2 p; exit 75; fi; "
           "until [ -e p ]; do :; done; read p <p; while [ -e /proc/$p/fd/1 ]; do :; done; "
@@ -155,7 +155,7 @@ TEST(Launch, StopGraceIsTheTimeThatRanksHaveToSave) {
     ASSERT_TRUE(job.AwaitText(log, "ready"));
   }
   job.Signal(SIGTERM);
-  EXPECT_EQ(job.Wait(kSoon), 75) << job.Err();  // Nothing is known to be saved.
+  EXPECT_EQ(job.Wait(kSoon), 75) << job.Err();  // It is not known whether anything was saved.
   EXPECT_THAT(job.Err(),
               AllOf(HasSubstr("may take up to 300ms"),
                     HasSubstr("the grace period of 300ms has passed; stopping 2 ranks")));
@@ -164,7 +164,7 @@ TEST(Launch, StopGraceIsTheTimeThatRanksHaveToSave) {
 }
 
 TEST(Launch, PassesSighupAndSigquitOnAsSigterm) {
-  std::signal(SIGHUP, SIG_DFL);  // Whatever this test itself was started by.
+  std::signal(SIGHUP, SIG_DFL);  // The default, even if this test was started with nohup.
   for (const int signal : {SIGHUP, SIGQUIT}) {
     LaunchedJob job(Two(kSaves));
     for (const char* log : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
@@ -290,8 +290,8 @@ TEST(Launch, ABugIsRestartedOnceHoweverManyRestartsAreAllowed) {
                                HasSubstr("no restart: exit code 70 is restarted only once")));
 }
 
-// The rank ends with 75 because it could not save in time. Whoever asked for the end does not want
-// another start.
+// The rank ends with 75 because it could not save in time. After a stop signal the job is not
+// started again.
 TEST(Launch, AfterAStopSignalNothingIsStartedAgain) {
   LaunchedJob job({"launch", "--nproc-per-node", "1", "--max-restarts", "5", "--run-dir", "run",
                    "sh", "-c", "trap 'exit 75' TERM; echo ready; while :; do sleep 0.05; done"});
@@ -409,10 +409,11 @@ TEST(Launch, ShowsTheRecordsOfARunAsItsConsole) {
             "step 20/25  loss 20.0000  50.0 images/s  own/score 20.0000\n"
             "step 25/25  loss 25.0000  50.0 images/s  own/score 25.0000\n"
             "saved step 25 in 0.4 s (61 MB) to run/checkpoints/a\n");
-  EXPECT_THAT(job.Err(), Not(HasSubstr("2 ranks of")));  // The banner is the only beginning.
+  EXPECT_THAT(job.Err(), Not(HasSubstr("2 ranks of")));  // The banner is printed only once.
 }
 
-// As its console did, though every step, and from wherever the lines begin that are asked for.
+// The logs command shows the columns of the run's console, but for every step, and also if the
+// requested lines begin late.
 TEST(Launch, LogsShowTheColumnsThatTheConfigurationChose) {
   LaunchedJob job(Two(kRecords));
   EXPECT_EQ(job.Wait(), 0) << job.Err();

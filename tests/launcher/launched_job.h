@@ -18,7 +18,7 @@ class LaunchedJob {
   // (ip netns exec NAME).
   explicit LaunchedJob(const std::vector<std::string>& arguments,
                        const std::vector<std::string>& prefix = {});
-  ~LaunchedJob();  // Kills what is left and removes the folder.
+  ~LaunchedJob();  // Kills the remaining processes and removes the folder.
 
   // Waits for its end: the exit code, 128 + signal when killed, -1 when `timeout` passed.
   int Wait(absl::Duration timeout = absl::Seconds(60));
@@ -27,11 +27,11 @@ class LaunchedJob {
   bool AwaitText(const std::string& path, const std::string& text) const;
   // Content of a file in the folder; "" when it does not exist.
   std::string File(const std::string& path) const;
-  // What the program printed.
+  // The program's standard output and standard error.
   std::string Out() const { return File("stdout"); }
   std::string Err() const { return File("stderr"); }
   const std::string& folder() const { return folder_.path(); }
-  // Processes whose environment names this job's folder, the launcher and its guard not counted.
+  // Processes whose environment names this job's folder, without the launcher and its guard.
   std::vector<pid_t> Ranks() const;
   // Waits until no such process and no agent folder is left; false after 30 s.
   bool AwaitNothingLeft() const;

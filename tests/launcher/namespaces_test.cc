@@ -25,7 +25,8 @@ TEST_F(NodesTest, AgentsMeetAcrossNetworkNamespaces) {
     clean();
     GTEST_SKIP() << "network namespaces need root and CAP_NET_ADMIN: THIS CASE DID NOT RUN";
   }
-  if (!Shell("ip netns exec " + a + " true")) {  // It remounts /sys, and for that / as a slave.
+  // The command remounts /sys, and for that makes / a slave mount.
+  if (!Shell("ip netns exec " + a + " true")) {
     clean();
     GTEST_SKIP() << "no process can enter a network namespace here (a chroot whose / is no mount "
                     "point?): THIS CASE DID NOT RUN";
@@ -37,7 +38,7 @@ TEST_F(NodesTest, AgentsMeetAcrossNetworkNamespaces) {
     ASSERT_TRUE(Shell("ip -n " + space + " addr add " + address + "/24 dev " + link + " && ip -n " +
                       space + " link set " + link + " up && ip -n " + space + " link set lo up"));
   }
-  // Rank 1 fails once rank 0 has spoken: the failure stops rank 0 wherever it is.
+  // Rank 1 fails after rank 0 has written; the failure must stop rank 0 on the other host.
   const std::string spoken = testing::TempDir() + "dtrain-spoken-" + id;
   const std::string script =
       absl::StrCat("echo $RANK $DTRAIN_HOST_ADDRESS $DTRAIN_STORE; [ $RANK = 0 ] && exec touch ",

@@ -71,7 +71,7 @@ TEST_F(NodesTest, AnotherTokenIsRefused) {
   ASSERT_TRUE(comm::JobKey::Generate()->WriteFile(token_).ok());
   LaunchedJob stranger(Node(1, endpoint, 1, "true"));
   EXPECT_EQ(stranger.Wait(), 64) << stranger.Err();
-  first.Signal(SIGINT);  // It still waits for its node 1.
+  first.Signal(SIGINT);  // The first agent still waits for node 1.
   EXPECT_EQ(first.Wait(), 130) << first.Err();
 }
 
@@ -101,7 +101,7 @@ TEST_F(NodesTest, ANodeThatCountsOtherNodesIsRefused) {
   LaunchedJob stranger(arguments);
   EXPECT_EQ(stranger.Wait(), 64) << stranger.Err();
   EXPECT_THAT(stranger.Err(), HasSubstr("node 0 was started with --nnodes 2, this node with 3"));
-  first.Signal(SIGINT);  // It still waits for its node 1.
+  first.Signal(SIGINT);  // The first agent still waits for node 1.
   EXPECT_EQ(first.Wait(), 130) << first.Err();
 }
 
@@ -187,7 +187,7 @@ TEST_F(FreshNodesTest, TheOldRunStaysWhereANodeDoesNotCome) {
 TEST_F(FreshNodesTest, WhatNodeZeroCannotDoEndsTheOthers) {
   const std::string endpoint = FreeEndpoint();
   std::vector<std::string> words = Fresh(0, endpoint);
-  // A folder that cannot be renamed, because the launcher stands in it.
+  // A folder that cannot be renamed, because it is the launcher's working directory.
   words[static_cast<size_t>(std::find(words.begin(), words.end(), run_) - words.begin())] = ".";
   LaunchedJob first(words, {"sh", "-c", "echo {} >config.json; exec \"$0\" \"$@\""});
   LaunchedJob second(Fresh(1, endpoint));

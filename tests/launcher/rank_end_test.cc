@@ -122,7 +122,7 @@ TEST(Order, SurvivesItsWayThroughTheStore) {
   order.kind = Order::Kind::kFail;
   order.node = 2;
   order.end = Killed(5, SIGSEGV, 7);
-  order.end.words = "quote \" and line\nend";
+  order.end.error = "quote \" and line\nend";
   order.end.step = 9;
   const absl::StatusOr<Order> back = Order::Parse(order.Encode());
   ASSERT_TRUE(back.ok()) << back.status();
@@ -130,7 +130,7 @@ TEST(Order, SurvivesItsWayThroughTheStore) {
   EXPECT_EQ(back->node, 2);
   EXPECT_EQ(back->end.rank, 5);
   EXPECT_EQ(back->end.signal, SIGSEGV);
-  EXPECT_EQ(back->end.words, order.end.words);
+  EXPECT_EQ(back->end.error, order.end.error);
   EXPECT_EQ(back->end.step, 9);
 }
 
@@ -174,7 +174,7 @@ TEST(DescribeFailure, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(DescribeFailure(end), "rank 1 ended with exit code 17, pid 7 on host a, after step 0");
 }
 
-// Only whole lines that the words touch go: neither the one that ends before them, nor the next.
+// Only lines that the error touches are removed, and not the line before or after.
 TEST(LinesWithout, KeepsTheNeighbours) {
   const std::vector<std::string> log = {"ab", "cd", "ef"};
   EXPECT_EQ(LinesWithout(log, "cd"), (std::vector<std::string>{"ab", "ef"}));
@@ -193,7 +193,7 @@ TEST(LinesWithout, LeavesOutWhatARankSaidOfItsEnd) {
   EXPECT_TRUE(LinesWithout({}, "run.json").empty());
 }
 
-// The agent has the words with '?' for line ends.
+// The agent holds the error with '?' for line ends.
 TEST(LinesWithout, FindsWordsOfSeveralLines) {
   const std::vector<std::string> log = {"before", "[E 12:00:02.000] no room:", "  needs 3 GB",
                                         "  has 2 GB", "after"};

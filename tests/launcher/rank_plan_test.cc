@@ -135,7 +135,7 @@ TEST(RankEnvironment, IsReadBackByTheRanksResolver) {
   EXPECT_EQ(environment.at("PATH"), "/bin");
 }
 
-// What torchrun sets, by its manual, for programs that read it.
+// The variables that torchrun sets according to its manual.
 TEST(RankEnvironment, HasTheVariablesOfTorchrun) {
   JobShape shape = TwoNodes();
   shape.restarts_max = 6;

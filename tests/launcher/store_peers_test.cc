@@ -1,4 +1,4 @@
-// Agents that meet in a store, as node 0's supervisor sees them: one that is silent is lost, one
+// Agents that meet in a store, from the view of node 0's supervisor: a silent agent is lost, one
 // that said goodbye is not.
 #include "launcher/nodes/store_peers.h"
 
@@ -40,7 +40,7 @@ class StorePeersTest : public ::testing::Test {
     EXPECT_TRUE(peers.ok()) << peers.status();
     return *std::move(peers);
   }
-  // Waits until the peers have something to say, and says whether they had it in time.
+  // Waits for orders of the peers, and gives whether any came in time.
   static bool Wakes(const Peers& peers, int timeout_ms) {
     pollfd entry{peers.poll_fd(), POLLIN, 0};
     return poll(&entry, 1, timeout_ms) == 1;
@@ -52,7 +52,8 @@ class StorePeersTest : public ::testing::Test {
 };
 
 TEST_F(StorePeersTest, AnAgentThatIsSilentIsLost) {
-  const auto node_1 = Connect(1);  // Connected, but it never beats: it hangs or is stopped.
+  // Connected, but sends no beats, like an agent that hangs or is stopped.
+  const auto node_1 = Connect(1);
   const auto node_0 = Join(0);
   ASSERT_TRUE(Wakes(*node_0, kAtMostMs));
   const absl::Status health = node_0->health();

@@ -1,4 +1,4 @@
-// A supervisor with a rank of its own and with other nodes that a fake stands for.
+// A supervisor with one rank, and a fake in place of the other nodes.
 #include "launcher/ranks/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace dtrain::launcher::supervisor_test {
 namespace {
 
-// Sends this process a stop signal whenever it is asked for orders, and is lost from the second on.
+// Sends this process a stop signal at each Take, and reports a lost node from the second one on.
 class LostWhileKilling final : public Peers {
  public:
   int poll_fd() const override { return event_.get(); }

@@ -1,5 +1,5 @@
-"""A Debian system of its own with next to nothing installed, made once by debootstrap and kept in
-.deps; commands run in a copy that is thrown away (an overlay in memory), so each finds it clean."""
+"""A minimal Debian system, made once by debootstrap and kept in .deps. Commands run in a temporary copy
+(an overlay in memory), so each finds it clean."""
 import hashlib
 import os
 import re
@@ -10,15 +10,15 @@ import tempfile
 SOURCE = os.environ["DTRAIN_SOURCE"]
 KEPT = os.path.realpath(f"{SOURCE}/.deps") + "/clean-roots"
 RELEASE = "bookworm"
-# bare: what pip needs, as a machine for training has it. compiler: what a C++ project needs besides.
+# bare: the packages that pip needs, as on a machine for training. compiler: also those of a C++ project.
 BARE = "ca-certificates,python3-venv"
 COMPILER = "cmake g++ make pkg-config"
-# What each kind is made from.
+# The packages of each kind.
 CONTENTS = {"bare": f"{RELEASE} {BARE}", "compiler": f"{RELEASE} {BARE} {COMPILER}"}
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
          "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
-# In a mount namespace of its own, which ends with the command: nothing has to be unmounted.
+# Runs in a mount namespace of its own, which ends with the command, so nothing has to be unmounted.
 SCRIPT = """
 set -e
 root=$1 work=$2 command=$3
@@ -52,12 +52,12 @@ def why_not():
 
 
 def name_of(kind):
-    """Other contents have another name, so that no root is used that was made from older ones."""
+    """The name depends on the contents, so that a root made from older contents is not used."""
     return f"{RELEASE}-{kind}-{hashlib.sha256(CONTENTS[kind].encode()).hexdigest()[:8]}"
 
 
 def remove_older():
-    """Removes the kept roots that other contents were made into."""
+    """Removes kept roots that were made from other contents."""
     for name in os.listdir(KEPT):
         if re.fullmatch(rf"\w+-({'|'.join(CONTENTS)})(-\w+)?", name) and name not in map(name_of, CONTENTS):
             shutil.rmtree(f"{KEPT}/{name}")
@@ -92,7 +92,7 @@ def quiet(command, **options):
 
 
 def run(kind, command, folders):
-    """Runs the shell text `command` in a fresh copy of the root; (exit code, what it printed).
+    """Runs the shell text `command` in a fresh copy of the root; gives (exit code, output).
     `folders`: {folder here: folder there}."""
     root = make(kind)
     places = [word for pair in folders.items() for word in pair]

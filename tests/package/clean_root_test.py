@@ -1,5 +1,5 @@
-"""The packages on a bare Debian system, where nothing of a build helps them along: no compiler, no
-Abseil, no LibTorch but the torch that they are given. For ./dev test long: the systems are made once."""
+"""The packages on a bare Debian system without anything of a build: no compiler, no Abseil, no LibTorch
+except the torch that they are given. Part of ./dev test long; the systems are made once."""
 import os
 import tempfile
 import unittest
@@ -9,9 +9,9 @@ import dockerfile
 import end_to_end
 from installed import SITE_PACKAGES, SOURCE, make_packages
 
-# `set -e` does not look at what stands behind "!".
+# `set -e` ignores commands after "!".
 REFUSE = 'refuse() { if "$@"; then exit 9; fi; }\n'
-# torch as pip would have installed it, without fetching gigabytes: links to the packages of this tree.
+# torch as pip would install it, without a download of gigabytes: links to the packages of this tree.
 ENVIRONMENT = """
 python3 -m venv /opt/v
 for package in /opt/site-packages/*; do
@@ -122,7 +122,7 @@ class CleanRoot(unittest.TestCase):
         self.assertIn("2.9.1+cpu, but this dtrain is built with", output)
 
     def on_a_small_disk(self, folder, out, **variables):
-        """Packages made while a disk of 4 MB is mounted at `folder`; what is said, and what is left."""
+        """Makes packages while a disk of 4 MB is mounted at `folder`; gives the output and the files left."""
         os.makedirs(folder)
         script = 'mount -t tmpfs -o size=4m none "$1"; out=$2; shift 2; "$@"; c=$?; ls -A "$out"; exit $c'
         before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "small", folder, out]

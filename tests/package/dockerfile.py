@@ -1,4 +1,4 @@
-"""Reads a Dockerfile as far as ours go: stages of instructions, continued lines joined."""
+"""A parser for the features that our Dockerfiles use: stages of instructions, continued lines joined."""
 import re
 
 
@@ -16,7 +16,7 @@ def stages(path):
     for name, rest in instructions(path):
         if name == "FROM":
             found.append([])
-        if found:  # ARG may stand before the first.
+        if found:  # ARG may come before the first FROM.
             found[-1].append((name, rest))
     return found
 

@@ -1,5 +1,5 @@
-"""What can be known of the Dockerfiles without a container engine: their commands are whole, and what
-they install, copy and call exists."""
+"""Checks of the Dockerfiles without a container engine: their commands are complete, and the packages,
+files and programs that they name exist."""
 import glob
 import os
 import re

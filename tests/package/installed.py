@@ -1,5 +1,5 @@
-"""What the tests of packages share: programs run as a user without this tree would run them, a clean
-virtual environment, and the checks of what a training left."""
+"""Common parts of the tests of packages: programs run as a user without this tree would run them, a
+clean virtual environment, and the checks of a training's output."""
 import json
 import os
 import subprocess
@@ -11,7 +11,7 @@ TORCH = os.path.realpath(f"{BUILD}/lib/dtrain/torch")
 SITE_PACKAGES = os.path.dirname(TORCH)
 NOT_PASSED_ON = ("DTRAIN_", "CMAKE_", "LD_", "PYTHON", "PKG_CONFIG", "PIP_", "VIRTUAL_ENV")
 
-# It meets the library through a job, LibTorch through its device, and what both are linked to.
+# Uses the library through a job, LibTorch through its device, and so everything that both link to.
 PROGRAM = """
 #include <dtrain/main.h>
 
@@ -27,12 +27,12 @@ int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }
 
 
 def environment(**more):
-    """Nothing of this test's environment may help a package along."""
+    """An environment in which nothing of this test's own helps a package."""
     return {**{k: v for k, v in os.environ.items() if not k.startswith(NOT_PASSED_ON)}, **more}
 
 
 def run(test, command, expect=0, cwd=None, timeout=300, **variables):
-    """Runs to the end; what it printed, after a check of its exit code (None: any)."""
+    """Runs a command to its end, checks its exit code (None: any) and gives its output."""
     result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, timeout=timeout, cwd=cwd,
                             env=environment(**variables), check=False)
@@ -42,13 +42,13 @@ def run(test, command, expect=0, cwd=None, timeout=300, **variables):
 
 
 def tools():
-    """The tools that packages are made with (packaging/tools.sh), made on first use."""
+    """The tools with which packages are made (packaging/tools.sh), installed on first use."""
     subprocess.run([f"{SOURCE}/packaging/tools.sh"], check=True, stdout=subprocess.DEVNULL)
     return f"{SOURCE}/.deps/packaging/bin"
 
 
 def make_packages(folder, *words, expect=0, before=(), **variables):
-    """Runs packaging/package.py, as the last of a command that begins with `before`; what it printed."""
+    """Runs packaging/package.py at the end of a command that begins with `before`, and gives its output."""
     binaries = tools()
     result = subprocess.run([*before, f"{binaries}/python", "-B", f"{SOURCE}/packaging/package.py", "--build", BUILD,
                              "--out", folder, "--level", "1", *words],
@@ -60,10 +60,10 @@ def make_packages(folder, *words, expect=0, before=(), **variables):
 
 
 def make_environment(test, folder):
-    """A virtual environment that holds torch and what it depends on, and nothing else; pip in it is not
-    offered anything from outside. Its packages are links to those of this tree."""
+    """A virtual environment with only torch and its dependencies, in which pip cannot reach an index. Its
+    packages are links to those of this tree."""
     python = os.path.realpath(f"{os.path.dirname(os.path.dirname(SITE_PACKAGES))}/../bin/python3")
-    run(test, [python, "-m", "venv", "--without-pip", folder])  # That of this tree is linked too.
+    run(test, [python, "-m", "venv", "--without-pip", folder])  # pip of this tree is linked too.
     own = os.path.join(folder, "lib", os.path.basename(os.path.dirname(SITE_PACKAGES)), "site-packages")
     for name in os.listdir(SITE_PACKAGES):
         if not os.path.exists(f"{own}/{name}") and not name.startswith(("dtrain", "__pycache__")) \

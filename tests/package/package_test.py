@@ -1,4 +1,4 @@
-"""The installed package: a project of its own finds it after a move, and trains with its launcher."""
+"""The installed package: a separate project finds it after a move, and trains with its launcher."""
 import glob
 import json
 import os
@@ -14,11 +14,11 @@ from time_bounds import bound_s
 BUILD = os.environ["DTRAIN_BUILD"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 CMAKE = os.environ["DTRAIN_CMAKE"]
-FLAGS = os.environ["DTRAIN_CXX_FLAGS"]  # Of a sanitizer build: all or none of a program has them.
+FLAGS = os.environ["DTRAIN_CXX_FLAGS"]  # Flags of a sanitizer build, which all parts of a program must share.
 PUBLIC = f"{SOURCE}/runtime/include/dtrain"
 TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-bench-kernels", "dtrain-bench-mfu", "dtrain-checkpoint",
          "dtrain-config", "dtrain-data", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal", "dtrain-plan"]
-if glob.glob(f"{BUILD}/lib/*.so"):  # CUDA's plugin: nvcc was found.
+if glob.glob(f"{BUILD}/lib/*.so"):  # The CUDA plugin was built, because nvcc was found.
     TOOLS = sorted([*TOOLS, "dtrain-bench-kernels-cuda"])
 
 
@@ -47,7 +47,7 @@ class Package(unittest.TestCase):
         cls.folder_object.cleanup()
 
     def run_program(self, command, expect=0, **variables):
-        # Nothing of this test's environment may help the package along.
+        # The environment of this test must not help the package.
         environment = {**{k: v for k, v in os.environ.items()
                           if not k.startswith(("DTRAIN_", "CMAKE_", "LD_", "PYTHON", "PKG_CONFIG"))}, **variables}
         result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,5 +1,5 @@
-"""What ./dev and packaging/ say, as far as it can be known without a build: wrong values, which halves
-a package has, a full disk; and the names of the systems that packages are tried on."""
+"""Messages of ./dev and packaging/ that need no build: wrong values, the halves of a package, a full
+disk; and the names of the systems on which packages are tested."""
 import contextlib
 import io
 import os
@@ -15,7 +15,7 @@ import clean_root
 import end_to_end
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
-sys.path.insert(0, f"{SOURCE}/packaging")  # Before other modules of these names, such as wheel.
+sys.path.insert(0, f"{SOURCE}/packaging")  # In front of other modules with these names, such as wheel.
 
 import package
 import tree
@@ -30,13 +30,13 @@ class Folder(unittest.TestCase):
         self.folder = folder.name
 
     def replace(self, owner, name, value):
-        """Until the end of the test."""
+        """Keeps the setting until the end of the test."""
         self.addCleanup(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
 
 class Dev(Folder):
-    """./dev in a folder without a tree: what it does not refuse at once fails there."""
+    """./dev in a folder without a tree: commands that are not refused at once fail there."""
 
     def dev(self, *words, **variables):
         shutil.copy(f"{SOURCE}/dev", self.folder)
@@ -56,7 +56,7 @@ class Dev(Folder):
 
 class Halves(Folder):
     def configured(self, *words):
-        """The cache of a project that decides on CUDA as dtrain's does."""
+        """The CMake cache of a project that decides on CUDA as dtrain does."""
         with open(f"{self.folder}/CMakeLists.txt", "w", encoding="utf-8") as file:
             file.write(f"cmake_minimum_required(VERSION 3.25)\nproject(decides LANGUAGES NONE)\n"
                        f"include({SOURCE}/cmake/DtrainCuda.cmake)\n")

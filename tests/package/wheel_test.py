@@ -1,4 +1,4 @@
-"""The wheel in a clean virtual environment: it installs, trains, is built against and goes again."""
+"""The wheel in a clean virtual environment: install it, train, build against it and uninstall it."""
 import glob
 import os
 import re
@@ -12,7 +12,7 @@ import zipfile
 import end_to_end
 from installed import BUILD, CMAKE, PROGRAM, SOURCE, TORCH, losses, make_environment, make_packages, run
 
-# What a system without Debian's libraries has (PEP 600: libraries that every manylinux system has).
+# Libraries of a system without Debian's packages (PEP 600: those that every manylinux system has).
 OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv)\.so\.\d+|ld-linux.*)$")
 OF_TORCH = re.compile(r"^lib(torch(_cpu|_cuda)?|c10(_cuda)?)\.so$|^lib(gomp|cudart)\.so\.")
 
@@ -54,7 +54,7 @@ class Wheel(unittest.TestCase):
         cls.venv = f"{cls.folder}/venv"
         cls.site_packages = make_environment(cls(), cls.venv)
         cls.without_dtrain = files_below(cls.venv)
-        # As a user installs it, with its dependencies; the network is not needed, so not asked.
+        # Installed as by a user, with its dependencies, but without the network, which is not needed.
         run(cls(), [f"{cls.venv}/bin/python", "-m", "pip", "install", "--no-index", cls.wheel])
 
     @classmethod
@@ -85,7 +85,7 @@ class Wheel(unittest.TestCase):
             glibc = max([glibc, *(int(n) for n in re.findall(r"\bGLIBC_2\.(\d+)", needs))])
             libstdcxx = max([libstdcxx, *(int(n) for n in re.findall(r"\bGLIBCXX_3\.4\.(\d+)", needs))])
         self.assertGreaterEqual(int(tag[1]), glibc)
-        # g++ 12's libstdc++ (3.4.30) is that of glibc 2.35's systems; 3.4.29 of 2.34's.
+        # Systems with glibc 2.35 have g++ 12's libstdc++ (3.4.30), those with 2.34 have 3.4.29.
         self.assertEqual(int(tag[1]), max(glibc, {30: 35, 29: 34}.get(libstdcxx, glibc)))
 
     def test_it_brings_every_library_that_is_not_of_the_system_or_of_torch(self):
@@ -122,7 +122,7 @@ class Wheel(unittest.TestCase):
         os.mkdir(empty)
         start = time.monotonic()
         sets = ["train_steps=12", "eval_interval=0", "sample.bytes=0", "data.sequence_length=64",
-                "model.num_hidden_layers=2"]  # A smaller model of shorter samples than its own.
+                "model.num_hidden_layers=2"]  # A smaller model and shorter samples than the default.
         output = run(self, [f"{self.venv}/bin/dtrain", "train",
                             *(word for value in sets for word in ("--set", value))], cwd=empty)
         self.assertLess(time.monotonic() - start, 120)
@@ -148,7 +148,7 @@ class Wheel(unittest.TestCase):
         for folder in includes:
             self.assertTrue(folder.startswith((prefix, os.path.dirname(TORCH))), folder)
         run(self, [CMAKE, "--build", f"{project}/build"])
-        # pkg-config's flags link what was compiled, and compile what includes LibTorch's headers.
+        # pkg-config's flags link the compiled program, and compile one that includes LibTorch's headers.
         pkg_config = {"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
         flags = run(self, ["pkg-config", "--cflags", "dtrain"], **pkg_config).split()
         with open(f"{project}/try.cc", "w", encoding="utf-8") as file:
@@ -165,7 +165,7 @@ class Wheel(unittest.TestCase):
             self.assertIn("steps 7 on cpu", run(self, [program, config], cwd=project))
 
     def test_without_torch_or_with_another_release_a_program_says_so_in_one_line(self):
-        # The same programs in an environment of their own, for whose Python nothing is installed.
+        # The same programs in an environment whose Python has no packages.
         bare = f"{self.folder}/bare"
         shutil.copytree(f"{self.data}/data", bare, symlinks=True)
         os.makedirs(f"{bare}/bin")
@@ -185,9 +185,9 @@ class Wheel(unittest.TestCase):
         self.one_line(run(self, [gpt, "config.json"], expect=64), "2.9.1+cpu", "is built with")
         self.one_line(run(self, [f"{bare}/bin/dtrain", "train"], expect=None, cwd=bare), "2.9.1+cpu")
         self.assertFalse(os.path.exists(f"{bare}/data"), "refused before anything is written")
-        # The variable helps: it names a LibTorch anywhere.
+        # The variable can name a LibTorch in any folder.
         self.assertIn("config", run(self, [gpt, "--help"], DTRAIN_TORCH=TORCH))
-        # CMake says it too, by the headers, before it compiles for minutes.
+        # CMake reports the same from the headers, before it compiles for minutes.
         headers = f"{other}/include/torch/csrc/api/include/torch"
         os.makedirs(headers)
         with open(f"{headers}/version.h", "w", encoding="utf-8") as file:

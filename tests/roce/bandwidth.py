@@ -7,18 +7,18 @@ messages of the same size.
 import json
 import statistics
 
-PROGRAMS = ("bench_comm_rdma", "roce_host")  # In the build's bin.
-GOALS = {"send_receive": 0.9, "all_reduce_busbw": 0.6}  # Of ib_write_bw,
-GOAL_BYTES = 1 << 20  # from messages of so many bytes on.
+PROGRAMS = ("bench_comm_rdma", "roce_host")  # Names in the build's bin.
+GOALS = {"send_receive": 0.9, "all_reduce_busbw": 0.6}  # Shares of ib_write_bw's rate,
+GOAL_BYTES = 1 << 20  # for messages of at least this size.
 
 
 def arguments(rounds, sizes):
-    """For guests that measure."""
+    """Arguments for guests that measure."""
     return f"rounds={rounds} sizes={','.join(map(str, sizes))}"
 
 
 def _words_after(guests, section, word, count=1):
-    """Of the `count` lines in this section of any of the guests that begin with `word`."""
+    """The values of the `count` lines in this section, of any guest, that begin with `word`."""
     found, codes = [], []
     for one in guests:
         lines, code = one.section(section)
@@ -44,7 +44,7 @@ def _peer_speed(one_round, size):
 
 
 def read_rounds(guests, rounds):
-    """The rounds that these guests printed. ValueError, with all they said: one did not succeed."""
+    """The rounds that these guests printed. ValueError with all output if one did not succeed."""
     return [_read_round(guests, i) for i in range(rounds)]
 
 
@@ -70,7 +70,7 @@ def target_of(row):
 
 
 def verdict_of(share, target):
-    """bench/report.py's: what is faster than ib_write_bw was not bound by it."""
+    """The verdict for bench/report.py; a rate above ib_write_bw's was not limited by it."""
     return "no bound" if share > 1 else "ok" if share >= target else "short"
 
 

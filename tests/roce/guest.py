@@ -19,7 +19,7 @@ def find_tool(name):
 
 
 def kernel_of(source):
-    """That of $DTRAIN_GUEST_KERNEL, else the one that `./dev deps test` unpacked in the sources."""
+    """The kernel that $DTRAIN_GUEST_KERNEL names, or the one that `./dev deps test` unpacked."""
     return Kernel(os.environ.get("DTRAIN_GUEST_KERNEL", f"{source}/.deps/kernel"))
 
 
@@ -49,7 +49,7 @@ class Kernel:
 
 
 def why_not(kernel):
-    """"" when guests can be started here, else what is missing."""
+    """The parts that are missing to start guests here; "" when none is."""
     missing = [tool for tool in NEEDED if not find_tool(tool)]
     if missing:
         return f"{', '.join(missing)} not installed (./dev deps test)"
@@ -81,7 +81,7 @@ class InitialDisk:
         os.symlink("busybox", f"{self.root}/bin/sh")
 
     def add(self, path, where=None):
-        """A file with everything that it links, at its own place or at `where`."""
+        """Adds a file with everything that it links, at its own path or at `where`."""
         target = self.root + (where or path)
         if os.path.exists(target):
             return
@@ -93,7 +93,7 @@ class InitialDisk:
             self.add(library)
 
     def add_verbs(self):
-        """libibverbs, which is opened at run time, and its soft-RoCE provider."""
+        """Adds libibverbs, which is opened at run time, and its soft-RoCE provider."""
         for library in glob.glob("/usr/lib/*/libibverbs.so.1"):
             self.add(library)
             for provider in glob.glob(os.path.dirname(library) + "/libibverbs/librxe-*.so"):
@@ -122,8 +122,8 @@ PROBE_S = 30
 
 
 def choose_accelerator(kernel, disk):
-    """KVM where a guest boots with it, which a host that is itself a guest often only seems to
-    offer; else emulation, which takes about five times as long."""
+    """KVM if a guest really boots with it, which often fails on a host that is itself a guest; otherwise
+    emulation, which takes about five times as long."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return EMULATION
     probe = Guest(kernel, disk, "probe", ["-net", "none"], KVM, 256, 1)
@@ -132,8 +132,8 @@ def choose_accelerator(kernel, disk):
 
 
 class Guest:
-    """A running guest; its console is collected line by line. `arguments`: more than the role that
-    init.sh reads from the kernel's command line, KEY=VALUE words."""
+    """A running guest, whose console is collected line by line. `arguments`: KEY=VALUE pairs for init.sh
+    on the kernel's command line, in addition to the role."""
 
     def __init__(self, kernel, disk, role, network, accelerator, megabytes=1024, cores=2,
                  arguments=""):
@@ -142,7 +142,7 @@ class Guest:
         command = [find_tool("qemu-system-x86_64"), *accelerator, "-m", str(megabytes), "-smp",
                    str(cores), "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
                    "-kernel", kernel.image, "-initrd", disk, "-append",
-                   # On a busy host the guest's clock is late, which it would take for a broken one.
+                   # On a busy host the guest's clock is late, and the kernel would take it for broken.
                    f"console=ttyS0 quiet panic=1 no_timer_check nowatchdog role={role} {arguments}",
                    *network]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ class Guest:
             self.lines.append(line.rstrip())
 
     def finish(self, seconds):
-        """Whether it powered off by itself in time."""
+        """Whether the guest powered off by itself in time."""
         try:
             self.process.wait(seconds)
             return True
@@ -174,8 +174,8 @@ class Guest:
         return "\n".join(self.lines)
 
     def section(self, name):
-        """What was printed between `== begin NAME` and `== end NAME CODE`, and the code (None: it
-        did not end)."""
+        """The output between `== begin NAME` and `== end NAME CODE`, and the code (None: the command did
+        not end)."""
         inside, out = False, []
         for line in self.lines:
             if line == f"== begin {name}":

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The guest's first process: makes an rxe device, runs what its role says, powers off. The kernel's
-# command line gives the role, and for measuring rounds and sizes.
+# The guest's first process: makes an rxe device, runs the commands of its role, powers off. The kernel's
+# command line gives the role and, for measurements, rounds and sizes.
 B=/bin/busybox
 $B mkdir -p /dev/shm
 $B mount -t proc none /proc
@@ -20,7 +20,7 @@ if [ "$role" = probe ]; then
   $B poweroff -f
 fi
 
-# The kernel's own choice, fq_codel, drops packets of a guest that got no time to send them.
+# The kernel's default, fq_codel, drops packets of a guest that got no CPU time to send them.
 echo pfifo_fast >/proc/sys/net/core/default_qdisc
 
 # Modules in dependency order; "address" is this host's on the network of the test.
@@ -35,7 +35,7 @@ ip link set "$netdev" up
 ip addr add "$address/24" dev "$netdev"
 rdma link add rxe0 type rxe netdev "$netdev"
 
-echo  # The firmware left the cursor anywhere.
+echo  # The firmware leaves the cursor at any place.
 run() {  # NAME COMMAND...: its output between two marks.
   name=$1
   shift
@@ -44,8 +44,8 @@ run() {  # NAME COMMAND...: its output between two marks.
   echo "== end $name $?"
 }
 
-# ib_write_bw of 64 MiB in messages of $size, of 5 (it takes no fewer) to 1,024: its server, or with
-# the server's address what measures.
+# ib_write_bw of 64 MiB in messages of $size, between 5 (its minimum) and 1,024 messages: the server or,
+# with the server's address, the client that measures.
 ib_write() {
   count=$((67108864 / size))
   [ "$count" -ge 5 ] || count=5
@@ -60,7 +60,7 @@ ib_write_result() {  # FILE: prints the size and the MB/s that are in it.
 
 all_sizes() { echo "$sizes" | $B tr , ' '; }
 
-write_bw() {  # Between two ends in this guest.
+write_bw() {  # Both ends are in this guest.
   for size in $(all_sizes); do
     ib_write >/tmp/server 2>&1 &
     $B sleep 1
@@ -118,7 +118,7 @@ case $role in
   one)
     export DTRAIN_TEST_VERBS=real
     run group comm_tests --file=group_test.cc '--gtest_filter=*2ProcessesRdma*' --gtest_brief=1 --gtest_color=no
-    # What a device has a part in; the comparison of calls is the same over the fake.
+    # The tests in which a device takes part; comparing calls works the same over the fake.
     run faults comm_tests --file=group_faults_test.cc --gtest_brief=1 --gtest_color=no \
       '--gtest_filter=*Killed*Rdma:*Stopped*Rdma:*Slow*Rdma:*Abort*Rdma'
     run guest roce_guest_test --gtest_brief=1 --gtest_color=no

@@ -1,4 +1,4 @@
-"""Where guests with soft-RoCE are booted: one alone, or two as two hosts with their own cable."""
+"""Boots guests with soft-RoCE: one alone, or two as two hosts with a link between them."""
 import os
 import shutil
 import socket
@@ -47,15 +47,14 @@ class Lab:
         self.accelerator = guest.choose_accelerator(self.kernel, self.disk)
 
     def alone(self, role, seconds, arguments=""):
-        """Runs one guest until it powers off or its time is over: ({role: guest}, {role: whether it
+        """Runs one guest until it powers off or its time is over; gives ({role: guest}, {role: whether it
         powered off})."""
         one = guest.Guest(self.kernel, self.disk, role, ["-net", "none"], self.accelerator,
                           arguments=arguments)
         return self._finish({role: one}, seconds)
 
     def pair(self, roles, seconds, arguments=""):
-        """As `alone`, with two guests at once, whose time is the same; the first of `roles` listens
-        for the cable."""
+        """Like `alone`, with two guests at the same time; the first of `roles` listens for the link."""
         port, guests = free_port(), {}
         try:
             for role, end, mac in zip(roles, ("listen", "connect"), (1, 2)):
@@ -64,7 +63,7 @@ class Lab:
                 guests[role] = guest.Guest(self.kernel, self.disk, role, network, self.accelerator,
                                            512, 1, arguments)
                 if end == "listen":
-                    time.sleep(0.5)  # qemu listens before it boots; a failed connect is seen later.
+                    time.sleep(0.5)  # qemu listens before it boots; a failed connection is noticed later.
         except BaseException:
             for one in guests.values():
                 one.stop()
@@ -77,7 +76,7 @@ class Lab:
         try:
             return guests, {role: one.finish(max(0, ends - time.monotonic()))
                             for role, one in guests.items()}
-        except BaseException:  # Interrupted: no guest outlives its lab.
+        except BaseException:  # Even when interrupted, no guest outlives its lab.
             for one in guests.values():
                 one.stop()
             raise

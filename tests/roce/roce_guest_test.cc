@@ -1,4 +1,4 @@
-// What only a real device can show; run by roce_test.py inside a guest with soft-RoCE.
+// Tests that need a real device; run by roce_test.py inside a guest with soft-RoCE.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -100,7 +100,7 @@ TEST(RoceGuestTest, TooLittleLockedMemoryIsToldToBothRanksWithTheRemedy) {
   ExpectRefused(
       [](GroupOptions&, int rank) {
         const rlimit limit{65536, 65536};
-        // Root may lock what it likes.
+        // The limit does not hold for root.
         if (rank == 1 && (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || setuid(65534) != 0)) {
           _exit(1);
         }

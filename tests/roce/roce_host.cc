@@ -1,8 +1,8 @@
 // One rank on one host, for tests/roce: two of these in two guests make a group over real RDMA.
 //
 //   roce_host --rank R --address 10.0.0.1 --store 10.0.0.1:7000 SCENARIO
-// Rank 0 serves the store. Prints one line: "RESULT <status code> <message>", and before it rank 0
-// of the scenario "bandwidth" what it measured: "JSON {...}".
+// Rank 0 serves the store. Prints one line: "RESULT <status code> <message>". Before it, rank 0 of
+// the scenario "bandwidth" prints its measurements: "JSON {...}".
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ struct HostOptions {
   BandwidthPlan bandwidth;
 };
 
-// Both hosts are this test's own guests on a cable of their own.
+// A fixed key, because both hosts are guests of this test on a private link.
 absl::StatusOr<JobKey> TestKey() { return JobKey::FromBytes(std::vector<uint8_t>(32, 0x5a)); }
 
 absl::Status CheckCollectives(Group& group) {
@@ -137,11 +137,12 @@ absl::Status RunRank(const HostOptions& host) {
   options.host_address = host.address;
   options.job_key.assign(32, 0x5a);
   options.network = Network::kRdma;
-  if (host.scenario != Scenario::kCut) {  // Which waits for the device to give up: 8 x 1.1 s.
+  // In the scenario kCut the device must give up first, which takes 8 x 1.1 s.
+  if (host.scenario != Scenario::kCut) {
     options.rdma.timeout = kGuestTimeout;
   }
-  // A stopped rank is noticed by this alone; everything else must be faster, also where both guests
-  // are emulated and wait for a core.
+  // Only this timeout notices a stopped rank; all other faults must be noticed faster, even if both
+  // guests are emulated and wait for a core.
   options.timeout = host.scenario == Scenario::kStop ? absl::Seconds(15) : absl::Seconds(40);
   options.connect_timeout = absl::Minutes(1);
   DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(store.get(), options));
@@ -168,13 +169,13 @@ int RunAndPrint(const HostOptions& host) {
   return 0;
 }
 
-// Whether somebody serves the store; rank 0 ends it when it has its result.
+// Whether the store can be reached; rank 0 ends it when it has its result.
 bool StoreIsServed(const std::string& store) {
   const auto where = ParseEndpoint(store);
   return where.ok() && Connect(*where, Deadline::After(absl::Seconds(5)), {}).ok();
 }
 
-// A stopped rank is ended when rank 0 has noticed.
+// Runs the rank as a child, so that a stopped one can be ended when rank 0 has noticed.
 int RunAsChild(const HostOptions& host) {
   const pid_t child = fork();
   if (child == 0) {

@@ -17,13 +17,13 @@ from lab import Lab
 
 BUILD = os.environ["DTRAIN_BUILD"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
-# Generous: without KVM and on a busy machine everything takes ten times as long.
+# A generous limit: without KVM and on a busy machine everything takes ten times as long.
 TIME_BOUND_S = int(os.environ.get("DTRAIN_ROCE_BOUND_S", "400"))
 ALL = "DTRAIN_TEST_LONG" in os.environ
 
 
 class Guests(unittest.TestCase):
-    """`roles` are run on a disk with `programs`, and their output is kept for the cases."""
+    """Runs `roles` with `programs` on the disk, and keeps their output for the test cases."""
     maxDiff = None
     programs = roles = ()
 
@@ -64,7 +64,7 @@ class OneHost(Guests):
         return lines
 
     def gtests_passed(self, name, at_least):
-        """A googletest program that ran and passed at least so many tests."""
+        """Checks that a googletest program ran and passed at least this many tests."""
         text = "\n".join(self.passed(name))
         found = re.search(r"\[  PASSED  \] (\d+) tests?", text)
         self.assertTrue(found, text)
@@ -137,7 +137,7 @@ class TwoHosts(Guests):
             self.assertIn("RESULT UNAVAILABLE ", said)
             self.assertIn(f"rank {peer} (node host{peer}, pid ", said)
             self.assertIn("check the cable", said)
-            # Where the port itself is down, soft-RoCE says that the device refused the request.
+            # If the port itself is down, soft-RoCE reports that the device refused the request.
             self.assertRegex(said, "IBV_WC_RETRY_EXC_ERR|IBV_WC_LOC_QP_OP_ERR.* is DOWN")
 
 

@@ -27,7 +27,7 @@
 namespace dtrain::testing {
 namespace {
 
-// The sanitizers have threads of their own, which survive a fork or are not needed after one.
+// Sanitizers start threads of their own, which survive a fork or are not needed after it.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kSanitized = true;
 #else
@@ -57,14 +57,14 @@ absl::Status RunBody(const RankBody& body, RankContext& context) {
   }
 }
 
-// The child's whole life: never returns into the test.
+// Runs the child to its end; never returns into the test.
 [[noreturn]] void RunChild(RankContext context, const comm::JobKey& key, const RankBody& body,
                            int go, int result) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   SetLogRank(context.rank);
   int port = 0;
   if (read(go, &port, sizeof(port)) != sizeof(port)) {
-    _exit(1);  // The test went away first.
+    _exit(1);  // The test ended before the child started.
   }
   const auto run = [&]() -> absl::Status {
     const comm::Hello hello{.role = comm::Hello::Role::kRank, .id = context.rank, .name = "rank"};
@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
   for (int i = 0; i < options.size; ++i) {
     DT_RETURN_IF_ERROR(cluster->Fork(i, body, key));
   }
-  DT_RETURN_IF_ERROR(cluster->ServeStore(key));  // Threads only from here on.
+  DT_RETURN_IF_ERROR(cluster->ServeStore(key));  // The process starts threads only after the forks.
   return cluster;
 }
 
@@ -145,7 +145,7 @@ absl::Status Cluster::Fork(int index, const RankBody& body, const comm::JobKey& 
   if (pipe2(go, O_CLOEXEC) != 0 || pipe2(result, O_CLOEXEC) != 0) {
     return ErrnoStatus(errno, "pipe2");
   }
-  fflush(nullptr);  // Or the child would print what waits in stdio once more.
+  fflush(nullptr);  // Otherwise the child would print stdio's buffered text once more.
   const pid_t pid = fork();
   if (pid < 0) {
     return ErrnoStatus(errno, "fork");
@@ -154,7 +154,7 @@ absl::Status Cluster::Fork(int index, const RankBody& body, const comm::JobKey& 
   if (pid == 0) {
     close(go[1]);
     close(result[0]);
-    for (auto& other : ranks_) {  // Ends of the pipes of ranks forked before.
+    for (auto& other : ranks_) {  // Close the pipes of ranks forked before.
       other->go.reset();
       other->result.reset();
     }

@@ -32,14 +32,14 @@
 
 namespace dtrain::testing {
 
-// What a rank's function gets.
+// The argument of a rank's function.
 struct RankContext {
   int rank = 0;
   int size = 1;
   comm::Store* store = nullptr;  // Shared by all ranks and the test itself.
   std::string job_key;           // 32 bytes.
 
-  // For a group of all ranks on one node, with a timeout of 30 s.
+  // Options for a group of all ranks on one node, with a timeout of 30 s.
   comm::GroupOptions group_options() const;
   // Sets `key` in the store, for a test that waits for it with Cluster::Await.
   absl::Status Announce(const std::string& key) const;
@@ -52,17 +52,17 @@ enum class RankKind { kProcess, kThread };
 struct ClusterOptions {
   int size = 2;
   RankKind kind = RankKind::kProcess;
-  // From start to the end of Join; ranks that are left then are killed.
+  // Limit from Start to the end of Join; then the remaining ranks are killed.
   absl::Duration time_bound = absl::Seconds(60);
 };
 
 struct RankResult {
-  // What the function returned; DeadlineExceeded: not done at the time bound; Aborted: ended
-  // without a result (see signal and exit_code).
+  // The function's result. DeadlineExceeded: not done at the time bound; Aborted: ended without a
+  // result (see signal and exit_code).
   absl::Status status = {};
   int signal = 0;
   int exit_code = 0;
-  absl::Duration duration = {};  // From start to the end of the function, as the test saw it.
+  absl::Duration duration = {};  // Time from Start to the end of the function, as seen by the test.
 };
 
 class Cluster {
@@ -70,7 +70,7 @@ class Cluster {
   // Starts the ranks. REQUIRES (processes): the calling process has one thread.
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options,
                                                         RankBody body);
-  // Kills what still runs.
+  // Kills the ranks that still run.
   ~Cluster();
 
   // Waits until a rank has announced `key`.
@@ -116,7 +116,7 @@ class Cluster {
   bool joined_ = false;
 };
 
-// Start and Join.
+// Calls Start and Join.
 std::vector<RankResult> RunRanks(const ClusterOptions& options, RankBody body);
 
 }  // namespace dtrain::testing

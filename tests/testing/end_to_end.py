@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a small corpus, a small model, and programs run to their end.
+"""Common parts of the end-to-end tests: a small corpus, a small model, and programs run to their end.
 
 Every test here starts the real programs; results are read from the run directory, as a user would.
 """
@@ -22,7 +22,7 @@ from time_bounds import bound_s
 BIN = os.environ["DTRAIN_BIN"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 TIME_BOUND_S = bound_s(240)  # Generous: the machine may be busy.
-END_BOUND_S = bound_s(20)  # Of what a killed launcher leaves to the kernel.
+END_BOUND_S = bound_s(20)  # For processes that end because their launcher was killed.
 MARK = "TEST_OF_DTRAIN"  # In the environment of all that a test starts, and of what that starts.
 
 SMALL = {
@@ -53,7 +53,7 @@ ALL_SHARED = "zero_optimization.stage3_param_persistence_threshold=0"
 
 
 def fp32_tolerance(terms):
-    """How far two trainings may lie apart whose fp32 sums, of `terms` numbers at most, have another
+    """The largest difference of two trainings whose fp32 sums, of at most `terms` numbers, have another
     order: a share of the loss. Roundings have either sign, so a sum is off by more than
     6 sqrt(terms) 2^-24 of its magnitudes with a probability of 2 exp(-6^2 / 2) = 3e-8 at most
     (Higham and Mary 2019, theorem 2.4), and two sums differ by twice that. Steps do not multiply it:
@@ -91,16 +91,16 @@ class EndToEnd(unittest.TestCase):
         return {**os.environ, **(env or {}), name: value}
 
     def left_behind(self):
-        """What this test's programs left: "pid command: segments, ports at which it listens"."""
+        """Remains of this test's programs: "pid command: segments, ports at which it listens"."""
         return [f"{pid} {command}: holds {segments_of(pid)}, listens at {listening(pid)}"
                 for pid, command in marked_processes(self.mark)]
 
     def tearDown(self):
-        """No process of the test is left, and with none no segment and no listener."""
+        """Checks that no process of the test is left, and so no segment and no listener."""
         end = time.monotonic() + END_BOUND_S
         while (left := self.left_behind()) and time.monotonic() < end:
             time.sleep(0.05)
-        for pid, _ in marked_processes(self.mark):  # Not to disturb the tests that follow.
+        for pid, _ in marked_processes(self.mark):  # They must not disturb later tests.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.assertEqual(left, [], "left behind")
@@ -155,7 +155,7 @@ class EndToEnd(unittest.TestCase):
         self.fail(f"nothing listens at port {port}:\n{process.communicate()[0]}")
 
     def await_rest(self, process):
-        """Waits until a program computes nothing: what it does now is wait."""
+        """Waits until a program uses no CPU time, so that it only waits."""
         end, seen, same = time.monotonic() + TIME_BOUND_S, None, 0
         while same < 10 and time.monotonic() < end and process.poll() is None:
             ticks = cpu_ticks(process.pid)
@@ -164,8 +164,8 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(same, 10, "it is never at rest")
 
     def await_delivery(self, process, number):
-        """Waits until a signal that was sent has reached its handler: a second one that is sent
-        before would be one with it."""
+        """Waits until a sent signal has reached its handler, because a second one that is sent before
+        would be merged with it."""
         end = time.monotonic() + TIME_BOUND_S
         while number in pending_signals(process.pid) and time.monotonic() < end:
             time.sleep(0.005)
@@ -187,8 +187,8 @@ class EndToEnd(unittest.TestCase):
                 if r["kind"] == "step" and "train/grad_norm" in r["m"]]
 
     def check_resume(self, name, sets):
-        """Four steps that a run has taken from the checkpoint of the fourth are those that it has
-        taken in one go: the same bits."""
+        """Checks that four steps from the checkpoint of step 4 have the same bits as those of the run
+        that was not interrupted."""
         sets = [*sets, "train_steps=8", "checkpoint.interval=4"]
         run_dir = self.train(2, name, sets)
         losses, weights = self.losses(run_dir), self.model_files(run_dir)
@@ -235,7 +235,7 @@ class EndToEnd(unittest.TestCase):
         return files
 
     def assert_one_line(self, output, *texts):
-        """Some line says all of it."""
+        """Checks that one line holds all the texts."""
         self.assertTrue(any(all(text in line for text in texts) for line in output.splitlines()),
                         f"no line has {texts}:\n{output}")
 
@@ -250,8 +250,8 @@ SKIPPED = 77  # ctest's SKIP_RETURN_CODE.
 
 
 def main():
-    """Exits 77 when all that ran passed but something did not run: ctest shows that as skipped. A
-    pattern for skips in the output would hide the failures beside them."""
+    """Exits with 77 if all tests that ran passed and some did not run: ctest shows that as skipped. A
+    pattern for skips in the output would hide failures beside them."""
     program = unittest.main(exit=False, verbosity=2)
     if not program.result.wasSuccessful():
         sys.exit(1)

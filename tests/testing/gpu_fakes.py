@@ -1,4 +1,4 @@
-"""A machine with a GPU that is none: its nvidia-smi, and a pack whose benchmarks write results."""
+"""A fake machine with a GPU: its nvidia-smi, and a pack whose benchmarks write results."""
 import json
 import os
 import sys
@@ -14,7 +14,7 @@ def write_program(path, body, interpreter="/bin/sh"):
 
 
 def fake_nvidia_smi(folder, memory_mib=3):
-    """One GPU, A. Whoever watches the memory in use sees it rise by 1,000 MiB at once."""
+    """One GPU, A, whose memory in use rises by 1,000 MiB at once."""
     write_program(f"{folder}/nvidia-smi", f"""case "$*" in
 -L) echo "GPU 0: A" ;;
 *memory.used*) printf '0, 100\\n0, 1100\\n' ;;
@@ -22,7 +22,7 @@ def fake_nvidia_smi(folder, memory_mib=3):
 esac""")
 
 
-# Of the training whose picture has the name of DTRAIN_FAKE_HANGS it says its process and waits.
+# For the training whose picture DTRAIN_FAKE_HANGS names, it prints its process id and waits.
 FAKE_TRAINING = """import json, os, sys, time
 word = dict(zip(sys.argv[1:], sys.argv[2:]))
 name = os.path.basename(word["--svg"])[:-len(".svg")]
@@ -40,9 +40,9 @@ with open(word["--json"], "w") as file:
 """
 
 
-# short.json of the pack has by the name of each training of the short run: "losses", what it says
-# ("says") and its exit code; one that "hangs" says its process and waits. Without a word: losses
-# that fall, and two graphs where there are graphs.
+# short.json of the pack gives, by the name of each training of the short run, its "losses", the text
+# that it prints ("says") and its exit code; one that "hangs" prints its process id and waits. A
+# training without an entry has falling losses, and two graphs if it uses graphs.
 FAKE_GPT = """import json, os, sys, time
 words = sys.argv[1:]
 settings = [word for flag, word in zip(words, words[1:]) if flag == "--set"]
@@ -75,7 +75,7 @@ sys.exit(facts.get("exit", 0))
 FAKE_PLAN = """echo "memory of each rank:"
 echo "  weights            85.7 MB"
 echo "  total             932.1 MB\""""
-# A benchmark says its name and writes a result that has nothing.
+# A benchmark that prints its name and writes an empty result.
 FAKE_BENCHMARK = """import json, os, sys
 with open(os.path.dirname(os.environ["DTRAIN_FAKE_ROW"]) + "/order", "a") as file:
     file.write(os.path.basename(sys.argv[0]) + "\\n")
@@ -106,7 +106,7 @@ def fake_pack(folder, row, tests=None):
 
 
 class GpuMachine(unittest.TestCase):
-    """Whole calls on a machine whose GPU and programs are fakes."""
+    """Whole calls on a machine with a fake GPU and fake programs."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""A googletest program in several processes: every test once, and no failure is lost."""
+"""A googletest program in several processes runs every test once, and no failure is lost."""
 import os
 import stat
 import subprocess
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "in_shards.py")
-# As googletest shares out five tests; test 3 fails, or kills its process, on request.
+# Distributes five tests like googletest; test 3 fails, or kills its process, on request.
 PROGRAM = """#!/bin/sh
 for test in 0 1 2 3 4; do
   if [ $((test % GTEST_TOTAL_SHARDS)) = "$GTEST_SHARD_INDEX" ]; then

@@ -44,7 +44,7 @@ def main():
     if not tests:
         sys.exit(f"long_results.py: {junit} names no test, so {path} is left as it was")
     before = report.measured_before(path)
-    # Without the load: whether tests pass is no speed.
+    # The load is left out: it does not matter for whether tests pass.
     cores = os.cpu_count()
     stamp = {"command": "./dev test long", "date": provenance.today(), "commit": provenance.commit(),
              "cpu": provenance.cpu_name(), "cores": cores,

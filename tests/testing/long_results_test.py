@@ -1,4 +1,4 @@
-"""What bench/results keeps of `./dev test long`."""
+"""The results of `./dev test long` that bench/results keeps."""
 import json
 import os
 import subprocess

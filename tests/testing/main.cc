@@ -1,5 +1,6 @@
 // The main function of test programs. `PROGRAM --file=NAME_test.cc` runs the tests of that file
-// alone, for a program that is made of several. It can be repeated, and goes with --gtest_filter.
+// alone, for a program that is made of several files. It can be repeated, and combined with
+// --gtest_filter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +16,8 @@ constexpr int kUsageError = 64;
 
 std::string_view NameOf(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// The filter that leaves out what stands in other files than `files`, and those of `files` that
-// have tests here.
+// The filter that selects the tests in `files`, and those of `files` that have tests in this
+// program.
 struct Chosen {
   std::string filter;
   std::set<std::string> found;
@@ -42,7 +43,7 @@ Chosen Choose(const std::set<std::string>& files, std::string filter) {
 }
 
 int Main(int argc, char** argv) {
-  ::testing::InitGoogleMock(&argc, argv);  // Registers what TEST_P stands for, too.
+  ::testing::InitGoogleMock(&argc, argv);  // Also registers the instances of TEST_P.
   constexpr std::string_view kFile = "--file=";
   std::set<std::string> files;
   for (int i = 1; i < argc; ++i) {

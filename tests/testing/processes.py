@@ -1,4 +1,4 @@
-"""What processes of this host have, read from /proc: for tests that look at what is left behind."""
+"""Facts about processes of this host, read from /proc, for tests that check what is left behind."""
 import os
 
 LISTENING = "0A"
@@ -14,13 +14,13 @@ def marked_processes(mark):
             if marked:
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     found.append((int(pid), file.read().replace(b"\0", b" ").decode(errors="replace")))
-        except OSError:  # It is gone, or another user's.
+        except OSError:  # The process has ended, or belongs to another user.
             pass
     return found
 
 
 def descriptors(pid):
-    """What its descriptors name."""
+    """The targets of the process's descriptors."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -35,8 +35,8 @@ def descriptors(pid):
 
 
 def segments_of(pid):
-    """Names of the shared memory of dtrain that it has open or mapped. They are memfds, which appear
-    in no folder."""
+    """Names of dtrain's shared memory that the process has open or mapped. Segments are memfds, which
+    appear in no folder."""
     texts = descriptors(pid)
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
@@ -52,8 +52,8 @@ def socket_inodes(pid):
 
 
 def listening(*pids):
-    """[(address as in /proc/net/tcp, port)] of the TCP listeners of processes in one network
-    namespace: that of the first."""
+    """[(address as in /proc/net/tcp, port)] of the TCP listeners of processes in the network namespace
+    of the first."""
     inodes, found = set().union(*map(socket_inodes, pids)), []
     for table in ("tcp", "tcp6"):
         try:
@@ -67,7 +67,7 @@ def listening(*pids):
 
 
 def cpu_ticks(pid):
-    """Of user and system time, of all its threads; None when it is gone."""
+    """User and system time of all threads of the process; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rsplit(")", 1)[1].split()
@@ -77,7 +77,7 @@ def cpu_ticks(pid):
 
 
 def pending_signals(pid):
-    """Numbers of the signals that were sent to the process and that it has not taken."""
+    """Numbers of the signals that are pending for the process."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd", "ShdPnd"))]

@@ -1,4 +1,4 @@
-"""What must be built for the chosen tests: `ctest --show-only=json-v1 ... | programs_of.py BUILD`.
+"""The targets to build for the chosen tests: `ctest --show-only=json-v1 ... | programs_of.py BUILD`.
 
 Prints the targets of test programs in BUILD/tests when the tests start nothing else themselves, and
 nothing when one does (a test in Python starts programs that only it knows): then all must be built.

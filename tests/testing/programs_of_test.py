@@ -1,4 +1,4 @@
-"""Which targets `./dev test NAME` builds."""
+"""The targets that `./dev test NAME` builds."""
 import unittest
 
 import programs_of

@@ -1,5 +1,5 @@
-"""Small random models of transformers in folders, and runs that train on a few windows: what the tests
-of imported models share."""
+"""Common parts of the tests of imported models: small random models of transformers in folders, and runs
+that train on a few windows."""
 import os
 import struct
 
@@ -11,10 +11,10 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 SEED = 5
 SEQUENCE = 24
-WINDOWS = 8  # Of the training file: each step reads all of them.
+WINDOWS = 8  # Windows of the training file, all of which each step reads.
 # fp32 sums in another order; logits are of the order of 1.
 TOLERANCE = 1e-5
-# Of losses in training: of the sums over tokens in forward and in backward.
+# Tolerance of training losses: rounding of the sums over tokens in forward and in backward.
 TRAINING_TOLERANCE = 2 * end_to_end.fp32_tolerance(WINDOWS * SEQUENCE)
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -48,7 +48,7 @@ class PublishedModels(EndToEnd):
         print(f"seed {SEED}")
         torch.manual_seed(SEED)
         torch.set_num_threads(1)
-        for split in ("train", "val"):  # As many windows as a step or a batch takes.
+        for split in ("train", "val"):  # As many windows as a step or a batch reads.
             with open(f"{cls.folder}/data/{split}.bin", "rb") as file:
                 file.seek(1024)
                 tokens = file.read(2 * (WINDOWS * SEQUENCE + 1))
@@ -57,7 +57,7 @@ class PublishedModels(EndToEnd):
                 file.write(header + tokens)
 
     def make(self, name, folder=None, dtype=None, **save):
-        """A random model of transformers in a folder, and itself."""
+        """Saves a random model of transformers in a folder, and returns it."""
         import torch
         import transformers
         kind, changes = MODELS[name]
@@ -65,7 +65,7 @@ class PublishedModels(EndToEnd):
         config = transformers.AutoConfig.for_model(kind, **changes)
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
         for key, parameter in model.named_parameters():
-            if parameter.dim() == 1:  # Biases and norms that are not what they begin as.
+            if parameter.dim() == 1:  # Biases and norms get values other than the initial ones.
                 torch.nn.init.normal_(parameter, 0.0 if key.endswith("bias") else 1.0, 0.2)
         model = model.to(dtype or torch.float32)
         path = f"{self.folder}/models/{folder or name}"

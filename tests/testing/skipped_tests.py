@@ -1,4 +1,4 @@
-"""What `./dev test` says at its end: `ctest ... | skipped_tests.py LOG [--whole]`.
+"""The last lines of `./dev test`: `ctest ... | skipped_tests.py LOG [--whole]`.
 
 What ctest prints goes through; its summary waits until LOG (ctest's LastTest.log), which is whole
 only when ctest has ended, has been read. A case that a program skipped stands before the summary
@@ -62,7 +62,7 @@ def programs(log):
 
 
 def lines_of(log):
-    """What to show: a line for each program and reason."""
+    """The lines to show: one for each program and reason."""
     shown = []
     for test, output in programs(log):
         by_reason = {}

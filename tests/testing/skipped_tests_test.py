@@ -1,4 +1,4 @@
-"""What `./dev test` says at its end: of cases that programs left out, and of its time."""
+"""The last lines of `./dev test`: cases that programs skipped, and the time."""
 import os
 import subprocess
 import sys
@@ -75,7 +75,7 @@ CTEST = CTEST_LINES + SUMMARY
 
 
 def end_of_run(text, *arguments):
-    """The whole program's result for what ctest printed."""
+    """The whole program's result for ctest's output."""
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/LastTest.log", "w", encoding="utf-8") as file:
             file.write(LOG)

@@ -1,4 +1,4 @@
-"""How long the tests took, of what ctest prints, and whether the suite still fits its time."""
+"""Reads from ctest's output how long the tests took, and checks whether the suite is within its time."""
 import os
 import re
 
@@ -24,13 +24,13 @@ def times_of(lines):
 
 
 def budget_s(cores):
-    """One core takes twice as long; more than two are no reason to be slower."""
+    """The budget for a number of cores: one core takes twice as long as two or more."""
     return BUDGET_S * BUDGET_CORES / min(cores, BUDGET_CORES)
 
 
 def end_of(tests, total, whole, cores=None):
-    """(lines to show last, whether the suite is within its time). `whole`: no test was left out by a
-    filter, so that the total is the suite's."""
+    """(last lines to show, whether the suite is within its time). `whole`: no filter left tests out, so
+    the total is the suite's."""
     cores = cores or os.cpu_count()
     shown = []
     if tests:

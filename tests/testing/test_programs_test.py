@@ -14,7 +14,7 @@ FILE = "--file="
 
 
 def programs():
-    """{path of a program: the files that tests name of it}; those that are run whole are left out."""
+    """{path of a program: the files of it that tests name}, without programs that are run whole."""
     ctest = os.path.join(os.path.dirname(CMAKE), "ctest")
     listed = subprocess.run([ctest, "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True,
                             check=True).stdout
@@ -31,7 +31,7 @@ def programs():
 
 
 def files_of(program, *arguments):
-    """Those in which the tests stand that it would run."""
+    """The files of the tests that the program would run."""
     with tempfile.NamedTemporaryFile(suffix=".json") as listed:
         subprocess.run([program, "--gtest_list_tests", f"--gtest_output=json:{listed.name}", *arguments],
                        stdout=subprocess.DEVNULL, check=True)

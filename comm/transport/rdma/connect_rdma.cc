@@ -25,7 +25,8 @@ namespace {
 constexpr int kQueuePairsMax = 8;
 constexpr uint32_t kFormat = 3;
 
-// What a rank tells a peer about its end, byte for byte; `code` not 0: why it cannot connect.
+// The facts that a rank sends a peer about its end, byte for byte. If `code` is not 0, `text` says
+// why it cannot connect.
 struct EndCard {
   uint32_t format = kFormat;
   int32_t code = 0;
@@ -44,12 +45,13 @@ struct EndCard {
   Ece extensions[kQueuePairsMax] = {};  // The lower rank's offer, then the higher one's answer.
   int32_t ethernet = 0;
   uint32_t lid = 0;
-  int32_t has_other_port = 0;  // One that the rank would take if the nearest were not known.
+  // Whether the rank would take another port if the nearest device were not known.
+  int32_t has_other_port = 0;
   int32_t unused = 0;
 };
 static_assert(sizeof(EndCard) == 1168, "the same on every host, without padding");
 
-// The set-up has nobody else who could end it, or wait for it.
+// Nothing but the deadline interrupts the set-up, and no compute thread waits for it.
 constexpr auto kNever = [] { return absl::OkStatus(); };
 constexpr auto kNo = [] { return false; };
 
@@ -68,7 +70,7 @@ absl::Status StatusOf(const EndCard& card) {
                       absl::string_view(card.text, strnlen(card.text, sizeof(card.text))));
 }
 
-// Once a process: every group of a rank would say the same.
+// Logs the refusal once a process, because every group of a rank would get the same.
 void TellOfCopies(const absl::Status& refused) {
   static std::once_flag told;
   std::call_once(told, [&] {
@@ -98,7 +100,8 @@ class Connector {
     parts_.direct_bytes_min = options.direct_bytes_min;
   }
 
-  // OK: `transport()` works. An error of this rank or, naming it, of another; all ranks get one.
+  // OK: `transport()` works. Otherwise this rank's error or, with its name, another's; then all
+  // ranks get an error.
   absl::Status Run() {
     DT_RETURN_IF_ERROR(Agree(FindPort()));
     DT_RETURN_IF_ERROR(Agree(Prepare()));
@@ -107,10 +110,10 @@ class Connector {
     transport_ = std::make_unique<RdmaTransport>(std::move(parts_));
     return Agree(Greet());
   }
-  // Whether the ranks still understand each other: after a failed Run they may go on over the mesh.
+  // Whether all ranks know the outcome: then they may go on over the mesh after a failed Run.
   bool agreed() const { return agreed_; }
   bool any_port() const { return any_port_; }
-  // Whether some rank took a port for its nearness, and would take another one without that.
+  // Whether some rank took a port because it is near, and would otherwise take another one.
   bool any_other_port() const { return any_other_port_; }
   std::unique_ptr<RdmaTransport> transport() { return std::move(transport_); }
   std::unique_ptr<StreamTransport> TakeMesh() {
@@ -135,7 +138,7 @@ class Connector {
     return absl::OkStatus();
   }
 
-  // Makes everything else that needs no peer.
+  // Makes the other objects that need no peer.
   absl::Status Prepare() {
     const int peers = static_cast<int>(size_) - 1;
     DT_ASSIGN_OR_RETURN(parts_.plan, PlanRing(options_.slots, options_.slot_bytes, peers,
@@ -151,7 +154,7 @@ class Connector {
     parts_.staging = std::make_unique<StagingMemory>(std::move(staging));
     DT_ASSIGN_OR_RETURN(parts_.region,
                         parts_.device->Register(parts_.staging->data(), parts_.staging->bytes()));
-    auto watch = UserfaultWatch::Create();  // Without it only what is registered goes directly.
+    auto watch = UserfaultWatch::Create();  // Without it only registered memory is sent directly.
     if (!watch.ok()) {
       TellOfCopies(watch.status());
     }
@@ -297,12 +300,12 @@ class Connector {
   }
 
   absl::Status Greet() {
-    // Before the deadline, so that a peer that cannot be reached is told to all in time.
+    // Ends before the deadline, so that all ranks learn in time of a peer that cannot be reached.
     const Deadline half = Deadline::After(deadline_.Remaining() / 2);
     return transport_->Greet({half, kNever, kNo});
   }
 
-  // All ranks tell each other how they fare: the first error in rank order is everybody's.
+  // All ranks exchange their status; all get the first error in rank order.
   absl::Status Agree(const absl::Status& own) {
     std::vector<Transfer> transfers;
     SetStatus(mine_[rank_], own);
@@ -333,13 +336,13 @@ class Connector {
   const Deadline deadline_;
   const size_t rank_;
   const size_t size_;
-  std::vector<EndCard> mine_;    // By peer: what it is told.
-  std::vector<EndCard> theirs_;  // By peer: what it told.
+  std::vector<EndCard> mine_;    // By peer: the card that it is sent.
+  std::vector<EndCard> theirs_;  // By peer: the card that it sent.
   PortChoice port_;
   RdmaTransport::Parts parts_;
   std::unique_ptr<RdmaTransport> transport_;
   bool agreed_ = false;
-  bool any_port_ = false;  // Of any rank.
+  bool any_port_ = false;  // Some rank has a port.
   bool any_other_port_ = false;
 };
 
@@ -383,7 +386,7 @@ absl::StatusOr<RdmaConnection> ConnectRdma(std::unique_ptr<StreamTransport> mesh
   const bool agreed = connector->agreed();
   const bool any_port = connector->any_port();
   const bool any_other_port = connector->any_other_port();
-  connector.reset();  // Its pinned memory too.
+  connector.reset();  // Frees its pinned memory too.
   if (agreed && any_other_port) {
     // Some networks join only devices of one place on each node, as rails do.
     if (kept->rank() == 0) {
@@ -396,7 +399,7 @@ absl::StatusOr<RdmaConnection> ConnectRdma(std::unique_ptr<StreamTransport> mesh
     return ConnectRdma(std::move(kept), anywhere, address, required, deadline);
   }
   if (required || !agreed) {
-    if (!agreed) {  // Else all know, and in the same words.
+    if (!agreed) {  // If the ranks agreed, each has the same error already.
       kept->Shutdown(reason);
     }
     return reason;

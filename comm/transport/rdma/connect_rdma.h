@@ -1,7 +1,7 @@
-// How ranks make RDMA connections: each chooses a port, then they exchange what the other end must
-// know over their authenticated TCP connections, connect, and try every connection once. Where the
-// ports nearest to the ranks do not reach each other, they do so again with those that hold the
-// ranks' addresses.
+// How ranks make RDMA connections: each chooses a port, then they exchange the data of their ends
+// over their authenticated TCP connections, connect, and try every connection once. If the ports
+// nearest to the ranks do not reach each other, they try again with the ports that hold the ranks'
+// addresses. One thread of each rank calls it; the result owns all connections.
 #pragma once
 
 #include <memory>

@@ -28,10 +28,10 @@ absl::string_view TypeName(RdmaGid::Type type) {
   return "unknown";
 }
 
-// Lower is better.
+// The rank of an address's kind; lower is better.
 int KindOf(const GidBytes& gid) { return IsIpv4Mapped(gid) ? 0 : IsLinkLocal(gid) ? 2 : 1; }
 
-// The address in its one spelling, so that texts can be compared.
+// The address in its canonical spelling, so that texts can be compared.
 std::string Normalized(absl::string_view address) {
   GidBytes bytes = {};
   const std::string text(address);
@@ -86,7 +86,7 @@ std::string DescribePorts(absl::Span<const RdmaPort> ports) {
 absl::StatusOr<RdmaGid> ChooseGid(absl::Span<const RdmaGid> gids, int wanted_index,
                                   absl::string_view address) {
   const std::string own = Normalized(address);
-  std::string netdev;  // That the address is on.
+  std::string netdev;  // The network device that has the address.
   for (const RdmaGid& gid : gids) {
     if (!own.empty() && GidText(gid.bytes) == own) {
       netdev = gid.netdev;

@@ -1,4 +1,4 @@
-// Which port and which GID a rank uses. Pure functions of what the devices say.
+// Chooses a rank's port and GID. Pure functions of what devices report.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@
 namespace dtrain::comm {
 
 struct PortWish {
-  std::string device;     // "": any.
-  int gid_index = -1;     // -1: any.
-  std::string address;    // The rank's own, numeric: the port and GID that hold it are preferred.
-  std::string near = {};  // The device nearest to the rank, preferred before that; "": unknown.
+  std::string device;   // "": any.
+  int gid_index = -1;   // -1: any.
+  std::string address;  // The rank's numeric address: the port and GID that hold it are preferred.
+  std::string near = {};  // The device nearest to the rank, preferred even more; "": unknown.
 };
 
 struct PortChoice {
@@ -35,19 +35,18 @@ std::string DescribeGids(absl::Span<const RdmaGid> gids);
 // "rxe0/1 (Ethernet, ACTIVE), mlx5_0/1 (InfiniBand, DOWN)", or "none".
 std::string DescribePorts(absl::Span<const RdmaPort> ports);
 
-// RoCE v2 only. Of those: the wanted index; else the one that is `address`; else on the network
-// device of `address` (where it is found among the GIDs) IPv4 before global IPv6 before link-local,
-// then the same on any device; ties go to the lower index. NotFound lists the GIDs there are.
+// Chooses among the RoCE v2 GIDs: the wanted index, or else the GID that is `address`. Otherwise
+// the network device of `address`, if a GID has it, comes before other devices, and on each IPv4
+// before global IPv6 before link-local; ties go to the lower index. NotFound lists the GIDs.
 absl::StatusOr<RdmaGid> ChooseGid(absl::Span<const RdmaGid> gids, int wanted_index,
                                   absl::string_view address);
 
-// Chooses on an InfiniBand port: the wanted index, else the lowest. NotFound lists the GIDs there
-// are.
+// Chooses on an InfiniBand port: the wanted index, or else the lowest. NotFound lists the GIDs.
 absl::StatusOr<RdmaGid> ChooseInfiniBandGid(absl::Span<const RdmaGid> gids, int wanted_index);
 
-// An active port of the wanted device, or of any: that of the nearest device first, then the one
-// that holds `address`, else the first with a GID (Ethernet: of RoCE v2). NotFound says which
-// devices and states there are.
+// Chooses an active port of the wanted device, or of any: that of the nearest device, or else the
+// port that holds `address`, or else the first with a GID (Ethernet: of RoCE v2). NotFound lists
+// the devices and their states.
 absl::StatusOr<PortChoice> ChoosePort(absl::Span<const RdmaPort> ports, const PortWish& wish);
 
 }  // namespace dtrain::comm

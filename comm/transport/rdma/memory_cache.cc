@@ -25,7 +25,7 @@ MemoryRange WholePages(const MemoryRange& range) {
 class MemoryCache::Handle final : public RegisteredMemory {
  public:
   explicit Handle(std::shared_ptr<std::atomic<bool>> held) : held_(std::move(held)) {}
-  ~Handle() override { held_->store(false); }  // The region goes at the next move.
+  ~Handle() override { held_->store(false); }  // The region is dropped at the next Move.
 
  private:
   const std::shared_ptr<std::atomic<bool>> held_;

@@ -1,9 +1,9 @@
-// Which memory of this process the device can reach: what callers registered, and what messages
-// used before.
+// The memory of this process that the device can reach: regions that callers registered, and
+// regions that earlier messages used.
 //
-// Registering pins pages, which costs more than copying a short message. So the regions of memory
-// that is sent or received again and again are kept, up to a number of bytes, the least recently
-// used going first; and only while it is known that the memory is still the same (UnmapWatch).
+// Registering pins pages, which costs more than copying a short message. So regions that messages
+// use are kept for later messages, up to a number of bytes; the least recently used go first. A
+// region is kept only while the memory is known to be still the same (UnmapWatch).
 // Used by the thread that moves messages; only a Registration may be dropped by any thread.
 #pragma once
 
@@ -22,27 +22,28 @@ namespace dtrain::comm {
 
 class MemoryCache {
  public:
-  // `watch` null: nothing is kept that was not registered. REQUIRES: `device` outlives this object.
+  // `watch` null: only regions that callers registered are kept. REQUIRES: `device` outlives this
+  // object.
   MemoryCache(VerbsDevice& device, std::unique_ptr<UnmapWatch> watch, size_t bytes_max);
 
   // The memory is reachable until the result is dropped, before which it must not be freed.
   // ResourceExhausted: it cannot be pinned.
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes);
 
-  // Messages that find regions from now on are later than those before: regions of those may go.
+  // Begins a new Move: regions that only earlier ones used may be dropped.
   void NextMove();
   // The region that holds all of the memory, until NextMove; null: there is none and none can be
   // made.
   const MemoryRegion* Find(const void* data, size_t bytes);
 
   size_t kept_bytes() const { return kept_bytes_; }
-  size_t made() const { return made_; }  // Regions, by Find.
+  size_t made() const { return made_; }  // Number of regions that Find has made.
 
  private:
   struct Entry {
     MemoryRange range;
     std::unique_ptr<MemoryRegion> region;
-    // Of one that a caller registered: whether it still holds it. Null: found by itself.
+    // Whether the caller that registered the region still holds it. Null: Find made the region.
     std::shared_ptr<std::atomic<bool>> held;
     uint64_t last_move = 0;
   };

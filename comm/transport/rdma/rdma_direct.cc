@@ -9,8 +9,8 @@
 
 namespace dtrain::comm {
 
-// Offers the memory of the next long messages, so that the first byte need not wait until they are
-// the next of all.
+// Offers the memory of the next long messages early, so that their first bytes need not wait until
+// all earlier messages are done.
 absl::Status RdmaTransport::MakeOffers(size_t peer) {
   RdmaPeer& ends = parts_.peers[peer];
   Lane& lane = states_[peer].receives;
@@ -66,7 +66,7 @@ absl::StatusOr<bool> RdmaTransport::SendDirectly(size_t peer) {
       offer.address == 0 ? nullptr : parts_.memory->Find(transfer.data, transfer.bytes);
   if (source == nullptr) {
     if (ends.pairs.size() > 1 && state.pieces_under_way != 0) {
-      return false;  // Its chunks must not overtake the end of a message before it.
+      return false;  // The message's chunks must not overtake the end of the message before it.
     }
     lane.by_ring = true;
     ends.direct_sends.Sent();
@@ -81,7 +81,8 @@ absl::StatusOr<bool> RdmaTransport::SendDirectly(size_t peer) {
     return any;
   }
   if (ends.pairs.size() > 1) {
-    // Queue pairs overtake each other: all pieces must be in place before it is said.
+    // Queue pairs can overtake each other: all pieces must be in place before the message is
+    // announced.
     if (state.pieces_under_way != 0) {
       return any;
     }
@@ -116,7 +117,7 @@ absl::Status RdmaTransport::PostPiece(size_t peer, const Offer& offer, const Mem
 
 absl::Status RdmaTransport::PostDone(size_t peer) {
   RdmaPeer& ends = parts_.peers[peer];
-  RdmaWrite write;  // Of nothing.
+  RdmaWrite write;  // An empty write: only the immediate matters.
   write.id = RequestId{RequestId::Kind::kPiece, peer, 0, 0}.Encode();
   write.immediate = With(peer, Immediate::Kind::kDone, ends.direct_sends.number()).Encode();
   ++states_[peer].pieces_under_way;

@@ -19,10 +19,12 @@
 namespace dtrain::comm {
 namespace {
 
-// Reads the GIDs of all ports of a device; a table has 16 to 256 entries, most of them empty.
+// Room for the GIDs of all ports of a device; a port's table has 16 to 256 entries, most of them
+// empty.
 constexpr size_t kGidsMax = 1024;
 
-// The first line of a small file of sysfs; "" when it cannot be read, as entries without a value.
+// The first line of a small file of sysfs; "" when it cannot be read, as is the case for empty
+// entries.
 std::string ReadLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -30,7 +32,7 @@ std::string ReadLine(const std::string& path) {
   return line;
 }
 
-// The GIDs of a port as the kernel gives them through the device; none where it does not.
+// The GIDs of a port as the kernel gives them through the device; empty if it does not.
 std::vector<RdmaGid> AskForGids(const VerbsFunctions& verbs, ibv_context* context, int port) {
   std::vector<RdmaGid> gids;
   if (verbs.query_gid_table == nullptr) {
@@ -81,7 +83,7 @@ RdmaPort ReadPort(const VerbsFunctions& verbs, ibv_context* context, const std::
   if (port.gids.empty()) {
     port.gids = AskForGids(verbs, context, number);
   }
-  if (!port.ethernet) {  // Sysfs has one name for InfiniBand's and the first version of RoCE's.
+  if (!port.ethernet) {  // Sysfs has one name for the types InfiniBand and RoCE v1.
     for (RdmaGid& gid : port.gids) {
       gid.type = RdmaGid::Type::kInfiniBand;
     }

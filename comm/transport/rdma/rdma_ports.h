@@ -1,8 +1,9 @@
-// What the RDMA devices of this host are, read through verbs and sysfs. Internal to the real twin
-// of VerbsApi.
+// The RDMA devices of this host and their ports, read through verbs and sysfs. Internal to the real
+// twin of VerbsApi.
 //
 // The type and the network device of a GID are read from sysfs, which every kernel has. Containers
-// may hide it; then the kernel is asked through the device (ibv_query_gid_table).
+// may hide it; then the kernel is asked through the device (ibv_query_gid_table). No state;
+// thread-safe.
 #pragma once
 
 #include <string>
@@ -21,7 +22,7 @@ absl::StatusOr<std::vector<RdmaPort>> ReadPorts(const Verbs& verbs);
 // The GIDs of a port in `folder` ("/sys/class/infiniband/rxe0/ports/1"), without empty ones.
 std::vector<RdmaGid> ReadGids(const std::string& folder, int table_entries);
 
-// "ACTIVE": of an ibv_port_state.
+// The name of an ibv_port_state, such as "ACTIVE".
 std::string PortStateName(int state);
 
 // Why `bytes` could not be pinned, with the limit in force and what to do.

@@ -45,8 +45,9 @@ bool RdmaTransport::Busy(size_t peer) const {
 absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const WaitContext& context,
                                  absl::FunctionRef<void()> meanwhile,
                                  absl::Span<const Transfer> ahead) {
-  // Headers and partial sums go ahead too, but use no region: so this comes at least once a call,
-  // however many are queued, and before the call reaches for memory that may be new by then.
+  // Headers and partial sums are sent ahead too, but use no region. So this happens at least once
+  // for each call, however many are queued, and before the call uses memory that may have been
+  // remapped.
   if (!LongIsAhead()) {
     parts_.memory->NextMove();
   }
@@ -68,14 +69,15 @@ absl::Status RdmaTransport::Move(absl::Span<const Transfer> transfers, const Wai
         continue;
       }
       done = false;
-      // What it sent before it ended or was cut off was drained above, and counts.
+      // Messages that the peer sent before it ended or was cut off were drained above, and count.
       if (!state.broken.ok() || (state.ended && !any)) {
         return Explain(peer);
       }
     }
     if (first) {
       meanwhile();
-      if (CompletesInOrder()) {  // Else it could not be told what of this call has left.
+      // Otherwise completions could not tell whether this call's data have left.
+      if (CompletesInOrder()) {
         Append(ahead);
         ahead_ = !ahead.empty();
       }
@@ -126,7 +128,7 @@ absl::StatusOr<bool> RdmaTransport::ProgressSends(size_t peer) {
   bool any = false;
   while (true) {
     if (lane.next < lane.wanted || (lane.next == lane.wanted && lane.done == 0)) {
-      state.leaves_at = state.posted;  // Nothing ahead has begun.
+      state.leaves_at = state.posted;  // No transfer of the next Move has begun.
     }
     if (!state.broken.ok() || lane.idle()) {
       break;
@@ -227,7 +229,7 @@ absl::Status RdmaTransport::TakeChunk(size_t peer, uint32_t bytes) {
   return absl::OkStatus();
 }
 
-// Every immediate brings what was taken so far.
+// An immediate of `kind`, with the credit that all immediates carry.
 Immediate RdmaTransport::With(size_t peer, Immediate::Kind kind, uint64_t number) {
   ReceiveRing& ring = parts_.peers[peer].receive;
   ring.ToldCredit();
@@ -246,7 +248,7 @@ absl::Status RdmaTransport::GiveCredit(size_t peer) {
 }
 
 absl::Status RdmaTransport::Probe(size_t peer, size_t pair) {
-  RdmaWrite write;  // Of nothing, and nothing tells the peer.
+  RdmaWrite write;  // An empty write without an immediate, which the peer's process does not see.
   write.id = RequestId{RequestId::Kind::kProbe, peer, pair, 0}.Encode();
   ++states_[peer].probes_under_way;
   return parts_.peers[peer].pairs[pair]->Post(write);
@@ -381,7 +383,7 @@ absl::Status RdmaTransport::WaitForAny(const WaitContext& context) {
   }
   if (((items[0].revents | items[1].revents) & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
     DT_ASSIGN_OR_RETURN(any, Drain());
-    // It stays so: to poll again would burn the core until the deadline.
+    // The descriptor stays in error: to poll again would burn the core until the deadline.
     return any ? absl::OkStatus()
                : absl::UnavailableError(absl::StrCat(
                      "the RDMA device of port ", parts_.port_name,
@@ -436,8 +438,8 @@ absl::Status RdmaTransport::Explain(size_t peer) {
                               [this] { return Awaited(); });
 }
 
-// The memory of messages that will not be received any more is still offered to peers: of a call
-// that failed, or of one that turned out to be another than theirs when its first bytes were due.
+// Peers still hold offers of memory for messages that will not be received: those of a call that
+// failed, or of one that turned out to differ from the peers' call.
 void RdmaTransport::Withdraw() {
   for (RdmaPeer& peer : parts_.peers) {
     for (const auto& pair : peer.pairs) {

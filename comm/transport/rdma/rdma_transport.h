@@ -5,8 +5,9 @@
 // TCP connections to the same peers stay open beside it, silent: they tell at once when a process
 // ends and carry the reason of a rank that gives up. A peer that sends nothing for a while is sent
 // an empty write, which its device answers without its process: so a path that is cut is found
-// before the deadline, and a process that is merely stopped is not taken for a dead one. What the
-// device says of itself and its port is read where a rank waits, and logged.
+// before the deadline, and a process that is merely stopped is not taken for a dead one. Events of
+// the device and its port are read and logged while a rank waits. Owns the mesh, the device and
+// everything made from it. One thread at a time calls Move; Shutdown may be called from any.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +45,8 @@ struct RdmaPeer {
   DirectReceives direct_receives;
   Offer* offers_out = nullptr;       // kOffersMax, as they leave.
   const Offer* offers_in = nullptr;  // kOffersMax, where the peer writes.
-  uint64_t remote_slots = 0;         // Its receive_slots for this rank.
-  uint64_t remote_offers = 0;        // Its offers_in.
+  uint64_t remote_slots = 0;         // The peer's receive_slots for this rank.
+  uint64_t remote_offers = 0;        // The peer's offers_in.
   uint32_t remote_key = 0;
 };
 
@@ -56,9 +57,9 @@ class RdmaTransport final : public Transport {
     std::string port_name;  // "rxe0/1".
     RingPlan plan;
     absl::Duration probe_interval;
-    absl::Duration retry_budget;  // How long the device repeats what is lost, at most.
+    absl::Duration retry_budget;  // How long the device repeats lost packets, at most.
     size_t direct_bytes_min = 0;
-    // In the order in which they are made; destroyed from the last to the first.
+    // Created in this order and destroyed in reverse.
     std::unique_ptr<VerbsDevice> device;
     std::unique_ptr<StagingMemory> staging;
     std::unique_ptr<MemoryRegion> region;
@@ -86,7 +87,7 @@ class RdmaTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(void* data, size_t bytes) override {
     return parts_.memory->Register(data, bytes);
   }
-  absl::Status Glance() override { return parts_.mesh->Glance(); }
+  absl::Status PollPeers() override { return parts_.mesh->PollPeers(); }
   ControlLines* control() override { return parts_.mesh->control(); }
   std::vector<int> Awaited() const override;
   void Withdraw() override;
@@ -96,73 +97,78 @@ class RdmaTransport final : public Transport {
  private:
   static constexpr int kCreditsUnderWayMax = 2;
   static constexpr size_t kPiecesUnderWayMax = 8;
-  // Of a queue pair, beside its chunks: pieces, credits, offers, a probe, and some room.
+  // Requests that a queue pair needs room for beside its chunks: pieces, credits, offers, a probe,
+  // and some spare.
   static constexpr int kExtraRequests = 16;
   // A device writes at most 8 MiB at a time (soft-RoCE), and several queue pairs share a message.
   static constexpr size_t kPieceBytes = size_t{1} << 20;
 
-  // What is left to move in one direction.
+  // The transfers that are left in one direction.
   struct Lane {
     std::vector<Transfer> queue;
     size_t next = 0;
-    size_t wanted = 0;     // Of the queue: by the Move under way. The rest is ahead of the next.
-    size_t done = 0;       // Bytes of the next one.
-    size_t offered = 0;    // Receives: those before it need no offer any more.
-    bool by_ring = false;  // Sends: the next one goes through the ring, though it is long.
-    absl::Status failure = {};  // Of what is ahead: the next Move fails with it.
+    // Number of transfers in the queue that the current Move needs; the rest belong to the next
+    // Move.
+    size_t wanted = 0;
+    size_t done = 0;       // Bytes done of the next transfer.
+    size_t offered = 0;    // Receives: the first transfer that still needs an offer.
+    bool by_ring = false;  // Sends: the next transfer goes through the ring, though it is long.
+    // An error of the next Move's transfers, with which that Move will fail.
+    absl::Status failure = {};
     bool done_with_wanted() const { return next >= wanted; }
     bool idle() const { return next == queue.size() || (done_with_wanted() && !failure.ok()); }
     const Transfer& front() const { return queue[next]; }
-    // Whether `status` is an error of what is ahead, which is then kept for the next Move.
+    // Whether `status` concerns only the next Move's transfers; then it is kept for that Move.
     bool Defers(const absl::Status& status) {
       if (done_with_wanted()) {
         failure = status;
       }
       return !failure.ok();
     }
-    // A Move begins: it wants all that is queued.
+    // A Move begins, which needs everything in the queue.
     void Begin() {
       queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(next));
       offered -= std::min(offered, next);
       next = 0;
       wanted = queue.size();
     }
-    // The front one is complete.
+    // The front transfer is complete.
     void Advance() {
       ++next;
       done = 0;
       by_ring = false;
     }
   };
-  // What is known of a peer beyond its rings.
+  // The state of a peer beyond its rings.
   struct State {
     Lane sends;
     Lane receives;
     int credits_under_way = 0;
     int probes_under_way = 0;
     size_t pieces_under_way = 0;
-    // Chunks and pieces, in all: what this Move sends has left when so many are completed.
+    // Counts of all chunks and pieces. This Move's data have left when `completed` reaches
+    // `leaves_at`.
     uint64_t posted = 0;
     uint64_t completed = 0;
     uint64_t leaves_at = 0;
-    bool ended = false;   // Its process closed its connection; nothing can come any more.
-    absl::Status broken;  // Of a queue pair.
+    bool ended = false;   // The peer's process closed its connection; nothing more can come.
+    absl::Status broken;  // The error of a queue pair.
   };
 
-  // Behind what is queued.
+  // Queues `transfers` after those that are queued.
   void Append(absl::Span<const Transfer> transfers);
-  // Whether long messages of the next Move are queued: their regions are in use. REQUIRES: no Move
+  // Whether long messages of the next Move are queued, whose regions are in use. REQUIRES: no Move
   // is under way.
   bool LongIsAhead() const;
   // Whether every peer has one queue pair, on which requests complete in order.
   bool CompletesInOrder() const;
   bool Busy(size_t peer) const;
-  // Handles all completions that are there; whether there were any.
+  // Handles all completions that are there, and gives whether there were any.
   absl::StatusOr<bool> Drain();
   absl::Status Handle(const Completion& completion);
   absl::Status Arrived(size_t peer, size_t pair, const Completion& completion);
   void Fail(size_t peer, const Completion& completion);
-  // These move what can be moved now; whether there was anything.
+  // The next functions move as much as possible without waiting, and give whether anything moved.
   absl::StatusOr<bool> Progress(size_t peer);
   absl::Status SendChunk(size_t peer);
   absl::Status TakeChunk(size_t peer, uint32_t bytes);
@@ -179,7 +185,7 @@ class RdmaTransport final : public Transport {
   absl::Status Probe(size_t peer, size_t pair);
   absl::Status ProbeTheSilent();
   absl::Status WaitForAny(const WaitContext& context);
-  // Logs what happened to the device and its port. Unavailable: it works no more.
+  // Logs the events of the device and its port. Unavailable: the device has failed.
   absl::Status NoteDeviceEvents();
   absl::StatusOr<bool> Spin(const WaitContext& context);
   absl::Status Explain(size_t peer);

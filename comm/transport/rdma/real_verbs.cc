@@ -29,7 +29,8 @@ static_assert(kWcSuccess == IBV_WC_SUCCESS && kWcFlushed == IBV_WC_WR_FLUSH_ERR 
               kWcRetriesExceeded == IBV_WC_RETRY_EXC_ERR &&
               kWcNotReadyRetriesExceeded == IBV_WC_RNR_RETRY_EXC_ERR);
 
-// How a receiver without a posted receive makes the sender wait: 0.64 ms. Credits make it rare.
+// Code for 0.64 ms, for which a sender waits if the receiver has no posted receive. Credits make
+// this rare.
 constexpr uint8_t kNotReadyTimer = 12;
 constexpr uint8_t kNotReadyRetriesForEver = 7;
 constexpr uint8_t kHopLimit = 64;
@@ -60,13 +61,13 @@ class RealQueuePair final : public QueuePair {
 
   Ece Offer() override {
     ibv_ece ece{};
-    // EOPNOTSUPP: the driver has none, as soft-RoCE.
+    // EOPNOTSUPP: the driver, such as soft-RoCE's, has none.
     return verbs_.query_ece != nullptr && verbs_.query_ece(pair_, &ece) == 0
                ? Ece{ece.vendor_id, ece.options}
                : Ece{};
   }
 
-  // What is left of the offer is known in the INIT state, when the device has seen it.
+  // The device has reduced the offer to what it supports once the queue pair is in the INIT state.
   absl::StatusOr<Ece> Answer(const QueuePairSettings& settings, const Ece& offer) override {
     if (offer.vendor == 0 || Offer().vendor == 0) {
       return Ece{};
@@ -159,7 +160,7 @@ class RealQueuePair final : public QueuePair {
     attributes.rq_psn = peer.first_packet;
     attributes.min_rnr_timer = kNotReadyTimer;
     attributes.ah_attr.dlid = peer.lid;
-    // RoCE addresses by GID. InfiniBand does between subnets, and by the LID inside one.
+    // RoCE addresses by GID. InfiniBand uses the GID between subnets and the LID inside one.
     if (settings.ethernet || !SameSubnet(self.gid, peer.gid)) {
       attributes.ah_attr.is_global = 1;
       std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
@@ -203,10 +204,10 @@ class RealQueuePair final : public QueuePair {
 
   const VerbsFunctions& verbs_;
   ibv_qp* const pair_;
-  bool initialised_ = false;  // In the INIT state, or beyond.
+  bool initialised_ = false;  // In the INIT state or a later one.
 };
 
-// Makes reads of `fd` return at once. Of a device's `what`.
+// Makes reads of `fd` return at once. `what` names the descriptor in errors.
 absl::Status SetNonBlocking(int fd, const std::string& what) {
   const int flags = fcntl(fd, F_GETFL);
   return fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? absl::OkStatus() : ErrnoStatus(errno, what);
@@ -218,7 +219,7 @@ bool IsOfPort(ibv_event_type type) {
          type == IBV_EVENT_PKEY_CHANGE;
 }
 
-// Without a name: what happens while all is well.
+// The kind and name of an event; no name for types that need no report.
 DeviceEvent EventOf(ibv_event_type type) {
   using Kind = DeviceEvent::Kind;
   switch (type) {
@@ -336,10 +337,9 @@ class RealDevice final : public VerbsDevice {
       const ibv_wc& from = items[i];
       Completion& to = completions[static_cast<size_t>(i)];
       to.id = from.wr_id;
-      to.queue_pair = from.qp_num;
       to.status = static_cast<int>(from.status);
       to.vendor_error = from.vendor_err;
-      // The opcode says nothing when the status is an error; ids tell then.
+      // The opcode is not valid when the status is an error; the id tells the kind then.
       to.receive = from.status == IBV_WC_SUCCESS && (from.opcode & IBV_WC_RECV) != 0;
       to.bytes = from.byte_len;
       to.immediate = be32toh(from.imm_data);
@@ -374,7 +374,8 @@ class RealDevice final : public VerbsDevice {
     while (verbs_.get_async_event(context_, &event) == 0) {
       DeviceEvent taken = EventOf(event.event_type);
       const bool elsewhere = IsOfPort(event.event_type) && event.element.port_num != port_;
-      verbs_.ack_async_event(&event);  // Else the queue pair or queue could never be destroyed.
+      // Without it the queue pair or completion queue could never be destroyed.
+      verbs_.ack_async_event(&event);
       if (!taken.name.empty() && !elsewhere) {
         events.push_back(std::move(taken));
       }

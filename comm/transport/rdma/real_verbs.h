@@ -1,4 +1,5 @@
-// VerbsApi over this host's libibverbs, which is opened on first use.
+// VerbsApi over this host's libibverbs, which is opened on first use. Devices and queue pairs are
+// used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -9,13 +10,13 @@
 
 namespace dtrain::comm {
 
-// The process's; thread-safe. A host without the library gets NotFound from Ports.
+// The process's only instance; thread-safe. A host without the library gets NotFound from Ports.
 VerbsApi& RealVerbs();
 
-// Takes `pair`, which it destroys through `verbs`: what RealVerbs' devices make, and the seam for
-// tests. REQUIRES: `verbs` outlives the queue pair.
+// Wraps `pair`, as RealVerbs' devices do, and destroys it through `verbs`; also the seam for tests.
+// REQUIRES: `verbs` outlives the queue pair.
 std::unique_ptr<QueuePair> TakeQueuePair(const VerbsFunctions& verbs, ibv_qp* pair);
-// The same of an open device, which it closes.
+// The same for an open device, which is closed in the end.
 absl::StatusOr<std::unique_ptr<VerbsDevice>> TakeDevice(const VerbsFunctions& verbs,
                                                         ibv_context* context,
                                                         const std::string& name, int port,

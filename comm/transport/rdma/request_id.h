@@ -1,4 +1,4 @@
-// What a request was, in the 64 bits that its completion gives back.
+// The identity of a request, in the 64 bits that its completion gives back. A plain value.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // Slots and credits of one direction between two ranks. Pure accounting, no memory.
 //
 // The receiver has a ring of slots; chunk number s of the sender goes to slot s modulo their
-// number, with an immediate that says s and how many chunks of the other direction the sender has
-// taken out of its own slots (its credit to the peer). A sender never has more chunks under way
-// than there are slots, so nothing is overwritten and every chunk finds a posted receive. Not
-// thread-safe.
+// number, with an immediate that holds s and the number of chunks of the other direction that the
+// sender has taken out of its own slots (its credit to the peer). A sender never has more chunks
+// under way than there are slots, so nothing is overwritten and every chunk finds a posted receive.
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@ inline constexpr int kSlotsMax = 256;
 struct Immediate {
   enum class Kind : uint8_t {
     kChunk,
-    kCredit,  // Nothing else.
+    kCredit,  // Brings only credit.
     kOffer,   // The next offer is in its place (direct_messages.h).
     kDone,    // The bytes of the oldest offer are all in theirs.
   };
   static constexpr uint32_t kChunkMask = 0x1fff;
 
   Kind kind = Kind::kChunk;
-  bool of_long = false;  // Of a chunk: its message could have gone directly.
-  uint16_t chunk = 0;    // Its number modulo 2^13.
+  bool of_long = false;  // Chunks only: the message could have gone directly.
+  uint16_t chunk = 0;    // Chunks only: the number modulo 2^13.
   uint16_t taken = 0;    // Chunks taken so far, modulo 2^16.
 
   uint32_t Encode() const {
@@ -87,7 +87,7 @@ class ReceiveRing {
   // REQUIRES: Front().
   void Pop();
   uint16_t taken() const { return static_cast<uint16_t>(taken_); }
-  // So many credits are not given yet that the sender may be waiting for them.
+  // Whether so many credits have not been given that the sender may be waiting for them.
   bool OwesCredit() const { return (taken_ - told_) * 2 >= chunks_.size(); }
   void ToldCredit() { told_ = taken_; }
 
@@ -102,8 +102,8 @@ struct RingPlan {
   size_t slot_bytes = 0;
 };
 
-// The wished ring where `peers` of them, both directions, fit into `bytes_max`; else with smaller
-// slots, then fewer. ResourceExhausted when even 2 slots of 4 KiB do not fit.
+// The wanted ring if those of `peers`, in both directions, fit into `bytes_max`; otherwise one with
+// smaller slots, then fewer. ResourceExhausted when even 2 slots of 4 KiB do not fit.
 absl::StatusOr<RingPlan> PlanRing(int slots, size_t slot_bytes, int peers, size_t bytes_max);
 
 }  // namespace dtrain::comm

@@ -16,7 +16,7 @@ absl::StatusOr<StagingMemory> StagingMemory::Create(size_t bytes) {
   if (data == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrFormat("mapping %d bytes of RDMA staging memory", bytes));
   }
-  madvise(data, bytes, MADV_HUGEPAGE);  // A wish.
+  madvise(data, bytes, MADV_HUGEPAGE);  // Only a hint.
   StagingMemory memory(static_cast<std::byte*>(data), bytes);
   if (madvise(data, bytes, MADV_DONTFORK) != 0) {
     return ErrnoStatus(errno, "keeping RDMA staging memory from children");

@@ -1,5 +1,5 @@
 // The memory that peers write into and that is sent from: every slot of every ring of a rank, in
-// one mapping. Move-only.
+// one mapping. Move-only; the destructor unmaps it.
 #pragma once
 
 #include <cstddef>

@@ -19,8 +19,8 @@
 namespace dtrain::comm {
 namespace {
 
-// UFFD_USER_MODE_ONLY of Linux 5.11, which older headers lack: this process's own accesses are all
-// that is looked at, so it needs no privilege.
+// UFFD_USER_MODE_ONLY of Linux 5.11, which older headers lack. It limits the watch to accesses of
+// user code and so needs no privilege.
 constexpr int kUserModeOnly = 1;
 constexpr uint64_t kFeatures = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE |
                                UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
@@ -60,7 +60,7 @@ bool UserfaultWatch::Watch(const MemoryRange& range) {
   uffdio_register request{};
   request.range.start = range.begin;
   request.range.len = range.end - range.begin;
-  // No page is write-protected, so no access ever waits: what is wanted are the events alone.
+  // No page is write-protected, so no access ever waits: only the events are used.
   request.mode = UFFDIO_REGISTER_MODE_WP;
   return ioctl(events_.get(), UFFDIO_REGISTER, &request) == 0;
 }
@@ -85,7 +85,8 @@ void UserfaultWatch::Run() {
     if (items[1].revents != 0) {
       return;
     }
-    // Reading lets the caller of munmap go on: whoever asks meanwhile waits until it is noted.
+    // Reading lets the caller of munmap go on. A thread that calls Take meanwhile waits until the
+    // event is noted.
     noting_.store(true);
     uffd_msg message{};
     while (read(events_.get(), &message, sizeof(message)) == sizeof(message)) {
@@ -109,7 +110,7 @@ void UserfaultWatch::Take(absl::FunctionRef<void(const MemoryRange& range)> gone
     gone({0, std::numeric_limits<uintptr_t>::max()});
     return;
   }
-  // A copy first: `gone` may free memory, whose note must find room.
+  // Copied first, because `gone` may free memory and so cause another event that needs room.
   for (uint64_t next = taken_.load(); next < noted; ++next) {
     const MemoryRange range = ranges_[next % kRangesMax];
     taken_.store(next + 1);

@@ -1,6 +1,7 @@
 // Tells when memory that a device was given is taken out of this process: unmapped, moved, or its
-// pages thrown away. A device goes on writing to the old pages then, so whoever keeps a region for
-// memory that is not its own must know.
+// pages thrown away. A device goes on writing to the old pages then, so the owner of a region for
+// memory that is not its own must know. A thread of its own notes the events; one thread at a time
+// calls Watch and Take.
 #pragma once
 
 #include <array>
@@ -26,16 +27,17 @@ struct MemoryRange {
 class UnmapWatch {
  public:
   virtual ~UnmapWatch() = default;
-  // From now on Take gives what of the range goes. False: it cannot be watched. Whole pages.
+  // From now on Take reports parts of the range, in whole pages, that are taken away. False: it
+  // cannot be watched.
   virtual bool Watch(const MemoryRange& range) = 0;
-  // Calls `gone` for what went since the last call: everything whose munmap, mremap, madvise or
-  // free has returned. One thread at a time.
+  // Calls `gone` for the memory taken away since the last call: every range whose munmap, mremap,
+  // madvise or free has returned. One thread at a time.
   virtual void Take(absl::FunctionRef<void(const MemoryRange& range)> gone) = 0;
 };
 
-// By userfaultfd(2), which holds up a call that takes watched memory away until a thread has noted
-// it. That thread touches no memory but its own ranges: it takes no lock and frees nothing, since
-// any free may be such a call. Unimplemented: the kernel or a sandbox refuses.
+// The watch by userfaultfd(2), which holds up a call that takes watched memory away until a thread
+// has noted it. That thread touches no memory but its own ranges: it takes no lock and frees
+// nothing, since any free may be such a call. Unimplemented: the kernel or a sandbox refuses.
 class UserfaultWatch final : public UnmapWatch {
  public:
   static absl::StatusOr<std::unique_ptr<UnmapWatch>> Create();
@@ -44,7 +46,8 @@ class UserfaultWatch final : public UnmapWatch {
   void Take(absl::FunctionRef<void(const MemoryRange& range)> gone) override;
 
  private:
-  static constexpr size_t kRangesMax = 1024;  // Noted and not taken; more count as everything.
+  // Ranges that are noted and not taken; if there are more, all memory counts as gone.
+  static constexpr size_t kRangesMax = 1024;
 
   UserfaultWatch(UniqueFd events, UniqueFd stop);
   void Run();

@@ -1,7 +1,7 @@
 // The VerbsApi seam: what dtrain asks of RDMA verbs, in its own terms.
 //
 // Real twin: RealVerbs (libibverbs, opened at run time). Fault-injecting twin: fake/fake_verbs.h. A
-// device and what was made from it are used by one thread at a time; regions and queue pairs go
+// device and the objects made from it are used by one thread at a time; regions and queue pairs go
 // before their device.
 #pragma once
 
@@ -32,17 +32,16 @@ struct RdmaGid {
 struct RdmaPort {
   std::string device;
   int number = 1;
-  bool ethernet = true;  // Else InfiniBand.
+  bool ethernet = true;  // False: InfiniBand.
   bool active = true;
   std::string state;  // "ACTIVE", "DOWN", ...
   int mtu_bytes = 1024;
   uint16_t lid = 0;           // InfiniBand: the port's address inside its subnet.
-  std::vector<RdmaGid> gids;  // Without empty ones.
+  std::vector<RdmaGid> gids;  // All GIDs that are not empty.
 };
 
-// What a device can do beyond the standard, such as a faster way to repeat lost packets: Enhanced
-// Connection Establishment. Both ends must do the same; the options mean something to the vendor
-// alone.
+// Enhanced Connection Establishment: a device's extensions to the standard, such as a faster way to
+// repeat lost packets. Both ends must use the same; only the vendor knows what the options mean.
 struct Ece {
   uint32_t vendor = 0;  // 0: none.
   uint32_t options = 0;
@@ -51,7 +50,7 @@ struct Ece {
   }
 };
 
-// What one end of a connection must know of the other.
+// The facts that one end of a connection must know of the other.
 struct QueuePairEnd {
   GidBytes gid = {};
   uint32_t number = 0;
@@ -59,10 +58,10 @@ struct QueuePairEnd {
   uint16_t lid = 0;           // InfiniBand.
 };
 
-// How a queue pair sends; RdmaOptions says what the numbers mean.
+// How a queue pair sends; RdmaOptions explains the numbers.
 struct QueuePairSettings {
   int port = 1;
-  bool ethernet = true;  // Else InfiniBand.
+  bool ethernet = true;  // False: InfiniBand.
   int gid_index = 0;
   int mtu_bytes = 1024;
   int traffic_class = 0;
@@ -83,11 +82,10 @@ struct RdmaWrite {
 
 struct Completion {
   uint64_t id = 0;
-  uint32_t queue_pair = 0;
   bool receive = false;
   int status = 0;  // wc_status.h.
   uint32_t vendor_error = 0;
-  uint32_t bytes = 0;  // Of a receive: what was written.
+  uint32_t bytes = 0;  // Receives only: bytes written.
   uint32_t immediate = 0;
 };
 
@@ -105,13 +103,13 @@ class MemoryRegion {
   virtual uint32_t remote_key() const = 0;
 };
 
-// Reliably connected: what is posted arrives in order and once, or completes with an error.
+// Reliably connected: posted requests arrive in order and once, or complete with an error.
 class QueuePair {
  public:
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
-  // The extensions of a connection, before Connect: one end offers, the other answers with those
-  // of the offer that it has too, and the first takes that answer.
+  // The extensions of a connection, before Connect: one end offers its extensions, the other
+  // answers with those that it has too, and the first takes that answer.
   virtual Ece Offer() = 0;
   virtual absl::StatusOr<Ece> Answer(const QueuePairSettings& settings, const Ece& offer) = 0;
   virtual absl::Status Take(const Ece& answer) = 0;
@@ -122,23 +120,23 @@ class QueuePair {
   // refused the request itself.
   virtual absl::Status Post(const RdmaWrite& write) = 0;
   virtual absl::Status PostReceive(uint64_t id) = 0;
-  // From now on the peer's writes are refused, and what is posted here is flushed.
+  // From now on the peer's writes are refused, and requests posted here are flushed.
   virtual void Disconnect() = 0;
 };
 
 class VerbsDevice {
  public:
   virtual ~VerbsDevice() = default;
-  // Peers may write there, in any order within a message and between messages: what was written is
-  // there when a later completion has been polled, and not before. ResourceExhausted: the memory
-  // cannot be pinned.
+  // Lets peers write to the memory, in any order within a message and between messages: written
+  // bytes can be read when a later completion has been polled, and not before. ResourceExhausted:
+  // the memory cannot be pinned.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(int sends_max,
                                                                      int receives_max) = 0;
-  // The next completions of all queue pairs; how many. Never blocks.
+  // Takes the next completions of all queue pairs and gives their number. Never blocks.
   virtual absl::StatusOr<size_t> Poll(absl::Span<Completion> completions) = 0;
-  // After Arm, a completion that comes makes `fd` readable. Poll once more before sleeping: what
-  // came before Arm makes nothing readable.
+  // After Arm, a completion that comes makes `fd` readable. Poll once more before sleeping:
+  // completions from before Arm make nothing readable.
   virtual absl::Status Arm() = 0;
   virtual int fd() const = 0;
   // Call when `fd` was readable.
@@ -146,9 +144,9 @@ class VerbsDevice {
   // Readable when the device has events. Both descriptors report POLLERR for ever once the device
   // is gone.
   virtual int event_fd() const = 0;
-  // What happened since the last call. Never blocks.
+  // The events since the last call. Never blocks.
   virtual std::vector<DeviceEvent> TakeDeviceEvents() = 0;
-  // "ACTIVE", "DOWN", ...: of the opened port, now.
+  // The state of the opened port now: "ACTIVE", "DOWN", ...
   virtual std::string PortState() = 0;
 };
 

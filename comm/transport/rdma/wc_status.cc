@@ -55,7 +55,7 @@ WcWords WordsOf(int status) {
 std::string DescribeWc(int status, unsigned vendor_error, absl::string_view port,
                        absl::string_view port_state) {
   WcWords words = WordsOf(status);
-  if (port_state != "ACTIVE") {  // Then whatever the device said first is its effect.
+  if (port_state != "ACTIVE") {  // The device's status is then only an effect of the port's state.
     words.remedy = kPath;
   }
   return absl::StrFormat("%s (%s = %d, vendor error 0x%x, own port %s is %s): %s", words.meaning,

@@ -1,4 +1,4 @@
-// What the status of a failed completion means, in words and with what to do. Pure.
+// Explains the status of a failed completion and what to do about it. Pure.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct WcWords {
   absl::string_view remedy;   // "check the cable ...".
 };
 
-// Of any value; an unknown one has a name that says so.
+// The description of any value; an unknown one has a name that says so.
 WcWords WordsOf(int status);
 
 // One line: "the peer acknowledged nothing (IBV_WC_RETRY_EXC_ERR, vendor error 0x81, port rxe0/1 is

@@ -94,7 +94,7 @@ TEST_F(ConsoleTest, StartsALineOverTheEchoOfControlC) {
 }
 
 TEST_F(ConsoleTest, LeavesRoomForTheEchoOfControlC) {
-  EXPECT_EQ(Make(true).progress_columns(), 77);  // A pipe has no size: 80.
+  EXPECT_EQ(Make(true).progress_columns(), 77);  // A pipe has no size, so 80 columns are assumed.
   EXPECT_EQ(Make(false).progress_columns(), 0);
 }
 
@@ -125,12 +125,12 @@ TEST_F(ConsoleTest, LeavesTheLatestStepAndNotTheOneThatWasDrawn) {
   EXPECT_EQ(Shown(), "step 10\r\x1b[Kstep 13\n");
 }
 
-// A warning that this process logs stands where the progress line was.
+// A warning that this process logs replaces the progress line.
 TEST_F(ConsoleTest, DrawsItsLineAgainWhereTheLogOfThisProcessHasTakenItsPlace) {
   Console console = Make(true, /*own_log=*/true);
   console.Progress("step 1");
   EXPECT_TRUE(UnfinishedLine());
-  SetUnfinishedLine(false);  // As LogLine does on a terminal.
+  SetUnfinishedLine(false);  // LogLine does this on a terminal.
   console.Refresh();
   EXPECT_TRUE(UnfinishedLine());
   EXPECT_EQ(Shown(), "step 1step 1");
@@ -148,7 +148,7 @@ class StderrTerminal {
     int ours = -1;
     int theirs = -1;
     termios raw{};
-    cfmakeraw(&raw);  // Line ends stay what they are.
+    cfmakeraw(&raw);  // Line ends are not translated.
     EXPECT_EQ(openpty(&ours, &theirs, nullptr, &raw, nullptr), 0);
     EXPECT_EQ(fcntl(ours, F_SETFL, O_NONBLOCK), 0);
     read_.reset(ours);
@@ -182,7 +182,8 @@ TEST(LogLine, TakesThePlaceOfAProgressLineOnATerminal) {
   }
   EXPECT_THAT(warning, StartsWith("\r\x1b[K[W "));
   EXPECT_THAT(second, StartsWith("[W "));
-  EXPECT_THAT(error, StartsWith("\n[E "));  // The line stays: it says how far the run was.
+  // The progress line stays, because it shows how far the run was.
+  EXPECT_THAT(error, StartsWith("\n[E "));
 }
 
 TEST_F(ConsoleTest, LeavesTheLineAboveAnErrorAlone) {
@@ -201,7 +202,7 @@ TEST_F(ConsoleTest, LeavesTheLineAboveAnErrorAlone) {
 }
 
 TEST(LogLine, LeavesAProgressLineThatIsOnAnotherTerminal) {
-  testing::internal::CaptureStderr();  // A file.
+  testing::internal::CaptureStderr();  // stderr becomes a file.
   SetUnfinishedLine(true);
   LogLine(LogLevel::kWarning, "slow disk");
   EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("[W "));
@@ -212,7 +213,7 @@ TEST(LogLine, LeavesAProgressLineThatIsOnAnotherTerminal) {
 std::atomic<int> alarms{0};
 int full_pipe = -1;
 
-// Interrupts what waits, and at the third time makes room in `full_pipe`.
+// Interrupts system calls that wait, and at the third time makes room in `full_pipe`.
 void OnAlarm(int /*signal*/) {
   std::array<char, 4096> buffer;
   if (++alarms == 3) {

@@ -32,7 +32,7 @@ TEST(FormatRecord, SaysWhatASaveTookAndWhereItIs) {
       Line(R"({"kind":"ckpt","step":5,"path":"c","m":{"ckpt/bytes":1,"time/checkpoint_s":71}})"),
       "saved step 5 in 71 s (1 B) to c");
   EXPECT_EQ(Line(R"({"kind":"ckpt","step":5,"m":{"path":"c/5"}})"),
-            "step 5  checkpoint  path c/5");  // Of a program that writes such records itself.
+            "step 5  checkpoint  path c/5");  // A record that a program writes itself.
 }
 
 // The rank has logged a warning with the reason.

@@ -1,4 +1,4 @@
-// What people see of a run's records, on terminals of 80 and 40 columns and in a plain log.
+// The output for people from a run's records, on terminals of 80 and 40 columns and in a plain log.
 #include "base/console/run_console.h"
 
 #include <fcntl.h>
@@ -57,7 +57,7 @@ Json BannerRecord() {
           {"m", Json::object()}};
 }
 
-// What is shown goes into a pipe, or into a terminal of `columns`.
+// Output goes into a pipe, or to a terminal of `columns`.
 class RunConsoleTest : public ::testing::Test {
  protected:
   RunConsole Make(int columns, const std::string& folder = "") {
@@ -85,7 +85,7 @@ class RunConsoleTest : public ::testing::Test {
     int ours = -1;
     int theirs = -1;
     termios raw{};
-    cfmakeraw(&raw);  // Line ends stay what they are.
+    cfmakeraw(&raw);  // Line ends are not translated.
     winsize size{};
     size.ws_row = 24;
     size.ws_col = static_cast<uint16_t>(columns);
@@ -124,7 +124,7 @@ TEST_F(RunConsoleTest, KeepsTheIntervalWhereStepsAreNotLoggedOneByOne) {
                                    "step 31/100  loss 2.5000"));
 }
 
-TEST_F(RunConsoleTest, KeepsTheIntervalAfterTheLastStep) {  // A program with a loop of its own.
+TEST_F(RunConsoleTest, KeepsTheIntervalAfterTheLastStep) {  // A program with its own training loop.
   RunConsole console = Make(0);
   console.Take(Settings(25, 10, {"loss"}));
   for (int64_t step = 20; step <= 42; ++step) {
@@ -217,7 +217,7 @@ TEST_F(RunConsoleTest, DrawsTheStepAgainWhenItsOwnMetricFollows) {
   console.Take(Own(10, "own/accuracy", 0.5));
   console.ShowProgress();
   console.Take(Step(11));
-  console.Take(Own(11, "own/accuracy", 0.75));  // Its step is not drawn.
+  console.Take(Own(11, "own/accuracy", 0.75));  // The line of this step is not drawn.
   console.ShowProgress();
   EXPECT_EQ(Shown(), "step 10\r\x1b[Kstep 10  own/accuracy 0.5000");
 }

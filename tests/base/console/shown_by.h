@@ -11,8 +11,8 @@
 
 namespace dtrain {
 
-// All that was written to `writer` and not yet read from `reader`. A terminal hands on what is
-// written a little later, but in order: this reads up to a mark of its own.
+// All that was written to `writer` and not yet read from `reader`. A terminal passes output on with
+// a delay, but in order, so this writes a mark and reads up to it.
 inline std::string ShownBy(int reader, int writer) {
   constexpr char kMark = '\x01';
   EXPECT_EQ(write(writer, &kMark, 1), 1);

@@ -149,6 +149,19 @@ TEST_F(FakeCaptureTest, AnotherThreadMayAskItsEventsMeanwhile) {
   EXPECT_EQ(cuda_.GraphDestroy(graph), kOk);
 }
 
+// Freeing waits for the device, which a capture forbids to every thread.
+TEST_F(FakeCaptureTest, DeviceMemoryThatAnotherThreadFreesSpoilsTheCapture) {
+  void* data = nullptr;
+  ASSERT_EQ(cuda_.MallocDevice(&data, 8), kOk);
+  ASSERT_EQ(cuda_.StreamBeginCapture(stream_), kOk);
+  std::thread([&] { EXPECT_NE(cuda_.FreeDevice(data), kOk); }).join();
+  CudaGraph* graph = nullptr;
+  EXPECT_THAT(cuda_.ErrorString(cuda_.StreamEndCapture(stream_, &graph)),
+              HasSubstr("previous error during capture"));
+  EXPECT_TRUE(cuda_.IsDeviceMemory(data, 8)) << "nothing was freed";
+  EXPECT_EQ(cuda_.FreeDevice(data), kOk);
+}
+
 TEST_F(FakeCaptureTest, AnEventOfTheCaptureThatAnotherThreadAsksSpoilsIt) {
   const auto ask = [&] {
     std::thread([&] {

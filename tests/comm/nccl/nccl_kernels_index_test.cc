@@ -75,5 +75,21 @@ TEST(NcclKernelsIndex, FarElementsHaveTheThreadThatTheirPlaceTells) {
   }
 }
 
+// More squares than a float holds the sum of: 2^113 each.
+TEST(LongSquareSum, IsAsExactForManyElementsAsForFew) {
+  constexpr int64_t kSteps = 20'000;
+  const std::vector<float> x(kWidth, 0x1.8p56F);
+  const double square = double{x[0]} * double{x[0]};
+  LongSquareSum wide = {};
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    wide.Add<kWidth>(x.data());
+    const double expected = square * static_cast<double>(step * kWidth);
+    ASSERT_NEAR(wide.sum(), expected, 1e-12 * expected) << step;
+  }
+  wide.Add<1>(x.data());
+  const double expected = square * static_cast<double>(kSteps * kWidth + 1);
+  EXPECT_NEAR(wide.sum(), expected, 1e-12 * expected);
+}
+
 }  // namespace
 }  // namespace dtrain::comm::nccl_kernels_index_test

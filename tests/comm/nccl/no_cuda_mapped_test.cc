@@ -9,6 +9,7 @@
 #include "comm/group.h"
 #include "comm/nccl/plugin.h"
 #include "tests/comm/nccl/forked_ranks.h"
+#include "tests/testing/cuda_libraries.h"
 
 namespace dtrain::comm::no_cuda_mapped_test {
 namespace {

@@ -18,7 +18,7 @@ std::string Encode(const FrameHeader& header, const std::string& payload) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + payload;
 }
 
-// Feeds `bytes` in pieces of at most `piece`; the frames, or the first error.
+// Feeds `bytes` in pieces of at most `piece`, and gives the frames or the first error.
 absl::StatusOr<std::vector<Frame>> Feed(FrameReader& reader, absl::string_view bytes,
                                         size_t piece) {
   std::vector<Frame> frames;

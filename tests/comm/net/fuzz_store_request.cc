@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace dtrain;  // NOLINT(google-build-using-namespace)
   const absl::string_view payload(reinterpret_cast<const char*>(data), bytes);
   if (const auto request = comm::ParseStoreRequest(payload); request.ok()) {
-    // One encoding for one request: nothing in the payload was left unread.
+    // Each request has one encoding, so nothing in the payload was ignored.
     DT_CHECK(comm::EncodeStoreRequest(*request) == payload);
     DT_CHECK_LE(request->value.size(), comm::kStoreValueBytesMax);
     DT_CHECK_LE(request->keys.size(), comm::kStoreKeysMax);

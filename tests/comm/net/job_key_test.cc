@@ -110,11 +110,13 @@ TEST_F(JobKeyTest, WrittenFileIsPrivateExclusiveAndReadable) {
 
 TEST_F(JobKeyTest, PipeHandsTheKeyOnOnce) {
   const JobKey key = JobKey::Generate().value();
-  UniqueFd pipe = key.ToPipe().value();
-  EXPECT_TRUE(JobKey::Load(pipe.release(), "").value() == key);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], key.secret_bytes().data(), key.secret_bytes().size()), 32);
+  ::close(ends[1]);
+  EXPECT_TRUE(JobKey::Load(ends[0], "").value() == key);
   const auto closed = JobKey::FromFd(999999);
   EXPECT_EQ(closed.status().code(), absl::StatusCode::kFailedPrecondition);
-  int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   ASSERT_EQ(::write(ends[1], "short", 5), 5);
   ::close(ends[1]);
@@ -181,7 +183,7 @@ TEST(SecretKey, IsZeroedWhenItDies) {
       new (memory) SecretKey({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   ASSERT_EQ(std::count(std::begin(memory), std::end(memory), 'k'), 32);
   key->~SecretKey();
-  // Through volatile: the compiler may believe that dead storage is never read.
+  // Read through volatile, because the compiler may assume that dead storage is never read.
   const volatile unsigned char* const after = memory;
   EXPECT_TRUE(std::all_of(after, after + sizeof(memory), [](unsigned char c) { return c == 0; }));
 }

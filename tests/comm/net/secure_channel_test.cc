@@ -85,7 +85,8 @@ TEST_F(SecureChannelTest, ManyThreadsSendWhileBothEndsReceive) {
       ASSERT_TRUE(frame.ok()) << frame.status();
       bytes += frame->payload.size();
       const char first = frame->payload.empty() ? 'x' : frame->payload[0];
-      EXPECT_EQ(frame->payload, std::string(frame->payload.size(), first));  // Never mixed.
+      // Frames are never mixed.
+      EXPECT_EQ(frame->payload, std::string(frame->payload.size(), first));
     }
     EXPECT_EQ(bytes, size_t{kThreads * 97 * kFrames * (kFrames - 1) / 2});
   };

@@ -1,4 +1,4 @@
-// What strangers, slow clients, broken peers and a dying server do to the store.
+// The store with strangers, slow clients, broken peers and a server that ends.
 #include "comm/net/store_server.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 Deadline Soon() { return Deadline::After(absl::Seconds(30)); }
 
-// Until `condition` holds; false after 30 s.
+// Waits until `condition` holds; false after 30 s.
 bool Eventually(const std::function<bool()>& condition) {
   const Deadline deadline = Soon();
   while (!condition()) {
@@ -127,7 +127,7 @@ TEST_F(StoreServerTest, MissingTokenAndWrongKeyUnderTheRightNameAreRefused) {
   RawPsk wrong{key_.Identity(), std::string(32, 'w')};
   EXPECT_FALSE(RawHandshakeSucceeds(server_->endpoint(), &wrong));
   EXPECT_TRUE(Eventually([&] { return server_->rejected() == 2; }));
-  // The right key opens the same door, so the two refusals above are about the key.
+  // A client with the right key gets in, so the two refusals above are about the key.
   const SecretKey psk = key_.TlsPsk();
   RawPsk right{key_.Identity(),
                std::string(reinterpret_cast<const char*>(psk.bytes().data()), SecretKey::kBytes)};
@@ -210,7 +210,7 @@ TEST_F(StoreServerTest, UnfinishedHandshakesAreBoundedAndTimeOut) {
   for (int i = 0; i < 6; ++i) {
     silent.push_back(Connect(server_->endpoint(), Soon()).value());
   }
-  // Two at once for the limit, four for the time.
+  // Two are refused at once because of the limit, four because their time is over.
   EXPECT_TRUE(Eventually([&] { return server_->rejected() == 6; }));
   for (const UniqueFd& fd : silent) {
     EXPECT_TRUE(ClosedBy(fd.get(), Soon()));
@@ -220,7 +220,7 @@ TEST_F(StoreServerTest, UnfinishedHandshakesAreBoundedAndTimeOut) {
 
 TEST_F(StoreServerTest, ManyClientsOfOneAddressGetInTogether) {
   StoreServerOptions options;
-  options.gate.loopback_exempt = false;  // As ranks of another node.
+  options.gate.loopback_exempt = false;  // Treated like ranks of another node.
   Serve(options);
   constexpr int kClients = 32;
   std::vector<std::thread> threads;
@@ -273,7 +273,7 @@ TEST_F(StoreServerTest, ClientThatNeverReadsIsBoundedAndHoldsUpNobody) {
     ASSERT_TRUE(client->Set("small", "s", Soon()).ok());
     EXPECT_LE(server_->BytesInUse(), size_t{5} << 20);
   }
-  for (int i = 0; i < 200; ++i) {  // Nothing was lost for it either.
+  for (int i = 0; i < 200; ++i) {  // This client has lost nothing either.
     ASSERT_TRUE(deaf->Receive(Soon()).ok()) << i;
   }
 }
@@ -309,7 +309,7 @@ TEST_F(StoreServerTest, BytesInUseComeBackAfterDeleteCancelAndDeath) {
   }
   EXPECT_FALSE(client->Wait(keys, Deadline::After(absl::Milliseconds(10))).ok());
   EXPECT_TRUE(Eventually(settles)) << server_->BytesInUse();
-  auto channel = Channel();  // It leaves while it waits.
+  auto channel = Channel();  // The client leaves while its request waits.
   ASSERT_TRUE(channel
                   ->Send(kFrameStoreRequest,
                          EncodeStoreRequest({.id = 1, .op = StoreOp::kWait, .keys = keys}), Soon())
@@ -320,7 +320,7 @@ TEST_F(StoreServerTest, BytesInUseComeBackAfterDeleteCancelAndDeath) {
   EXPECT_EQ(server_->clients(), 1);
 }
 
-// Two waits under one number: the server could tell neither from the other.
+// Two waits with the same number, which the server could not tell apart.
 TEST_F(StoreServerTest, ANumberThatWaitsAlreadyEndsItsConnectionAndNoOther) {
   Serve();
   const auto bystander = Client();

@@ -82,7 +82,7 @@ TEST_P(StoreTest, GetThatTimesOutNamesTheKey) {
   const auto value = store_->Get("ncclid/7", Deadline::After(absl::Milliseconds(30)));
   EXPECT_EQ(value.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(value.status().message()), HasSubstr("\"ncclid/7\""));
-  // The connection is as good as before.
+  // The connection still works.
   ASSERT_TRUE(store_->Set("ncclid/7", "late", Soon()).ok());
   EXPECT_EQ(store_->Get("ncclid/7", Soon()).value(), "late");
 }
@@ -270,7 +270,8 @@ TEST_P(StoreTest, MissingRanksAreNamed) {
 
 TEST(KeyValues, ValuesThatTakeEachOthersPlaceTakeItOnce) {
   KeyValues values(10000);
-  for (size_t i = 0; i < 100; ++i) {  // 600,000 bytes, of which 6,000 are there at a time.
+  // 600,000 bytes in all, of which the store holds 6,000 at a time.
+  for (size_t i = 0; i < 100; ++i) {
     const absl::Status set = values.Set("a", std::string(6000 + i % 2, 'a'));
     ASSERT_TRUE(set.ok()) << i << ": " << set;
   }

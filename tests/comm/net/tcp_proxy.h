@@ -98,7 +98,7 @@ inline absl::Span<const std::byte> BytesOf(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// Whether the other end has closed `fd` by `deadline`; drops what comes before.
+// Whether the other end has closed `fd` by `deadline`; drops bytes that come before.
 inline bool ClosedBy(int fd, Deadline deadline) {
   std::array<std::byte, 4096> dropped;
   while (true) {

@@ -1,4 +1,4 @@
-// Which port and GID a rank takes, over every combination that matters.
+// The choice of a rank's port and GID, over every combination that matters.
 #include "comm/transport/rdma/gid.h"
 
 #include <arpa/inet.h>
@@ -29,7 +29,7 @@ RdmaGid Gid(int index, const std::string& address, Type type, const std::string&
   return gid;
 }
 
-// What a ConnectX port with a VLAN looks like.
+// The GID table of a ConnectX port with a VLAN.
 std::vector<RdmaGid> Table() {
   return {Gid(0, "fe80::1", Type::kRoceV1, "eth0"),    Gid(1, "fe80::1", Type::kRoceV2, "eth0"),
           Gid(2, "10.0.0.1", Type::kRoceV1, "eth0"),   Gid(3, "10.0.0.1", Type::kRoceV2, "eth0"),
@@ -74,8 +74,8 @@ TEST(ChooseGidTest, AWantedIndexIsTakenOrRefused) {
                              HasSubstr("0: fe80::1 (RoCE v1, eth0)")));
 }
 
-// Of every subset of the table, in every wish: what is chosen is version 2, and nothing better was
-// left.
+// For every subset of the table and every wish, the chosen GID is RoCE v2 and no better one was
+// available.
 TEST(ChooseGidTest, NoSubsetGivesAWorseOneThanItHas) {
   const auto all = Table();
   const auto kind = [](const RdmaGid& gid) {

@@ -1,4 +1,5 @@
-// Which memory a device reaches: what was registered, what was used before and is still the same.
+// The memory that a device reaches: registered regions, and regions that were used before and are
+// still the same.
 #include "comm/transport/rdma/memory_cache.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +23,7 @@ MemoryRange RangeOf(const void* data, size_t bytes) {
   return {reinterpret_cast<uintptr_t>(data), reinterpret_cast<uintptr_t>(data) + bytes};
 }
 
-// Mapped memory of its own.
+// A mapping of memory.
 class Pages {
  public:
   explicit Pages(size_t count)
@@ -149,7 +150,7 @@ TEST(UserfaultWatchTest, ToldIsWhatWasUnmappedMovedOrThrownAwayOnceTheCallHasRet
     Pages unmapped(4);
     ASSERT_TRUE((*watch)->Watch(RangeOf(unmapped.data, unmapped.bytes)));
     EXPECT_TRUE(gone().empty());
-    unmapped.data[0] = 2;  // Neither use nor first use waits for anybody.
+    unmapped.data[0] = 2;  // No access to the memory waits for the watching thread.
     const char* const was = unmapped.data;
     unmapped.Unmap();
     ASSERT_TRUE(only(was, unmapped.bytes)) << round;

@@ -1,4 +1,4 @@
-// How ranks agree whether they use RDMA, and what each lacks for it.
+// How ranks agree whether to use RDMA, and the errors of ranks that cannot.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 using ::testing::HasSubstr;
 
-// What the ranks get from Create, and over what, when rank 1 has `faults`.
+// The ranks' results of Create, and the transport, when rank 1 has `faults`.
 std::vector<RankResult> CreateWith(Network network, const FakeVerbsFaults& faults,
                                    const std::string& device = "") {
   return RunRanks({.size = 3}, [=](RankContext& context) -> absl::Status {
@@ -87,7 +87,7 @@ TEST(RdmaConnectTest, WhatOneRankLacksIsToldToAllWhereRdmaIsRequired) {
   for (const Lack& lack : Lacks()) {
     for (const RankResult& result : CreateWith(Network::kRdma, lack.faults, lack.device)) {
       EXPECT_EQ(result.status.code(), lack.code) << lack.name << ": " << result.status;
-      // What a program ends with, and says in one line.
+      // The code and the line with which a program ends.
       const bool may_come = lack.code == absl::StatusCode::kResourceExhausted;
       EXPECT_EQ(ExitCodeFor(result.status), may_come ? kExitTemporary : kExitUsage) << lack.name;
       EXPECT_THAT(Text(result), ::testing::Not(HasSubstr("\n"))) << lack.name;

@@ -1,4 +1,4 @@
-// Which devices and ports groups over RDMA use, and what their two ends agree on.
+// The devices and ports that groups over RDMA use, and the extensions that their ends agree on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(RdmaGroupTest, TwoEndsAgreeOnTheExtensionsThatBothHave) {
                    {{{kVendor, 0b0110}, {kVendor, 0b0100}},
                     {{kVendor, 0b0110}, {kVendor, 0b0100}},
                     {{kVendor, 0b0100}, {kVendor, 0b0100}}});
-  // Without any on one end there are none, and those of another vendor mean something else.
+  // No extensions are used if one end has none, or if the vendors differ.
   ExpectExtensions({{kVendor, 0b0111}, {}, {0x8086, 0b0001}},
                    {{{}, {kVendor, 0}}, {{}, {}}, {{0x8086, 0}, {}}});
 }
@@ -63,7 +63,7 @@ RdmaPort PortIn(uint8_t network, const std::string& device) {
   return port;
 }
 
-// By which devices each rank went: the last one it opened.
+// The device that each rank used: the last one it opened.
 std::vector<RankResult> CreateNear(const std::function<std::string(int rank)>& near) {
   return RunRanks({.size = 3}, [near](RankContext& context) -> absl::Status {
     const auto opened = std::make_shared<std::vector<std::string>>();

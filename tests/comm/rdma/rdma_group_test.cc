@@ -1,5 +1,5 @@
 // Groups over RDMA with faults injected at the verbs: every rank gets an error that names the peer
-// and says what to do, or goes on over TCP where that was allowed.
+// and says what to do, or goes on over TCP if that is allowed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -48,7 +48,7 @@ using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 using ::testing::HasSubstr;
 
-// Two ranks reduce for ever; rank 1 has `faults`.
+// Two ranks reduce until an error; rank 1 has `faults`.
 std::vector<RankResult> ReduceWith(const FakeVerbsFaults& faults) {
   return RunRanks({.size = 2}, [faults](RankContext& context) -> absl::Status {
     FakeVerbs verbs(context.rank == 1 ? faults : FakeVerbsFaults());
@@ -92,13 +92,13 @@ TEST(RdmaGroupTest, SmallRingsAndSeveralQueuePairsGiveTheSameBits) {
 
 struct LongMessages {
   int pairs = 1;
-  bool registered = true;     // The buffers, with the group.
-  int regions_max_on_1 = -1;  // Of rank 1, which then copies.
-  bool direct = true;         // What is expected.
+  bool registered = true;     // Whether the buffers are registered with the group.
+  int regions_max_on_1 = -1;  // Limit on rank 1's regions, beyond which it copies.
+  bool direct = true;         // Whether direct messages are expected.
 };
 
 // Reduces, gathers and sends buffers that are longer than slots by far; an error when a bit is
-// wrong, or messages did not go as they should.
+// wrong, or messages did not go the expected way.
 absl::Status MoveLongMessages(const RankContext& context, const LongMessages& how) {
   const auto largest = std::make_shared<std::atomic<uint32_t>>(0);
   FakeVerbs verbs(
@@ -185,8 +185,8 @@ Buffer PagesAt(void* wanted, size_t bytes, float value) {
   return {pages, bytes};
 }
 
-// There is a next collective queued at all times, and one buffer is unmapped and mapped again at
-// the same address between two: a device that kept its region would write into pages that are gone.
+// A next collective is always queued, and between two of them one buffer is unmapped and mapped
+// again at the same address: a device that kept its region would write into the old pages.
 absl::Status ReduceRemapped(const RankContext& context) {
   constexpr size_t kBytes = size_t{4} << 20;
   const auto registered = std::make_shared<std::atomic<int>>(0);
@@ -224,8 +224,8 @@ TEST(RdmaGroupTest, MemoryThatIsMappedAgainBetweenQueuedCallsIsRegisteredAgain) 
   }
 }
 
-// Rank 1 has its staging memory and nothing else: what it sends and receives is copied, and the
-// other ranks go on writing to each other directly.
+// Rank 1 can pin only its staging memory: its messages are copied, and the other ranks still write
+// to each other directly.
 TEST(RdmaGroupTest, ARankThatCannotPinMoreCopiesAndTheSumsAreTheSame) {
   for (const int pairs : {1, 3}) {
     for (const RankResult& result : RunRanks({.size = 3}, [pairs](RankContext& context) {
@@ -275,7 +275,8 @@ TEST(RdmaGroupTest, ACutPathIsFoundBeforeTheDeadlineByAWaitThatSendsNothing) {
     GroupOptions options = Options(context, verbs);
     options.rdma.probe_interval = absl::Milliseconds(100);
     DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
-    cut->store(context.rank == 1);  // Its next write asks whether rank 0 is still there.
+    // The next write is the probe whether rank 0 can still be reached.
+    cut->store(context.rank == 1);
     float value = 0;
     const Buffer one{&value, 4};
     if (context.rank == 0) {
@@ -293,9 +294,9 @@ TEST(RdmaGroupTest, ACutPathIsFoundBeforeTheDeadlineByAWaitThatSendsNothing) {
   }
 }
 
-// Rank 1 has a device with the faults that `set` makes possible, and waits for rank 0 when `begin`
-// has let them begin. Rank 0 sends when rank 1 has read all events. What both get; what rank 1
-// logged is in its text.
+// Rank 1 has a device with the faults that `set` prepares, and waits for rank 0 after `begin` has
+// started them. Rank 0 sends when rank 1 has read all events. Gives both results; rank 1's text
+// holds its log.
 std::vector<RankResult> WaitWithDevice(const std::function<void(FakeVerbsFaults&)>& set,
                                        const std::function<void(FakeVerbsFaults&)>& begin) {
   return RunRanks({.size = 2}, [=](RankContext& context) -> absl::Status {
@@ -330,8 +331,8 @@ std::vector<RankResult> WaitWithDevice(const std::function<void(FakeVerbsFaults&
   });
 }
 
-// The kernel then reports an error on the descriptors for ever: a rank that only polled again would
-// burn its core until its deadline, which is 30 s away.
+// The kernel then reports an error on the descriptors without end: a rank that only polled again
+// would burn its core until its deadline, which is 30 s away.
 TEST(RdmaGroupTest, ADeviceThatIsTakenOutEndsTheWaitOnAllRanks) {
   const auto results = WaitWithDevice(
       [](FakeVerbsFaults& faults) {

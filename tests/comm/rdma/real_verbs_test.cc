@@ -1,5 +1,5 @@
-// What a queue pair is told when it is connected: every setting of ours in the field of libibverbs
-// that the hardware reads, and in the mask without which the field is ignored.
+// The attributes of a queue pair when it is connected: every setting of ours must be in the field
+// of libibverbs that the hardware reads, and in the mask without which the field is ignored.
 #include "comm/transport/rdma/real_verbs.h"
 
 #include <gtest/gtest.h>
@@ -160,8 +160,8 @@ TEST_F(RealVerbsTest, InfiniBandIsAddressedByLidAndByGidOnlyIntoAnotherSubnet) {
   }
 }
 
-// What mlx5 does with extensions: a set one is told to the device by the next change of state,
-// whose answer is what query gives from then on; none can be set once the pair is connected.
+// Extensions as mlx5 handles them: options that are set go to the device with the next change of
+// state, and query then gives the device's answer; none can be set once the pair is connected.
 struct FakeExtensions {
   static constexpr uint32_t kVendor = 0x15b3;
   uint32_t supported = 0b0111;
@@ -206,7 +206,7 @@ TEST_F(RealVerbsTest, ExtensionsAreSetBeforeTheStateThatTellsTheDevice) {
   using Calls = std::vector<std::string>;
   constexpr Ece kTheirs{FakeExtensions::kVendor, 0b1110};
 
-  Extensions() = {};  // The end that answers.
+  Extensions() = {};  // Now the end that answers.
   const auto answers = TakeQueuePair(functions_, &pair_);
   const auto answer = answers->Answer(kSettings, kTheirs);
   ASSERT_TRUE(answer.ok()) << answer.status();
@@ -214,7 +214,7 @@ TEST_F(RealVerbsTest, ExtensionsAreSetBeforeTheStateThatTellsTheDevice) {
   ASSERT_TRUE(answers->Connect(kSettings, End(1, 10, 111), End(2, 20, 222)).ok());
   EXPECT_EQ(Extensions().calls, (Calls{"set", "init", "receive", "send"}));
 
-  Extensions() = {};  // The end that offered.
+  Extensions() = {};  // Now the end that offered.
   const auto offers = TakeQueuePair(functions_, &pair_);
   EXPECT_EQ(offers->Offer(), (Ece{FakeExtensions::kVendor, 0b0111}));
   ASSERT_TRUE(offers->Take({FakeExtensions::kVendor, 0b0110}).ok());
@@ -222,7 +222,7 @@ TEST_F(RealVerbsTest, ExtensionsAreSetBeforeTheStateThatTellsTheDevice) {
   EXPECT_EQ(Extensions().calls, (Calls{"set", "init", "receive", "send"}));
   EXPECT_EQ(Extensions().given, 0b0110U);
 
-  Extensions() = {};  // A peer of another vendor: none of its options are set.
+  Extensions() = {};  // With a peer of another vendor none of its options are set.
   EXPECT_EQ(TakeQueuePair(functions_, &pair_)->Answer(kSettings, {0x8086, 0b0001})->options, 0U);
 }
 
@@ -240,7 +240,7 @@ TEST_F(RealVerbsTest, WithoutExtensionsNothingIsSetAndTheConnectionIsMade) {
   }
 }
 
-// A device whose functions note what they were given.
+// A device whose functions record their arguments.
 struct FakeHardware {
   ibv_pd domain{};
   ibv_comp_channel channel{};
@@ -310,7 +310,7 @@ TEST_F(RealDeviceTest, MemoryIsRegisteredForWritesThatTheBusMayReorder) {
   EXPECT_EQ(Hardware().access, kWrites | IBV_ACCESS_RELAXED_ORDERING);
   EXPECT_FALSE(Hardware().by_old_function);
 
-  functions_.reg_mr_iova2 = nullptr;  // A library that does not know the flag.
+  functions_.reg_mr_iova2 = nullptr;  // An older library does not know the flag.
   { const auto region = Device()->Register(bytes, sizeof(bytes)).value(); }
   EXPECT_TRUE(Hardware().by_old_function);
   EXPECT_EQ(Hardware().access, kWrites);

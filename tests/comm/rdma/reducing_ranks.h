@@ -1,4 +1,4 @@
-// What tests of groups over RDMA share: ranks of one host that reduce over a fake of verbs.
+// Common parts of tests of groups over RDMA: ranks of one host that reduce over a fake of verbs.
 #pragma once
 
 #include <cstddef>

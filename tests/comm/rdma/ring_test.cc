@@ -41,7 +41,7 @@ TEST(RequestIdTest, KeepsItsParts) {
 }
 
 // A sender and a receiver whose messages overtake each other on several queue pairs, for longer
-// than the numbers in an immediate reach.
+// than the range of the numbers in an immediate.
 TEST(RingTest, RandomOrdersDeliverEveryChunkInOrderWithoutOverwritingOne) {
   for (const int slots : {2, 3, 8, kSlotsMax}) {
     for (const size_t pairs : {size_t{1}, size_t{3}}) {

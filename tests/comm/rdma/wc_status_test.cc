@@ -35,7 +35,7 @@ TEST(WcStatusTest, RetriesExceededPointAtThePath) {
 }
 
 TEST(WcStatusTest, APortThatIsDownIsTheRemedyWhateverTheDeviceSaidFirst) {
-  const int refused = 2;  // IBV_WC_LOC_QP_OP_ERR: what soft-RoCE says then.
+  const int refused = 2;  // IBV_WC_LOC_QP_OP_ERR, which soft-RoCE gives in this case.
   EXPECT_THAT(DescribeWc(refused, 0, "rxe0/1", "DOWN"), HasSubstr("check the cable"));
   EXPECT_THAT(DescribeWc(refused, 0, "rxe0/1", "ACTIVE"), HasSubstr("report it"));
 }

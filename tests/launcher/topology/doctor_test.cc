@@ -1,4 +1,4 @@
-// What the doctor says about machines that lack something.
+// The doctor's findings on machines that lack something.
 #include "launcher/topology/doctor.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Which NIC each rank takes on nodes of real clusters: Azure's by their NCCL topology files, and an
-// H100 node's by its /sys/class/infiniband.
+// The NIC of each rank on nodes of real clusters: Azure nodes by their NCCL topology files, and an
+// H100 node by its /sys/class/infiniband.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// "" where there is none.
+// The folder of topology files; "" if there is none.
 std::string CorpusFolder() {
   for (const char* const above : {"/../shared/corpus", "/../../shared/corpus"}) {
     const std::string folder = absl::StrCat(DTRAIN_SOURCE_DIR, above, "/topology");
@@ -66,8 +66,9 @@ Nic MakeNic(const std::string& name, int numa, std::vector<std::string> path, do
   return nic;
 }
 
-// A node as NCCL's topology file describes it. A virtual machine's sysfs shows no bridges, but each
-// device in a domain of its own: then only NUMA nodes tell what is near (`bridges` false).
+// A node as NCCL's topology file describes it. A virtual machine's sysfs shows no bridges, and each
+// device in a domain of its own: then only NUMA nodes tell which devices are near (`bridges`
+// false).
 Topology ReadNcclTopology(const std::string& path, bool bridges) {
   Topology topology;
   std::ifstream file(path);
@@ -104,7 +105,7 @@ Topology ReadNcclTopology(const std::string& path, bool bridges) {
     }
   }
   std::sort(topology.gpus.begin(), topology.gpus.end(),
-            [](const Gpu& a, const Gpu& b) { return a.pci < b.pci; });  // NVML counts so.
+            [](const Gpu& a, const Gpu& b) { return a.pci < b.pci; });  // NVML's order.
   for (size_t i = 0; i < topology.gpus.size(); ++i) {
     topology.gpus[i].index = static_cast<int>(i);
   }
@@ -164,7 +165,8 @@ TEST_F(NicsOfRealNodes, ANodeWithOneNicGivesItToAllRanksAndOneWithoutGivesNone) 
   EXPECT_THAT(NicsOf(ReadNcclTopology(azure + "ncv4-topo.xml", true), 4), Each(IsEmpty()));
 }
 
-// Eight InfiniBand ports of 400 Gb/s, and an Ethernet bond of half that for everything else.
+// A node with eight InfiniBand ports of 400 Gb/s, and an Ethernet bond of half that rate for other
+// traffic.
 TEST_F(NicsOfRealNodes, TheFrontEndOfAnH100NodeIsNoRanks) {
   const SysfsFixture sysfs;
   std::filesystem::create_directories(sysfs.root() + "/class");

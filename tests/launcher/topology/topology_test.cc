@@ -72,7 +72,7 @@ TEST(ReadNics, ReadsPortsAndGidsAndSkipsWhatCannotBeRead) {
   sysfs.Write(port + "/gid_attrs/types/10", "RoCE v2");
   sysfs.Write(port + "/gid_attrs/ndevs/10", "eth2");
   sysfs.Write(port + "/gids/3", "0000:0000:0000:0000:0000:0000:0000:0000");  // Unset.
-  // A folder fails to read as an entry of another network namespace does (there with EINVAL).
+  // Reading a folder fails, like reading an entry of another network namespace (there with EINVAL).
   std::filesystem::create_directories(sysfs.root() + "/" + port + "/gids/4");
   sysfs.Write("class/net/eth2/mtu", "9000");
   std::vector<std::string> notes;
@@ -161,7 +161,8 @@ nvml::Functions FourGpus() {
 class GpuNode : public testing::Test {
  protected:
   void SetUp() override {
-    // Each root: a switch with two GPUs and a NIC; NIC 1's port is down, NIC 2 hangs off root 1.
+    // Each root has a switch with two GPUs and a NIC; NIC 1's port is down, and NIC 2 is directly
+    // on root 1.
     sysfs_.AddPci("pci0000:00/0000:00:01.0/0000:1b:00.0", 0);
     sysfs_.AddPci("pci0000:00/0000:00:01.0/0000:1d:00.0", 0);
     sysfs_.AddPci("pci0000:80/0000:80:01.0/0000:9b:00.0", 1);

@@ -26,14 +26,14 @@ namespace {
 // How long a cut path tries again before the device gives up.
 constexpr int64_t kRetryNanos = 200'000'000;
 
-// The last bytes of a fake GID are its process.
+// The bytes of a fake GID that name its network; the last ones identify the process.
 constexpr size_t kNetworkBytes = 13;
 
 bool SameNetwork(const GidBytes& a, const GidBytes& b) {
   return std::equal(a.begin(), a.begin() + kNetworkBytes, b.begin());
 }
 
-// Of a queue pair of any process of this host, in the abstract namespace.
+// The socket address, in the abstract namespace, of a queue pair of any process of this host.
 std::pair<sockaddr_un, socklen_t> AddressOf(const GidBytes& gid, uint32_t number) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -95,8 +95,8 @@ absl::StatusOr<std::unique_ptr<FakeQueuePair>> FakeQueuePair::Create(
 
 FakeQueuePair::~FakeQueuePair() = default;
 
-// As a device does: options of another vendor mean nothing to it, and none can be chosen any more
-// once it is connected.
+// Answers as a device does: it ignores another vendor's options, and none can be chosen after it
+// has connected.
 absl::StatusOr<Ece> FakeQueuePair::Answer(const QueuePairSettings& /*settings*/, const Ece& offer) {
   const Ece own = device_->faults.extensions;
   if (own.vendor == 0 || offer.vendor == 0) {
@@ -260,7 +260,8 @@ void FakeQueuePair::PumpOut() {
       if (errno == EAGAIN || errno == EINTR) {
         return;
       }
-      // The peer is gone. What it acknowledged before is still to be read; then Read breaks.
+      // The peer is gone. Its earlier acknowledgements are still to be read; then Read breaks the
+      // pair.
       outgoing_.clear();
       out_done_ = 0;
       return;
@@ -351,7 +352,6 @@ void FakeQueuePair::Answer(int status) {
 void FakeQueuePair::CompleteOldest(std::deque<uint64_t>& requests, Completion completion) {
   DT_CHECK(!requests.empty());
   completion.id = requests.front();
-  completion.queue_pair = number_;
   requests.pop_front();
   device_->Complete(completion);
 }

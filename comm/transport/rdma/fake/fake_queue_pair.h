@@ -16,7 +16,7 @@
 
 namespace dtrain::comm {
 
-// What the queue pairs of one device share.
+// The state that the queue pairs of one device share.
 struct FakeDeviceState {
   struct Region {
     uint32_t key = 0;
@@ -58,12 +58,12 @@ class FakeQueuePair final : public QueuePair {
   absl::Status PostReceive(uint64_t id) override;
   void Disconnect() override;
 
-  // Moves what the socket takes and gives.
+  // Sends and receives as much as the socket allows without waiting.
   void Pump();
 
  private:
   enum class Kind : uint32_t { kWrite, kAcknowledge, kRefuse };
-  // What goes before the bytes on the socket.
+  // The header in front of the bytes on the socket.
   struct Header {
     Kind kind = Kind::kWrite;
     uint32_t has_immediate = 0;
@@ -71,7 +71,7 @@ class FakeQueuePair final : public QueuePair {
     uint32_t key = 0;
     uint64_t to = 0;
     uint32_t bytes = 0;
-    int32_t status = 0;  // Of a refusal.
+    int32_t status = 0;  // The status of a refusal.
   };
   struct Outgoing {
     Header header;
@@ -83,7 +83,8 @@ class FakeQueuePair final : public QueuePair {
   void Watch();
   void PumpOut();
   void PumpIn();
-  // Reads into `data`; how much, 0 when nothing is there. A peer that is gone breaks the pair.
+  // Reads into `data` and gives the number of bytes, 0 when none are there. A peer that is gone
+  // breaks the pair.
   size_t Read(void* data, size_t bytes);
   void TakeHeader();
   void TakeWrite();
@@ -91,7 +92,8 @@ class FakeQueuePair final : public QueuePair {
   // Reports the oldest of `requests` as completed; fills in whose completion it is. REQUIRES: not
   // empty.
   void CompleteOldest(std::deque<uint64_t>& requests, Completion completion);
-  // After it the peer learns by itself that nothing comes any more, or, when `tell`, at once.
+  // Puts the pair into the error state. With `tell` the peer is told at once; otherwise it finds
+  // out by itself.
   void BreakWith(int status, bool tell = true);
 
   const std::shared_ptr<FakeDeviceState> device_;
@@ -102,7 +104,7 @@ class FakeQueuePair final : public QueuePair {
   UniqueFd socket_;
   Ece agreed_;
   bool connected_ = false;
-  bool unreachable_ = false;  // Its peer is in another network.
+  bool unreachable_ = false;  // The peer is in another network.
   int64_t lost_since_nanos_ = 0;
   bool broken_ = false;
   bool watched_writable_ = false;
@@ -111,7 +113,7 @@ class FakeQueuePair final : public QueuePair {
   std::deque<Outgoing> outgoing_;
   size_t out_done_ = 0;
   Header incoming_;
-  size_t in_done_ = 0;  // Of header and bytes.
+  size_t in_done_ = 0;  // Bytes of the incoming header and data that are here.
 };
 
 }  // namespace dtrain::comm

@@ -108,7 +108,7 @@ class FakeDevice final : public VerbsDevice {
   const std::shared_ptr<FakeDeviceState> state_;
   const UniqueFd readable_;
   const UniqueFd broken_;              // Reports an error without end.
-  std::vector<FakeQueuePair*> pairs_;  // They outlive the last Poll.
+  std::vector<FakeQueuePair*> pairs_;  // They must outlive the last Poll.
   uint32_t next_key_ = 0x1000;
   int made_ = 0;
 };
@@ -123,7 +123,7 @@ RdmaPort FakePort() {
   RdmaGid gid;
   gid.index = 1;
   gid.netdev = "eth0";
-  // 10.x.y.z, with the process in it: it is how queue pairs find each other.
+  // 10.x.y.z with the process id in it, by which queue pairs find each other.
   gid.bytes = {0,
                0,
                0,

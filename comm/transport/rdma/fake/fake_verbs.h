@@ -21,12 +21,12 @@ struct FakeVerbsFaults {
   bool no_library = false;
   std::vector<RdmaPort> ports = {};  // Instead of one good one, when not empty.
   bool cannot_pin = false;           // Registering fails as with too low a memlock limit.
-  int regions_max = -1;              // The same, once there were so many in this device's life.
-  bool cannot_connect = false;       // A queue pair refuses to connect.
-  int fail_write = -1;               // This write of the process (0 is the first) completes with
-  int fail_status = 0;               // this status, and its queue pair is in error.
-  int cut_at_write = -1;             // From this write on nothing leaves and nothing comes in; what
-                                     // is under way fails with retries exceeded soon after.
+  int regions_max = -1;         // Registering fails so after this many registrations of the device.
+  bool cannot_connect = false;  // A queue pair refuses to connect.
+  int fail_write = -1;          // This write of the process (0 is the first) completes with
+  int fail_status = 0;          // this status, and its queue pair is in error.
+  int cut_at_write = -1;        // From this write on nothing leaves and nothing comes in; what
+                                // is under way fails with retries exceeded soon after.
   std::shared_ptr<std::atomic<bool>> cut_now =
       {};  // The same from the first write while it is true.
   // No fault: when not null, the bytes of the largest write so far.
@@ -38,19 +38,20 @@ struct FakeVerbsFaults {
   // The device is taken out while it is true: it completes nothing, and both of its descriptors
   // report an error without end, as the kernel's do.
   std::shared_ptr<std::atomic<bool>> taken_out = {};
-  // What the device says of itself, until it is read; then `events_read` is called.
+  // Events that the device reports once; `events_read` is called after they were read.
   std::shared_ptr<std::vector<DeviceEvent>> events = {};
   std::function<void()> events_read = {};
   // No fault: the extensions that its queue pairs have.
   Ece extensions = {};
-  // No fault: when not null, those that each connected queue pair has agreed on with its peer.
+  // No fault: when not null, the extensions that each connected queue pair has agreed on with its
+  // peer.
   std::shared_ptr<std::vector<Ece>> agreed_extensions = {};
-  // No fault: when not null, by which names devices were opened.
+  // No fault: when not null, the names by which devices were opened.
   std::shared_ptr<std::vector<std::string>> opened = {};
-  // Ports reach those of the same network alone, as the rails of a cluster do: their GIDs are equal
-  // but for the last three bytes, which are the process.
+  // Ports reach only ports of the same network, like the rails of a cluster. GIDs of one network
+  // differ only in the last three bytes, which identify the process.
   bool rails = false;
-  // No fault: when not null, what each queue pair was connected with.
+  // No fault: when not null, the settings that each queue pair was connected with.
   std::shared_ptr<std::vector<QueuePairSettings>> connected = {};
 };
 
@@ -65,7 +66,7 @@ class FakeVerbs final : public VerbsApi {
   const FakeVerbsFaults faults_;
 };
 
-// "fake0", port 1, active, one RoCE v2 GID: of this process.
+// "fake0", port 1, active, with one RoCE v2 GID that identifies this process.
 RdmaPort FakePort();
 
 }  // namespace dtrain::comm
