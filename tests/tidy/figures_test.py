@@ -17,7 +17,8 @@ import report  # noqa: E402
 
 RESULTS = f"{SOURCE}/bench/results"
 FACTS = ("bench", "command", "date", "commit", "cpu", "cores", "marks")
-LOAD = ("load_average", "busy_cores")  # Of what is a speed: whether long tests pass is none.
+# Facts of results that are speeds; whether long tests pass is none.
+LOAD = ("load_average", "busy_cores")
 # Results from before these facts were kept, and those kept by hand. One that is measured again on a
 # quiet machine, from a commit, leaves this list; none is added.
 MARKED = {"zen3-2core/comm.json", "zen3-2core/kernels.json", "zen3-2core/overlap.json",
@@ -40,7 +41,7 @@ def facts_of(results):
 
 
 def machine_files():
-    """{name: results} of what was measured on CPUs."""
+    """{name: results} of the measurements on CPUs."""
     found = {}
     for path in sorted(glob.glob(f"{RESULTS}/*/*.json")):
         results = report.read_results(path)
@@ -60,7 +61,7 @@ def sections(text):
 
 
 def prose_of(lines):
-    """What people read of a section beside its tables, code, links' targets and comments."""
+    """The prose of a section: without its tables, code, links' targets and comments."""
     kept, inside = [], ""
     for line in lines:
         if line.startswith("```"):
@@ -84,7 +85,7 @@ def named_as_not_measured(lines):
 
 
 def unnamed_figures(lines):
-    """Those of the prose that no line of the section says to be set."""
+    """The figures of the prose that no line of the section says to be set."""
     return sorted(set(FIGURE.findall(prose_of(lines))) - set(named_as_not_measured(lines)))
 
 
@@ -138,7 +139,7 @@ class Page(unittest.TestCase):
 
 
 class Checks(unittest.TestCase):
-    """That the checks above would find what they are for."""
+    """The checks above find what they are for."""
 
     def test_figures_of_prose_are_seen_and_counts_are_not(self):
         self.assertEqual(unnamed_figures([

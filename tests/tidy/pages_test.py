@@ -16,6 +16,7 @@ PAGES = ["README.md", *sorted(os.path.relpath(path, SOURCE)
 CURRENT_PAGES = [page for page in PAGES if not page.startswith("docs/notes/")]
 FREE_SECTIONS = {"model", "finetune", "sample"}  # Programs define their keys.
 LAUNCH_ALIASES = {"--num-gpus", "--num-nodes"}   # DeepSpeed's names, which the launcher maps.
+NAMED_FILE = re.compile(r"`([^`\s]*/[^`\s]*\.(?:h|cc|cu|py|md))`")
 
 
 def read(path):
@@ -48,6 +49,15 @@ class Pages(unittest.TestCase):
                     wrong.append(f"{page}: {link}: no such file")
                 elif anchor and target.endswith(".md") and anchor not in anchors(target):
                     wrong.append(f"{page}: {link}: no such heading")
+        self.assertEqual(wrong, [])
+
+    def test_named_files_exist(self):
+        """A path is relative to the root, to runtime/, to its public headers or to its own page."""
+        wrong = []
+        for page in PAGES:
+            bases = ("", "runtime", "runtime/include", os.path.dirname(page))
+            wrong += [f"{page}: {path}: no such file" for path in NAMED_FILE.findall(read(page))
+                      if not any(glob.glob(os.path.join(SOURCE, base, path)) for base in bases)]
         self.assertEqual(wrong, [])
 
     def test_every_page_is_in_the_readmes_index(self):

@@ -2,26 +2,14 @@
 
 docs/METRICS.md and docs/ENVIRONMENT.md are written from two tables (`dtrain config docs`), which
 plan_config_docs_test compares with them; here the same pages are compared with the code."""
-import os
 import re
-import subprocess
 import unittest
 
-SOURCE = os.environ["DTRAIN_SOURCE"]
+from tree import sources, text_of
+
 TABLES = {"runtime/plan/config/metric_table.cc", "runtime/plan/config/environment_table.cc",
           "runtime/plan/config/reference_docs.cc"}
 ROOMS = ("base", "kernels", "comm", "checkpoint", "runtime", "launcher", "examples")
-
-
-def files(*endings):
-    listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-co", "--exclude-standard"],
-                            capture_output=True, text=True, check=True).stdout.split("\n")
-    return [f for f in listed if f.endswith(endings) and os.path.isfile(f"{SOURCE}/{f}")]
-
-
-def text_of(path):
-    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-        return file.read()
 
 
 def without_comments(path):
@@ -38,10 +26,10 @@ def first_column(page):
     return set(names)
 
 
-CPP = [f for f in files(".h", ".cc", ".cu") if f not in TABLES]
+CPP = [f for f in sources(".h", ".cc", ".cu") if f not in TABLES]
 IN_ROOMS = [f for f in CPP if f.split("/")[0] in ROOMS]
-SCRIPTS = [f for f in files(".py", ".sh", "dev") if f != "tests/tidy/tables_test.py"]
-CMAKE = files("CMakeLists.txt", ".cmake")
+SCRIPTS = [f for f in sources(".py", ".sh", "dev") if f != "tests/tidy/tables_test.py"]
+CMAKE = sources("CMakeLists.txt", ".cmake")
 
 
 class Metrics(unittest.TestCase):
@@ -65,7 +53,7 @@ class Metrics(unittest.TestCase):
         self.assertEqual(first_column("docs/METRICS.md") - set(self.written()), set())
 
     def test_the_families_are_all_there_are(self):
-        """What is put into a record has a known family; a new one would go unseen above."""
+        """Every metric of a record has a known family; a new family would go unseen above."""
         wrong = []
         for path in IN_ROOMS:
             text = without_comments(path)
@@ -78,7 +66,7 @@ class Metrics(unittest.TestCase):
 class Environment(unittest.TestCase):
     maxDiff = None
     NAME = r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)*"
-    # Where C++ names variables: the whole of these files, and the calls below elsewhere.
+    # C++ names variables everywhere in these files, and elsewhere in the calls below.
     READERS = ("base/job_env.cc", "base/job_env.h", "launcher/rank_plan.cc",
                "launcher/commands/env_command.cc", "runtime/plan/nccl_variables.cc",
                "comm/nccl/nccl_environment.cc")

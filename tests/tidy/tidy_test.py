@@ -1,10 +1,11 @@
-"""The rules of the house that a compiler does not check: layers, sizes, leftovers."""
+"""The rules of the house that a compiler does not check: rooms, sizes of files, names, leftovers.
+shape_test.py has those for which the code must be read: layers, functions, dead declarations."""
 import os
 import re
-import subprocess
 import unittest
 
-SOURCE = os.environ["DTRAIN_SOURCE"]
+from tree import CODE, SOURCE, includes, lines, sources
+
 ALLOWED = {
     "base": {"base"},
     "kernels": {"kernels", "base"},
@@ -18,26 +19,6 @@ ROOMS = set(ALLOWED) | {"tests", "bench", "dtrain", "finetune", "gpt", "minimal"
 LIBTORCH = ("torch/", "ATen/", "c10/")
 # The plan is a torch-free library of its own; a reader of configurations needs no other room.
 PLAN = {"runtime", "dtrain", "base"}
-
-
-def sources(*endings):
-    listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-co", "--exclude-standard"],
-                            capture_output=True, text=True, check=True).stdout.split("\n")
-    return [f for f in listed if f.endswith(endings) and os.path.isfile(f"{SOURCE}/{f}")]
-
-
-def lines(path):
-    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-        return file.read().split("\n")
-
-
-def includes(path):
-    for line in lines(path):
-        if match := re.match(r'\s*#\s*include\s*["<]([^">]+)[">]', line):
-            yield match.group(1)
-
-
-CODE = sources(".h", ".cc", ".cu", ".cuh")
 
 
 class Tidy(unittest.TestCase):
@@ -73,7 +54,7 @@ class Tidy(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_each_file_of_tests_has_a_namespace_of_its_own(self):
-        """Several are compiled together, and their helpers have the same names."""
+        """Several files are compiled together, and their helpers have the same names."""
         wrong = []
         for path in sources("_test.cc"):
             name = os.path.basename(path).removesuffix(".cc")
@@ -102,7 +83,7 @@ class Tidy(unittest.TestCase):
                 wrong.append(f"{path}: no #pragma once")
         self.assertEqual(wrong, [])
 
-    # What other libraries read, a test's own shorthand, and CUDA's words on an emulated device.
+    # Macros that other libraries read, a test's own shorthand, and CUDA's words on an emulated device.
     FOREIGN_MACROS = ("_GNU_SOURCE", "XXH_INLINE_ALL", "ASSERT_CUDA", "__shared__", "threadIdx", "blockIdx",
                       "blockDim", "gridDim")
 
@@ -120,7 +101,7 @@ class Tidy(unittest.TestCase):
                     wrong.append(f"{path}:{i}: {line.strip()}")
         self.assertEqual([w for w in wrong if "XXXXXX" not in w], [])
 
-    # What is built, packed or measured in bulk belongs into ignored folders.
+    # Files that are built, packed or measured in bulk belong into ignored folders.
     LARGEST_FILE_BYTES = 256 * 1024
 
     def test_no_large_file_is_tracked(self):
