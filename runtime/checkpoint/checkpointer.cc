@@ -99,7 +99,7 @@ struct Checkpointer::State {
   absl::Status CheckTensors();
   absl::Status CheckTrackedBytes() const;
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
-  // What records of an engine are stored under: nothing for the first.
+  // The name under which records of an engine are stored: "" for the first.
   std::string StoredName(size_t engine) const { return engine == 0 ? "" : engines[engine].first; }
   absl::Status RestoreEngines(checkpoint::Checkpoint& from, std::string& note);
   absl::StatusOr<EngineSnapshot> TakeSnapshots();
@@ -211,7 +211,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
   options.keep = static_cast<int>(job.config().checkpoint_keep());
-  options.shard_bytes_max = job.config().Find("checkpoint.max_shard_size")->get<uint64_t>();
+  options.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
   options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
   return std::move(attempt.checkpoint);

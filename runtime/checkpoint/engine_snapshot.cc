@@ -23,7 +23,7 @@ constexpr char kDeviceRng[] = "rng.cuda";
 constexpr char kMissed[] = "missed_updates";
 constexpr char kBuffer[] = "buffer.";  // Before the name of a module's buffer that each rank keeps.
 
-// What a rank keeps of each element that it updates, by its name in a checkpoint.
+// The tensors that a rank keeps of the elements that it updates, by their names in a checkpoint.
 std::vector<NamedTensor> UpdateState(const EngineState& state) {
   std::vector<NamedTensor> all;
   for (const StateSlot& slot : state.slots) {
@@ -56,7 +56,7 @@ absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoi
 }
 
 // "rope_theta was 10000.0, now 500.0": the first value that both have and that differs; "": none.
-// What only one has is the other version's.
+// A key that only one has does not count: another version of the program may have written it.
 std::string ModelDifference(const std::string& path, const Json& was, const Json& now) {
   if (was.is_object() && now.is_object()) {
     for (const auto& [name, value] : was.items()) {
@@ -100,7 +100,7 @@ int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
   return elements;
 }
 
-// What this rank stores of the moments: contiguous in its buffers.
+// The ranges of the moments that this rank stores: contiguous in its buffers.
 std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace place) {
   if (state.shards != nullptr) {
     return state.owned;
@@ -131,7 +131,7 @@ const Json* RecordOf(const Json& records, const std::string& name) {
   return found == engines->end() || !found->is_object() ? nullptr : &*found;
 }
 
-// What rank `rank` of a checkpoint stored; `local` counts from the start of its tensors.
+// The ranges that rank `rank` of a checkpoint stored; `local` counts from the start of its tensors.
 absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpoint& from, int rank,
                                                        const std::string& name, int64_t total) {
   static const Json kNone = Json::object();

@@ -29,7 +29,7 @@ namespace dtrain {
 struct RankPlace {
   int rank = 0;
   int world_size = 1;
-  // Where copies of gathered weights wait to be written: memory, unless its device is a file.
+  // The tier in which copies of gathered weights wait to be written; by default memory.
   OffloadOptions copies = {};
 };
 

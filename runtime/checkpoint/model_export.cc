@@ -230,7 +230,7 @@ absl::Status WriteModelFolder(const std::string& directory, const ModelFolderCon
   DT_RETURN_IF_ERROR(CheckReplaceable(directory));
   const std::string partial = absl::StrCat(directory, ".partial-", getpid());
   std::error_code error;
-  fs::remove_all(partial, error);  // Of a process with our id that died.
+  fs::remove_all(partial, error);  // A process with our id may have died and left it.
   absl::Status status = WriteInto(partial, content, values);
   if (status.ok()) {
     status = MoveIntoPlace(partial, directory);
@@ -253,7 +253,7 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
   }
   content.files.insert(content.files.end(), options.files.begin(), options.files.end());
   content.weights = options.weights;
-  content.shard_bytes_max = job.config().Find("checkpoint.max_shard_size")->get<uint64_t>();
+  content.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
   for (const StoredTensor& item : stored) {
     content.tensors.push_back({item.name, item.tensor.scalar_type(), item.tensor.sizes().vec()});
   }

@@ -36,7 +36,7 @@ void AddParameters(const PublicName& public_name, const FlatParameters& flat, bo
   }
 }
 
-constexpr int64_t kCopyAlign = 64;  // Of copies in one file, for any type.
+constexpr int64_t kCopyAlign = 64;  // Bytes; copies in one file are aligned for any type.
 
 int64_t CopyBytes(const at::Tensor& tensor) {
   return (static_cast<int64_t>(tensor.nbytes()) + kCopyAlign - 1) / kCopyAlign * kCopyAlign;

@@ -31,10 +31,10 @@ struct StoredTensor {
   std::string name;         // Public.
   std::string module_name;  // In the module.
   at::Tensor tensor;
-  // Where a rank keeps its share of it, at ZeRO stage 3; none: it is whole on every rank.
+  // The place of a rank's share of it at ZeRO stage 3; none: it is whole on every rank.
   struct Shared {
     const plan::LayoutEntry* entry = nullptr;
-    size_t index = 0;  // Of the entry.
+    size_t index = 0;  // Number of the entry in the layout.
     bool frozen = false;
   };
   std::optional<Shared> shared = {};

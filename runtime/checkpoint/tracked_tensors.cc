@@ -73,7 +73,8 @@ absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const Rank
   uint64_t before = 0;
   for (const NamedTensor& item : tensors) {
     DT_ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, SpecOf(item));
-    // Where the tensor begins decides: in the first, second, ... of as many parts as ranks.
+    // All tensors, one after the other, are cut into as many parts as ranks. The part in which a
+    // tensor begins decides who stores it.
     const double begin = total == 0 ? 0 : static_cast<double>(before) / static_cast<double>(total);
     before += item.tensor.nbytes();
     if (static_cast<int>(begin * place.world_size) != place.rank) {

@@ -13,7 +13,7 @@
 
 namespace dtrain {
 
-// What one of them is called in state/.
+// The name of a tracked tensor in state/.
 std::string TrackedName(const std::string& group, const std::string& tensor);
 
 // Collective. InvalidArgument on every rank unless all track tensors of the same names, types and

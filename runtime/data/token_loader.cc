@@ -33,7 +33,7 @@ constexpr size_t kReadAhead = 4;  // Micro-batches.
 
 constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
-// Where the loader stands: micro-batch `micro` of global step `step`.
+// The loader's place in the data: micro-batch `micro` of global step `step`.
 struct Position {
   int64_t step = 0;
   int64_t micro = 0;
@@ -49,7 +49,7 @@ plan::RankSlice SliceOf(const Job& job) {
   return {job.rank(), job.world_size(), job.config().micro_batch()};
 }
 
-// What the model can look up: model.vocab_size, when the configuration has one.
+// The number of tokens that the model knows: model.vocab_size; 0: the configuration has none.
 int64_t ModelVocabulary(const Config& config) {
   const Json& model = config.user("model");
   const auto size = model.find("vocab_size");
@@ -193,7 +193,7 @@ struct TokenLoader::State {
     room.notify_one();
   }
 
-  // What was read, on the device.
+  // Moves the batch to the device.
   void Send(Batch& batch) const {
     if (device.is_cpu()) {
       return;

@@ -1,4 +1,4 @@
-// Which device a rank trains on: decided from what every rank knows. Pure.
+// Chooses the device on which a rank trains, from facts that every rank knows. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace dtrain {
 
-// What a rank found.
+// The facts that a rank found on its machine.
 struct GpuFacts {
   bool driver = false;   // An NVIDIA driver is loaded.
-  int gpus = 0;          // That this process sees (CUDA_VISIBLE_DEVICES).
+  int gpus = 0;          // GPUs that this process sees (CUDA_VISIBLE_DEVICES).
   std::string why_none;  // When there is a driver and no GPU; WhyNoGpu.
   int local_rank = 0;
 };
@@ -38,10 +38,10 @@ absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view wish, const GpuFacts
 // passes) multiplies 8-bit floating point.
 absl::Status CheckFp8Units(absl::string_view name, int compute_capability);
 
-// What a rank took, told to the others as bytes.
+// The device that a rank took, which it sends to the others as bytes.
 struct RankDevice {
   uint64_t node = 0;   // Equal on ranks of one node.
-  char uuid[16] = {};  // Of the GPU; zeros on the CPU.
+  char uuid[16] = {};  // The GPU's; zeros on the CPU.
   int32_t cuda = 0;
   int32_t nccl = 0;  // NCCL can be opened.
 };

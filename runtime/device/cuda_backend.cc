@@ -24,7 +24,7 @@
 namespace dtrain {
 namespace {
 
-// Where LibTorch's CPU half was loaded from: its CUDA half lies beside it.
+// The folder from which LibTorch's CPU half was loaded: its CUDA half lies beside it.
 std::string LibTorchFolder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0) {

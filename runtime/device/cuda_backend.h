@@ -12,7 +12,7 @@
 
 namespace dtrain {
 
-// What this machine has. Opens the CUDA plugin only when a driver is loaded.
+// The GPUs of this machine. Opens the CUDA plugin only when a driver is loaded.
 GpuFacts FindGpus(int local_rank);
 
 // The GPU `index` of this process: LibTorch's CUDA libraries are mapped from the folder of its CPU
@@ -21,7 +21,7 @@ GpuFacts FindGpus(int local_rank);
 // for ever that there is none), or cannot use the GPU.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index);
 
-// Of the GPU that `device` is.
+// The facts of the GPU `device`.
 absl::StatusOr<comm::CudaDeviceFacts> FactsOf(const Device& device);
 
 }  // namespace dtrain

@@ -1,5 +1,6 @@
-// Where a rank trains: the host, or one GPU through CUDA's seam (comm/nccl/cuda_api.h) and the
-// kernels of the CUDA plugin. Logic asks it; nothing else of the runtime knows CUDA.
+// The device on which a rank trains: the host, or one GPU through CUDA's seam
+// (comm/nccl/cuda_api.h) and the kernels of the CUDA plugin. Nothing else of the runtime knows
+// CUDA.
 //
 // A GPU's work is queued on the compute stream, which is the one that LibTorch's operations of the
 // training thread go to. The class is for that thread (and autograd's, which works for it).
@@ -31,8 +32,8 @@ struct CudaParts {
   comm::CudaApi* api = nullptr;                       // Outlives the device.
   const kernels::CudaKernelTable* kernels = nullptr;  // The same.
   comm::CudaStream* compute_stream = nullptr;         // Not the default stream.
-  int index = 0;                                      // Of the GPU in this process.
-  at::Device tensors = at::Device(at::kCUDA, 0);      // Where LibTorch's tensors are made.
+  int index = 0;                                      // Number of the GPU in this process.
+  at::Device tensors = at::Device(at::kCUDA, 0);      // The device of LibTorch's tensors.
   std::string description;                            // "NVIDIA H100, CUDA runtime 13.0, ...".
   MakeTensorGraph new_graph;                          // Gives an error where there can be none.
   std::function<void()> empty_cache;                  // Empties LibTorch's allocator; may be null.
@@ -52,7 +53,7 @@ class Device {
 
   bool is_host() const { return host_; }
   at::Device tensors() const { return host_ ? at::Device(at::kCPU) : parts_.tensors; }
-  // Of buffers of collectives.
+  // The place of buffers that collectives use.
   comm::Device place() const {
     return host_ ? comm::Device{} : comm::Device{comm::DeviceKind::kCuda, parts_.index};
   }
@@ -64,7 +65,7 @@ class Device {
   comm::CudaApi& api() const { return *parts_.api; }
   const kernels::CudaKernelTable& kernels() const { return *parts_.kernels; }
   comm::CudaStream* stream() const { return parts_.compute_stream; }
-  // As kernels take it.
+  // The compute stream in the type that kernels take.
   CudaStream kernel_stream() const { return KernelStream(parts_.compute_stream); }
   static CudaStream KernelStream(comm::CudaStream* stream) {
     return reinterpret_cast<CudaStream>(stream);
@@ -135,9 +136,9 @@ class DeviceEvent {
   DeviceEvent(const DeviceEvent&) = delete;
   DeviceEvent& operator=(const DeviceEvent&) = delete;
   ~DeviceEvent();
-  // On the compute stream.
+  // Records the event on the compute stream.
   absl::Status Record();
-  // The same in each launch of the graph that is being captured. REQUIRES: outlives that graph.
+  // Records it in each launch of the graph that is being captured. REQUIRES: outlives that graph.
   absl::Status RecordInGraph();
   comm::CudaEvent* handle() const { return event_; }
   // Whether what was recorded is done; errors count as done, Wait gives them.
@@ -154,8 +155,9 @@ class DeviceEvent {
   comm::CudaEvent* const event_;
 };
 
-// What dtrain's own kernels and copies put on the compute stream, captured once: no operation of
-// LibTorch, which needs a TensorGraph. Launches read what stands at its addresses then.
+// A graph of dtrain's own kernels and copies on the compute stream, captured once. It holds no
+// operation of LibTorch, which needs a TensorGraph. A launch reads the values that its addresses
+// have at that time.
 class DeviceGraph {
  public:
   // Runs `queue`, whose work is recorded and does not run. Its error, or CUDA's: nothing is left.
@@ -164,7 +166,7 @@ class DeviceGraph {
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
   ~DeviceGraph();
-  // On the compute stream.
+  // Launches on the compute stream.
   absl::Status Launch() const;
 
  private:

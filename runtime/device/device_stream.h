@@ -16,7 +16,7 @@ class DeviceStream {
   static absl::StatusOr<std::unique_ptr<DeviceStream>> Create(const Device& device);
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
-  // What is queued still runs: Synchronize first where memory that it names is given up.
+  // Work that is queued still runs: call Synchronize before memory that it uses is given up.
   ~DeviceStream();
 
   // These queue and do not wait. The direction follows from the pointers.

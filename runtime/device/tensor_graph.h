@@ -1,8 +1,8 @@
-// Operations of LibTorch on the compute stream, captured once and launched again and again: what
-// at::cuda::CUDAGraph is, behind a seam. What they allocate stays theirs, at the same addresses,
-// and random numbers are drawn anew by every launch, as the generator stands.
+// A graph of LibTorch's operations on the compute stream, captured once and launched again and
+// again: at::cuda::CUDAGraph behind a seam. Memory that the operations allocate stays theirs, at
+// the same addresses, and every launch draws random numbers anew from the generator.
 //
-// For the thread that trains.
+// Used by the thread that trains.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,7 +11,7 @@ namespace dtrain {
 
 class TensorGraph {
  public:
-  // Of a capture that has not ended: gives it up.
+  // Gives up a capture that has not ended.
   virtual ~TensorGraph() = default;
   // Until End, what this thread (and autograd's, for it) queues on the compute stream is recorded
   // and does not run. What would wait for the device throws LibTorch's error. Once.

@@ -6,6 +6,11 @@
 #include "base/status.h"
 
 namespace dtrain {
+namespace {
+
+constexpr char kOnAllRanks[] = "dtrain/on-all-ranks";
+
+}  // namespace
 
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
   StepVerdict verdict{.compares_unused = true};
@@ -54,5 +59,12 @@ absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote, cons
   DT_RETURN_IF_ERROR(work.Wait());
   return Decide(votes);
 }
+
+absl::Status OnAllRanks(absl::Status failure) {
+  failure.SetPayload(kOnAllRanks, absl::Cord());
+  return failure;
+}
+
+bool TakeMark(absl::Status& failure) { return failure.ErasePayload(kOnAllRanks); }
 
 }  // namespace dtrain

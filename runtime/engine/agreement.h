@@ -64,4 +64,9 @@ absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote,
 // The decision alone: pure.
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes);
 
+// Marks a failure to which all ranks have come together, so that none waits for another.
+absl::Status OnAllRanks(absl::Status failure);
+// Whether `failure` has the mark, which is removed.
+bool TakeMark(absl::Status& failure);
+
 }  // namespace dtrain

@@ -7,8 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "kernels/optimizer/grad_norm.h"
-#include "runtime/gradients/bucket_shape.h"
-#include "runtime/gradients/shard_sums.h"
+#include "runtime/gradients/bucket_parts.h"
 #include "runtime/plan/layout/bucket_plan.h"
 
 namespace dtrain {
@@ -19,10 +18,10 @@ DeviceGradients::DeviceGradients(const Device& device, comm::DeviceGroup& group,
       group_(group),
       flat_(flat),
       options_(options),
-      whole_(flat, [this](size_t index) { OnGradient(index); }) {}
+      collector_(flat, [this](int place) { return Launch(place); }) {}
 
 DeviceGradients::~DeviceGradients() {
-  hooks_.reset();
+  collector_.StopListening();
   if (under_way_) {  // The group's stream may still use this memory.
     group_.JoinStream(device_.stream()).IgnoreError();
     device_.Synchronize().IgnoreError();
@@ -39,14 +38,13 @@ absl::StatusOr<std::unique_ptr<DeviceGradients>> DeviceGradients::Create(
   const int64_t blocks = kernels::NormBlocks(0, flat.gradients().numel());
   DT_ASSIGN_OR_RETURN(made->squares_,
                       DeviceSquares::Create(device, group, blocks + static_cast<int64_t>(cuts)));
-  DT_RETURN_IF_ERROR(made->UseReadinessOrder({}, {}));
+  DT_RETURN_IF_ERROR(made->UseReadinessOrder({}));
   DT_ASSIGN_OR_RETURN(made->registration_, flat.RegisterGradients(group));
-  made->hooks_ = std::make_unique<GradientHooks>(flat, *made);
+  made->collector_.Listen();
   return made;
 }
 
-absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order,
-                                                const std::vector<int>& /*need*/) {
+absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order) {
   ++cut_;
   return options_.shards == nullptr ? UseBuckets(order) : UseShards(order);
 }
@@ -73,7 +71,7 @@ absl::Status DeviceGradients::UseBuckets(const std::vector<int>& order) {
   }
   std::vector<int> in_turn(buckets_.size());
   std::iota(in_turn.begin(), in_turn.end(), 0);
-  queue_ = plan::LaunchQueue(std::move(spans), std::move(in_turn));
+  collector_.UseQueue(plan::LaunchQueue(std::move(spans), std::move(in_turn)));
   PlaceRuns();
   return MakeCompression();
 }
@@ -82,7 +80,7 @@ absl::Status DeviceGradients::UseBuckets(const std::vector<int>& order) {
 absl::Status DeviceGradients::UseShards(const std::vector<int>& order) {
   DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, options_.shards->LaunchOrder(order));
   if (!buckets_.empty()) {
-    queue_.UseOrder(std::move(launch_order));
+    collector_.queue().UseOrder(std::move(launch_order));
     return absl::OkStatus();
   }
   const std::vector<std::string> names = BucketNames("bucket", flat_, *options_.shards);
@@ -91,7 +89,7 @@ absl::Status DeviceGradients::UseShards(const std::vector<int>& order) {
                         .range = options_.shards->buckets()[i],
                         .own = options_.shards->part(static_cast<int>(i), group_.rank()).flat});
   }
-  queue_ = plan::LaunchQueue(options_.shards->spans(), std::move(launch_order));
+  collector_.UseQueue(plan::LaunchQueue(options_.shards->spans(), std::move(launch_order)));
   PlaceRuns();
   return MakeCompression();
 }
@@ -130,14 +128,10 @@ void DeviceGradients::PlaceRuns() {
 }
 
 void DeviceGradients::BeginMicroBatch(int64_t step, bool last) {
-  status_.Update(whole_.BeginBackward());
+  collector_.Begin(last);
   captured_ = nullptr;
   launched_ = nullptr;
   step_ = step;
-  last_ = last;
-  if (last) {
-    queue_.Arm();
-  }
 }
 
 absl::Status DeviceGradients::MakeMarks(BucketMarks& marks) const {
@@ -152,29 +146,12 @@ void DeviceGradients::BeginCaptured(BucketMarks& marks) {
 
 void DeviceGradients::EndCaptured() {
   captured_ = nullptr;
-  last_ = false;
+  collector_.EndCaptured();
 }
 
 void DeviceGradients::BeginLaunched(int64_t step, bool last, const BucketMarks& marks) {
   BeginMicroBatch(step, last);
   launched_ = &marks;
-}
-
-void DeviceGradients::OnGradient(size_t index) {
-  if (!whole_.in_step()) {
-    return;
-  }
-  absl::Status taken = whole_.Take(index);
-  if (last_) {
-    taken.Update(CheckNotLaunched(flat_, index, queue_));
-  }
-  if (!taken.ok()) {
-    status_.Update(taken);
-    return;
-  }
-  if (last_) {
-    queue_.Ready(index, [this](int place) { Launch(place); });
-  }
 }
 
 comm::Buffer DeviceGradients::BufferOf(plan::FlatRange range) const {
@@ -183,26 +160,20 @@ comm::Buffer DeviceGradients::BufferOf(plan::FlatRange range) const {
           device_.place()};
 }
 
-void DeviceGradients::Launch(int place) {
-  if (!status_.ok()) {
-    return;  // FinishBackward reports it; launching on would only hide it.
-  }
+absl::Status DeviceGradients::Launch(int place) {
   const auto index = static_cast<size_t>(place);
   if (captured_ != nullptr) {
     captured_->Record(index);
-    return;
+    return absl::OkStatus();
   }
   under_way_ = true;
   if (compression_ != nullptr && compression_->takes(index, step_)) {
     float* const data = flat_.gradients().mutable_data_ptr<float>() + buckets_[index].range.begin;
-    status_ = compression_->Start(index, data);
     compressed_.push_back(index);
-    return;
+    return compression_->Start(index, data);
   }
-  status_ = Reduce(index);
-  if (status_.ok()) {
-    status_ = squares_->QueueRun(index);
-  }
+  DT_RETURN_IF_ERROR(Reduce(index));
+  return squares_->QueueRun(index);
 }
 
 // The Work is not kept: errors are the group's, and the stream orders what follows.
@@ -221,12 +192,7 @@ absl::Status DeviceGradients::Reduce(size_t index) {
 }
 
 absl::Status DeviceGradients::FinishBackward() {
-  status_.Update(whole_.EndBackward());
-  if (!last_) {
-    return status_;
-  }
-  whole_.ZeroUnused();
-  queue_.ReadyAll([this](int place) { Launch(place); });
+  DT_RETURN_IF_ERROR(collector_.Finish());
   if (status_.ok() && !compressed_.empty()) {
     status_ = FinishCompressed();
   }
@@ -242,7 +208,7 @@ absl::Status DeviceGradients::FinishCompressed() {
 }
 
 absl::Status DeviceGradients::QueueSquares(double* sum) {
-  DT_RETURN_IF_ERROR(status_);
+  DT_RETURN_IF_ERROR(status());
   return squares_->Queue(sum);
 }
 
@@ -260,10 +226,9 @@ void DeviceGradients::Release() {
   if (compression_ != nullptr) {
     compression_->Drop();
   }
-  whole_.Release();
+  collector_.Release();
   captured_ = nullptr;
   launched_ = nullptr;
-  last_ = false;
   status_ = absl::OkStatus();
 }
 

@@ -23,7 +23,7 @@
 #include "runtime/gradients/bucket_marks.h"
 #include "runtime/gradients/device_compression.h"
 #include "runtime/gradients/device_gradient_sync.h"
-#include "runtime/gradients/whole_gradients.h"
+#include "runtime/gradients/gradient_collector.h"
 #include "runtime/model/flat_parameters.h"
 #include "runtime/plan/layout/launch_queue.h"
 #include "runtime/plan/layout/shard_plan.h"
@@ -46,28 +46,29 @@ class DeviceGradients final : public DeviceGradientSync {
       const DeviceGradientOptions& options);
   ~DeviceGradients() override;
 
-  void OnGradient(size_t index) override;
   void BeginMicroBatch(int64_t step, bool last) override;
   absl::Status FinishBackward() override;
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
   DeviceGradients* whole() override { return this; }
-  WholeGradients& accumulated() { return whole_; }
+  WholeGradients& accumulated() { return collector_.gradients(); }
   // In place of BeginMicroBatch. For a backward that is captured, which `marks` is made ready for
   // before: no reduction starts, it is marked where one could. And behind the launch of such a
   // graph: reductions wait for their marks in it, which must live as long as this micro-batch.
   absl::Status MakeMarks(BucketMarks& marks) const;
   void BeginCaptured(BucketMarks& marks);
-  void EndCaptured();  // However it ended.
+  void EndCaptured();  // Whether the capture went well or not.
   void BeginLaunched(int64_t step, bool last, const BucketMarks& marks);
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
-  std::vector<uint8_t> used() const override { return whole_.in_place(); }
+  std::vector<uint8_t> used() const override { return collector_.used(); }
   int64_t bytes() const override;
   // Later work on the compute stream comes after reductions under way.
   void Release() override;
-  const absl::Status& status() const override { return status_; }
+  const absl::Status& status() const override {
+    return status_.ok() ? collector_.status() : status_;
+  }
 
  private:
   struct DeviceBucket {
@@ -78,13 +79,12 @@ class DeviceGradients final : public DeviceGradientSync {
 
   DeviceGradients(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
                   const DeviceGradientOptions& options);
-  const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order,
-                                 const std::vector<int>& need) override;
+  const plan::LaunchQueue& queue() const override { return collector_.queue(); }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   absl::Status UseBuckets(const std::vector<int>& order);
   absl::Status UseShards(const std::vector<int>& order);
   void PlaceRuns();
-  void Launch(int place);
+  absl::Status Launch(int place);
   absl::Status Reduce(size_t index);
   // Compressed buckets go by the present places.
   absl::Status MakeCompression();
@@ -96,10 +96,8 @@ class DeviceGradients final : public DeviceGradientSync {
   FlatParameters& flat_;
   const DeviceGradientOptions options_;
   std::unique_ptr<comm::Registration> registration_;
-  std::unique_ptr<GradientHooks> hooks_;
-  WholeGradients whole_;
   std::vector<DeviceBucket> buckets_;  // In launch order (stage 0), in layout order (stage 1).
-  plan::LaunchQueue queue_{{}, {}};
+  WholeCollector collector_;
   std::unique_ptr<DeviceSquares> squares_;          // A run for each bucket.
   std::unique_ptr<DeviceCompression> compression_;  // Null: none.
   std::vector<size_t> compressed_;                  // Places of buckets that it has under way.
@@ -107,9 +105,8 @@ class DeviceGradients final : public DeviceGradientSync {
   BucketMarks* captured_ = nullptr;                 // Of the capture under way.
   const BucketMarks* launched_ = nullptr;           // Of the graph that was this micro-batch.
   int64_t step_ = 0;
-  bool last_ = false;
   bool under_way_ = false;
-  absl::Status status_;
+  absl::Status status_;  // What failed behind the launches of a backward.
 };
 
 }  // namespace dtrain

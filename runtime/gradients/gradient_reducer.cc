@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "runtime/gradients/bucket_shape.h"
+#include "runtime/gradients/bucket_parts.h"
 
 namespace dtrain {
 namespace {
@@ -26,7 +26,9 @@ GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, Reduc
     : group_(group),
       flat_(flat),
       options_(options),
-      whole_(flat, [this](size_t index) { OnGradient(index); }),
+      collector_(
+          flat, [this](int place) { return Launch(place); },
+          [this](size_t index) { NoteGradient(index); }),
       cut_{.bucket_elements = options.bucket_elements} {
   if (options.bucket_elements_max > 0 && group.size() > 1) {
     tuner_ = std::make_unique<BucketTuner>(
@@ -35,7 +37,7 @@ GradientReducer::GradientReducer(comm::Group& group, FlatParameters& flat, Reduc
 }
 
 GradientReducer::~GradientReducer() {
-  hooks_.reset();
+  collector_.StopListening();
   Drain();
 }
 
@@ -46,7 +48,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(comm::G
   DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(flat.layout(), reducer->cut_));
   reducer->UsePlan(plan);
   DT_ASSIGN_OR_RETURN(reducer->registration_, group.Register(flat.gradient_memory()));
-  reducer->hooks_ = std::make_unique<GradientHooks>(flat, *reducer);
+  reducer->collector_.Listen();
   return reducer;
 }
 
@@ -68,16 +70,12 @@ void GradientReducer::UsePlan(const plan::BucketPlan& plan) {
   }
   std::vector<int> in_turn(buckets_.size());
   std::iota(in_turn.begin(), in_turn.end(), 0);
-  queue_ = plan::LaunchQueue(std::move(spans), std::move(in_turn));
+  collector_.UseQueue(plan::LaunchQueue(std::move(spans), std::move(in_turn)));
 }
 
 void GradientReducer::BeginMicroBatch(int64_t step, bool last) {
-  status_.Update(whole_.BeginBackward());
+  collector_.Begin(last);
   step_ = step;
-  last_ = last;
-  if (last) {
-    queue_.Arm();
-  }
   if (measures()) {
     sample_.ready_s.assign(flat_.parameters().size(), -1);
     backward_nanos_ = Clock::Real().MonotonicNanos();
@@ -88,47 +86,25 @@ double GradientReducer::SinceBackward() const {
   return static_cast<double>(Clock::Real().MonotonicNanos() - backward_nanos_) * 1e-9;
 }
 
-void GradientReducer::OnGradient(size_t index) {
-  if (!whole_.in_step()) {
-    return;
-  }
-  absl::Status taken = whole_.Take(index);
-  if (last_) {
-    taken.Update(CheckNotLaunched(flat_, index, queue_));
-  }
-  if (!taken.ok()) {
-    status_.Update(taken);
-    return;
-  }
+void GradientReducer::NoteGradient(size_t index) {
   if (measures()) {
     sample_.ready_s[index] = SinceBackward();
   }
-  if (last_) {
-    queue_.Ready(index, [this](int place) { Launch(place); });
-  }
 }
 
-void GradientReducer::Launch(int place) {
-  if (!status_.ok()) {
-    return;  // FinishBackward reports it; launching on would only hide it.
-  }
+absl::Status GradientReducer::Launch(int place) {
   BucketState& state = buckets_[static_cast<size_t>(place)];
   const plan::Bucket& bucket = state.bucket;
   float* const begin = flat_.gradients().mutable_data_ptr<float>() + bucket.begin;
-  status_ =
-      state.reduction->Start(absl::MakeSpan(begin, static_cast<size_t>(bucket.elements())), step_);
-  state.launched = status_.ok();
+  DT_RETURN_IF_ERROR(
+      state.reduction->Start(absl::MakeSpan(begin, static_cast<size_t>(bucket.elements())), step_));
+  state.launched = true;
+  return absl::OkStatus();
 }
 
 absl::Status GradientReducer::FinishBackward() {
-  status_.Update(whole_.EndBackward());
-  if (!last_) {
-    return status_;
-  }
   sample_.backward_s = measures() ? SinceBackward() : 0;
-  whole_.ZeroUnused();
-  queue_.ReadyAll([this](int place) { Launch(place); });
-  return status_;
+  return collector_.Finish();
 }
 
 absl::Status GradientReducer::FinishReductions() {
@@ -140,7 +116,7 @@ absl::Status GradientReducer::FinishReductions() {
 }
 
 absl::StatusOr<GradientSquares> GradientReducer::Wait() {
-  absl::Status status = status_;
+  absl::Status status = collector_.status();
   if (status.ok()) {
     status = FinishReductions();
   }
@@ -174,13 +150,10 @@ void GradientReducer::Drain() {
 
 void GradientReducer::Release() {
   Drain();
-  whole_.Release();
-  last_ = false;
-  status_ = absl::OkStatus();
+  collector_.Release();
 }
 
-absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order,
-                                                const std::vector<int>& /*need*/) {
+absl::Status GradientReducer::UseReadinessOrder(const std::vector<int>& order) {
   readiness_ = order;
   DT_ASSIGN_OR_RETURN(const auto plan, plan::BucketPlan::Create(flat_.layout(), cut_, order));
   UsePlan(plan);
@@ -201,7 +174,7 @@ absl::Status GradientReducer::Tune() {
     return absl::OkStatus();
   }
   cut_ = cut;
-  return UseReadinessOrder(readiness_, {});
+  return UseReadinessOrder(readiness_);
 }
 
 }  // namespace dtrain

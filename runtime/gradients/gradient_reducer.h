@@ -13,8 +13,8 @@
 #include "comm/compression/bucket_reduction.h"
 #include "comm/group.h"
 #include "runtime/gradients/bucket_tuner.h"
+#include "runtime/gradients/gradient_collector.h"
 #include "runtime/gradients/gradient_sync.h"
-#include "runtime/gradients/whole_gradients.h"
 #include "runtime/model/flat_parameters.h"
 #include "runtime/plan/layout/bucket_plan.h"
 
@@ -35,7 +35,6 @@ class GradientReducer final : public GradientSync {
                                                                  ReducerOptions options);
   ~GradientReducer() override;
 
-  void OnGradient(size_t index) override;
   void BeginMicroBatch(int64_t step, bool last) override;
   // After the last: zeroes what no gradient reached and launches the rest.
   absl::Status FinishBackward() override;
@@ -43,10 +42,10 @@ class GradientReducer final : public GradientSync {
   ReducedGradient reduced() const override {
     return {flat_.gradients().const_data_ptr<float>(), false};
   }
-  std::vector<uint8_t> used() const override { return whole_.in_place(); }
+  std::vector<uint8_t> used() const override { return collector_.used(); }
   int64_t bytes() const override { return static_cast<int64_t>(flat_.gradients().nbytes()); }
   void Release() override;
-  const absl::Status& status() const override { return status_; }
+  const absl::Status& status() const override { return collector_.status(); }
   size_t bucket_count() const { return buckets_.size(); }
 
  private:
@@ -57,36 +56,32 @@ class GradientReducer final : public GradientSync {
   };
 
   GradientReducer(comm::Group& group, FlatParameters& flat, ReducerOptions options);
-  const plan::LaunchQueue& queue() const override { return queue_; }
-  // For bucket boundaries too.
-  absl::Status UseReadinessOrder(const std::vector<int>& order,
-                                 const std::vector<int>& need) override;
+  const plan::LaunchQueue& queue() const override { return collector_.queue(); }
+  // Bucket boundaries follow it too.
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   absl::Status Tune() override;
   void UsePlan(const plan::BucketPlan& plan);
   // Carries all launched reductions to their end, bucket by bucket in the same order on all ranks.
   absl::Status FinishReductions();
   void Drain();
-  void Launch(int place);
+  absl::Status Launch(int place);
+  void NoteGradient(size_t index);
   // Whether this step's times are wanted, and how long its last backward has been going on.
-  bool measures() const { return tuner_ != nullptr && last_; }
+  bool measures() const { return tuner_ != nullptr && collector_.in_last_backward(); }
   double SinceBackward() const;
 
   comm::Group& group_;
   FlatParameters& flat_;
   const ReducerOptions options_;
   std::unique_ptr<comm::Registration> registration_;
-  std::unique_ptr<GradientHooks> hooks_;
-  WholeGradients whole_;
-  std::vector<BucketState> buckets_;  // In launch order.
-  plan::LaunchQueue queue_{{}, {}};   // Of places in buckets_.
+  std::vector<BucketState> buckets_;  // In launch order: the collector's buckets are places here.
+  WholeCollector collector_;
   plan::BucketOptions cut_;
   std::vector<int> readiness_;
   std::unique_ptr<BucketTuner> tuner_;  // Null when there is nothing to find out any more.
   BucketSample sample_;                 // Of the step under way.
   int64_t backward_nanos_ = 0;          // When its last backward began.
   int64_t step_ = 0;
-  bool last_ = false;
-  absl::Status status_;
 };
 
 }  // namespace dtrain

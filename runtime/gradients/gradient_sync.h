@@ -1,8 +1,10 @@
-// How the gradients of backward become the reduced gradient of a step: one form for each ZeRO stage
-// (GradientReducer at 0, ShardedGradients at 1, and at 0 with updates behind the step,
-// PartitionedGradients at 2).
+// How the gradients of backward become the reduced gradient of a step. On the host there is one
+// form for each ZeRO stage: GradientReducer at 0, ShardedGradients at 1, PartitionedGradients at 2
+// and 3.
 //
-// Driven by one thread: hooks of CPU tensors run in the thread that calls backward.
+// What a program's own backward leaves in .grad between steps, from Release to BeginMicroBatch, is
+// the program's: it stays there until the program or the next step clears it, or that step counts
+// it (EngineOptions::zero_grad). Driven by one thread.
 #pragma once
 
 #include <cstddef>
@@ -48,10 +50,6 @@ struct ReducedRanges {
 class GradientSync {
  public:
   virtual ~GradientSync() = default;
-  // Autograd has accumulated into the .grad of flat.parameters()[index]. Between steps, from
-  // Release to BeginMicroBatch, that is the program's: it stays there until the program or the next
-  // step clears it, or that step counts it (EngineOptions::zero_grad).
-  virtual void OnGradient(size_t index) = 0;
   // Before each backward of `step` (from 1); `last`: of the step.
   virtual void BeginMicroBatch(int64_t step, bool last) = 0;
   // After each backward.
@@ -80,45 +78,16 @@ class GradientSync {
   const std::vector<int>& readiness() const { return queue().readiness(); }
 
   // Collective, after each step: takes rank 0's order of readiness, once; later what Tune does.
-  // `need`, equal on all ranks: buckets of the shard plan in the order in which a forward needs
-  // them, which decides where readiness does not.
-  absl::Status AdoptReadinessOrder(comm::Group& group, const std::vector<int>& need);
+  absl::Status AdoptReadinessOrder(comm::Group& group);
 
  private:
   virtual const plan::LaunchQueue& queue() const = 0;
-  // `order` of readiness (entries that are missing were unused); `need` as above. Both are equal on
-  // all ranks.
-  virtual absl::Status UseReadinessOrder(const std::vector<int>& order,
-                                         const std::vector<int>& need) = 0;
+  // `order` of readiness, equal on all ranks; entries that are missing were unused.
+  virtual absl::Status UseReadinessOrder(const std::vector<int>& order) = 0;
   // Collective, after a step in that order: may cut buckets anew.
   virtual absl::Status Tune() { return absl::OkStatus(); }
 
   bool order_adopted_ = false;
 };
-
-// Collective: rank 0's `order` of at most `entries` of them; what it leaves out is left out.
-absl::StatusOr<std::vector<int>> RankZeroOrder(comm::Group& group, std::vector<int> order,
-                                               size_t entries, const std::string& name);
-
-// The hooks on a module's parameters that call sync.OnGradient, until destroyed. REQUIRES: both
-// outlive it.
-class GradientHooks {
- public:
-  GradientHooks(FlatParameters& flat, GradientSync& sync);
-  ~GradientHooks();
-  GradientHooks(const GradientHooks&) = delete;
-  GradientHooks& operator=(const GradientHooks&) = delete;
-
- private:
-  FlatParameters& flat_;
-};
-
-// Unimplemented names a parameter whose gradient is not dense.
-absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient);
-
-// Unimplemented names a parameter whose gradient comes again in a backward after a bucket of it was
-// handed to the group: what is added then would be lost.
-absl::Status CheckNotLaunched(const FlatParameters& flat, size_t index,
-                              const plan::LaunchQueue& queue);
 
 }  // namespace dtrain

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "kernels/flat.h"
 #include "runtime/gradients/packed_blocks.h"
-#include "runtime/gradients/shard_sums.h"
+#include "runtime/gradients/bucket_parts.h"
 #include "runtime/model/torch_pool.h"
 
 namespace dtrain {
@@ -27,14 +27,15 @@ PartitionedGradients::PartitionedGradients(comm::Group& group, FlatParameters& f
       shards_(shards),
       options_{.wire = options.wire, .quantized = options.quantized && group.size() > 1},
       names_(BucketNames("bucket", flat, shards)),
-      queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
-      used_(flat.parameters().size(), 0),
       has_part_(shards.buckets().size(), 0),
-      shard_(at::zeros({shards.shard_elements()}, at::TensorOptions(at::kFloat))) {}
+      shard_(at::zeros({shards.shard_elements()}, at::TensorOptions(at::kFloat))),
+      collector_(flat, shards, *this, [this](int bucket) { return Launch(bucket); }) {
+  collector_.UseQueue(plan::LaunchQueue(shards.spans(), std::move(order)));
+}
 
 PartitionedGradients::~PartitionedGradients() {
-  hooks_.reset();
+  collector_.StopListening();
   CollectAll();
 }
 
@@ -52,57 +53,26 @@ absl::StatusOr<std::unique_ptr<PartitionedGradients>> PartitionedGradients::Crea
     sync->slots_.emplace_back().data =
         static_cast<float*>(sync->memory_->data()) + i * shards.largest_bucket();
   }
-  sync->hooks_ = std::make_unique<GradientHooks>(flat, *sync);
+  sync->collector_.Listen();
   return sync;
 }
 
-void PartitionedGradients::BeginMicroBatch(int64_t /*step*/, bool /*last*/) {
-  in_step_ = true;
-  queue_.Arm();
-}
-
-void PartitionedGradients::OnGradient(size_t index) {
-  if (!in_step_) {
-    return;
+absl::Status PartitionedGradients::Write(int bucket, int64_t at, int64_t elements,
+                                         const at::Tensor& gradient, Fill fill) {
+  float* const to = SlotOf(bucket).data + at;
+  const auto bytes = static_cast<size_t>(elements) * sizeof(float);
+  if (fill == Fill::kZero) {
+    std::memset(to, 0, bytes);
+    return absl::OkStatus();
   }
-  at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
-  if (const absl::Status dense = CheckDense(flat_, index, gradient); !dense.ok()) {
-    status_.Update(dense);
-    return;
+  const at::Tensor values = gradient.to(at::kFloat);
+  const auto* const from = values.const_data_ptr<float>();
+  if (fill == Fill::kAdd) {
+    kernels::AccumulateCpu(elements, {from}, {to}, TorchParallelFor);
+  } else {
+    std::memcpy(to, from, bytes);
   }
-  if (const absl::Status once = CheckNotLaunched(flat_, index, queue_); !once.ok()) {
-    status_.Update(once);
-    return;
-  }
-  const at::Tensor dense = gradient.to(at::kFloat).contiguous();
-  Stage(index, dense.const_data_ptr<float>(), queue_.is_ready(index) ? Fill::kAdd : Fill::kCopy);
-  used_[index] = 1;
-  gradient.reset();
-  queue_.Ready(index, [this](int bucket) { Launch(bucket); });
-}
-
-void PartitionedGradients::Stage(size_t index, const float* gradient, Fill fill) {
-  const plan::LayoutEntry& entry = flat_.layout().entries()[index];
-  const plan::FlatRange whole{entry.offset, entry.offset + entry.elements};
-  const plan::BucketSpan span = shards_.spans()[index];
-  for (int bucket = span.first; bucket < span.last; ++bucket) {
-    const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-    const plan::FlatRange piece = plan::Intersect(whole, range);
-    float* const to = SlotOf(bucket).data + (piece.begin - range.begin);
-    const auto bytes = static_cast<size_t>(piece.elements()) * sizeof(float);
-    switch (fill) {
-      case Fill::kCopy:
-        std::memcpy(to, gradient + (piece.begin - whole.begin), bytes);
-        break;
-      case Fill::kAdd:
-        kernels::AccumulateCpu(piece.elements(), {gradient + (piece.begin - whole.begin)}, {to},
-                               TorchParallelFor);
-        break;
-      case Fill::kZero:
-        std::memset(to, 0, bytes);
-        break;
-    }
-  }
+  return absl::OkStatus();
 }
 
 PartitionedGradients::Slot& PartitionedGradients::SlotOf(int bucket) {
@@ -131,19 +101,13 @@ PartitionedGradients::Slot& PartitionedGradients::SlotOf(int bucket) {
   return *slot;
 }
 
-void PartitionedGradients::Launch(int bucket) {
-  if (!status_.ok()) {
-    return;  // FinishBackward reports it; launching on would only hide it.
-  }
+absl::Status PartitionedGradients::Launch(int bucket) {
   Slot& slot = SlotOf(bucket);
-  auto work = options_.quantized ? StartPacked(bucket, slot) : Start(bucket, slot);
-  if (!work.ok()) {
-    status_ = work.status();
-    return;
-  }
-  slot.work = *std::move(work);
+  DT_ASSIGN_OR_RETURN(slot.work,
+                      options_.quantized ? StartPacked(bucket, slot) : Start(bucket, slot));
   under_way_.push_back(&slot);
   slot_of_[static_cast<size_t>(bucket)] = nullptr;  // The next micro-batch fills another.
+  return absl::OkStatus();
 }
 
 absl::StatusOr<comm::Work> PartitionedGradients::Start(int bucket, Slot& slot) {
@@ -185,7 +149,7 @@ void PartitionedGradients::Add(const Slot& slot) {
 void PartitionedGradients::CollectOldest() {
   Slot& slot = *under_way_.front();
   under_way_.pop_front();
-  status_.Update(slot.work.Wait());
+  collector_.Fail(slot.work.Wait());
   Add(slot);
   slot.bucket = -1;
   slot.work = comm::Work();
@@ -207,60 +171,27 @@ void PartitionedGradients::CollectAll() {
   }
 }
 
-void PartitionedGradients::StageMissing(size_t index) {
-  if (queue_.is_ready(index)) {
-    return;
-  }
-  if (flat_.parameters()[index].mutable_grad().defined()) {  // Left there before the step.
-    OnGradient(index);
-  } else {
-    Stage(index, nullptr, Fill::kZero);
-  }
-}
-
-void PartitionedGradients::EndUnit(size_t unit) {
-  if (!in_step_ || !status_.ok()) {
-    return;
-  }
-  for (const size_t index : queue_.unit(unit)) {
-    StageMissing(index);
-  }
-  queue_.EndUnit(unit, [this](int bucket) { Launch(bucket); });
-}
-
-absl::Status PartitionedGradients::FinishBackward() {
-  for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
-    StageMissing(i);
-  }
-  queue_.ReadyAll([this](int bucket) { Launch(bucket); });
-  return status_;
-}
-
 absl::StatusOr<GradientSquares> PartitionedGradients::Wait() {
   CollectAll();
-  DT_RETURN_IF_ERROR(status_);
+  DT_RETURN_IF_ERROR(collector_.status());
   return GradientSquares{
       .sum = SquareSum(shard_.const_data_ptr<float>(), 0, shards_.shard_elements()),
       .of_shard = true};
 }
 
 void PartitionedGradients::Release() {
-  in_step_ = false;
   CollectAll();
-  for (Slot& slot : slots_) {  // Those that a failed backward left open.
+  for (Slot& slot : slots_) {  // A failed backward may have left some open.
     slot.bucket = -1;
   }
   std::fill(slot_of_.begin(), slot_of_.end(), nullptr);
-  std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(has_part_.begin(), has_part_.end(), uint8_t{0});
-  flat_.ClearGradients();
-  status_ = absl::OkStatus();
+  collector_.Release();
 }
 
-absl::Status PartitionedGradients::UseReadinessOrder(const std::vector<int>& order,
-                                                     const std::vector<int>& need) {
-  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order, need));
-  queue_.UseOrder(std::move(launch_order));
+absl::Status PartitionedGradients::UseReadinessOrder(const std::vector<int>& order) {
+  DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
+  collector_.queue().UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }
 

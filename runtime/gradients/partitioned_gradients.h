@@ -18,9 +18,9 @@
 #include "absl/status/statusor.h"
 #include "comm/group.h"
 #include "comm/symmetric_buffer.h"
+#include "runtime/gradients/gradient_collector.h"
 #include "runtime/gradients/gradient_sync.h"
 #include "runtime/model/flat_parameters.h"
-#include "runtime/plan/layout/launch_queue.h"
 #include "runtime/plan/layout/shard_plan.h"
 
 namespace dtrain {
@@ -30,7 +30,7 @@ struct PartitionedOptions {
   bool quantized = false;  // REQUIRES: parts of buckets are multiples of kPackedChunk elements.
 };
 
-class PartitionedGradients final : public GradientSync {
+class PartitionedGradients final : public GradientSync, private BucketSlots {
  public:
   // Collective. REQUIRES: all outlive this object.
   static absl::StatusOr<std::unique_ptr<PartitionedGradients>> Create(comm::Group& group,
@@ -39,19 +39,18 @@ class PartitionedGradients final : public GradientSync {
                                                                       PartitionedOptions options);
   ~PartitionedGradients() override;
 
-  void OnGradient(size_t index) override;
-  void BeginMicroBatch(int64_t /*step*/, bool last) override;
-  absl::Status FinishBackward() override;
+  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override { collector_.Begin(); }
+  absl::Status FinishBackward() override { return collector_.Finish(); }
   void UseUnits(std::vector<std::vector<size_t>> units) override {
-    queue_.UseUnits(std::move(units));
+    collector_.queue().UseUnits(std::move(units));
   }
-  void EndUnit(size_t unit) override;
+  void EndUnit(size_t unit) override { collector_.EndUnit(unit); }
   absl::StatusOr<GradientSquares> Wait() override;
   ReducedGradient reduced() const override { return {shard_.const_data_ptr<float>(), true}; }
-  std::vector<uint8_t> used() const override { return used_; }
+  std::vector<uint8_t> used() const override { return collector_.used(); }
   int64_t bytes() const override;
   void Release() override;
-  const absl::Status& status() const override { return status_; }
+  const absl::Status& status() const override { return collector_.status(); }
 
  private:
   struct Slot {
@@ -61,19 +60,14 @@ class PartitionedGradients final : public GradientSync {
     int bucket = -1;                // -1: free.
     comm::Work work;
   };
-  enum class Fill { kCopy, kAdd, kZero };
-
   PartitionedGradients(comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards,
                        PartitionedOptions options, std::vector<int> order);
-  const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order,
-                                 const std::vector<int>& need) override;
-  // Writes an entry's gradient (none with kZero) to the slots of its buckets.
-  void Stage(size_t index, const float* gradient, Fill fill);
-  // Of an entry whose gradient has not come: others may have it.
-  void StageMissing(size_t index);
+  const plan::LaunchQueue& queue() const override { return collector_.queue(); }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
+  absl::Status Write(int bucket, int64_t at, int64_t elements, const at::Tensor& gradient,
+                     Fill fill) override;
   Slot& SlotOf(int bucket);
-  void Launch(int bucket);
+  absl::Status Launch(int bucket);
   absl::StatusOr<comm::Work> Start(int bucket, Slot& slot);
   absl::StatusOr<comm::Work> StartPacked(int bucket, Slot& slot);
   // Adds this rank's part of a bucket, reduced, to the shard.
@@ -89,16 +83,12 @@ class PartitionedGradients final : public GradientSync {
   const std::vector<std::string> names_;  // By bucket.
   std::shared_ptr<comm::SymmetricBuffer> memory_;
   std::unique_ptr<comm::Registration> registration_;
-  std::unique_ptr<GradientHooks> hooks_;
-  plan::LaunchQueue queue_;
   std::deque<Slot> slots_;         // Never moved.
   std::vector<Slot*> slot_of_;     // By bucket that is being filled; else null.
   std::deque<Slot*> under_way_;    // In launch order.
-  std::vector<uint8_t> used_;      // By parameter: a micro-batch of the step gave a gradient.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds a part of this step's gradient.
   at::Tensor shard_;               // [shard elements] fp32.
-  bool in_step_ = false;           // Else a gradient is the program's (gradient_sync.h).
-  absl::Status status_;
+  SlotCollector collector_;
 };
 
 }  // namespace dtrain

@@ -9,7 +9,7 @@
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/optimizer/grad_norm.h"
 #include "runtime/gradients/packed_on_device.h"
-#include "runtime/gradients/shard_sums.h"
+#include "runtime/gradients/bucket_parts.h"
 #include "runtime/memory/tensor_over.h"
 
 namespace dtrain {
@@ -31,13 +31,14 @@ PartitionedOnDevice::PartitionedOnDevice(const Device& device, comm::DeviceGroup
                .deterministic = options.deterministic,
                .quantized = options.quantized && group.size() > 1},
       names_(BucketNames("bucket", flat, shards)),
-      queue_(shards.spans(), std::move(order)),
       slot_of_(shards.buckets().size(), nullptr),
-      used_(flat.parameters().size(), 0),
-      has_part_(shards.buckets().size(), 0) {}
+      has_part_(shards.buckets().size(), 0),
+      collector_(flat, shards, *this, [this](int bucket) { return Reduce(bucket); }) {
+  collector_.UseQueue(plan::LaunchQueue(shards.spans(), std::move(order)));
+}
 
 PartitionedOnDevice::~PartitionedOnDevice() {
-  hooks_.reset();
+  collector_.StopListening();
   if (under_way_) {  // The group's stream may still use this memory.
     group_.JoinStream(device_.stream()).IgnoreError();
     device_.Synchronize().IgnoreError();
@@ -51,7 +52,7 @@ absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> PartitionedOnDevice::Create
   auto made = std::unique_ptr<PartitionedOnDevice>(
       new PartitionedOnDevice(device, group, flat, shards, options, std::move(order)));
   DT_RETURN_IF_ERROR(made->MakeMemory());
-  made->hooks_ = std::make_unique<GradientHooks>(flat, *made);
+  made->collector_.Listen();
   return made;
 }
 
@@ -100,42 +101,20 @@ absl::StatusOr<PartitionedOnDevice::Slot*> PartitionedOnDevice::MakeSlot() {
   return &slots_.back();
 }
 
-void PartitionedOnDevice::OnGradient(size_t index) {
-  if (!in_step_) {
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  at::Tensor& gradient = flat_.parameters()[index].mutable_grad();
-  absl::Status status = CheckDense(flat_, index, gradient);
-  status.Update(CheckNotLaunched(flat_, index, queue_));
-  if (status.ok()) {
-    status = Stage(index, gradient.contiguous().view({-1}),
-                   queue_.is_ready(index) ? Fill::kAdd : Fill::kCopy);
-  }
-  if (!status.ok()) {
-    status_.Update(status);
-    return;
-  }
-  used_[index] = 1;
-  gradient.reset();
-  queue_.Ready(index, [this](int bucket) { Launch(bucket); });
-}
-
-absl::Status PartitionedOnDevice::Stage(size_t index, const at::Tensor& gradient, Fill fill) {
-  const plan::LayoutEntry& entry = flat_.layout().entries()[index];
-  const plan::FlatRange whole{entry.offset, entry.offset + entry.elements};
-  const plan::BucketSpan span = shards_.spans()[index];
-  for (int bucket = span.first; bucket < span.last; ++bucket) {
-    const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
-    const plan::FlatRange piece = plan::Intersect(whole, range);
-    DT_ASSIGN_OR_RETURN(const Slot* const slot, SlotOf(bucket));
-    at::Tensor to = slot->values.narrow(0, piece.begin - range.begin, piece.elements());
-    if (fill == Fill::kZero) {
+absl::Status PartitionedOnDevice::Write(int bucket, int64_t at, int64_t elements,
+                                        const at::Tensor& gradient, Fill fill) {
+  DT_ASSIGN_OR_RETURN(const Slot* const slot, SlotOf(bucket));
+  at::Tensor to = slot->values.narrow(0, at, elements);
+  switch (fill) {
+    case Fill::kCopy:
+      to.copy_(gradient);
+      break;
+    case Fill::kAdd:
+      to.add_(gradient);
+      break;
+    case Fill::kZero:
       to.zero_();
-      continue;
-    }
-    const at::Tensor from = gradient.narrow(0, piece.begin - whole.begin, piece.elements());
-    fill == Fill::kAdd ? to.add_(from) : to.copy_(from);
+      break;
   }
   return absl::OkStatus();
 }
@@ -159,12 +138,6 @@ absl::StatusOr<PartitionedOnDevice::Slot*> PartitionedOnDevice::SlotOf(int bucke
     slot->values.narrow(0, gap.begin - begin, gap.elements()).zero_();
   }
   return slot;
-}
-
-void PartitionedOnDevice::Launch(int bucket) {
-  if (status_.ok()) {  // Else FinishBackward reports it; launching on would only hide it.
-    status_ = Reduce(bucket);
-  }
 }
 
 absl::StatusOr<float*> PartitionedOnDevice::Start(int bucket, Slot& slot) {
@@ -257,39 +230,8 @@ absl::Status PartitionedOnDevice::Reduce(int bucket) {
   return absl::OkStatus();
 }
 
-void PartitionedOnDevice::StageMissing(size_t index) {
-  if (queue_.is_ready(index) || !status_.ok()) {
-    return;
-  }
-  if (flat_.parameters()[index].mutable_grad().defined()) {  // Left there before the step.
-    OnGradient(index);
-  } else {
-    status_ = Stage(index, {}, Fill::kZero);
-  }
-}
-
-void PartitionedOnDevice::EndUnit(size_t unit) {
-  if (!in_step_ || !status_.ok()) {
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  for (const size_t index : queue_.unit(unit)) {
-    StageMissing(index);
-  }
-  queue_.EndUnit(unit, [this](int bucket) { Launch(bucket); });
-}
-
-absl::Status PartitionedOnDevice::FinishBackward() {
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < flat_.parameters().size() && status_.ok(); ++i) {
-    StageMissing(i);
-  }
-  queue_.ReadyAll([this](int bucket) { Launch(bucket); });
-  return status_;
-}
-
 absl::Status PartitionedOnDevice::QueueSquares(double* sum) {
-  DT_RETURN_IF_ERROR(status_);
+  DT_RETURN_IF_ERROR(collector_.status());
   for (size_t run = 0; run < shards_.owned(group_.rank()).size(); ++run) {
     DT_RETURN_IF_ERROR(squares_->QueueRun(run));
   }
@@ -304,26 +246,22 @@ int64_t PartitionedOnDevice::bytes() const {
 }
 
 void PartitionedOnDevice::Release() {
-  in_step_ = false;
   if (under_way_) {
     group_.JoinStream(device_.stream()).IgnoreError();
     under_way_ = false;
   }
-  for (Slot*& slot : slot_of_) {  // Those that a failed backward left open.
+  for (Slot*& slot : slot_of_) {  // A failed backward may have left some open.
     if (slot != nullptr) {
       idle_.push_back(std::exchange(slot, nullptr));
     }
   }
-  std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(has_part_.begin(), has_part_.end(), uint8_t{0});
-  flat_.ClearGradients();
-  status_ = absl::OkStatus();
+  collector_.Release();
 }
 
-absl::Status PartitionedOnDevice::UseReadinessOrder(const std::vector<int>& order,
-                                                    const std::vector<int>& /*need*/) {
+absl::Status PartitionedOnDevice::UseReadinessOrder(const std::vector<int>& order) {
   DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, shards_.LaunchOrder(order));
-  queue_.UseOrder(std::move(launch_order));
+  collector_.queue().UseOrder(std::move(launch_order));
   return absl::OkStatus();
 }
 

@@ -18,8 +18,8 @@
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
 #include "runtime/gradients/device_gradient_sync.h"
+#include "runtime/gradients/gradient_collector.h"
 #include "runtime/model/flat_parameters.h"
-#include "runtime/plan/layout/launch_queue.h"
 #include "runtime/plan/layout/shard_plan.h"
 
 namespace dtrain {
@@ -31,7 +31,7 @@ struct PartitionedOnDeviceOptions {
   bool quantized = false;  // REQUIRES: parts of buckets are multiples of kAlignedRun elements.
 };
 
-class PartitionedOnDevice final : public DeviceGradientSync {
+class PartitionedOnDevice final : public DeviceGradientSync, private BucketSlots {
  public:
   // Collective. REQUIRES: all outlive this object.
   static absl::StatusOr<std::unique_ptr<PartitionedOnDevice>> Create(
@@ -39,23 +39,19 @@ class PartitionedOnDevice final : public DeviceGradientSync {
       const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options);
   ~PartitionedOnDevice() override;
 
-  void OnGradient(size_t index) override;
-  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override {
-    in_step_ = true;
-    queue_.Arm();
-  }
-  absl::Status FinishBackward() override;
+  void BeginMicroBatch(int64_t /*step*/, bool /*last*/) override { collector_.Begin(); }
+  absl::Status FinishBackward() override { return collector_.Finish(); }
   void UseUnits(std::vector<std::vector<size_t>> units) override {
-    queue_.UseUnits(std::move(units));
+    collector_.queue().UseUnits(std::move(units));
   }
-  void EndUnit(size_t unit) override;
+  void EndUnit(size_t unit) override { collector_.EndUnit(unit); }
   absl::Status QueueSquares(double* sum) override;
   const DeviceSquares& squares() const override { return *squares_; }
   ReducedGradient reduced() const override { return {shard(), true}; }
-  std::vector<uint8_t> used() const override { return used_; }
+  std::vector<uint8_t> used() const override { return collector_.used(); }
   int64_t bytes() const override;
   void Release() override;
-  const absl::Status& status() const override { return status_; }
+  const absl::Status& status() const override { return collector_.status(); }
 
  private:
   struct Slot {
@@ -66,24 +62,18 @@ class PartitionedOnDevice final : public DeviceGradientSync {
     std::unique_ptr<DeviceEvent> free;  // The group's stream is done with it.
     bool used = false;                  // `free` was recorded.
   };
-  enum class Fill { kCopy, kAdd, kZero };
-
   PartitionedOnDevice(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
                       const plan::ShardPlan& shards, const PartitionedOnDeviceOptions& options,
                       std::vector<int> order);
   absl::Status MakeMemory();
   absl::StatusOr<Slot*> MakeSlot();
-  const plan::LaunchQueue& queue() const override { return queue_; }
-  absl::Status UseReadinessOrder(const std::vector<int>& order,
-                                 const std::vector<int>& need) override;
+  const plan::LaunchQueue& queue() const override { return collector_.queue(); }
+  absl::Status UseReadinessOrder(const std::vector<int>& order) override;
   float* shard() const { return static_cast<float*>(shard_->data()); }
-  // `gradient` is flat, or undefined for kZero.
-  absl::Status Stage(size_t index, const at::Tensor& gradient, Fill fill);
-  // Of an entry whose gradient has not come: others may have it.
-  void StageMissing(size_t index);
-  // That which the bucket fills: on first use one that is free, or soon will be, on the device.
+  absl::Status Write(int bucket, int64_t at, int64_t elements, const at::Tensor& gradient,
+                     Fill fill) override;
+  // The slot that the bucket fills: on first use one that is free, or soon will be, on the device.
   absl::StatusOr<Slot*> SlotOf(int bucket);
-  void Launch(int bucket);
   absl::Status Reduce(int bucket);
   // Each starts the sum over ranks of the bucket in `slot`, and gives where on the group's stream
   // this rank's part of it comes to be.
@@ -101,12 +91,9 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   const plan::ShardPlan& shards_;
   const PartitionedOnDeviceOptions options_;  // Of one rank: not quantized.
   const std::vector<std::string> names_;      // By bucket.
-  std::unique_ptr<GradientHooks> hooks_;
-  plan::LaunchQueue queue_;
   std::list<Slot> slots_;
   std::deque<Slot*> idle_;         // Filled by nobody; the one launched longest ago first.
   std::vector<Slot*> slot_of_;     // By bucket; null: none.
-  std::vector<uint8_t> used_;      // By parameter: a micro-batch of the step gave a gradient.
   std::vector<uint8_t> has_part_;  // By bucket: the shard holds this step's sums so far.
   std::shared_ptr<DeviceMemory> shard_;
   // Quantized: what is sent of the bucket under way; what is received overwrites its slot.
@@ -114,8 +101,7 @@ class PartitionedOnDevice final : public DeviceGradientSync {
   std::unique_ptr<comm::Registration> packed_registration_;
   std::unique_ptr<DeviceSquares> squares_;
   bool under_way_ = false;
-  bool in_step_ = false;  // Else a gradient is the program's (gradient_sync.h).
-  absl::Status status_;
+  SlotCollector collector_;
 };
 
 }  // namespace dtrain

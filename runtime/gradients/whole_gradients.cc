@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "runtime/gradients/gradient_sync.h"
 #include "runtime/ops/device_kernels.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/variable.h"
@@ -44,6 +44,15 @@ class PutHome final : public ops::GradientHomeHook {
 };
 
 }  // namespace
+
+absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient) {
+  if (gradient.layout() == at::kStrided) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrFormat(
+      "the gradient of %s is sparse; allowed: dense (for an embedding, sparse=false)",
+      flat.layout().entries()[index].name));
+}
 
 WholeGradients::WholeGradients(FlatParameters& flat, std::function<void(size_t)> ready)
     : flat_(flat),

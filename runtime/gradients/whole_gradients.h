@@ -23,6 +23,9 @@ struct Node;
 
 namespace dtrain {
 
+// Unimplemented names a parameter whose gradient is not dense.
+absl::Status CheckDense(const FlatParameters& flat, size_t index, const at::Tensor& gradient);
+
 class WholeGradients : private ops::GradientHomes {
  public:
   // `ready` is called for a parameter whose whole gradient of a backward went home, where autograd
@@ -35,7 +38,7 @@ class WholeGradients : private ops::GradientHomes {
   // Take.
   absl::Status BeginStep();
   // From then to Release. In between what autograd accumulates is the program's and stays where it
-  // is: the views may be on their way to other ranks (parameter_gather.h).
+  // is.
   bool in_step() const { return in_step_; }
   // Around each backward, the first of which begins the step: what asks for a gradient outside of
   // it gets memory of its own. .grad is the view from then on. An error is one of Take.

@@ -18,7 +18,7 @@ struct ProgramArguments {
 // allowed.
 absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::string>& argv);
 
-// What --help prints; `about` is the program's own part, whole lines or nothing.
+// The text that --help prints; `about` is the program's own part, whole lines or nothing.
 std::string ProgramHelp(const std::string& program, const std::string& about = "");
 
 }  // namespace dtrain

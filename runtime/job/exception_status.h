@@ -1,5 +1,5 @@
-// What the user's module or LibTorch throws, as a Status: one of the few places where it becomes
-// one. Thread-safe.
+// Makes a Status of an exception that the user's module or LibTorch throws: one of the few places
+// where exceptions are caught. Thread-safe.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,4 @@
-// What a configuration says of the group of all ranks. Pure.
+// The options of the group of all ranks, from a configuration. Pure.
 #pragma once
 
 #include "comm/group.h"

@@ -75,7 +75,7 @@ comm::GroupOptions WorldOptions(const Job::State& state) {
   options.epoch = static_cast<uint64_t>(state.env.attempt);
   options.node_id = NodeId(state.env);
   options.host_address = state.env.host_address;
-  if (options.host_interface.empty()) {  // Else whoever named the interface chose the device too.
+  if (options.host_interface.empty()) {  // Whoever names an interface chooses the device with it.
     options.rdma.near_device = state.env.rdma_device;
   }
   if (state.rendezvous != nullptr) {
@@ -121,7 +121,7 @@ absl::Status OpenMetrics(Job::State& state) {
   options.columns = state.config->metrics_console();
   options.print_progress = !state.agent.connected();
   if (state.env.rank == 0 && !state.agent.connected() && state.config->metrics_tensorboard()) {
-    options.tensorboard_run_dir = state.run_dir;  // Else the agent does it.
+    options.tensorboard_run_dir = state.run_dir;  // An agent would write these files itself.
   }
   DT_ASSIGN_OR_RETURN(state.metrics, Metrics::Open(options));
   if (state.env.rank == 0) {
@@ -173,6 +173,80 @@ bool WaitingIsChosen(const Environment& environment) {
   return environment.count("OMP_WAIT_POLICY") != 0 || environment.count("GOMP_SPINCOUNT") != 0;
 }
 
+// A rank whose agent does not answer trains without one.
+void ConnectAgent(Job::State& state) {
+  const JobEnv& env = state.env;
+  if (!env.agent_socket.empty()) {
+    auto agent = AgentChannel::Connect(env.agent_socket);
+    if (agent.ok()) {
+      state.agent = *std::move(agent);
+    } else {
+      DT_LOG(Warning) << agent.status().message() << "; going on without an agent";
+    }
+  }
+  AgentMessage hello{.kind = AgentMessage::Kind::kHello, .rank = env.rank, .pid = getpid()};
+  hello.text = state.run_dir;
+  state.agent.Send(hello);
+}
+
+// All that may fail before a group tells the ranks of each other's end.
+absl::Status PrepareRun(Job::State& state, const JobOptions& options, Deadline deadline) {
+  const RunDirectoryOptions directory{.path = state.run_dir,
+                                      .run_id = state.env.run_id,
+                                      .fresh = state.fresh,
+                                      .has_agent = state.env.source == LaunchSource::kDtrain,
+                                      .accept_changes = options.accept_changes,
+                                      .attempt = state.env.attempt,
+                                      .world_size = state.env.world_size,
+                                      .versions = Versions()};
+  DT_RETURN_IF_ERROR(CompareConfigurations(state, deadline));
+  DT_RETURN_IF_ERROR(TakeRunDirectory(state, directory, deadline));
+  DT_RETURN_IF_ERROR(StartFlightDumper(state));
+  return OpenMetrics(state);
+}
+
+absl::Status SetUpLibTorch(const Job::State& state, const Environment& environment) {
+  KeepThreadsWithinQuota(state.env, environment);
+  if (!WaitingIsChosen(environment)) {
+    SleepBetweenOperations(CpuQuota());
+  }
+  DT_RETURN_IF_ERROR(CheckThreads(at::get_num_threads()));
+  at::globalContext().setDeterministicAlgorithms(state.config->deterministic(), true);
+  // Filling each new tensor with NaN would show its reads; it changes no bits of a right program.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  at::manual_seed(state.config->seed());
+  return absl::OkStatus();
+}
+
+// From the configuration to a group and a device. Collective.
+absl::Status JoinJob(Job::State& state, const JobOptions& options, const Environment& environment) {
+  if (const absl::Status limits = CheckLimits(); !limits.ok()) {
+    return SayWhyNot(state, limits);
+  }
+  auto config = LoadConfig(options, state.env.world_size);
+  if (!config.ok()) {
+    return SayWhyNot(state, config.status());
+  }
+  state.config = *std::move(config);
+  const Deadline deadline = Deadline::After(absl::Seconds(state.config->comm_timeout_seconds()));
+  if (state.env.world_size > 1) {
+    DT_ASSIGN_OR_RETURN(state.rendezvous, Meet(state.env, state.run_dir, deadline));
+    state.store = state.rendezvous->store.get();
+  }
+  state.fresh = options.fresh && state.env.attempt == 0;
+  const absl::Status mine = PrepareRun(state, options, deadline);
+  DT_RETURN_IF_ERROR(
+      state.rendezvous == nullptr
+          ? mine
+          : AgreeToStart(*state.store, state.env.rank, state.env.world_size, mine, deadline));
+  const comm::GroupOptions world = WorldOptions(state);
+  DT_ASSIGN_OR_RETURN(state.group, comm::CreateHostGroup(state.store, world));
+  DT_RETURN_IF_ERROR(OpenDevice(state, world));  // Before LibTorch is asked for anything.
+  DT_RETURN_IF_ERROR(SetUpLibTorch(state, environment));
+  SayWarnings(state);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
@@ -184,69 +258,10 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Create(const JobOptions& options) {
   SetLogRank(env.world_size > 1 ? env.rank : -1);
   AvoidHiddenTiles(/*tell=*/env.rank == 0);
   state->run_dir = DefaultRunDir(options, env);
-  if (!env.agent_socket.empty()) {
-    auto agent = AgentChannel::Connect(env.agent_socket);
-    if (agent.ok()) {
-      state->agent = *std::move(agent);
-    } else {
-      DT_LOG(Warning) << agent.status().message() << "; going on without an agent";
-    }
-  }
+  ConnectAgent(*state);
   auto job = FromState(std::move(state));
   State& s = *job->state_;
-  AgentMessage hello{.kind = AgentMessage::Kind::kHello, .rank = env.rank, .pid = getpid()};
-  hello.text = s.run_dir;
-  s.agent.Send(hello);
-  const auto prepare = [&]() -> absl::Status {
-    if (const absl::Status limits = CheckLimits(); !limits.ok()) {
-      return SayWhyNot(s, limits);
-    }
-    auto config = LoadConfig(options, s.env.world_size);
-    if (!config.ok()) {
-      return SayWhyNot(s, config.status());
-    }
-    s.config = *std::move(config);
-    const Deadline deadline = Deadline::After(absl::Seconds(s.config->comm_timeout_seconds()));
-    if (s.env.world_size > 1) {
-      DT_ASSIGN_OR_RETURN(s.rendezvous, Meet(s.env, s.run_dir, deadline));
-      s.store = s.rendezvous->store.get();
-    }
-    s.fresh = options.fresh && s.env.attempt == 0;
-    RunDirectoryOptions directory{.path = s.run_dir,
-                                  .run_id = s.env.run_id,
-                                  .fresh = s.fresh,
-                                  .has_agent = s.env.source == LaunchSource::kDtrain,
-                                  .accept_changes = options.accept_changes,
-                                  .attempt = s.env.attempt,
-                                  .world_size = s.env.world_size,
-                                  .versions = Versions()};
-    // All that may fail before a group tells the ranks of each other's end.
-    const auto ready = [&]() -> absl::Status {
-      DT_RETURN_IF_ERROR(CompareConfigurations(s, deadline));
-      DT_RETURN_IF_ERROR(TakeRunDirectory(s, directory, deadline));
-      DT_RETURN_IF_ERROR(StartFlightDumper(s));
-      return OpenMetrics(s);
-    };
-    const absl::Status mine = ready();
-    DT_RETURN_IF_ERROR(s.rendezvous == nullptr
-                           ? mine
-                           : AgreeToStart(*s.store, s.env.rank, s.env.world_size, mine, deadline));
-    const comm::GroupOptions world = WorldOptions(s);
-    DT_ASSIGN_OR_RETURN(s.group, comm::CreateHostGroup(s.store, world));
-    DT_RETURN_IF_ERROR(OpenDevice(s, world));  // Before LibTorch is asked for anything.
-    KeepThreadsWithinQuota(s.env, environment);
-    if (!WaitingIsChosen(environment)) {
-      SleepBetweenOperations(CpuQuota());
-    }
-    DT_RETURN_IF_ERROR(CheckThreads(at::get_num_threads()));
-    at::globalContext().setDeterministicAlgorithms(s.config->deterministic(), true);
-    // Filling each new tensor with NaN would show its reads; it changes no bits of a right program.
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-    at::manual_seed(s.config->seed());
-    SayWarnings(s);
-    return absl::OkStatus();
-  };
-  if (const absl::Status status = prepare(); !status.ok()) {
+  if (const absl::Status status = JoinJob(s, options, environment); !status.ok()) {
     s.agent.Send({.kind = AgentMessage::Kind::kError,
                   .rank = s.env.rank,
                   .pid = getpid(),

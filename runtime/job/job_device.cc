@@ -33,7 +33,7 @@ absl::StatusOr<DeviceTransport> AgreeOnTransport(comm::Group& group, RankDevice 
   return ChooseTransport(ranks);
 }
 
-// What the learnt limits of a group on GPUs must ride out.
+// The kinds of traffic in a group on GPUs, whose retries its learnt time limits must allow for.
 comm::CallCarriers CarriersOf(const Job::State& state, DeviceTransport transport,
                               const comm::RdmaOptions& rdma) {
   comm::CallCarriers carriers{.gpu = true};
@@ -55,7 +55,7 @@ absl::StatusOr<comm::NcclSeams> OpenNccl() {
 }  // namespace
 
 absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
-  const auto wish = state.config->Find("device")->get<std::string>();
+  const auto wish = state.config->device();
   const GpuFacts facts = wish == "cpu" ? GpuFacts{} : FindGpus(state.env.local_rank);
   // An error of one rank must not leave the others waiting: all exchange first.
   const auto choice = ChooseDevice(wish, facts);
@@ -70,7 +70,7 @@ absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
       state.device = *std::move(device);
       DT_ASSIGN_OR_RETURN(const comm::CudaDeviceFacts gpu, FactsOf(*state.device));
       std::copy(gpu.uuid.begin(), gpu.uuid.end(), mine.uuid);
-      if (state.config->Find("fp8.enabled")->get<bool>()) {
+      if (state.config->fp8().enabled) {
         opened.Update(CheckFp8Units(gpu.name, gpu.compute_capability));
       }
       mine.cuda = 1;

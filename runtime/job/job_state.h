@@ -1,4 +1,4 @@
-// What a Job holds; private to runtime/job.
+// The members of a Job; private to runtime/job.
 #pragma once
 
 #include <atomic>
@@ -35,12 +35,13 @@ struct Job::State {
   std::unique_ptr<Rendezvous> rendezvous;      // Null when alone.
   std::unique_ptr<comm::FlightDumper> flight;  // Outlives the group, whose calls it writes down.
   std::unique_ptr<comm::Group> group;
-  // Where this rank trains; never null. `group` is of the hosts in any case.
+  // The device on which this rank trains; never null. `group` is of the hosts in any case.
   std::unique_ptr<Device> device = std::make_unique<Device>();
   std::unique_ptr<comm::DeviceGroup> device_group;  // On a GPU; else null. Before its device.
-  comm::Store* store = nullptr;  // That the group was made with; null when alone.
+  comm::Store* store = nullptr;  // The store by which the group was made; null when alone.
   std::unique_ptr<Metrics> metrics;
-  // For the banner: of the training data that a TokenLoader reads; 0: the program has its own.
+  // The size of the training data that a TokenLoader reads, for the banner; 0: the program has
+  // data of its own.
   int64_t train_tokens = 0;
   int64_t train_files = 0;
   bool announced = false;

@@ -29,7 +29,8 @@ int JobExitCode(const Job* job, const absl::Status& status) {
   return ExitCodeFor(status);
 }
 
-// What a stop signal ended has to be followed by a save, which ends the program with Cancelled.
+// An evaluation that a stop signal ended has to be followed by a save, which ends the program with
+// Cancelled.
 absl::Status CheckStopWasSaved(Job& job) {
   return job.state().evaluation_stopped
              ? absl::UnavailableError(

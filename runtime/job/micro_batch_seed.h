@@ -1,4 +1,4 @@
-// Which random numbers a micro-batch draws: a function of the run's seed, of the step and of the
+// The seed of a micro-batch's random numbers: a function of the run's seed, of the step and of the
 // micro-batch's place among those of all ranks. Any number of ranks that train the same global
 // batch, before and after a resume, therefore draw the same numbers for the same samples.
 #pragma once

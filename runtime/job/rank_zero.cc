@@ -32,7 +32,7 @@ absl::Status CheckSameConfig(const Json& rank_zero, const Job::State& state) {
 // Rank 0's answers, in the store.
 constexpr char kConfiguration[] = "configuration";
 constexpr char kRunDirectory[] = "run_directory";
-// For the others to come and hear why this rank ends.
+// The others have this time to come and hear why this rank ends.
 constexpr absl::Duration kSayWhyNot = absl::Seconds(20);
 
 Json AnswerOf(const absl::Status& error) {
@@ -47,13 +47,12 @@ void SayAccepted(const RunDirectory& directory) {
   }
 }
 
-// Where the ranks agree that a fresh start may move the old run aside.
+// The part of the store in which the ranks agree that a fresh start may move the old run aside.
 std::unique_ptr<comm::Store> FreshStart(const Rendezvous& meeting) {
   return comm::NewPrefixStore(meeting.store, "fresh");
 }
 
-// What rank 0 gives under `key`, on every rank; its error, if that is what it gives. Alone it is
-// `mine` itself.
+// Rank 0's answer under `key`, on every rank, or the error that it gave. Alone it is `mine` itself.
 absl::StatusOr<Json> AnswerOfRankZero(const Job::State& state, const char* key, const Json& mine,
                                       Deadline deadline) {
   Json answer = mine;
@@ -120,7 +119,7 @@ absl::Status SayWhyNot(Job::State& state, const absl::Status& reason) {
   }
   state.rendezvous = *std::move(meeting);
   comm::Store& store = *state.rendezvous->store;
-  if (state.env.rank == 0) {  // What the others ask for first.
+  if (state.env.rank == 0) {  // The others ask for the configuration first.
     store.Set(kConfiguration, DumpJson(AnswerOf(reason)), deadline).IgnoreError();
   } else if (const auto answer = AnswerOfRankZero(state, kConfiguration, {}, deadline);
              answer.ok() && (*answer)["fresh"].get<bool>()) {

@@ -1,4 +1,4 @@
-// What rank 0 decides at the start of a job and tells the others through the store: the
+// The decisions of rank 0 at the start of a job, which it tells the others through the store: the
 // configuration that all must have, and the run directory. Collective, before there is a group.
 #pragma once
 

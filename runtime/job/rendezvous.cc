@@ -49,7 +49,7 @@ class SharedTokenFile {
 
   absl::StatusOr<comm::JobKey> Create(const std::string& run_dir) const {
     DT_RETURN_IF_ERROR(MakeDirectories(run_dir));
-    unlink(path_.c_str());  // Of an attempt that died; its key is worth nothing.
+    unlink(path_.c_str());  // The key of an attempt that died is worth nothing.
     DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Generate());
     DT_RETURN_IF_ERROR(key.WriteFile(path_));
     return key;
@@ -88,7 +88,7 @@ std::string WhyRanks(const JobEnv& env) {
                          env.world_size);
 }
 
-// What another rank says while it joins rank 0 at `where`.
+// The notice of another rank while it joins rank 0 at `where`.
 std::string WaitsForRankZero(const JobEnv& env, const comm::Endpoint& where,
                              const SharedTokenFile& file) {
   return absl::StrFormat(

@@ -140,7 +140,7 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
   Json run = {{"id", directory.run_id},
               {"attempt", options.attempt},
               {"world_size", options.world_size},
-              {"folder", WorkingDirectory()},  // What relative paths in config.json mean.
+              {"folder", WorkingDirectory()},  // Relative paths in config.json begin there.
               {"started", absl::FormatTime(absl::Now(), absl::UTCTimeZone())},
               {"versions", options.versions},
               {"hyperparameters", config.hyperparameters()}};

@@ -24,8 +24,8 @@ double SecondsOf(absl::FunctionRef<void()> product) {
   return std::max(1e-9, static_cast<double>(Clock::Real().MonotonicNanos() - start) * 1e-9);
 }
 
-// Of a linear layer, forward and backward: a CPU without instructions for a type is far slower at
-// some of them than at others.
+// The products of a linear layer, forward and backward: a CPU without instructions for a type is
+// far slower at some of them than at others.
 void LayerProducts(const at::Tensor& m) {
   at::mm(m, m.t());
   at::mm(m, m);

@@ -15,9 +15,9 @@ struct ProductRates {
   double fp8 = 0;     // A CPU emulates it.
 };
 
-// Of this rank's threads, on the host, of the types of a configuration in bf16 or fp16. Takes a few
-// milliseconds, up to about 0.3 s where a product takes a thousand times as long as in fp32. Draws
-// no random number of the run's.
+// Measures the products of this rank's threads on the host, in the types that a training in bf16 or
+// fp16 uses. Takes a few milliseconds, up to about 0.3 s where a product takes a thousand times as
+// long as in fp32. Draws no random number of the run's.
 ProductRates MeasureProducts(const Config& config);
 
 // Says that products take longer than in fp32, how much, and what to do. "" where they take less

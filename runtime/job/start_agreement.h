@@ -1,4 +1,4 @@
-// What the ranks of a job tell each other before it starts: whether each of them can.
+// The ranks of a job tell each other before it starts whether each of them can start.
 //
 // A rank that refuses to start (its configuration is another than rank 0's) would otherwise leave
 // the others waiting for it in the group's creation until the connect timeout, where no launcher

@@ -1,4 +1,4 @@
-// What memory a rank's machine and cgroup, or its GPU, still have.
+// The memory that a rank's machine and cgroup, or its GPU, still have.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,10 +8,10 @@
 
 namespace dtrain {
 
-// Of the host: base/system/available_memory.h.
+// The host's memory; base/system/available_memory.h reads it.
 plan::RankMemory ReadRankMemory();
 
-// Of the GPU that `device` is, shared by the ranks that train on it.
+// The memory of the GPU `device`, which the ranks that train on it share.
 absl::StatusOr<plan::RankMemory> ReadDeviceMemory(const Device& device);
 
 // Collective: the least that any rank of `group` has when `mine` is what this one reads.

@@ -7,7 +7,7 @@ namespace dtrain {
 namespace {
 
 plan::PeakType TypeOf(const Config& config) {
-  if (config.Find("fp8.enabled")->get<bool>()) {
+  if (config.fp8().enabled) {
     return plan::PeakType::kFloat8;
   }
   return config.precision().kind == PrecisionConfig::Kind::kFloat32 ? plan::PeakType::kFloat32

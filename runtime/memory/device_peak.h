@@ -1,4 +1,4 @@
-// What MFU divides by: the datasheet's peak of the GPU that a rank trains on.
+// The divisor of MFU: the datasheet's peak of the GPU that a rank trains on.
 #pragma once
 
 #include "dtrain/config.h"

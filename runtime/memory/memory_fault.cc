@@ -39,7 +39,7 @@ std::array<FileSlot, 256> file_slots;
 struct sigaction before_segv;
 struct sigaction before_bus;
 
-// To whoever handled it before.
+// Gives the signal to the handler that was installed before.
 void PassOn(const struct sigaction& before, int signal, siginfo_t* info, void* context) {
   if ((before.sa_flags & SA_SIGINFO) != 0) {
     before.sa_sigaction(signal, info, context);

@@ -1,6 +1,6 @@
-// What happens when code touches memory that the engine has closed, or that is a file which cannot
-// be read or written: the one handler of SIGSEGV and SIGBUS of the runtime asks whoever closed it,
-// or names the file. Other faults go to whoever handled them before.
+// Handles faults of code that touches memory which the engine has closed, or a mapped file which
+// cannot be read or written. The runtime has one handler of SIGSEGV and SIGBUS, which asks whoever
+// closed the memory, or names the file. Other faults go to whoever handled them before.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@ namespace dtrain {
 
 class MemoryTimeline {
  public:
-  // What memory holds now; `activations`: all that the process has on its heap, of which the
-  // timeline shows what came since its start.
+  // Reports the memory in use now. Its `activations` are all that the process has on its heap; the
+  // timeline shows the growth since its start.
   using Sampler = std::function<MemoryReport()>;
 
   explicit MemoryTimeline(Sampler sampler);

@@ -27,7 +27,7 @@ namespace dtrain {
 namespace {
 
 constexpr size_t kQueuedLinesMax = 4096;
-constexpr double kSmoothing = 0.9;  // Of the step time behind the ETA.
+constexpr double kSmoothing = 0.9;  // For the step time from which the remaining time is estimated.
 
 plan::MetricsKind RecordKind(EventKind kind) {
   switch (kind) {
@@ -69,7 +69,7 @@ struct Metrics::State {
   std::unique_ptr<RunConsole> console;  // Null where an agent shows the run, and beside rank 0.
   // Steps whose numbers a device still computes, the oldest first.
   std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
-  std::optional<TensorBoardExport> tensorboard;  // Of the writer's thread alone.
+  std::optional<TensorBoardExport> tensorboard;  // Used by the writer's thread alone.
   std::unique_ptr<Worker> writer;                // Last: its closures use the members above.
 
   plan::MetricsRecord Record(plan::MetricsKind kind) const {
@@ -114,7 +114,7 @@ struct Metrics::State {
     Show(record);
   }
 
-  // Before whatever follows such a step: its line comes first.
+  // Completes late steps before anything that follows them is written: their lines come first.
   void CompleteLate(bool wait) {
     while (!late.empty() && (wait || late.front().second.settled())) {
       Complete(std::move(late.front().first), late.front().second.Settled());
@@ -126,7 +126,7 @@ struct Metrics::State {
     if (console == nullptr) {
       return;
     }
-    std::fflush(stdout);  // What the program printed came before.
+    std::fflush(stdout);  // The program's own output comes first.
     console->Take(plan::MetricsJson(record));
     console->ShowProgress();
     console->console().Refresh();

@@ -29,7 +29,7 @@ c10::DataPtr MapFile(size_t bytes, const std::string& folder) {
   return {owner->data(), owner, &Delete, c10::DeviceType::CPU};
 }
 
-// What the blocks of one scope take of the memory that its rank may use.
+// Counts the blocks of one scope against the memory that its rank may use.
 class Budget {
  public:
   explicit Budget(double available) : available_(static_cast<int64_t>(available)) {}
@@ -83,7 +83,7 @@ class ConstructionAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    // What was made in the scope may grow after it, through this allocator.
+    // Tensors that were made in the scope may grow after it, through this allocator.
     if (bytes < kSmallest || std::this_thread::get_id() != thread_) {
       return c10::GetDefaultCPUAllocator()->allocate(bytes);
     }

@@ -26,7 +26,7 @@ class CpuRngSnapshot {
   // The second half of a pair of normal samples that was not drawn yet.
   std::optional<float> next_float_normal_;
   std::optional<double> next_double_normal_;
-  at::Tensor device_state_;  // Of the GPU's generator; undefined without one.
+  at::Tensor device_state_;  // The GPU's generator; undefined without a GPU.
 };
 
 // Both generators start from `seed`.

@@ -72,8 +72,8 @@ bool IsOneOf(const torch::nn::Module& module) {
   return ((dynamic_cast<const Layers*>(&module) != nullptr) || ...);
 }
 
-// Weight, bias and running statistics of these go to one kernel, which takes them in one type.
-// Where there is no weight it takes statistics in fp32 beside 2-byte inputs.
+// Weight, bias and running statistics of these go to one kernel, which takes them in one type. A
+// module without a weight may have fp32 statistics beside 2-byte inputs.
 bool KernelWantsOneType(const torch::nn::Module& module) {
   namespace nn = torch::nn;
   return IsOneOf<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl,
@@ -252,16 +252,6 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
       values_ = TensorOver(value_memory_, elements, type);
       break;
     }
-    case ValueMemory::kGuarded: {
-      // Pages of the view become readable one after the other.
-      DT_ASSIGN_OR_RETURN(value_memory_, comm::SymmetricBuffer::Create(bytes, "dtrain-values",
-                                                                       comm::Pages::kOrdinary));
-      DT_ASSIGN_OR_RETURN(comm::SharedMapping view,
-                          comm::SharedMapping::Map(value_memory_->fd(), bytes, "the weights"));
-      value_view_ = std::make_shared<comm::SharedMapping>(std::move(view));
-      values_ = TensorOver(value_view_, elements, type);
-      break;
-    }
     case ValueMemory::kReserved: {
       if (!device_.is_host()) {
         DT_ASSIGN_OR_RETURN(auto range, DeviceRange::Create(device_, bytes));
@@ -315,11 +305,6 @@ void FlatParameters::MoveElsewhere(size_t index, const at::Tensor& view) {
 }
 
 bool FlatParameters::is_in_values(size_t index) const { return homes_[index].is_alias_of(values_); }
-
-std::byte* FlatParameters::values_of_collectives() const {
-  return static_cast<std::byte*>(value_memory_ != nullptr ? value_memory_->data()
-                                                          : values_.mutable_data_ptr());
-}
 
 absl::StatusOr<std::unique_ptr<comm::Registration>> FlatParameters::RegisterValues(
     comm::Group& group) const {

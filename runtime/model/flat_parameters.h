@@ -19,7 +19,6 @@
 #include "absl/status/statusor.h"
 #include "base/numeric/dtype.h"
 #include "comm/group.h"
-#include "comm/shared_mapping.h"
 #include "comm/symmetric_buffer.h"
 #include "runtime/device/device.h"
 #include "runtime/memory/reserved_memory.h"
@@ -36,14 +35,11 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Where the values are.
+// The memory that holds the values.
 enum class ValueMemory {
   kPrivate,
   kSymmetric,  // Peers read them.
-  // As symmetric, and the module sees them through a mapping of its own, so that what it may not
-  // read yet can be closed to it while collectives write there (shard/pending_values.h).
-  kGuarded,
-  kReserved,  // Nowhere: addresses alone, whose memory comes and goes (shard/gather_memory.h).
+  kReserved,   // Nowhere: addresses alone, whose memory comes and goes (shard/gather_memory.h).
 };
 
 struct FlatOptions {
@@ -55,10 +51,10 @@ struct FlatOptions {
 
 class FlatParameters {
  public:
-  // What `module` holds; nothing is changed yet. Unimplemented names a trainable parameter that is
-  // not a dense tensor on the CPU or on `device`, of fp32 or, when `values` is another, of that
-  // type. InvalidArgument names two tensors that share memory and would come apart (parameters tied
-  // by set_data, views of one tensor). `device` must outlive this object.
+  // Describes the parameters of `module` and changes nothing yet. Unimplemented names a trainable
+  // parameter that is not a dense tensor on the CPU or on `device`, of fp32 or, when `values` is
+  // another, of that type. InvalidArgument names two tensors that share memory and would come apart
+  // (parameters tied by set_data, views of one tensor). `device` must outlive this object.
   static absl::StatusOr<std::unique_ptr<FlatParameters>> Describe(torch::nn::Module& module,
                                                                   DType values,
                                                                   const Device& device);
@@ -104,20 +100,16 @@ class FlatParameters {
   absl::StatusOr<plan::ParamLayout> FrozenLayout() const;
   const std::vector<NamedTensor>& module_buffers() const { return module_buffers_; }
 
-  DType dtype() const { return dtype_; }          // Of the values.
-  at::Tensor& values() { return values_; }        // [padded elements].
+  DType dtype() const { return dtype_; }    // The type of the values.
+  at::Tensor& values() { return values_; }  // [padded elements].
+  std::byte* value_bytes() const { return static_cast<std::byte*>(values_.mutable_data_ptr()); }
   at::Tensor& gradients() { return gradients_; }  // [padded elements] fp32.
   // So that collectives of `group` on the values, or on the gradients, copy nothing. REQUIRES: a
   // group of this device's memory; symmetric values, or gradients.
   absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterValues(comm::Group& group) const;
   absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterGradients(comm::Group& group) const;
-  // Where collectives read and write the values: values(), or the other mapping of the same memory.
-  std::byte* values_of_collectives() const;
   const Device& device() const { return device_; }
-  // The module's mapping of guarded values; else null.
-  const std::shared_ptr<comm::SharedMapping>& value_view() const { return value_view_; }
-  // Null when they are not symmetric, or not reserved, memory of the host.
-  const std::shared_ptr<comm::SymmetricBuffer>& value_memory() const { return value_memory_; }
+  // Null when values are not reserved addresses, or gradients no symmetric memory, of the host.
   const std::shared_ptr<ReservedMemory>& value_range() const { return value_range_; }
   const std::shared_ptr<comm::SymmetricBuffer>& gradient_memory() const { return gradient_memory_; }
 
@@ -137,10 +129,9 @@ class FlatParameters {
   std::vector<int64_t> versions_;  // LibTorch's counters of operations that write.
   std::vector<NamedTensor> frozen_;
   std::vector<NamedTensor> module_buffers_;
-  std::unordered_set<const void*> norm_statistics_;  // Of them, by TensorImpl.
+  std::unordered_set<const void*> norm_statistics_;  // TensorImpls of normalization layers.
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
   std::shared_ptr<comm::SymmetricBuffer> value_memory_;
-  std::shared_ptr<comm::SharedMapping> value_view_;
   std::shared_ptr<ReservedMemory> value_range_;
   std::shared_ptr<DeviceMemory> device_gradients_;  // In place of the symmetric ones.
   std::shared_ptr<DeviceMemory> device_values_;

@@ -15,7 +15,7 @@
 namespace dtrain {
 namespace {
 
-// As ParamLayout::ToText: the name comes last, since it may hold spaces.
+// The name comes last, since it may hold spaces; ParamLayout::ToText does the same.
 void AppendLine(std::string& text, absl::string_view kind, const at::Tensor& tensor,
                 absl::string_view name) {
   const absl::StatusOr<DType> dtype = DTypeOf(tensor.scalar_type());

@@ -24,7 +24,7 @@ class ModuleBuffers {
  public:
   enum class Policy : uint8_t { kBroadcast, kAverage, kLocal };
 
-  // Where the ranks meet. `of_devices`: on a GPU, else null.
+  // The groups of the ranks. `of_devices` is null unless they train on GPUs.
   struct Ranks {
     comm::Group& hosts;
     comm::DeviceGroup* of_devices;
@@ -40,7 +40,7 @@ class ModuleBuffers {
   bool Changed();
   // Collective, when Changed on any rank: one set for all.
   absl::Status MakeOneSet();
-  // What ranks have now is one set, or is to count as one: also after MakeOneSet.
+  // Takes the present buffers of the ranks for one set. Called after MakeOneSet too.
   void Remember();
 
   // Collective: makes one set where ranks have several, or lends rank 0's until EndEvaluation.
@@ -54,7 +54,7 @@ class ModuleBuffers {
   void NoteWrites(const std::vector<bool>& written);
 
  private:
-  void Look();  // What has changed.
+  void Look();  // Finds the buffers that have changed.
   bool alone() const { return buffers_.empty() || ranks_.hosts.size() == 1; }
   absl::StatusOr<std::vector<bool>> ChangedOnAny();
   // Bytes through which buffers travel.

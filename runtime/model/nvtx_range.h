@@ -1,5 +1,5 @@
 // A range for NVIDIA's tools (Nsight Systems), from construction to destruction, on this thread.
-// Without a tool, or in a build without NVTX, nothing.
+// It does nothing without a tool, or in a build without NVTX.
 #pragma once
 
 namespace dtrain {

@@ -1,4 +1,4 @@
-// Where the time of a step goes: in numbers, and as ranges that profilers show.
+// The phases of a step: their times, and ranges that profilers show.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ class RegisteredParameters {
   // Whether what `module` and those below it register is what comes from `place` on, behind which
   // `place` then is.
   bool Holds(const torch::nn::Module& module, size_t& place) const;
-  // Where all is as it was but for the order, OK.
+  // The error that names what changed; OK when only the order did.
   absl::Status Difference(const torch::nn::Module& module) const;
 
   std::vector<Registered> all_;  // In named_parameters' order; shared ones several times.

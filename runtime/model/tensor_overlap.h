@@ -1,4 +1,4 @@
-// Which tensors share elements: tied by storage (set_data), or views of one tensor.
+// Finds tensors that share elements: tied by storage (set_data), or views of one tensor.
 #pragma once
 
 #include <cstddef>

@@ -13,13 +13,6 @@
 #include "base/system/cgroup.h"
 
 namespace dtrain {
-namespace {
-
-thread_local bool computes_alone = false;
-
-}  // namespace
-
-void ComputeAlone() { computes_alone = true; }
 
 // libgomp reads its settings before main(), but looks a hundredth as long where it manages more
 // threads than the process has CPUs. A team that sleeps for good makes them that many.
@@ -44,7 +37,7 @@ void SleepBetweenOperations(double cpu_quota) {
 
 void TorchParallelFor(int64_t count, int64_t grain,
                       absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
-  if (computes_alone || at::get_num_threads() == 1 || count <= grain) {
+  if (at::get_num_threads() == 1 || count <= grain) {
     if (count > 0) {
       body(0, count);
     }

@@ -7,10 +7,6 @@
 
 namespace dtrain {
 
-// In the calling thread TorchParallelFor computes alone from now on: for one that works beside
-// those that compute, where LibTorch would start a second pool of as many threads for it.
-void ComputeAlone();
-
 // From now on LibTorch's threads look for work for some microseconds and then sleep. By themselves
 // they look for milliseconds, on CPUs that other programs, or the thread that they wait for, could
 // use: beside two busy programs a training on 2 CPUs then takes twice its time. Once a process,

@@ -27,7 +27,7 @@ bool SameTier(const ActivationCheckpointingConfig& a, const ActivationCheckpoint
   return a.tier == b.tier && a.nvme_path == b.nvme_path && a.wait_written == b.wait_written;
 }
 
-// What the graph computed and is worth the way.
+// Whether the graph computed `tensor` and it is large enough for the way to the tier.
 bool IsLargeActivation(const at::Tensor& tensor) {
   return tensor.requires_grad() && !tensor.is_leaf() &&
          static_cast<int64_t>(tensor.nbytes()) >= kBytesMin;

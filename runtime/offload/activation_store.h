@@ -1,6 +1,6 @@
-// What recomputed segments keep of forward (<dtrain/recompute.h>), in a far tier until backward
-// wants it: a seam of two, where the model is on the host (host_activations.h) and where it is on a
-// GPU (device_activations.h).
+// A store in far memory for the tensors that recomputed segments (<dtrain/recompute.h>) keep of
+// forward until backward wants them. It has two forms: for a model on the host
+// (host_activations.h) and for one on a GPU (device_activations.h).
 //
 // Bits, strides and so every number are those of a tensor that stayed. Near memory is bounded: the
 // few tensors that wait to be written, and those read ahead, last in first out. What the tier
@@ -43,9 +43,9 @@ class ActivationStore {
   // large enough to be worth the way. What the graph does not differentiate (token ids, tables) is
   // held by others anyway.
   bool Takes(const at::Tensor& tensor) const;
-  // Of a tensor that Put does not take: InvalidArgument when it is on another device than the
-  // engine's and the host, where the tier would be without effect; what is large and only laid out
-  // so that it must stay is said once.
+  // Checks a tensor that Put does not take. InvalidArgument: it is on a device that is neither the
+  // engine's nor the host, so that the tier would have no effect. A large tensor that must stay
+  // only because of its strides is logged once.
   absl::Status LeaveNear(const at::Tensor& tensor);
   // Starts to write `tensor`, which must not change until it is dropped. REQUIRES: Takes(tensor).
   virtual std::shared_ptr<Kept> Put(const at::Tensor& tensor) = 0;

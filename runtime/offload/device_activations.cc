@@ -25,8 +25,8 @@ namespace {
 constexpr size_t kSmallestStep = 4096;
 constexpr size_t kStepsOfPower = 8;
 constexpr size_t kSpareMax = 2;
-// What is kept of page-locked memory, in what was in use at once at most: batches of other lengths
-// leave behind sizes that none asks for again.
+// How much page-locked memory is kept, as a multiple of the most that was in use at once: batches
+// of other lengths leave behind sizes that none asks for again.
 constexpr size_t kPinnedMax = 2;
 
 size_t PlaceBytes(size_t bytes) {
@@ -55,7 +55,7 @@ class DeviceActivations::Kept final : public ActivationStore::Kept {
   const at::ScalarType type;
   const size_t bytes;
 
-  // By the tier's mutex.
+  // Guarded by the tier's mutex.
   State state = State::kStays;
   at::Tensor near;
   std::unique_ptr<Place> place;  // Null: none.
@@ -68,7 +68,7 @@ struct DeviceActivations::Place {
   std::unique_ptr<PinnedMemory> memory;
   std::unique_ptr<DeviceEvent> written;  // On the stream of copies that leave.
   std::unique_ptr<DeviceEvent> read;     // On the stream of copies that come.
-  uint64_t freed = 0;                    // Which of all that were given back it was.
+  uint64_t freed = 0;                    // Its number among the places that were given back.
 };
 
 class DeviceActivations::Tier {
@@ -90,7 +90,7 @@ class DeviceActivations::Tier {
   int64_t TakePeakFarBytes();
 
  private:
-  // With the mutex.
+  // REQUIRES: the mutex is held.
   absl::Status Send(Kept& kept);
   void LetGo(Kept& kept);
   void Fetch(Kept& kept);
@@ -109,11 +109,11 @@ class DeviceActivations::Tier {
   const size_t leaving_max_;
   std::unique_ptr<DeviceStream> out_;
   std::unique_ptr<DeviceStream> in_;
-  std::unique_ptr<DeviceEvent> now_;  // What the compute stream held; recorded again and again.
+  std::unique_ptr<DeviceEvent> now_;  // The end of the compute stream, recorded again and again.
 
   mutable std::mutex mutex_;
   absl::Status status_;
-  std::list<Kept*> order_;                              // As they were put.
+  std::list<Kept*> order_;                              // In the order of Put.
   std::deque<Kept*> leaving_;                           // The longest ago first.
   std::multimap<size_t, std::unique_ptr<Place>> free_;  // By bytes.
   // Bytes of places: in use, the most at once, free.
@@ -228,7 +228,8 @@ absl::Status DeviceActivations::Tier::Send(Kept& kept) {
   DT_ASSIGN_OR_RETURN(kept.place, TakePlace(kept.bytes));
   const Place& place = *kept.place;
   DT_RETURN_IF_ERROR(Follow(*out_));
-  DT_RETURN_IF_ERROR(out_->WaitFor(*place.read));  // Of the tensor that was there before.
+  DT_RETURN_IF_ERROR(
+      out_->WaitFor(*place.read));  // The place may still be read for the tensor before.
   DT_RETURN_IF_ERROR(out_->Copy(place.memory->data(), kept.near.const_data_ptr(), kept.bytes));
   return out_->Record(*place.written);
 }
@@ -259,7 +260,7 @@ void DeviceActivations::Tier::Put(Kept& kept) {
   }
 }
 
-// What is queued from now on may have the memory.
+// Gives the tensor's memory to the work that is queued from now on.
 void DeviceActivations::Tier::LetGo(Kept& kept) {
   const absl::Status waits = ComputeAfter(*kept.place->written);
   status_.Update(waits);
@@ -273,7 +274,7 @@ void DeviceActivations::Tier::LetGo(Kept& kept) {
 
 absl::Status DeviceActivations::Tier::QueueFetch(const Kept& kept, const at::Tensor& near) const {
   const Place& place = *kept.place;
-  DT_RETURN_IF_ERROR(Follow(*in_));  // What had the memory of `near` before may still use it.
+  DT_RETURN_IF_ERROR(Follow(*in_));  // Earlier work may still use the memory of `near`.
   DT_RETURN_IF_ERROR(in_->WaitFor(*place.written));
   DT_RETURN_IF_ERROR(in_->Copy(near.mutable_data_ptr(), place.memory->data(), kept.bytes));
   return in_->Record(*place.read);
@@ -376,7 +377,7 @@ at::Tensor DeviceActivations::Get(const std::shared_ptr<ActivationStore::Kept>& 
 }
 
 void DeviceActivations::Settle() {
-  tier_->Synchronize().IgnoreError();  // What failed is status()'s.
+  tier_->Synchronize().IgnoreError();  // status() has the error.
 }
 
 absl::Status DeviceActivations::status() const { return tier_->status(); }

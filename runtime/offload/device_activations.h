@@ -47,7 +47,8 @@ class DeviceActivations final : public ActivationStore {
   struct Place;
   DeviceActivations(const ActivationCheckpointingConfig& config, std::shared_ptr<Tier> tier);
 
-  const std::shared_ptr<Tier> tier_;  // What is kept owns it too; this object only its users do.
+  const std::shared_ptr<Tier>
+      tier_;  // Each Kept owns it too; this object is owned by its users alone.
 };
 
 }  // namespace dtrain

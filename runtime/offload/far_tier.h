@@ -1,4 +1,4 @@
-// Where optimizer states and masters live when they are not beside the values: a second host
+// The far memory of optimizer states and masters that are not beside the values: a second host
 // buffer, or a file that has no name, so that nothing is left of it whatever ends the process.
 #pragma once
 

@@ -52,7 +52,7 @@ class HostActivations::Kept final : public ActivationStore::Kept {
   const at::ScalarType type;
   const int64_t bytes;
 
-  // By the tier's mutex.
+  // Guarded by the tier's mutex.
   State state = State::kQueued;
   at::Tensor near;
   std::condition_variable changed;
@@ -89,9 +89,9 @@ class HostActivations::Tier {
 
   const std::string folder_;
   UniqueFd file_;
-  std::list<Kept*> order_;             // As they were put.
-  std::map<int64_t, int64_t> in_use_;  // Of the file: offset -> bytes.
-  int64_t reserved_ = 0;               // Of the file.
+  std::list<Kept*> order_;             // In the order of Put.
+  std::map<int64_t, int64_t> in_use_;  // Offset in the file -> bytes.
+  int64_t reserved_ = 0;               // Bytes of the file.
 };
 
 HostActivations::Kept::Kept(std::shared_ptr<Tier> owner, const at::Tensor& tensor)
@@ -226,7 +226,7 @@ std::shared_ptr<ActivationStore::Kept> HostActivations::Put(const at::Tensor& te
     return kept;
   }
   worker_.Submit([kept] {
-    if (kept.use_count() > 1) {  // Else backward is through with it.
+    if (kept.use_count() > 1) {  // Backward may have finished with it already.
       kept->tier->Write(*kept);
     }
   });
@@ -237,7 +237,7 @@ std::shared_ptr<ActivationStore::Kept> HostActivations::Put(const at::Tensor& te
   return kept;
 }
 
-// Nothing when it is near, or on its way.
+// Does nothing when the tensor is near, or on its way.
 void HostActivations::StartReading(const std::shared_ptr<Kept>& kept) {
   const auto is_far = [&] { return kept->state == Kept::State::kFar; };
   {

@@ -41,8 +41,9 @@ class HostActivations final : public ActivationStore {
   HostActivations(const ActivationCheckpointingConfig& config, std::shared_ptr<Tier> tier);
   void StartReading(const std::shared_ptr<Kept>& kept);
 
-  const std::shared_ptr<Tier> tier_;  // What is kept owns it too; this object only its users do.
-  Worker worker_;                     // Last: its thread ends first.
+  const std::shared_ptr<Tier>
+      tier_;       // Each Kept owns it too; this object is owned by its users alone.
+  Worker worker_;  // Last: its thread ends first.
 };
 
 }  // namespace dtrain

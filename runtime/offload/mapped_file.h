@@ -40,7 +40,7 @@ class MappedFile {
   ~MappedFile();
 
   void* data() const { return data_; }
-  // Of what follows the first near_bytes, from its own byte 0 on.
+  // The file of the bytes after the first near_bytes; its byte 0 is the first of them.
   int fd() const { return file_.get(); }
 
  private:

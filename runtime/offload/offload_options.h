@@ -16,11 +16,12 @@ struct OffloadOptions {
   std::string folder;
   std::string setting;  // The key that says the folder.
   int buffers = 4;
-  int threads = 1;   // That read and write.
+  int threads = 1;   // They read and write.
   double ratio = 1;  // Share of the elements that is far; the first ones are near.
 };
 
-// Of optimizer states and masters; of the weights that a rank keeps at ZeRO stage 3.
+// The options for optimizer states and masters, and those for the weights that a rank keeps at ZeRO
+// stage 3.
 OffloadOptions OptimizerOffload(const Config& config);
 OffloadOptions ParameterOffload(const Config& config);
 

@@ -21,7 +21,7 @@ Activation ActivationOf(GeluForm form) {
   return form == GeluForm::kTanh ? Activation::kGeluTanh : Activation::kGelu;
 }
 
-// What of ATen stands for it where the kernels do not.
+// The activation by ATen's operations, for tensors that the kernels do not take.
 at::Tensor Composite(const at::Tensor& x, Activation activation) {
   if (activation == Activation::kSilu) {
     return at::silu(x);

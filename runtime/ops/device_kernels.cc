@@ -1,7 +1,5 @@
 #include "runtime/ops/device_kernels.h"
 
-#include <map>
-#include <mutex>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -11,6 +9,7 @@
 #include "comm/nccl/plugin.h"
 #include "runtime/device/device_image.h"
 #include "runtime/ops/device_matmul.h"
+#include "runtime/ops/made_once.h"
 
 namespace dtrain::ops {
 namespace {
@@ -18,6 +17,7 @@ namespace {
 struct StandIn {
   const kernels::CudaKernelTable* kernels = nullptr;
   CudaStream stream = nullptr;
+  comm::CudaApi* api = nullptr;
   bool usable = false;
 };
 
@@ -51,21 +51,22 @@ bool IsUsable(comm::CudaApi& api, const kernels::CudaKernelTable& kernels, int i
   return image.ok();
 }
 
-// Null: the plugin does not open, or has no code for this GPU. Asked once for each.
+// Null: the plugin does not open, or has no code for this GPU, which is asked once.
 const kernels::CudaKernelTable* PluginKernels(const at::Device& device) {
-  static std::mutex mutex;
-  static auto* const known = new std::map<int, const kernels::CudaKernelTable*>();
-  const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known->try_emplace(device.index(), nullptr);
-  if (comm::Plugin* const plugin = is_new ? ThePlugin() : nullptr; plugin != nullptr) {
+  using Table = const kernels::CudaKernelTable*;
+  static auto* const known = new MadeOnce<int, Table>();
+  return known->Get(device.index(), [&]() -> Table {
+    comm::Plugin* const plugin = ThePlugin();
+    if (plugin == nullptr) {
+      return nullptr;
+    }
     const c10::DeviceGuard guard(device);
-    const auto* const table = kernels::AsCudaKernelTable(plugin->kernel_table());
-    entry->second = IsUsable(plugin->cuda(), *table, device.index()) ? table : nullptr;
-  }
-  return entry->second;
+    const Table table = kernels::AsCudaKernelTable(plugin->kernel_table());
+    return IsUsable(plugin->cuda(), *table, device.index()) ? table : nullptr;
+  });
 }
 
-// Of the calling thread. The default stream has a handle too (cudaStreamLegacy), so that a program
+// The calling thread's. The default stream has a handle too (cudaStreamLegacy), so that a program
 // that computes on it stays in order.
 CudaStream CurrentStream(const at::Device& device) {
   constexpr uintptr_t kDefaultStream = 1;
@@ -94,6 +95,18 @@ bool LaunchesOn(const at::Tensor& tensor, CudaStream stream) {
   return !tensor.is_cuda() || CurrentStream(tensor.device()) == stream;
 }
 
+bool IsCaptured(CudaStream stream) {
+  comm::CudaApi* const api =
+      ForTesting().kernels != nullptr ? ForTesting().api : &ThePlugin()->cuda();
+  if (api == nullptr) {
+    return false;
+  }
+  bool captured = false;
+  const comm::CudaResult asked =
+      api->StreamIsCapturing(reinterpret_cast<comm::CudaStream*>(stream), &captured);
+  return captured || asked != comm::CudaResult::kSuccess;
+}
+
 GpuLaunch::GpuLaunch(const at::Tensor& tensor) {
   if (ForTesting().kernels != nullptr) {
     kernels_ = ForTesting().kernels;
@@ -111,7 +124,7 @@ void ThrowUnlessOk(const absl::Status& status) {
 
 void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream,
                       comm::CudaApi* api) {
-  ForTesting() = {kernels, stream};
+  ForTesting() = {.kernels = kernels, .stream = stream, .api = api};
   ForTesting().usable =
       kernels != nullptr && (api == nullptr || IsUsable(*api, *kernels, /*index=*/0));
   ForgetDeviceMatmuls();

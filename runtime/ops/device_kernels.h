@@ -28,6 +28,10 @@ bool OnGpu(const at::Tensor& tensor);
 // tests also true of a host's that no kernels were set for.
 bool LaunchesOn(const at::Tensor& tensor, CudaStream stream);
 
+// Whether launches on `stream` are recorded into a graph and do not run now; also true where CUDA
+// does not say. REQUIRES: `stream` is a GpuLaunch's.
+bool IsCaptured(CudaStream stream);
+
 // What a launch takes. While it lives, the GPU that holds `tensor` is the thread's current one.
 // REQUIRES: OnGpu(tensor), and HasKernels of its device.
 class GpuLaunch {
@@ -72,7 +76,8 @@ void Launch(const at::Tensor& on, const Args& args, void (*host)(const Args&, Pa
 }
 
 // From now on tensors of the host count as a GPU's, with these kernels; null: no more. While no
-// operation runs. With `api` its GPU 0 is asked whether it can run them; else it can.
+// operation runs. `api` is asked whether its GPU 0 can run them and whether `stream` is captured;
+// without it the GPU can, and the stream is not.
 void SetGpuForTesting(const kernels::CudaKernelTable* kernels, CudaStream stream,
                       comm::CudaApi* api = nullptr);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kAlignment = 16;   // Bytes: of addresses, and of strides.
 constexpr int64_t kGeluColumns = 8;  // GELU's input has rows of a multiple of that.
-// What cuBLAS asks for on a Hopper GPU; smaller ones use less.
+// Bytes that cuBLAS recommends for a Hopper GPU; smaller GPUs use less.
 constexpr size_t kWorkspaceMax = size_t{32} << 20;
 // A run has a few dozen products; one whose shapes never end begins anew.
 constexpr size_t kPlansMax = 512;
@@ -86,7 +86,7 @@ std::optional<kernels::MatmulType> TypeOf(at::ScalarType type) {
   }
 }
 
-// What kernels::PlanMatmul refuses is left to ATen here, since it needs no warning.
+// Whether kernels::PlanMatmul takes the GELU. ATen takes the others, which need no warning.
 bool GeluFits(const DeviceMatmulOptions& options, const at::Tensor& out, bool fp8) {
   const at::Tensor& input = options.gelu_input;
   if (options.gelu == MatmulGelu::kNone) {

@@ -17,7 +17,7 @@ struct DeviceMatmulOptions {
   MatmulGelu gelu = MatmulGelu::kNone;
   at::Tensor gelu_input = {};  // [m, n], n a multiple of 8, contiguous, of out's type; not of FP8.
   bool accumulate = false;     // Adds to out, which then is fp32, in place of writing it.
-  // Of FP8 codes: what they are multiplied by, fp32 [] on the device.
+  // The factors of FP8 codes, fp32 [] on the device.
   at::Tensor a_scale = {}, b_scale = {};
 };
 

@@ -16,8 +16,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What decides which elements are kept: a kernels::PhiloxStream, as int64 [2] where the elements
-// are. A GPU draws and reads it there, so that a CUDA graph draws anew each time it runs.
+// The random stream that decides which elements are kept: a kernels::PhiloxStream, as int64 [2] on
+// the device of the elements. A GPU draws and reads it there, so that a CUDA graph draws anew each
+// time it runs.
 at::Tensor DrawStream(const at::Tensor& x) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(x.device());
   if (OnGpu(x)) {

@@ -16,13 +16,11 @@
 namespace dtrain {
 
 Fp8Options Fp8OptionsOf(const Config& config) {
-  Fp8Options options;
-  options.enabled = config.Find("fp8.enabled")->get<bool>();
-  options.scaling = *config.Find("fp8.scaling") == "rowwise" ? Fp8Options::Scaling::kRowwise
-                                                             : Fp8Options::Scaling::kTensorwise;
-  options.gradients = *config.Find("fp8.gradients") == "e4m3" ? Fp8Options::Gradients::kE4m3
-                                                              : Fp8Options::Gradients::kE5m2;
-  return options;
+  const Fp8Config fp8 = config.fp8();
+  return {.enabled = fp8.enabled,
+          .scaling = fp8.rowwise ? Fp8Options::Scaling::kRowwise : Fp8Options::Scaling::kTensorwise,
+          .gradients =
+              fp8.e4m3_gradients ? Fp8Options::Gradients::kE4m3 : Fp8Options::Gradients::kE5m2};
 }
 
 namespace ops {

@@ -24,18 +24,25 @@ kernels::ConstFlat FlatOf(const at::Tensor& x) {
   return {x.const_data_ptr(), x.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16};
 }
 
-// The memory that the launches of a stream share, in turn. It is made with the stream's first scale
-// and kept, since a captured launch may hold it.
-kernels::Fp8ScaleProgress* ProgressOn(const at::Tensor& like, CudaStream stream) {
+// Zeros for the progress of a launch (kernels::Fp8ScaleProgress). The launches of a stream share
+// them, in turn: they are made with its first scale and kept, since graphs hold their address.
+//
+// What is captured before that has zeros of its own: they are the graph's memory, which each launch
+// of the graph fills with zeros first, and which nobody fills when the capture fails.
+at::Tensor ProgressOn(const at::Tensor& like, CudaStream stream) {
   static std::mutex mutex;
   static auto* const made = new std::map<std::pair<int, CudaStream>, at::Tensor>();
   static_assert(sizeof(kernels::Fp8ScaleProgress) == 2 * sizeof(int32_t));
   const std::lock_guard lock(mutex);
-  at::Tensor& progress = (*made)[{like.device().index(), stream}];
-  if (!progress.defined()) {
-    progress = at::zeros({2}, like.options().dtype(at::kInt));
+  const std::pair<int, CudaStream> key(like.device().index(), stream);
+  if (const auto found = made->find(key); found != made->end()) {
+    return found->second;
   }
-  return static_cast<kernels::Fp8ScaleProgress*>(progress.mutable_data_ptr());
+  const at::Tensor progress = at::zeros({2}, like.options().dtype(at::kInt));
+  if (!IsCaptured(stream)) {
+    made->emplace(key, progress);
+  }
+  return progress;
 }
 
 // fp32 [], as Fp8Matrix has them.
@@ -49,8 +56,10 @@ void FillScales(const at::Tensor& x, Fp8Format format, const Scales& scales) {
                              .src = FlatOf(x),
                              .scale = scales.scale.mutable_data_ptr<float>(),
                              .inverse = scales.inverse.mutable_data_ptr<float>()};
+  at::Tensor progress;  // Until the launch is queued.
   if (OnGpu(x)) {
-    args.progress = ProgressOn(x, GpuLaunch(x).stream());
+    progress = ProgressOn(x, GpuLaunch(x).stream());
+    args.progress = static_cast<kernels::Fp8ScaleProgress*>(progress.mutable_data_ptr());
   }
   Launch(x, args, kernels::Fp8ScaleCpu, &kernels::CudaKernelTable::fp8_scale);
 }

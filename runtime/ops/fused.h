@@ -1,4 +1,4 @@
-// What the autograd bindings of kernels share.
+// Helpers that the autograd bindings of kernels share.
 #pragma once
 
 #include <array>

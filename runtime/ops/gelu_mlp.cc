@@ -94,7 +94,7 @@ class GeluMlpFunction : public torch::autograd::Function<GeluMlpFunction> {
       out.push_back(bias_of_up ? dbefore.sum(0) : at::Tensor());
       out.push_back(wanted(kDownBias) ? dy.sum(0) : at::Tensor());
     }
-    out.emplace_back();  // Of `through`.
+    out.emplace_back();  // `through` has no gradient.
     return out;
   }
 };
@@ -127,14 +127,14 @@ at::Tensor GeluMlp(const at::Tensor& x, const at::Tensor& up, const at::Tensor& 
   const bool fused = up.dim() == 2 && down.dim() == 2 && x.dim() > 0 && Takes(x, weights) &&
                      Takes(x, biases) && x.size(-1) == up.size(0) && up.size(1) == down.size(0) &&
                      Fit(biases, weights);
-  if (!fused) {  // Which names what does not fit.
+  if (!fused) {  // These operations name the tensor that does not fit.
     const at::Tensor inner = TransposedLinear(x, up, biases.empty() ? at::Tensor() : biases[0]);
     return TransposedLinear(Gelu(inner, GeluForm::kTanh), down,
                             biases.empty() ? at::Tensor() : biases[1]);
   }
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = down.size(1);
-  // Where only `down` or its bias trains, or nothing does, nobody asks for GELU's input.
+  // Nobody asks for GELU's input when only `down` or its bias trains, or nothing does.
   const bool through =
       at::GradMode::is_enabled() &&
       (x.requires_grad() || up.requires_grad() || (!biases.empty() && biases[0].requires_grad()));

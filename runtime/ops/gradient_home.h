@@ -1,6 +1,6 @@
-// Where an operation's backward puts the gradient of a parameter itself, in place of giving
-// autograd fresh memory that is then added or copied: its place in an engine's flat gradient
-// buffer. Process-wide; thread-safe.
+// The home of a parameter's gradient: its place in an engine's flat gradient buffer. An operation's
+// backward writes the gradient there itself, in place of giving autograd fresh memory that is then
+// added or copied. Process-wide; thread-safe.
 #pragma once
 
 #include <cstddef>

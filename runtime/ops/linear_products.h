@@ -25,7 +25,7 @@ std::vector<c10::IValue> AllOf(const at::Tensor& first, at::TensorList more,
 void CheckLinear(const char* what, const at::Tensor& x, at::TensorList weights,
                  at::TensorList biases);
 
-int64_t Rows(at::TensorList weights);  // Of all.
+int64_t Rows(at::TensorList weights);  // The sum over all weights.
 
 // The weights [out_i, in] as one [sum of out, in] where they lie one after the other in one
 // storage, as neighbours of an engine's flat parameters do; else undefined.
@@ -39,13 +39,13 @@ void Multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
               const at::Tensor& bias = {});
 at::Tensor Multiply(const at::Tensor& a, const at::Tensor& b);
 
-// Where the gradient of a weight, fp32 or bf16, may be put: an operation of the host fills, the
-// GPU's adds too. `fp32_sums`: what makes it has fp32, whatever the weight's type; else bf16 takes
-// cublasLt.
+// The home of the gradient of a weight, fp32 or bf16; without a place where it has none. An
+// operation on the host fills a home, one on a GPU adds to it too. `fp32_sums`: the operation sums
+// in fp32, whatever the weight's type; otherwise a home of a bf16 weight needs cublasLt.
 GradientHome TakeWeightHome(const at::Tensor& weight, bool fp32_sums = false);
-// Which of an operation's weights, inputs 1 and on, want a gradient.
+// For each of an operation's weights, its inputs from 1 on: whether it wants a gradient.
 std::vector<bool> WeightsWanted(const torch::autograd::AutogradContext& context, size_t weights);
-// Of the weights that want a gradient; the others have none.
+// The homes of the weights that want a gradient; the others get none.
 std::vector<GradientHome> TakeWeightHomes(at::TensorList weights, const std::vector<bool>& wanted,
                                           bool fp32_sums = false);
 

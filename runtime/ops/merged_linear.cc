@@ -51,7 +51,8 @@ at::Tensor GradientOfRows(const at::Tensor& dy, at::TensorList weights) {
   return dx;
 }
 
-// Of every weight that wants one; undefined for the others, and for those whose gradient went home.
+// Adds to `out` the gradient of every weight that wants one. It is undefined for the others, and
+// for those whose gradient went home.
 void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& rows,
                            const at::Tensor& dy, at::TensorList weights, variable_list& out) {
   const std::vector<bool> wanted = WeightsWanted(context, weights.size());

@@ -1,4 +1,4 @@
-// What the bindings of the norms share.
+// Helpers that the bindings of the norms share.
 #pragma once
 
 #include "ATen/Functions.h"

@@ -1,5 +1,6 @@
-// What recomputing costs: seconds that backward spent on running segments again, and on waiting for
-// what they had kept in a far tier. Of all threads and engines of the process; thread-safe.
+// The cost of recomputing: seconds that backward spent on running segments again, and on waiting
+// for tensors that they had kept in a far tier. Summed over all threads and engines of the process;
+// thread-safe.
 #pragma once
 
 namespace dtrain {

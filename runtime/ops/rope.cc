@@ -48,7 +48,7 @@ at::Tensor Composite(const at::Tensor& x, const RopeTable& table, const RopeOpti
 
 // ---- Kernels ----
 
-// What a rotation and its backward have in common.
+// The arguments that a rotation and its backward have in common.
 struct Rotation {
   at::Tensor cos, sin, positions;  // Positions may be undefined.
   RopeForm form;
@@ -204,7 +204,7 @@ class RopeQkvFunction : public torch::autograd::Function<RopeQkvFunction> {
   }
 };
 
-// Where x is.
+// Whether kernels take the table and the positions: they must be on the device of x.
 bool TableFusable(const at::Tensor& x, const RopeTable& table, const RopeOptions& options) {
   return Fusable(table.cos) && Fusable(table.sin) && table.cos.device() == x.device() &&
          table.sin.device() == x.device() &&

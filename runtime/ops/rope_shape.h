@@ -1,4 +1,4 @@
-// What the arguments of Rope and RopeQkv say, checked once.
+// The shape that the arguments of Rope and RopeQkv describe, checked once.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 
 namespace dtrain::ops {
 
-// What sums of losses are kept in: fp64 for fp64 logits, else fp32.
+// The type of sums of losses: fp64 for fp64 logits, otherwise fp32.
 at::ScalarType LossType(at::ScalarType logits);
 
 // Targets [tokens] as the kernels take them. Throws IndexError naming the first target of a CPU

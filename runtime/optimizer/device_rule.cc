@@ -53,7 +53,7 @@ class AdamOnDevice final : public Rule<kernels::AdamWStepScalars> {
   }
 };
 
-// What a group's kernel reads of a step when it rounds by chance.
+// The scalars of a step that a group's kernel reads when it rounds stochastically.
 struct StochasticScalars {
   kernels::AdamWStepScalars adamw;
   kernels::PhiloxStream rounding;
@@ -119,11 +119,11 @@ absl::StatusOr<std::unique_ptr<DeviceRule>> MakeDeviceRule(const Config& config,
                                                            const UpdateRule& rule,
                                                            const plan::ParamLayout& layout) {
   const OptimizerConfig& optimizer = config.optimizer();
-  if (rule.name() == optimizer.name()) {  // Else the program's own.
+  if (rule.name() == optimizer.name()) {  // Any other is the program's own rule.
     switch (optimizer.kind) {
       case Kind::kAdamW:
       case Kind::kAdam:
-        if (config.Find("bf16.stochastic_rounding")->get<bool>()) {
+        if (config.stochastic_rounding()) {
           return std::make_unique<StochasticAdamOnDevice>(optimizer);
         }
         return std::make_unique<AdamOnDevice>(optimizer);

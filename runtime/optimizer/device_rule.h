@@ -32,12 +32,13 @@ struct WholeUpdateOnDevice {
 class DeviceRule {
  public:
   virtual ~DeviceRule() = default;
-  // Of the scalars of one parameter group, and where their `skip` is: kernels::StepScalarsView.
+  // The bytes of one parameter group's scalars, and where among them `skip` is
+  // (kernels::StepScalarsView).
   virtual size_t scalar_bytes() const = 0;
   virtual size_t skip_offset() const = 0;
   // Writes one group's scalars; grad_scale and skip are set on the device later.
   virtual void Scalars(const UpdateStep& step, const ParamSettings& settings, void* to) const = 0;
-  // What Prepare works in.
+  // Allocates the memory in which Prepare works.
   virtual absl::Status Allocate(const Device& /*device*/, int /*ranks*/) {
     return absl::OkStatus();
   }

@@ -1,4 +1,4 @@
-// What an engine trains: weights, moments, step. Read and restored by the checkpointer.
+// The state that an engine trains: weights, moments, step. Read and restored by the checkpointer.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include "runtime/plan/layout/shard_plan.h"
 #include "runtime/plan/optimizer/loss_scale.h"
 #include "runtime/shard/live_parameters.h"
+#include "runtime/shard/secondary_shards.h"
 
 namespace dtrain {
 
@@ -26,10 +27,10 @@ struct StateSlot {
 // Frozen weights at ZeRO stage 3, shared out as those that train are, with nothing beside them.
 struct FrozenShards {
   std::unique_ptr<FlatParameters> flat;
-  std::vector<plan::FlatRange> units;  // Of its layout, as the program has named them.
+  std::vector<plan::FlatRange> units;  // Ranges of its layout, as the program has named them.
   std::unique_ptr<plan::ShardPlan> shards;
   std::vector<plan::OwnedRange> owned;
-  at::Tensor values;  // Of what this rank owns: [shard elements] of flat->dtype().
+  at::Tensor values;  // The values that this rank owns: [shard elements] of flat->dtype().
   std::unique_ptr<LiveParameters> live;
 };
 
@@ -37,19 +38,20 @@ class EngineState {
  public:
   std::unique_ptr<FlatParameters> flat;
   std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 to 3; null at stage 0.
-  std::vector<plan::FlatRange> units;       // Of the layout, as the program has named them.
-  // What of the layout the slots here are of, in their order: all of it at stage 0.
+  std::vector<plan::FlatRange> units;       // Ranges of the layout, as the program has named them.
+  // The ranges of the layout whose states the slots hold, in that order: all of it at stage 0.
   std::vector<plan::OwnedRange> owned;
-  std::string optimizer;         // Whose slots they are, as checkpoints say it.
+  std::string optimizer;         // Its name in checkpoints; the slots are its states.
   std::vector<StateSlot> slots;  // In the optimizer's order.
   at::Tensor master;  // Weights in fp32, the slots' shape; undefined where the values are fp32.
+  SmallGroup small_group;  // zero_hpz_partition_size: of all weights; else none.
   // ZeRO stage 3: the values of what this rank owns, [shard elements] of flat->dtype(), and what
   // gathers the others' before they are read. Undefined and null at the other stages.
   at::Tensor shard_values;
   std::unique_ptr<LiveParameters> live;
   std::unique_ptr<FrozenShards> frozen;  // Null below stage 3, and when there are none.
-  // Where values from `local` of that on are while a GPU updates a bucket whose share is a file;
-  // null: where the share is.
+  // The values of a bucket while a GPU updates it and the share is a file: `data` is the value at
+  // `local` of the share. Null: they are in the share itself.
   struct ValueWindow {
     std::byte* data = nullptr;
     int64_t local = 0;
@@ -73,7 +75,7 @@ class EngineState {
   // here may be saved.
   absl::Status settled;
 
-  // What gathers weights: none below stage 3.
+  // The sets of parameters that are gathered: none below stage 3.
   std::vector<LiveParameters*> lives() const {
     std::vector<LiveParameters*> all;
     if (live != nullptr) {
@@ -85,8 +87,8 @@ class EngineState {
     return all;
   }
 
-  // Where a value that this rank updates is kept: `element` of the layout, `local` of what the rank
-  // owns. The one place that knows, beside ReducedGradient::at.
+  // The address of a value that this rank updates: `element` of the layout, `local` of what the
+  // rank owns. Beside ReducedGradient::at nothing else knows where values are.
   std::byte* value_at(int64_t element, int64_t local) const {
     if (window.data != nullptr) {
       return window.data + static_cast<size_t>(local - window.local) * DTypeBytes(flat->dtype());
@@ -96,8 +98,7 @@ class EngineState {
       return static_cast<std::byte*>(shard_values.mutable_data_ptr()) +
              static_cast<size_t>(local) * width;
     }
-    // Not the module's mapping, which may be closed while an update goes on behind its step.
-    return flat->values_of_collectives() + static_cast<size_t>(element) * width;
+    return flat->value_bytes() + static_cast<size_t>(element) * width;
   }
 };
 

@@ -1,5 +1,5 @@
-// Where LAMB's sums of each norm block of each parameter are kept, for the host's and the device's
-// rule: those of one parameter lie side by side. Pure.
+// The places of LAMB's sums, one for each norm block of each parameter, for the host's and the
+// device's rule. Those of one parameter lie side by side. Pure.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +22,12 @@ class LambBlocks {
     }
   }
   int64_t total() const { return total_; }
-  // Of a parameter.
+  // The first block of a parameter, and how many it has.
   int64_t first(size_t entry) const { return first_[entry]; }
   int64_t count(size_t entry) const {
     return kernels::NormBlocks(layout_.entries()[entry].offset, layout_.entries()[entry].elements);
   }
-  // That the first element of a piece is in.
+  // The block of the first element of a piece.
   int64_t of(const UpdatePiece& piece) const {
     const auto entry = static_cast<size_t>(piece.entry);
     return first_[entry] + piece.flat / kernels::kNormBlock -

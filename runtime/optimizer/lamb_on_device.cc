@@ -48,7 +48,7 @@ class LambOnDevice final : public DeviceRule {
             memory.fp32_state(1), sums() + blocks_.of(piece), scalars[entry], stream));
       }
     }
-    if (update.state.shards != nullptr) {  // Else every rank has all. The others' blocks are zeros.
+    if (update.state.shards != nullptr) {  // Each rank has its own blocks; the others are zeros.
       DT_RETURN_IF_ERROR(
           update.group
               .AllReduce({sums(), sums_bytes(), DType::kFloat64, update.device.place()},
@@ -76,11 +76,11 @@ class LambOnDevice final : public DeviceRule {
  private:
   size_t sums_bytes() const { return static_cast<size_t>(blocks_.total()) * sizeof(LambSums); }
   LambSums* sums() const { return static_cast<LambSums*>(memory_->data()); }
-  // Of each entry, behind the sums: step size times trust.
+  // Step size times trust of each entry, behind the sums.
   float* trust_step() const { return reinterpret_cast<float*>(sums() + blocks_.total()); }
 
   const OptimizerConfig optimizer_;
-  const size_t entries_;  // Of the layout.
+  const size_t entries_;  // Parameters of the layout.
   const LambBlocks blocks_;
   std::shared_ptr<DeviceMemory> memory_;
 };

@@ -23,13 +23,13 @@ class LambRule final : public UpdateRule {
   bool by_parameter() const override { return true; }
 
   absl::Status Prepare(const WholeUpdate& update) override {
-    // Of weights, then of updates.
+    // Sums of weights, then sums of updates.
     std::vector<double> sums(static_cast<size_t>(2 * blocks_.total()), 0.0);
     DT_RETURN_IF_ERROR(update.ForPieces(update.pieces, Changes::kStates,
                                         [&](const UpdatePiece& piece, const PieceMemory& memory) {
                                           AddMoments(update, piece, memory, sums);
                                         }));
-    if (update.state.shards != nullptr) {  // Else every rank has all.
+    if (update.state.shards != nullptr) {  // Each rank has the sums of its own pieces.
       DT_ASSIGN_OR_RETURN(
           const comm::Work work,
           update.group.AllReduce({sums.data(), sums.size() * sizeof(double), DType::kFloat64, {}},

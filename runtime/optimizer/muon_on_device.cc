@@ -35,7 +35,7 @@ class MuonOnDevice final : public DeviceRule {
           kernels::MakeAdamWStepScalars(AdamWOptionsOf(optimizer_, step, settings));
     }
   }
-  // For the largest round.
+  // Memory for the largest round serves all of them.
   absl::Status Allocate(const Device& device, int ranks) override {
     const auto round = static_cast<size_t>(ranks);
     for (size_t first = 0; first < matrices_.size(); first += round) {
@@ -84,7 +84,8 @@ class MuonOnDevice final : public DeviceRule {
  private:
   using Muon = MuonStepScalars;
   using AdamW = AdamWStepScalars;
-  using Pieces = std::vector<std::vector<UpdatePiece>>;  // What this rank owns, by entry.
+  using Pieces =
+      std::vector<std::vector<UpdatePiece>>;  // The pieces that this rank owns, by entry.
 
   static int64_t Aligned(int64_t elements) {
     constexpr int64_t kAlign = plan::ParamLayout::kAlignElements;
@@ -155,7 +156,7 @@ class MuonOnDevice final : public DeviceRule {
     }
     return absl::OkStatus();
   }
-  // Where a piece is in its matrix at `matrix`.
+  // The place of a piece in its matrix, which begins at `matrix`.
   float* PlaceOf(const UpdatePiece& piece, float* matrix) const {
     return matrix + (piece.flat - layout_.entries()[static_cast<size_t>(piece.entry)].offset);
   }

@@ -58,7 +58,7 @@ class MuonRule final : public UpdateRule {
   // Lists of what this rank owns, one a parameter.
   using Pieces = std::vector<std::vector<UpdatePiece>>;
 
-  // As many matrices as there are lists of pieces, from `first` on.
+  // Orthogonalizes the matrices from `first` on, one for each list of pieces.
   absl::Status Round(const WholeUpdate& update, const Pieces& pieces, size_t first) const {
     // This rank's parts of the momenta's directions, in the parameters' shapes; zeros elsewhere.
     std::vector<at::Tensor> round;

@@ -21,7 +21,8 @@ at::Tensor NewtonSchulz(const at::Tensor& update) {
   // The norm of all elements bounds the largest singular value.
   x = x / (x.square().sum({-2, -1}, /*keepdim=*/true).sqrt() + 1e-7);
   if (x.is_cuda()) {
-    x = x.to(at::kBFloat16);  // As Jordan's and DeepSpeed's: the iteration does not ask for more.
+    x = x.to(
+        at::kBFloat16);  // Jordan and DeepSpeed do so too: the iteration needs no more precision.
   }
   for (int i = 0; i < kSteps; ++i) {
     const at::Tensor a = x.matmul(x.mT());

@@ -24,8 +24,8 @@ namespace dtrain {
 struct ShareReturnOptions {
   std::byte* share = nullptr;  // [shard elements] of `dtype`.
   DType dtype = DType::kFloat32;
-  int64_t elements_max = 0;                    // That lie between the ends of one bucket's pieces.
-  absl::Duration timeout = absl::Minutes(10);  // Of the wait for one bucket.
+  int64_t elements_max = 0;                    // The most between the ends of one bucket's pieces.
+  absl::Duration timeout = absl::Minutes(10);  // For one bucket.
 };
 
 class ShareReturn {
@@ -36,9 +36,9 @@ class ShareReturn {
   // Waits for kernels under way.
   ~ShareReturn();
 
-  // Where kernels that are queued next find and leave the values of `pieces`, which all must be
-  // written. Waits, and copies to the file, where all buffers are in use. REQUIRES: pieces ascend
-  // by `local`, and are of one bucket.
+  // The memory in which kernels that are queued next find and leave the values of `pieces`, which
+  // all must be written. Waits, and copies to the file, when all buffers are in use. REQUIRES:
+  // pieces ascend by `local`, and are of one bucket.
   absl::StatusOr<EngineState::ValueWindow> Begin(absl::Span<const UpdatePiece> pieces);
   // They are queued.
   absl::Status End();
@@ -50,7 +50,7 @@ class ShareReturn {
   struct Slot {
     std::unique_ptr<PinnedMemory> memory;
     std::unique_ptr<DeviceEvent> written;
-    std::vector<UpdatePiece> runs;  // That are there, to be copied; empty: none.
+    std::vector<UpdatePiece> runs;  // Values in `memory` that are to be copied.
     std::byte* at(int64_t local, size_t width) const {
       return static_cast<std::byte*>(memory->data()) +
              static_cast<size_t>(local - runs.front().local) * width;

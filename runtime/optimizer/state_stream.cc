@@ -40,7 +40,8 @@ struct StateStream::Buffer {
 
 std::vector<StateChunk> CutChunks(absl::Span<const std::vector<UpdatePiece>> buckets,
                                   int64_t elements_max, int64_t near_elements) {
-  // Where chunks are as large as blocks of norms they end with one: a rule's sums have one order.
+  // Chunks that are as large as a block of norms end with one, so that a rule's sums have one
+  // order.
   const int64_t unit = elements_max >= kernels::kNormBlock ? kernels::kNormBlock : 1;
   std::vector<StateChunk> chunks;
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
@@ -157,7 +158,7 @@ absl::Status StateStream::Run(absl::Span<const StateChunk> chunks, Body body) {
     load(i);
   }
   absl::Status status;
-  size_t index = 0;  // Of the next far chunk.
+  size_t index = 0;  // The next far chunk.
   for (const StateChunk& chunk : chunks) {
     if (index == far.size() || &chunk != far[index]) {
       body(chunk, NearAt(chunk.local));
@@ -183,16 +184,6 @@ absl::Status StateStream::Run(absl::Span<const StateChunk> chunks, Body body) {
     status.Update(buffer->Wait());
   }
   return status;
-}
-
-int64_t StateStream::near_bytes() const {
-  int64_t bytes = 0;
-  for (const std::unique_ptr<Buffer>& buffer : buffers_) {
-    for (const std::vector<std::byte>& state : buffer->states) {
-      bytes += static_cast<int64_t>(state.size());
-    }
-  }
-  return bytes;
 }
 
 }  // namespace dtrain

@@ -17,7 +17,7 @@
 namespace dtrain {
 
 // Pieces whose states travel together: elements [local, local + elements) of what the rank owns.
-// What is near travels not at all.
+// Pieces in near memory do not travel.
 struct StateChunk {
   int64_t local = 0;
   int64_t elements = 0;
@@ -36,7 +36,7 @@ std::vector<StateChunk> CutChunks(absl::Span<const std::vector<UpdatePiece>> buc
 struct StreamOptions {
   int64_t chunk_elements = 0;
   int buffers = 2;  // At least 2: at a time one is updated, the others are read or written.
-  int threads = 1;  // That read and write.
+  int threads = 1;  // They read and write.
   int64_t near_elements = 0;
 };
 
@@ -56,14 +56,11 @@ class StateStream {
   using Body = absl::FunctionRef<void(const StateChunk& chunk, absl::Span<std::byte* const> near)>;
   absl::Status Run(absl::Span<const StateChunk> chunks, Body body);
 
-  // Of the near buffers, in all.
-  int64_t near_bytes() const;
-
  private:
   struct Buffer;
   void Load(Buffer& buffer, int64_t local, int64_t elements);
   void Store(Buffer& buffer, int64_t local, int64_t elements);
-  // Of each state, where element `local` is in its near memory.
+  // The address of element `local` in each state's near memory.
   std::vector<std::byte*> NearAt(int64_t local) const;
   Worker& WorkerOf(size_t buffer) { return *workers_[buffer % workers_.size()]; }
   void Drain();

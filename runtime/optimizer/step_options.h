@@ -13,7 +13,7 @@
 
 namespace dtrain {
 
-// Also of Muon, for what is no hidden matrix.
+// Muon has AdamW's too, for parameters that are no hidden matrices.
 kernels::AdamWOptions AdamWOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,
                                      const ParamSettings& settings);
 kernels::SgdOptions SgdOptionsOf(const OptimizerConfig& optimizer, const UpdateStep& step,

@@ -165,7 +165,7 @@ absl::Status UpdateExchange::Run(absl::Span<const StateChunk> chunks,
     fetch_until(taken + slots_.size());
   };
   const auto end_bucket = [&](int bucket) {
-    if (returned_ != nullptr) {  // Those before it went before it.
+    if (returned_ != nullptr) {  // Earlier chunks went on the same stream before it.
       status = device_.Check(device_.api().StreamWaitEvent(device_.stream(), returned_->handle()),
                              "cudaStreamWaitEvent");
     }

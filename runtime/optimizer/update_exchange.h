@@ -29,7 +29,7 @@ struct ExchangeOptions {
   int64_t chunk_elements = 0;   // The largest chunk's; with a stream of states as the stream's.
   int buffers = 4;              // At least 3: one comes, one is updated, one goes.
   bool values_on_host = false;  // offload_param.
-  absl::Duration timeout = absl::Minutes(10);  // Of the wait for one chunk.
+  absl::Duration timeout = absl::Minutes(10);  // For one chunk.
 };
 
 // Pieces that lie side by side in the layout and in what the rank owns as one, of no settings: what
@@ -70,8 +70,8 @@ class UpdateExchange {
   absl::Status Allocate();
   absl::Status Fetch(const StateChunk& chunk, const ReducedGradient& gradient, const Slot& slot);
   absl::Status Return(const StateChunk& chunk, const Slot& slot);
-  // What a rule is given of `memory`, of a piece whose values and gradient are in a slot at
-  // `place`.
+  // The memory for a rule: `memory`, but with the values and the gradient of the piece in the slot
+  // at `place`.
   PieceMemory MemoryIn(const Slot& slot, int64_t place, PieceMemory memory) const;
   bool fetches_values() const {
     return !options_.values_on_host && state_.flat->dtype() == DType::kFloat32;
@@ -83,8 +83,8 @@ class UpdateExchange {
   StateStream* const states_;
   const ExchangeOptions options_;
   std::vector<Slot> slots_;                // A ring.
-  std::unique_ptr<DeviceEvent> begun_;     // What the compute stream held when Run began.
-  const DeviceEvent* returned_ = nullptr;  // Of the chunk that went last; null: none.
+  std::unique_ptr<DeviceEvent> begun_;     // The end of the compute stream when Run began.
+  const DeviceEvent* returned_ = nullptr;  // The chunk that went last; null: none.
   std::unique_ptr<DeviceStream> fetches_;
   std::unique_ptr<DeviceStream> returns_;
 };

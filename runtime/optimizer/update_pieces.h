@@ -1,4 +1,4 @@
-// Which elements are updated alike: parameters by their settings, cut to what a rank owns. Pure.
+// The elements that are updated alike: parameters by their settings, cut to what a rank owns. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace dtrain {
 // A range of the flat buffers with one set of settings.
 struct SettingsRange {
   plan::FlatRange flat;
-  int settings = 0;  // Of UpdateGroups::settings.
-  int entry = -1;    // Of the layout; -1: several.
+  int settings = 0;  // Index in UpdateGroups::settings.
+  int entry = -1;    // Index in the layout; -1: several.
   bool operator==(const SettingsRange&) const = default;
 };
 

@@ -1,5 +1,5 @@
-// What an optimizer does to the elements that a rank owns. One form for each kind; the engine calls
-// Prepare once a step, then Update for every piece, bucket by bucket.
+// The update that an optimizer makes to the elements that a rank owns. Each kind of optimizer has
+// its rule; the engine calls Prepare once a step, then Update for every piece, bucket by bucket.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,9 @@ struct UpdateStep {
 
 constexpr size_t kStatesMax = 8;
 
-// Where a piece's numbers are.
+// The addresses of a piece's numbers.
 struct PieceMemory {
-  float* weights = nullptr;  // Values in fp32, else their master.
+  float* weights = nullptr;  // Values in fp32, or the master of others.
   const float* gradient = nullptr;
   BFloat16* bf16 = nullptr;  // Values in bf16, to be rounded from the weights.
   Float16* fp16 = nullptr;   // Values in fp16: UpdatePieceBy rounds them, no rule does.
@@ -61,7 +61,7 @@ PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradie
 class StateStream;
 class UpdateExchange;
 
-// What a walk over pieces leaves changed: their states, or the weights and their bf16 values too.
+// What a walk over pieces may change: their states, or the weights and their bf16 values too.
 enum class Changes { kStates, kValues };
 
 // Everything of a step, for rules that look beyond elements.
@@ -71,7 +71,7 @@ struct WholeUpdate {
   ReducedGradient gradient;
   absl::Span<const std::vector<UpdatePiece>> pieces;
   const UpdateStep& step;
-  StateStream* stream = nullptr;       // Of offloaded states.
+  StateStream* stream = nullptr;       // Reads and writes offloaded states.
   UpdateExchange* exchange = nullptr;  // With a GPU, whose weights are updated on the host.
 
   // Calls `body` for each piece in order, in parts where states are offloaded; what it leaves in
@@ -84,7 +84,7 @@ struct WholeUpdate {
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  virtual std::string name() const = 0;  // As checkpoints name it.
+  virtual std::string name() const = 0;  // Its name in checkpoints.
   virtual std::vector<std::string> states() const = 0;
   virtual float first_state() const { return 0; }      // What states start from.
   virtual bool by_parameter() const { return false; }  // Pieces must not join parameters.

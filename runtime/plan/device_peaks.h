@@ -20,8 +20,7 @@ struct DevicePeak {
   const char* device;  // "NVIDIA H100 80GB HBM3".
   double fp32_tflops;  // Dense; 1e12 FLOP/s.
   double bf16_tflops;
-  double fp8_tflops;   // 0: the device has no FP8 matrix units.
-  double memory_gb_s;  // 1e9 B/s.
+  double fp8_tflops;  // 0: the device has no FP8 matrix units.
   const char* source;
 
   double tflops(PeakType type) const {

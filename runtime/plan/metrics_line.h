@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/json.h"
 
@@ -29,19 +28,14 @@ struct MetricsRecord {
   MetricsKind kind = MetricsKind::kStep;
   int64_t step = 0;     // Optimizer steps done.
   int64_t samples = 0;  // Samples consumed by them over all ranks.
-  // Names as in design ("train/loss"), in the order they are written.
+  // Names as in docs/METRICS.md ("train/loss"), in the order in which they are written.
   std::vector<std::pair<std::string, double>> metrics;
-  // What an event says besides: keys of their own beside "m". Not read back.
+  // Further facts of an event, written as keys beside "m".
   Json details = Json::object();
 };
 
 // The record as the object that the line holds. Not-finite numbers are the strings "NaN",
 // "Infinity", "-Infinity".
 Json MetricsJson(const MetricsRecord& record);
-
-// Reads a line (with or without '\n'). Unknown keys are ignored; a missing or wrong field, or
-// another version, is InvalidArgument naming it. A torn last line is an error here: readers drop
-// it.
-absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line);
 
 }  // namespace dtrain::plan

@@ -14,7 +14,7 @@ constexpr char kRetries[] = "NCCL_IB_RETRY_CNT";
 struct Row {
   const char* key;
   const char* variable;
-  // "=": NCCL takes a name for the beginning of names without it.
+  // Without "=" NCCL takes the name for the beginning of names.
   const char* before = "";
 };
 constexpr Row kRows[] = {
@@ -28,7 +28,7 @@ constexpr Row kRows[] = {
     {"comm.rdma.retries", kRetries},
 };
 
-// "" and -1 are what the keys have where the choice is left open.
+// "" and -1 are the values of keys that leave the choice open.
 std::string ValueOf(const Json& value) {
   if (value.is_string()) {
     return value.get<std::string>();

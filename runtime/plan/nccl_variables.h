@@ -1,4 +1,4 @@
-// NCCL reads environment variables: those that say what a configuration says of the network. Pure.
+// The environment variables that pass a configuration's network settings to NCCL. Pure.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace dtrain::plan {
 
-// One for each key that was given, except where `environment` has the variable already. What was
-// not given is left to NCCL, whose defaults are others than dtrain's.
+// One variable for each key that was given, except those that `environment` has already. Other keys
+// are left to NCCL, whose defaults differ from dtrain's.
 std::vector<LibraryVariable> NcclVariables(const Config& config, const Environment& environment);
 
-// How often NCCL has its RDMA devices repeat what is lost, by `environment`; NCCL's own defaults
-// (2.23 and later) where it has nothing, or no number.
+// How often NCCL's RDMA devices repeat lost packets, according to `environment`. If it has no
+// number, NCCL's own defaults (2.23 and later) hold.
 struct NcclRetries {
   int timeout = 20;
   int retries = 7;

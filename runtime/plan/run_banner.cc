@@ -67,7 +67,7 @@ std::string Model(const Config& config, const RunFacts& facts) {
   return absl::StrJoin(parts, ", ");
 }
 
-// The highest rate that the schedule reaches, as far as one number says it.
+// The highest rate of the schedule, if one number can say it.
 double PeakRate(const SchedulerConfig& scheduler) {
   switch (scheduler.kind) {
     case SchedulerConfig::Kind::kWarmup:

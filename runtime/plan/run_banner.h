@@ -1,4 +1,4 @@
-// What a run says before its first step. Pure; thread-safe.
+// The lines that a run prints before its first step. Pure; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,21 @@
 
 namespace dtrain::plan {
 
-// What the configuration does not know.
+// Facts of a run beyond its configuration.
 struct RunFacts {
   std::string version;
   std::string run_id;
   std::string run_dir;
-  std::string launcher;  // "dtrain launch", "torchrun".
-  std::string
-      transport;       // Between hosts' memories, as Group::transport names it; "alone": one rank.
-  std::string device;  // "CPU", or what the GPU is called.
-  std::string device_transport;  // Of gradients on a GPU; "" on a CPU.
+  std::string launcher;   // "dtrain launch", "torchrun".
+  std::string transport;  // Between hosts' memories, by Group::transport's name; "alone": one rank.
+  std::string device;     // "CPU", or the name of the GPU.
+  std::string device_transport;  // Transport of a GPU's gradients; "" on a CPU.
   int nodes = 0;                 // 0: unknown.
   int attempt = 0;               // Restarts so far.
   int64_t parameters = 0;        // 0: unknown.
-  int64_t trained = 0;           // Of these, the ones that are not frozen.
-  int64_t tokens = 0;            // Of the training data; 0: the program has data of its own.
-  int64_t files = 0;             // That hold them.
+  int64_t trained = 0;           // Parameters that are not frozen.
+  int64_t tokens = 0;            // In the training data; 0: the program brings its data.
+  int64_t files = 0;             // Files of the training data.
 };
 
 Banner RunBanner(const Config& config, const RunFacts& facts);

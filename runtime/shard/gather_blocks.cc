@@ -162,7 +162,7 @@ absl::Status GatherBlocks::Open(int bucket) {
 }
 
 std::byte* GatherBlocks::At(int64_t element) const {
-  return flat_.values_of_collectives() + static_cast<size_t>(element) * DTypeBytes(flat_.dtype());
+  return flat_.value_bytes() + static_cast<size_t>(element) * DTypeBytes(flat_.dtype());
 }
 
 absl::StatusOr<const std::byte*> GatherBlocks::Share(int bucket) {

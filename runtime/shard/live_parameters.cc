@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "runtime/gradients/shard_sums.h"
+#include "runtime/gradients/bucket_parts.h"
 
 namespace dtrain {
 namespace {
@@ -281,7 +281,7 @@ absl::Status LiveParameters::Open(int bucket) {
 comm::Buffer LiveParameters::WholeOf(int bucket) const {
   const plan::FlatRange range = shards_.buckets()[static_cast<size_t>(bucket)];
   const size_t width = DTypeBytes(flat_.dtype());
-  return {flat_.values_of_collectives() + static_cast<size_t>(range.begin) * width,
+  return {flat_.value_bytes() + static_cast<size_t>(range.begin) * width,
           static_cast<size_t>(range.elements()) * width, flat_.dtype(), flat_.device().place()};
 }
 

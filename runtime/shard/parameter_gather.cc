@@ -3,78 +3,45 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/numeric/dtype.h"
 #include "base/status.h"
-#include "runtime/gradients/shard_sums.h"
-#include "runtime/model/torch_pool.h"
-#include "runtime/shard/following_work.h"
+#include "runtime/gradients/bucket_parts.h"
 
 namespace dtrain {
 
+ParameterGather::ParameterGather(comm::Group& group, FlatParameters& flat,
+                                 const plan::ShardPlan& shards)
+    : group_(group),
+      flat_(flat),
+      shards_(shards),
+      names_(BucketNames("values of bucket", flat, shards)),
+      works_(shards.buckets().size()) {}
+
 absl::StatusOr<std::unique_ptr<ParameterGather>> ParameterGather::Create(
     comm::Group& group, FlatParameters& flat, const plan::ShardPlan& shards) {
-  auto gather = std::unique_ptr<ParameterGather>(
-      new ParameterGather("values of bucket", group, flat, shards));
+  auto gather = std::unique_ptr<ParameterGather>(new ParameterGather(group, flat, shards));
   DT_ASSIGN_OR_RETURN(gather->registration_, flat.RegisterValues(group));
-  if (flat.value_view() != nullptr) {
-    gather->pending_ = std::make_unique<PendingValues>(flat, shards);
-  }
   return gather;
-}
-
-std::unique_ptr<ParameterGather> ParameterGather::OfGradients(comm::Group& group,
-                                                              FlatParameters& flat,
-                                                              const plan::ShardPlan& shards) {
-  auto gather = std::unique_ptr<ParameterGather>(
-      new ParameterGather("gradients of bucket", group, flat, shards));
-  gather->pending_ = std::make_unique<PendingValues>(flat, shards);
-  gather->updater_ = std::make_unique<Worker>(
-      WorkerOptions{.name = "dtrain-update", .queue_capacity = shards.buckets().size() + 1});
-  gather->updater_->Submit(ComputeAlone);
-  return gather;
-}
-
-absl::StatusOr<comm::Work> ParameterGather::Gather(int bucket, std::byte* base, DType dtype,
-                                                   comm::Device place) {
-  const auto buffer = [&](const plan::FlatRange& part) {
-    const size_t width = DTypeBytes(dtype);
-    return comm::Buffer{base + static_cast<size_t>(part.begin) * width,
-                        static_cast<size_t>(part.elements()) * width, dtype, place};
-  };
-  return group_.AllGather(buffer(shards_.part(bucket, group_.rank()).flat),
-                          buffer(shards_.buckets()[static_cast<size_t>(bucket)]),
-                          {.name = names_[static_cast<size_t>(bucket)]});
 }
 
 void ParameterGather::Start(int bucket) {
   if (!status_.ok()) {
     return;
   }
-  auto work = Gather(bucket, flat_.values_of_collectives(), flat_.dtype(), flat_.device().place());
+  const auto buffer = [this](const plan::FlatRange& part) {
+    const size_t width = DTypeBytes(flat_.dtype());
+    return comm::Buffer{flat_.value_bytes() + static_cast<size_t>(part.begin) * width,
+                        static_cast<size_t>(part.elements()) * width, flat_.dtype(),
+                        flat_.device().place()};
+  };
+  const auto place = static_cast<size_t>(bucket);
+  auto work = group_.AllGather(buffer(shards_.part(bucket, group_.rank()).flat),
+                               buffer(shards_.buckets()[place]), {.name = names_[place]});
   if (!work.ok()) {
     status_ = work.status();
     return;
   }
-  works_[static_cast<size_t>(bucket)] = *std::move(work);
-}
-
-void ParameterGather::StartGradients(int bucket, std::function<void()> update) {
-  if (!status_.ok()) {
-    return;
-  }
-  auto* const gradients = static_cast<std::byte*>(flat_.gradients().mutable_data_ptr());
-  const auto work = Gather(bucket, gradients, DType::kFloat32, flat_.device().place());
-  if (!work.ok()) {
-    status_ = work.status();
-    return;
-  }
-  works_[static_cast<size_t>(bucket)] = FollowWith(*work, *updater_, std::move(update));
-}
-
-absl::Status ParameterGather::End() {
-  if (pending_ == nullptr || !status_.ok()) {
-    return Wait();
-  }
-  return pending_->Expect(std::exchange(works_, std::vector<comm::Work>(works_.size())));
+  works_[place] = *std::move(work);
 }
 
 absl::Status ParameterGather::Wait() {
@@ -82,26 +49,12 @@ absl::Status ParameterGather::Wait() {
   for (comm::Work& work : works_) {
     first_error.Update(std::exchange(work, comm::Work()).Wait());
   }
-  if (pending_ != nullptr) {
-    first_error.Update(pending_->Settle());
-  }
-  if (!first_error.ok() && updater_ != nullptr && !updater_->status().ok()) {
-    return updater_->status();  // An exception: it says more.
-  }
   return first_error;
-}
-
-absl::Status ParameterGather::status() const {
-  return pending_ != nullptr ? pending_->status() : absl::OkStatus();
-}
-
-double ParameterGather::TakeWaitedSeconds() {
-  return pending_ != nullptr ? pending_->TakeWaitedSeconds() : 0;
 }
 
 absl::Status ParameterGather::JoinStream(comm::DeviceGroup& group, comm::CudaStream* stream) {
   DT_RETURN_IF_ERROR(std::exchange(status_, absl::OkStatus()));
-  works_.assign(works_.size(), comm::Work());  // Their errors are the group's.
+  works_.assign(works_.size(), comm::Work());  // The group reports their errors.
   return group.JoinStream(stream);
 }
 

@@ -34,7 +34,7 @@ using Pool = std::shared_ptr<const c10::MempoolId_t>;
 // One for all graphs that live: they run in the order of their capture, step by step, and nothing
 // that one allocated is read by another. LibTorch cannot use a pool again whose last graph is gone.
 Pool ThePool() {
-  static std::weak_ptr<const c10::MempoolId_t> last;  // Of the thread that trains.
+  static std::weak_ptr<const c10::MempoolId_t> last;  // Used by the thread that trains.
   Pool pool = last.lock();
   if (pool == nullptr) {
     pool = std::make_shared<const c10::MempoolId_t>(at::cuda::graph_pool_handle());
@@ -55,7 +55,7 @@ class TorchGraph final : public TensorGraph {
   absl::Status Begin() override {
     capturing_ = true;
     absl::Status begun = Caught("the begin of a capture", [this] {
-      // Of this thread alone: a watchdog's may ask its events meanwhile.
+      // Only this thread's calls are captured: a watchdog's thread may ask its events meanwhile.
       graph_.emplace().capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
     });
     if (!begun.ok()) {
@@ -90,7 +90,8 @@ class TorchGraph final : public TensorGraph {
       (void)cudaGraphDestroy(unwanted);
     }
     (void)cudaGetLastError();  // Said already.
-    // Where the capture got beyond that, ending throws and CUDAGraph releases the pool itself.
+    // A capture that got beyond its begin throws when it ends, and CUDAGraph then releases the pool
+    // itself.
     Caught("", [this] {
       c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, *pool_);
       c10::cuda::CUDACachingAllocator::releasePool(device_, *pool_);

@@ -1,6 +1,6 @@
-// What libdtrain_torch_cuda.so gives: the one thing of LibTorch's CUDA half that has no
-// device-generic interface. Opened beside libdtrain_cuda.so when LibTorch's CUDA half is mapped;
-// both sides are built from one tree, as `version` says.
+// The interface of libdtrain_torch_cuda.so: graphs, the one part of LibTorch's CUDA half that has
+// no device-generic interface. Opened beside libdtrain_cuda.so when LibTorch's CUDA half is mapped;
+// `version` shows whether both sides are built from one tree.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace dtrain {
 
 struct TorchPluginTable {
   const char* version = nullptr;
-  // For the stream that is the thread's current one of GPU `device`.
+  // Makes a graph for the stream of GPU `device` that is the thread's current one.
   absl::StatusOr<std::unique_ptr<TensorGraph>> (*new_graph)(int device) = nullptr;
 };
 

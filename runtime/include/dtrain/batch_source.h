@@ -1,4 +1,4 @@
-// What Engine::Step and Engine::Evaluate take: where batches come from, and the loss of one.
+// The arguments of Engine::Step and Engine::Evaluate: a source of batches, and the loss of a batch.
 //
 // Each rank has a source of its own and takes its own share of the data from it. A source may be
 // finite: then its Next returns EndOfData() behind its last batch. Ranks may end at different
@@ -58,7 +58,7 @@ concept LossFunctionOf = requires(LossFunction& loss, Batch& batch) {
 };
 
 namespace internal {
-// What else a source may have.
+// Members that a source may have besides.
 template <typename Source>
 concept HasPasses = requires(Source& source) {
   source.BeginPass();

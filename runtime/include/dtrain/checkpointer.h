@@ -28,11 +28,11 @@ class Checkpointer {
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(Job& job);
   ~Checkpointer();
 
-  // What a checkpoint holds: at least one engine. Names are unique, and the objects outlive this
-  // one. The calls below return FailedPrecondition when no engine or one name twice was tracked.
-  // Of several engines (a teacher and a student) the first is the checkpoint's model, whose steps
-  // count; the tensors of the others are called NAME/... . A run that resumes tracks them in the
-  // same order.
+  // Adds an object to what checkpoints hold; at least one engine is needed. Names are unique, and
+  // the objects outlive this one. The calls below return FailedPrecondition when no engine or one
+  // name twice was tracked. If there are several engines (a teacher and a student), the first is
+  // the checkpoint's model, whose steps count; the tensors of the others are called NAME/... . A
+  // run that resumes tracks them in the same order.
   void Track(const std::string& name, Engine& engine);
   void Track(const std::string& name, Tracked& state);
   // Tensors of any size that the program keeps itself, such as an average of the weights: of the

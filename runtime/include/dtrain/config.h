@@ -25,8 +25,8 @@
 
 namespace dtrain {
 
-// What the module computes in. With bf16 and fp16 its parameters are of that type, each rank keeps
-// an fp32 master of the weights that it updates, and gradients are summed in fp32.
+// The type in which the module computes. With bf16 and fp16 its parameters are of that type, each
+// rank keeps an fp32 master of the weights that it updates, and gradients are summed in fp32.
 struct PrecisionConfig {
   enum class Kind { kFloat32, kBFloat16, kFloat16 };
   Kind kind = Kind::kFloat32;
@@ -40,18 +40,19 @@ struct PrecisionConfig {
   double min_loss_scale = 1;
 };
 
-// Of ZeRO stage 3, in elements; plan/layout/gather_schedule.h keeps them.
+// Limits of ZeRO stage 3, in elements; plan/layout/gather_schedule.h keeps to them.
 struct GatherLimits {
-  int64_t live_max = 0;   // Exceeded only by what one operation uses at a time.
-  int64_t reuse_max = 0;  // What is used again after more elements than this is released at once.
-  int64_t prefetch_max = 0;  // How far ahead of the present use is gathered.
+  int64_t live_max = 0;  // Gathered at a time; exceeded only by a single operation that needs more.
+  // A parameter whose next use comes after more elements than this is released at once.
+  int64_t reuse_max = 0;
+  int64_t prefetch_max = 0;  // Gathered ahead of their use.
 };
 
-// Which parameters stay whole on every rank at ZeRO stage 3; plan/layout/persistent_plan.h has the
-// rule.
+// Limits for the parameters that stay whole on every rank at ZeRO stage 3;
+// plan/layout/persistent_plan.h has the rule.
 struct PersistenceLimits {
-  int64_t parameter_max = 0;  // Elements of one.
-  int64_t model_max = 0;      // Of all together.
+  int64_t parameter_max = 0;  // Elements of one of them.
+  int64_t model_max = 0;      // Elements of all of them together.
 };
 
 // Modules that are units of ZeRO stage 3 (EngineOptions::units) by what
@@ -63,13 +64,14 @@ struct LeafModuleConfig {
   std::vector<std::string> default_classes;  // A model need not have any of them.
 };
 
-// What of forward is computed again in backward (<dtrain/recompute.h>): the model asks and obeys.
+// The parts of forward that are computed again in backward (<dtrain/recompute.h>). The model asks
+// and obeys.
 struct ActivationCheckpointingConfig {
   enum class Mode { kNone, kFull, kSelective };
   Mode mode = Mode::kNone;
   int64_t every = 1;
-  // Where a segment's inputs wait for backward: beside the weights, in a second host buffer, or in
-  // a file.
+  // The memory in which a segment's inputs wait for backward: beside the weights, a second host
+  // buffer, or a file.
   enum class Tier { kNone, kMemory, kFile };
   Tier tier = Tier::kNone;
   std::string nvme_path;      // Folder of kFile.
@@ -120,7 +122,7 @@ struct OneCycleConfig {
   int64_t second_steps = 0;
   int64_t first_stairs = 0;  // 0: continuous.
   int64_t second_stairs = 0;
-  int64_t decay_steps = 0;  // Of an interval after the cycle; 0: no decay.
+  int64_t decay_steps = 0;  // Length of an interval after the cycle; 0: no decay.
   bool momentum = true;     // Whether beta1 moves too; beta2 is then 0.99, as in DeepSpeed.
   double min_momentum = 0;
   double max_momentum = 0;
@@ -156,7 +158,14 @@ struct SchedulerConfig {
   OneCycleConfig cycle;
 };
 
-// Where a value comes from.
+// fp8: linear layers that multiply in 8 bits.
+struct Fp8Config {
+  bool enabled = false;
+  bool rowwise = false;         // A scale for each row; else one for a tensor.
+  bool e4m3_gradients = false;  // Gradients in e4m3; else in e5m2.
+};
+
+// The source of a value.
 enum class ConfigOrigin { kDefault, kFile, kSet, kDerived };
 // "default", "file", "--set", "derived".
 absl::string_view ConfigOriginName(ConfigOrigin origin);
@@ -187,6 +196,9 @@ class Config {
   bool evaluate_at(int64_t step) const;
   uint64_t seed() const;
   bool deterministic() const;
+  const std::string& device() const;  // "auto", "cpu", "cuda".
+  bool cuda_graphs() const;
+  const std::string& module_buffers() const;  // "broadcast", "average", "local".
 
   // --- Batch: global_batch = micro_batch * gradient_accumulation_steps * world_size.
   int64_t global_batch() const;
@@ -199,13 +211,16 @@ class Config {
   const SchedulerConfig& scheduler() const;
   double gradient_clipping() const;        // Largest global norm; 0: no clipping.
   double gradient_clipping_value() const;  // Largest element after that; 0: no limit.
-  // What gradients are divided by before ranks add them up; the sum is multiplied with it.
+  // Gradients are divided by this before ranks add them up, and the sum is multiplied by it.
   double gradient_predivision() const;
   const PrecisionConfig& precision() const;
+  bool stochastic_rounding() const;  // States in bf16 are rounded at random.
+  Fp8Config fp8() const;
 
   // --- Gradient reduction.
   int64_t reduce_bucket_elements() const;
   bool overlap_comm() const;
+  const std::string& bucket_tuning() const;  // "auto", "on", "off".
   int zero_stage() const;
   GatherLimits gather_limits() const;
   PersistenceLimits persistence_limits() const;
@@ -227,10 +242,11 @@ class Config {
   int64_t checkpoint_interval() const;        // Steps; 0: only at the end.
   int64_t checkpoint_keep() const;            // Newest checkpoints kept; 0: all.
   const std::string& checkpoint_dir() const;  // Empty: RUN_DIR/checkpoints.
+  int64_t checkpoint_shard_bytes_max() const;
 
   // --- Comm.
   double comm_timeout_seconds() const;
-  // Of a learnt limit; none: what the connections need (comm/call_timeout.h).
+  // The least that a learnt limit may be; none: what the connections need (comm/call_timeout.h).
   std::optional<double> comm_timeout_min_seconds() const;
   const NetworkConfig& comm_network() const;
   const std::string& comm_wire_dtype() const;  // "fp32", "bf16", "fp16".

@@ -42,17 +42,18 @@ class Module;
 
 namespace dtrain {
 
-class EngineState;  // What Checkpointer saves of an engine: runtime/optimizer/engine_state.h.
+class EngineCore;   // The parts of an engine: runtime/engine/engine_core.h.
+class EngineState;  // Saved by Checkpointer: runtime/optimizer/engine_state.h.
 
 struct EngineOptions {
   // Strict model FLOPs that a sample (a token, for language models) costs, forward and backward
   // (for GEMM fraction and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter
   // count.
   double flops_per_sample = 0;
-  // What the samples of a batch are, as people read it: "images" makes the rate "images/s" on the
-  // console and perf/images_per_s in records. A word of 1 to 32 letters, digits, `_` and `-`. "":
-  // what the batch says (`static constexpr absl::string_view kSampleUnit`, a word of the same kind;
-  // dtrain::Batch: tokens), else "samples".
+  // People's word for the samples of a batch: "images" makes the rate "images/s" on the console and
+  // perf/images_per_s in records. A word of 1 to 32 letters, digits, `_` and `-`. "": the word of
+  // the batch's type (`static constexpr absl::string_view kSampleUnit`, a word of the same kind;
+  // dtrain::Batch: tokens), or "samples" if it has none.
   std::string sample_unit = {};
   // In a program with several engines: settings that name it are this one's alone
   // (optimizer.param_groups, "engine"), and messages call it so. "": none.
@@ -71,11 +72,12 @@ struct EngineOptions {
   // dropped then. False: the step adds it to its sum of gradients, which is divided by the step's
   // count and in fp16 by the loss scale.
   bool zero_grad = true;
-  // What ZeRO stage 3 gathers and frees together, a bucket each; at the other stages checked and
-  // used for nothing. A unit lists modules by their names in torch::nn::Module::named_modules, each
-  // with all of its parameters, or parameters; `*` stands for any text. Parameters of a unit are
-  // neighbours in the order of registration, among those that train and among frozen ones, which
-  // are a bucket of their own; none is in two units, and what is in no unit is cut as without.
+  // Units of ZeRO stage 3: parameters that are gathered and freed together, a bucket for each unit.
+  // At the other stages they are checked and used for nothing. A unit lists modules by their names
+  // in torch::nn::Module::named_modules, each with all of its parameters, or parameters; `*` stands
+  // for any text. Parameters of a unit are neighbours in the order of registration, among those
+  // that train and among frozen ones, which are a bucket of their own; none is in two units, and
+  // parameters in no unit are cut into buckets as without units.
   // Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU 2 MiB at least;
   // for a unit across one, both sides are gathered. Ranks may use different parts of a unit, as
   // they do of a mixture of experts: the first read inside it gathers all of it, and its gradients
@@ -110,8 +112,8 @@ int64_t SampleCount(const Batch& batch) {
   }
 }
 
-// What the mean loss of a batch weighs in an evaluation: the samples that the batch says count for
-// its loss (Batch: targets that are not ignored), else those that it holds, else 1.
+// The weight of a batch's mean loss in an evaluation: the samples that the batch says count for its
+// loss (Batch: targets that are not ignored); if it does not say, those that it holds; or 1.
 template <typename Batch>
 int64_t MeanWeight(const Batch& batch) {
   if constexpr (requires {
@@ -133,7 +135,7 @@ concept NamesItsSamples = requires {
   { Batch::kSampleUnit } -> std::convertible_to<absl::string_view>;
 };
 
-// What the batch says that they are; "" where it says nothing.
+// The batch's word for its samples; "" if it has none.
 template <typename Batch>
 std::string SampleUnit() {
   if constexpr (NamesItsSamples<Batch>) {
@@ -146,6 +148,20 @@ std::string SampleUnit() {
 // InvalidArgument, with the constant's or option's `name`, unless `unit` is a word as
 // EngineOptions::sample_unit wants it.
 absl::Status CheckSampleUnit(absl::string_view name, absl::string_view unit);
+
+namespace internal {
+
+// The program's functions that Engine::Evaluate calls.
+struct EvaluationCalls {
+  absl::FunctionRef<void()> begin;  // Before the first load.
+  absl::FunctionRef<void()> end;
+  absl::FunctionRef<absl::Status()> load;        // The next batch.
+  absl::FunctionRef<absl::Status()> load_spare;  // One that does not count.
+  absl::FunctionRef<Loss()> forward;             // Runs on what was loaded last.
+  absl::FunctionRef<std::string()> description;  // Names the source.
+};
+
+}  // namespace internal
 
 class Engine {
  public:
@@ -300,22 +316,14 @@ class Engine {
   EngineState& state();
 
  private:
-  struct Impl;
-  explicit Engine(std::unique_ptr<Impl> impl);
+  explicit Engine(std::unique_ptr<EngineCore> core);
   absl::StatusOr<StepReport> RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                      absl::FunctionRef<Loss()> forward,
                                      absl::FunctionRef<std::optional<GraphInputs>()> inputs,
                                      Tracked* data);
-  struct EvaluationCalls {
-    absl::FunctionRef<void()> begin;  // Before the first load.
-    absl::FunctionRef<void()> end;
-    absl::FunctionRef<absl::Status()> load;        // The next batch.
-    absl::FunctionRef<absl::Status()> load_spare;  // One that does not count.
-    absl::FunctionRef<Loss()> forward;             // Runs on what was loaded last.
-    absl::FunctionRef<std::string()> description;  // Names the source.
-  };
-  absl::StatusOr<double> RunEvaluation(const EvaluationCalls& calls);
-  std::unique_ptr<Impl> impl_;
+  absl::StatusOr<double> RunEvaluation(const internal::EvaluationCalls& calls);
+
+  const std::unique_ptr<EngineCore> core_;
 };
 
 }  // namespace dtrain

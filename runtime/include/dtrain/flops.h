@@ -16,11 +16,11 @@ struct FlopModel {
   double layers = 0;               //
   double query_heads = 0;          // Grouped keys and values do not change the count.
   double head_dim = 0;             //
-  double position_parameters = 0;  // Of a learned position table.
+  double position_parameters = 0;  // Those of a learned position table.
   bool tied = false;               // The embedding is also the output head.
 };
 
-// What a token attends to.
+// The tokens to which a token attends.
 struct FlopSequence {
   double length = 0;
   bool causal = true;

@@ -18,7 +18,7 @@ struct Fp8Options {
   // How many numbers share a scale: the whole matrix, or what is summed up for one row or column of
   // the result (more accurate beside outliers, and slower).
   enum class Scaling : int8_t { kTensorwise, kRowwise };
-  // Of gradients; weights and activations are e4m3 (3 bits of mantissa, up to 448).
+  // The format of gradients; weights and activations are e4m3 (3 bits of mantissa, up to 448).
   enum class Gradients : int8_t { kE5m2, kE4m3 };
   bool enabled = false;
   Scaling scaling = Scaling::kTensorwise;

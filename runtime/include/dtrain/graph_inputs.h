@@ -1,8 +1,9 @@
-// What of a batch a CUDA graph of its micro-batch is captured over (`cuda_graphs` of the
-// configuration). A batch that is a tensor needs nothing; another type says it by a member function
-// `GraphInputs graph_inputs()`, as dtrain::Batch does. What else the closure reads (tables, masks,
-// frozen weights, module buffers) must stay where it is: a graph reads the addresses that it was
-// captured with, so such a tensor may be written to, but not be replaced or freed.
+// The parts of a batch that are the inputs of a CUDA graph of its micro-batch (`cuda_graphs` of the
+// configuration). A batch that is a tensor needs nothing; another type names them by a member
+// function `GraphInputs graph_inputs()`, as dtrain::Batch does. All other tensors that the closure
+// reads (tables, masks, frozen weights, module buffers) must stay where they are: a graph reads the
+// addresses that it was captured with, so such a tensor may be written to, but not be replaced or
+// freed.
 #pragma once
 
 #include <concepts>
@@ -15,8 +16,8 @@
 namespace dtrain {
 
 struct GraphInputs {
-  // What the loss closure computes with; undefined ones too, which must stay undefined. A graph
-  // reads copies at addresses of its own.
+  // The tensors with which the loss closure computes; undefined ones too, which must stay
+  // undefined. A graph reads copies at addresses of its own.
   std::vector<at::Tensor*> tensors;
   // Numbers of the host that the closure uses, or that its Loss::count follows from beside the
   // shapes. A batch with others is not taken by the same graph.

@@ -22,8 +22,8 @@ class Store;
 class AgentChannel;
 struct JobEnv;
 
-// What the command line of a program says: PROG CONFIG.json [--set key=value]... [--run-dir DIR]
-// [--fresh] [--accept-change KEY]..., or --deepspeed_config FILE.
+// The options on the command line of a program: PROG CONFIG.json [--set key=value]...
+// [--run-dir DIR] [--fresh] [--accept-change KEY]..., or --deepspeed_config FILE.
 struct JobOptions {
   std::string program;      // argv[0].
   std::string config_file;  // "" : all defaults and --set.
@@ -56,7 +56,7 @@ class Job {
   int attempt() const;
   // The group of all ranks, for host memory.
   comm::Group& group();
-  // Where the model trains and batches belong: the CPU, or a GPU of this process.
+  // The device on which the model trains and batches belong: the CPU, or a GPU of this process.
   at::Device device() const;
   // Tells the node's agent what this rank does: "data", "forward", ... (never blocks).
   void Beat(const char* phase, int64_t step);

@@ -14,7 +14,7 @@ struct StepNumbers {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
-  // Of the device's own clock, in seconds.
+  // Times by the device's own clock, in seconds.
   double seconds = 0;
   double forward_s = 0;
   double backward_s = 0;

@@ -1,4 +1,4 @@
-// What a loss closure returns.
+// The result of a loss closure.
 #pragma once
 
 #include <cstdint>

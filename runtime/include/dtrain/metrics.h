@@ -19,27 +19,27 @@ namespace dtrain {
 
 // Bytes on this rank at the end of a step.
 struct MemoryReport {
-  int64_t weights = 0;       // Values, or this rank's share of them; frozen ones too.
-  int64_t live_weights = 0;  // Stage 3: memory for gathered ones.
-  int64_t gradients = 0;     // With the buckets that they travel in.
-  int64_t optimizer = 0;     // Masters and the optimizer's states.
-  int64_t activations = 0;  // What forward left for backward: the most of the step's micro-batches.
+  int64_t weights = 0;          // Values, or this rank's share of them; frozen ones too.
+  int64_t live_weights = 0;     // Stage 3: memory for gathered ones.
+  int64_t gradients = 0;        // With the buckets that they travel in.
+  int64_t optimizer = 0;        // Masters and the optimizer's states.
+  int64_t activations = 0;      // Kept by forward for backward: the most of any micro-batch.
   int64_t far_activations = 0;  // At most in the step; in a file or a second host buffer.
   // The process; shared memory of peers that it touched and the host's huge pages that it maps
   // included.
   int64_t resident = 0;
 };
 
-// What one Engine::Step did. Times in seconds of this rank. On a GPU the call returns before the
-// device has done the step: the Late numbers wait when they are read, and the times are the host's
-// until Settled.
+// The result of one Engine::Step. Times are this rank's, in seconds. On a GPU the call returns
+// before the device has done the step: the Late numbers wait when they are read, and the times are
+// the host's until Settled.
 struct StepReport {
   int64_t step = 0;              // Steps finished, this one included.
   Late<double> loss = 0.0;       // Mean over the global batch.
   Late<double> grad_norm = 0.0;  // Global L2 norm before clipping.
   double learning_rate = 0;      // Used by this step.
   int64_t tokens = 0;            // Samples of the global batch; for language models, tokens.
-  std::string unit;              // What they are: "tokens", "images"; "": samples.
+  std::string unit;              // The name of `tokens`: "tokens", "images"; "": samples.
   double loss_scale = 1;         // fp16: the loss was multiplied with it before backward.
   // The gradient was not finite, or no sample counted (then `loss` is NaN): nothing was updated.
   Late<bool> skipped = false;
@@ -49,13 +49,13 @@ struct StepReport {
   double backward_s = 0;
   double exposed_comm_s = 0;  // Waiting for reductions that backward did not hide.
   double update_s = 0;
-  double recompute_s = 0;        // Of backward: running segments again (<dtrain/recompute.h>).
-  double activation_wait_s = 0;  // Of backward: for what they kept in a far tier.
+  double recompute_s = 0;        // In backward, running segments again (<dtrain/recompute.h>).
+  double activation_wait_s = 0;  // In backward, waiting for tensors that they kept in a far tier.
   double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
-  double peak_flops_per_s = 0;  // Of this rank's GPU by its datasheet, dense; 0: a CPU, or unknown.
+  double peak_flops_per_s = 0;  // Dense, by the GPU's datasheet; 0: a CPU, or unknown.
   MemoryReport memory;
   double model_flops = 0;  // Strict model FLOPs of this rank's share of the step; 0: unknown.
-  std::shared_ptr<LateNumbers> late;  // What a device still owes; null on the host.
+  std::shared_ptr<LateNumbers> late;  // Numbers that a device still computes; null on the host.
 
   bool settled() const { return late == nullptr || late->ready(); }
   // Waits for the device; with its numbers and its times in place.

@@ -77,7 +77,7 @@ class ModelFiles {
 absl::Status LoadModel(const Job& job, torch::nn::Module& module, const ModelFiles& files,
                        const LoadModelOptions& options = {});
 
-// What a folder is to hold.
+// The content of a model folder.
 struct ModelFolderContent {
   std::vector<std::pair<std::string, std::string>> files;  // Small ones: {"config.json", text}.
   std::string weights = "model";  // NAME.safetensors, or shards NAME-00001-of-... with an index.
@@ -100,10 +100,10 @@ struct ExportOptions {
   std::function<std::string(const std::string&)> public_name = {};
   // Frozen parameters too where EngineOptions::store_frozen is false.
   bool with_frozen = false;
-  // What is added to a tensor, by its name in the module, in fp32 before it is rounded to its type
-  // once: of its shape; undefined: nothing. So adapters are merged into what they adapt. It may
-  // read other parameters by operations: at ZeRO stage 3 these are gathered, exactly, and every
-  // rank calls it; below that rank 0 alone.
+  // Gives a tensor that is added to the one of this name in the module, in fp32, before the sum is
+  // rounded to its type once. It has that tensor's shape; undefined adds nothing. So adapters are
+  // merged into the weights that they adapt. It may read other parameters by operations: at ZeRO
+  // stage 3 these are gathered, exactly, and every rank calls it; below that rank 0 alone.
   std::function<at::Tensor(const std::string&)> change = {};
 };
 

@@ -84,8 +84,8 @@ RopeTable MakeRopeTable(int64_t positions, int64_t rotary_dim, double theta);
 // For scaled frequencies; inverse_frequencies is fp64 [rotary_dim / 2].
 RopeTable MakeRopeTable(int64_t positions, const at::Tensor& inverse_frequencies);
 
-// Which elements of a head make pair i: i and i + rotary_dim / 2 (Llama, Qwen, GPT-NeoX), or 2i and
-// 2i + 1 (GPT-J).
+// The elements of a head that make pair i: i and i + rotary_dim / 2 (Llama, Qwen, GPT-NeoX), or 2i
+// and 2i + 1 (GPT-J).
 enum class RopeForm { kHalfSplit, kInterleaved };
 
 struct RopeOptions {

@@ -2,9 +2,9 @@
 //
 // The engine keeps its states (fp32, saved in checkpoints, shared out by ZeRO), unscales and clips
 // the gradient, sums it over ranks, keeps masters in mixed precision and rounds the weights.
-// What is left is the rule for elements: a function of weight, gradient and states of one element
-// alone gives the same model at every ZeRO stage and number of ranks. A rule that looks at more
-// (norms of whole parameters) sees only the part that this rank updates.
+// The program gives the rule for elements. A rule that is a function of weight, gradient and states
+// of one element alone gives the same model at every ZeRO stage and number of ranks. One that looks
+// at more (norms of whole parameters) sees only the part that this rank updates.
 //
 // A rank that trains on a GPU updates on the host by it: states and masters are the host's, as with
 // zero_optimization.offload_optimizer, gradients come and new weights go through pinned buffers,
@@ -24,8 +24,8 @@ namespace dtrain {
 // A run of consecutive elements of one parameter.
 struct ParameterPart {
   absl::string_view name;
-  absl::Span<const int64_t> shape;  // Of the whole parameter.
-  int64_t begin = 0;                // Of the run, in the parameter's elements.
+  absl::Span<const int64_t> shape;  // The whole parameter's.
+  int64_t begin = 0;                // The first of the parameter's elements that is in the run.
   absl::Span<float> weights;
   absl::Span<const float> gradient;            // Mean over the batch, clipped.
   absl::Span<const absl::Span<float>> states;  // In the order of states(); zeros at first.
@@ -39,7 +39,7 @@ class Optimizer {
   virtual ~Optimizer() = default;
   // Checkpoints say whose states they hold: another name does not resume them.
   virtual std::string name() const = 0;
-  // What it keeps of each element, by the names that checkpoints use.
+  // The names, in checkpoints, of the states that it keeps of each element.
   virtual std::vector<std::string> states() const = 0;
   // Changes weights and states. Called from several threads at a time with different parts.
   virtual void Update(const ParameterPart& part) const = 0;

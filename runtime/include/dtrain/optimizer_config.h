@@ -1,4 +1,4 @@
-// Which optimizer, and what it applies to each parameter. Free of LibTorch.
+// The choice of an optimizer, and its settings for each parameter. Free of LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct ParamGroupConfig {
   std::optional<std::pair<double, double>> betas = {};
 };
 
-// What the optimizer applies to one parameter.
+// The optimizer's settings for one parameter.
 struct ParamSettings {
   double lr = 0;  // Before the schedule.
   double weight_decay = 0;
@@ -39,7 +39,7 @@ struct ParamSettings {
 struct OptimizerConfig {
   enum class Kind { kAdamW, kAdam, kSgd, kLion, kLamb, kAdagrad, kMuon };
   Kind kind = Kind::kAdamW;  // kAdam: weight decay in the gradient.
-  double lr = 0;             // Muon: of its matrices.
+  double lr = 0;             // Muon: for hidden matrices.
   double beta1 = 0;
   double beta2 = 0;
   double eps = 0;
@@ -52,8 +52,8 @@ struct OptimizerConfig {
   double min_coeff = 0;
   double lr_decay = 0;  // Adagrad.
   double initial_accumulator_value = 0;
-  double adam_lr = 0;        // Muon: of what is no hidden matrix.
-  bool bf16_states = false;  // Else fp32.
+  double adam_lr = 0;        // Muon: for parameters that are no hidden matrices.
+  bool bf16_states = false;  // False: states are fp32.
   // Parameters whose name matches one of these are not decayed: as a last group. Empty, as in torch
   // and DeepSpeed: all are decayed.
   std::vector<std::string> no_weight_decay = {};
@@ -61,12 +61,12 @@ struct OptimizerConfig {
   // A parameter that no rank used in a step stays as it is; else its gradient is zero.
   bool skip_unused = false;
 
-  // "AdamW": as checkpoints name it.
+  // Its name in checkpoints: "AdamW".
   std::string name() const;
-  // What it keeps of each element, by the names that checkpoints use.
+  // The names, in checkpoints, of the states that it keeps of each element.
   std::vector<std::string> state_slots() const;
-  // Of the parameter of this name and shape in `engine` (EngineOptions::name): each setting from
-  // the first group that matches and gives it, else from optimizer.params.
+  // The settings for the parameter of this name and shape in `engine` (EngineOptions::name): each
+  // comes from the first group that matches and gives it, or from optimizer.params.
   ParamSettings SettingsFor(absl::string_view parameter_name, absl::Span<const int64_t> shape,
                             absl::string_view engine = {}) const;
 };

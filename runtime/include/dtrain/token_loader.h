@@ -20,7 +20,7 @@ namespace dtrain {
 
 enum class Split { kTrain, kValidation };
 
-// In Batch::targets: no loss is counted there.
+// The value in Batch::targets of a place where no loss is counted.
 inline constexpr int64_t kIgnoredTarget = -100;
 
 struct Batch {
@@ -29,16 +29,16 @@ struct Batch {
   // With data.document_token, the same shape: the place of each token in its document, 0 where one
   // starts; the last target of each is kIgnoredTarget. Undefined without: a row is one text.
   at::Tensor positions = {};
-  // How many targets are not kIgnoredTarget, for losses that would else wait for the device to
+  // How many targets are not kIgnoredTarget, for losses that would otherwise wait for the device to
   // count them (ops::CrossEntropyOptions); -1: not known.
   int64_t targets_counted = -1;
-  // Of the documents, one after the other through all rows, for models that would else wait for the
-  // device to read `positions`; empty: not known, or no positions.
+  // Lengths of the documents, one after the other through all rows, for models that would otherwise
+  // wait for the device to read `positions`; empty: not known, or no positions.
   std::vector<int64_t> document_lengths = {};
 
   static constexpr absl::string_view kSampleUnit = "tokens";
   int64_t sample_count() const { return targets.numel(); }
-  // Those that a loss counts, as far as it is known.
+  // The targets that a loss counts, as far as they are known.
   int64_t counted_sample_count() const {
     return targets_counted >= 0 ? targets_counted : sample_count();
   }

@@ -6,9 +6,9 @@
 
 namespace dtrain {
 
-// What Checkpointer::Track follows: a data loader's position, counters, a user's own state. The
-// engine also uses it to undo a step that failed. The same calls happen on every rank; each rank's
-// state is saved and restored on its own.
+// State that Checkpointer::Track follows: a data loader's position, counters, a program's own
+// state. The engine also uses it to undo a step that failed. The same calls happen on every rank;
+// each rank's state is saved and restored on its own.
 class Tracked {
  public:
   virtual ~Tracked() = default;

@@ -12,9 +12,10 @@
 namespace dtrain::plan {
 namespace {
 
-// Keys, and sections with a dot. Not the model and its precision, nor the type of the optimizer,
-// whose states a checkpoint holds; not the seed and the shape of the data, in whose order it
-// counts. Files may be called otherwise: the loader compares what they hold (corpus_identity.h).
+// The keys, and sections with a dot, whose values --accept-change may change. A checkpoint holds
+// the states of its model, precision and optimizer type, and a position in the order of the data
+// that follows from seed and shape, so these are missing here. Files may get other names, because
+// the loader compares their content (corpus_identity.h).
 constexpr absl::string_view kAcceptable[] = {
     "optimizer.params.", "optimizer.no_weight_decay", "optimizer.param_groups", "scheduler.",
     "gradient_clipping", "gradient_clipping_value",   "train_batch_size",       "data.train",

@@ -61,6 +61,9 @@ bool Config::evaluate_at(int64_t step) const {
 }
 uint64_t Config::seed() const { return static_cast<uint64_t>(values_->integer("seed")); }
 bool Config::deterministic() const { return values_->boolean("deterministic"); }
+const std::string& Config::device() const { return values_->text("device"); }
+bool Config::cuda_graphs() const { return values_->boolean("cuda_graphs"); }
+const std::string& Config::module_buffers() const { return values_->text("module_buffers"); }
 
 int64_t Config::global_batch() const { return values_->global_batch; }
 int64_t Config::micro_batch() const { return values_->micro_batch; }
@@ -82,6 +85,7 @@ int64_t Config::reduce_bucket_elements() const {
   return values_->integer("zero_optimization.reduce_bucket_size");
 }
 bool Config::overlap_comm() const { return values_->boolean("zero_optimization.overlap_comm"); }
+const std::string& Config::bucket_tuning() const { return values_->text("comm.bucket_tuning"); }
 TraceConfig Config::metrics_trace() const {
   return {.first_step = values_->integer("metrics.trace_first_step"),
           .steps = values_->integer("metrics.trace_steps")};
@@ -147,6 +151,9 @@ bool Config::data_document_token_starts() const {
 int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
 int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
 const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
+int64_t Config::checkpoint_shard_bytes_max() const {
+  return values_->integer("checkpoint.max_shard_size");
+}
 
 double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
 std::optional<double> Config::comm_timeout_min_seconds() const {
@@ -155,6 +162,12 @@ std::optional<double> Config::comm_timeout_min_seconds() const {
 }
 const NetworkConfig& Config::comm_network() const { return values_->network; }
 const PrecisionConfig& Config::precision() const { return values_->precision; }
+bool Config::stochastic_rounding() const { return values_->boolean("bf16.stochastic_rounding"); }
+Fp8Config Config::fp8() const {
+  return {.enabled = values_->boolean("fp8.enabled"),
+          .rowwise = values_->text("fp8.scaling") == "rowwise",
+          .e4m3_gradients = values_->text("fp8.gradients") == "e4m3"};
+}
 const CompressionConfig& Config::comm_compression() const { return values_->compression; }
 const std::string& Config::comm_wire_dtype() const { return values_->wire_dtype; }
 

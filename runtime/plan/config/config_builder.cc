@@ -19,8 +19,8 @@ using plan::ConfigKey;
 namespace {
 
 // Rotary positions have several spellings in a model's config.json (docs/MODELS.md), which must not
-// contradict each other: takes those out of `model` for whose settings `parts` ("rope_scaling",
-// "factor") gives `value` by another name.
+// contradict each other. If `parts` ("rope_scaling", "factor") sets `value`, the same setting in
+// other spellings is taken out of `model`.
 void DropOtherRope(const std::vector<std::string>& parts, const Json& value, Json& model) {
   constexpr const char* kObjects[] = {"rope_scaling", "rope_parameters"};
   constexpr char kTheta[] = "rope_theta";
@@ -176,7 +176,7 @@ absl::Status ConfigBuilder::Take(const std::string& path, const Json& value, Con
 absl::Status ConfigBuilder::TakeKnown(const ConfigKey& key, const Json& value, ConfigOrigin origin,
                                       const std::string& where, const std::string& spelt) {
   const auto other = spellings_.find(key.path);
-  if (value.is_null()) {  // As if it were not there.
+  if (value.is_null()) {  // A null removes the key.
     if (other == spellings_.end()) {
       values_->by_key.erase(key.path);
       values_->origins.erase(key.path);
@@ -242,7 +242,7 @@ absl::Status ConfigBuilder::CheckPrecision() const {
   return absl::OkStatus();
 }
 
-// Weights are shared out at stage 3 alone.
+// Only stage 3 divides weights among the ranks.
 absl::Status ConfigBuilder::CheckSharding() const {
   constexpr char kDevice[] = "zero_optimization.offload_param.device";
   constexpr char kFolder[] = "zero_optimization.offload_param.nvme_path";

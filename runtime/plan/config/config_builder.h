@@ -1,4 +1,4 @@
-// From text and overrides to a Config: read, override, check, fill. Used once; not thread-safe.
+// Builds a Config from text and overrides: read, override, check, fill. Used once; not thread-safe.
 // Private to the room.
 #pragma once
 
@@ -36,11 +36,11 @@ class ConfigBuilder {
 
   absl::Status CheckSupport();
   void DropWhatIsOff();
-  bool IsOff(absl::string_view path) const;  // In fp16 or bf16, which is not enabled.
+  bool IsOff(absl::string_view path) const;  // A key of fp16 or bf16 while that is not enabled.
   absl::StatusOr<int64_t> HiddenSize() const;
   void SayAutos();
   void SayClipping();
-  void SetWhy(absl::string_view key, const std::string& why);  // Where it is "auto".
+  void SetWhy(absl::string_view key, const std::string& why);  // Only of keys that are "auto".
   absl::Status CheckPrecision() const;
   absl::Status CheckSharding() const;
   absl::Status CheckActivations();
@@ -58,20 +58,23 @@ class ConfigBuilder {
   absl::Status FillComm();
   void FillDefaults();
   void FillTyped();
+  void FillTypedPrecision();
+  void FillTypedScheduler();
+  void FillTypedComm();
   bool Given(absl::string_view key) const;   // Set, and not "auto".
   bool IsAuto(absl::string_view key) const;  // Set to "auto".
   const Json& Value(absl::string_view key) const { return values_->at(key); }
   bool IsDefault(const std::string& path) const;
   void Derive(const std::string& key, Json value);
 
-  // What "auto" took, for a note.
+  // A value that was chosen for "auto", for the note about it.
   struct Auto {
     std::string where;
     std::string why;
   };
 
   std::string text_;
-  std::map<std::string, std::string> spellings_;  // By key, in one document or --set.
+  std::map<std::string, std::string> spellings_;  // Spelling of each key in one document or --set.
   std::map<std::string, Auto, std::less<>> autos_;
   bool is_deepspeeds_ = false;  // Something in the document is only there for DeepSpeed.
   std::shared_ptr<Config::Values> values_ = std::make_shared<Config::Values>();

@@ -1,5 +1,5 @@
-// ConfigBuilder's rules for documents that were written for DeepSpeed: what is refused or noted,
-// what "auto" took, and sections that are switched off.
+// ConfigBuilder's rules for documents that were written for DeepSpeed: keys that are refused or
+// noted, the values of "auto", and sections that are switched off.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> ConfigBuilder::HiddenSize() const {
       for (const std::string& file : {named, absl::StrCat(named, "/config.json")}) {
         const auto text = ReadFile(file, kModelBytesMax);
         const auto shape = text.ok() ? ParseJson(*text, file) : text.status();
-        if (shape.ok() && shape->is_object()) {  // What is wrong with it, the program will say.
+        if (shape.ok() && shape->is_object()) {  // The program itself reports a broken file.
           place = file;
           Json merged = *shape;
           merged.update(model);
@@ -153,8 +153,8 @@ void ConfigBuilder::SayAutos() {
   }
 }
 
-// DeepSpeed clips by default in its newer releases alone, so a document of its that says nothing
-// may mean either.
+// Only newer releases of DeepSpeed clip by default, so a document for DeepSpeed without the key may
+// mean either.
 void ConfigBuilder::SayClipping() {
   if (is_deepspeeds_ && values_->origins.at("gradient_clipping") == ConfigOrigin::kDefault) {
     values_->warnings.push_back(absl::StrFormat(

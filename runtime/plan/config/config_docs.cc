@@ -202,7 +202,7 @@ const Group* GroupOf(const ConfigKey& key) {
   return best;
 }
 
-// Whether some values of a refused key work: a choice of which dtrain has a part.
+// Whether some values of a refused key are accepted, because dtrain has a part of its choices.
 bool IsUsable(const ConfigKey& key) {
   return key.use == KeyUse::kUsed || (key.use == KeyUse::kRefused && Choices(key).size() > 1 &&
                                       Json::parse(key.accepted).size() > 1);

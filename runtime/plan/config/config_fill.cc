@@ -1,4 +1,4 @@
-// ConfigBuilder's second half: the rules that fill "auto" and what is absent.
+// ConfigBuilder's second half: the rules that fill absent values and "auto".
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
@@ -64,8 +64,8 @@ SchedulerConfig::Kind KindOf(absl::string_view type) {
 
 }  // namespace
 
-// A value that is the default anyway does no harm where it does not belong; the config.json of a
-// run directory holds all of them.
+// A key that does not belong to the type is no error if it has its default value: the config.json
+// of a run directory holds all keys.
 bool ConfigBuilder::IsDefault(const std::string& path) const {
   return IsAuto(path) || Value(path) == Json::parse(plan::FindConfigKey(path)->default_value);
 }
@@ -287,10 +287,20 @@ void ConfigBuilder::FillTyped() {
   v.global_batch = v.integer("train_batch_size");
   v.micro_batch = v.integer("train_micro_batch_size_per_gpu");
   v.accumulation = v.integer("gradient_accumulation_steps");
+  v.data_train = v.at("data.train").get<std::vector<std::string>>();
+  v.data_validation = v.at("data.validation").get<std::vector<std::string>>();
+  v.data_format = v.at("data.format").get<std::string>();
+  v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();
+  v.metrics_console = v.at("metrics.console").get<std::vector<std::string>>();
+  FillTypedOptimizer();  // The scheduler starts from its learning rate.
+  FillTypedScheduler();
+  FillTypedPrecision();
+  FillTypedComm();
+}
 
-  FillTypedOptimizer();
-
-  PrecisionConfig& p = v.precision;
+void ConfigBuilder::FillTypedPrecision() {
+  const Config::Values& v = *values_;
+  PrecisionConfig& p = values_->precision;
   p.kind = v.boolean("bf16.enabled")   ? PrecisionConfig::Kind::kBFloat16
            : v.boolean("fp16.enabled") ? PrecisionConfig::Kind::kFloat16
                                        : PrecisionConfig::Kind::kFloat32;
@@ -302,53 +312,54 @@ void ConfigBuilder::FillTyped() {
   p.hysteresis = v.integer("fp16.hysteresis");
   p.consecutive_hysteresis = v.boolean("fp16.consecutive_hysteresis");
   p.min_loss_scale = v.number("fp16.min_loss_scale");
+}
 
-  SchedulerConfig& s = v.scheduler;
-  s.base_lr = v.optimizer.lr;
-  const auto param = [&](const char* name) -> const Json& {
-    return v.at(absl::StrCat("scheduler.params.", name));
-  };
-  if (const Json& type = v.at("scheduler.type"); !type.is_null()) {
-    s.kind = KindOf(type.get<std::string>());
-    s.warmup_min_lr = param("warmup_min_lr").get<double>();
-    s.warmup_max_lr = param("warmup_max_lr").is_null() ? 0 : param("warmup_max_lr").get<double>();
-    s.warmup_num_steps = param("warmup_num_steps").get<int64_t>();
-    s.warmup_log = param("warmup_type") == "log";
-    s.total_num_steps =
-        param("total_num_steps").is_null() ? 0 : param("total_num_steps").get<int64_t>();
-    s.warmup_min_ratio = param("warmup_min_ratio").get<double>();
-    s.cos_min_ratio = param("cos_min_ratio").get<double>();
-    s.range_min_lr = param("lr_range_test_min_lr").get<double>();
-    s.range_step_rate = param("lr_range_test_step_rate").get<double>();
-    s.range_step_size = param("lr_range_test_step_size").get<int64_t>();
-    s.range_staircase = param("lr_range_test_staircase").get<bool>();
-    const auto count = [&](const char* name) {
-      return param(name).is_null() ? 0 : param(name).get<int64_t>();
-    };
-    s.decay_num_steps = count("decay_num_steps");
-    s.decay_sqrt = param("decay_type") == "sqrt";
-    s.decay_min_ratio = param("decay_min_ratio").get<double>();
-    const auto rate = [&](const char* name) {
-      return param(name).is_null() ? 0 : param(name).get<double>();
-    };
-    s.cycle = {.min_lr = rate("cycle_min_lr"),
-               .max_lr = rate("cycle_max_lr"),
-               .decay_lr_rate = rate("decay_lr_rate"),
-               .first_steps = count("cycle_first_step_size"),
-               .second_steps = count("cycle_second_step_size"),
-               .first_stairs = count("cycle_first_stair_count"),
-               .second_stairs = count("cycle_second_stair_count"),
-               .decay_steps = count("decay_step_size"),
-               .momentum = param("cycle_momentum").get<bool>(),
-               .min_momentum = rate("cycle_min_mom"),
-               .max_momentum = rate("cycle_max_mom")};
+void ConfigBuilder::FillTypedScheduler() {
+  SchedulerConfig& s = values_->scheduler;
+  s.base_lr = values_->optimizer.lr;
+  const Json& type = Value("scheduler.type");
+  if (type.is_null()) {
+    return;
   }
+  const auto param = [&](const char* name) -> const Json& {
+    return Value(absl::StrCat("scheduler.params.", name));
+  };
+  const auto count = [&](const char* name) {
+    return param(name).is_null() ? 0 : param(name).get<int64_t>();
+  };
+  const auto rate = [&](const char* name) {
+    return param(name).is_null() ? 0 : param(name).get<double>();
+  };
+  s.kind = KindOf(type.get<std::string>());
+  s.warmup_min_lr = param("warmup_min_lr").get<double>();
+  s.warmup_max_lr = rate("warmup_max_lr");
+  s.warmup_num_steps = param("warmup_num_steps").get<int64_t>();
+  s.warmup_log = param("warmup_type") == "log";
+  s.total_num_steps = count("total_num_steps");
+  s.warmup_min_ratio = param("warmup_min_ratio").get<double>();
+  s.cos_min_ratio = param("cos_min_ratio").get<double>();
+  s.range_min_lr = param("lr_range_test_min_lr").get<double>();
+  s.range_step_rate = param("lr_range_test_step_rate").get<double>();
+  s.range_step_size = param("lr_range_test_step_size").get<int64_t>();
+  s.range_staircase = param("lr_range_test_staircase").get<bool>();
+  s.decay_num_steps = count("decay_num_steps");
+  s.decay_sqrt = param("decay_type") == "sqrt";
+  s.decay_min_ratio = param("decay_min_ratio").get<double>();
+  s.cycle = {.min_lr = rate("cycle_min_lr"),
+             .max_lr = rate("cycle_max_lr"),
+             .decay_lr_rate = rate("decay_lr_rate"),
+             .first_steps = count("cycle_first_step_size"),
+             .second_steps = count("cycle_second_step_size"),
+             .first_stairs = count("cycle_first_stair_count"),
+             .second_stairs = count("cycle_second_stair_count"),
+             .decay_steps = count("decay_step_size"),
+             .momentum = param("cycle_momentum").get<bool>(),
+             .min_momentum = rate("cycle_min_mom"),
+             .max_momentum = rate("cycle_max_mom")};
+}
 
-  v.data_train = v.at("data.train").get<std::vector<std::string>>();
-  v.data_validation = v.at("data.validation").get<std::vector<std::string>>();
-  v.data_format = v.at("data.format").get<std::string>();
-  v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();
-  v.metrics_console = v.at("metrics.console").get<std::vector<std::string>>();
+void ConfigBuilder::FillTypedComm() {
+  Config::Values& v = *values_;
   v.network.transport = v.at("comm.transport").get<std::string>();
   v.network.interface = v.at("comm.interface").get<std::string>();
   v.network.tcp_connections = v.at("comm.tcp.connections").get<int>();

@@ -1,5 +1,5 @@
-// Config's accounts of itself: the values in force, the summary, and what must not change when a
-// run is resumed.
+// Config's descriptions of itself: the values in force, the summary, and the values that must not
+// change when a run is resumed.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -28,9 +28,9 @@ const Json* Lookup(const Json& nested, absl::string_view path) {
   return node;
 }
 
-// What counts of one key. A derived value follows from other keys (the run's length among them,
-// which may change), so the rule counts, not the number; the global batch counts as a number, since
-// it may be derived from the world size.
+// The value of one key that a resumed run is compared with. A derived value follows from other keys
+// (the run's length among them, which may change), so the rule is compared and not the number. The
+// global batch is compared as a number, since it may be derived from the world size.
 Json IdentityValue(const Json& in_force, const plan::ConfigKey& key) {
   const Json* value = Lookup(in_force, key.path);
   if (value == nullptr) {

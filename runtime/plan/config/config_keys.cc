@@ -284,7 +284,7 @@ constexpr ConfigKey kKeys[] = {
      "want it. Integer buffers are never cast."},
     {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
      "Trains in fp16 with a scaled loss. Master copies and gradient sums are fp32, as with "
-     "bf16.enabled, and a CPU may be slower than in fp32 likewise. \"auto\" takes false."},
+     "bf16.enabled, and a CPU may also be slower than in fp32. \"auto\" takes false."},
     {"fp16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Casts the module's floating-point buffers to fp16. The rules are those of "
      "bf16.cast_buffers."},

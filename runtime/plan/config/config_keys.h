@@ -24,7 +24,7 @@ enum class KeyType {
   kFree,  // Any object; its content is the user's.
 };
 
-// What dtrain does with a key.
+// How dtrain treats a key.
 enum class KeyUse {
   kUsed,
   // Accepted for DeepSpeed's sake and without effect: one warning when it is not the default.
@@ -43,8 +43,8 @@ struct ConfigKey {
   KeyUse use;
   const char* accepted;  // kRefused: a JSON list of the values that are supported.
   unsigned flags;        // kAutoAllowed, kIdentity.
-  // What it does, in full sentences with the verb first; for kIgnored and kRefused why it is not
-  // needed, or what to set instead, so that it can follow the name of the key in a message.
+  // The key's effect, in full sentences with the verb first. kIgnored and kRefused: why the key is
+  // not needed, or what to set instead, worded so that it can follow the key's name in a message.
   const char* doc;
 };
 
@@ -79,7 +79,7 @@ struct OlderName {
   const char* today;
 };
 absl::Span<const OlderName> OlderNames();
-// What an older key's value is under today's name: some were switches of what is now a choice.
+// Translates the value of an older key: some were switches of what is now a choice.
 Json TodaysValue(absl::string_view older, const Json& value);
 
 // Whether "auto" is a value of the key: where its doc says so (kAutoAllowed), and as a word for the
@@ -97,8 +97,8 @@ std::string ShortJson(const Json& value);
 absl::string_view KeyTypeName(KeyType type);
 // The values that a string key may have, but for those that are always refused; empty: any text.
 std::vector<std::string> Choices(const ConfigKey& key);
-// What a key may be, for messages and documents: "an integer from 0 to 3", "one of auto, cpu,
-// cuda", "a number, 0 or more, or "auto"".
+// The allowed values of a key, for messages and documents: "an integer from 0 to 3", "one of auto,
+// cpu, cuda", "a number, 0 or more, or "auto"".
 std::string AllowedText(const ConfigKey& key);
 
 }  // namespace dtrain::plan

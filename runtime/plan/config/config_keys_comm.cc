@@ -1,4 +1,4 @@
-// The part of the table of keys that says how ranks exchange data.
+// The keys of the table that say how ranks exchange data.
 #include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan {
@@ -11,13 +11,13 @@ constexpr ConfigKey kCommKeys[] = {
      "two calls get at least a minute. Later calls get five times the longest time so far, but at "
      "least comm.timeout_min_s."},
     {"comm.timeout_min_s", KeyType::kNumber, "null", "(0, 86400]", KeyUse::kUsed, "", 0,
-     "Smallest limit that dtrain sets by itself, in seconds. If it is not set, it is 10; for "
-     "ranks on GPUs, and over RDMA between hosts, at least 60. If the network card may take "
-     "longer until it gives up on a link that is down, it is that time: 4 x 4.096 us x "
-     "2^comm.rdma.timeout x (1 + comm.rdma.retries), and for NCCL between hosts the same of "
-     "NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT (137 s by NCCL's defaults). Raise it if one rank may "
-     "pause between collectives, for example for a slow disk or an export on rank 0. If it is at "
-     "least comm.timeout_s, every call gets comm.timeout_s."},
+     "Smallest limit that dtrain sets by itself, in seconds. If it is not set, it is 10; for ranks "
+     "on GPUs, and over RDMA between hosts, at least 60. It is longer if the network card may need "
+     "more time to report a link that is down: 4 x 4.096 us x 2^comm.rdma.timeout x (1 + "
+     "comm.rdma.retries), and for NCCL between hosts the same with NCCL_IB_TIMEOUT and "
+     "NCCL_IB_RETRY_CNT (137 s with NCCL's defaults). Raise it if one rank may pause between "
+     "collectives, for example for a slow disk or an export on rank 0. If it is at least "
+     "comm.timeout_s, every call gets comm.timeout_s."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
      "How ranks exchange data in host memory. auto: shared memory inside a host; between hosts "
@@ -38,15 +38,12 @@ constexpr ConfigKey kCommKeys[] = {
      "is refused."},
     {"comm.rdma.device", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "RDMA device, for example \"mlx5_0\". If it is empty, each rank takes the device nearest to "
-     "its "
-     "GPU and cores (DTRAIN_RDMA_DEVICE, which dtrain launch sets), unless comm.interface is set. "
-     "If there is none, or if these devices do not reach each other, it takes the device that "
-     "holds "
-     "the rank's address, otherwise the first active one. If it is set, NCCL uses only this "
-     "device, "
-     "and the same holds for the keys of comm.rdma below: NCCL gets gid_index, queue_pairs, "
-     "traffic_class, service_level, timeout and retries through its environment variables, if they "
-     "are set here and not there."},
+     "its GPU and cores (DTRAIN_RDMA_DEVICE, which dtrain launch sets), unless comm.interface is "
+     "set. If there is none, or if these devices do not reach each other, it takes the device that "
+     "holds the rank's address, otherwise the first active one. If it is set, NCCL uses only this "
+     "device. NCCL also gets gid_index, queue_pairs, traffic_class, service_level, timeout and "
+     "retries through its environment variables, if they are set here and those variables are "
+     "not."},
     {"comm.rdma.gid_index", KeyType::kInteger, "-1", "[-1, 255]", KeyUse::kUsed, "", 0,
      "Index of the port's GID. -1 chooses a GID of RoCE v2: the one of the rank's own address if "
      "there is one, otherwise IPv4 before IPv6. On InfiniBand it chooses the first."},

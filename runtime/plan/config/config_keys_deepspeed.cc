@@ -1,6 +1,6 @@
-// The part of the table of keys that DeepSpeed has and dtrain has no use for, so that a
-// configuration written for it is understood word by word: refused where training without it would
-// give other results or might not fit into memory, noted where the key only observes or tunes.
+// The keys of the table that DeepSpeed has and dtrain does not use, so that a configuration written
+// for DeepSpeed is understood completely. A key is refused if training without it would give other
+// results or might not fit into memory, and noted if it only observes or tunes.
 #include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan {
@@ -13,7 +13,7 @@ constexpr KeyUse kRefused = KeyUse::kRefused;
 constexpr ConfigKey Section(const char* path, const char* doc) {
   return {path, KeyType::kFree, "{}", "", kRefused, "[{}]", kOffWhenDisabled, doc};
 }
-// One that is noted, on the same terms.
+// A section that is noted unless it is empty or says "enabled": false.
 constexpr ConfigKey Noted(const char* path, const char* doc) {
   return {path, KeyType::kFree, "{}", "", kNoted, "", kOffWhenDisabled, doc};
 }
@@ -47,7 +47,7 @@ constexpr ConfigKey kDeepSpeedKeys[] = {
      0, "dtrain has one implementation of the offloaded update."},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", KeyType::kNumber, "0.8", "[0, 1]",
      kNoted, "", 0, "Each rank has one pool of threads. Set OMP_NUM_THREADS to choose its size."},
-    // The 1-bit optimizers', which optimizer.type refuses.
+    // Keys of the 1-bit optimizers, which optimizer.type refuses.
     {"optimizer.params.freeze_step", KeyType::kInteger, "null", "", kRefused, "[]", 0,
      "Remove it: it configures 1-bit optimizers. With another optimizer, "
      "comm.compression.start_step has the same purpose."},
@@ -57,7 +57,7 @@ constexpr ConfigKey kDeepSpeedKeys[] = {
      "Set comm.transport to choose how ranks are connected."},
     {"optimizer.params.cuda_aware", KeyType::kBool, "false", "", kNoted, "", 0,
      "It configures 1-bit optimizers, which are not supported."},
-    // Tensor parallelism, which tensor_parallel.autotp_size refuses.
+    // Keys of tensor parallelism, which tensor_parallel.autotp_size refuses.
     {"tensor_parallel.preset_model", KeyType::kString, "null", "", kNoted, "", 0,
      "It configures tensor parallelism, which is not supported."},
     {"tensor_parallel.partition_config", KeyType::kFree, "{}", "", kNoted, "", 0,
@@ -104,7 +104,7 @@ constexpr ConfigKey kDeepSpeedKeys[] = {
     Section("sparse_attention", "Implement sparse attention in the model."),
     Section("expert_parallel", "Remove it: dtrain has no expert parallelism."),
     Section("hybrid_engine", "Remove it: dtrain has no hybrid engine."),
-    // What is tuned or observed.
+    // Sections that tune or observe a run; they have no effect here.
     Noted("pipeline", "Pipeline parallelism is not supported."),
     Noted("compile", "Nothing is compiled at run time."),
     Noted("autotuning", "dtrain plan shows which settings fit into memory."),

@@ -1,5 +1,5 @@
-// The part of the table of keys that says what is recorded, with the sections of DeepSpeed that
-// have no other place, and the user's part.
+// The keys of the table for metrics and traces, the sections of DeepSpeed that have no other place,
+// and the user's sections.
 #include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan {
@@ -163,7 +163,7 @@ constexpr ConfigKey kOtherKeys[] = {
      "Files are read and written by threads, through the page cache."},
     {"tensor_parallel.autotp_size", KeyType::kInteger, "0", "[0, inf)", KeyUse::kRefused, "[0, 1]",
      0, "Set it to 0 or 1: dtrain has no tensor parallelism."},
-    // The user's part.
+    // The user's sections.
     {"model", KeyType::kFree, "{}", "", KeyUse::kUsed, "", kIdentity,
      "Settings of the model. dtrain does not read them, except to plan memory; the program gets "
      "them with config.user(\"model\"). docs/MODELS.md lists the keys of the example."},

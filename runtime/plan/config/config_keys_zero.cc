@@ -1,4 +1,4 @@
-// The part of the table of keys that says what ranks share out and what is offloaded: ZeRO.
+// The keys of the table for ZeRO: what is divided among the ranks, and what is offloaded.
 #include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan {
@@ -20,16 +20,8 @@ constexpr ConfigKey kZeroKeys[] = {
     {"zero_optimization.overlap_comm", KeyType::kBool, "null", "", KeyUse::kUsed, "", 0,
      "Reduces gradients while backward still runs. If it is not set, it is true (in DeepSpeed, "
      "only at stage 3). Results do not change."},
-    {"zero_optimization.overlap_param_gather", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
-     "Stages 0 to 2 on CPUs: ends a step before all updated weights have arrived. Code that reads "
-     "a weight then waits for its bucket. At stages 1 and 2, weights are gathered during the next "
-     "forward, in the order in which forward reads them, as in Megatron. At stage 0, part of the "
-     "gradients is gathered during the next forward, and each bucket is updated when its gradients "
-     "have arrived. At stage 0, the key has no effect with Lamb, Muon, a program's own optimizer, "
-     "comm.wire_dtype or comm.compression; otherwise comm.bucket_tuning has none. Results change "
-     "only at stage 0 without deterministic, where sums may be in another order. The key is off by "
-     "default, because system calls that read such a weight (write, send, a collective of your "
-     "own) fail with EFAULT. Make such calls inside Engine::WithParameters."},
+    {"zero_optimization.overlap_param_gather", KeyType::kBool, "false", "", KeyUse::kIgnored, "", 0,
+     "Weights of stages 1 and 2 are gathered at the end of a step."},
     {"zero_optimization.allgather_bucket_size", KeyType::kInteger, "500000000", "[1, inf)",
      KeyUse::kIgnored, "", 0, "Gathers use the buckets of reduce_bucket_size."},
     {"zero_optimization.contiguous_gradients", KeyType::kBool, "true", "", KeyUse::kIgnored, "", 0,

@@ -42,7 +42,7 @@ absl::string_view Leaf(absl::string_view path) {
   return dot == absl::string_view::npos ? path : path.substr(dot + 1);
 }
 
-// "comm_overlap" is "overlap_comm".
+// The words of a name in sorted order, so that "comm_overlap" equals "overlap_comm".
 std::string SortedWords(absl::string_view name) {
   std::vector<std::string> words = absl::StrSplit(name, '_');
   std::sort(words.begin(), words.end());
@@ -54,7 +54,7 @@ size_t NameDistance(absl::string_view a, absl::string_view b) {
   return std::min(2 * EditDistance(a, b), 2 * EditDistance(SortedWords(a), SortedWords(b)) + 1);
 }
 
-// Keys, then sections.
+// All keys, then all sections.
 void ForEachName(const std::function<void(absl::string_view)>& consider) {
   for (const ConfigKey& key : ConfigKeys()) {
     consider(key.path);
@@ -85,8 +85,8 @@ std::string NearestConfigKey(absl::string_view path) {
   path = path.substr(0, 200);  // The distance is quadratic; a key of the table is far shorter.
   const size_t dot = path.rfind('.');
   const std::string section(dot == absl::string_view::npos ? "" : path.substr(0, dot + 1));
-  // First by the last part alone among what stands below the same section, where most mistakes
-  // are made; it may be as far as a third of its letters.
+  // First by the last part alone, among the keys of the same section, where most mistakes are made.
+  // It may differ by a third of its letters.
   std::pair<size_t, size_t> nearest_cost(~size_t{0}, 0);
   std::string nearest;
   const auto consider_here = [&](absl::string_view candidate) {

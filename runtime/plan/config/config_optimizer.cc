@@ -1,4 +1,4 @@
-// ConfigBuilder's rules for the optimizer: whose a parameter is, and defaults by type.
+// ConfigBuilder's rules for the optimizer: which type has which parameter, and defaults by type.
 #include <algorithm>
 #include <iterator>
 #include <vector>
@@ -15,14 +15,14 @@ namespace {
 using Params = std::vector<absl::string_view>;
 constexpr char kSection[] = "optimizer.params.";
 
-// What a type takes; the values of `defaults` take the place of the table's.
+// The parameters of an optimizer type; `defaults` replace the values of the table of keys.
 struct OptimizerType {
   OptimizerConfig::Kind kind;
   Params params;
   Json defaults;
 };
 
-// DeepSpeed's and, where it hands the type to torch, torch's.
+// DeepSpeed's defaults; torch's for a type that DeepSpeed hands to torch.
 OptimizerType TypeOf(absl::string_view type) {
   using Kind = OptimizerConfig::Kind;
   if (type == "SGD") {
@@ -50,7 +50,7 @@ OptimizerType TypeOf(absl::string_view type) {
       Kind::kAdamW, {"lr", "weight_decay", "betas", "eps", "adam_w_mode", "bias_correction"}, {}};
 }
 
-// Settings that a parameter group may give, of those that the type takes.
+// The settings of the type that a parameter group may give.
 Params GroupSettings(const Params& params) {
   Params settings;
   std::copy_if(params.begin(), params.end(), std::back_inserter(settings), [](auto name) {

@@ -83,7 +83,7 @@ Json KeySchema(const ConfigKey& key) {
               {"anyOf", std::move(choices)}};
 }
 
-// Where the schema of `path` belongs below `root`; sections on the way are made.
+// The place of `path` in the schema `root`. Makes the sections above it where they are missing.
 Json& Place(Json& root, absl::string_view path) {
   Json* node = &root;
   const std::vector<std::string> parts = absl::StrSplit(path, '.');

@@ -1,4 +1,4 @@
-// What a Config holds; shared by its parts (builder, accessors, identity). Private to the room.
+// The values in a Config. Its parts (builder, accessors, identity) share them; private to the room.
 #pragma once
 
 #include <functional>
@@ -39,6 +39,9 @@ struct Config::Values {
   int64_t integer(absl::string_view key) const { return at(key).get<int64_t>(); }
   double number(absl::string_view key) const { return at(key).get<double>(); }
   bool boolean(absl::string_view key) const { return at(key).get<bool>(); }
+  const std::string& text(absl::string_view key) const {
+    return at(key).get_ref<const std::string&>();
+  }
 };
 
 }  // namespace dtrain

@@ -52,7 +52,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "rank's CPUs spin for some microseconds and then sleep."},
     {kUser, "GOMP_SPINCOUNT", kRanks, "an integer, 0 or more", kNone,
      "How often a thread that waits for work looks for it before it sleeps. If it is set, dtrain "
-     "leaves it at that, as with OMP_WAIT_POLICY."},
+     "keeps it, as with OMP_WAIT_POLICY."},
     {kUser, "GLIBC_TUNABLES", kRanks, "see glibc", kNone,
      "Settings of glibc's allocator. If it is set, dtrain does not tune the allocator."},
     {kUser, "MALLOC_*", kRanks, "see glibc", kNone,
@@ -184,12 +184,11 @@ constexpr EnvironmentVariable kVariables[] = {
     {kLibrary, "NCCL_IB_TIMEOUT", "dtrain sets it for NCCL", "see NCCL",
      "comm.rdma.timeout, if that is set",
      "Time before NCCL's RDMA devices repeat a packet. dtrain keeps a value that is set, and "
-     "counts "
-     "it into comm.timeout_min_s."},
+     "counts it into comm.timeout_min_s."},
     {kLibrary, "NCCL_IB_RETRY_CNT", "dtrain sets it for NCCL", "see NCCL",
      "comm.rdma.retries, if that is set",
-     "How often they repeat it. dtrain keeps a value that is set, and counts it into "
-     "comm.timeout_min_s."},
+     "How often NCCL's RDMA devices repeat a packet. dtrain keeps a value that is set, and "
+     "counts it into comm.timeout_min_s."},
     {kLibrary, "KINETO_LOG_LEVEL", "dtrain bench mfu sets it for LibTorch's profiler", "see Kineto",
      "5", "Hides the profiler's notes. dtrain keeps a value that is set."},
     // For developers.

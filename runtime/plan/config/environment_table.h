@@ -18,7 +18,7 @@ struct EnvironmentVariable {
   const char* name;
   const char* user;           // Who reads it, or sets it for whom.
   const char* allowed;        // Values.
-  const char* default_value;  // What holds when it is not set.
+  const char* default_value;  // The value while it is not set.
   const char* meaning;        // Full sentences.
 };
 

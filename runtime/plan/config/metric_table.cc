@@ -27,7 +27,7 @@ constexpr MetricName kMetrics[] = {
     {"perf/gemm_fraction", "-",
      "Model FLOP/s of this rank divided by the best matrix-multiplication FLOP/s that the run has "
      "measured on it: after its second step, and on a CPU again and again, in 0.05 % of the time. "
-     "It is left out where it would be above 1, because other programs slowed the measurement "
+     "It is left out if it would be above 1, because other programs then slowed the measurement "
      "down.",
      kRank0,
      "every step after the measurement, if the program states its model FLOPs and the fraction is "

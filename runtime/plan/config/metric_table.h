@@ -10,9 +10,9 @@ struct MetricName {
   const char* name;     // "train/loss".
   const char* unit;     // "s", "bytes"; "-" for a plain number.
   const char* meaning;  // One sentence.
-  const char* ranks;    // Which ranks write it: "rank 0", "all".
+  const char* ranks;    // The ranks that write it: "rank 0", "all".
   const char* when;     // In which records it stands.
-  const char* shown;    // Where people see it besides the metrics file; "" for TensorBoard alone.
+  const char* shown;    // Places beside the metrics file that show it; "": only TensorBoard.
 };
 
 absl::Span<const MetricName> MetricNames();

@@ -16,7 +16,7 @@ bool MatchesAny(const std::vector<std::string>& patterns, absl::string_view name
 
 constexpr size_t kLettersMax = 200;  // The distance is quadratic; names are shorter.
 
-// EditDistance (base/text/nearest.h), where a `*` of the pattern stands for any text at no cost.
+// EditDistance (base/text/nearest.h) in which a `*` of the pattern stands for any text at no cost.
 size_t PatternDistance(absl::string_view pattern, absl::string_view name) {
   std::vector<std::vector<size_t>> cost(pattern.size() + 1, std::vector<size_t>(name.size() + 1));
   std::iota(cost[0].begin(), cost[0].end(), size_t{0});
@@ -38,7 +38,7 @@ size_t PatternDistance(absl::string_view pattern, absl::string_view name) {
   return cost[pattern.size()][name.size()];
 }
 
-// DeepSpeed's rule: matrices, but for embeddings and the output layer.
+// DeepSpeed's rule: Muon updates matrices, except embeddings and the output layer.
 bool IsHiddenMatrix(absl::string_view name, absl::Span<const int64_t> shape) {
   const std::string lower = absl::AsciiStrToLower(name);
   return shape.size() >= 2 && !absl::StrContains(lower, "embed") &&

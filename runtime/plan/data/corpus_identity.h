@@ -1,5 +1,5 @@
-// Which text a corpus is: what a resumed run compares, since files may be replaced by others of the
-// same name and length. Pure but for the reads.
+// Identifies the text of a corpus. A resumed run compares it, since files may be replaced by others
+// of the same name and length. Pure but for the reads.
 #pragma once
 
 #include <string>

@@ -20,8 +20,8 @@ struct DocumentRule {
 // A target that no loss counts: LibTorch's own choice for cross-entropy.
 inline constexpr int64_t kIgnoredTarget = -100;
 
-// Of a row of n + 1 tokens: positions[i], the place of token i in its document, and targets[i],
-// token i + 1, or kIgnoredTarget where that one belongs to the next document.
+// Fills for a row of n + 1 tokens positions[i] with the place of token i in its document, and
+// targets[i] with token i + 1, or with kIgnoredTarget if that token belongs to the next document.
 // REQUIRES: both spans have n elements.
 void MarkDocuments(absl::Span<const int64_t> row, DocumentRule rule, absl::Span<int64_t> positions,
                    absl::Span<int64_t> targets);

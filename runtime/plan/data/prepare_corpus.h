@@ -1,5 +1,5 @@
-// Byte-level token files from the text files of some folders: no network, no tokenizer, vocabulary
-// 256. The same folders and options give the same bytes on every machine.
+// Makes byte-level token files from the text files of some folders: no network, no tokenizer,
+// vocabulary 256. The same folders and options give the same bytes on every machine.
 //
 // Rules (docs/DATA_FORMAT.md repeats them). Files are found recursively, symbolic links are not
 // followed. A file counts when its extension is wanted, it is not longer than file_bytes_max, and
@@ -19,7 +19,7 @@ namespace dtrain::plan {
 
 struct PrepareOptions {
   std::vector<std::string> folders;
-  // With the dot; "" stands for names without a dot. None: every file.
+  // Extensions with the dot; "" stands for names without a dot. Empty list: every file.
   std::vector<std::string> extensions;
   std::string out;                     // Folder for train.bin, val.bin and corpus.json; created.
   int64_t bytes_max = 64LL << 20;      // Text taken in all.
@@ -35,7 +35,7 @@ struct PrepareReport {
   };
   Split train;
   Split validation;
-  int64_t files_found = 0;  // With a wanted extension.
+  int64_t files_found = 0;  // Files with a wanted extension.
   int64_t skipped_long = 0;
   int64_t skipped_not_text = 0;
   int64_t skipped_equal = 0;

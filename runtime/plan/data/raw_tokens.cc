@@ -29,8 +29,8 @@ int32_t WordAt(absl::string_view head, size_t index) {
   return word;
 }
 
-// Whether each second u16 is 0, or as small as the upper half of an id below 262,144, while the
-// others are not: what ids of 4 or 8 bytes look like.
+// Whether the tokens look like ids of 4 or 8 bytes: each second u16 is 0, or as small as the upper
+// half of an id below 262,144, while the others are not.
 bool AreWiderIds(absl::string_view head) {
   constexpr size_t kPairsMin = 8;
   constexpr uint32_t kUpperMax = 3;

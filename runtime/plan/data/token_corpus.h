@@ -29,7 +29,7 @@ class TokenCorpus {
   const std::vector<TokenFile>& files() const { return files_; }
   std::vector<int64_t> tokens_per_file() const;
   int64_t tokens() const;
-  // What the files say; 0: nothing.
+  // The vocabulary that the files name; 0: they name none.
   int64_t vocabulary() const { return vocabulary_; }
 
   // The sequence_length + 1 tokens of a sample into `out`. With `vocabulary` > 0 also checks the

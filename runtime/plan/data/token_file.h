@@ -32,7 +32,7 @@ inline constexpr int32_t kTokenMagicU32 = 20240801;
 inline constexpr int32_t kTokenVersionU32 = 7;
 inline constexpr int64_t kTokensMax = (int64_t{1} << 31) - 1;  // The header's count is an int32.
 
-// What a header says, checked against the file's size.
+// The facts of a header, checked against the file's size.
 struct TokenHeader {
   int64_t tokens = 0;
   int bytes_per_token = 0;  // 2 or 4.

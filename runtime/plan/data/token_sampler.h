@@ -22,19 +22,19 @@
 
 namespace dtrain::plan {
 
-// Samples [begin, end) of the row that the run jumps over (a rollback past bad data adds one).
+// Samples [begin, end) of the row that the run leaves out (a rollback past bad data adds a range).
 struct SkipRange {
   int64_t begin = 0;
   int64_t end = 0;
   bool operator==(const SkipRange&) const = default;
 };
 
-// Where a run stands in its data; part of the checkpoint. `step` is the next global step.
+// The position of a run in its data, part of the checkpoint. `step` is the next global step.
 struct DataCursor {
   int64_t step = 0;
   uint64_t seed = 0;
-  int64_t epoch = 0;    // Of the next sample; informative, derived from the rest.
-  int64_t windows = 0;  // Of the corpus: a resume on other data is found by it.
+  int64_t epoch = 0;    // The next sample's, derived from the rest, for readers.
+  int64_t windows = 0;  // The corpus's; they tell a resume on other data.
   int64_t global_batch = 0;
   int64_t sequence_length = 0;
   std::vector<SkipRange> skip;
@@ -44,7 +44,7 @@ struct DataCursor {
   bool operator==(const DataCursor&) const = default;
 };
 
-// Where a sample's sequence_length + 1 tokens start.
+// The place where a sample's sequence_length + 1 tokens start.
 struct SampleLocation {
   int file = 0;
   int64_t offset = 0;  // In tokens.
@@ -65,7 +65,7 @@ struct RankSlice {
   int64_t world_size = 1;
   int64_t micro_batch = 1;
 
-  // Of micro-step `micro_step` among the micro-batches of all ranks in one step.
+  // The place of micro-step `micro_step` among the micro-batches of all ranks in one step.
   int64_t place(int64_t micro_step) const { return micro_step * world_size + rank; }
 };
 
@@ -87,14 +87,12 @@ class TokenSampler {
 
   // Windows in the corpus = samples in an epoch.
   int64_t windows() const { return windows_; }
-  // Whole global batches in one epoch; what a validation pass in file order can read at most.
-  int64_t batches_per_epoch() const { return windows_ / options_.global_batch; }
   const SamplerOptions& options() const { return options_; }
   // The cursor of a run that will take `step` next.
   DataCursor CursorAt(int64_t step) const;
-  // FailedPrecondition, naming the field and both values, when `cursor` belongs to other data,
-  // seed, batch or sequence length: the run would not continue where it stopped. `other_batch`: its
-  // batch may be another one.
+  // FailedPrecondition, naming the field and both values, if `cursor` belongs to other data, or to
+  // another seed, batch or sequence length: the run would not continue where it stopped.
+  // `other_batch`: the batch may differ.
   absl::Status CheckCursor(const DataCursor& cursor, bool other_batch = false) const;
   // The first step of this sampler whose samples the run has not seen before `cursor`: with another
   // batch, up to a batch of samples may be left out. REQUIRES: CheckCursor.

@@ -15,7 +15,8 @@ std::vector<int64_t> BlockSizes(std::vector<int64_t> buckets, int64_t live_max) 
   std::vector<int64_t> blocks;
   size_t last = 0;
   for (size_t others = 0; others < buckets.size(); ++others) {
-    // Of sets with so many others that are no smaller than buckets[last], the smallest lies before.
+    // Among the sets of so many other buckets, none smaller than buckets[last], the one directly
+    // before `last` has the fewest elements.
     last = std::max(last, others);
     while (last < buckets.size() && before[last + 1] - before[last - others] > live_max) {
       ++last;

@@ -9,11 +9,12 @@
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain::plan {
-int64_t BucketElements(const Config& config, int64_t total, bool behind_step) {
-  const int64_t smallest = behind_step ? 1 << 16 : 1 << 18;
-  const int64_t wanted = behind_step ? 64 : 6;
+
+int64_t BucketElements(const Config& config, int64_t total) {
+  constexpr int64_t kSmallest = 1 << 18;
+  constexpr int64_t kWanted = 6;
   return config.overlap_comm()
-             ? std::min(config.reduce_bucket_elements(), std::max(smallest, total / wanted))
+             ? std::min(config.reduce_bucket_elements(), std::max(kSmallest, total / kWanted))
              : config.reduce_bucket_elements();
 }
 
@@ -60,7 +61,6 @@ absl::StatusOr<BucketPlan> BucketPlan::Create(const ParamLayout& layout,
     plan.buckets_.back().last_entry = static_cast<int>(i) + 1;
     plan.buckets_.back().end = end_of(i);
     full_at.back() = std::max(full_at.back(), position[i]);
-    plan.bucket_of_.push_back(static_cast<int>(plan.buckets_.size()) - 1);
   }
   plan.launch_order_.resize(plan.buckets_.size());
   std::iota(plan.launch_order_.begin(), plan.launch_order_.end(), 0);

@@ -31,15 +31,14 @@ struct BucketOptions {
   int64_t first_bucket_elements = 262'144;  // 1 MiB of fp32; at most bucket_elements is used.
   // A bucket is at most this part (1/n) of what is left of the buffer where it begins; 1: any.
   int64_t rest_parts = 1;
-  int64_t last_bucket_elements = 65'536;  // But so many are always allowed.
+  int64_t last_bucket_elements = 65'536;  // `rest_parts` never asks for fewer.
 
   bool operator==(const BucketOptions&) const = default;
 };
 
 // The largest bucket for a model of `total` elements: reduce_bucket_size; with overlap_comm a small
-// model is cut all the same, so that most of its reduction hides behind backward, and smaller still
-// where gathers go on behind the step, to hide behind forward (overlap_param_gather).
-int64_t BucketElements(const Config& config, int64_t total, bool behind_step = false);
+// model is cut all the same, so that most of its reduction hides behind backward.
+int64_t BucketElements(const Config& config, int64_t total);
 
 // Entries [first_entry, last_entry) of the layout, elements [begin, end) of the flat buffer.
 struct Bucket {
@@ -63,8 +62,6 @@ class BucketPlan {
   // Indices of buckets() in the order in which they are expected to be full. Every rank launches
   // its collectives in this order, whatever happens to be ready on it.
   const std::vector<int>& launch_order() const { return launch_order_; }
-  // Index of the bucket of an entry. REQUIRES: in range.
-  int bucket_of(int entry) const { return bucket_of_[static_cast<size_t>(entry)]; }
   uint64_t hash() const;
   // For `dtrain plan` and logs: one line a bucket in launch order.
   std::string ToText() const;
@@ -73,7 +70,6 @@ class BucketPlan {
   BucketPlan() = default;
   std::vector<Bucket> buckets_;
   std::vector<int> launch_order_;
-  std::vector<int> bucket_of_;
 };
 
 }  // namespace dtrain::plan

@@ -20,7 +20,8 @@ std::vector<int64_t> Candidates(const TuningBounds& bounds) {
   return sizes;
 }
 
-// Of one size: the first bucket, and what part of the rest the others may be, fewest buckets last.
+// The ways to cut buckets of one size: how large the first is, and at most what part of the rest
+// each other one is. The way with the fewest buckets comes last.
 std::vector<BucketOptions> Forms(int64_t size, int64_t least) {
   const BucketOptions usual{.bucket_elements = size};
   std::vector<BucketOptions> forms;
@@ -60,7 +61,7 @@ ReductionCost FitReductionCost(absl::Span<const std::pair<int64_t, double>> redu
   const double slope = spread > 0 ? together / spread : 0;
   const double call = (seconds - slope * elements) / count;
   if (slope <= 0 || call <= 0) {
-    // Through zero, or nothing at all: sizes that differ too little to tell calls from elements.
+    // The sizes differ too little to tell calls from elements: a line through zero, or no cost.
     return {.element_s = std::max(0.0, seconds / elements)};
   }
   return {.call_s = call, .element_s = slope};

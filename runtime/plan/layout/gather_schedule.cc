@@ -71,7 +71,7 @@ void GatherSchedule::Advance(int bucket) {
   const size_t from = position_ == kNever ? 0 : position_ + 1;
   const size_t found = next_[static_cast<size_t>(bucket)];
   if (found == kNever || found > from + kSkipMax) {
-    on_record_ = false;  // What was used so far begins the new record.
+    on_record_ = false;  // The uses so far begin a new record.
     uses_.assign(record.uses.begin(), record.uses.begin() + static_cast<std::ptrdiff_t>(from));
     uses_.push_back(bucket);
     return;

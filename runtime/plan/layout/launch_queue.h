@@ -1,9 +1,9 @@
-// Which buckets may be reduced, as gradients become ready: in one order on every rank.
+// Decides which buckets may be reduced as gradients become ready, in one order on every rank.
 //
-// Entries of a unit count as ready together, when the unit has ended: whichever of them have a
-// gradient on a rank, its buckets are launched at the same place on all.
+// Entries of a unit count as ready together, when the unit has ended. Its buckets are therefore
+// launched at the same place on all ranks, whichever entries have a gradient on a rank.
 //
-// Not thread-safe. No memory is taken after the constructor and UseUnits.
+// Not thread-safe. Only the constructor and UseUnits allocate memory.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ class LaunchQueue {
   // `spans` by entry; `order`: every bucket once.
   LaunchQueue(std::vector<BucketSpan> spans, std::vector<int> order);
 
-  // By unit its entries, of which each is in one unit at most. REQUIRES: between backwards.
+  // Sets the entries of each unit; an entry is in one unit at most. REQUIRES: between backwards.
   void UseUnits(std::vector<std::vector<size_t>> units);
 
   // A backward begins: nothing is ready, nothing launched.
   void Arm();
-  // The entry's gradient is in place. Calls `launch` for each bucket that is full now and before
-  // which no bucket of the order is missing. An entry that was ready changes nothing, and one of a
-  // unit is held until EndUnit.
+  // The entry's gradient is in place. Calls `launch` for each full bucket whose predecessors in the
+  // order are all launched. A second call for an entry changes nothing. An entry of a unit is held
+  // until EndUnit.
   void Ready(size_t entry, Launch launch);
-  // Every entry of the unit is in place, as with Ready. A unit that has ended changes nothing.
+  // All entries of the unit are ready now. A second call for a unit changes nothing.
   void EndUnit(size_t unit, Launch launch);
   const std::vector<size_t>& unit(size_t index) const { return units_[index]; }
-  // Whatever is missing counts as ready.
+  // All entries that are missing count as ready.
   void ReadyAll(Launch launch);
   bool is_ready(size_t entry) const { return ready_[entry] != 0; }
   // Whether a bucket of the entry was launched since Arm.
@@ -52,7 +52,7 @@ class LaunchQueue {
   std::vector<BucketSpan> spans_;
   std::vector<int> order_;
   std::vector<int> parts_;    // Entries in each bucket.
-  std::vector<int> pending_;  // Of them not ready.
+  std::vector<int> pending_;  // Entries in each bucket that are not ready.
   std::vector<uint8_t> launched_;
   std::vector<uint8_t> ready_;
   std::vector<int> readiness_;

@@ -75,10 +75,6 @@ class ParamLayout {
   int64_t total_elements() const { return total_elements_; }
   // Elements of the parameters themselves.
   int64_t parameter_elements() const { return parameter_elements_; }
-  // Index in entries() of the parameter with this registration index. REQUIRES: in range.
-  int entry_of(int registration_index) const {
-    return static_cast<int>(entries_.size()) - 1 - registration_index;
-  }
   // Null when there is none of this name.
   const LayoutEntry* Find(absl::string_view name) const;
   // Equal on all ranks exactly when names, shapes, dtypes, order and mesh are.
@@ -86,7 +82,7 @@ class ParamLayout {
   // One line an entry; what ranks exchange to name a difference.
   std::string ToText() const;
 
-  // What differs first, in registration order, between two layouts, as one sentence that names the
+  // The first difference between two layouts in registration order, as one sentence that names the
   // tensor; none when they are equal. `a_name` and `b_name` say whose they are ("rank 0").
   static std::optional<std::string> FirstDifference(const ParamLayout& a, absl::string_view a_name,
                                                     const ParamLayout& b, absl::string_view b_name);

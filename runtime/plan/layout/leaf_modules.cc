@@ -27,7 +27,7 @@ bool IsOfClass(const ModuleFacts& module, absl::string_view wanted) {
   return BehindLast(type, "::") == absl::StripSuffix(BehindLast(wanted, "."), "Impl");
 }
 
-// What values of one kind may fit.
+// One kind of value of the key, and the modules that it fits.
 struct Kind {
   const char* key;
   const char* fits_no;

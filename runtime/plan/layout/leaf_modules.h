@@ -1,5 +1,6 @@
-// Which modules zero_optimization.leaf_module names: each is a unit of ZeRO stage 3 (units.h), as a
-// module of experts has to be of which ranks use different ones. Pure; thread-safe.
+// Finds the modules that zero_optimization.leaf_module names. Each is a unit of ZeRO stage 3
+// (units.h). A mixture of experts must be one, since ranks use different experts. Pure;
+// thread-safe.
 #pragma once
 
 #include <string>
@@ -13,8 +14,8 @@ namespace dtrain::plan {
 
 // A module of a model that has parameters.
 struct ModuleFacts {
-  std::string name;  // As torch::nn::Module::named_modules has it; "" of the model itself.
-  std::string type;  // As torch::nn::Module::name says it: "mixtral::SparseMoeBlockImpl".
+  std::string name;  // The name in torch::nn::Module::named_modules; "": the model itself.
+  std::string type;  // The result of torch::nn::Module::name: "mixtral::SparseMoeBlockImpl".
   // The name under which it is registered first, which its parameters' names begin with.
   std::string first_name;
 };

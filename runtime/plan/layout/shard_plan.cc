@@ -145,8 +145,7 @@ BucketSpan ShardPlan::BucketsOf(FlatRange range) const {
   return {holds(range.begin), holds(range.end - 1) + 1};
 }
 
-absl::StatusOr<std::vector<int>> ShardPlan::LaunchOrder(absl::Span<const int> readiness,
-                                                        absl::Span<const int> need) const {
+absl::StatusOr<std::vector<int>> ShardPlan::LaunchOrder(absl::Span<const int> readiness) const {
   DT_ASSIGN_OR_RETURN(const std::vector<int> position,
                       ReadinessPositions(spans_.size(), readiness));
   const auto never = static_cast<int>(readiness.size());  // All at once, when backward is over.
@@ -157,11 +156,8 @@ absl::StatusOr<std::vector<int>> ShardPlan::LaunchOrder(absl::Span<const int> re
       at = std::max(at, std::min(position[entry], never));
     }
   }
-  std::vector<int> order(need.begin(), need.end());
-  if (order.empty()) {
-    order.resize(buckets_.size());
-    std::iota(order.begin(), order.end(), 0);
-  }
+  std::vector<int> order(buckets_.size());
+  std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return full_at[static_cast<size_t>(a)] < full_at[static_cast<size_t>(b)];
   });

@@ -2,17 +2,17 @@
 // pieces they travel.
 //
 // A pure function of layout, sizes and world size. The flat buffer, padded to whole grains of world
-// size x alignment, is cut into buckets of whole grains, and rank r owns the r-th of the equal
-// parts of every bucket: a reduce-scatter of one bucket gives each rank what it owns, and all links
-// carry the same at any time (parts by rank of the whole buffer would send each bucket to one rank
-// alone). A rank keeps its parts one after the other: its shard. Buckets may split a tensor.
+// size x alignment, is cut into buckets of whole grains. Rank r owns the r-th of the equal parts of
+// every bucket, so a reduce-scatter of one bucket gives each rank its part, and all links carry the
+// same at any time. (If the whole buffer were cut by rank, each bucket would go to one rank only.)
+// A rank keeps its parts one after the other: its shard. Buckets may split a tensor.
 //
-// Where a program has named units, a bucket ends at the last place before each of their borders
-// where one may: the rest of a unit is in the bucket behind it, which in reverse registration order
-// is of what the model reads directly before it in forward and directly after it in backward.
+// If a program names units, a bucket ends at the last allowed place before the border of each unit.
+// The rest of that unit is in the next bucket. Buckets follow reverse registration order, so the
+// next bucket holds what the model reads directly before in forward and directly after in backward.
 //
-// Other than a BucketPlan it never changes, since the moments lie by it; readiness decides the
-// launch order alone. Immutable; thread-safe.
+// Unlike a BucketPlan it never changes, since the moments are stored by it. Readiness decides only
+// the launch order. Immutable; thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -35,14 +35,14 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// The part of both that they share; empty (begin == end) when none.
+// The common part of both ranges; empty (begin == end) if there is none.
 FlatRange Intersect(FlatRange a, FlatRange b);
 
 // A range of the flat buffer and where a rank keeps it: element `local` of its buffers on.
 struct OwnedRange {
   FlatRange flat;
   int64_t local = 0;
-  // Where element `element` of the flat buffer is kept. REQUIRES: it is in `flat`.
+  // The shard's element that keeps element `element` of the flat buffer. REQUIRES: it is in `flat`.
   int64_t local_of(int64_t element) const { return local + element - flat.begin; }
   bool operator==(const OwnedRange&) const = default;
 };
@@ -55,17 +55,18 @@ struct BucketSpan {
 };
 
 struct ShardOptions {
-  // Bounds, rounded down to whole grains and multiples, but one of both at least.
+  // Bounds of the buckets, rounded down to whole grains and multiples of `bucket_multiple`, but at
+  // least one of each.
   BucketOptions buckets = {};
   int world_size = 1;
-  // Of the parts; a multiple of ParamLayout::kAlignElements. Where the norm must have the same bits
-  // however gradients are shared out, its block (kernels/optimizer/grad_norm.h).
+  // Alignment of the parts, a multiple of ParamLayout::kAlignElements. It is the norm's block
+  // (kernels/optimizer/grad_norm.h) where the norm must have the same bits at every world size.
   int64_t align_elements = ParamLayout::kAlignElements;
-  // Buckets begin at multiples of it: where each has memory of its own, of whole granules.
+  // Buckets begin at multiples of it. On a GPU each has memory of its own, of whole granules.
   int64_t bucket_multiple = 1;
-  // What is to be one bucket each: ascending, without overlap (FindUnits). One that is larger than
-  // `unit_elements_max`, rounded as above, is as few equal ones as that allows; the bounds of
-  // `buckets` are for what lies between. One without a place for a bucket has none of its own.
+  // Ranges that become one bucket each: ascending, without overlap (FindUnits). A unit larger than
+  // `unit_elements_max`, rounded as above, becomes as few equal buckets as that allows. `buckets`
+  // bounds the buckets between units. A unit too small to hold a border has no bucket of its own.
   std::vector<FlatRange> units = {};
   int64_t unit_elements_max = std::numeric_limits<int64_t>::max();
 
@@ -85,27 +86,25 @@ class ShardPlan {
   const std::vector<FlatRange>& buckets() const { return buckets_; }
   // Length of a flat buffer with its padding, of zeros.
   int64_t padded_elements() const { return buckets_.back().end; }
-  int64_t total_elements() const { return total_elements_; }  // Of the layout.
-  // Of one rank.
+  int64_t total_elements() const { return total_elements_; }  // The layout's.
+  // Elements that one rank keeps.
   int64_t shard_elements() const { return padded_elements() / world_size_; }
   int64_t largest_bucket() const { return largest_bucket_; }
-  int64_t bucket_multiple() const { return bucket_multiple_; }  // As it was made with.
-  // What `rank` owns of a bucket, and where it keeps that. REQUIRES: both in range.
+  int64_t bucket_multiple() const { return bucket_multiple_; }  // The option of that name.
+  // The part of a bucket that `rank` owns, and its place in the shard. REQUIRES: both in range.
   OwnedRange part(int bucket, int rank) const;
   // All that `rank` owns of the layout itself, without padding, in the order in which it keeps it;
   // none is empty.
   std::vector<OwnedRange> owned(int rank) const;
   // By layout entry.
   const std::vector<BucketSpan>& spans() const { return spans_; }
-  // By bucket: what no entry covers, padding included.
+  // By bucket: the ranges that no entry covers, padding included.
   const std::vector<std::vector<FlatRange>>& gaps() const { return gaps_; }
   // The buckets that elements of `range` lie in. REQUIRES: not empty, below padded_elements().
   BucketSpan BucketsOf(FlatRange range) const;
-  // Buckets in the order in which they are expected to be full; `readiness` as of BucketPlan. Where
-  // that leaves a choice (one tensor fills several, or none of theirs became ready), those that
-  // stand first in `need` go first: buckets in the order of NeedOrder, or nothing.
-  absl::StatusOr<std::vector<int>> LaunchOrder(absl::Span<const int> readiness,
-                                               absl::Span<const int> need = {}) const;
+  // Buckets in the order in which they are expected to be full; `readiness` as BucketPlan takes it.
+  // If readiness leaves a choice, the layout's order decides.
+  absl::StatusOr<std::vector<int>> LaunchOrder(absl::Span<const int> readiness) const;
 
  private:
   ShardPlan() = default;

@@ -45,7 +45,7 @@ void UnitOrder::Come(int place, std::vector<UnitStep>& steps) {
       next_ = index + 1;
       return;
     }
-    on_record_ = false;  // What was seen so far begins the new record.
+    on_record_ = false;  // The steps so far begin a new record.
     seen_.assign(begin, begin + static_cast<std::ptrdiff_t>(next_));
   }
   if (seen_.empty() || seen_.back().is_end || seen_.back().place != place) {

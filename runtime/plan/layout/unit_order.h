@@ -1,10 +1,11 @@
-// In which order a pass comes to units of weights (EngineOptions::units), so that every rank
-// gathers and reduces them at the same places, whichever parts of them it uses.
+// Records the order in which a pass comes to units of weights (EngineOptions::units), so that every
+// rank gathers and reduces them at the same places, whichever parts of them it uses.
 //
-// A pass comes to places: units, buckets outside of them, the begin of backward; and units end in
-// backward, when no gradient of theirs can come any more. The first pass of a kind is recorded, and
-// every rank must come to every unit in it. In later ones a rank that uses nothing of a unit is
-// told to open and end it where the record has it. A pass that leaves the record is recorded anew.
+// A pass comes to places: units, buckets outside of units, the begin of backward. A unit ends in
+// backward, when no gradient of it can come any more. The first pass of a kind is recorded, and
+// every rank must come to every unit in it. In later passes a rank that uses nothing of a unit is
+// told to open and end it at the place on the record. A pass that leaves the record makes a new
+// one.
 //
 // A pure state machine; not thread-safe.
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace dtrain::plan {
 
-// What a rank is to do with a unit before it goes on.
+// An action that a rank has to take on a unit before it goes on.
 struct UnitStep {
   enum class Kind { kOpen, kEnd };
   Kind kind = Kind::kOpen;
@@ -33,15 +34,15 @@ class UnitOrder {
   static constexpr int kBackward = -1;
   static constexpr int OfBucket(int bucket) { return -2 - bucket; }
 
-  // A pass starts. What was seen since the last End is dropped.
+  // A pass starts. Forgets the places since the last End.
   void Begin(Pass pass);
-  // This rank comes to `place`. Appends what the record has before it.
+  // This rank comes to `place`. Appends the steps that the record has before that place.
   void Come(int place, std::vector<UnitStep>& steps);
-  // Whether the caller is to find out which units have ended, before it comes to the next place,
-  // and to note it here. Else the record says it.
+  // Whether the caller must find out which units have ended, before it comes to the next place, and
+  // call NoteEnd. If not, the record has the ends.
   bool wants_ends() const { return !on_record_; }
   void NoteEnd(int unit);
-  // The pass is over. Appends what the record has after the last place.
+  // The pass is over. Appends the steps that the record has after the last place.
   void End(std::vector<UnitStep>& steps);
 
  private:
@@ -53,11 +54,11 @@ class UnitOrder {
 
   void AppendSteps(size_t end, std::vector<UnitStep>& steps);
 
-  std::array<std::vector<Item>, 3> records_;  // By Pass; of kOther always empty.
-  std::vector<Item> seen_;                    // In this pass, while it is off the record.
+  std::array<std::vector<Item>, 3> records_;  // By Pass; kOther has none.
+  std::vector<Item> seen_;                    // The items of this pass while it is off the record.
   Pass pass_ = Pass::kTraining;
   bool on_record_ = false;
-  size_t next_ = 0;  // On record: behind the present place.
+  size_t next_ = 0;  // On record: the item after the present place.
 };
 
 }  // namespace dtrain::plan

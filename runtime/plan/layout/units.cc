@@ -18,7 +18,7 @@ constexpr size_t kListedMax = 8;  // Names in a message.
 // By entry of a layout: the unit that it belongs to.
 using Membership = std::vector<int>;
 
-// What may stand for a parameter in a unit: "a.b.weight", and its modules "a.b" and "a".
+// The names by which a unit may list a parameter: "a.b.weight", and its modules "a.b" and "a".
 std::vector<absl::string_view> NamesFor(absl::string_view parameter) {
   std::vector<absl::string_view> names = {parameter};
   for (size_t dot = parameter.rfind('.'); dot != absl::string_view::npos;
@@ -28,7 +28,7 @@ std::vector<absl::string_view> NamesFor(absl::string_view parameter) {
   return names;
 }
 
-// What is asked for: units of patterns, and behind them one of each leaf module.
+// The units asked for: first those of patterns, then one for each leaf module.
 struct Wanted {
   absl::Span<const ParamLayout* const> layouts;
   absl::Span<const std::vector<std::string>> units;
@@ -47,7 +47,7 @@ bool IsWithin(absl::string_view parameter, absl::string_view module) {
   return module.empty() || std::find(names.begin() + 1, names.end(), module) != names.end();
 }
 
-// The modules that hold parameters, in registration order; of a model without any, its parameters.
+// The modules that hold parameters, in registration order. If a model has none, its parameters.
 std::string WhatThereIs(absl::Span<const ParamLayout* const> layouts) {
   std::vector<std::string> modules;
   std::vector<std::string> parameters;
@@ -87,7 +87,7 @@ std::vector<std::string> AllNames(absl::Span<const ParamLayout* const> layouts) 
   return all;
 }
 
-// Puts what `pattern` names into `unit`.
+// Puts the parameters that `pattern` names into `unit`.
 absl::Status Join(const Wanted& wanted, const std::string& pattern, size_t unit,
                   std::vector<Membership>& members) {
   const absl::Span<const ParamLayout* const> layouts = wanted.layouts;

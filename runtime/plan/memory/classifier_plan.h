@@ -1,5 +1,5 @@
-// How the fused classifier (ops::LinearCrossEntropy) cuts its tokens, and what it works in beside
-// logits and gradients. Pure; thread-safe.
+// The chunks into which the fused classifier (ops::LinearCrossEntropy) cuts its tokens, and its
+// scratch memory beside logits and gradients. Pure; thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace dtrain::plan {
 inline constexpr int64_t kClassifierChunkCpu = int64_t{16} << 20;
 inline constexpr int64_t kClassifierChunkGpu = int64_t{256} << 20;
 
-// A logit that no kernel takes as it is (fp16) goes through ATen in fp32: a copy, and beside it
-// first its exponential, then its gradient.
+// Bytes for a logit of a type that no kernel takes (fp16). It goes through ATen in fp32, as a copy
+// and beside it first its exponential, then its gradient.
 inline constexpr int64_t kLossScratchBytes = 2 * sizeof(float);
 
-// Tokens a chunk, of chunks as equal as can be; `wanted`: the caller's choice, or 0.
+// Tokens in a chunk; the chunks are as equal as possible. `wanted`: the caller's choice, or 0.
 // REQUIRES: tokens and vocabulary from 1.
 constexpr int64_t ClassifierChunkTokens(int64_t tokens, int64_t vocabulary, bool cpu,
                                         int64_t wanted = 0) {

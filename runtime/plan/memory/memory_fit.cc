@@ -15,10 +15,10 @@ constexpr int kStageMax = 3;
 constexpr int64_t kOffloadBuffers = 4;  // The default of offload_optimizer.buffer_count.
 
 constexpr double kFp32Bytes = 4;
-// Of the activations' estimate: what does not fit by a tenth may fit.
+// The share of the activations' estimate that is surely needed: it may be a tenth too high.
 constexpr double kActivationsSure = 0.9;
 
-// What is sure to be needed: not the loss's part, since which loss it is the program decides.
+// Bytes that are surely needed. The loss's are left out, since the program chooses its loss.
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
   return plan.states() + plan.buckets + plan.live + plan.codes +
@@ -27,16 +27,17 @@ double Needed(const MemoryRequest& request) {
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
 
-// A request that may fit, and what makes it of the one at hand.
+// A request that may fit, and the change that makes it from the given one.
 struct Change {
   std::string text;
   MemoryRequest request;
 };
 
-// Nothing, higher stages, and at last states in files, or of a GPU's rank in the host's memory.
+// The request as it is, with higher stages, and at last with states in files or, for a rank on a
+// GPU, in the host's memory.
 std::vector<Change> Placements(MemoryRequest request) {
   std::vector<Change> changes = {{"", request}};
-  // What stage 3 gathers may be more than what it shares out.
+  // Stage 3 may gather more than it shares out.
   const int offload_from = request.states_on_host ? std::max(1, request.zero_stage) : kStageMax;
   for (int stage = request.zero_stage + 1; stage <= kStageMax; ++stage) {
     request.zero_stage = stage;
@@ -54,7 +55,7 @@ std::vector<Change> Placements(MemoryRequest request) {
   return changes;
 }
 
-// Nothing, smaller micro-batches, and at last recomputing.
+// The request as it is, with smaller micro-batches, and at last with recomputation.
 std::vector<Change> Batches(MemoryRequest request) {
   std::vector<Change> changes = {{"", request}};
   while (request.micro_batch > 1) {
@@ -152,7 +153,7 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
       "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
       request.model.parameters * 1e-6, frozen, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
-      // Which other ranks do not share.
+      // More ranks do not help: activations are not divided.
       2 * PlanMemory(request).far_activations > needed
           ? "most of it is activations, so set a smaller train_micro_batch_size_per_gpu"
       : request.offload_buffers == 0 ? "use more ranks"

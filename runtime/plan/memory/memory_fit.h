@@ -1,4 +1,4 @@
-// Whether a model's states fit into the memory that its ranks have, and what would make them. Pure.
+// Checks whether a model's states fit into the memory of its ranks, and names remedies. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace dtrain::plan {
 
-// What a rank can still have. Ranks of one machine, or of one cgroup with a limit, share theirs.
+// The memory that a rank can still have. Ranks of one machine, or of one cgroup with a limit, share
+// theirs.
 struct RankMemory {
   uint64_t machine = 0;           // Equal for ranks of one machine.
   uint64_t cgroup = 0;            // Equal for ranks of one cgroup, of one machine.
@@ -17,20 +18,21 @@ struct RankMemory {
   int64_t cgroup_available = 0;   // Bytes; INT64_MAX without a limit.
 };
 
-// The least that any rank has, when all take equal parts of what they share.
+// The smallest memory of any rank, if all ranks take equal parts of the memory that they share.
 // REQUIRES: not empty.
 double LeastAvailable(absl::Span<const RankMemory> ranks);
 
-// OK, or InvalidArgument: what the states take and what there is, and which smaller micro-batch,
-// higher stage, whether offload, or how many ranks would do. Activations count if the request
-// has a batch, less a tenth, because they are an estimate; logits and the process itself do not.
+// InvalidArgument names the memory that the states need, the memory that there is, and the first
+// remedy that suffices: a smaller micro-batch, a higher stage, offload, or more ranks. If the
+// request has a batch, 90 % of the activations count, because they are an estimate. Logits and the
+// process itself do not count.
 absl::Status CheckStatesFit(const MemoryRequest& request, double available);
 
-// The same of what is offloaded of a rank on a GPU, which is the host's. `available`: there.
+// The same for the offloaded states of a rank on a GPU. `available`: bytes of host memory.
 absl::Status CheckOffloadFits(const MemoryRequest& request, double available);
 
-// The same of what a model takes before its training begins: below stage 3 it is made whole, in
-// fp32, on every rank. `available`: of the host.
+// The same for the model before its training begins: below stage 3 every rank makes it whole, in
+// fp32. `available`: bytes of host memory.
 absl::Status CheckCanBeMade(const MemoryRequest& request, double available);
 
 }  // namespace dtrain::plan

@@ -19,8 +19,8 @@ namespace {
 
 constexpr double kFp32 = 4;
 constexpr double kPacked = 260.0 / 256;  // int8 blocks of 256 with an fp32 scale.
-constexpr double kFp8Codes = 2;          // As they are and transposed; scales are few.
-// Of gathers under way (shard/quantized_on_host.h); on a GPU one stream makes one do.
+constexpr double kFp8Codes = 2;          // One of the weights, one transposed; scales are few.
+// Buffers of gathers under way (shard/quantized_on_host.h). A GPU needs one: a stream orders them.
 constexpr int kPackedSlots = 4;
 constexpr int64_t kWorldMax = int64_t{1} << 20;
 
@@ -45,22 +45,22 @@ absl::StatusOr<int64_t> FieldOr(const Json& model, const char* name, int64_t abs
                                                   : Field(model, name);
 }
 
-// What one layer keeps of each token, in values: inputs of both norms and of the projections, the
+// Values that one layer keeps of each token: the inputs of both norms and of the projections, the
 // attention's queries, keys, values and output, gate, up and their product.
 double KeptByLayer(const ModelShape& model) {
   return static_cast<double>(4 * model.hidden + 2 * model.query_width + 2 * model.kv_width +
                              (model.gated ? 3 : 2) * model.intermediate);
 }
 
-// Layers of which something is recomputed.
+// The number of layers with a recomputed part.
 double Chosen(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
   return recompute.mode == ActivationCheckpointingConfig::Mode::kNone
              ? 0
              : std::ceil(static_cast<double>(model.layers) / static_cast<double>(recompute.every));
 }
 
-// Of each token, in values, what segments keep in a far tier: their one input. A few are near all
-// the same, on their way.
+// Values that recomputed segments keep of each token in a far tier: their one input. A few inputs
+// are in near memory at a time, on their way.
 double KeptFar(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
   if (recompute.tier == ActivationCheckpointingConfig::Tier::kNone) {
     return 0;
@@ -71,7 +71,7 @@ double KeptFar(const ModelShape& model, const ActivationCheckpointingConfig& rec
   return (chosen - near) * static_cast<double>(model.hidden);
 }
 
-// What forward keeps of each token, in values; with recomputing also what one layer makes anew.
+// Values that forward keeps of each token, with those that one layer at a time recomputes.
 double Kept(const ModelShape& model, const ActivationCheckpointingConfig& recompute) {
   using Mode = ActivationCheckpointingConfig::Mode;
   const auto layers = static_cast<double>(model.layers);
@@ -93,8 +93,8 @@ double FrozenBucket(const MemoryRequest& request) {
                   static_cast<double>(request.frozen_bucket_elements));
 }
 
-// Stage 3: what is gathered at a time, what is never shared out (and once more while it is brought
-// up to date), and what int8 blocks take.
+// Stage 3: the weights that are gathered at a time, those that are never divided (twice, for the
+// time of their exchange), and the buffers of int8 blocks.
 double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket) {
   const double parameters = request.model.parameters + FrozenElements(request.model);
   const double whole = PersistentElements(request.model, request.persistence);
@@ -109,8 +109,8 @@ double LiveBytes(const MemoryRequest& request, double value_bytes, double bucket
                                     : 0);
 }
 
-// What comm.compression remembers of gradients, and int8 blocks on their way: of all buckets on the
-// host, of one on a GPU. PowerSGD's factors are few.
+// Bytes that comm.compression keeps of gradients, and of int8 blocks on their way: those of all
+// buckets on the host, those of one on a GPU. PowerSGD's factors are few.
 double CompressionBytes(const MemoryRequest& request, double bucket) {
   if (request.compression == "none" || request.world_size == 1 || request.zero_stage >= 2) {
     return 0;
@@ -124,16 +124,17 @@ double CompressionBytes(const MemoryRequest& request, double bucket) {
                                 : kFp32 * (parameters + 2 * part) + 2 * kPacked * parameters;
 }
 
-// What the fused classifier holds at most, beyond the room of the largest fresh gradient, of which
-// there is none yet: logits of a chunk, what their loss is computed in, and the gradients of its
-// input and, summed in fp32, of its weight, with one more to round it (on a CPU, of each chunk).
+// Bytes that the fused classifier holds at most: the logits of a chunk, the scratch of their loss,
+// the gradient of its input and that of its weight, summed in fp32, with one more to round it (on a
+// CPU one for each chunk). The room of the largest fresh gradient is taken off, since there is no
+// such gradient yet.
 double ClassifierBytes(const MemoryRequest& request, double value_bytes) {
   const int64_t tokens = request.micro_batch * request.sequence_length;
   const ModelShape& model = request.model;
   if (tokens == 0 || model.vocabulary == 0) {
     return 0;
   }
-  const bool cpu = !request.states_on_host;  // Which is said of a GPU's ranks alone.
+  const bool cpu = !request.states_on_host;  // Only ranks on a GPU have them there.
   const int64_t chunk = ClassifierChunkTokens(tokens, model.vocabulary, cpu);
   const auto logits = static_cast<double>(chunk * model.vocabulary);
   const bool by_aten = request.precision == PrecisionConfig::Kind::kFloat16;
@@ -178,14 +179,14 @@ absl::StatusOr<ModelShape> Gpt2ShapeFrom(const Json& model) {
   return shape;
 }
 
-// Whether a rank's share of the weights is elsewhere than where it trains.
+// Whether a rank keeps its share of the weights in another memory than the one it trains in.
 bool FarValues(const MemoryRequest& request) {
   return request.zero_stage >= 3 &&
          (request.values_in_file || (request.states_on_host && request.values_far));
 }
 
-// Moves what is offloaded of the `owned` elements' states out of the sums, and adds what it travels
-// through.
+// Moves the offloaded states of the `owned` elements out of the sums, and adds the buffers through
+// which they travel.
 void PlanOffload(const MemoryRequest& request, double value_bytes, int64_t owned,
                  MemoryPlan& plan) {
   const double states = plan.moments + plan.master;
@@ -308,7 +309,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   const ModelShape& model = request.model;
   const double value_bytes = ValueBytes(request.precision);
   const auto ranks = static_cast<double>(request.world_size);
-  // Parameters of a state that is shared out from stage `from` on.
+  // Parameters whose state a rank holds, if it is divided from stage `from` on.
   const auto held = [&](int from) {
     return model.parameters / (request.zero_stage >= from ? ranks : 1);
   };
@@ -323,7 +324,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   plan.values += model.frozen_bytes;
   const double bucket = std::min(model.parameters, static_cast<double>(request.bucket_elements));
   if (request.states_on_host && FarValues(request) && request.values_in_file) {
-    const int ways = request.offload_buffers > 0 ? 1 : 2;  // Where the GPU updates, also back.
+    const int ways = request.offload_buffers > 0 ? 1 : 2;  // A GPU that updates also writes back.
     plan.host = static_cast<double>(kShareBuffers) * value_bytes *
                 (ways * bucket + FrozenBucket(request)) / ranks;
   }

@@ -1,6 +1,6 @@
 // Dynamic loss scaling for fp16, with DeepSpeed's rules (deepspeed/runtime/fp16/loss_scaler.py):
-// the scale is halved when a gradient overflows and doubled in the last of `window` updates behind
-// the first without one. Pure.
+// an overflow of a gradient halves the scale, and the `window`th update after the first one without
+// overflow doubles it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@ namespace dtrain::plan {
 // Saved in checkpoints.
 struct LossScale {
   double scale = 1;
-  int64_t hysteresis = 0;      // Overflows left that do not change the scale, and one.
-  int64_t steps = 0;           // Seen, those that overflowed included.
-  int64_t last_overflow = -1;  // Of `steps`.
+  int64_t hysteresis = 0;      // The scale is halved at the overflow that finds 1 here.
+  int64_t steps = 0;           // Steps so far, those that overflowed included.
+  int64_t last_overflow = -1;  // The value of `steps` at the last overflow.
   bool operator==(const LossScale&) const = default;
 };
 
-// At the start of a run: 1 unless precision is fp16.
+// The scale at the start of a run: 1 unless precision is fp16.
 LossScale FirstLossScale(const PrecisionConfig& precision);
 
-// After a step. A fixed scale never changes.
+// The scale after a step. A fixed scale never changes.
 LossScale NextLossScale(const PrecisionConfig& precision, LossScale now, bool overflow);
 
-// Whether an overflow at this scale can only be answered by a smaller one, which there is not.
+// Whether an overflow at this scale would need a smaller scale than the smallest one allowed.
 bool IsSmallest(const PrecisionConfig& precision, const LossScale& now);
 
 }  // namespace dtrain::plan

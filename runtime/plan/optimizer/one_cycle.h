@@ -9,11 +9,11 @@
 
 namespace dtrain::plan {
 
-// Where the cycle stands after `done` steps of the scheduler: 0 at its ends, 1 at its peak, in
-// steps where a stair count is given. REQUIRES: done < cycle steps.
+// The position in the cycle after `done` steps of the scheduler: 0 at its ends, 1 at its peak. A
+// stair count rounds it to stairs. REQUIRES: done < cycle steps.
 double CyclePosition(const OneCycleConfig& cycle, int64_t done);
 
-// At the scheduler's n, from 0; before it, -1.
+// The rate and beta1 at step n of the scheduler, counted from 0. Before its first step n is -1.
 double CycleLr(const OneCycleConfig& cycle, int64_t n);
 double CycleMomentum(const OneCycleConfig& cycle, int64_t n);
 

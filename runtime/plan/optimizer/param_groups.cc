@@ -11,7 +11,7 @@
 namespace dtrain::plan {
 namespace {
 
-// As its namesake in optimizer.params is checked, under a path of its own.
+// Checks a value as the key of the same name in optimizer.params is checked; errors name `path`.
 absl::StatusOr<Json> Setting(const std::string& name, const std::string& path, const Json& value) {
   ConfigKey key = *FindConfigKey("optimizer.params." + name);
   key.path = path.c_str();

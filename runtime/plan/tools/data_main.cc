@@ -110,7 +110,7 @@ int Main(int argc, char** argv) {
                    "name without extension). Default: all files")
       ->option_text("LIST")
       ->delimiter(',')
-      ->allow_extra_args(false);  // What follows is a folder.
+      ->allow_extra_args(false);  // The next argument is a folder.
   prepare_app
       ->add_option("--max-mb", prepare.max_megabytes,
                    "Stop after this much text, in MiB, above 0 and below 2048")

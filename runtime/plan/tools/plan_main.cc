@@ -166,8 +166,8 @@ absl::StatusOr<Json> ModelOf(const Config& config) {
   return model;
 }
 
-// Fills `request` from a configuration; what --params gives takes the place of the model's shape. A
-// model's own config.json is as good as --params.
+// Fills `request` from a configuration. --params replaces the model's shape. A model's own
+// config.json may stand in the place of --params.
 absl::Status ReadConfig(const Arguments& arguments, MemoryRequest& request) {
   DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(arguments.file));
   if (const auto json = ParseJson(text, arguments.file);

@@ -1,5 +1,5 @@
-// What a program does wrong with a Checkpointer is said at the first call, and a job whose run
-// directory another one has taken ends.
+// Misuse of a Checkpointer is reported at the first call, and a job whose run directory another one
+// has taken ends.
 #include "dtrain/checkpointer.h"
 
 #include <gmock/gmock.h>
@@ -129,7 +129,7 @@ TEST_F(CheckpointerTest, ARunWhoseCheckpointsAreGoneDoesNotBeginAnew) {
     ASSERT_TRUE(run->checkpoints->MaybeSave(2).ok());
     run->job->metrics().Flush();
   }
-  // As where a file system is not mounted: the folder is there and empty.
+  // The folder is there and empty, like the mount point of a file system that is not mounted.
   const testing::TempFolder empty;
   const auto elsewhere = Start(empty.path());
   elsewhere->checkpoints->Track("engine", *elsewhere->engine);

@@ -128,7 +128,7 @@ TEST(ModelFilesTest, AnEarlierModelIsReplacedAndSomethingElseIsNot) {
   ModelFolderContent smaller = Content();
   smaller.files.clear();
   ASSERT_TRUE(Write(folder, smaller).ok());
-  EXPECT_FALSE(fs::exists(folder + "/config.json"));  // Of the earlier one.
+  EXPECT_FALSE(fs::exists(folder + "/config.json"));  // The earlier model's file is gone.
   const std::string other = temporary.path() + "/other";
   fs::create_directory(other);
   std::ofstream(other + "/notes.txt") << "mine";

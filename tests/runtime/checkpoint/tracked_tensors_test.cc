@@ -23,8 +23,8 @@ namespace {
 using testing::Chain;
 using ::testing::HasSubstr;
 
-// What an average of the weights, and a whole number beside it, are after `until` steps, on rank 0
-// of `size`, from what the folder holds. Fails where ranks differ.
+// An average of the weights, and a whole number beside it, on rank 0 of `size` after `until` steps
+// from the newest checkpoint in the folder. Fails if ranks differ.
 absl::StatusOr<std::vector<double>> Average(int size, const std::string& folder, int until,
                                             at::IntArrayRef shape = {77, 77}) {
   std::vector<double> numbers;

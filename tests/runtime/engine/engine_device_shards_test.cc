@@ -62,7 +62,7 @@ TEST(EngineDeviceShardsTest, StageThreeGivesTheBitsOfStageTwoWhateverMayBeLive) 
   }
 }
 
-// By blocks and a group's calls of their own.
+// Frozen weights have blocks of memory and collectives of their own.
 TEST(EngineDeviceShardsTest, FrozenWeightsAreGatheredAsTheOthersAre) {
   const testing::TempFolder disk;
   const std::vector<std::vector<std::string>> ways = {
@@ -241,7 +241,7 @@ TEST(EngineDeviceShardsTest, ANonFiniteStepLeavesOptimizersOfWholeParametersAsTh
   }
 }
 
-// What TakeSnapshot copied of each tensor of the model, on the host, by name.
+// The bytes that TakeSnapshot copied to the host of each tensor of the model, by name.
 std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::string>& more) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);

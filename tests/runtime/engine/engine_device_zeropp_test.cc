@@ -183,7 +183,7 @@ absl::Status TrainThen(RankContext& context, const Way& way, FakeGpu& gpu,
   return then(*engine, net, source);
 }
 
-// What each of two ranks would save of the model after three steps.
+// The part of the model that each of two ranks would save after three steps.
 std::vector<std::string> Saved(const Way& way) {
   comm::FakeFabric fabric;
   auto cluster = testing::Cluster::Start({.size = 2}, [&](RankContext& context) {

@@ -1,5 +1,5 @@
-// What evaluations read and how they end: each window once on any number of ranks, finite sources,
-// no target at all, a stop signal.
+// Evaluations read each window once on any number of ranks, and end with a finite source, without
+// any target, or by a stop signal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -156,7 +156,7 @@ TEST(EngineExpertsTest, InTwoBytesAndInt8Blocks) {
                        0.1);
 }
 
-// What each rank's first step ends with.
+// The error of each rank's first step.
 std::vector<std::string> Refusals(const Way& way) {
   std::vector<std::string> messages;
   const auto results =

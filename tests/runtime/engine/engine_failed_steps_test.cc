@@ -5,20 +5,26 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
+#include "runtime/job/job_state.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
+#include "tests/testing/passing_group.h"
 
 namespace dtrain::engine_failed_steps_test {
 namespace {
@@ -35,7 +41,7 @@ struct Precision {
   const char* name;
   std::vector<std::string> overrides;
   int64_t steps;     // Skipped ones, before the one that ends the run.
-  const char* says;  // Of that one.
+  const char* says;  // The message of the step that ends the run.
 };
 
 std::vector<Precision> Precisions() {
@@ -73,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(All, NeverFinite,
                                                "_stage", way.stage);
                          });
 
-// What is not as it should be; empty: all is.
+// Says what is wrong with `end`; empty: nothing.
 std::vector<std::string> Differences(const absl::Status& end, const Precision& precision,
                                      int64_t skipped) {
   std::vector<std::string> wrong;
@@ -300,6 +306,84 @@ TEST(FiniteAgain, AGoodStepBetweenBadOnesCountsThemAnew) {
                : absl::InternalError("updates");
   });
   EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+}
+
+// Refuses collectives by the begin of their name: a rank on which one cannot start.
+class RefusingGroup final : public testing::PassingGroup {
+ public:
+  RefusingGroup(std::unique_ptr<comm::Group> under, std::string name)
+      : PassingGroup(*under), owned_(std::move(under)), name_(std::move(name)) {}
+  absl::StatusOr<comm::Work> Broadcast(comm::Buffer buffer, int root,
+                                       const comm::CollectiveOptions& options) override {
+    DT_RETURN_IF_ERROR(Check(options));
+    return PassingGroup::Broadcast(buffer, root, options);
+  }
+  absl::StatusOr<comm::Work> AllGather(comm::Buffer input, comm::Buffer output,
+                                       const comm::CollectiveOptions& options) override {
+    DT_RETURN_IF_ERROR(Check(options));
+    return PassingGroup::AllGather(input, output, options);
+  }
+
+ private:
+  absl::Status Check(const comm::CollectiveOptions& options) const {
+    return absl::StartsWith(options.name, name_) ? absl::InternalError("refused on purpose")
+                                                 : absl::OkStatus();
+  }
+  const std::unique_ptr<comm::Group> owned_;
+  const std::string name_;
+};
+
+struct Refused {
+  int stage;
+  const char* collective;
+};
+
+// Two ranks, whose waits would last ten minutes. Rank 1 cannot start a collective behind the
+// agreement of its first step; gives what each rank's training ends with.
+std::vector<std::string> EndsWith(const Refused& refused) {
+  std::vector<std::string> ends;
+  const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+    at::set_num_threads(1);
+    const testing::TempFolder folder;
+    DT_ASSIGN_OR_RETURN(
+        auto job, testing::MakeChainJob(&context, folder.path(),
+                                        {.stage = refused.stage, .more = {"comm.timeout_s=600"}}));
+    if (context.rank == 1) {
+      std::unique_ptr<comm::Group>& group = job->state().group;
+      group = std::make_unique<RefusingGroup>(std::move(group), refused.collective);
+    }
+    at::manual_seed(3);
+    Chain model;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+    testing::Tokens source{.rank = context.rank, .size = context.size};
+    absl::Status end;
+    for (int i = 0; i < 3 && end.ok(); ++i) {
+      end = engine
+                ->Step(source,
+                       [&](const at::Tensor& tokens) -> Loss {
+                         return {model.Loss(tokens), tokens.size(0)};
+                       })
+                .status();
+    }
+    return end;
+  });
+  for (const auto& result : results) {
+    ends.emplace_back(result.status.message());
+  }
+  return ends;
+}
+
+TEST(EngineFailedSteps, WhatFailsOnOneRankBehindTheAgreementEndsTheOthersAtOnce) {
+  const int64_t begun = Clock::Real().MonotonicNanos();
+  for (const Refused& refused : {Refused{0, "readiness order"}, Refused{1, "values of bucket"},
+                                 Refused{2, "readiness order"}}) {
+    const std::vector<std::string> ends = EndsWith(refused);
+    ASSERT_EQ(ends.size(), 2U);
+    EXPECT_THAT(ends[0], HasSubstr("step 1 failed on rank 1")) << refused.collective;
+    EXPECT_THAT(ends[1], HasSubstr("refused on purpose")) << refused.collective;
+  }
+  const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begun) * 1e-9;
+  EXPECT_LT(seconds, 120) << "and not after a wait of ten minutes";
 }
 
 }  // namespace

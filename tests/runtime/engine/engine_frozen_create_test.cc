@@ -111,7 +111,8 @@ TEST(EngineFrozenCreateTest, WhatIsRefusedLeavesTheModuleAsItWas) {
   const std::vector<at::Tensor> parameters = model.parameters();
   ASSERT_EQ(parameters.size(), values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    ASSERT_EQ(parameters[i].const_data_ptr(), places[i]) << i;  // Else there is nothing to read.
+    // Memory that was shared out and given back cannot be read.
+    ASSERT_EQ(parameters[i].const_data_ptr(), places[i]) << i;
     EXPECT_TRUE(at::equal(parameters[i], values[i])) << i;
   }
 }

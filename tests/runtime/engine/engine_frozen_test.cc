@@ -86,7 +86,7 @@ absl::Status Train(RankContext& context, const Way& way, std::vector<double>& nu
   });
 }
 
-// Of rank 0, once it is certain that every rank has the same.
+// The numbers of rank 0, after a check that every rank has the same.
 std::vector<double> NumbersOf(int size, const Way& way) {
   auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
     std::vector<double> numbers;
@@ -143,7 +143,8 @@ TEST(EngineFrozenTest, TrainAsAtStageTwoInTwoBytesOffloadedInSmallGroupsAndInUni
   }
 }
 
-// What travels in blocks is rounded, frozen weights too; what is lent is exact.
+// Weights that travel in blocks are rounded, frozen ones too; weights that WithParameters lends to
+// the program are exact.
 TEST(EngineFrozenTest, QuantisedGathersRoundThemOnlyWhereTheyAreComputedWith) {
   const std::vector<double> plain = NumbersOf(2, {.stage = 0});
   const std::vector<double> rounded =
@@ -310,7 +311,7 @@ absl::Status ExportMerged(RankContext& context, const std::string& folder,
     return at::Tensor();
   };
   DT_RETURN_IF_ERROR(ExportModel(*job, *engine, folder, options));
-  return live > 0 && live < 3 * model.FrozenElements()  // Of 4 bytes.
+  return live > 0 && live < 3 * model.FrozenElements()  // Elements have 4 bytes.
              ? absl::OkStatus()
              : absl::InternalError(absl::StrCat(live, " bytes of frozen weights at a time"));
 }
@@ -341,8 +342,8 @@ TEST(EngineFrozenTest, AMergedExportTakesOneWeightAtATimeAndExactAdapters) {
         return values;
       };
       EXPECT_TRUE(at::equal(read("norm", layer.norm), layer.norm));
-      // What is rounded to int8 is off by 1e-4 and more; a product may sum in another order where
-      // its matrices lie at other addresses.
+      // Values that are rounded to int8 are off by 1e-4 and more. The tolerance is for products,
+      // which may sum in another order when their matrices lie at other addresses.
       const at::Tensor merged = layer.base + layer.up.detach().matmul(layer.down.detach());
       EXPECT_TRUE(at::allclose(read("base", layer.base), merged, /*rtol=*/0, /*atol=*/1e-6))
           << i << ", quantised " << quantized;

@@ -109,8 +109,8 @@ absl::Status Train(RankContext& context, const Settings& more, const LossOf& los
   return absl::OkStatus();
 }
 
-// Of each training in turn, in the same ranks: to start CUDA takes longer than to train. `log`,
-// where it is given: what all ranks wrote to stderr.
+// The numbers of each training in turn, in the same ranks: starting CUDA takes longer than
+// training. `log`, if given, gets the text that all ranks wrote to stderr.
 std::vector<Numbers> NumbersOfEach(int size, const std::vector<Settings>& trainings,
                                    const LossOf& loss = NetLoss, std::string* log = nullptr) {
   if (log != nullptr) {
@@ -276,7 +276,7 @@ TEST_F(EngineGpuTest, WhatIsRoundedOnItsWayTrainsAsOnTheCpu) {
   const std::vector<std::vector<std::string>> ways = {
       {zero + "stage=3", zero + "zero_hpz_partition_size=2", zero + "zero_quantized_weights=true",
        zero + "zero_quantized_gradients=true",
-       zero + "stage3_param_persistence_threshold=100"},  // Else nothing is gathered.
+       zero + "stage3_param_persistence_threshold=100"},  // Larger ones are gathered.
       {"comm.compression.type=int8", "comm.compression.start_step=2",
        "comm.compression.min_elements=0"},
       {"comm.compression.type=powersgd", "comm.compression.start_step=2",
@@ -333,7 +333,7 @@ TEST_F(EngineGpuTest, GraphsTrainAsEagerStepsAndACaptureThatFailsLeavesNoTrace) 
   }
 }
 
-// What a checkpoint is made of is what the device holds; a step that fails leaves no trace.
+// Checkpoints hold the state of the device; a step that fails leaves no trace.
 TEST_F(EngineGpuTest, SnapshotsHoldTheDevicesStateAndAFailedStepLeavesNone) {
   const auto results = testing::RunRanks({.size = 1}, [](RankContext& context) -> absl::Status {
     const testing::TempFolder folder;

@@ -10,7 +10,7 @@
 #include "dtrain/engine.h"
 #include "dtrain/fp8.h"
 #include "dtrain/ops.h"
-#include "runtime/engine/step_graphs.h"
+#include "runtime/engine/device/step_graphs.h"
 #include "runtime/ops/fp8_weight_codes.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/graph_training.h"
@@ -26,7 +26,7 @@ using testing::Times;
 using Outcome = testing::GraphOutcome;
 using Way = testing::GraphWay;
 
-constexpr int64_t kMergedLayers = 2;  // Which Fp8Layers takes as one.
+constexpr int64_t kMergedLayers = 2;  // Fp8Layers computes them in one product.
 
 // Two layers of one input, the others, and the frozen one, which may have any number of rows.
 Way Fp8Layers(Fp8Options::Scaling scaling) {
@@ -91,7 +91,7 @@ TEST_P(EngineGraphFp8Test, LaunchesSeeWhateverChangedAWeight) {
     if (call == 14) {
       const at::NoGradGuard no_grad;
       net.frozen.mul_(1.5);   // Within a step.
-    } else if (call == 18) {  // As another engine does.
+    } else if (call == 18) {  // Another engine would write so.
       ops::KeptWeightCodes::NoteWrites();
       write(net, 3);
     }
@@ -103,7 +103,7 @@ TEST_P(EngineGraphFp8Test, LaunchesSeeWhateverChangedAWeight) {
       EXPECT_TRUE(engine.WithParameters([&] { write(net, 5); }).ok());
     } else if (engine.step() == 7) {
       engine.state();
-      write(net, -6);  // As a restored checkpoint does.
+      write(net, -6);  // A restored checkpoint would write so.
     }
   };
   way.infinite_call = 21;  // Its step is skipped.

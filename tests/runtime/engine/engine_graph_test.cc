@@ -12,7 +12,7 @@
 #include "dtrain/engine.h"
 #include "dtrain/ops.h"
 #include "dtrain/token_loader.h"
-#include "runtime/engine/step_graphs.h"
+#include "runtime/engine/device/step_graphs.h"
 #include "tests/runtime/testing/graph_training.h"
 
 namespace dtrain::engine_graph_test {

@@ -55,8 +55,8 @@ class HomesNet : public torch::nn::Module {
 using Model = std::function<at::Tensor(const HomesNet&, const at::Tensor&)>;
 
 at::Tensor Plain(const HomesNet& net, const at::Tensor& x) { return net.Sum(net.Block(x)); }
-// Each weight three times: before, in and after a segment whose backward runs inside the others'.
-// What comes first of all has its gradient last, and no bucket is complete before.
+// Uses each weight three times: before, in and after a segment whose backward runs inside the
+// others'. `first` is used first, so its gradient comes last, and no bucket is complete before.
 at::Tensor Nested(const HomesNet& net, const at::Tensor& x, bool recompute) {
   const auto block = [&net](const at::Tensor& in) { return net.Block(in); };
   const at::Tensor in = net.Block(ops::MergedLinear(x, {net.first}));
@@ -79,7 +79,7 @@ struct Way {
   std::string stage = "0";
   std::string precision = "bf16.enabled=true";
   int64_t bucket = 2500;
-  // Of a weight, called once the engine holds it; what it gives is kept while it trains.
+  // Called with a weight once the engine holds it; the node that it gives is kept during training.
   std::function<std::shared_ptr<torch::autograd::Node>(const at::Tensor& weight)> watch = nullptr;
 };
 

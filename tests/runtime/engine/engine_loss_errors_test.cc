@@ -1,5 +1,5 @@
-// What the error of a loss function that throws says: the operation, the parameters and the module
-// that it came from where LibTorch knew them, nothing where it did not, and on request a backtrace.
+// The error of a loss function that throws names the operation, the parameters and the module from
+// which it came if LibTorch knew them, and has a backtrace on request.
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class Net : public torch::nn::Module {
     table->weight.set_requires_grad(false);  // Frozen parameters have names too.
   }
   at::Tensor First(const at::Tensor& words) { return first(table(words)).relu(); }
-  // Of a width that `second` does not take.
+  // Gives `second` a width that it does not take.
   at::Tensor TooNarrow(const at::Tensor& words) {
     return second(First(words).narrow(1, 0, 5)).sum();
   }
@@ -168,7 +168,7 @@ TEST_P(LossErrors, NameWhatWasReadBeforeAnExceptionOfTheProgram) {
             }),
             "in the loss function: bad sample; read last: second.weight and second.bias of second "
             "(torch::nn::LinearImpl)");
-  // Of another forward.
+  // Parameters that an earlier forward read are not named.
   EXPECT_EQ(Step([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("bad sample"); }),
             "in the loss function: bad sample");
 }

@@ -104,7 +104,7 @@ TEST(SeveralLossesTest, GivenOneAfterTheOtherTrainAsTheirSumAtEveryStage) {
 struct Tutored {
   int stage = 0;
   bool teacher_first = true;
-  bool student = true;  // Else the teacher alone.
+  bool student = true;  // False: the teacher trains alone.
   std::vector<std::string> more = {};
 };
 
@@ -218,7 +218,7 @@ TEST(SeveralEnginesTest, AWeightThatAnotherOneUpdatesInTheMidstOfAStepIsReadAnew
   {
     const at::NoGradGuard no_grad;
     const double read = pupil.Loss(x).item<double>();
-    pupil.shared = shared.clone();  // Of which nobody keeps codes.
+    pupil.shared = shared.clone();  // Nobody keeps codes of the clone.
     EXPECT_EQ(read, pupil.Loss(x).item<double>());
     EXPECT_NE(read, before);
   }

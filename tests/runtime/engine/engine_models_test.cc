@@ -24,7 +24,7 @@ namespace {
 
 using testing::RankContext;
 
-constexpr int64_t kRows = 12;  // Of a step, over all ranks.
+constexpr int64_t kRows = 12;  // In a step, over all ranks.
 constexpr int64_t kTokens = 16;
 
 // A model and its loss over rows of tokens [rows, kTokens + 1], in [0, 61).
@@ -176,7 +176,7 @@ std::vector<std::vector<std::string>> PairsOf(const Model& model) {
   return units;
 }
 
-// What else there is to combine, on few ranks: bits depend on ranks no more than above.
+// Adds further combinations, on few ranks: bits depend on the number of ranks no more than above.
 void AddWaysOfFewRanks(std::vector<Way>& ways) {
   const std::string zero = "zero_optimization.";
   const std::string stage = zero + "stage=";
@@ -340,7 +340,7 @@ absl::Status TrainAll(RankContext& context, Json& plain) {
   return wrong.empty() ? absl::OkStatus() : absl::InternalError(absl::StrJoin(wrong, "\n"));
 }
 
-// Of rank 0, once it is certain that every rank has the same.
+// The numbers of rank 0, after a check that every rank has the same.
 Json NumbersOf(int size) {
   auto cluster = testing::Cluster::Start(
       {.size = size, .time_bound = absl::Seconds(280)}, [](RankContext& context) -> absl::Status {

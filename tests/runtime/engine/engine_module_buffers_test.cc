@@ -98,7 +98,8 @@ std::vector<at::Tensor> BuffersOf(const Normed& model) {
   return {model.mean, model.variance, model.batches, model.rows, model.seen, model.table};
 }
 
-// Of each step: the loss, an evaluation, the rank's buffers. At the end the weight.
+// Adds to `numbers` the loss, an evaluation and the rank's buffers after each step, and the weight
+// at the end.
 absl::Status Train(RankContext& context, const Way& way, const std::string& folder,
                    std::vector<double>& numbers) {
   at::set_num_threads(1);
@@ -115,7 +116,7 @@ absl::Status Train(RankContext& context, const Way& way, const std::string& fold
   DT_ASSIGN_OR_RETURN(auto job, testing::MakeTestJob(
                                     {.run_dir = folder, .overrides = overrides, .rank = &context}));
   Normed model;
-  model.mean.fill_(context.rank);  // Which Create takes from rank 0.
+  model.mean.fill_(context.rank);  // Create takes rank 0's.
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
   DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
   checkpoints->Track("engine", *engine);
@@ -148,7 +149,7 @@ absl::Status Train(RankContext& context, const Way& way, const std::string& fold
   return checkpoints->Finish();
 }
 
-// Of each rank.
+// The numbers of each rank.
 std::vector<std::vector<double>> NumbersOf(int size, const Way& way, const std::string& folder) {
   auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
     std::vector<double> numbers;
@@ -282,7 +283,7 @@ TEST_P(ModuleBuffersTest, GoOnExactlyAfterAResume) {
   }
 }
 
-// On one rank alone, which reads what two have saved.
+// One rank alone reads what two have saved.
 TEST_P(ModuleBuffersTest, ACheckpointHoldsOneRanksSet) {
   at::set_num_threads(1);  // Tests that follow fork.
   const Way way{.policy = GetParam()};

@@ -216,7 +216,7 @@ TEST(EngineOffloadDeviceTest, JoinedPiecesAreSideBySideInBothPlaces) {
       {.flat = 100, .local = 0, .elements = 10, .settings = 1, .entry = 4},
       {.flat = 110, .local = 10, .elements = 5, .settings = 2, .entry = 5},
       {.flat = 128, .local = 28, .elements = 4},  // Behind a gap.
-      {.flat = 900, .local = 32, .elements = 8},  // Of another bucket.
+      {.flat = 900, .local = 32, .elements = 8},  // In another bucket.
       {.flat = 908, .local = 40, .elements = 2}};
   const std::vector<UpdatePiece> joined = JoinedPieces(pieces);
   const std::vector<UpdatePiece> expected = {{.flat = 100, .local = 0, .elements = 15},
@@ -347,7 +347,8 @@ TEST(EngineOffloadDeviceTest, AnOverflowLowersTheLossScaleAsWithStatesBesideTheW
   ExpectSame(OutcomeOf(With(near, {kCpu})), expected);
 }
 
-// In this process from here on: its threads are in no later fork.
+// The tests from here on train in this process, since no later test forks: a forked child would
+// miss this process's threads.
 
 uint64_t HashSavedOrResumed(const std::string& run_dir, const Way& way, bool resume) {
   comm::FakeFabric fabric;

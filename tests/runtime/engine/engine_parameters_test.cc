@@ -1,5 +1,5 @@
-// What a program does with its module's parameters around an engine: ties them by memory before
-// Create, replaces, freezes or unfreezes them after it.
+// Programs that change their module's parameters around an engine: tie them by memory before
+// Create, or replace, freeze or unfreeze them after it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ class EngineParametersTest : public ::testing::Test {
     overrides.insert(overrides.begin(), "train_micro_batch_size_per_gpu=1");
     return *testing::MakeTestJob({.run_dir = folder_.path(), .overrides = std::move(overrides)});
   }
-  // What the step says before which, but after two others, `change` was made; of each way.
+  // Expects each way to refuse its third step, before which `change` was made, with `says`.
   void ExpectRefused(const std::function<void(Net&)>& change, const std::string& says) {
     for (const auto& way : Ways()) {
       SCOPED_TRACE(way.front());

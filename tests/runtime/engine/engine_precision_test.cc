@@ -45,7 +45,7 @@ struct Inputs {
 
 class PrecisionTest : public ::testing::Test {
  protected:
-  // Of one rank; `more`: overrides.
+  // A job of one rank; `more`: overrides.
   absl::StatusOr<std::unique_ptr<Job>> MakeJob(const std::vector<std::string>& more) {
     std::vector<std::string> all = {
         "train_micro_batch_size_per_gpu=1", "gradient_clipping=0",

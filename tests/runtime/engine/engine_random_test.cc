@@ -26,7 +26,7 @@ namespace {
 using testing::RankContext;
 
 constexpr int64_t kWidth = 24;
-constexpr int64_t kGlobalBatch = 4;  // Of micro-batches of one sample.
+constexpr int64_t kGlobalBatch = 4;  // Micro-batches have one sample.
 
 // Two layers, dropout of LibTorch's and of dtrain's behind them.
 class Noisy : public torch::nn::Module {
@@ -68,7 +68,7 @@ struct Way {
   bool recompute = false;
   bool own_loop = false;     // Backward and Update in place of Step.
   bool interferes = false;   // Evaluates and draws between steps.
-  bool two_engines = false;  // Which take their steps in turns.
+  bool two_engines = false;  // They take their steps in turns.
   int64_t until = 3;         // Steps; saved at the end.
 };
 
@@ -178,7 +178,7 @@ class Training {
   Samples samples_;
 };
 
-// What the ranks drew together, after checking that the numbers of all are the same.
+// The outcomes of all ranks in one, after a check that their common numbers are the same.
 Outcome OutcomeOf(int size, const Way& way, const std::string& folder) {
   auto cluster = testing::Cluster::Start({.size = size}, [&](RankContext& context) -> absl::Status {
     Outcome outcome;
@@ -234,7 +234,7 @@ TEST(EngineRandomTest, TheSeedDiffersByStepPlaceAndPass) {
   for (const MicroBatchOf pass : {MicroBatchOf::kTraining, MicroBatchOf::kEvaluation}) {
     for (int64_t step = 0; step < 50; ++step) {
       for (int64_t place = 0; place < 50; ++place) {
-        seeds.insert(MicroBatchSeed(1234, pass, step, place) & 0xffffffff);  // What mt19937 takes.
+        seeds.insert(MicroBatchSeed(1234, pass, step, place) & 0xffffffff);  // mt19937 takes these.
       }
     }
   }

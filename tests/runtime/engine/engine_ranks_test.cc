@@ -66,7 +66,7 @@ std::vector<std::string> Overrides(const Way& way) {
   return overrides;
 }
 
-// What the stage promises about memory.
+// Checks the stage's promises about memory.
 absl::Status CheckShares(Engine& engine, const Way& way, int size) {
   EngineState& state = engine.state();
   const int64_t total = state.flat->layout().total_elements();
@@ -115,8 +115,8 @@ absl::Status Train(RankContext& context, const Way& way, const std::string& grou
   return absl::OkStatus();
 }
 
-// Of each way, trained one after the other by the same ranks: starting them for each would take
-// most of the time. Each rank puts its losses into the store for the test to read.
+// The losses of each way. The same ranks train one after the other, because starting them for each
+// would take most of the time. Each rank puts its losses into the store for the test to read.
 std::vector<std::vector<double>> LossesOf(int size, const std::vector<Way>& ways) {
   constexpr absl::Duration kBound = absl::Seconds(120);
   auto cluster = testing::Cluster::Start(
@@ -146,7 +146,7 @@ std::vector<std::vector<double>> LossesOf(int size, const std::vector<Way>& ways
   for (const auto& result : (*cluster)->Join()) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
-  first.resize(ways.size());  // What could not be trained is not there.
+  first.resize(ways.size());  // Ways that could not be trained are missing.
   return first;
 }
 

@@ -1,4 +1,4 @@
-// What an engine says of its steps: memory by category, traces; and of a module that changed.
+// An engine's reports: memory by category, traces, and the error about a module that changed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 #include "dtrain/main.h"
 #include "dtrain/recompute.h"
 #include "runtime/device/device.h"
-#include "runtime/engine/gemm_probe.h"
+#include "runtime/engine/record/gemm_probe.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "torch/nn/module.h"

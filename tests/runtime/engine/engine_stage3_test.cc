@@ -328,7 +328,7 @@ TEST(EngineStage3Test, ARankKeepsItsShareAndNoMore) {
     const int64_t total = state.flat->layout().total_elements();
     if (state.shard_values.numel() > total / 2 + 4096 ||
         state.slots[0].tensor.numel() > total / 2 + 4096 || state.flat->gradients().defined() ||
-        state.flat->value_memory() != nullptr) {
+        state.flat->value_range() == nullptr) {
       return absl::InternalError("more than a share");
     }
     return absl::OkStatus();

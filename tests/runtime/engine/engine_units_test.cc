@@ -33,7 +33,7 @@ using testing::MakeChainJob;
 using testing::RankContext;
 using Units = std::vector<std::vector<std::string>>;
 
-// Of a chain: both ends, a pair of layers, three layers, and some that are left to dtrain.
+// Units of a chain: both ends, a pair of layers and three layers. The others are left to dtrain.
 const Units& ChainUnits() {
   static const auto* const units =
       new Units{{"table", "norm"}, {"*0", "*1"}, {"weight3", "bias3", "*4", "*5"}, {"unused"}};
@@ -75,7 +75,7 @@ std::vector<std::string> BucketCalls(Job& job) {
   return calls;
 }
 
-// Those of a first step.
+// The bucket calls of a first step.
 absl::StatusOr<std::vector<std::string>> BucketCallsOfAStep(Job& job, const Units& units) {
   const auto before = static_cast<std::ptrdiff_t>(BucketCalls(job).size());
   at::manual_seed(3);
@@ -96,12 +96,7 @@ absl::StatusOr<std::vector<std::string>> BucketCallsOfAStep(Job& job, const Unit
 }
 
 TEST(EngineUnitsTest, AreUsedForNothingBelowStageThree) {
-  const std::vector<ChainWay> ways = {
-      {.stage = 0},
-      {.stage = 0, .more = {"zero_optimization.overlap_param_gather=true"}},
-      {.stage = 1},
-      {.stage = 2},
-      {.stage = 3}};
+  const std::vector<ChainWay> ways = {{.stage = 0}, {.stage = 1}, {.stage = 2}, {.stage = 3}};
   for (const ChainWay& way : ways) {
     const auto results = testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
       at::set_num_threads(1);

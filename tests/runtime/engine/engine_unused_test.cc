@@ -17,7 +17,6 @@
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "runtime/plan/stable_hash.h"
-#include "tests/runtime/testing/gather_pair.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "tests/runtime/testing/optimizer_net.h"
 #include "torch/optim/adagrad.h"
@@ -36,8 +35,9 @@ using testing::RankContext;
 
 constexpr char kSkip[] = "optimizer.skip_unused_parameters=true";
 
-// Of step `step`, from 0, and of the last rank or not: `gain` is used in every second step, `embed`
-// first in the fourth, `down` in the second by the last rank alone and in the fifth by none.
+// The parameters that a rank uses in step `step`, counted from 0: `gain` in every second step,
+// `embed` from the fourth on, `down` in all but the second, where only the last rank uses it, and
+// the fifth, where none does.
 struct Uses {
   explicit Uses(int64_t step, bool last)
       : gain(step % 2 == 0), embed(step >= 3), down(step == 1 ? last : step != 4) {}
@@ -175,8 +175,6 @@ std::vector<std::vector<std::string>> Ways() {
           {"zero_optimization.stage=1"},
           {"zero_optimization.stage=2"},
           {"zero_optimization.stage=3", "zero_optimization.stage3_param_persistence_threshold=0"},
-          {"zero_optimization.stage=0", testing::kOverlap},
-          {"zero_optimization.stage=1", testing::kOverlap},
           {"zero_optimization.stage=1", offload + "device=cpu"},
           {"zero_optimization.stage=3", offload + "device=nvme", offload + "nvme_path=/tmp",
            offload + "ratio=0.5"}};
@@ -307,7 +305,7 @@ TEST_F(EngineUnusedTest, ACheckpointHoldsHowManyUpdatesEachHasMissed) {
   }
 }
 
-// What the log of a training of three steps says; `change`: before the first.
+// The log of a training of three steps; `change` is called before the first.
 std::string LogOf(const std::vector<std::string>& more, const std::function<void(Net&)>& change) {
   const testing::TempFolder folder;
   const auto job = *MakeJob(nullptr, folder.path(), more);

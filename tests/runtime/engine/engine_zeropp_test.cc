@@ -1,5 +1,5 @@
-// What stage 3 does beside gathering everything exactly: small parameters that stay whole, and
-// ZeRO++'s int8 blocks for weights (qwZ) and gradients (qgZ).
+// The options of stage 3: small parameters that stay whole, and ZeRO++'s int8 blocks for weights
+// (qwZ) and gradients (qgZ).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What "GEMM fraction" divides by: the best of measurements that take a bounded share of a run.
-#include "runtime/engine/gemm_probe.h"
+// The divisor of "GEMM fraction": the best of measurements that take a bounded share of a run.
+#include "runtime/engine/record/gemm_probe.h"
 
 #include <gtest/gtest.h>
 

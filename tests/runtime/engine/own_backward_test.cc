@@ -1,5 +1,4 @@
-// Backwards of a program's own between an engine's steps: their gradients are the program's, also
-// while the engine's are on their way to other ranks (zero_optimization.overlap_param_gather).
+// Backwards of a program's own between an engine's steps: their gradients are the program's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,19 +14,16 @@
 #include "base/status.h"
 #include "dtrain/engine.h"
 #include "tests/runtime/testing/chain_for_tests.h"
-#include "tests/runtime/testing/gather_pair.h"
 #include "tests/runtime/testing/job_for_tests.h"
+#include "tests/runtime/testing/rank_numbers.h"
 
 namespace dtrain::own_backward_test {
 namespace {
 
-using testing::Await;
 using testing::Chain;
 using testing::ChainWay;
 using testing::MakeChainJob;
 using testing::NumbersOf;
-using testing::Overlapping;
-using testing::Pair;
 using testing::RankContext;
 using testing::Tokens;
 
@@ -52,46 +48,41 @@ absl::Status CheckSlopes(const Chain& model, const char* when) {
   return absl::OkStatus();
 }
 
-// Three steps of two ranks. With `own` rank 1 makes its part of the second update when rank 0 has
-// gone backward, after its own update, through a graph that is older.
+// Three steps. With `own` the program goes backward between the last two, through a graph that is
+// older than the step before.
 absl::Status GoBackwardBetween(RankContext& context, int stage, bool own,
                                std::vector<double>& numbers) {
-  Pair pair;
-  DT_RETURN_IF_ERROR(pair.Make(context, {.stage = stage}, [&](int64_t update, const std::string&) {
-    if (own && update == 2) {
-      Await(context, "own backward");
-    }
-  }));
-  DT_RETURN_IF_ERROR(pair.Step().status());
-  const at::Tensor slope = SlopeOfAll(pair.model);
-  DT_RETURN_IF_ERROR(pair.Step().status());
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  DT_ASSIGN_OR_RETURN(auto job, MakeChainJob(&context, folder.path(), {.stage = stage}));
+  at::manual_seed(3);
+  Chain model;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  Tokens source{.rank = context.rank, .size = context.size};
+  const auto step = [&] {
+    return engine->Step(
+        source, [&](const at::Tensor& tokens) { return Loss(model.Loss(tokens), tokens.size(0)); });
+  };
+  DT_RETURN_IF_ERROR(step().status());
+  const at::Tensor slope = SlopeOfAll(model);
+  DT_RETURN_IF_ERROR(step().status());
   if (own) {
-    const size_t pending = pair.Gathers(/*pending=*/true).size();
     slope.backward();
-    DT_RETURN_IF_ERROR(CheckSlopes(pair.model, "while the engine's are gathered"));
-    if (context.rank == 0) {
-      DT_RETURN_IF_ERROR(context.Announce("own backward"));
-      if (pending == 0) {
-        return absl::InternalError("nothing was being gathered");
-      }
-    }
-    DT_RETURN_IF_ERROR(pair.engine->WithParameters([] {}));
-    DT_RETURN_IF_ERROR(CheckSlopes(pair.model, "when the engine's are there"));
-    for (const at::Tensor& parameter : pair.model.parameters()) {
-      parameter.mutable_grad().reset();
-    }
+    DT_RETURN_IF_ERROR(CheckSlopes(model, "behind its backward"));
+    DT_RETURN_IF_ERROR(engine->WithParameters([] {}));
+    DT_RETURN_IF_ERROR(CheckSlopes(model, "when weights were whole"));
   }
-  DT_ASSIGN_OR_RETURN(const StepReport report, pair.Step());
+  DT_ASSIGN_OR_RETURN(const StepReport report, step());
   numbers.push_back(report.loss);
   numbers.push_back(report.grad_norm);
-  return pair.engine->WithParameters([&] {
-    for (const at::Tensor& parameter : pair.model.parameters()) {
+  return engine->WithParameters([&] {
+    for (const at::Tensor& parameter : model.parameters()) {
       numbers.push_back(parameter.to(at::kDouble).square().sum().item<double>());
     }
   });
 }
 
-TEST(OwnBackwardTest, NeitherDisturbsGathersNorIsDisturbed) {
+TEST(OwnBackwardTest, KeepsItsGradientsAndChangesNoStep) {
   for (const int stage : {0, 1, 2}) {
     std::vector<std::vector<double>> runs;
     for (const bool own : {false, true}) {
@@ -104,8 +95,8 @@ TEST(OwnBackwardTest, NeitherDisturbsGathersNorIsDisturbed) {
   }
 }
 
-// What two steps end with between which gradients, one of them of a weight that no step uses, were
-// left.
+// The numbers of two steps. If `left`, gradients are left between them, one of them in a weight
+// that no step uses.
 std::vector<double> WithGradientsLeft(const ChainWay& way, bool left, bool zero_grad = false) {
   return NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
     at::set_num_threads(1);
@@ -144,11 +135,6 @@ TEST(OwnBackwardTest, AStepDropsWhatItLeavesAtEveryStage) {
     EXPECT_EQ(WithGradientsLeft({.stage = stage}, /*left=*/true, /*zero_grad=*/true), plain)
         << "stage " << stage;
   }
-  for (const int stage : {0, 1, 2}) {
-    EXPECT_EQ(WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true, /*zero_grad=*/true),
-              plain)
-        << "behind the step, stage " << stage;
-  }
 }
 
 TEST(OwnBackwardTest, WithoutZeroGradWhatItLeavesCountsInTheNextStepAtEveryStage) {
@@ -158,14 +144,10 @@ TEST(OwnBackwardTest, WithoutZeroGradWhatItLeavesCountsInTheNextStepAtEveryStage
   for (const int stage : {1, 2, 3}) {
     EXPECT_EQ(WithGradientsLeft({.stage = stage}, /*left=*/true), plain) << "stage " << stage;
   }
-  for (const int stage : {0, 1, 2}) {
-    EXPECT_EQ(WithGradientsLeft(Overlapping({.stage = stage}), /*left=*/true), plain)
-        << "behind the step, stage " << stage;
-  }
 }
 
-// What two steps of two micro-batches end with, whose closures may clear gradients first as loops
-// of other trainers do.
+// The numbers of two steps of two micro-batches. If `clears`, their closures clear gradients first,
+// like the loops of other trainers.
 std::vector<double> WithClearingClosures(int stage, bool clears) {
   const ChainWay way{.stage = stage, .accumulation = 2};
   return NumbersOf(2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
@@ -247,7 +229,7 @@ TEST(OwnBackwardTest, AStepBeginsAnewAfterABackwardThatThrew) {
   }
 }
 
-// What the others have of it cannot be taken back.
+// A step cannot be undone when other ranks have part of it.
 TEST(OwnBackwardTest, ABackwardThatThrowsOnOneOfTwoRanksEndsBoth) {
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE(absl::StrCat("stage ", stage));

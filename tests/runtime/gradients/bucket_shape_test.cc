@@ -1,4 +1,4 @@
-#include "runtime/gradients/bucket_shape.h"
+#include "runtime/gradients/bucket_parts.h"
 
 #include <gtest/gtest.h>
 

@@ -36,7 +36,7 @@ using testing::RankContext;
 using testing::Way;
 
 constexpr Way::Place kPlaces[] = {Way::Place::kNccl, Way::Place::kStaged};
-constexpr size_t kElements = 5003;  // Of a bucket; no whole number of blocks, nor of parts.
+constexpr size_t kElements = 5003;  // A bucket's; no whole number of blocks, nor of parts.
 
 // Two matrices of one shape, another between them, a vector and padding.
 comm::BucketShape Shape() {
@@ -284,7 +284,7 @@ TEST(CompressionOnDeviceTest, PowerSgdTrainsAsOnTheHostWithTheSameBitsOnRepeat) 
         SCOPED_TRACE(
             absl::StrCat("stage ", stage, ", ", size, " ranks, place ", static_cast<int>(place)));
         const Outcome device = OutcomeOf(size, On(place, host));
-        // What AdamW makes of 1e-6 of a gradient in four steps of 0.01.
+        // AdamW turns a difference of 1e-6 of a gradient into this in four steps of 0.01.
         testing::ExpectNear(device, expected, 2e-3);
         ExpectSame(OutcomeOf(size, On(place, host)), device);
       }

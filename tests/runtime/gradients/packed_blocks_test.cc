@@ -47,8 +47,8 @@ TEST(PackedBlocksTest, ComeBackWithinHalfAStepInEveryType) {
     UnpackInt8(packed.data(), kElements, {typed.data(), dtype});
     std::vector<float> back(values.size());
     kernels::CopyCpu(kElements, {typed.data(), dtype}, {back.data()}, SerialFor);
-    // Of the largest magnitude, e: half of 1/127, and bf16's rounding, half of 1/128, before and
-    // after.
+    // The largest magnitude is e. A code is off by up to half of 1/127 of it, and bf16 rounds by up
+    // to half of 1/128 before and after.
     const double tolerance = 2.7183 * (0.5 / 127 + (dtype == DType::kBFloat16 ? 1.0 / 128 : 1e-3));
     double largest = 0;
     for (size_t i = 0; i < values.size(); ++i) {

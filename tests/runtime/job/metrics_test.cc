@@ -1,4 +1,5 @@
-// What a rank without an agent shows and records: units, columns and metrics of the program's own.
+// The output and the records of a rank without an agent: units, columns and metrics of the
+// program's own.
 #include "dtrain/metrics.h"
 
 #include <fstream>
@@ -29,7 +30,7 @@ StepReport Report(int64_t step) {
   return report;
 }
 
-// What a program that logs 12 steps prints.
+// The output of a program that logs 12 steps.
 std::string Printed(MetricsOptions options,
                     const std::function<void(Metrics&, int64_t step)>& log) {
   options.total_steps = 12;
@@ -51,7 +52,7 @@ TEST(Metrics, PrintsOwnColumnsAndUnitsAtTheInterval) {
                                .columns = {"loss", "rate", "own/accuracy"},
                                .print_progress = true};
   const std::string printed = Printed(options, [](Metrics& metrics, int64_t step) {
-    metrics.SetStep(step);  // As the engine does.
+    metrics.SetStep(step);  // The engine calls this in a real program.
     metrics.Log("own/accuracy", 0.01 * static_cast<double>(step));
     metrics.Log(Report(step));
   });
@@ -119,7 +120,7 @@ class NumbersOfADevice final : public LateNumbers {
   bool ready_ = false;
 };
 
-// What a program prints whose step `late` comes from a device, and that then does `after`.
+// The output of a program whose step `late` comes from a device, and that calls `after` then.
 std::string PrintedAfterLateStep(int64_t late, const std::function<void(Metrics&)>& after) {
   const testing::TempFolder folder;
   ::testing::internal::CaptureStdout();

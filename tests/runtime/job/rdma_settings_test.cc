@@ -1,5 +1,5 @@
-// What a configuration says of RDMA, from its keys to what a queue pair is connected with. Every
-// number is another one, so that none can stand where another belongs.
+// RDMA's settings, from the keys of a configuration to the attributes with which a queue pair is
+// connected. All numbers differ, so that none can stand in the place of another.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -37,7 +37,7 @@ comm::RdmaPort PortWithTwoGids(int mtu_bytes) {
 absl::Status ExpectSettings(const comm::QueuePairSettings& is) {
   const std::vector<int> values = {is.port,          is.gid_index, is.mtu_bytes, is.traffic_class,
                                    is.service_level, is.timeout,   is.retries};
-  // Of both ports' MTUs the smaller one.
+  // The MTU is the smaller one of both ports'.
   const std::vector<int> wanted = {2, 9, 2048, 106, 3, 17, 5};
   return values == wanted
              ? absl::OkStatus()

@@ -26,7 +26,7 @@ class RunDirectoryTest : public ::testing::Test {
     overrides.insert(overrides.begin(), "train_batch_size=8");
     return *Config::Parse("{}", "(test)", overrides, 1);
   }
-  // As if the run had taken a step.
+  // Writes the records of a run that has taken a step.
   static void TakeStep(const std::string& path) {
     ASSERT_TRUE(MakeDirectories(path + "/metrics").ok());
     ASSERT_TRUE(WriteFileAtomic(path + "/metrics/rank-0.jsonl", "{\"kind\":\"step\"}\n").ok());

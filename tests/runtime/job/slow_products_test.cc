@@ -66,7 +66,7 @@ class SlowProductsOfAJob : public ::testing::Test {
     };
     return *std::move(job);
   }
-  // What making `engines` engines says.
+  // The log of making `engines` engines.
   std::string Said(Job& job, int engines) {
     ::testing::internal::CaptureStderr();
     for (int i = 0; i < engines; ++i) {

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What each rank gets when they give `votes`; ranks are threads.
+// The result of each rank when they give `votes`; ranks are threads.
 std::vector<absl::Status> Agree(const std::vector<absl::Status>& votes) {
   const std::unique_ptr<comm::Store> store = comm::NewMemoryStore();
   std::vector<absl::Status> results(votes.size());

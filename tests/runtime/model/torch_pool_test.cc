@@ -20,7 +20,7 @@ int Cpus() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Of all threads of this process.
+// The time of all threads of this process.
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -30,7 +30,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What the pool takes while it has nothing to do, after 20 short operations.
+// The time that the pool takes while it has nothing to do, after 20 short operations.
 double CpuSecondsOfWaits() {
   std::atomic<int64_t> elements{0};
   const double before = CpuSeconds();

@@ -1,5 +1,5 @@
-// What recomputed segments keep, in a far tier: the same bits whatever the tier, near memory given
-// back, and what a tier does when it cannot work.
+// Tensors that recomputed segments keep in a far tier: the same bits whatever the tier, near memory
+// given back, and the errors of a tier that cannot work.
 #include "runtime/offload/activation_store.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ constexpr int64_t kRows = 128;
 constexpr int64_t kWidth = 32;
 constexpr int64_t kInputBytes = 4 * kRows * kWidth;
 
-// Of five inputs: some of the micro-batch before may still be in the thread's hands.
+// Places for five inputs: the thread may still have some of the micro-batch before.
 constexpr int64_t kPlacesMax = 5 + plan::kActivationsInFlight + 1;
 
 ActivationCheckpointingConfig In(const std::string& folder, bool wait_written = false) {
@@ -188,7 +188,7 @@ TEST(ActivationStore, AFolderThatIsNoneIsNamed) {
   }
 }
 
-// What a full disk is for this process.
+// Limits the size of files, which for this process is like a full disk.
 class SmallDisk {
  public:
   explicit SmallDisk(rlim_t bytes) {

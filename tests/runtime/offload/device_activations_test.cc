@@ -99,7 +99,8 @@ TEST(DeviceActivationsTest, ANonFiniteStepChangesNothing) {
   EXPECT_EQ(outcome.weights, expected.weights);
 }
 
-// In this process from here on: its threads are in no later fork.
+// The tests from here on train in this process, since no later test forks: a forked child would
+// miss this process's threads.
 
 // One step where all copies to and from page-locked memory after the first `copies` fail; handles
 // that are left.

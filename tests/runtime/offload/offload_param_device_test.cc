@@ -124,7 +124,8 @@ TEST(OffloadParamDeviceTest, AStepThatIsNotFiniteLeavesTheFileAsItWas) {
   }
 }
 
-// In this process from here on: its threads are in no later fork.
+// The tests from here on train in this process, since no later test forks: a forked child would
+// miss this process's threads.
 
 std::vector<at::Tensor> WeightsOf(Engine& engine, const Net& net) {
   std::vector<at::Tensor> weights;

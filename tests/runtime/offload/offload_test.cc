@@ -97,7 +97,6 @@ TEST(StateStream, GivesEveryElementOnceInOrderAndKeepsWhatIsWritten) {
       const at::Tensor narrow = states[1].tensor();
       const int threads = buffers == 3 ? 2 : 1;
       StateStream stream(states, {.chunk_elements = 96, .buffers = buffers, .threads = threads});
-      EXPECT_EQ(stream.near_bytes(), buffers * 96 * 6);
       const std::vector<StateChunk> chunks = stream.Cut({{{.elements = 1000}}});
       for (int round = 1; round <= 3; ++round) {
         int64_t next = 0;
@@ -163,7 +162,7 @@ TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{4096, before.rlim_max};  // What a full disk is for this process.
+  const rlimit small{4096, before.rlim_max};  // For this process this is like a full disk.
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   const auto full = FarState::InFile(folder.path(), 1 << 20, at::kFloat, 0, "key");
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -172,7 +171,7 @@ TEST(FarState, AMissingFolderAndADiskThatIsTooSmallAreNamed) {
               HasSubstr("4194304 bytes cannot be reserved there"));
 }
 
-// What a failing disk does to a mapping, done by cutting the file.
+// The file is cut, which for a mapping is like a failing disk.
 TEST(MappedFile, APageThatCannotBeReadOrWrittenEndsTheProcessWithALine) {
   const testing::TempFolder folder;
   auto file = MappedFile::Create(folder.path(), 1 << 20, "key", /*near_bytes=*/4096);

@@ -12,7 +12,9 @@
 #include "dtrain/fp8.h"
 #include "dtrain/ops.h"
 #include "runtime/ops/device_kernels.h"
+#include "runtime/ops/fp8_matrix.h"
 #include "runtime/ops/gradient_home.h"
+#include "runtime/ops/made_once.h"
 #include "tests/runtime/testing/fake_device.h"
 #include "tests/runtime/testing/fake_op_kernels.h"
 #include "tests/runtime/testing/operation_count.h"
@@ -394,6 +396,68 @@ TEST_F(OpsDeviceTest, NoOperationWaitsWhereTheTargetsAreCounted) {
   };
   EXPECT_EQ(waits({.targets_counted = 12}), 0);
   EXPECT_GE(waits({}), 2) << "counting takes the targets' values";
+}
+
+// A scale that is captured before any ran: on a GPU the zeros of its progress are recorded too, so
+// the memory holds anything until the graph is launched.
+class CapturedScaleTest : public OpsDeviceTest {
+ protected:
+  void SetUp() override {
+    fakes = dtrain::testing::FakeKernelTable(&cuda_);
+    kernels::CudaKernelTable& table = table_ = *fakes;
+    table.fp8_scale = [](const kernels::Fp8ScaleArgs& args, CudaStream stream) {
+      if (capturing) {
+        *args.progress = {.most = 0x7f000000, .blocks = 3};
+      }
+      return fakes->fp8_scale(args, stream);
+    };
+    // A stream that no other test's scales were on: the memory is kept for the process.
+    ASSERT_EQ(cuda_.StreamCreate(&stream_, false), comm::CudaResult::kSuccess);
+    SetGpuForTesting(&table_, Device::KernelStream(stream_), &cuda_);
+  }
+  void TearDown() override {
+    EXPECT_EQ(cuda_.StreamDestroy(stream_), comm::CudaResult::kSuccess);
+    OpsDeviceTest::TearDown();
+  }
+  float Inverse(const at::Tensor& x) {
+    const Fp8Matrix matrix = ToFp8(x, kernels::Fp8Format::kE4m3, Fp8Options::Scaling::kTensorwise);
+    EXPECT_EQ(cuda_.StreamSynchronize(stream_), comm::CudaResult::kSuccess);
+    return matrix.inverse.item<float>();
+  }
+
+  static inline const kernels::CudaKernelTable* fakes = nullptr;
+  static inline bool capturing = false;
+  kernels::CudaKernelTable table_ = {};
+  comm::CudaStream* stream_ = nullptr;
+};
+
+TEST_F(CapturedScaleTest, LeavesNothingToTheScalesThatRunAfterwards) {
+  const at::Tensor x = at::full({16, 16}, 2.0F);
+  comm::CudaGraph* graph = nullptr;
+  ASSERT_EQ(cuda_.StreamBeginCapture(stream_), comm::CudaResult::kSuccess);
+  capturing = true;
+  const Fp8Matrix captured = ToFp8(x, kernels::Fp8Format::kE4m3, Fp8Options::Scaling::kTensorwise);
+  capturing = false;
+  ASSERT_EQ(cuda_.StreamEndCapture(stream_, &graph), comm::CudaResult::kSuccess);
+  // As when the capture fails, or the graph is launched later.
+  ASSERT_EQ(cuda_.GraphDestroy(graph), comm::CudaResult::kSuccess);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    EXPECT_EQ(Inverse(x), kernels::Fp8Inverse(2, kernels::Fp8Format::kE4m3));
+  }
+}
+
+TEST(MadeOnceTest, IsMadeOnceAndAgainAfterAnException) {
+  MadeOnce<int, int> numbers;
+  int calls = 0;
+  const auto make = [&] {
+    TORCH_CHECK(++calls > 1, "not yet");
+    return 10 * calls;
+  };
+  EXPECT_THROW(numbers.Get(1, make), c10::Error);
+  EXPECT_EQ(numbers.Get(1, make), 20);
+  EXPECT_EQ(numbers.Get(1, make), 20);
+  EXPECT_EQ(numbers.Get(2, make), 30);
+  EXPECT_EQ(calls, 3);
 }
 
 TEST_F(OpsDeviceTest, ALaunchThatFailsThrowsItsReason) {

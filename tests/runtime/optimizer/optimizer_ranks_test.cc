@@ -141,7 +141,8 @@ absl::StatusOr<uint64_t> Train(RankContext& context, const Case& test, const Way
                 : absl::InternalError("weights are not finite");
 }
 
-// What this rank has of every training: the hash of its weights, or why there is none.
+// Takes every training and publishes its outcome on this rank: the hash of its weights, or why
+// there is none.
 absl::Status TrainAll(RankContext& context) {
   at::set_num_threads(1);
   Json hashes = Json::object();
@@ -156,7 +157,7 @@ absl::Status TrainAll(RankContext& context) {
                             Deadline::After(absl::Seconds(10)));
 }
 
-// Of each rank: {case: {way: hash}}.
+// The outcomes of each rank: {case: {way: hash}}.
 std::vector<Json> TrainOn(int size) {
   constexpr absl::Duration kBound = absl::Seconds(250);
   auto cluster = testing::Cluster::Start({.size = size, .time_bound = kBound}, TrainAll);

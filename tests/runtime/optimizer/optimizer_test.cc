@@ -298,7 +298,7 @@ TEST_F(OptimizerTest, ADecayPatternThatNamesNothingIsAnError) {
     EXPECT_EQ(WhyNot(R"({"no_weight_decay":["embed","*bais"]})", net, {stage}),
               "optimizer.no_weight_decay: \"*bais\" names no parameter of the model; nearest: bias "
               "(* stands for any text)");
-    // What is frozen is not decayed, so a pattern for it is as it should be.
+    // Frozen parameters are not decayed, so a pattern that names one is right.
     Net partly;
     partly.bias.set_requires_grad(false);
     EXPECT_EQ(WhyNot(R"({"no_weight_decay":["embed","bias"]})", partly, {stage}), "");
@@ -384,7 +384,7 @@ TEST_F(OptimizerTest, StatesInBf16TrainNearlyTheSame) {
   EXPECT_NEAR(narrow, wide, 0.05 * wide) << "8 bits of each state";
 }
 
-// By seed, step and place alone.
+// The rounding depends on seed, step and place alone.
 TEST_F(OptimizerTest, StatesRoundedByChanceFollowTheSeed) {
   const auto states_after = [&](std::vector<std::string> more, double& loss) {
     more.insert(more.end(), {"bf16.enabled=true", "bf16.bf16_optimizer_states=true"});
@@ -414,7 +414,7 @@ TEST_F(OptimizerTest, StatesRoundedByChanceFollowTheSeed) {
   EXPECT_NEAR(other_loss, nearest_loss, 0.05 * nearest_loss);
 }
 
-// What a resumed run and one that was not interrupted have in common: every bit.
+// A resumed run and one that was not interrupted have the same bits.
 TEST_F(OptimizerTest, AResumedRunGoesOnToTheBit) {
   for (const char* const optimizer :
        {R"({"type":"AdamW"})", R"({"type":"SGD","params":{"momentum":0.9}})", R"({"type":"Lion"})",

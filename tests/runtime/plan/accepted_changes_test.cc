@@ -1,4 +1,5 @@
-// Which values of a saved run may be others when it is resumed, and how a wrong request is told.
+// Tests which values of a saved run may change when it is resumed, and the errors of wrong
+// requests.
 #include "runtime/plan/config/accepted_changes.h"
 
 #include <string>

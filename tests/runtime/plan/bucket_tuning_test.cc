@@ -80,7 +80,7 @@ TEST(TuneBucketsTest, ASlowLinkWantsSmallBucketsAndDearCallsLargeOnes) {
   const TunedBuckets dear = *TuneBuckets(steady.layout, steady.order, steady.times, bounds);
   EXPECT_EQ(dear.options.bucket_elements, 4096 * kKi);
   EXPECT_EQ(dear.options.rest_parts, 1);
-  // Where nothing costs anything, all are equal: the fewest calls.
+  // If nothing costs anything, all sizes are equally fast, and the fewest calls win.
   steady.times.cost = {};
   EXPECT_EQ(TuneBuckets(steady.layout, steady.order, steady.times, bounds)->options.bucket_elements,
             4096 * kKi);

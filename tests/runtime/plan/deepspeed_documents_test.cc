@@ -29,10 +29,10 @@ struct Document {
   const char* name;
   int world_size;
   const char* text;
-  // What an accepted document gives.
+  // The values in force after an accepted document.
   std::vector<std::pair<const char*, const char*>> values = {};  // Key, JSON.
   std::vector<const char*> notes = {};
-  const char* refused = "";  // What the one line says.
+  const char* refused = "";  // A part of the error line; "": accepted.
 };
 
 const std::vector<Document>& Documents() {
@@ -352,7 +352,7 @@ TEST(DeepSpeedDocumentsTest, EachAutoHasOneNote) {
   }
 }
 
-// What is in force, written to the run directory, says the same once more, and without notes.
+// The values in force, as the run directory has them, load to the same values without notes.
 TEST(DeepSpeedDocumentsTest, ValuesInForceHoldNoAuto) {
   for (const Document& document : Documents()) {
     const auto config = Config::Parse(document.text, "ds.json", {}, document.world_size);

@@ -12,7 +12,6 @@
 #include "runtime/plan/config/config_keys.h"
 #include "runtime/plan/data/token_file.h"
 #include "runtime/plan/data/token_sampler.h"
-#include "runtime/plan/metrics_line.h"
 #include "tests/fuzz/mutate.h"
 
 namespace dtrain::plan::fuzz_test {
@@ -59,7 +58,7 @@ TEST_F(FuzzTest, ConfigurationText) {
     const std::string text = MutatedSeed({kConfig}, random_);
     const absl::StatusOr<Config> config = Config::Parse(text, "f.json", {}, 2);
     ExpectOneLine(config.status());
-    if (config.ok()) {  // What is accepted reads back.
+    if (config.ok()) {  // An accepted configuration can be read back.
       ++accepted;
       const Json in_force = config->values_in_force();
       const absl::StatusOr<Config> again = Config::Parse(DumpJson(in_force), "again.json", {}, 2);
@@ -122,13 +121,10 @@ TEST_F(FuzzTest, TokenHeader) {
   EXPECT_GT(accepted, 0u);
 }
 
-TEST_F(FuzzTest, CursorAndMetricsLine) {
+TEST_F(FuzzTest, Cursor) {
   const TokenSampler sampler = *TokenSampler::Create(
       {10001}, {.sequence_length = 8, .global_batch = 4, .seed = 3}, {{1, 2}});
   const std::string cursor_text = DumpJson(sampler.CursorAt(5).ToJson());
-  MetricsRecord record;
-  record.metrics = {{"train/loss", 2.0}};
-  const std::string line = DumpJson(MetricsJson(record)) + "\n";
   for (uint64_t i = 0; i < rounds_; ++i) {
     if (const auto json = ParseJson(MutatedSeed({cursor_text}, random_), "c"); json.ok()) {
       const absl::StatusOr<DataCursor> cursor = DataCursor::FromJson(*json);
@@ -137,7 +133,6 @@ TEST_F(FuzzTest, CursorAndMetricsLine) {
         EXPECT_GE(sampler.At(cursor->step, 0).file, 0);
       }
     }
-    ExpectOneLine(ParseMetricsLine(MutatedSeed({line}, random_)).status());
   }
 }
 

@@ -158,7 +158,7 @@ TEST(LrScheduleTest, HasTheValuesWorkedOutByHand) {
   EXPECT_EQ(LrAt(decay, 50), 0);
 }
 
-// What DeepSpeed 0.19.8's OneCycle gives: the rate and beta1 of optimizer steps 0, 1, ...
+// The values of DeepSpeed 0.19.8's OneCycle: the rate and beta1 of optimizer steps 0, 1, ...
 TEST(LrScheduleTest, OneCycleHasDeepSpeedsValues) {
   SchedulerConfig schedule;
   schedule.kind = SchedulerConfig::Kind::kOneCycle;

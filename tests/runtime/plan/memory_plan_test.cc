@@ -43,7 +43,7 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   request.live_elements = 100'000'000;
   const MemoryPlan plain = PlanMemory(request);
   EXPECT_EQ(plain.live, 2 * 100e6);
-  request.block_elements = 130e6;  // Of units of several sizes, on a GPU.
+  request.block_elements = 130e6;  // Blocks on a GPU, for units of several sizes.
   EXPECT_EQ(PlanMemory(request).live, 2 * 130e6);
   request.block_elements = 0;
   request.persistence = {.parameter_max = 100'000, .model_max = INT64_MAX};
@@ -181,8 +181,8 @@ MemoryRequest OfTwelveLayers() {
 
 TEST(MemoryPlan, RecomputedLayersKeepTheirInputAndPartsOfLayersTheRest) {
   using Mode = ActivationCheckpointingConfig::Mode;
-  // Of each token: 4 x 64 + 2 x 64 + 2 x 64 + 3 x 160 values a layer, and 2 x 64 at the ends. What
-  // is dropped is made anew for one layer at a time.
+  // A token keeps 4 x 64 + 2 x 64 + 2 x 64 + 3 x 160 values in each layer, and 2 x 64 at the ends.
+  // Dropped values are computed again for one layer at a time.
   const double layer = 992;
   const double input = 64;
   const double mlp = 64 + 3 * 160;
@@ -212,7 +212,7 @@ TEST(MemoryPlan, ActivationsInAFarTierAreNotNearButForThoseOnTheirWay) {
   EXPECT_EQ(near.far_activations, 0);
   request.recompute.tier = ActivationCheckpointingConfig::Tier::kFile;
   const MemoryPlan far = PlanMemory(request);
-  const double input = 2 * 128 * 64 * 4;  // Of a layer.
+  const double input = 2 * 128 * 64 * 4;  // A layer's input.
   EXPECT_EQ(far.far_activations, (12 - 4) * input);
   EXPECT_EQ(far.activations, near.activations - (12 - 4) * input);
   EXPECT_EQ(far.total(), near.total() - (12 - 4) * input);
@@ -239,7 +239,7 @@ TEST(MemoryPlan, AGpusOffloadedWeightsAreTheHostsUnlessInAFile) {
   EXPECT_EQ(PlanMemory(request).values, 0);
 }
 
-// Of a model that is little else than a table of 50,000 words, at 64 values each.
+// A model that is little else than a table of 50,000 words, with 64 values each.
 MemoryRequest LargeVocabulary(Kind precision, int64_t samples) {
   MemoryRequest request = Of(6.5e6, precision, 1, 2);
   request.model.largest_gradient = 50'000.0 * 64;

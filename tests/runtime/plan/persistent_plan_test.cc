@@ -65,7 +65,7 @@ TEST(PersistentPlan, EveryElementComesFromOneRankToItsPlace) {
         elements += piece.elements;
         for (int64_t i = 0; i < piece.elements; ++i) {
           ++writes[static_cast<size_t>(piece.at + i)];
-          // What is at `local` of the rank is the element of the layout that belongs at `at`.
+          // The rank keeps at `local` the element of the layout that belongs at `at`.
           for (size_t place = 0; place < plan.entries.size(); ++place) {
             const LayoutEntry& entry = layout.entries()[plan.entries[place]];
             const int64_t within = piece.at + i - plan.offsets[place];

@@ -97,7 +97,7 @@ TEST(ShardPlan, IsSoundForAnyLayoutSizeAndWorld) {
   }
 }
 
-// Of neighbouring entries, with gaps between some of them.
+// Random units of neighbouring entries, with gaps between some of the units.
 std::vector<FlatRange> SomeUnits(const ParamLayout& layout, SplitMix64& random) {
   std::vector<FlatRange> units;
   const std::vector<LayoutEntry>& entries = layout.entries();
@@ -197,18 +197,6 @@ TEST(ShardPlan, LaunchesInTheOrderOfReadiness) {
   EXPECT_THAT(*plan->LaunchOrder({2, 0, 1}), ElementsAre(2, 0, 1));
   EXPECT_THAT(*plan->LaunchOrder({1}), ElementsAre(1, 0, 2)) << "what was left out is ready last";
   EXPECT_EQ(plan->LaunchOrder({3}).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(ShardPlan, WhatTheNextForwardReadsFirstGoesFirstWhereReadinessLeavesAChoice) {
-  const auto plan = ShardPlan::Create(
-      LayoutOf({64, 192, 64, 64}),
-      {.buckets = {.bucket_elements = 64, .first_bucket_elements = 64}, .world_size = 2});
-  const std::vector<int> need = {5, 3, 1, 2, 0, 4};
-  EXPECT_THAT(*plan->LaunchOrder({0, 1, 2, 3}), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(*plan->LaunchOrder({0, 1, 2, 3}, need), ElementsAre(0, 3, 1, 2, 4, 5))
-      << "buckets 1 to 3 are full at once; no other order would send anything earlier";
-  EXPECT_THAT(*plan->LaunchOrder({0}, need), ElementsAre(0, 5, 3, 1, 2, 4))
-      << "the rest is never ready: all of it goes when backward is over";
 }
 
 TEST(ShardPlan, FindsTheBucketsOfARange) {

@@ -245,7 +245,7 @@ TEST_F(TokenFileTest, AFileThatIsCutWhileItIsOpenIsNamedWithBothLengths) {
           HasSubstr("token file " + path + ": it had 41024 bytes when it was opened and has " +
                     std::to_string(bytes) + " while it is read"));
     }
-    if (bytes > 1024) {  // What is left can be read.
+    if (bytes > 1024) {  // The tokens that are left can be read.
       EXPECT_TRUE(file.Copy(0, absl::MakeSpan(out).first(2051)).ok());
       EXPECT_FALSE(file.Copy(0, absl::MakeSpan(out).first(2052)).ok());
     }

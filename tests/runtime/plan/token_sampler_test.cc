@@ -29,7 +29,6 @@ TEST(TokenSamplerTest, WindowsShareTheirBorderTokenAndNeverCrossAFile) {
   EXPECT_EQ(sampler.At(1, 0), (SampleLocation{0, 4, 0}));
   EXPECT_EQ(sampler.At(2, 0), (SampleLocation{2, 0, 0}));
   EXPECT_EQ(sampler.At(3, 0), (SampleLocation{0, 0, 1}));
-  EXPECT_EQ(sampler.batches_per_epoch(), 3);
 }
 
 TEST(TokenSamplerTest, EachEpochIsAnotherPermutationOfAllWindows) {
@@ -166,7 +165,7 @@ TEST(TokenSamplerTest, AnotherBatchGoesOnBehindTheSamplesThatTheRunHasSeen) {
     EXPECT_TRUE(next.CheckCursor(cursor, /*other_batch=*/true).ok());
     EXPECT_EQ(next.StepAfter(cursor), step) << batch;
   }
-  // Where the sizes divide each other, the next sample is the same.
+  // If one batch size divides the other, the next sample is the same.
   const TokenSampler twice = Sampler(tokens, {.sequence_length = 8, .global_batch = 10, .seed = 3});
   EXPECT_EQ(twice.At(twice.StepAfter(cursor), 0), old.At(5, 0));
 }

@@ -179,7 +179,7 @@ TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
   EXPECT_EQ(short_form.output, gpus.output);
 }
 
-// As the example names its models.
+// The configuration names its model by a file, as those of the example may.
 TEST_F(ToolsTest, PlansAModelThatIsNamed) {
   const std::string gpt2 = DTRAIN_SOURCE_DIR "/examples/configs/models/gpt2-124m.json";
   const std::string named =

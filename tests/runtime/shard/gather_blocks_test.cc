@@ -194,7 +194,8 @@ TEST_F(UnevenBlocksTest, WhatWasTakenBeyondTheLimitIsGivenBackByItsSize) {
   EXPECT_EQ(blocks_->bytes(), (6 + 1) * kBucket * 4);
 }
 
-// What is planned for an operation of several buckets may have been done for the first of them.
+// A release that is planned for an operation of several buckets may have happened for the first of
+// them.
 TEST_F(GatherBlocksTest, ABucketThatMadeRoomIsNotReleasedAgain) {
   GatherLimits limits{.live_max = 4 * kBucket, .reuse_max = 0, .prefetch_max = 0};
   ASSERT_EQ(MakeBlocks(limits.live_max).message(), "");

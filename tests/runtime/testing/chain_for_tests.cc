@@ -145,7 +145,7 @@ std::vector<std::vector<double>> ChainNumbersOfEach(int size, const std::vector<
     }
     EXPECT_EQ(all, first) << "rank " << rank;
   }
-  for (const auto& result : (*cluster)->Join()) {  // Which ends the store.
+  for (const auto& result : (*cluster)->Join()) {  // Join ends the store.
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
   return first;
@@ -167,7 +167,8 @@ std::vector<double> ExpectSameNumbers(int size, const std::vector<ChainWay>& way
 bool IsOpen(const at::Tensor& weight) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
-  const bool open = write(ends[1], weight.const_data_ptr(), 1) == 1;  // Else EFAULT.
+  const bool open =
+      write(ends[1], weight.const_data_ptr(), 1) == 1;  // EFAULT where the memory is closed.
   close(ends[0]);
   close(ends[1]);
   return open;

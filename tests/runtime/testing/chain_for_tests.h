@@ -22,7 +22,7 @@ class Chain : public torch::nn::Module {
   at::Tensor Loss(const at::Tensor& tokens);
 
   at::Tensor table, norm, unused;
-  std::vector<at::Tensor> weights, biases;  // Of 64 x 64 and 64 elements.
+  std::vector<at::Tensor> weights, biases;  // [64, 64] and [64].
 };
 
 // 36 tokens a step, split over ranks and micro-batches.
@@ -43,7 +43,8 @@ struct ChainWay {
   std::vector<std::vector<std::string>> units = {};  // EngineOptions::units.
 };
 
-// What a live limit of the smallest bucket, no prefetch, and everything at once do.
+// Limits of ZeRO stage 3 that must not change any bit: the smallest that there are, some between,
+// and none.
 inline constexpr const char* kLimits[][3] = {
     {"zero_optimization.stage3_max_live_parameters=0",
      "zero_optimization.stage3_prefetch_bucket_size=0",
@@ -65,8 +66,8 @@ absl::StatusOr<std::unique_ptr<Job>> MakeChainJob(RankContext* context, const st
 // numbers, which every rank must have to the bit.
 std::vector<double> ChainNumbers(int size, const ChainWay& way);
 
-// Of each way, trained one after the other by the same ranks: starting them costs more than a
-// training.
+// The numbers of each way. The same ranks train one after the other, because starting ranks costs
+// more than a training.
 std::vector<std::vector<double>> ChainNumbersOfEach(int size, const std::vector<ChainWay>& ways);
 
 // Expects every way to have the numbers of the first, and gives these.

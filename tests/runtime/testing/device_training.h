@@ -23,8 +23,8 @@ struct Way {
   int empty_step = -1;    // From 0: its loss counts no sample on any rank.
   bool reads = false;     // The closure reads its loss: it waits.
   bool waits = false;     // Steps may wait for the device: the host updates.
-  bool segments = false;  // Of recomputed segments.
-  int64_t width = 64;     // Of the model.
+  bool segments = false;  // The model has recomputed segments.
+  int64_t width = 64;     // The model's.
   bool frozen = false;    // It has frozen weights.
   bool pauses = false;    // Its loss uses Net::c in every second step alone.
   // Before each step but the first a backward of the program's own, whose gradients it then clears
@@ -43,9 +43,9 @@ inline Way With(Way way, const std::vector<std::string>& more) {
 
 struct Outcome {
   std::vector<double> losses, norms, rates, skipped, weights, buffers;
-  int waits = 0;             // Of the host for the device, inside steps after the second.
+  int waits = 0;             // The host waited for the device, inside steps after the second.
   int64_t far = 0;           // Most bytes of activations in a far tier.
-  uint64_t collectives = 0;  // Of the group that gradients go over.
+  uint64_t collectives = 0;  // Calls of the group that sums gradients.
 };
 
 // A job whose device is the fake, or the host. `context`: null for one rank alone.
@@ -60,7 +60,7 @@ bool IsTried(std::initializer_list<int> choices);
 // Trains on `size` processes; what rank 0 saw, after checking that all saw the same.
 Outcome OutcomeOf(int size, const Way& way);
 
-// To the bit.
+// Expects equal bits.
 void ExpectSame(const Outcome& outcome, const Outcome& expected);
 // The norm's sum may be cut elsewhere than on the host, and with it the clip factor's last bits.
 void ExpectNear(const Outcome& device, const Outcome& host, double tolerance);

@@ -16,7 +16,7 @@
 
 namespace dtrain::testing {
 
-// Which expert of a mixture, 0 or 1, a row takes.
+// The expert of a mixture, 0 or 1, that a row takes.
 using Router =
     std::function<int64_t(int64_t step, int64_t micro, int64_t rank, int64_t row, int64_t mixture)>;
 constexpr int64_t kNoExpert = -1;
@@ -67,11 +67,11 @@ struct ExpertsSource {
 };
 
 struct ExpertsOutcome {
-  std::vector<double> losses;  // Of four steps, and of an evaluation after the second.
+  std::vector<double> losses;  // Four steps', and that of an evaluation after the second.
   std::vector<at::Tensor> weights;
 };
 
-// What a job of MakeTestJob needs for it.
+// The overrides that a job of MakeTestJob needs for it.
 std::vector<std::string> ExpertsOverrides(const ExpertsWay& way);
 absl::StatusOr<ExpertsOutcome> TrainExperts(Job& job, const ExpertsWay& way);
 // Gradient descent in one process.

@@ -36,7 +36,7 @@ class FakeGpu {
 
   comm::FakeCuda cuda;
   comm::FakeNccl nccl;
-  absl::Status graphs;  // What a new TensorGraph gives instead, when it is an error.
+  absl::Status graphs;  // An error: given in place of a new TensorGraph.
   FakePool pool;
 };
 

@@ -46,7 +46,7 @@ std::vector<at::Tensor> TensorsOf(const std::vector<c10::IValue>& values) {
   return tensors;
 }
 
-// What an operation gave that is no view of what it took.
+// The outputs of an operation that are no views of its inputs.
 std::vector<at::Tensor> Fresh(const std::vector<c10::IValue>& inputs,
                               const std::vector<c10::IValue>& outputs) {
   std::set<const void*> taken;
@@ -77,7 +77,7 @@ bool Writes(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// As autograd leaves it to a backend, and unseen by whoever counts operations of the host.
+// Runs the operation below autograd, and unseen by whoever counts operations of the host.
 void RunAgain(const c10::OperatorHandle& op, Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const at::DisableRecordFunctionGuard unseen;
@@ -103,7 +103,7 @@ void GiveWritten(const c10::OperatorHandle& op, const std::vector<c10::IValue>& 
 }
 
 void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard deaf(kKey);  // What it is made of is no other operation.
+  const c10::impl::ExcludeDispatchKeyGuard deaf(kKey);  // Operations inside it are not recorded.
   const std::string& name = op.schema().name();
   if (Waits(name)) {
     const comm::CudaResult forbidden = capturing->Forbid();

@@ -1,9 +1,10 @@
 // TensorGraph on the fake GPU, whose tensors are the host's: LibTorch's operations become part of a
 // capture of FakeCuda's host_stream(), among the kernels and copies that are queued there.
 //
-// As with a real one, what is captured does not run: tensors that it makes hold NaN until a launch,
-// what it writes to stays as it was, and the generator gives its numbers to each launch anew. An
-// operation that would wait for the device throws CUDA's words and spoils the capture.
+// Like those of a real graph, captured operations do not run: tensors that they make hold NaN until
+// a launch, tensors that they write to stay as they were, and the generator gives its numbers to
+// each launch anew. An operation that would wait for the device throws CUDA's words and spoils the
+// capture.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,9 @@
 #include "tests/runtime/testing/fake_op_kernels.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 
 #include "base/check.h"
@@ -48,6 +51,23 @@ absl::Status EmbeddingBackward(const kernels::EmbeddingBackwardArgs<T>& args, vo
     now.order = static_cast<int64_t*>(workspace);
     now.starts = now.order + args.tokens;
     kernels::EmbeddingBackwardCpu(now, SerialFor);
+  });
+}
+
+// As the GPU's kernel: of one block, which finds in `progress` what the launch before it left.
+absl::Status Fp8Scale(const kernels::Fp8ScaleArgs& args, CudaStream stream) {
+  DT_CHECK(args.progress != nullptr);
+  return QueueFakeKernel(stream, [=] {
+    kernels::Fp8ScaleProgress& progress = *args.progress;
+    float amax = kernels::AmaxCpu(args.n, args.src, SerialFor);
+    progress.most = std::max(progress.most, std::bit_cast<uint32_t>(amax));
+    if (progress.blocks++ != 0) {
+      return;  // Not the last block, so somebody else would make the scale.
+    }
+    amax = std::bit_cast<float>(progress.most);
+    *args.scale = kernels::Fp8Scale(amax, args.format);
+    *args.inverse = kernels::Fp8Inverse(amax, args.format);
+    progress = {};
   });
 }
 
@@ -172,7 +192,7 @@ void AddFakeOperationKernels(kernels::CudaKernelTable& table) {
   table.cross_entropy_forward_bf16 = Queued<CrossEntropyArgs<BFloat16>, CrossEntropyForwardCpu>;
   table.cross_entropy_totals = Totals;
   table.create_matmul = CreateFakeMatmul;
-  table.fp8_scale = Queued<Fp8ScaleArgs, Fp8ScaleCpu>;
+  table.fp8_scale = testing::Fp8Scale;
   table.cast_to_fp8 = CastToFp8;
   table.quantize_int8 = Queued<QuantizeInt8Args, QuantizeInt8Cpu>;
   table.dequantize_int8 = Queued<DequantizeInt8Args, DequantizeInt8Cpu>;

@@ -1,4 +1,4 @@
-// What tests of one process on a real GPU start from. Without a GPU each says SKIPPED, loudly, and
+// The base of tests of one process on a real GPU. Without a GPU each says SKIPPED, loudly, and
 // ctest counts the program as skipped.
 #pragma once
 

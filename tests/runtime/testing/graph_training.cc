@@ -126,7 +126,7 @@ absl::Status Train(const GraphWay& way, bool graphs, GraphOutcome& outcome) {
   DT_RETURN_IF_ERROR(gpu.Attach(job->state(), /*staged=*/false, comm::GroupOptions{}));
   if (way.fused) {
     ops::SetGpuForTesting(CodeKernels::Table(&gpu.cuda),
-                          Device::KernelStream(gpu.cuda.host_stream()));
+                          Device::KernelStream(gpu.cuda.host_stream()), &gpu.cuda);
   }
   const absl::Cleanup not_fused = [] { ops::SetGpuForTesting(nullptr, nullptr); };
   at::manual_seed(5);

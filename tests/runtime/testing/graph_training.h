@@ -26,15 +26,15 @@ struct GraphWay {
   std::function<at::Tensor(Net&, const at::Tensor&)> loss = [](Net& net, const at::Tensor& x) {
     return net.Loss(x);
   };
-  int64_t failing_call = -1;   // Of the data source, once.
+  int64_t failing_call = -1;   // This call of the data source fails, once.
   bool evaluates = false;      // After each step.
   bool fused = false;          // dtrain's operations take the fake's kernels.
   bool layers = false;         // The model has Net::layers and Net::frozen.
-  int64_t infinite_call = -1;  // Whose batch is not finite.
-  // What the program does before a batch, and after a step.
+  int64_t infinite_call = -1;  // The batch of this call is not finite.
+  // The program's own work before a batch, and after a step.
   std::function<void(Net&, int64_t call)> before_batch = [](Net& /*net*/, int64_t /*call*/) {};
   std::function<void(Net&, Engine&)> after_step = [](Net& /*net*/, Engine& /*engine*/) {};
-  absl::Status no_graphs = absl::OkStatus();  // What the device says.
+  absl::Status no_graphs = absl::OkStatus();  // An error: the device's reason to make no graphs.
   bool fits_one_pass = false;                 // FakePool::fits_one_pass.
 };
 

@@ -25,7 +25,7 @@ struct TestJobOptions {
   std::string run_dir;
   std::vector<std::string> overrides = {"train_batch_size=1"};
   RankContext* rank = nullptr;  // Null: one rank, alone.
-  std::string group = "world";  // Of its ranks: several jobs in one store need several names.
+  std::string group = "world";  // The name of its group; jobs that share a store need several.
 };
 
 absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options);

@@ -13,7 +13,7 @@ struct Counts {
   std::mutex mutex;
   std::map<std::string, int64_t> pushed;
   int64_t popped = 0;
-  int64_t depth = 0;  // Of the one thread that steps.
+  int64_t depth = 0;  // Ranges that are open on the one thread that steps.
 };
 
 Counts& Seen() {

@@ -10,7 +10,7 @@
 
 namespace dtrain::testing {
 
-// Those of all threads while one of this class lives; one at a time.
+// Counts operations of the given names on all threads while it lives. One at a time.
 class OperationCount {
  public:
   explicit OperationCount(std::set<std::string> names) {
@@ -38,7 +38,7 @@ class OperationCount {
   at::CallbackHandle handle_;
 };
 
-// What would make a host wait for a device's numbers.
+// Counts operations that make a host wait for a device's numbers.
 class WaitingOperations : public OperationCount {
  public:
   WaitingOperations()

@@ -14,8 +14,8 @@ namespace dtrain::ops::testing {
 
 struct OperationCase {
   std::string name;
-  int launches;                              // Of kernels, forward and backward.
-  std::vector<std::vector<int64_t>> shapes;  // Of the leaves.
+  int launches;                              // Kernels launched by forward and backward.
+  std::vector<std::vector<int64_t>> shapes;  // The leaves'.
   Operation run;                             // Results of the leaves' type.
   bool sums = false;  // Over rows or tokens, so the order of a device's threads shows.
 };

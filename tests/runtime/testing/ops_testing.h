@@ -1,5 +1,4 @@
-// What the tests of fused operations share: distances, and gradients of one function beside
-// another's.
+// Helpers for tests of fused operations: distances, and gradients of one function beside another's.
 #pragma once
 
 #include <gtest/gtest.h>

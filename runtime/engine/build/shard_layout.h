@@ -1,0 +1,33 @@
+// How an engine's flat buffers are cut into buckets, padded and shared out. Of what the job and the
+// model say alone; GPU memory comes in granules that the device tells.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtrain/job.h"
+#include "runtime/model/flat_parameters.h"
+#include "runtime/optimizer/engine_state.h"
+#include "runtime/plan/layout/shard_plan.h"
+#include "runtime/plan/layout/units.h"
+
+namespace dtrain {
+
+// zero_optimization.leaf_module: classes or names of modules that are units.
+using LeafModules = std::vector<std::string>;
+
+// The flat buffers of the weights that train.
+FlatOptions FlatOptionsOf(const Config& config, int world_size);
+
+// What of the weights that train, and of frozen ones, may be live at ZeRO stage 3. A leaf module is
+// live as a whole, as with DeepSpeed, whatever the limit.
+absl::StatusOr<plan::LiveShares> SharesOfLive(Job& job, const EngineState& state,
+                                              const LeafModules& leaf_modules);
+
+// ZeRO stages 1 to 3: the shard plans of `state`, for weights that train and for frozen ones.
+// REQUIRES: their layouts and units are known.
+absl::Status MakeShardPlans(Job& job, EngineState& state, const LeafModules& leaf_modules);
+
+}  // namespace dtrain

@@ -1,0 +1,87 @@
+// A step on a GPU. A step is queued without waiting for the device: what the host must know of it
+// (how many samples, who failed, who stops) is agreed on over the host group. What the device finds
+// out (loss, norm, whether the gradient is finite) stays there, decides there, and is read when the
+// next step's update is queued: by then the device has passed it.
+//
+// Where the host updates a GPU's weights (offload_optimizer, or a program's own optimizer), and
+// where the weights' share is a file, a step waits for the device: the host's rule takes the clip
+// factor as a number, and must not run at all in a step that is skipped.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/nccl/device_group.h"
+#include "dtrain/job.h"
+#include "runtime/device/device.h"
+#include "runtime/engine/device/device_step.h"
+#include "runtime/engine/skipped_steps.h"
+#include "runtime/engine/step_strategy.h"
+#include "runtime/engine/device/update_graph.h"
+#include "runtime/engine/update_plan.h"
+#include "runtime/gradients/device_gradient_sync.h"
+#include "runtime/optimizer/engine_state.h"
+#include "runtime/optimizer/share_return.h"
+#include "runtime/optimizer/state_stream.h"
+#include "runtime/optimizer/update_exchange.h"
+#include "runtime/optimizer/update_rule.h"
+#include "runtime/shard/parameter_gather.h"
+
+namespace dtrain {
+
+class DeviceStrategy final : public StepStrategy {
+ public:
+  struct Parts {
+    std::unique_ptr<UpdateRule> rule;
+    std::unique_ptr<StateStream> stream;        // Offloaded states; null when they are near.
+    std::unique_ptr<UpdateExchange> exchange;   // Where the host updates; else null.
+    std::unique_ptr<ShareReturn> share_return;  // Where kernels update a share that is a file.
+    std::unique_ptr<ParameterGather> gather;    // Null but at ZeRO stages 1 and 2.
+    std::unique_ptr<DeviceStep> step;
+  };
+  // REQUIRES: all references outlive this object.
+  DeviceStrategy(Job& job, EngineState& state, UpdatePlan& plan, DeviceGradientSync& gradients,
+                 Parts parts);
+
+  absl::Status Begin() override;
+  absl::Status Mark(DevicePhases::Phase phase) override { return parts_.step->Mark(phase); }
+  absl::Status AddLoss(const at::Tensor& sum) override { return parts_.step->AddLoss(sum); }
+  absl::Status SettleLastStep() override;
+  absl::Status ReportLastStep() override;
+  absl::Status Fill(StepVote& /*vote*/) override { return gradients_.status(); }
+  absl::Status Update(const StepVerdict& verdict, StepReport& report) override;
+  const at::Tensor* skip_flag() const override { return &parts_.step->skip_flag(); }
+  absl::Status End(const StepVerdict& verdict, StepReport& report) override;
+
+ private:
+  // A step that the device has ended, or will, and how its samples and scale were.
+  struct EndedStep {
+    StepReport report;
+    int64_t count = 0;
+    plan::LossScale scale = {};
+  };
+
+  const Device& device() const;
+  Deadline deadline() const;
+  std::string WhyNoGraph() const;  // "": nothing speaks against a graph of the update.
+  absl::StatusOr<std::string> Culprit();
+  absl::Status Queue();
+  absl::Status QueueEagerly();
+  absl::StatusOr<StepNumbers> AwaitVerdict();
+  absl::Status UpdateThroughHost(const StepPlan& plan);
+  absl::Status UpdateIntoFile();
+
+  Job& job_;
+  EngineState& state_;
+  UpdatePlan& plan_;
+  DeviceGradientSync& gradients_;
+  std::unique_ptr<UpdateGraph> graph_;  // Null: off. Outlives parts_, which waits for its launches.
+  const Parts parts_;
+  SkippedSteps skipped_;
+  std::shared_ptr<LateNumbers> late_;     // Numbers of the step that the device ended last.
+  std::optional<EndedStep> unaccounted_;  // That step, until how it ended is in the state.
+  std::optional<EndedStep> unreported_;   // Then, where it was skipped, until that is said.
+};
+
+}  // namespace dtrain

@@ -1,0 +1,42 @@
+// Whether an engine can go on after a step that failed, and how the failure of one rank's step
+// reaches the others. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "dtrain/job.h"
+#include "runtime/optimizer/engine_state.h"
+
+namespace dtrain {
+
+class EngineHealth {
+ public:
+  // REQUIRES: both outlive this object.
+  EngineHealth(Job& job, const EngineState& state) : job_(job), state_(state) {}
+
+  // OK, or why the engine takes no calls any more.
+  absl::Status Usable() const;
+  // Why some weights may be of the last step and some of the one before; OK: they are not.
+  const absl::Status& weights() const { return torn_; }
+
+  // Something failed that the step under way returns when it ends. The first failure counts.
+  void Break(const absl::Status& failure) { failure_.Update(failure); }
+  // The same, while weights changed: nothing may be saved any more.
+  void Tear(const absl::Status& failure);
+  // This rank's step `step` failed while the others wait for its part, or soon will. Ending the
+  // groups is the only honest way until a step can be recovered on all ranks together. A rank alone
+  // may take the step again.
+  void EndGroups(int64_t step);
+  // The step's call returns `failure`. If the engine is broken, later calls are refused with it.
+  void Refuse(const absl::Status& failure);
+
+ private:
+  Job& job_;
+  const EngineState& state_;
+  absl::Status failure_;  // There is no way on.
+  bool refuses_ = false;  // It was returned: later calls say what to do.
+  absl::Status torn_;
+};
+
+}  // namespace dtrain

@@ -1,0 +1,38 @@
+// One evaluation of an engine's model: the mean loss over a source's batches, without gradients.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtrain/engine.h"
+#include "runtime/engine/agreement.h"
+#include "runtime/engine/engine_core.h"
+
+namespace dtrain {
+
+class Evaluation {
+ public:
+  // REQUIRES: both outlive this object.
+  Evaluation(EngineCore& core, const internal::EvaluationCalls& calls)
+      : core_(core), calls_(calls) {}
+
+  // Collective. As Engine::Evaluate.
+  absl::StatusOr<double> Run();
+
+ private:
+  absl::Status Load();
+  absl::Status LoadSpare();
+  // Adds the loss of this rank's batch to the vote.
+  absl::Status TakeBatch(int64_t micro);
+  absl::StatusOr<StepVerdict> TakeBatches();
+  absl::StatusOr<StepVerdict> AgreeOnNext(const absl::Status& failure);
+  // What an evaluation that ended with `verdict` gives.
+  absl::StatusOr<double> Result(const StepVerdict& verdict) const;
+
+  EngineCore& core_;
+  const internal::EvaluationCalls& calls_;
+  StepVote vote_;  // What this rank has up to now, and whether it has a batch for what follows.
+};
+
+}  // namespace dtrain

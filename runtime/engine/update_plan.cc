@@ -1,0 +1,95 @@
+#include "runtime/engine/update_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/numeric/prng.h"
+#include "base/status.h"
+#include "runtime/plan/optimizer/lr_schedule.h"
+
+namespace dtrain {
+
+UpdatePlan::UpdatePlan(Job& job, EngineState& state, UpdateGroups groups)
+    : job_(job),
+      state_(state),
+      groups_(std::move(groups)),
+      unused_(job.group(), state.flat->layout(), job.config().optimizer().skip_unused) {
+  if (job.config().optimizer().skip_unused) {
+    state.missed.resize(state.flat->layout().entries().size());
+  }
+}
+
+void UpdatePlan::AddBucket(const plan::OwnedRange& owned) {
+  pieces_.push_back(UpdatePieces(groups_, owned));
+}
+
+absl::Status UpdatePlan::TakeUnused(const StepVerdict& verdict) {
+  DT_RETURN_IF_ERROR(unused_.Agree(verdict.compares_unused, state_.step + 1));
+  used_pieces_.clear();
+  if (skips()) {
+    used_pieces_ = pieces_;
+    for (std::vector<UpdatePiece>& bucket : used_pieces_) {
+      std::erase_if(bucket, [this](const UpdatePiece& piece) {
+        return unused_.unused(static_cast<size_t>(piece.entry));
+      });
+    }
+  }
+  return absl::OkStatus();
+}
+
+const std::vector<StateChunk>& UpdatePlan::Chunks(const UpdateRule& rule, Cut cut) {
+  if (skips() || !chunks_are_of_all_) {
+    BucketPieces traveling = pieces();
+    for (std::vector<UpdatePiece>& bucket : traveling) {
+      std::erase_if(bucket, [&](const UpdatePiece& piece) {
+        return state_.flat->dtype() != DType::kFloat16 &&  // An update rounds fp16 from its master.
+               !rule.updates(settings()[static_cast<size_t>(piece.settings)]);
+      });
+    }
+    chunks_ = cut(traveling);
+    chunks_are_of_all_ = !skips();
+  }
+  return chunks_;
+}
+
+UpdateStep UpdatePlan::StepOf(double gradient_scale) const {
+  const Config& config = job_.config();
+  UpdateStep step{.update = state_.updates + 1,
+                  .gradient_scale = gradient_scale,
+                  .gradient_limit = config.gradient_clipping_value(),
+                  .settings = settings()};
+  if (config.stochastic_rounding()) {
+    constexpr uint64_t kRoundingStream = 0x726f756e64696e67;  // Its bits are no other stream's.
+    step.rounding = {.seed = MixBits(kRoundingStream ^ static_cast<uint64_t>(config.seed())),
+                     .offset = static_cast<uint64_t>(step.update)};
+  }
+  for (size_t i = 0; i < state_.missed.size(); ++i) {  // Then each parameter has its settings.
+    step.settings[i].missed = state_.missed[i];
+  }
+  for (ParamSettings& group : step.settings) {
+    group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr, state_.updates);
+    const plan::Betas betas =
+        plan::BetasAt(config.scheduler(), {group.beta1, group.beta2}, state_.updates);
+    group.beta1 = betas.first;
+    group.beta2 = betas.second;
+  }
+  return step;
+}
+
+void UpdatePlan::Count() {
+  ++state_.updates;
+  for (size_t i = 0; skips() && i < state_.missed.size(); ++i) {
+    state_.missed[i] += unused_.unused(i) ? 1 : 0;
+  }
+}
+
+double LossFactor(const Config& config, const EngineState& state) {
+  const double scale = state.loss_scale.scale / config.gradient_predivision();
+  return state.loss_unit > 0 ? scale / state.loss_unit : scale;
+}
+
+double ToMean(const Config& config, const EngineState& state, int64_t count) {
+  return count > 0 ? 1.0 / (static_cast<double>(count) * LossFactor(config, state)) : 0.0;
+}
+
+}  // namespace dtrain

@@ -1,0 +1,74 @@
+// What an engine's update takes, step by step: which elements this rank updates, bucket by bucket
+// and with which settings, without the parameters that a step leaves out. Host and GPU share it.
+// Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dtrain/job.h"
+#include "runtime/engine/agreement.h"
+#include "runtime/engine/unused_parameters.h"
+#include "runtime/optimizer/engine_state.h"
+#include "runtime/optimizer/state_stream.h"
+#include "runtime/optimizer/update_pieces.h"
+#include "runtime/optimizer/update_rule.h"
+
+namespace dtrain {
+
+// The pieces of each bucket.
+using BucketPieces = std::vector<std::vector<UpdatePiece>>;
+
+class UpdatePlan {
+ public:
+  // REQUIRES: `job` and `state` outlive this object; the layout of `state` is known.
+  UpdatePlan(Job& job, EngineState& state, UpdateGroups groups);
+
+  // This rank updates `owned`, which travels as one bucket.
+  void AddBucket(const plan::OwnedRange& owned);
+
+  // Which parameters this rank's loss used in the step that ends, by entry of the layout. Gives
+  // StepVote::unused_parameters.
+  int32_t NoteUsed(std::vector<uint8_t> used) { return unused_.Note(std::move(used)); }
+  // Collective: finds what no rank used in the step that ends, which its update may leave out.
+  absl::Status TakeUnused(const StepVerdict& verdict);
+
+  // What the update of this step takes.
+  const BucketPieces& pieces() const { return skips() ? used_pieces_ : pieces_; }
+  size_t buckets() const { return pieces_.size(); }
+  const std::vector<ParamSettings>& settings() const { return groups_.settings; }
+  // Patterns of no_weight_decay that name no parameter of this engine.
+  const std::vector<std::string>& unmatched_decay() const { return groups_.unmatched_decay; }
+
+  // What of the pieces travels between far states and the update: what `rule` leaves to its Update,
+  // cut by `cut`. Stays until the next call.
+  using Cut = absl::FunctionRef<std::vector<StateChunk>(const BucketPieces& pieces)>;
+  const std::vector<StateChunk>& Chunks(const UpdateRule& rule, Cut cut);
+
+  // The numbers of the update that comes next. `gradient_scale` unscales and clips.
+  UpdateStep StepOf(double gradient_scale) const;
+  // The step has changed weights.
+  void Count();
+
+ private:
+  bool skips() const { return unused_.skipping(); }
+
+  Job& job_;
+  EngineState& state_;
+  const UpdateGroups groups_;
+  UnusedParameters unused_;
+  BucketPieces pieces_;
+  BucketPieces used_pieces_;  // Where the step leaves some out: without these.
+  std::vector<StateChunk> chunks_;
+  bool chunks_are_of_all_ = false;  // They are those of pieces_.
+};
+
+// What the loss's sum is multiplied with before backward; gradients are divided by it.
+double LossFactor(const Config& config, const EngineState& state);
+// What makes the mean's gradient from that of the sum times LossFactor, over `count` samples. 0
+// where there are none.
+double ToMean(const Config& config, const EngineState& state, int64_t count);
+
+}  // namespace dtrain
